@@ -1,0 +1,109 @@
+# Roundelay.  `make` alone lists the targets.  Needs Python 3.11 or newer and pip; everything else
+# is installed into .venv from requirements.lock.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup check lint types layers test coverage demo swarm explore bench format lock clean
+
+VENV := .venv
+BIN := $(VENV)/bin
+PY := $(BIN)/python
+LOCKED := $(VENV)/.locked
+INSTALLED := $(VENV)/.installed
+
+# What can be set from outside: make swarm SEEDS=0:100 JOBS=4, make test PYTEST="-k token -x"
+PYTHON ?=
+SEEDS ?= 0:50000
+JOBS ?= 2
+PYTEST ?=
+
+PIP := $(PY) -m pip --disable-pip-version-check
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+# ------------------------------------------------------------------------------------- set-up
+
+setup: $(INSTALLED) ## make .venv from requirements.lock (nothing to do the second time)
+
+$(LOCKED): requirements.lock
+	@python=''; \
+	for candidate in "$(PYTHON)" python3.11 python3 python3.14 python3.13 python3.12 python; do \
+	  if [ -n "$$candidate" ] && "$$candidate" -c \
+	    'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; \
+	  then python="$$candidate"; break; fi; \
+	done; \
+	if [ -z "$$python" ]; then \
+	  echo 'make setup: needs Python 3.11 or newer; none of python3.11, python3, python3.12 to' \
+	    'python3.14 and python is.  Install one, or name it: make setup PYTHON=/path/to/python' >&2; \
+	  exit 1; \
+	fi; \
+	echo "setup: $(VENV) with $$("$$python" -V)"; \
+	"$$python" -m venv --clear $(VENV)
+	@echo 'setup: packages of requirements.lock (a minute or so)'
+	@$(PIP) -qq install --require-hashes --requirement requirements.lock
+	@touch $@
+
+$(INSTALLED): $(LOCKED) pyproject.toml
+	@$(PIP) -qq install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+lock: ## write requirements.lock anew from pyproject.toml (newest versions)
+	@rm -rf build/lock && mkdir -p build
+	@$(or $(PYTHON),python3) -m venv build/lock
+	@build/lock/bin/python -m pip --disable-pip-version-check --quiet install uv
+	UV_CUSTOM_COMPILE_COMMAND='make lock' build/lock/bin/uv pip compile pyproject.toml \
+	  --all-extras --universal --python-version 3.11 --upgrade --generate-hashes \
+	  --no-emit-index-url --no-annotate --quiet --output-file requirements.lock
+	@rm -rf build/lock
+
+# ------------------------------------------------------------------------------------- checks
+
+check: lint types layers ## style, types and the layering rule
+
+lint: $(INSTALLED)
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+
+types: $(INSTALLED)
+	$(PY) -m mypy
+
+layers: $(INSTALLED)
+	$(BIN)/lint-imports --no-logo
+
+format: $(INSTALLED) ## put the code into shape
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+# ------------------------------------------------------------------------------------- tests
+
+test: check ## all checks, all tests, branch coverage of the core
+	@$(MAKE) --no-print-directory coverage
+
+coverage: $(INSTALLED)
+	$(PY) -m coverage erase
+	$(PY) -m coverage run -m pytest -n $(JOBS) $(PYTEST)
+	$(PY) -m coverage combine --quiet
+	@mkdir -p build
+	$(PY) -m coverage json --quiet -o build/coverage.json
+	$(PY) tools/core_coverage.py build/coverage.json
+
+# ------------------------------------------------------------------------------------- to watch
+
+demo: $(INSTALLED) ## five simulated sites, loss, and a crash of the token site
+	$(BIN)/roundelay demo
+
+swarm: $(INSTALLED) ## random runs under faults; SEEDS=A:B, JOBS=N
+	$(BIN)/roundelay swarm --seeds $(SEEDS) --jobs $(JOBS)
+
+explore: $(INSTALLED) ## every reachable state of three sites, L = 0 and L = 1
+	$(BIN)/roundelay explore --sites 3 --resilience 0 --timestamps 3 --crashes 1
+	$(BIN)/roundelay explore --sites 3 --resilience 1 --timestamps 3 --crashes 1
+
+bench: $(INSTALLED) ## speed of the simulator
+	$(PY) -m bench.simulator
+
+clean: ## remove .venv and everything generated, but not runs/
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -f .coverage .coverage.*
+	find . -name .git -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +
