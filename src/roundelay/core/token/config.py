@@ -1,0 +1,152 @@
+"""Parameters of the token protocol, checked once, with errors that name the field.
+
+Times are integer nanoseconds.  `TokenConfig.lan()` has the defaults of a local network,
+`TokenConfig.paper()` those under which CM84's Fig. 6 was simulated: requests at once and one by
+one, no idle beacon, no limit of attempts, no kept history.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Self
+
+from msgspec import Struct
+
+from roundelay.core.engine import MS, NEVER
+from roundelay.core.errors import ConfigError
+
+PREFORMED: Final = "preformed"
+COLD: Final = "cold"
+REJOIN: Final = "rejoin"
+UNLIMITED: Final = 1 << 60
+
+
+class TokenConfig(Struct, frozen=True, kw_only=True):
+    """Group-wide constants of one token group; every member must use the same ones."""
+
+    resilience: int = 1
+    """L: sites that may fail without a committed message being lost."""
+    hold_ns: int = 50 * MS
+    """T: how long a token site waits for a message before a NULL or a confirmation."""
+    kw: int = 1
+    """K_w: data acknowledgements per token transfer."""
+    kr: int = 1
+    """K_r: token transfers per data acknowledgement."""
+    resend_ns: int = 100 * MS
+    """t_b: silence after which a source repeats its message."""
+    pass_ns: int = 100 * MS
+    """t_tok: repeat a transferring acknowledgement; must exceed T and a round trip."""
+    request_ns: int = 50 * MS
+    """t_req: repeat a retransmission request."""
+    request_delay_ns: int = 1 * MS
+    """Wait before the first request: jitter makes an acknowledgement overtake its message."""
+    retx_ns: int = 50 * MS
+    """t_retx: repeat a reformation message."""
+    attempts: int = 8
+    """R: unanswered attempts after which a silent site counts as failed."""
+    attempts_hard: int = 32
+    """R_hard: attempts in total, however much else is heard."""
+    idle_ns: int = 1000 * MS
+    """t_idle: beacon of an idle token site; NEVER turns the beacon and t_silence off."""
+    batch: bool = True
+    """Ask for ranges of acknowledgements instead of one by one."""
+    bundle: bool = True
+    """Put all waiting messages into the next PDU."""
+    strict: bool = True
+    """A restarted site is no witness of what it forgot (CM-R3)."""
+    boot: str = PREFORMED
+    """How a site without stable state begins: `preformed`, `cold`, `rejoin` (lost its disk)."""
+    deliver_stamped: bool = False
+    """Also hand messages over when they are stamped, before the commit."""
+    history: int = 4096
+    """Entries kept for sites that were away, beyond what list members may still ask for."""
+    own_limit: int = 4096
+    """Submitted bundles waiting for their commit."""
+    qb_limit: int = 1024
+    """Received messages waiting for their stamp; more are dropped, which is loss like any other."""
+    window: int = 4096
+    """How far ahead of the next timestamp an acknowledgement is kept, and requested."""
+    request_burst: int = 64
+    """Missing acknowledgements asked for at once; the rest follow."""
+    recover_batch: int = 32
+    """Entries in one RECOVER_DATA."""
+    max_payload: int = 1200
+    """Bytes in one bundle, and about as many in one RECOVER_DATA."""
+
+    @classmethod
+    def lan(cls, **changes: object) -> Self:
+        """The defaults for a local network."""
+        return cls(**changes)  # type: ignore[arg-type]
+
+    @classmethod
+    def paper(cls, unit_ns: int = 50 * MS, **changes: object) -> Self:
+        """The settings of CM84's simulation, with T = `unit_ns` as the unit of time."""
+        fiftieth = unit_ns // 50
+        values: dict[str, object] = {
+            "hold_ns": unit_ns,
+            "resend_ns": unit_ns + fiftieth,
+            "pass_ns": unit_ns + fiftieth,
+            "request_ns": fiftieth,
+            "request_delay_ns": 0,
+            "retx_ns": fiftieth,
+            "attempts": UNLIMITED,
+            "attempts_hard": UNLIMITED,
+            "idle_ns": NEVER,
+            "batch": False,
+            "bundle": False,
+            "history": 0,
+            "own_limit": UNLIMITED,
+            "qb_limit": UNLIMITED,
+        }
+        return cls(**(values | changes))  # type: ignore[arg-type]
+
+    @property
+    def silence_ns(self) -> int:
+        """t_silence: a site that hears nothing of its list for this long starts a reformation."""
+        return NEVER if self.idle_ns >= NEVER else (self.attempts + 1) * self.idle_ns
+
+    @property
+    def slave_timeout_ns(self) -> int:
+        """TIMEOUT_j: how long a slave waits for its originator."""
+        return (2 * self.attempts + 4) * self.retx_ns
+
+    @property
+    def token_timeout_ns(self) -> int:
+        """TIMEOUT_k: how long the new token site waits for its token."""
+        return (3 * self.attempts + 4) * self.retx_ns
+
+    @property
+    def auth_timeout_ns(self) -> int:
+        """t_auth: how long a list may stay without a token (CM-R15)."""
+        return max(4 * self.attempts, 1) * self.retx_ns
+
+    def check(self, sites: int) -> Self:
+        """Raise ConfigError unless this configuration can run a group of that many sites."""
+        _whole("sites", sites, 1, 65535)
+        # A majority list must have room for L + 1 holders, else nothing in it could commit.
+        most = (sites + 1) // 2 - 1
+        if not 0 <= self.resilience <= most:
+            raise ConfigError("resilience", self.resilience, f"0 to {most} for {sites} sites")
+        _whole("kw", self.kw, 1, UNLIMITED)
+        _whole("kr", self.kr, 1, max(1, sites - 1))
+        if self.kw > 1 and self.kr > 1:
+            raise ConfigError("kr", self.kr, f"1 when kw is above 1 (kw = {self.kw})")
+        for name in ("hold_ns", "resend_ns", "pass_ns", "request_ns", "retx_ns", "idle_ns"):
+            _whole(name, getattr(self, name), 1, NEVER)
+        _whole("request_delay_ns", self.request_delay_ns, 0, NEVER)
+        if self.pass_ns <= self.hold_ns:
+            raise ConfigError("pass_ns", self.pass_ns, f"above hold_ns = {self.hold_ns}")
+        _whole("attempts", self.attempts, 0, UNLIMITED)
+        _whole("attempts_hard", self.attempts_hard, self.attempts, UNLIMITED)
+        for name in ("own_limit", "qb_limit", "window", "request_burst", "recover_batch"):
+            _whole(name, getattr(self, name), 1, UNLIMITED)
+        _whole("history", self.history, 0, UNLIMITED)
+        _whole("max_payload", self.max_payload, 1, UNLIMITED)
+        if self.boot not in (PREFORMED, COLD, REJOIN):
+            raise ConfigError("boot", self.boot, f"{PREFORMED}, {COLD} or {REJOIN}")
+        return self
+
+
+def _whole(field: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        top = "" if most >= UNLIMITED else f" to {most}"
+        raise ConfigError(field, value, f"a whole number from {least}{top or ' up'}")

@@ -1,0 +1,438 @@
+"""The normal phase (CM84 §4): transmitting, stamping, committing, and passing the token.
+
+Positive acknowledgement between sources and the token site, negative acknowledgement between the
+token site and everybody else.  A source repeats its message until it has processed the
+acknowledgement; the token site gives each message the next timestamp and, in the same PDU, names
+the next token site; everybody processes acknowledgements in timestamp order and asks for what is
+missing.  A site accepts the token by processing the acknowledgement that names it, so it then
+holds everything stamped so far.
+
+Deviations from the paper
+- The confirmation of an idle token site waits T (CM-N13): only then does the paper's own
+  Y_c = e^(−Lτ) come out.  `tests/core/test_token_normal.py`.
+- A transfer counts for the commit when its acceptance is known, not when it is sent (CM-N15).
+- A source goes on when its acknowledgement is *processed* (CM-N3), not when it is received.
+- A request names the timestamp of the message it misses, and may name a range (`batch`).
+- A holder whose acknowledgements have shown its acceptance sends no confirmation (K_w > 1).
+- A holder answers requests from the moment its acceptance has shown; until then the site that
+  passed the token does.  With both answering, as the design has it, every repair during the wait
+  T costs a second reply, and the simulation lies up to 25 % above the paper's model.
+"""
+
+from __future__ import annotations
+
+from roundelay.core.bundle import NOTHING, Bundle
+from roundelay.core.engine import EVERYONE, NEVER, STAMPED, Delivery
+from roundelay.core.errors import PayloadTooLarge, QueueFull
+from roundelay.core.token.pdu import (
+    DATA,
+    NULL,
+    Ack,
+    B,
+    Confirm,
+    Entry,
+    RetxAck,
+    RetxMsg,
+    TlHint,
+)
+from roundelay.core.token.repair import Repair
+from roundelay.core.token.state import NORMAL
+
+
+class NormalPhase(Repair):
+    """What a site does while it is in a list."""
+
+    __slots__ = ()
+
+    # -- transmitting ----------------------------------------------------------------------
+
+    def submit(self, bundle: Bundle, now: int) -> None:
+        """CM-N2: queue a message and send it unless one is outstanding."""
+        limit = self.config.max_payload
+        if len(bundle.data) > limit:
+            raise PayloadTooLarge(
+                f"a message of {len(bundle.data)} bytes is above max_payload = {limit}: split it"
+            )
+        if len(self.own) + len(self.waiting) >= self.config.own_limit:
+            raise QueueFull(
+                f"{self.config.own_limit} messages wait for their commit (own_limit): "
+                "submit again when some have been delivered"
+            )
+        self.waiting.append(bundle)
+        if self.phase == NORMAL and self.outstanding < 0:
+            self.work(now)
+
+    def send_next(self, now: int) -> None:
+        """CM-N3: at most one message is out; CM-N5: after a list change the unstamped ones again.
+
+        The number of the message is the M counter: it moves on when the acknowledgement is
+        processed, never before.
+        """
+        number = self.next_num[self.me]
+        index = number - self.own_base
+        if index < len(self.own):
+            bundle = self.own[index]
+        elif self.waiting:
+            bundle = self.gather()
+            self.own.append(bundle)
+        else:
+            self.outstanding = -1
+            self.current = None
+            self.send_due = NEVER
+            return
+        self.outstanding = number
+        self.current = B(self.tl, self.me, number, bundle)
+        self.send(EVERYONE, self.current)
+        self.qb[(self.me, number)] = bundle
+        self.send_last = now
+        self.send_silent = self.send_total = 0
+        self.send_due = self.arm(now + self.config.resend_ns)
+
+    def gather(self) -> Bundle:
+        """The next PDU's content: one submitted bundle, or all that fit when bundling."""
+        bundle = self.waiting.popleft()
+        if not self.config.bundle or not self.waiting:
+            return bundle
+        room = self.config.max_payload - len(bundle.data)
+        parts = [bundle]
+        while self.waiting and len(self.waiting[0].data) <= room:
+            part = self.waiting.popleft()
+            room -= len(part.data)
+            parts.append(part)
+        return Bundle.merged(parts)
+
+    def on_send_timer(self, now: int) -> None:
+        """CM-N4: repeat the message, but not while the list is heard to make progress."""
+        config = self.config
+        if self.outstanding < 0:
+            self.send_due = NEVER
+            return
+        restarted = max(self.send_last, self.progress) + config.resend_ns
+        if now < restarted:
+            self.send_due = restarted
+            return
+        if self.progress > self.send_last:
+            self.send_silent = 0
+        self.send_silent += 1
+        self.send_total += 1
+        if self.send_silent > config.attempts or self.send_total > config.attempts_hard:
+            self.start_reformation(now, "message not acknowledged")
+            return
+        assert self.current is not None
+        self.send(EVERYONE, self.current)
+        self.send_last = now
+        self.send_due = now + config.resend_ns
+
+    # -- stamping --------------------------------------------------------------------------
+
+    def on_b(self, pdu: B, source: int, now: int) -> None:
+        """CM-N6, CM-N7: keep a message that has no stamp here, also one that is ahead of us."""
+        if pdu.tl != self.tl or self.phase != NORMAL:
+            self.other_list(pdu.tl, source, now)
+            return
+        self.heard = now
+        expected = self.next_num.get(pdu.s)
+        if expected is None:
+            self.drop("message of a foreign source")
+            return
+        number = pdu.n
+        if number < expected:
+            if self.in_service():
+                self.answer_old_message(pdu.s, number)
+            return
+        key = (pdu.s, number)
+        qb = self.qb
+        if key not in qb:
+            if len(qb) >= self.config.qb_limit:
+                self.drop("no room for a message")
+                return
+            qb[key] = pdu.bundle
+        if self.requests:
+            self.requests.pop(key, None)
+        if self.holding or self.nts in self.qc:
+            self.work(now)
+
+    def on_ack(self, pdu: Ack, source: int, now: int) -> None:
+        if pdu.tl != self.tl or self.phase != NORMAL:
+            self.other_list(pdu.tl, source, now)
+            return
+        self.heard = self.progress = now
+        if pdu.ts < self.nts:
+            self.answer_old_ack(pdu)
+        else:
+            self.take_ack(pdu, now)
+
+    def take_ack(self, ack: Ack, now: int) -> None:
+        """CM-N9, CM-N11: process an acknowledgement in turn, or keep it and ask for the gap."""
+        ts = ack.ts
+        nts = self.nts
+        if 0 <= self.passing < ts:
+            # CM-N16: receipt of a later stamp shows that the token was accepted.
+            self.passing = -1
+            self.pass_due = NEVER
+        if not self.authorized:
+            self.authorize(now)
+        if ts == nts:
+            if ack.kind == NULL:
+                self.apply(ack, NOTHING, now)
+            else:
+                bundle = self.qb.get((ack.s, ack.n))
+                if bundle is None:
+                    if ack.s not in self.next_num:
+                        self.drop("acknowledgement of a foreign source")
+                        return
+                    self.qc[ts] = ack
+                    self.requests.pop(ts, None)
+                    self.request((ack.s, ack.n), now)
+                    return
+                self.apply(ack, bundle, now)
+            if (
+                self.qc
+                or self.holding
+                or (self.outstanding < 0 and (self.waiting or self.own))
+                or self.known_top > self.wanted_upto
+            ):
+                self.work(now)
+        elif ts - nts <= self.config.window:
+            if ts not in self.qc:
+                self.qc[ts] = ack
+                if self.requests:
+                    self.requests.pop(ts, None)
+            if ts > self.known_top:
+                self.known_top = ts
+            self.request_missing(now)
+        else:
+            # Too far ahead to keep; what precedes it is asked for all the same.
+            self.drop("acknowledgement beyond the window")
+            self.known_top = max(self.known_top, nts + self.config.window)
+            self.request_missing(now)
+
+    def apply(self, ack: Ack, bundle: Bundle, now: int) -> None:
+        """CM-N10: the acknowledgement takes its place in the log."""
+        by, follower, ts = ack.by, ack.next, ack.ts
+        if by != self.exp or follower not in self.successor:
+            # A stamp has one issuer, named by the stamp before it (CM-T3).
+            self.drop("acknowledgement by a site without the token")
+            return
+        if self.first_kept != self.trimmed:
+            self.trim()
+        entry = Entry(ack, bundle, self.nseq)
+        self.log[ts] = entry
+        if ack.kind == DATA:
+            s = ack.s
+            self.next_num[s] = ack.n + 1
+            self.qb.pop((s, ack.n), None)
+            self.last_ts[s] = ts
+            self.nseq += len(bundle.sizes)
+            self.uncommitted += 1
+            self.retained += 1
+            if s == self.me:
+                self.outstanding = -1
+            if follower != by:
+                self.since_data = 1
+            if self.config.deliver_stamped:
+                self.out.deliveries.append(Delivery(entry.seq, s, ack.n, bundle, STAMPED))
+        elif follower != by:
+            self.since_data += 1
+        self.nts = ts + 1
+        if by != self.me:
+            self.have[by] = ts
+            self.issues.append((ts, by))
+        if ts - 1 > self.accepted_upto:
+            self.accepted_upto = ts - 1
+        if follower != by:
+            self.transfers.append(ts)
+        self.exp = follower
+        if self.requests:
+            self.requests.pop(ts, None)
+        if follower == self.me and by != self.me:
+            self.accept(ts, now)
+        if 0 <= self.confirm_ts <= ts:
+            self.note_confirmed(self.confirm_ts, self.confirm_by)
+        self.commit()
+        self.prune()
+        if self.retained > self.storage_max:
+            self.storage_max = self.retained
+
+    def work(self, now: int) -> None:
+        """Whatever is possible now: process the queue, send the next message, stamp."""
+        qc = self.qc
+        while self.phase == NORMAL:
+            ack = qc.get(self.nts)
+            if ack is not None:
+                # CM-N9: only the message of the next stamp is asked for, then we wait.
+                bundle = NOTHING if ack.kind == NULL else self.qb.get((ack.s, ack.n))
+                if bundle is not None:
+                    del qc[ack.ts]
+                    self.apply(ack, bundle, now)
+                    continue
+                self.request((ack.s, ack.n), now)
+            if self.outstanding < 0 and (self.own or self.waiting):
+                self.send_next(now)
+            if not (self.holding and self.stamp(now)):
+                break
+        if self.known_top > self.wanted_upto:
+            self.request_missing(now)
+
+    def stamp(self, now: int) -> bool:
+        """CM-N8: a token site stamps the oldest waiting message; CM-N14: when K_r allows."""
+        if self.since_data < self.config.kr:
+            # Reached too early for a message: pass the token on at once.
+            self.issue(NULL, self.me, 0, NOTHING, now)
+            return True
+        next_num = self.next_num
+        for key, bundle in self.qb.items():
+            s, n = key
+            if next_num[s] == n:
+                self.issue(DATA, s, n, bundle, now)
+                return True
+        return False
+
+    def issue(self, kind: int, s: int, n: int, bundle: Bundle, now: int) -> None:
+        """Send the acknowledgement with the next timestamp and apply it here."""
+        # CM-N14: with K_w the token stays for K_w - 1 data acknowledgements; a NULL moves it.
+        stays = kind == DATA and self.turn + 1 < self.config.kw
+        follower = self.me if stays else self.successor[self.me]
+        self.turn += 1
+        ack = Ack(self.tl, self.nts, kind, s, n, self.me, follower)
+        self.send(EVERYONE, ack)
+        self.beacon_due = NEVER
+        if follower == self.me:
+            self.turn = self.turn % self.config.kw
+            self.hold_due = self.arm(now + self.config.hold_ns)
+        else:
+            # CM-N16: from now on in service only until the next site is heard to have the token.
+            self.holding = False
+            self.hold_due = NEVER
+            self.passing = ack.ts
+            self.pass_ack = ack
+            self.heard = now  # a token site hears nobody while the group is idle
+            self.pass_silent = self.pass_total = 0
+            self.pass_due = self.arm(now + self.config.pass_ns)
+        self.apply(ack, bundle, now)
+
+    # -- the token -------------------------------------------------------------------------
+
+    def accept(self, ts: int, now: int) -> None:
+        """CM-N13: the token is ours; what happens next is up to `work`, or to the timer T."""
+        self.holding = True
+        self.hold_ts = ts
+        self.turn = 0
+        self.accepted_upto = ts
+        self.passing = -1
+        self.pass_due = NEVER
+        self.hold_due = self.arm(now + self.config.hold_ns)
+
+    def on_hold_timer(self, now: int) -> None:
+        """CM-N13: no message for T: a NULL if one still needs transfers, else a confirmation."""
+        self.hold_due = NEVER
+        if self.uncommitted:
+            self.issue(NULL, self.me, 0, NOTHING, now)
+            self.work(now)
+            return
+        if self.turn == 0:
+            self.confirm(self.hold_ts)
+        self.beacon_due = self.arm(now + self.config.idle_ns)
+
+    def on_beacon_timer(self, now: int) -> None:
+        """CM-N21: an idle token site repeats its confirmation, with the last stamp it knows."""
+        self.confirm(self.hold_ts)
+        self.beacon_due = now + self.config.idle_ns
+
+    def on_pass_timer(self, now: int) -> None:
+        """CM-N16: repeat the acknowledgement that passes the token, until its acceptance shows."""
+        config = self.config
+        ack = self.pass_ack
+        assert ack is not None
+        self.pass_silent += 1
+        self.pass_total += 1
+        if self.pass_silent > config.attempts or self.pass_total > config.attempts_hard:
+            self.notify("suspect", ack.next)
+            self.start_reformation(now, "token not accepted")
+            return
+        self.send(EVERYONE, ack)
+        self.pass_due = now + config.pass_ns
+
+    def on_confirm(self, pdu: Confirm, source: int, now: int) -> None:
+        """CM-N19: the token was accepted; everything up to `top` exists."""
+        if pdu.tl != self.tl or self.phase != NORMAL:
+            self.other_list(pdu.tl, source, now)
+            return
+        if pdu.by not in self.successor:
+            self.drop("confirmation by a foreign site")
+            return
+        self.heard = self.progress = now
+        if 0 <= self.passing <= pdu.ts:
+            self.passing = -1
+            self.pass_due = NEVER
+        if not self.authorized:
+            self.authorize(now)
+        if pdu.ts < self.nts:
+            self.note_confirmed(pdu.ts, pdu.by)
+            self.commit()
+            self.prune()
+        elif pdu.ts > self.confirm_ts:
+            self.confirm_ts, self.confirm_by = pdu.ts, pdu.by
+        if pdu.top >= self.nts:
+            self.known_top = max(self.known_top, min(pdu.top, self.nts + self.config.window))
+            self.request_missing(now)
+
+    def note_confirmed(self, ts: int, by: int) -> None:
+        """Site `by` is known to have accepted the token that stamp `ts` passed to it."""
+        self.confirm_ts = -1
+        if ts > self.accepted_upto:
+            self.accepted_upto = ts
+        # Only the newest stamp keeps `issues` in order; an older one is covered by later stamps.
+        if by != self.me and ts == self.nts - 1 and self.have[by] < ts:
+            self.have[by] = ts
+            self.issues.append((ts, by))
+
+    # -- what was sent again ----------------------------------------------------------------
+
+    def on_retx_ack(self, pdu: RetxAck, source: int, now: int) -> None:
+        ack = pdu.ack
+        if ack.tl != self.tl or self.phase != NORMAL:
+            self.other_list(ack.tl, source, now)
+            return
+        self.heard = self.progress = now
+        if ack.ts >= self.nts:
+            self.take_ack(ack, now)
+        elif 0 <= self.passing < ack.ts:
+            self.passing = -1
+            self.pass_due = NEVER
+
+    def on_retx_msg(self, pdu: RetxMsg, source: int, now: int) -> None:
+        if pdu.b.tl == self.tl:
+            self.progress = now
+        self.on_b(pdu.b, source, now)
+
+    # -- lists -----------------------------------------------------------------------------
+
+    def on_tl_hint(self, pdu: TlHint, source: int, now: int) -> None:
+        """CM-N1: somebody is ahead of us."""
+        if pdu.tl[0] > self.seen_version:
+            self.seen_version = pdu.tl[0]
+        if self.phase == NORMAL and pdu.tl > self.max_joined:
+            self.start_reformation(now, "left out of a newer list")
+
+    def on_silence_timer(self, now: int) -> None:
+        """CM-N21: with the beacon on, a list that falls silent has lost its token site."""
+        due = self.heard + self.config.silence_ns
+        if now < due or self.holding or len(self.members) == 1:
+            self.silence_due = max(due, now + self.config.idle_ns)
+            return
+        self.start_reformation(now, "the list is silent")
+
+    def authorize(self, now: int) -> None:
+        """The list's token exists: commits may begin (CM-R16)."""
+        self.authorized = True
+        self.attempt = None
+        self.new_tl = None
+        self.failures = 0
+        self.auth_due = self.token_due = NEVER
+        self.notify("view", self.tl, self.members, self.first, self.start_seq)
+        if self.blocked:
+            self.blocked = ""
+            self.notify("unblocked")
+        self.commit()
+        self.prune()

@@ -1,0 +1,177 @@
+"""PDUs of the token protocol: CM84 §4–§5, with the fields our rules add.
+
+Two fields go beyond the paper's tables: a request names the timestamp of the acknowledgement whose
+message is missing (so the answering site needs no second index), and may name a range of
+timestamps (`hi`); RECOVER_DATA tells the dense position of its first entry.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct
+
+from roundelay.core.bundle import NOTHING, Bundle
+from roundelay.core.engine import Pdu
+
+Version = tuple[int, int]
+"""A token list's version: (version #, site number of its originator), compared as a pair."""
+
+NO_LIST: Final[Version] = (-1, -1)
+"""The version of a site that has never been in a list: lower than any other."""
+
+NULL: Final = 0  # kinds of acknowledgement
+DATA: Final = 1
+
+WANT_ACK: Final = 1  # what a RETX_REQ asks for
+WANT_MESSAGE: Final = 2
+
+NO: Final = 0  # votes of phase II
+YES: Final = 1
+PENDING: Final = 2
+
+
+class B(Pdu, frozen=True, gc=False):
+    """B(s, n): a broadcast message, number n of source s."""
+
+    tl: Version
+    s: int
+    n: int
+    bundle: Bundle
+
+
+class Ack(Pdu, frozen=True, gc=False):
+    """ACK(ts, B(s, n)) or ACK(ts, NULL), issued by the token site `by`; names the `next` one."""
+
+    tl: Version
+    ts: int
+    kind: int
+    s: int
+    n: int
+    by: int
+    next: int
+
+
+class Confirm(Pdu, frozen=True, gc=False):
+    """`by` has accepted the token that ACK `ts` passed to it; `top` is the last stamp it knows."""
+
+    tl: Version
+    ts: int
+    by: int
+    top: int
+
+
+class RetxReq(Pdu, frozen=True, gc=False):
+    """Request for the acknowledgements ts…hi, or for the message (s, n) stamped with ts."""
+
+    tl: Version
+    what: int
+    ts: int
+    hi: int
+    s: int
+    n: int
+
+
+class RetxAck(Pdu, frozen=True, gc=False):
+    """An acknowledgement sent again, verbatim (with its original issuer)."""
+
+    ack: Ack
+
+
+class RetxMsg(Pdu, frozen=True, gc=False):
+    """A broadcast message sent again."""
+
+    b: B
+
+
+class TlHint(Pdu, frozen=True, gc=False):
+    """The sender uses list `tl`, newer than that of the PDU it answers."""
+
+    tl: Version
+
+
+class Invite(Pdu, frozen=True, gc=False):
+    """Reformation phase I: join list `v`."""
+
+    v: Version
+
+
+class Vote1(Pdu, frozen=True, gc=False):
+    """Answer to INVITE.
+
+    The paper's vote carries tl and nts; `members` and `exp` let an originator judge a list it was
+    never in.  `amnesia`: restarted with loss of uncommitted entries.  `wiped`: lost its stable
+    storage too.  On a no, only `v`, `yes` and `max_joined` count.
+    """
+
+    v: Version
+    yes: bool
+    tl: Version
+    members: tuple[int, ...]
+    nts: int
+    exp: int
+    amnesia: bool
+    wiped: bool
+    max_joined: Version
+
+
+class NewTl(Pdu, frozen=True, gc=False):
+    """Phase II: the new list is `members` in ring order, built on list `old`."""
+
+    v: Version
+    members: tuple[int, ...]
+    start_ts: int
+    nts_site: int
+    old: Version
+
+
+class Vote2(Pdu, frozen=True, gc=False):
+    """Phase II: YES (committed to v), NO (left v) or PENDING (still recovering)."""
+
+    v: Version
+    status: int
+
+
+class NewToken(Pdu, frozen=True, gc=False):
+    """Phase III: the token of list `v`, for its first token site."""
+
+    v: Version
+
+
+class Abort(Pdu, frozen=True, gc=False):
+    """The attempt to form list `v` is over."""
+
+    v: Version
+
+
+class RecoverReq(Pdu, frozen=True, gc=False):
+    """Asks the new token site of `v` for the entries from `from_ts` on."""
+
+    v: Version
+    from_ts: int
+
+
+class Entry(Struct, frozen=True, gc=False):
+    """A stamped acknowledgement with its message: one line of the common log.
+
+    `seq` is the dense position of its first application message.
+    """
+
+    ack: Ack
+    bundle: Bundle = NOTHING
+    seq: int = 0
+
+
+class RecoverData(Pdu, frozen=True, gc=False):
+    """Entries in timestamp order.
+
+    `first_available` is the oldest timestamp the sender still has.  Where that is above what was
+    asked for, `counters` holds (source, next number) at that point and `seq` the dense position.
+    """
+
+    v: Version
+    entries: tuple[Entry, ...]
+    cnts: int
+    first_available: int
+    counters: tuple[tuple[int, int], ...]
+    seq: int

@@ -1,0 +1,488 @@
+"""The reformation phase (CM84 §5): agree on a new token list when a site fails or comes back.
+
+    originator   O1 ── all voted, tests pass ──▶ O2 ── all committed ──▶ NORMAL, sends NEW_TOKEN
+    slave        S1 ── NEW_TL ──▶ S2 ── recovered, votes ──▶ NORMAL, not authorized yet
+    new token site                               S2 ──▶ W3 ── NEW_TOKEN ──▶ NORMAL, holds the token
+    any of them ── abort, refusal or time-out ──▶ OUT ── random wait ──▶ O1
+
+A site that joins an attempt has left its old list for good.  That freeze, a majority, rising
+versions and one surviving witness of the old list's last token sites make sure that at most one
+list can commit, and that it starts with everything ever committed.
+
+Deviations from the paper
+- Votes, joined versions and entries below the start of the new list are durable before they are
+  promised (CM-R9, CM-R11): the paper's "discard on recovery" breaks its own argument.
+- A restarted site is no witness of what it forgot (`strict`, CM-R3); one that lost its disk does
+  not count for the majority either, until it has entered a list again.  `docs/token.md`.
+- Recovery into a list built on another one than ours is staged: our own uncommitted entries are
+  kept until the new list is committed to, so that an aborted attempt costs us no evidence.  The
+  design's rule discards them first; then a later attempt could take us for a witness that never
+  processed them.  `tests/core/test_token_reform.py`.
+- NEW_TOKEN is repeated; an abort goes to everybody; a list without a token times out (CM-R15).
+"""
+
+from __future__ import annotations
+
+from roundelay.core.engine import EVERYONE, NEVER
+from roundelay.core.errors import InvariantBroken
+from roundelay.core.token.normal import NormalPhase
+from roundelay.core.token.pdu import (
+    NO,
+    NO_LIST,
+    PENDING,
+    YES,
+    Abort,
+    Entry,
+    Invite,
+    NewTl,
+    NewToken,
+    RecoverData,
+    RecoverReq,
+    Vote1,
+    Vote2,
+)
+from roundelay.core.token.stable import Skipped
+from roundelay.core.token.state import NORMAL, O1, O2, OUT, S1, S2, W3
+
+
+class Reformation(NormalPhase):
+    """What a site does between two lists."""
+
+    __slots__ = ()
+
+    # -- originator ------------------------------------------------------------------------
+
+    def start_reformation(self, now: int, why: str) -> None:
+        """CM-R1: invite everybody to a list with a version higher than any seen."""
+        self.freeze()
+        v = (max(self.seen_version, self.max_joined[0]) + 1, self.me)
+        self.join_version(v)
+        self.attempt = v
+        self.new_tl = None
+        self.staged.clear()
+        self.phase = O1
+        self.votes = {self.me: self.vote()}
+        self.tries = {}
+        self.reform_due = self.arm(now + self.config.retx_ns)
+        for site in self.group:
+            if site != self.me:
+                self.send(site, Invite(v))
+        if len(self.votes) == len(self.group):
+            self.judge(now)
+
+    def vote(self) -> Vote1:
+        assert self.attempt is not None
+        return Vote1(
+            self.attempt, True, self.tl, self.members, self.nts, self.exp,
+            self.amnesia, self.wiped, self.max_joined,
+        )  # fmt: skip
+
+    def on_vote1(self, pdu: Vote1, source: int, now: int) -> None:
+        """CM-R2: one refusal ends the attempt."""
+        if self.phase != O1 or pdu.v != self.attempt:
+            return
+        if not pdu.yes:
+            self.seen_version = max(self.seen_version, pdu.max_joined[0])
+            self.fail(now)
+            return
+        self.votes[source] = pdu
+        if len(self.votes) == len(self.group):
+            self.judge(now)
+
+    def on_invite_timer(self, now: int) -> None:
+        """CM-R2: invite the silent ones again, R times at most; then go on without them."""
+        tried = self.tries.get(EVERYONE, 0) + 1
+        if tried > self.config.attempts:
+            self.judge(now)
+            return
+        self.tries[EVERYONE] = tried
+        assert self.attempt is not None
+        for site in self.group:
+            if site not in self.votes:
+                self.send(site, Invite(self.attempt))
+        self.reform_due = now + self.config.retx_ns
+
+    def judge(self, now: int) -> None:
+        """CM-R3: the end of phase I: does the list of all voters pass the tests?"""
+        votes = self.votes
+        old, start_ts = self.basis(votes)
+        if not self.majority(votes):
+            self.block("majority")
+        elif not self.resilient(votes, old, start_ts):
+            self.block("resiliency")
+        else:
+            assert self.attempt is not None
+            elected = self.elect(votes, old, start_ts)
+            self.announce(NewTl(self.attempt, tuple(sorted(votes)), start_ts, elected, old), now)
+            return
+        self.fail(now)
+
+    def basis(self, votes: dict[int, Vote1]) -> tuple[tuple[int, int], int]:
+        """CM-R3.2: the newest list among the voters, and the largest nts among its members."""
+        old = max(vote.tl for vote in votes.values())
+        return old, max(vote.nts for vote in votes.values() if vote.tl == old)
+
+    def majority(self, votes: dict[int, Vote1]) -> bool:
+        """CM-R3.1: more than half of the group, not counting sites that forgot their promises."""
+        voters = sum(1 for vote in votes.values() if not vote.wiped)
+        return 2 * voters > len(self.group)
+
+    def resilient(self, votes: dict[int, Vote1], old: tuple[int, int], start_ts: int) -> bool:
+        """CM-R3.3: one of the L + 1 sites that would stamp next in the old list joins the new one.
+
+        Had anything at or above `start_ts` been committed, all of those would have processed it;
+        one of them has not, and is frozen now, so nothing ever will be.
+        """
+        if old == NO_LIST:
+            return True  # a cold boot: nobody has a list to lose
+        current = [vote for vote in votes.values() if vote.tl == old]
+        ring = current[0].members
+        expected = next(vote.exp for vote in current if vote.nts == start_ts)
+        at = ring.index(expected)
+        for step in range(self.resilience + 1):
+            vote = votes.get(ring[(at + step) % len(ring)])
+            if vote is not None and self.witness(vote, old):
+                return True
+        return all(site in votes and not votes[site].wiped for site in ring)
+
+    def witness(self, vote: Vote1, old: tuple[int, int]) -> bool:
+        """CM-R3.3, `strict`: a site that may have forgotten what it processed proves nothing."""
+        if not self.config.strict:
+            return True
+        return not vote.wiped and not (vote.amnesia and vote.tl == old)
+
+    def elect(self, votes: dict[int, Vote1], old: tuple[int, int], start_ts: int) -> int:
+        """CM-R3: a site with the largest nts of the old list, one that has not restarted if any."""
+        candidates = [
+            (vote.amnesia, site)
+            for site, vote in votes.items()
+            if vote.tl == old and vote.nts == start_ts
+        ]
+        return min(candidates)[1]
+
+    def announce(self, new: NewTl, now: int) -> None:
+        """CM-R4: phase II."""
+        self.phase = O2
+        self.yes_votes = set()
+        self.tries = {}
+        for site in new.members:
+            if site != self.me:
+                self.send(site, new)
+        self.reform_due = self.arm(now + self.config.retx_ns)
+        self.adopt(new, now)
+
+    def on_vote2(self, pdu: Vote2, source: int, now: int) -> None:
+        if self.phase != O2 or pdu.v != self.attempt:
+            return
+        if pdu.status == NO:
+            self.fail(now)
+        elif pdu.status == PENDING:
+            self.tries[source] = 0
+        else:
+            self.yes_votes.add(source)
+            self.close_vote(now)
+
+    def on_announce_timer(self, now: int) -> None:
+        """CM-R4: announce again to those who have not committed, 2R times each."""
+        new = self.new_tl
+        assert new is not None
+        for site in new.members:
+            if site in self.yes_votes:
+                continue
+            tried = self.tries.get(site, 0) + 1
+            self.tries[site] = tried
+            if tried > 2 * self.config.attempts:
+                self.fail(now)
+                return
+            if site != self.me:
+                self.send(site, new)
+        self.reform_due = now + self.config.retx_ns
+
+    def unanimous(self) -> bool:
+        """CM-R5: every member of the new list has committed to it."""
+        assert self.new_tl is not None
+        return self.yes_votes.issuperset(self.new_tl.members)
+
+    def close_vote(self, now: int) -> None:
+        """CM-R5: phase III, once every member has committed: create the token."""
+        if not self.unanimous():
+            return
+        if self.tl != self.attempt:
+            return  # a broken unanimity test must not make us skip our own recovery
+        self.reform_due = NEVER
+        self.phase = NORMAL
+        self.watch(now)
+        if self.first == self.me:
+            self.take_token(now)
+        else:
+            self.token_tries = 0
+            self.send_token(now)
+            self.work(now)
+
+    def send_token(self, now: int) -> None:
+        self.send(self.first, NewToken(self.tl))
+        self.token_due = self.arm(now + self.config.retx_ns)
+
+    def on_token_timer(self, now: int) -> None:
+        """CM-R5: NEW_TOKEN again until the list is heard to live, R times; then from scratch."""
+        self.token_tries += 1
+        if self.token_tries > self.config.attempts:
+            self.start_reformation(now, "the new token site is silent")
+        else:
+            self.send_token(now)
+
+    def fail(self, now: int) -> None:
+        """CM-R8: call the attempt off."""
+        assert self.attempt is not None
+        self.send(EVERYONE, Abort(self.attempt))
+        self.back_off(now)
+
+    def back_off(self, now: int) -> None:
+        """CM-R8, CM-R14: wait at random, longer after each failure, then originate."""
+        self.freeze()
+        self.phase = OUT
+        self.attempt = None
+        self.new_tl = None
+        self.staged.clear()
+        least = self.config.retx_ns
+        most = 4 * least << min(self.failures, 6)
+        self.failures += 1
+        self.reform_due = self.arm(now + self.rng.randint(least, most))
+
+    def block(self, reason: str) -> None:
+        if self.blocked != reason:
+            self.blocked = reason
+            self.notify("blocked", reason)
+
+    # -- slave -----------------------------------------------------------------------------
+
+    def on_invite(self, pdu: Invite, source: int, now: int) -> None:
+        """CM-R9: join a list with a higher version than any joined before (sequence test)."""
+        v = pdu.v
+        self.seen_version = max(self.seen_version, v[0])
+        if v > self.max_joined and self.phase in (NORMAL, OUT):
+            self.freeze()
+            self.join_version(v)
+            self.attempt = v
+            self.new_tl = None
+            self.staged.clear()
+            self.phase = S1
+            self.reform_due = self.arm(now + self.config.slave_timeout_ns)
+            self.send(source, self.vote())
+        elif v == self.attempt and self.phase == S1:
+            self.send(source, self.vote())
+        elif v != self.attempt and v != self.tl:
+            self.send(source, Vote1(v, False, NO_LIST, (), 0, 0, False, False, self.max_joined))
+
+    def on_new_tl(self, pdu: NewTl, source: int, now: int) -> None:
+        """CM-R10: the list is announced; only a site that still belongs to the attempt may vote."""
+        if pdu.v == self.attempt and self.phase == S1:
+            self.phase = S2
+            self.reform_due = self.arm(now + self.config.slave_timeout_ns)
+            self.adopt(pdu, now)
+        elif pdu.v == self.tl and self.phase in (NORMAL, W3):
+            self.send(source, Vote2(pdu.v, YES))
+        elif pdu.v != self.attempt:
+            self.send(source, Vote2(pdu.v, NO))
+
+    def adopt(self, new: NewTl, now: int) -> None:
+        """CM-R11: obtain everything below the start of the new list, then commit to it."""
+        self.new_tl = new
+        self.staged.clear()
+        # A site of another list may hold stamps that the old list has given away again.
+        self.recover_from = self.nts if self.tl == new.old else self.cnts
+        if self.recover_from > new.start_ts:
+            raise InvariantBroken(
+                f"list {new.v} starts at {new.start_ts}, below our {self.recover_from}"
+            )
+        self.go_on_recovering(now)
+
+    def go_on_recovering(self, now: int) -> None:
+        new = self.new_tl
+        assert new is not None
+        if self.recover_from < new.start_ts:
+            self.ask_recovery()
+            self.token_due = self.arm(now + self.config.retx_ns)
+            return
+        self.token_due = NEVER
+        if self.tl != new.old:
+            # What we had beyond the commit mark belonged to a list without a say.
+            self.roll_back(self.cnts)
+            for ts in range(self.cnts, new.start_ts):
+                self.append(self.staged[ts])
+        self.staged.clear()
+        self.enter_list(new.v, new.members, new.start_ts, new.nts_site)
+        if self.phase == O2:
+            self.yes_votes.add(self.me)
+            self.close_vote(now)
+            return
+        self.send(new.v[1], Vote2(new.v, YES))
+        if new.nts_site == self.me:
+            # CM-R12: the new token site waits for its token.
+            self.phase = W3
+            self.reform_due = self.arm(now + self.config.token_timeout_ns)
+        else:
+            self.phase = NORMAL
+            self.reform_due = NEVER
+            self.watch(now)
+            self.work(now)
+
+    def ask_recovery(self) -> None:
+        assert self.new_tl is not None
+        self.send(self.new_tl.nts_site, RecoverReq(self.new_tl.v, self.recover_from))
+
+    def on_recovery_timer(self, now: int) -> None:
+        self.ask_recovery()
+        self.token_due = now + self.config.retx_ns
+
+    def on_recover_req(self, pdu: RecoverReq, source: int, now: int) -> None:
+        """CM-R13: the new token site serves its list while it belongs to it."""
+        if pdu.v == self.attempt and self.phase in (S1, S2, W3):
+            timeout = self.config.token_timeout_ns
+            self.reform_due = self.arm(now + timeout)
+        elif not (pdu.v == self.attempt and self.phase == O2) and pdu.v != self.tl:
+            return
+        upto = self.nts if self.tl != pdu.v else self.start_ts
+        start = max(pdu.from_ts, self.first_kept)
+        entries: list[Entry] = []
+        size = 0
+        for ts in range(start, min(upto, start + self.config.recover_batch)):
+            entry = self.log[ts]
+            size += len(entry.bundle.data)
+            if entries and size > self.config.max_payload:
+                break
+            entries.append(entry)
+        pruned = start > pdu.from_ts
+        counters = self.counters_at(start) if pruned else ()
+        first = self.log.get(start)
+        seq = first.seq if first is not None else self.nseq
+        self.send(
+            source,
+            RecoverData(pdu.v, tuple(entries), self.cnts, self.first_kept, counters, seq),
+        )
+
+    def on_recover_data(self, pdu: RecoverData, source: int, now: int) -> None:
+        """CM-R11: take what comes next; commit at once what the sender has committed."""
+        new = self.new_tl
+        if new is None or pdu.v != self.attempt or self.phase not in (S2, O2):
+            return
+        if source != new.nts_site or self.tl == new.v:
+            return
+        before = self.recover_from
+        if pdu.first_available > self.recover_from:
+            self.skip(pdu)
+        same_list = self.tl == new.old
+        for entry in pdu.entries:
+            ts = entry.ack.ts
+            if ts != self.recover_from or ts >= new.start_ts:
+                continue
+            self.recover_from = ts + 1
+            if same_list:
+                self.append(entry)
+            elif ts < pdu.cnts:
+                self.commit_foreign(entry)
+            else:
+                self.staged[ts] = entry
+        if same_list:
+            while self.cnts < min(pdu.cnts, self.nts):
+                self.commit_entry(self.log[self.cnts])
+        if self.recover_from == before:
+            return
+        if self.phase == S2:
+            self.reform_due = self.arm(now + self.config.slave_timeout_ns)
+            if self.recover_from < new.start_ts:
+                self.send(new.v[1], Vote2(new.v, PENDING))
+        else:
+            self.tries[self.me] = 0
+        self.go_on_recovering(now)
+
+    def commit_foreign(self, entry: Entry) -> None:
+        """An entry committed in another list than ours: it replaces what we have in its place."""
+        ts = entry.ack.ts
+        mine = self.log.get(ts) if ts < self.nts else None
+        if mine is None or mine.ack != entry.ack:
+            self.roll_back(ts)
+            self.append(entry)
+        self.commit_entry(entry)
+
+    def skip(self, pdu: RecoverData) -> None:
+        """CM-R18: the new token site no longer has what we need; go on behind the gap."""
+        new = self.new_tl
+        assert new is not None
+        if self.tl == new.old:
+            # Of the same list, and below the sender's commit mark: ours are committed too.
+            while self.cnts < self.nts:
+                self.commit_entry(self.log[self.cnts])
+        else:
+            self.roll_back(self.cnts)
+        self.notify("gap_unavailable", self.seq, pdu.seq)
+        ts = pdu.first_available
+        self.out.persists.append(Skipped(ts, pdu.counters, pdu.seq))
+        self.log.clear()
+        self.staged.clear()
+        self.last_ts.clear()
+        self.uncommitted = self.retained = 0
+        self.cnts = self.nts = self.recover_from = ts
+        self.pruned = self.first_kept = self.trimmed = ts
+        self.seq = self.nseq = pdu.seq
+        self.next_num = dict.fromkeys(self.group, 0) | dict(pdu.counters)
+        self.exp = pdu.entries[0].ack.by if pdu.entries else new.nts_site
+        mine = self.next_num[self.me]
+        if self.own and self.own_base < mine:
+            # Own messages stamped inside the gap: committed, but where we cannot see it.
+            lost = min(mine - self.own_base, len(self.own))
+            self.notify("indeterminate", self.own_base, self.own_base + lost)
+            for _ in range(lost):
+                self.own.popleft()
+        self.own_base = max(self.own_base, mine)
+
+    # -- the new list's token --------------------------------------------------------------
+
+    def on_new_token(self, pdu: NewToken, source: int, now: int) -> None:
+        """CM-R13: accept the token of the list we still belong to; ignore it otherwise."""
+        if self.phase == W3 and pdu.v == self.attempt:
+            self.phase = NORMAL
+            self.reform_due = NEVER
+            self.watch(now)
+            self.take_token(now)
+        elif self.phase == NORMAL and pdu.v == self.tl and self.holding_list():
+            self.confirm(self.start_ts - 1)
+
+    def holding_list(self) -> bool:
+        """Whether the token of our list was created here."""
+        return self.authorized and self.first == self.me
+
+    def take_token(self, now: int) -> None:
+        """CM-R13: as CM-N13, with the stamp before the first one; tell everybody at once."""
+        self.authorize(now)
+        self.accept(self.start_ts - 1, now)
+        self.hold_due = NEVER
+        self.confirm(self.hold_ts)
+        self.beacon_due = self.arm(now + self.config.idle_ns)
+        self.work(now)
+
+    def on_abort(self, pdu: Abort, source: int, now: int) -> None:
+        """CM-R14: leave the attempt, or the list that was never authorized."""
+        in_attempt = pdu.v == self.attempt and self.phase in (S1, S2, W3)
+        orphaned = self.phase == NORMAL and pdu.v == self.tl and not self.authorized
+        if in_attempt or orphaned:
+            self.back_off(now)
+
+    def on_reform_timer(self, now: int) -> None:
+        """TIMEOUT_i, _j, _k and the back-off: what the one reformation timer means by phase."""
+        if self.phase == O1:
+            self.on_invite_timer(now)
+        elif self.phase == O2:
+            self.on_announce_timer(now)
+        elif self.phase == OUT:
+            self.start_reformation(now, "back-off over")
+        else:  # CM-R14: S1, S2 or W3 have waited long enough
+            self.back_off(now)
+
+    def watch(self, now: int) -> None:
+        """Entering NORMAL: start the watchdogs (CM-R15, CM-N21)."""
+        self.heard = self.progress = now
+        if not self.authorized:
+            self.auth_due = self.arm(now + self.config.auth_timeout_ns)
+        if self.config.silence_ns < NEVER:
+            self.silence_due = self.arm(now + self.config.silence_ns)

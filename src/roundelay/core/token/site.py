@@ -1,0 +1,159 @@
+"""TokenSite: one member of a token group, as an engine.
+
+    >>> from random import Random
+    >>> from roundelay.core.bundle import Bundle
+    >>> group = (0, 1)
+    >>> config = TokenConfig(resilience=0)
+    >>> a, b = (TokenSite(me, group, config, Random(me)) for me in group)
+    >>> b.submit(Bundle.of(b"hello"), now=0)
+    >>> message = b.take().sends[0][1]
+    >>> a.receive(message, 1, now=1)          # a holds the first token: it stamps the message
+    >>> [d.bundle.data for d in a.take().deliveries]
+    [b'hello']
+
+Theory of operation: `normal.py` and `reform.py`; the state they share: `state.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any, ClassVar
+
+from roundelay.core.engine import NEVER, Pdu
+from roundelay.core.errors import ConfigError
+from roundelay.core.token import pdu as p
+from roundelay.core.token.checks import CHECKS
+from roundelay.core.token.config import PREFORMED, REJOIN, TokenConfig
+from roundelay.core.token.reform import Reformation
+from roundelay.core.token.stable import Rejoining, Stable
+from roundelay.core.token.state import NORMAL, O2, OUT, S2
+
+# Each timer and what it does; `on_timer` goes through them in this order.
+TIMERS = (
+    ("send_due", "on_send_timer"),
+    ("request_due", "on_request_timer"),
+    ("hold_due", "on_hold_timer"),
+    ("pass_due", "on_pass_timer"),
+    ("beacon_due", "on_beacon_timer"),
+    ("token_due", "on_list_timer"),
+    ("auth_due", "on_auth_timer"),
+    ("silence_due", "on_silence_timer"),
+    ("reform_due", "on_reform_timer"),
+)
+
+
+class TokenSite(Reformation):
+    """One site of a token group (CM84)."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        me: int,
+        group: tuple[int, ...],
+        config: TokenConfig,
+        rng: Random,
+        stable: Stable | None = None,
+        now: int = 0,
+    ) -> None:
+        if me not in group:
+            raise ConfigError("me", me, f"one of the group's sites {group}")
+        config.check(len(group))
+        super().__init__(me, group, config, rng)
+        self.heard = self.progress = now
+        if stable is not None:
+            # CM-R17: whatever list is remembered, never resume it.
+            self.restore(stable)
+        elif config.boot == PREFORMED:
+            self.boot_preformed(now)
+            return
+        else:
+            self.wiped = self.amnesia = config.boot == REJOIN
+            if self.wiped:
+                self.out.persists.append(Rejoining())
+        self.phase = OUT
+        # Restart, rejoin, cold boot: originate after a random wait.
+        self.reform_due = self.arm(now + rng.randint(1, 4 * config.retx_ns))
+
+    def boot_preformed(self, now: int) -> None:
+        """Everybody starts in list (0, 0); the lowest site has the token."""
+        self.join_version((0, 0))
+        self.enter_list((0, 0), self.group, 0, self.group[0])
+        self.phase = NORMAL
+        self.watch(now)
+        self.authorize(now)
+        if self.me == self.first:
+            self.accept(-1, now)
+            self.hold_due = NEVER
+            self.beacon_due = self.arm(now + self.config.idle_ns)
+
+    def reform(self, now: int) -> None:
+        """Start a reformation, as if a failure had been detected."""
+        if self.phase in (NORMAL, OUT):
+            self.start_reformation(now, "asked for")
+
+    def nudge(self, now: int) -> None:
+        """CM-N21 by hand, for groups without the idle beacon: confirm again if holding."""
+        if self.holding:
+            self.confirm(self.hold_ts)
+
+    @property
+    def role(self) -> str:
+        """`token`, `passing` or the phase: what a picture of the group shows."""
+        if self.phase != NORMAL:
+            return self.phase
+        return "token" if self.holding else "passing" if self.passing >= 0 else "idle"
+
+    def receive(self, pdu: Pdu, source: int, now: int) -> None:
+        if self.passing >= 0 and self.pass_ack is not None and source == self.pass_ack.next:
+            self.pass_silent = 0  # CM-N16: the next site is alive, if slow
+        handler = self.HANDLERS.get(pdu.__class__)
+        if handler is None:
+            self.drop("not a PDU of the token protocol")
+            return
+        check = CHECKS.get(pdu.__class__)
+        if check is not None:
+            reason = check(self, pdu, source)
+            if reason:
+                self.drop(reason)
+                return
+        handler(self, pdu, source, now)
+
+    def on_timer(self, now: int) -> None:
+        for due, action in TIMERS:
+            if getattr(self, due) <= now:
+                getattr(self, action)(now)
+        self.deadline = min(
+            self.send_due, self.request_due, self.hold_due, self.pass_due, self.beacon_due,
+            self.token_due, self.auth_due, self.silence_due, self.reform_due,
+        )  # fmt: skip
+
+    def on_list_timer(self, now: int) -> None:
+        """`token_due` serves the recovery before the list is entered and its token afterwards."""
+        if self.phase in (S2, O2):
+            self.on_recovery_timer(now)
+        else:
+            self.on_token_timer(now)
+
+    def on_auth_timer(self, now: int) -> None:
+        """CM-R15: a list whose token never came."""
+        self.start_reformation(now, "no token")
+
+    HANDLERS: ClassVar[dict[type[Pdu], Callable[[Any, Any, int, int], None]]] = {
+        p.B: Reformation.on_b,
+        p.Ack: Reformation.on_ack,
+        p.Confirm: Reformation.on_confirm,
+        p.RetxReq: Reformation.on_retx_req,
+        p.RetxAck: Reformation.on_retx_ack,
+        p.RetxMsg: Reformation.on_retx_msg,
+        p.TlHint: Reformation.on_tl_hint,
+        p.Invite: Reformation.on_invite,
+        p.Vote1: Reformation.on_vote1,
+        p.NewTl: Reformation.on_new_tl,
+        p.Vote2: Reformation.on_vote2,
+        p.NewToken: Reformation.on_new_token,
+        p.Abort: Reformation.on_abort,
+        p.RecoverReq: Reformation.on_recover_req,
+        p.RecoverData: Reformation.on_recover_data,
+    }

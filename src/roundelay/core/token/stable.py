@@ -1,0 +1,110 @@
+"""What a token site keeps through a crash, and how the records it persists add up to it.
+
+A driver writes each record durably before it carries out the sends of the same batch, and folds
+the records with `Stable.apply` when the site restarts.  Per message there is one COMMIT record,
+which needs no sync of its own for L-resilience: only JOINED and LISTED are promises to peers.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from roundelay.core.token.pdu import DATA, NO_LIST, Entry, Version
+
+
+class Joined(Struct, frozen=True, gc=False):
+    """The highest list version ever joined or originated: never to be joined again."""
+
+    v: Version
+
+
+class Listed(Struct, frozen=True, gc=False):
+    """Committed to list `tl`, with every entry below `start_ts` that is not committed yet."""
+
+    tl: Version
+    members: tuple[int, ...]
+    start_ts: int
+    first: int
+    entries: tuple[Entry, ...]
+
+
+class Committed(Struct, frozen=True, gc=False):
+    """`entry` is committed: it is the next one of the agreed log."""
+
+    entry: Entry
+
+
+class Skipped(Struct, frozen=True, gc=False):
+    """The log goes on at `ts`: what lies before must come from elsewhere (CM-R18)."""
+
+    ts: int
+    counters: tuple[tuple[int, int], ...]
+    seq: int
+
+
+class Rejoining(Struct, frozen=True, gc=False):
+    """This site lost its disk: no promise of its is remembered until it enters a list again."""
+
+
+class Trimmed(Struct, frozen=True, gc=False):
+    """Committed entries below `ts` are no longer kept."""
+
+    ts: int
+
+
+Record = Joined | Listed | Committed | Skipped | Rejoining | Trimmed
+
+
+class Stable:
+    """The folded records of one site."""
+
+    __slots__ = (
+        "cnts", "counters", "entries", "first", "first_kept", "max_joined",
+        "members", "seq", "start_ts", "tl", "wiped",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.max_joined: Version = NO_LIST
+        self.tl: Version = NO_LIST
+        self.members: tuple[int, ...] = ()
+        self.start_ts = 0
+        self.first = -1
+        self.cnts = 0  # next timestamp to commit
+        self.seq = 0  # next dense position
+        self.counters: dict[int, int] = {}  # M at cnts
+        self.entries: dict[int, Entry] = {}  # kept committed entries, and promised ones above
+        self.first_kept = 0
+        self.wiped = False
+
+    def apply(self, record: Struct) -> None:
+        if isinstance(record, Committed):
+            entry = record.entry
+            ack = entry.ack
+            self.entries[ack.ts] = entry
+            self.cnts = ack.ts + 1
+            if ack.kind == DATA:
+                self.counters[ack.s] = ack.n + 1
+                self.seq = entry.seq + len(entry.bundle)
+        elif isinstance(record, Trimmed):
+            for ts in range(self.first_kept, record.ts):
+                self.entries.pop(ts, None)
+            self.first_kept = max(self.first_kept, record.ts)
+        elif isinstance(record, Joined):
+            self.max_joined = record.v
+        elif isinstance(record, Listed):
+            self.tl, self.members = record.tl, record.members
+            self.start_ts, self.first = record.start_ts, record.first
+            self.wiped = False
+            # Entries above cnts of an earlier list are void: this list replaced them.
+            for ts in [ts for ts in self.entries if ts >= self.cnts]:
+                del self.entries[ts]
+            self.entries.update((entry.ack.ts, entry) for entry in record.entries)
+        elif isinstance(record, Skipped):
+            self.entries.clear()
+            self.cnts = self.first_kept = record.ts
+            self.counters = dict(record.counters)
+            self.seq = record.seq
+        elif isinstance(record, Rejoining):
+            self.wiped = True
+        else:
+            raise TypeError(f"not a record of a token site: {record!r}")

@@ -1,0 +1,377 @@
+"""The state of a token site, and the steps both phases share: commit, prune, roll back.
+
+The normal phase (`normal.py`) extends the log by one stamped entry at a time; the reformation
+(`reform.py`) freezes it, repairs it and starts a new list on it.  Both do so through the methods
+of this class, so that what a commit or a discarded entry means is written once.
+
+Timestamps run over everything the token sites stamped, NULLs included; `seq` counts application
+messages only and is dense.  Three marks move along the log, never backwards within a list::
+
+    first_kept ≤ pruned ≤ cnts ≤ nts          cnts: next to commit      nts: next to process
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from random import Random
+from typing import Final
+
+from roundelay.core.bundle import Bundle
+from roundelay.core.engine import COMMITTED, NEVER, Delivery, Engine, Notice, Pdu
+from roundelay.core.errors import InvariantBroken
+from roundelay.core.token.config import TokenConfig
+from roundelay.core.token.pdu import DATA, NO_LIST, Ack, B, Entry, NewTl, Version, Vote1
+from roundelay.core.token.stable import Committed, Joined, Listed, Stable, Trimmed
+
+# Phases of a site (CM84 Fig. 5).  What a site answers to depends on its phase alone.
+NORMAL: Final = "NORMAL"  # in a list, sending, stamping, committing
+OUT: Final = "OUT"  # left a list or an attempt, waiting at random before originating
+O1: Final = "O1"  # originator, collecting votes on its invitation
+O2: Final = "O2"  # originator, announcing the new list
+S1: Final = "S1"  # slave, accepted an invitation
+S2: Final = "S2"  # slave, recovering what the announced list requires
+W3: Final = "W3"  # new token site, waiting for its token
+
+TRIM_EVERY: Final = 256
+"""Entries after which stable storage is told to forget: one record for many."""
+
+
+class TokenState(Engine):
+    """Fields of one site; the paper's names are in the comments."""
+
+    __slots__ = (
+        "accepted_upto", "amnesia", "attempt", "auth_due", "authorized", "beacon_due",
+        "blocked", "cnts", "config", "confirm_by", "confirm_ts", "current", "exp", "failures",
+        "first", "first_kept", "have", "heard", "hold_due", "hold_ts", "holding", "issues",
+        "known_top", "last_ts", "log", "max_joined", "members", "new_tl", "next_num", "nseq",
+        "nts", "outstanding", "own", "own_base", "pass_ack", "pass_due",
+        "pass_silent", "pass_total", "passing", "phase", "progress", "pruned", "qb",
+        "qc", "recover_from", "reform_due", "request_due", "requests", "resilience", "retained",
+        "rng", "seen_version", "send_due", "send_last", "send_silent", "send_total", "seq",
+        "silence_due", "since_data", "staged", "start_seq", "start_ts", "storage_max",
+        "successor", "tl", "token_due", "token_tries", "transfers", "tries", "trimmed", "turn",
+        "uncommitted", "votes", "waiting", "wanted_upto", "wiped", "yes_votes",
+    )  # fmt: skip
+
+    def __init__(self, me: int, group: tuple[int, ...], config: TokenConfig, rng: Random) -> None:
+        super().__init__(me, tuple(sorted(group)))
+        self.config = config
+        self.rng = rng
+        self.resilience = config.resilience  # L
+        self.phase = OUT
+
+        # The list this site is committed to.
+        self.tl: Version = NO_LIST  # tl_i
+        self.members: tuple[int, ...] = ()  # in ring order
+        self.successor: dict[int, int] = {}
+        self.start_ts = 0
+        self.start_seq = 0
+        self.first = -1  # its first token site
+        self.authorized = False  # its token is known to exist
+        self.max_joined: Version = NO_LIST  # highest version ever joined, aborted ones too
+        self.seen_version = 0  # highest version # heard of
+
+        # The log.
+        self.next_num: dict[int, int] = dict.fromkeys(self.group, 0)  # M_i[s]
+        self.nts = 0  # nts_i
+        self.nseq = 0  # dense position of the next data entry
+        self.log: dict[int, Entry] = {}
+        self.last_ts: dict[int, int] = {}  # stamp of each source's latest message
+        self.exp = -1  # the site expected to issue nts
+        self.qb: dict[tuple[int, int], Bundle] = {}  # Q_B: received, not stamped
+        self.qc: dict[int, Ack] = {}  # Q_c: acknowledgements that must wait
+        self.cnts = 0
+        self.seq = 0  # dense position at cnts
+        self.pruned = 0  # below: no list member can ask for it
+        self.first_kept = 0
+        self.trimmed = 0  # below: stable storage was told to forget
+        self.uncommitted = 0  # data entries in cnts … nts-1
+        self.retained = 0  # data entries in pruned … nts-1: the storage of Table I
+        self.storage_max = 0
+
+        # What is known of the other holders.
+        self.transfers: deque[int] = deque()  # stamps ≥ cnts that moved the token
+        self.accepted_upto = -1  # newest stamp whose transfer is known to be accepted
+        self.have: dict[int, int] = {}  # highest stamp each member is known to hold
+        self.issues: deque[tuple[int, int]] = deque()  # (have[j], j) in rising order, lazily
+        self.confirm_ts = -1  # a CONFIRM ahead of our log
+        self.confirm_by = -1
+
+        # The token.
+        self.holding = False
+        self.hold_ts = -1  # the stamp that brought it
+        self.turn = 0  # acknowledgements issued since it came
+        self.since_data = config.kr  # transfers since the last data acknowledgement (K_r)
+        self.passing = -1  # stamp with which it was passed on, acceptance unseen
+        self.pass_ack: Ack | None = None
+        self.pass_silent = self.pass_total = 0
+
+        # Own messages: `own` has numbers own_base, own_base + 1, …; `waiting` has none yet.
+        self.own: deque[Bundle] = deque()
+        self.own_base = 0
+        self.waiting: deque[Bundle] = deque()
+        self.outstanding = -1  # number on its way to a stamp
+        self.current: B | None = None
+        self.send_last = self.send_silent = self.send_total = 0
+
+        # Missing items: stamp, or (source, number) → [due, last sent, silent, total].
+        self.requests: dict[int | tuple[int, int], list[int]] = {}
+        self.known_top = -1  # highest stamp known to exist
+        self.wanted_upto = -1  # stamps up to here were looked at
+
+        # Reformation.
+        self.attempt: Version | None = None
+        self.votes: dict[int, Vote1] = {}
+        self.yes_votes: set[int] = set()
+        self.tries: dict[int, int] = {}
+        self.new_tl: NewTl | None = None
+        self.staged: dict[int, Entry] = {}
+        self.recover_from = 0
+        self.token_tries = 0
+        self.failures = 0  # consecutive ones, for the back-off
+        self.amnesia = False  # restarted with loss of uncommitted entries
+        self.wiped = False  # lost stable storage too
+        self.blocked = ""
+
+        # Time: when each timer is due.  `heard`, `progress`: a timer that restarts with every
+        # arrival is not moved each time; it looks at these when it comes.
+        self.heard = 0
+        self.progress = 0
+        self.send_due = self.hold_due = self.pass_due = self.request_due = NEVER
+        self.beacon_due = self.silence_due = NEVER
+        self.reform_due = self.token_due = self.auth_due = NEVER
+
+    # -- small helpers ---------------------------------------------------------------------
+
+    def send(self, destination: int, pdu: Pdu) -> None:
+        self.out.sends.append((destination, pdu))
+
+    def notify(self, kind: str, *info: object) -> None:
+        self.out.notices.append(Notice(kind, info))
+
+    def arm(self, due: int) -> int:
+        """Make sure `on_timer` is called by `due`."""
+        if due < self.deadline:
+            self.deadline = due
+        return due
+
+    def join_version(self, v: Version) -> None:
+        """Promise never to join `v` or a lower list again; durable before any vote leaves."""
+        self.max_joined = v
+        self.seen_version = max(self.seen_version, v[0])
+        self.out.persists.append(Joined(v))
+
+    # -- commit ----------------------------------------------------------------------------
+
+    def commit(self) -> None:
+        """CM-N15: commit, in timestamp order, what L accepted transfers have made safe.
+
+        A NULL obeys the same rule as a message: committing it early would let `cnts` run over a
+        timestamp that the next list gives to a message.  CM-R16: entries below `start_ts` need no
+        transfers, since every member of an authorized list holds them.
+        """
+        if not self.authorized:
+            return
+        transfers = self.transfers
+        level = self.resilience
+        cnts, nts = self.cnts, self.nts
+        while cnts < nts:
+            while transfers and transfers[0] < cnts:
+                transfers.popleft()
+            if level and cnts >= self.start_ts:
+                if len(transfers) < level:
+                    return
+                if transfers[level - 1] > self.accepted_upto:
+                    return
+            self.commit_entry(self.log[cnts])
+            cnts += 1
+
+    def commit_entry(self, entry: Entry) -> None:
+        """`entry` is the next one of the agreed log: record it, then hand it over."""
+        ack = entry.ack
+        self.out.persists.append(Committed(entry))
+        self.cnts = ack.ts + 1
+        if ack.kind == DATA:
+            self.uncommitted -= 1
+            self.seq = entry.seq + len(entry.bundle)
+            self.out.deliveries.append(Delivery(entry.seq, ack.s, ack.n, entry.bundle, COMMITTED))
+            if ack.s == self.me:
+                # CM-N5: own messages are kept until this moment.
+                if self.own:
+                    self.own.popleft()
+                self.own_base = ack.n + 1
+
+    # -- the log ---------------------------------------------------------------------------
+
+    def append(self, entry: Entry) -> None:
+        """Put `entry` at nts, outside the normal phase: the log grows, nothing else happens."""
+        ack = entry.ack
+        if ack.ts != self.nts:
+            raise InvariantBroken(f"entry {ack.ts} appended at {self.nts}")
+        self.log[ack.ts] = entry
+        self.nts = ack.ts + 1
+        self.exp = ack.next
+        if ack.kind == DATA:
+            self.next_num[ack.s] = ack.n + 1
+            self.last_ts[ack.s] = ack.ts
+            self.nseq = entry.seq + len(entry.bundle)
+            self.uncommitted += 1
+            self.retained += 1
+
+    def roll_back(self, ts: int) -> None:
+        """Discard the uncommitted entries from `ts` on: their list has lost its say."""
+        if ts < self.cnts:
+            raise InvariantBroken(f"roll back to {ts} below the commit mark {self.cnts}")
+        for t in range(self.nts - 1, ts - 1, -1):
+            entry = self.log.pop(t)
+            if entry.ack.kind == DATA:
+                self.next_num[entry.ack.s] = entry.ack.n
+                self.nseq = entry.seq
+                self.uncommitted -= 1
+                self.retained -= 1
+        self.nts = ts
+        before = self.log.get(ts - 1)
+        self.exp = before.ack.next if before else self.first
+
+    def counters_at(self, ts: int) -> tuple[tuple[int, int], ...]:
+        """M as it was before entry `ts`, which the log must still hold."""
+        counters = dict(self.next_num)
+        for t in range(self.nts - 1, ts - 1, -1):
+            ack = self.log[t].ack
+            if ack.kind == DATA:
+                counters[ack.s] = ack.n
+        return tuple(sorted(counters.items()))
+
+    def prune(self) -> None:
+        """CM-N20: forget what every list member holds and has seen committed, less the history."""
+        issues, have = self.issues, self.have
+        floor = self.nts - 1
+        while issues:
+            ts, site = issues[0]
+            if have[site] == ts:
+                if ts < floor:
+                    floor = ts
+                break
+            issues.popleft()  # that site has been heard to hold more since
+        floor = min(floor + 1, self.cnts)
+        log = self.log
+        ts = self.pruned
+        while ts < floor:
+            if log[ts].ack.kind == DATA:
+                self.retained -= 1
+            ts += 1
+        self.pruned = ts
+        # The last committed entry always stays: its `next` says who is expected at cnts.
+        keep_from = min(ts - self.config.history, self.cnts - 1)
+        first = self.first_kept
+        while first < keep_from:
+            del log[first]
+            first += 1
+        self.first_kept = first
+
+    def trim(self) -> None:
+        """Tell stable storage what is no longer kept.
+
+        Only in a batch that delivers nothing yet: a crash between persisting and delivering must
+        find on disk what the application has not been given.
+        """
+        if self.first_kept - self.trimmed >= TRIM_EVERY and not self.out.deliveries:
+            self.trimmed = self.first_kept
+            self.out.persists.append(Trimmed(self.first_kept))
+
+    # -- a new list ------------------------------------------------------------------------
+
+    def enter_list(self, tl: Version, members: tuple[int, ...], start_ts: int, first: int) -> None:
+        """Commit to list `tl`: end of CM-R11.  Durable before the vote that says so."""
+        if self.nts != start_ts:
+            raise InvariantBroken(f"enters a list that starts at {start_ts} with nts {self.nts}")
+        promised = tuple(self.log[ts] for ts in range(self.cnts, start_ts))
+        self.out.persists.append(Listed(tl, members, start_ts, first, promised))
+        self.take_list(tl, members, start_ts, first)
+
+    def take_list(self, tl: Version, members: tuple[int, ...], start_ts: int, first: int) -> None:
+        self.tl, self.members = tl, members
+        self.start_ts, self.first = start_ts, first
+        self.start_seq = self.nseq
+        self.successor = {site: members[(i + 1) % len(members)] for i, site in enumerate(members)}
+        self.exp = first
+        self.authorized = False
+        self.amnesia = self.wiped = False
+        self.qb.clear()
+        self.qc.clear()
+        self.requests.clear()
+        self.request_due = NEVER
+        self.known_top = self.wanted_upto = self.accepted_upto = start_ts - 1
+        self.confirm_ts = -1
+        self.transfers.clear()
+        self.have = dict.fromkeys(members, start_ts - 1)
+        self.issues = deque((start_ts - 1, site) for site in members if site != self.me)
+        self.since_data = self.config.kr
+        self.outstanding = -1
+        self.current = None
+        if not self.own:
+            self.own_base = self.next_num[self.me]
+
+    def freeze(self) -> None:
+        """Stop all work of the list, for good: the resiliency test counts on it (CM84 §5.1)."""
+        self.holding = False
+        self.passing = -1
+        self.pass_ack = None
+        self.outstanding = -1
+        self.current = None
+        self.requests.clear()
+        self.send_due = self.hold_due = self.pass_due = self.request_due = NEVER
+        self.beacon_due = self.silence_due = self.token_due = self.auth_due = NEVER
+
+    def restore(self, stable: Stable) -> None:
+        """CM-R17: what is left after a crash: committed entries, and those promised in a vote."""
+        self.max_joined = stable.max_joined
+        self.seen_version = max(0, stable.max_joined[0])
+        self.cnts = stable.cnts
+        self.seq = stable.seq
+        self.next_num.update(stable.counters)
+        self.first_kept = self.trimmed = min(stable.entries, default=stable.cnts)
+        self.pruned = stable.cnts
+        self.log = {ts: e for ts, e in sorted(stable.entries.items()) if ts < stable.cnts}
+        self.nts, self.nseq = stable.cnts, stable.seq
+        for entry in self.log.values():
+            if entry.ack.kind == DATA:
+                self.last_ts[entry.ack.s] = entry.ack.ts
+        self.first = stable.first
+        for ts in range(stable.cnts, stable.start_ts):
+            self.append(stable.entries[ts])
+        if stable.tl != NO_LIST:
+            self.take_list(stable.tl, stable.members, stable.start_ts, stable.first)
+            before = self.log.get(self.nts - 1)
+            if self.nts > stable.start_ts and before is not None:
+                self.exp = before.ack.next
+        # With L = 0 whatever was processed was committed, so nothing can have been forgotten.
+        self.amnesia = self.resilience >= 1
+        self.wiped = stable.wiped
+
+    # -- bounds ----------------------------------------------------------------------------
+
+    def usage(self) -> dict[str, int]:
+        """How much of everything is held at the moment (invariant I6)."""
+        return {
+            "own": len(self.own) + len(self.waiting),
+            "qb": len(self.qb),
+            "qc": len(self.qc),
+            "requests": len(self.requests),
+            "log": len(self.log),
+            "staged": len(self.staged),
+        }
+
+    def caps(self) -> dict[str, int]:
+        """The bound of each of those."""
+        config = self.config
+        # A rotation of the token, with NULLs, before and after a list change.
+        turns = 4 * (len(self.group) + self.resilience + 1) * (config.kw + 1)
+        return {
+            "own": config.own_limit,
+            "qb": config.qb_limit + 1,
+            "qc": config.window,
+            "requests": config.request_burst + 1,
+            "log": config.history + TRIM_EVERY + turns,
+            "staged": turns,
+        }
