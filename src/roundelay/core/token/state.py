@@ -196,10 +196,11 @@ class TokenState(Engine):
             self.seq = entry.seq + len(entry.bundle)
             self.out.deliveries.append(Delivery(entry.seq, ack.s, ack.n, entry.bundle, COMMITTED))
             if ack.s == self.me:
-                # CM-N5: own messages are kept until this moment.
-                if self.own:
+                # CM-N5: own messages are kept until this moment.  One with a lower number than
+                # any kept was sent before a restart; this life has nothing to let go for it.
+                if self.own and self.own_base == ack.n:
                     self.own.popleft()
-                self.own_base = ack.n + 1
+                self.own_base = max(self.own_base, ack.n + 1)
 
     # -- the log ---------------------------------------------------------------------------
 
