@@ -31,7 +31,9 @@ SECOND: Final = 1_000_000_000
 # Stages of a delivery.
 STAMPED: Final = "stamped"  # token: has its place in the order, may still vanish with its holders
 COMMITTED: Final = "committed"  # token: L-resilient, the promise
-ACCEPTED: Final = "accepted"  # positive acknowledgement and cluster protocols
+ACCEPTED: Final = "accepted"  # positive acknowledgement, cluster: it is here
+PREACKNOWLEDGED: Final = "preacknowledged"  # cluster: known to be at every destination
+ACKNOWLEDGED: Final = "acknowledged"  # cluster: every destination is known to know that
 
 
 class Pdu(Struct, frozen=True, gc=False):
@@ -59,7 +61,7 @@ class Notice(Struct, frozen=True, gc=False):
     kind: `view` (version, members, token_site), `suspect` (member,), `blocked` (reason,),
     `unblocked` (), `gap_unavailable` (lo, hi: half-open range of `seq` that must come from
     elsewhere), `indeterminate` (lo, hi: half-open range of own numbers whose fate is unknown),
-    `broken` (reason,).
+    `broken` (reason,), `undelivered` (bundles: own messages given back when a cluster is reopened).
     """
 
     kind: str

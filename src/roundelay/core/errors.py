@@ -4,7 +4,8 @@
     ├── UsageError                the caller's mistake: says what to do, nothing was changed
     │   ├── ConfigError           a parameter outside its allowed values; names the field
     │   ├── QueueFull             a bounded queue has no room; try again later
-    │   └── PayloadTooLarge       a message above `max_payload`; split it or raise the limit
+    │   ├── PayloadTooLarge       a message above `max_payload`; split it or raise the limit
+    │   └── ClusterBroken         a member of the cluster has failed; reopen it without that member
     ├── PeerError                 a peer's malformed input: counted by reason and dropped
     │   └── MalformedPdu
     └── InvariantBroken           our own bug: the site stops rather than go on wrongly
@@ -43,6 +44,10 @@ class QueueFull(UsageError):
 
 class PayloadTooLarge(UsageError):
     """A message is larger than the configured limit; nothing was queued."""
+
+
+class ClusterBroken(UsageError):
+    """A cluster protocol needs every member, and one has failed; nothing was queued."""
 
 
 class PeerError(RoundelayError):

@@ -1,0 +1,139 @@
+"""The envelope around every PDU::
+
+    off  size  field
+      0     1  0x10: an engine PDU (1 to 3 are packets of AutoRM)
+      1     1  version of this format, 1
+      2     1  protocol
+      3     1  PDU type, per protocol
+      4     1  flags: bit 0 retransmission, bit 1 poll, bit 2 encrypted
+      5     1  line: 0 = A (local network), 1 = B (broadcast line)
+      6     2  sender
+      8     4  group: CRC-32 of its UTF-8 name
+     12     4  chan_seq: counts the sender's datagrams
+     16     …  body, see `layouts`
+    end     4  CRC-32 over everything before
+
+`decode` raises MalformedPdu and nothing else, whatever the bytes.  The checksum finds accidents,
+not attackers: a packet with a correct one is trusted no more than one without.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final
+from zlib import crc32
+
+from msgspec import Struct
+
+from roundelay.core.engine import Pdu
+from roundelay.core.errors import InvariantBroken, MalformedPdu
+from roundelay.wire.fields import NO_ID, TRAILING
+from roundelay.wire.layouts import BY_CLASS, BY_TYPE, ENCRYPTED, POLL, PROTOS, RETRANSMISSION
+
+ENGINE_PDU: Final = 0x10
+VERSION: Final = 1
+FLAGS: Final = RETRANSMISSION | POLL | ENCRYPTED
+LINE_A: Final = 0
+LINE_B: Final = 1
+
+HEAD: Final = struct.Struct(">BBBBBBHII")
+CHECKSUM: Final = struct.Struct(">I")
+SMALLEST: Final = HEAD.size + CHECKSUM.size
+
+
+class Envelope(Struct, frozen=True, gc=False):
+    """A PDU and what came with it."""
+
+    pdu: Pdu
+    sender: int
+    group_id: int
+    chan_seq: int
+    flags: int
+    line: int
+
+
+def group_id(name: str) -> int:
+    """How a group is named in the envelope.
+
+    >>> hex(group_id("orders"))
+    '0xe52ffdee'
+    """
+    return crc32(name.encode())
+
+
+def encode(
+    pdu: Pdu,
+    *,
+    sender: int,
+    group_id: int,
+    chan_seq: int = 0,
+    flags: int = 0,
+    line: int = LINE_A,
+) -> bytes:
+    """The bytes of `pdu`.
+
+    Raises InvariantBroken for a PDU that no peer could decode: an engine must not make one.
+    """
+    layout = BY_CLASS.get(type(pdu))
+    if layout is None:
+        raise InvariantBroken(f"{type(pdu).__name__} has no layout")
+    flags |= layout.flags
+    if not (0 <= sender < NO_ID and 0 <= flags <= FLAGS and LINE_A <= line <= LINE_B):
+        raise InvariantBroken(f"cannot encode: sender {sender}, flags {flags}, line {line}")
+    try:
+        head = HEAD.pack(
+            ENGINE_PDU, VERSION, layout.proto, layout.type, flags, line, sender, group_id, chan_seq
+        )
+        packet = head + layout.body.write(pdu)
+    except (MalformedPdu, struct.error) as error:
+        raise InvariantBroken(f"{layout.name} cannot be encoded: {error}") from error
+    return packet + CHECKSUM.pack(crc32(packet))
+
+
+def decode(data: bytes | bytearray | memoryview) -> Envelope:
+    """The PDU in `data`, or MalformedPdu with the reason to count it under."""
+    if type(data) is not bytes:
+        data = bytes(data)
+    end = len(data) - CHECKSUM.size
+    if end < HEAD.size:
+        raise MalformedPdu("short")
+    kind, format_version, proto, pdu_type, flags, line, sender, group, chan_seq = HEAD.unpack_from(
+        data
+    )
+    if kind != ENGINE_PDU:
+        raise MalformedPdu("packet type", str(kind))
+    if format_version != VERSION:
+        raise MalformedPdu("format version", str(format_version))
+    if CHECKSUM.unpack_from(data, end)[0] != crc32(data[:end]):
+        raise MalformedPdu("checksum")
+    layout = BY_TYPE.get(proto << 8 | pdu_type)
+    if layout is None:
+        raise MalformedPdu("pdu type" if proto in PROTOS else "protocol", f"{proto}/{pdu_type}")
+    if flags > FLAGS or flags & layout.flags != layout.flags:
+        raise MalformedPdu("flags", f"{flags:#04x}")
+    if line > LINE_B:
+        raise MalformedPdu("line", str(line))
+    if sender == NO_ID:
+        raise MalformedPdu("sender", str(sender))
+    pdu, after = layout.body.read(data, HEAD.size, end)
+    if after != end:
+        raise MalformedPdu(TRAILING, f"{end - after} of them")
+    return Envelope(pdu, sender, group, chan_seq, flags, line)
+
+
+class GroupCodec:
+    """PDUs of one group to bytes and back, for drivers that need nothing else of the envelope."""
+
+    __slots__ = ("_group_id",)
+
+    def __init__(self, name: str) -> None:
+        self._group_id = group_id(name)
+
+    def encode(self, pdu: Any, sender: int) -> bytes:
+        return encode(pdu, sender=sender, group_id=self._group_id)
+
+    def decode(self, data: bytes) -> Pdu:
+        envelope = decode(data)
+        if envelope.group_id != self._group_id:
+            raise MalformedPdu("other group", f"{envelope.group_id:#010x}")
+        return envelope.pdu

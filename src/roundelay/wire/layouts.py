@@ -1,0 +1,240 @@
+"""Which bytes each PDU has: one table per protocol, read top to bottom.
+
+A further protocol adds its PDUs as a table below and its table to `LAYOUTS`; nothing else needs to
+know.  The types of the token protocol's PDUs are 1–7 in the normal phase, 16–23 in the reformation.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from msgspec import Struct
+
+from roundelay.core.positive_ack import PaAck, PaB
+from roundelay.core.token.pdu import (
+    DATA,
+    NO,
+    NULL,
+    PENDING,
+    WANT_ACK,
+    WANT_MESSAGE,
+    Abort,
+    Ack,
+    B,
+    Confirm,
+    Entry,
+    Invite,
+    NewTl,
+    NewToken,
+    RecoverData,
+    RecoverReq,
+    RetxAck,
+    RetxMsg,
+    RetxReq,
+    TlHint,
+    Vote1,
+    Vote2,
+)
+from roundelay.wire.fields import (
+    Body,
+    Counters,
+    Flags,
+    Members,
+    Nested,
+    Payload,
+    Vector,
+    boolean,
+    choice,
+    ident,
+    ident_or_none,
+    number,
+    stamp,
+    stamp_or_none,
+    version,
+    version_or_none,
+)
+
+# Protocols.
+CM: Final = 1  # Chang–Maxemchuk, the token protocol
+PA: Final = 2  # positive acknowledgement
+TO: Final = 3
+PO: Final = 4
+SPO: Final = 5
+GRSB: Final = 6
+HGRSB: Final = 7
+
+# Flags of the envelope.
+RETRANSMISSION: Final = 1
+POLL: Final = 2
+ENCRYPTED: Final = 4
+
+
+class Layout(Struct, frozen=True):
+    """A PDU type: how its envelope announces it, and its body."""
+
+    proto: int
+    type: int
+    name: str
+    body: Body
+    flags: int = 0
+    """Flags that all PDUs of this type carry."""
+
+
+B_BODY: Final = Body(
+    B,
+    version("tl"),
+    ident("s", "source"),
+    number("n", "number of the message at its source"),
+    Payload("bundle"),
+)
+
+ACK_BODY: Final = Body(
+    Ack,
+    version("tl"),
+    stamp("ts", "timestamp"),
+    choice("kind", NULL, DATA, "0 NULL, 1 data"),
+    ident("s", "source of the message"),
+    number("n", "its number"),
+    ident("by", "token site that issued it"),
+    ident("next", "next token site"),
+)
+
+ENTRY_BODY: Final = Body(
+    Entry,
+    Nested("ack", ACK_BODY),
+    Payload("bundle"),
+    stamp("seq", "position of the first application message"),
+)
+
+TOKEN: Final = (
+    Layout(CM, 1, "B", B_BODY),
+    Layout(CM, 2, "ACK", ACK_BODY),
+    Layout(
+        CM,
+        3,
+        "CONFIRM",
+        Body(
+            Confirm,
+            version("tl"),
+            stamp_or_none("ts", "the acknowledgement that brought the token"),
+            ident("by", "the site that accepted it"),
+            stamp_or_none("top", "last timestamp it knows"),
+        ),
+    ),
+    Layout(
+        CM,
+        4,
+        "RETX_REQ",
+        Body(
+            RetxReq,
+            version("tl"),
+            choice("what", WANT_ACK, WANT_MESSAGE, "1 acknowledgements, 2 message"),
+            stamp("ts", "first timestamp wanted, or that of the message"),
+            stamp("hi", "last timestamp wanted"),
+            ident("s", "source of the message wanted, else 0"),
+            number("n", "its number, else 0"),
+        ),
+    ),
+    Layout(CM, 5, "RETX_ACK", Body(RetxAck, Nested("ack", ACK_BODY)), RETRANSMISSION),
+    Layout(CM, 6, "RETX_MSG", Body(RetxMsg, Nested("b", B_BODY)), RETRANSMISSION),
+    Layout(CM, 7, "TL_HINT", Body(TlHint, version("tl", "list of the sender"))),
+    Layout(CM, 16, "INVITE", Body(Invite, version("v", "new list"))),
+    Layout(
+        CM,
+        17,
+        "VOTE1",
+        Body(
+            Vote1,
+            version("v", "new list"),
+            boolean("yes", "0 no, 1 yes"),
+            version_or_none("tl", "the voter's list"),
+            Members("members", "members of that list in ring order"),
+            stamp("nts", "its next timestamp"),
+            ident_or_none("exp", "site expected to issue it"),
+            Flags("amnesia", "wiped", meaning="bit 0 forgot uncommitted entries, bit 1 its disk"),
+            version_or_none("max_joined", "highest list it ever joined"),
+        ),
+    ),
+    Layout(
+        CM,
+        18,
+        "NEW_TL",
+        Body(
+            NewTl,
+            version("v", "new list"),
+            Members("members", "its members in ring order", fewest=1),
+            stamp("start_ts", "its first timestamp"),
+            ident("nts_site", "its first token site"),
+            version_or_none("old", "list it is built on"),
+        ),
+    ),
+    Layout(
+        CM,
+        19,
+        "VOTE2",
+        Body(
+            Vote2,
+            version("v", "new list"),
+            choice("status", NO, PENDING, "0 no, 1 yes, 2 pending"),
+        ),
+    ),
+    Layout(CM, 20, "NEW_TOKEN", Body(NewToken, version("v", "new list"))),
+    Layout(CM, 21, "ABORT", Body(Abort, version("v", "list given up"))),
+    Layout(
+        CM,
+        22,
+        "RECOVER_REQ",
+        Body(
+            RecoverReq,
+            version("v", "new list"),
+            stamp("from_ts", "first timestamp wanted"),
+        ),
+    ),
+    Layout(
+        CM,
+        23,
+        "RECOVER_DATA",
+        Body(
+            RecoverData,
+            version("v", "new list"),
+            Vector("entries", ENTRY_BODY, "stamped entries"),
+            stamp("cnts", "next timestamp the sender will commit"),
+            stamp("first_available", "oldest timestamp it has"),
+            Counters("counters", "next number of each source at first_available"),
+            stamp("seq", "position at first_available"),
+        ),
+    ),
+)
+
+POSITIVE_ACK: Final = (
+    Layout(
+        PA,
+        1,
+        "B",
+        Body(
+            PaB,
+            ident("s", "source"),
+            stamp("n", "number of the message at its source"),
+            Payload("bundle"),
+            stamp("low", "lowest number the source may send again"),
+        ),
+    ),
+    Layout(
+        PA,
+        2,
+        "ACK",
+        Body(
+            PaAck,
+            ident("s", "source of the message"),
+            stamp("n", "its number"),
+            ident("by", "receiver"),
+        ),
+    ),
+)
+
+LAYOUTS: Final[tuple[Layout, ...]] = TOKEN + POSITIVE_ACK
+"""Every PDU that has bytes."""
+
+PROTOS: Final = frozenset(layout.proto for layout in LAYOUTS)
+BY_TYPE: Final[dict[int, Layout]] = {layout.proto << 8 | layout.type: layout for layout in LAYOUTS}
+BY_CLASS: Final[dict[type[Any], Layout]] = {layout.body.cls: layout for layout in LAYOUTS}

@@ -1,0 +1,143 @@
+"""One PDU of each type, for the documentation and for tests that go through them all.
+
+`python -m tests.wire.examples` (with the package installed) writes the generated half of
+docs/wire.md anew.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import wrap
+
+from roundelay.core.bundle import Bundle
+from roundelay.core.engine import Pdu
+from roundelay.core.positive_ack import PaAck, PaB
+from roundelay.core.token.pdu import (
+    DATA,
+    NO_LIST,
+    NULL,
+    PENDING,
+    WANT_ACK,
+    Abort,
+    Ack,
+    B,
+    Confirm,
+    Entry,
+    Invite,
+    NewTl,
+    NewToken,
+    RecoverData,
+    RecoverReq,
+    RetxAck,
+    RetxMsg,
+    RetxReq,
+    TlHint,
+    Vote1,
+    Vote2,
+)
+from roundelay.wire.codec import encode, group_id
+from roundelay.wire.layouts import LAYOUTS, Layout
+
+TL = (7, 2)
+V = (8, 0)
+MESSAGE = B(TL, 1, 41, Bundle.of(b"hi", b"all"))
+STAMPED = Ack(TL, 300, DATA, 1, 41, 2, 0)
+
+EXAMPLES: tuple[Pdu, ...] = (
+    MESSAGE,
+    STAMPED,
+    Confirm(TL, 300, 0, 300),
+    RetxReq(TL, WANT_ACK, 297, 299, 0, 0),
+    RetxAck(STAMPED),
+    RetxMsg(MESSAGE),
+    TlHint(TL),
+    Invite(V),
+    Vote1(V, True, TL, (0, 1, 2), 301, 0, True, False, V),
+    NewTl(V, (0, 1), 301, 0, TL),
+    Vote2(V, PENDING),
+    NewToken(V),
+    Abort(V),
+    RecoverReq(V, 299),
+    RecoverData(
+        V,
+        (
+            Entry(Ack(TL, 299, NULL, 2, 0, 1, 2), Bundle((), b""), 950),
+            Entry(STAMPED, MESSAGE.bundle, 950),
+        ),
+        300,
+        299,
+        ((0, 12), (1, 41)),
+        950,
+    ),
+    PaB(1, 41, Bundle.of(b"hi"), 40),
+    PaAck(1, 41, 2),
+)
+
+CORNERS: tuple[Pdu, ...] = (
+    Confirm((0, 0), -1, 0, -1),  # nothing stamped yet
+    Vote1(V, False, NO_LIST, (), 0, -1, False, True, NO_LIST),  # a new machine
+    NewTl(V, (4,), 0, 4, NO_LIST),
+    RecoverData(V, (), 0, 0, (), 0),
+    B(TL, 65534, 2**32 - 1, Bundle((), b"")),
+    B((2**32 - 2, 65534), 0, 0, Bundle.of(b"", b"x", b"")),
+    Ack(TL, 2**63 - 1, NULL, 0, 0, 65534, 65534),
+    PaB(0, 2**63 - 1, Bundle.of(bytes(1200)), 2**63 - 1),
+)
+
+PAGE = Path(__file__).parents[2] / "docs" / "wire.md"
+BEGIN = "<!-- from here on written by tests/wire/examples.py -->"
+GROUP = "orders"
+SENDER = 2
+CHAN_SEQ = 5
+
+
+def packet(pdu: Pdu) -> bytes:
+    return encode(pdu, sender=SENDER, group_id=group_id(GROUP), chan_seq=CHAN_SEQ)
+
+
+def shown(pdu: Pdu) -> str:
+    """The PDU as Python, broken into lines where it is long."""
+    indent = " " * (len(type(pdu).__name__) + 1)
+    return "\n".join(wrap(repr(pdu), 100, subsequent_indent=indent, break_on_hyphens=False))
+
+
+def section(layout: Layout, pdu: Pdu) -> str:
+    data = packet(pdu)
+    body = data[16:-4]
+    table = list(layout.body.rows())
+    rows = "\n".join(f"| `{row.name}` | {row.wire} | {row.meaning} |" for row in table)
+    varies = any("count" in row.wire for row in table)
+    lines = [f"head  {data[:16].hex(' ')}"]
+    for start in range(0, len(body), 16):
+        lines.append(f"{'body' if start == 0 else '':6}{body[start : start + 16].hex(' ')}")
+    lines.append(f"crc   {data[-4:].hex(' ')}")
+    code = "\n".join(lines)
+    flag = " Flag bit 0 is always set." if layout.flags else ""
+    return (
+        f"### {layout.name}: type {layout.type}\n\n"
+        f"Body: {layout.body.least} bytes{' or more' if varies else ''}.{flag}\n\n"
+        f"| field | bytes | meaning |\n|---|---|---|\n{rows}\n\n"
+        f"```python\n{shown(pdu)}\n```\n\n```\n{code}\n```\n"
+    )
+
+
+def generated() -> str:
+    titles = {1: "Token protocol (protocol 1)", 2: "Positive acknowledgement (protocol 2)"}
+    parts = []
+    proto = 0
+    for layout, pdu in zip(LAYOUTS, EXAMPLES, strict=True):
+        if layout.proto != proto:
+            proto = layout.proto
+            parts.append(f"## {titles[proto]}\n")
+        parts.append(section(layout, pdu))
+    return "\n".join(parts)
+
+
+def written() -> str:
+    """The page as it ought to be: its own words, then the generated half."""
+    words, _, _ = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    return f"{words}{BEGIN}\n\n{generated()}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(written(), encoding="utf-8")
