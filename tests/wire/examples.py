@@ -52,8 +52,8 @@ EXAMPLES: tuple[Pdu, ...] = (
     RetxMsg(MESSAGE),
     TlHint(TL),
     Invite(V),
-    Vote1(V, True, TL, (0, 1, 2), 301, 0, True, False, V),
-    NewTl(V, (0, 1), 301, 0, TL),
+    Vote1(V, True, TL, (0, 1, 2), 301, 0, True, False, 77, V),
+    NewTl(V, (0, 1), 301, 0, TL, (77, 78)),
     Vote2(V, PENDING),
     NewToken(V),
     Abort(V),
@@ -75,8 +75,8 @@ EXAMPLES: tuple[Pdu, ...] = (
 
 CORNERS: tuple[Pdu, ...] = (
     Confirm((0, 0), -1, 0, -1),  # nothing stamped yet
-    Vote1(V, False, NO_LIST, (), 0, -1, False, True, NO_LIST),  # a new machine
-    NewTl(V, (4,), 0, 4, NO_LIST),
+    Vote1(V, False, NO_LIST, (), 0, -1, False, True, 2**32 - 1, NO_LIST),  # a new machine
+    NewTl(V, (4,), 0, 4, NO_LIST, ()),
     RecoverData(V, (), 0, 0, (), 0),
     B(TL, 65534, 2**32 - 1, Bundle((), b"")),
     B((2**32 - 2, 65534), 0, 0, Bundle.of(b"", b"x", b"")),

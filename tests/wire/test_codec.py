@@ -85,6 +85,7 @@ stamps_or_none = st.integers(-1, 2**63 - 1)
 versions = st.tuples(st.integers(0, 2**32 - 2), ids)
 versions_or_none = st.just(NO_LIST) | versions
 members = st.lists(ids, max_size=40, unique=True).map(tuple)
+vectors = st.lists(u32s, max_size=255).map(tuple)
 bundles = st.lists(st.binary(max_size=40), max_size=8).map(lambda parts: Bundle.of(*parts))
 counters = st.dictionaries(ids, u32s, max_size=12).map(lambda found: tuple(found.items()))
 bs = st.builds(B, versions, ids, u32s, bundles)
@@ -110,9 +111,10 @@ PDUS: dict[type[Pdu], st.SearchStrategy[Any]] = {
         st.just(-1) | ids,
         st.booleans(),
         st.booleans(),
+        u32s,
         versions_or_none,
     ),
-    NewTl: st.builds(NewTl, versions, members.filter(bool), stamps, ids, versions_or_none),
+    NewTl: st.builds(NewTl, versions, members.filter(bool), stamps, ids, versions_or_none, vectors),
     Vote2: st.builds(Vote2, versions, st.integers(0, 2)),
     NewToken: st.builds(NewToken, versions),
     Abort: st.builds(Abort, versions),
@@ -166,7 +168,7 @@ def test_the_envelope_has_the_documented_bytes() -> None:
 
 
 def test_no_list_is_all_ones() -> None:
-    vote = Vote1((1, 1), False, NO_LIST, (), 0, 0, False, False, (1, 1))
+    vote = Vote1((1, 1), False, NO_LIST, (), 0, 0, False, False, 0, (1, 1))
     assert packet(vote)[23:29] == b"\xff" * 6
 
 
@@ -416,17 +418,17 @@ NESTED = Entry(Ack((1, 1), 0, 0, 0, 0, 0, 0))
         Ack((1, 65535), 0, 0, 0, 0, 0, 0),
         Ack((2**32, 1), 0, 0, 0, 0, 0, 0),
         Ack(NO_LIST, 0, 0, 0, 0, 0, 0),
-        NewTl((1, 1), (1,), 0, 0, (-1, 5)),
-        NewTl((1, 1), (1,), 0, 0, (2**32 - 1, 65535)),
+        NewTl((1, 1), (1,), 0, 0, (-1, 5), ()),
+        NewTl((1, 1), (1,), 0, 0, (2**32 - 1, 65535), ()),
         Confirm((1, 1), -2, 0, 0),
         RetxReq((1, 1), 0, 0, 0, 0, 0),
         Vote2((1, 1), 3),
-        NewTl((1, 1), (), 0, 0, NO_LIST),
-        NewTl((1, 1), (3, 3), 0, 0, NO_LIST),
-        NewTl((1, 1), (65535,), 0, 0, NO_LIST),
-        NewTl((1, 1), (65536,), 0, 0, NO_LIST),
-        NewTl((1, 1), tuple(range(70000)), 0, 0, NO_LIST),
-        Vote1((1, 1), True, (1, 1), (), 0, -2, False, False, (1, 1)),
+        NewTl((1, 1), (), 0, 0, NO_LIST, ()),
+        NewTl((1, 1), (3, 3), 0, 0, NO_LIST, ()),
+        NewTl((1, 1), (65535,), 0, 0, NO_LIST, ()),
+        NewTl((1, 1), (65536,), 0, 0, NO_LIST, ()),
+        NewTl((1, 1), tuple(range(70000)), 0, 0, NO_LIST, ()),
+        Vote1((1, 1), True, (1, 1), (), 0, -2, False, False, 0, (1, 1)),
         RecoverData((1, 1), (NESTED,) * 256, 0, 0, (), 0),
         RecoverData((1, 1), (), 0, 0, tuple((i, 0) for i in range(256)), 0),
         RecoverData((1, 1), (), 0, 0, ((1, 0), (1, 5)), 0),

@@ -7,6 +7,7 @@ all, so the cost per message falls with load while the protocol keeps its one ou
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from msgspec import Struct
 
@@ -43,5 +44,8 @@ class Bundle(Struct, frozen=True, gc=False):
             yield self.data[start : start + size]
             start += size
 
+
+MESSAGES_MAX: Final = 65535
+"""Messages in one bundle: their number has two bytes on the wire."""
 
 NOTHING = Bundle((), b"")

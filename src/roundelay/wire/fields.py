@@ -407,6 +407,38 @@ class Vector(Part):
             yield Row(f"{name}[].{row.name}", row.wire, row.meaning)
 
 
+class Numbers(Part):
+    """A vector of numbers: u8 count, then u32 each."""
+
+    __slots__ = ("_meaning",)
+
+    def __init__(self, name: str, meaning: str) -> None:
+        super().__init__((name,), 1)
+        self._meaning = meaning
+
+    def write(self, owner: Any) -> bytes:
+        numbers: tuple[int, ...] = getattr(owner, self.names[0])
+        if len(numbers) > U8:
+            raise MalformedPdu(TOO_MANY, f"{len(numbers)} {self.names[0]}, at most {U8}")
+        try:
+            return struct.pack(f">B{len(numbers)}I", len(numbers), *numbers)
+        except struct.error as error:
+            raise MalformedPdu(BAD_VALUE, str(error)) from None
+
+    def read(self, data: bytes, pos: int, end: int, values: list[Any]) -> int:
+        if pos >= end:
+            raise MalformedPdu(SHORT_BODY)
+        count = data[pos]
+        after = pos + 1 + 4 * count
+        if after > end:
+            raise MalformedPdu(SHORT_BODY, f"{count} {self.names[0]}")
+        values.append(struct.unpack_from(f">{count}I", data, pos + 1))
+        return after
+
+    def rows(self) -> Iterator[Row]:
+        yield Row(self.names[0], "u8 count, u32 each", self._meaning)
+
+
 class Counters(Part):
     """A vector of (source, next number): u8 count, then u16 and u32 each."""
 

@@ -41,6 +41,7 @@ from roundelay.wire.fields import (
     Flags,
     Members,
     Nested,
+    Numbers,
     Payload,
     Vector,
     boolean,
@@ -152,6 +153,7 @@ TOKEN: Final = (
             stamp("nts", "its next timestamp"),
             ident_or_none("exp", "site expected to issue it"),
             Flags("amnesia", "wiped", meaning="bit 0 forgot uncommitted entries, bit 1 its disk"),
+            number("boot", "random number of this run of the voter"),
             version_or_none("max_joined", "highest list it ever joined"),
         ),
     ),
@@ -166,6 +168,7 @@ TOKEN: Final = (
             stamp("start_ts", "its first timestamp"),
             ident("nts_site", "its first token site"),
             version_or_none("old", "list it is built on"),
+            Numbers("boots", "boot number of each member's vote"),
         ),
     ),
     Layout(

@@ -38,6 +38,8 @@ def _vote1(site: TokenState, pdu: p.Vote1, source: int) -> str:
 def _new_tl(site: TokenState, pdu: p.NewTl, source: int) -> str:
     if not _members(site, pdu.members) or pdu.nts_site not in pdu.members:
         return "announcement of an impossible list"
+    if len(pdu.boots) != len(pdu.members):
+        return "announcement of an impossible list"
     if site.me not in pdu.members or source != pdu.v[1]:
         return "announcement of a list without us"
     return ""

@@ -100,6 +100,11 @@ class TokenConfig(Struct, frozen=True, kw_only=True):
         return cls(**(values | changes))  # type: ignore[arg-type]
 
     @property
+    def sync_commits(self) -> bool:
+        """Whether COMMIT records must be durable before the sends of their batch."""
+        return self.resilience == 0
+
+    @property
     def silence_ns(self) -> int:
         """t_silence: a site that hears nothing of its list for this long starts a reformation."""
         return NEVER if self.idle_ns >= NEVER else (self.attempts + 1) * self.idle_ns

@@ -21,9 +21,9 @@ Deviations from the paper
 
 from __future__ import annotations
 
-from roundelay.core.bundle import NOTHING, Bundle
+from roundelay.core.bundle import MESSAGES_MAX, NOTHING, Bundle
 from roundelay.core.engine import EVERYONE, NEVER, STAMPED, Delivery
-from roundelay.core.errors import PayloadTooLarge, QueueFull
+from roundelay.core.errors import PayloadTooLarge, QueueFull, UsageError
 from roundelay.core.token.pdu import (
     DATA,
     NULL,
@@ -36,6 +36,7 @@ from roundelay.core.token.pdu import (
     TlHint,
 )
 from roundelay.core.token.repair import Repair
+from roundelay.core.token.stable import Wiped
 from roundelay.core.token.state import NORMAL
 
 
@@ -49,6 +50,8 @@ class NormalPhase(Repair):
     def submit(self, bundle: Bundle, now: int) -> None:
         """CM-N2: queue a message and send it unless one is outstanding."""
         limit = self.config.max_payload
+        if not 0 < len(bundle) <= MESSAGES_MAX:
+            raise UsageError(f"a bundle of {len(bundle)} messages: submit 1 to {MESSAGES_MAX}")
         if len(bundle.data) > limit:
             raise PayloadTooLarge(
                 f"a message of {len(bundle.data)} bytes is above max_payload = {limit}: split it"
@@ -94,11 +97,15 @@ class NormalPhase(Repair):
         if not self.config.bundle or not self.waiting:
             return bundle
         room = self.config.max_payload - len(bundle.data)
+        places = MESSAGES_MAX - len(bundle)
         parts = [bundle]
-        while self.waiting and len(self.waiting[0].data) <= room:
-            part = self.waiting.popleft()
+        while self.waiting:
+            part = self.waiting[0]
             room -= len(part.data)
-            parts.append(part)
+            places -= len(part)
+            if room < 0 or places < 0:
+                break
+            parts.append(self.waiting.popleft())
         return Bundle.merged(parts)
 
     def on_send_timer(self, now: int) -> None:
@@ -143,7 +150,7 @@ class NormalPhase(Repair):
         key = (pdu.s, number)
         qb = self.qb
         if key not in qb:
-            if len(qb) >= self.config.qb_limit:
+            if len(qb) >= self.config.qb_limit and key not in self.requests:
                 self.drop("no room for a message")
                 return
             qb[key] = pdu.bundle
@@ -193,6 +200,8 @@ class NormalPhase(Repair):
                 or self.known_top > self.wanted_upto
             ):
                 self.work(now)
+        elif ack.by not in self.successor or ack.next not in self.successor:
+            self.drop("acknowledgement by a site without the token")
         elif ts - nts <= self.config.window:
             if ts not in self.qc:
                 self.qc[ts] = ack
@@ -294,6 +303,7 @@ class NormalPhase(Repair):
         stays = kind == DATA and self.turn + 1 < self.config.kw
         follower = self.me if stays else self.successor[self.me]
         self.turn += 1
+        self.shown = True
         ack = Ack(self.tl, self.nts, kind, s, n, self.me, follower)
         self.send(EVERYONE, ack)
         self.beacon_due = NEVER
@@ -318,6 +328,7 @@ class NormalPhase(Repair):
         self.holding = True
         self.hold_ts = ts
         self.turn = 0
+        self.shown = False
         self.accepted_upto = ts
         self.passing = -1
         self.pass_due = NEVER
@@ -330,7 +341,7 @@ class NormalPhase(Repair):
             self.issue(NULL, self.me, 0, NOTHING, now)
             self.work(now)
             return
-        if self.turn == 0:
+        if not self.shown:
             self.confirm(self.hold_ts)
         self.beacon_due = self.arm(now + self.config.idle_ns)
 
@@ -397,9 +408,6 @@ class NormalPhase(Repair):
         self.heard = self.progress = now
         if ack.ts >= self.nts:
             self.take_ack(ack, now)
-        elif 0 <= self.passing < ack.ts:
-            self.passing = -1
-            self.pass_due = NEVER
 
     def on_retx_msg(self, pdu: RetxMsg, source: int, now: int) -> None:
         if pdu.b.tl == self.tl:
@@ -429,6 +437,10 @@ class NormalPhase(Repair):
         self.attempt = None
         self.new_tl = None
         self.failures = 0
+        if self.wiped:
+            # Every member of this list has promised again, after we forgot: we count once more.
+            self.wiped = False
+            self.out.persists.append(Wiped(False))
         self.auth_due = self.token_due = NEVER
         self.notify("view", self.tl, self.members, self.first, self.start_seq)
         if self.blocked:

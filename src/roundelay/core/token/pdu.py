@@ -101,7 +101,9 @@ class Vote1(Pdu, frozen=True, gc=False):
 
     The paper's vote carries tl and nts; `members` and `exp` let an originator judge a list it was
     never in.  `amnesia`: restarted with loss of uncommitted entries.  `wiped`: lost its stable
-    storage too.  On a no, only `v`, `yes` and `max_joined` count.
+    storage too.  `boot` is a random number of this run of the voter; NEW_TL returns it, so that a
+    site without memory is not taken in by a list that an earlier run of it voted for.  On a no,
+    only `v`, `yes` and `max_joined` count.
     """
 
     v: Version
@@ -112,17 +114,22 @@ class Vote1(Pdu, frozen=True, gc=False):
     exp: int
     amnesia: bool
     wiped: bool
+    boot: int
     max_joined: Version
 
 
 class NewTl(Pdu, frozen=True, gc=False):
-    """Phase II: the new list is `members` in ring order, built on list `old`."""
+    """Phase II: the new list is `members` in ring order, built on list `old`.
+
+    `boots` are the boot numbers of the members' votes, in the same order.
+    """
 
     v: Version
     members: tuple[int, ...]
     start_ts: int
     nts_site: int
     old: Version
+    boots: tuple[int, ...]
 
 
 class Vote2(Pdu, frozen=True, gc=False):

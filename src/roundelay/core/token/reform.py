@@ -72,9 +72,11 @@ class Reformation(NormalPhase):
 
     def vote(self) -> Vote1:
         assert self.attempt is not None
+        # `exp` may come from an entry that another list committed; then nobody will use it.
+        exp = self.exp if self.exp in self.members else self.first
         return Vote1(
-            self.attempt, True, self.tl, self.members, self.nts, self.exp,
-            self.amnesia, self.wiped, self.max_joined,
+            self.attempt, True, self.tl, self.members, self.nts, exp,
+            self.amnesia, self.wiped, self.boot, self.max_joined,
         )  # fmt: skip
 
     def on_vote1(self, pdu: Vote1, source: int, now: int) -> None:
@@ -113,7 +115,9 @@ class Reformation(NormalPhase):
         else:
             assert self.attempt is not None
             elected = self.elect(votes, old, start_ts)
-            self.announce(NewTl(self.attempt, tuple(sorted(votes)), start_ts, elected, old), now)
+            members = tuple(sorted(votes))
+            boots = tuple(votes[site].boot for site in members)
+            self.announce(NewTl(self.attempt, members, start_ts, elected, old, boots), now)
             return
         self.fail(now)
 
@@ -143,13 +147,17 @@ class Reformation(NormalPhase):
             vote = votes.get(ring[(at + step) % len(ring)])
             if vote is not None and self.witness(vote, old):
                 return True
-        return all(site in votes and not votes[site].wiped for site in ring)
+        return all(
+            site in votes and not (votes[site].wiped and votes[site].tl != old) for site in ring
+        )
 
     def witness(self, vote: Vote1, old: tuple[int, int]) -> bool:
         """CM-R3.3, `strict`: a site that may have forgotten what it processed proves nothing."""
         if not self.config.strict:
             return True
-        return not vote.wiped and not (vote.amnesia and vote.tl == old)
+        # A member of the old list may have forgotten entries; another site proves that the old
+        # list was never authorized, unless it may have forgotten that it was a member.
+        return not (vote.amnesia if vote.tl == old else vote.wiped)
 
     def elect(self, votes: dict[int, Vote1], old: tuple[int, int], start_ts: int) -> int:
         """CM-R3: a site with the largest nts of the old list, one that has not restarted if any."""
@@ -272,11 +280,14 @@ class Reformation(NormalPhase):
         elif v == self.attempt and self.phase == S1:
             self.send(source, self.vote())
         elif v != self.attempt and v != self.tl:
-            self.send(source, Vote1(v, False, NO_LIST, (), 0, 0, False, False, self.max_joined))
+            self.send(source, Vote1(v, False, NO_LIST, (), 0, 0, False, False, 0, self.max_joined))
 
     def on_new_tl(self, pdu: NewTl, source: int, now: int) -> None:
         """CM-R10: the list is announced; only a site that still belongs to the attempt may vote."""
         if pdu.v == self.attempt and self.phase == S1:
+            if pdu.boots[pdu.members.index(self.me)] != self.boot:
+                self.drop("announcement of a list that an earlier run voted for")
+                return
             self.phase = S2
             self.reform_due = self.arm(now + self.config.slave_timeout_ns)
             self.adopt(pdu, now)
@@ -289,6 +300,7 @@ class Reformation(NormalPhase):
         """CM-R11: obtain everything below the start of the new list, then commit to it."""
         self.new_tl = new
         self.staged.clear()
+        self.gap = None
         # A site of another list may hold stamps that the old list has given away again.
         self.recover_from = self.nts if self.tl == new.old else self.cnts
         if self.recover_from > new.start_ts:
@@ -305,11 +317,17 @@ class Reformation(NormalPhase):
             self.token_due = self.arm(now + self.config.retx_ns)
             return
         self.token_due = NEVER
-        if self.tl != new.old:
+        if self.gap is not None:
+            self.skip(self.gap)
+        elif self.tl != new.old:
             # What we had beyond the commit mark belonged to a list without a say.
             self.roll_back(self.cnts)
-            for ts in range(self.cnts, new.start_ts):
-                self.append(self.staged[ts])
+        for ts in range(self.nts, new.start_ts):
+            self.append(self.staged[ts])
+        if self.gap is not None:
+            while self.cnts < min(self.gap.cnts, self.nts):
+                self.commit_entry(self.log[self.cnts])
+        self.gap = None
         self.staged.clear()
         self.enter_list(new.v, new.members, new.start_ts, new.nts_site)
         if self.phase == O2:
@@ -338,10 +356,11 @@ class Reformation(NormalPhase):
     def on_recover_req(self, pdu: RecoverReq, source: int, now: int) -> None:
         """CM-R13: the new token site serves its list while it belongs to it."""
         if pdu.v == self.attempt and self.phase in (S1, S2, W3):
-            timeout = self.config.token_timeout_ns
-            self.reform_due = self.arm(now + timeout)
-        elif not (pdu.v == self.attempt and self.phase == O2) and pdu.v != self.tl:
-            return
+            self.reform_due = self.arm(now + self.config.token_timeout_ns)
+        elif not (pdu.v == self.attempt and self.phase == O2) and not (
+            pdu.v == self.tl and self.phase == NORMAL
+        ):
+            return  # it is in another attempt by now
         upto = self.nts if self.tl != pdu.v else self.start_ts
         start = max(pdu.from_ts, self.first_kept)
         entries: list[Entry] = []
@@ -369,15 +388,20 @@ class Reformation(NormalPhase):
         if source != new.nts_site or self.tl == new.v:
             return
         before = self.recover_from
-        if pdu.first_available > self.recover_from:
-            self.skip(pdu)
         same_list = self.tl == new.old
+        if pdu.first_available > self.recover_from:
+            # CM-R18.  Like everything staged, the gap becomes real with the list.
+            self.gap = pdu
+            self.staged.clear()
+            self.recover_from = pdu.first_available
         for entry in pdu.entries:
             ts = entry.ack.ts
             if ts != self.recover_from or ts >= new.start_ts:
                 continue
             self.recover_from = ts + 1
-            if same_list:
+            if self.gap is not None:
+                self.staged[ts] = entry
+            elif same_list:
                 self.append(entry)
             elif ts < pdu.cnts:
                 self.commit_foreign(entry)
@@ -407,26 +431,19 @@ class Reformation(NormalPhase):
 
     def skip(self, pdu: RecoverData) -> None:
         """CM-R18: the new token site no longer has what we need; go on behind the gap."""
-        new = self.new_tl
-        assert new is not None
-        if self.tl == new.old:
-            # Of the same list, and below the sender's commit mark: ours are committed too.
-            while self.cnts < self.nts:
-                self.commit_entry(self.log[self.cnts])
-        else:
-            self.roll_back(self.cnts)
-        self.notify("gap_unavailable", self.seq, pdu.seq)
+        self.roll_back(self.cnts)
+        if pdu.seq > self.seq:
+            self.notify("gap_unavailable", self.seq, pdu.seq)
         ts = pdu.first_available
         self.out.persists.append(Skipped(ts, pdu.counters, pdu.seq))
         self.log.clear()
-        self.staged.clear()
         self.last_ts.clear()
         self.uncommitted = self.retained = 0
-        self.cnts = self.nts = self.recover_from = ts
+        self.cnts = self.nts = ts
         self.pruned = self.first_kept = self.trimmed = ts
         self.seq = self.nseq = pdu.seq
         self.next_num = dict.fromkeys(self.group, 0) | dict(pdu.counters)
-        self.exp = pdu.entries[0].ack.by if pdu.entries else new.nts_site
+        self.exp = pdu.entries[0].ack.by
         mine = self.next_num[self.me]
         if self.own and self.own_base < mine:
             # Own messages stamped inside the gap: committed, but where we cannot see it.

@@ -121,7 +121,7 @@ class Repair(TokenState):
         The site that passed the token answers until it sees the acceptance, the new holder from
         then on; in between both may, and the requester ignores the extra answer.
         """
-        return self.passing >= 0 or (self.holding and (self.turn > 0 or self.hold_due >= NEVER))
+        return self.passing >= 0 or (self.holding and self.shown)
 
     def on_retx_req(self, pdu: RetxReq, source: int, now: int) -> None:
         """CM-N12, the other end: answer by unicast, from the log."""
@@ -162,6 +162,7 @@ class Repair(TokenState):
 
     def confirm(self, ts: int) -> None:
         """Say that the token passed by stamp `ts` was accepted here, and what the last stamp is."""
+        self.shown = True
         self.send(EVERYONE, Confirm(self.tl, ts, self.me, self.nts - 1))
 
     # -- other lists -------------------------------------------------------------------------

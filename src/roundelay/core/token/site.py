@@ -26,7 +26,7 @@ from roundelay.core.token import pdu as p
 from roundelay.core.token.checks import CHECKS
 from roundelay.core.token.config import PREFORMED, REJOIN, TokenConfig
 from roundelay.core.token.reform import Reformation
-from roundelay.core.token.stable import Rejoining, Stable
+from roundelay.core.token.stable import Stable, Wiped
 from roundelay.core.token.state import NORMAL, O2, OUT, S2
 
 # Each timer and what it does; `on_timer` goes through them in this order.
@@ -59,6 +59,8 @@ class TokenSite(Reformation):
     ) -> None:
         if me not in group:
             raise ConfigError("me", me, f"one of the group's sites {group}")
+        if len(set(group)) != len(group):
+            raise ConfigError("group", group, "each site once")
         config.check(len(group))
         super().__init__(me, group, config, rng)
         self.heard = self.progress = now
@@ -71,7 +73,7 @@ class TokenSite(Reformation):
         else:
             self.wiped = self.amnesia = config.boot == REJOIN
             if self.wiped:
-                self.out.persists.append(Rejoining())
+                self.out.persists.append(Wiped(True))
         self.phase = OUT
         # Restart, rejoin, cold boot: originate after a random wait.
         self.reform_due = self.arm(now + rng.randint(1, 4 * config.retx_ns))
@@ -85,6 +87,7 @@ class TokenSite(Reformation):
         self.authorize(now)
         if self.me == self.first:
             self.accept(-1, now)
+            self.shown = True
             self.hold_due = NEVER
             self.beacon_due = self.arm(now + self.config.idle_ns)
 

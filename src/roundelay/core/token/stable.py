@@ -1,8 +1,10 @@
 """What a token site keeps through a crash, and how the records it persists add up to it.
 
 A driver writes each record durably before it carries out the sends of the same batch, and folds
-the records with `Stable.apply` when the site restarts.  Per message there is one COMMIT record,
-which needs no sync of its own for L-resilience: only JOINED and LISTED are promises to peers.
+the records with `Stable.apply` when the site restarts.  Per message there is one COMMIT record.
+With L ≥ 1 it needs no sync of its own: only JOINED, LISTED and WIPED are promises to peers, and a
+restarted site is no witness of what it may have forgotten.  With L = 0 there is no other copy to
+count on, so COMMIT must be durable before anything of the same batch is sent (`sync_commits`).
 """
 
 from __future__ import annotations
@@ -42,8 +44,10 @@ class Skipped(Struct, frozen=True, gc=False):
     seq: int
 
 
-class Rejoining(Struct, frozen=True, gc=False):
-    """This site lost its disk: no promise of its is remembered until it enters a list again."""
+class Wiped(Struct, frozen=True, gc=False):
+    """Whether this site has lost its disk, and has not been in an authorized list since."""
+
+    wiped: bool
 
 
 class Trimmed(Struct, frozen=True, gc=False):
@@ -52,7 +56,7 @@ class Trimmed(Struct, frozen=True, gc=False):
     ts: int
 
 
-Record = Joined | Listed | Committed | Skipped | Rejoining | Trimmed
+Record = Joined | Listed | Committed | Skipped | Wiped | Trimmed
 
 
 class Stable:
@@ -80,6 +84,11 @@ class Stable:
         if isinstance(record, Committed):
             entry = record.entry
             ack = entry.ack
+            promised = self.entries.get(ack.ts)
+            if promised is not None and promised.ack != ack:
+                # Another list committed something else here: what we promised above it is void.
+                for ts in [ts for ts in self.entries if ts >= ack.ts]:
+                    del self.entries[ts]
             self.entries[ack.ts] = entry
             self.cnts = ack.ts + 1
             if ack.kind == DATA:
@@ -94,7 +103,6 @@ class Stable:
         elif isinstance(record, Listed):
             self.tl, self.members = record.tl, record.members
             self.start_ts, self.first = record.start_ts, record.first
-            self.wiped = False
             # Entries above cnts of an earlier list are void: this list replaced them.
             for ts in [ts for ts in self.entries if ts >= self.cnts]:
                 del self.entries[ts]
@@ -104,7 +112,7 @@ class Stable:
             self.cnts = self.first_kept = record.ts
             self.counters = dict(record.counters)
             self.seq = record.seq
-        elif isinstance(record, Rejoining):
-            self.wiped = True
+        elif isinstance(record, Wiped):
+            self.wiped = record.wiped
         else:
             raise TypeError(f"not a record of a token site: {record!r}")

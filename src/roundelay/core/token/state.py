@@ -20,7 +20,17 @@ from roundelay.core.bundle import Bundle
 from roundelay.core.engine import COMMITTED, NEVER, Delivery, Engine, Notice, Pdu
 from roundelay.core.errors import InvariantBroken
 from roundelay.core.token.config import TokenConfig
-from roundelay.core.token.pdu import DATA, NO_LIST, Ack, B, Entry, NewTl, Version, Vote1
+from roundelay.core.token.pdu import (
+    DATA,
+    NO_LIST,
+    Ack,
+    B,
+    Entry,
+    NewTl,
+    RecoverData,
+    Version,
+    Vote1,
+)
 from roundelay.core.token.stable import Committed, Joined, Listed, Stable, Trimmed
 
 # Phases of a site (CM84 Fig. 5).  What a site answers to depends on its phase alone.
@@ -41,14 +51,14 @@ class TokenState(Engine):
 
     __slots__ = (
         "accepted_upto", "amnesia", "attempt", "auth_due", "authorized", "beacon_due",
-        "blocked", "cnts", "config", "confirm_by", "confirm_ts", "current", "exp", "failures",
-        "first", "first_kept", "have", "heard", "hold_due", "hold_ts", "holding", "issues",
+        "blocked", "boot", "cnts", "config", "confirm_by", "confirm_ts", "current", "exp",
+        "failures", "first", "first_kept", "gap", "have", "heard", "hold_due", "hold_ts", "holding", "issues",
         "known_top", "last_ts", "log", "max_joined", "members", "new_tl", "next_num", "nseq",
         "nts", "outstanding", "own", "own_base", "pass_ack", "pass_due",
         "pass_silent", "pass_total", "passing", "phase", "progress", "pruned", "qb",
         "qc", "recover_from", "reform_due", "request_due", "requests", "resilience", "retained",
         "rng", "seen_version", "send_due", "send_last", "send_silent", "send_total", "seq",
-        "silence_due", "since_data", "staged", "start_seq", "start_ts", "storage_max",
+        "shown", "silence_due", "since_data", "staged", "start_seq", "start_ts", "storage_max",
         "successor", "tl", "token_due", "token_tries", "transfers", "tries", "trimmed", "turn",
         "uncommitted", "votes", "waiting", "wanted_upto", "wiped", "yes_votes",
     )  # fmt: skip
@@ -101,6 +111,7 @@ class TokenState(Engine):
         self.holding = False
         self.hold_ts = -1  # the stamp that brought it
         self.turn = 0  # acknowledgements issued since it came
+        self.shown = False  # others can have seen that we accepted it
         self.since_data = config.kr  # transfers since the last data acknowledgement (K_r)
         self.passing = -1  # stamp with which it was passed on, acceptance unseen
         self.pass_ack: Ack | None = None
@@ -127,6 +138,8 @@ class TokenState(Engine):
         self.new_tl: NewTl | None = None
         self.staged: dict[int, Entry] = {}
         self.recover_from = 0
+        self.gap: RecoverData | None = None  # where recovery has to leave something out
+        self.boot = rng.getrandbits(32)
         self.token_tries = 0
         self.failures = 0  # consecutive ones, for the back-off
         self.amnesia = False  # restarted with loss of uncommitted entries
@@ -297,7 +310,7 @@ class TokenState(Engine):
         self.successor = {site: members[(i + 1) % len(members)] for i, site in enumerate(members)}
         self.exp = first
         self.authorized = False
-        self.amnesia = self.wiped = False
+        self.amnesia = False
         self.qb.clear()
         self.qc.clear()
         self.requests.clear()
@@ -370,9 +383,9 @@ class TokenState(Engine):
         turns = 4 * (len(self.group) + self.resilience + 1) * (config.kw + 1)
         return {
             "own": config.own_limit,
-            "qb": config.qb_limit + 1,
+            "qb": config.qb_limit + 2,
             "qc": config.window,
             "requests": config.request_burst + 1,
             "log": config.history + TRIM_EVERY + turns,
-            "staged": turns,
+            "staged": config.history + TRIM_EVERY + turns,
         }
