@@ -42,9 +42,9 @@ from typing import Final
 from msgspec import Struct
 
 from roundelay.core.errors import ConfigError
+from roundelay.core.limits import UNLIMITED, whole
 
 SITES_MAX: Final = 65535
-UNLIMITED: Final = 1 << 60
 NUMBER_MAX: Final = 1e12
 
 # ------------------------------------------------------------------------ the paper's formulas
@@ -274,14 +274,14 @@ def plan(
     kr: int = 1,
 ) -> Plan:
     """Predict the cost of a group; raises ConfigError for what cannot be."""
-    _whole("sites", sites, 2, SITES_MAX)
+    whole("sites", sites, 2, SITES_MAX)
     resilience_max = (sites + 1) // 2 - 1
-    _whole("resilience", resilience, 0, resilience_max, f" for {sites} sites")
+    whole("resilience", resilience, 0, resilience_max, f" for {sites} sites")
     _share("loss", loss)
     _positive("rate", rate)
     _positive("hold_ms", hold_ms)
-    _whole("kw", kw, 1, UNLIMITED)
-    _whole("kr", kr, 1, sites - 1, f" for {sites} sites")
+    whole("kw", kw, 1, UNLIMITED)
+    whole("kr", kr, 1, sites - 1, f" for {sites} sites")
     if kw > 1 and kr > 1:
         raise ConfigError("kr", kr, f"1 when kw is above 1 (kw = {kw})")
 
@@ -317,12 +317,6 @@ def plan(
         positive_ack_messages=positive_ack,
         positive_ack_pdus_per_s=positive_ack * rate,
     )
-
-
-def _whole(field: str, value: object, least: int, most: int, where: str = "") -> None:
-    if not (isinstance(value, int) and least <= value <= most):
-        top = "up" if most >= UNLIMITED else f"to {most}"
-        raise ConfigError(field, value, f"a whole number from {least} {top}{where}")
 
 
 def _share(field: str, value: object) -> None:

@@ -40,8 +40,7 @@ from msgspec import Struct
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import ACCEPTED, EVERYONE, MS, NEVER, Delivery, Engine, Notice, Pdu
 from roundelay.core.errors import ConfigError, PayloadTooLarge, QueueFull
-
-UNLIMITED: Final = 1 << 60
+from roundelay.core.limits import UNLIMITED, whole
 
 MESSAGES_MAX: Final = 0xFFFF
 """Application messages in one bundle: the wire counts them with 16 bits."""
@@ -125,19 +124,13 @@ class PositiveAckConfig(Struct, frozen=True, kw_only=True):
 
     def check(self, sites: int) -> Self:
         """Raise ConfigError unless this configuration can run a group of that many sites."""
-        _whole("sites", sites, 1, 65535)
-        _whole("resend_ns", self.resend_ns, 1, NEVER)
-        _whole("attempts", self.attempts, 0, UNLIMITED)
-        _whole("own_limit", self.own_limit, 1, UNLIMITED)
-        _whole("pipeline", self.pipeline, 1, self.own_limit)
-        _whole("max_payload", self.max_payload, 1, UNLIMITED)
+        whole("sites", sites, 1, 65535)
+        whole("resend_ns", self.resend_ns, 1, NEVER)
+        whole("attempts", self.attempts, 0, UNLIMITED)
+        whole("own_limit", self.own_limit, 1, UNLIMITED)
+        whole("pipeline", self.pipeline, 1, self.own_limit)
+        whole("max_payload", self.max_payload, 1, UNLIMITED)
         return self
-
-
-def _whole(field: str, value: object, least: int, most: int) -> None:
-    if not (isinstance(value, int) and least <= value <= most):
-        top = "up" if most >= UNLIMITED else f"to {most}"
-        raise ConfigError(field, value, f"a whole number from {least} {top}")
 
 
 class Outstanding:

@@ -13,11 +13,11 @@ from msgspec import Struct
 
 from roundelay.core.engine import MS, NEVER
 from roundelay.core.errors import ConfigError
+from roundelay.core.limits import UNLIMITED, whole
 
 PREFORMED: Final = "preformed"
 COLD: Final = "cold"
 REJOIN: Final = "rejoin"
-UNLIMITED: Final = 1 << 60
 
 
 class TokenConfig(Struct, frozen=True, kw_only=True):
@@ -126,32 +126,25 @@ class TokenConfig(Struct, frozen=True, kw_only=True):
 
     def check(self, sites: int) -> Self:
         """Raise ConfigError unless this configuration can run a group of that many sites."""
-        _whole("sites", sites, 1, 65535)
+        whole("sites", sites, 1, 65535)
         # A majority list must have room for L + 1 holders, else nothing in it could commit.
         most = (sites + 1) // 2 - 1
-        if not 0 <= self.resilience <= most:
-            raise ConfigError("resilience", self.resilience, f"0 to {most} for {sites} sites")
-        _whole("kw", self.kw, 1, UNLIMITED)
-        _whole("kr", self.kr, 1, max(1, sites - 1))
+        whole("resilience", self.resilience, 0, most, f" for {sites} sites")
+        whole("kw", self.kw, 1, UNLIMITED)
+        whole("kr", self.kr, 1, max(1, sites - 1), f" for {sites} sites")
         if self.kw > 1 and self.kr > 1:
             raise ConfigError("kr", self.kr, f"1 when kw is above 1 (kw = {self.kw})")
         for name in ("hold_ns", "resend_ns", "pass_ns", "request_ns", "retx_ns", "idle_ns"):
-            _whole(name, getattr(self, name), 1, NEVER)
-        _whole("request_delay_ns", self.request_delay_ns, 0, NEVER)
+            whole(name, getattr(self, name), 1, NEVER)
+        whole("request_delay_ns", self.request_delay_ns, 0, NEVER)
         if self.pass_ns <= self.hold_ns:
             raise ConfigError("pass_ns", self.pass_ns, f"above hold_ns = {self.hold_ns}")
-        _whole("attempts", self.attempts, 0, UNLIMITED)
-        _whole("attempts_hard", self.attempts_hard, self.attempts, UNLIMITED)
+        whole("attempts", self.attempts, 0, UNLIMITED)
+        whole("attempts_hard", self.attempts_hard, self.attempts, UNLIMITED)
         for name in ("own_limit", "qb_limit", "window", "request_burst", "recover_batch"):
-            _whole(name, getattr(self, name), 1, UNLIMITED)
-        _whole("history", self.history, 0, UNLIMITED)
-        _whole("max_payload", self.max_payload, 1, UNLIMITED)
+            whole(name, getattr(self, name), 1, UNLIMITED)
+        whole("history", self.history, 0, UNLIMITED)
+        whole("max_payload", self.max_payload, 1, UNLIMITED)
         if self.boot not in (PREFORMED, COLD, REJOIN):
             raise ConfigError("boot", self.boot, f"{PREFORMED}, {COLD} or {REJOIN}")
         return self
-
-
-def _whole(field: str, value: int, least: int, most: int) -> None:
-    if not least <= value <= most:
-        top = "" if most >= UNLIMITED else f" to {most}"
-        raise ConfigError(field, value, f"a whole number from {least}{top or ' up'}")

@@ -52,9 +52,9 @@ class TokenState(Engine):
     __slots__ = (
         "accepted_upto", "amnesia", "attempt", "auth_due", "authorized", "beacon_due",
         "blocked", "boot", "cnts", "config", "confirm_by", "confirm_ts", "current", "exp",
-        "failures", "first", "first_kept", "gap", "have", "heard", "hold_due", "hold_ts", "holding", "issues",
-        "known_top", "last_ts", "log", "max_joined", "members", "new_tl", "next_num", "nseq",
-        "nts", "outstanding", "own", "own_base", "pass_ack", "pass_due",
+        "failures", "first", "first_kept", "gap", "have", "heard", "hold_due", "hold_ts",
+        "holding", "issues", "known_top", "last_ts", "log", "max_joined", "members", "new_tl",
+        "next_num", "nseq", "nts", "outstanding", "own", "own_base", "pass_ack", "pass_due",
         "pass_silent", "pass_total", "passing", "phase", "progress", "pruned", "qb",
         "qc", "recover_from", "reform_due", "request_due", "requests", "resilience", "retained",
         "rng", "seen_version", "send_due", "send_last", "send_silent", "send_total", "seq",

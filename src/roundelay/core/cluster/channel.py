@@ -1,0 +1,144 @@
+"""TO in channel mode: one channel shows everybody the same order, so keep it; reset on a loss.
+
+On a one-channel medium the receipt logs of all members are the same sequence, but for what each
+has lost.  A PDU that is out of turn therefore proves a loss at once.  Sent again it would take
+another place in the log of the member that missed it, so nothing is ever repeated within an
+epoch: all members go back to the failure point, the end of what all of them hold, and senders
+send the rest again in a new epoch (TO-R1…R5, `exchange`).
+
+This is our reconstruction: the procedure itself is in works the papers only cite.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from roundelay.core.bundle import Bundle
+from roundelay.core.cluster.exchange import Exchange
+from roundelay.core.cluster.pdu import TO_KINDS, Dt, ToNull
+from roundelay.core.engine import ACCEPTED, ACKNOWLEDGED, NEVER, PREACKNOWLEDGED
+
+
+class ToChannelSite(Exchange):
+    """One member of a TO cluster on a medium that returns a member's own PDUs in channel order."""
+
+    __slots__ = ("ready", "received")
+
+    KINDS = TO_KINDS
+
+    def reset_state(self) -> None:
+        super().reset_state()
+        self.received: deque[Dt] = deque()  # RRL, in channel order
+        self.ready: deque[Dt] = deque()  # PRL, in channel order
+
+    def take_own(self, pdu: Dt, now: int) -> None:
+        """TO-1: the channel will return it, in its place."""
+
+    def busy(self) -> bool:
+        return super().busy() or bool(self.unaccepted)
+
+    # -- receipt ---------------------------------------------------------------------------
+
+    def on_sequenced(self, pdu: Dt, now: int) -> None:
+        """TO-2, TO-3: in turn, or a loss."""
+        if not self.in_epoch(pdu, now):
+            return
+        j = pdu.src
+        if pdu.seq < self.treq[j]:
+            return
+        treq = self.treq
+        ahead = any(number > treq[k] for k, number in enumerate(pdu.ack) if k != j)
+        if pdu.seq > treq[j] or ahead:
+            self.start_reset(self.epoch + 1, self.reset_vector(), now)
+            return
+        self.accept(pdu, now)
+        if isinstance(pdu, ToNull) and pdu.probe and pdu.ack[self.index] < self.seq:
+            # TO-5: the prober lacks something of ours; anything we send shows it the loss.
+            self.owe((j, pdu.seq, 1), self.everyone_mask, now)
+        self.count_accepted()
+        self.advance(now)
+        self.pay_now(now)
+        self.pump(now)
+
+    def accept(self, pdu: Dt, now: int) -> None:
+        self.note_vector(pdu)
+        self.received.append(pdu)
+        if pdu.bundle.sizes:
+            self.waiting_delivery += 1
+            self.reached(pdu, ACCEPTED, now)
+        self.note_obligations(pdu, now)
+
+    def advance(self, now: int) -> None:
+        """TO-4: both conditions hold for a prefix of the log, since all logs are one."""
+        al, pal = self.al, self.pal
+        while self.received and self.received[0].seq < min(al[self.received[0].src]):
+            pdu = self.received.popleft()
+            self.note_preacknowledged(pdu)
+            if pdu.bundle.sizes:
+                self.ready.append(pdu)
+                self.reached(pdu, PREACKNOWLEDGED, now)
+        while self.ready and self.ready[0].seq < min(pal[self.ready[0].src]):
+            self.deliver(self.ready.popleft(), now)
+
+    def deliver(self, pdu: Dt, now: int) -> None:
+        self.waiting_delivery -= 1
+        self.reached(pdu, ACKNOWLEDGED, now)
+
+    def reached(self, pdu: Dt, stage: str, now: int) -> None:
+        if stage != self.config.deliver_at:
+            return
+        if stage == ACKNOWLEDGED:
+            self.hand_over(pdu, now, self.position)
+            self.position += len(pdu.bundle)
+        else:
+            self.hand_over(pdu, now)
+
+    # -- the failure point -----------------------------------------------------------------
+
+    def reset_vector(self) -> tuple[int, ...]:
+        """TO-R1: what we hold; our own PDUs we hold even if the channel has not returned them."""
+        vec = list(self.treq)
+        vec[self.index] = self.seq
+        return tuple(vec)
+
+    def opened(self, floor: tuple[int, ...], now: int) -> None:
+        """TO-R4: deliver what everybody holds, send the rest again, start afresh."""
+        mine = floor[self.index]
+        for seq in range(self.treq[self.index], mine):
+            self.received.append(self.sl[seq])  # returned to the others before we froze
+        for pdu in [*self.ready, *self.received]:
+            if pdu.seq < floor[pdu.src] and pdu.bundle.sizes:
+                self.reached(pdu, ACKNOWLEDGED, now)
+        again = [
+            (pdu.bundle, self.everyone_mask)
+            for seq, pdu in self.sl.items()
+            if seq >= mine and pdu.bundle.sizes
+        ]
+        self.queue.extendleft(reversed(again))
+        self.received.clear()
+        self.ready.clear()
+        self.waiting_delivery = 0
+        self.unaccepted.clear()
+        self.sl.clear()
+        self.seq = mine
+        self.treq[:] = floor
+        self.al = [[floor[j]] * self.n for j in self.everyone]
+        self.pal = [[floor[j]] * self.n for j in self.everyone]
+        self.known = [mine] * self.n
+
+    def undelivered(self) -> list[Bundle]:
+        log = [pdu for pdu in [*self.ready, *self.received] if pdu.src == self.index]
+        log += [pdu for seq, pdu in self.sl.items() if seq >= self.treq[self.index]]
+        return [pdu.bundle for pdu in log]
+
+    def on_stat_timer(self, now: int) -> None:
+        """TO-5: something of ours waits and nothing has moved for t_stat: make others speak."""
+        self.stat_due = NEVER
+        if self.rst >= 0 or self.stopped or not self.busy():
+            return
+        due = self.last_delivery + self.config.stat_ns
+        if now < due:
+            self.stat_due = due
+            return
+        self.transmit(None, self.everyone_mask, now, probe=True)
+        self.stat_due = now + self.config.stat_ns

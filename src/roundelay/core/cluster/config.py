@@ -1,0 +1,72 @@
+"""Parameters of a cluster, checked once."""
+
+from __future__ import annotations
+
+from typing import Final, Self
+
+from msgspec import Struct
+
+from roundelay.core.engine import ACCEPTED, ACKNOWLEDGED, MS, NEVER, PREACKNOWLEDGED
+from roundelay.core.errors import ConfigError
+from roundelay.core.limits import whole
+
+DEFERRED: Final = "deferred"
+EAGER: Final = "eager"
+STATIC: Final = "static"
+DYNAMIC: Final = "dynamic"
+STAGES: Final = (ACCEPTED, PREACKNOWLEDGED, ACKNOWLEDGED)
+
+MEMBERS_MAX: Final = 128
+
+
+class ClusterConfig(Struct, frozen=True, kw_only=True):
+    """Constants of one cluster; every member must use the same ones, but for `deliver_at`."""
+
+    ack_ns: int = 5 * MS
+    """t_ack: how long an owed acknowledgement waits for data to ride on."""
+    wait_ns: int = 30 * MS
+    """t_wait: what is late may still come; more than the spread of delays between channels."""
+    stat_ns: int = 100 * MS
+    """t_stat: a member that makes no progress polls the others this often."""
+    reset_ns: int = 30 * MS
+    """t_rst: repeat a reset PDU."""
+    window: int = 8
+    """W: own data PDUs under way."""
+    share: int = 2
+    """H, C: how much more buffer than n² PDUs of each there must be per PDU in the window."""
+    buffers: int = 0
+    """PDUs a member has room for; 0 stands for 64 n²."""
+    attempts: int = 8
+    """R: unanswered polls after which a member is suspected; twice as many break the cluster."""
+    policy: str = DEFERRED
+    """`deferred`: acknowledge when owed, on data if there is any; `eager`: the worst case."""
+    deliver_at: str = ACKNOWLEDGED
+    """The stage at which messages are handed over."""
+    retx_burst: int = 16
+    """PDUs sent again for one request."""
+    bundle: bool = False
+    """Put all waiting messages with the same destinations into the next PDU."""
+    own_limit: int = 4096
+    """Submitted bundles that have not been sent."""
+    max_payload: int = 1200
+    """Bytes in one bundle."""
+    boot: str = STATIC
+    """`static`: everybody knows that everybody starts at 1; `dynamic`: agree on it first."""
+
+    def check(self, sites: int) -> Self:
+        """Raise ConfigError unless this configuration can run a cluster of that many members."""
+        if not 2 <= sites <= MEMBERS_MAX:
+            raise ConfigError("sites", sites, f"2 to {MEMBERS_MAX} members in a cluster")
+        for name, least in (
+            ("ack_ns", 0), ("wait_ns", 1), ("stat_ns", 1), ("reset_ns", 1), ("window", 1),
+            ("share", 1), ("buffers", 0), ("attempts", 1), ("retx_burst", 1), ("own_limit", 1),
+            ("max_payload", 1),
+        ):  # fmt: skip
+            whole(name, getattr(self, name), least, NEVER)
+        if self.policy not in (DEFERRED, EAGER):
+            raise ConfigError("policy", self.policy, f"{DEFERRED} or {EAGER}")
+        if self.deliver_at not in STAGES:
+            raise ConfigError("deliver_at", self.deliver_at, ", ".join(STAGES))
+        if self.boot not in (STATIC, DYNAMIC):
+            raise ConfigError("boot", self.boot, f"{STATIC} or {DYNAMIC}")
+        return self

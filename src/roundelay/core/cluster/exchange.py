@@ -1,0 +1,232 @@
+"""The reset exchange: all members agree on a new epoch and on what everybody holds.
+
+Each member freezes and tells everybody up to where it holds each source's PDUs.  When it has all
+n vectors it says so (*done*); when it knows that everybody is done it goes on in the new epoch.
+So a member that goes on knows that every other one has the same vectors, or will: phase two of
+the three-phase receipt, applied to the reset itself.  TO in channel mode uses it to go back to
+the failure point (TO-R1…R5); every cluster can open by it, with vectors of first numbers (TR-14).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from random import Random
+from typing import Any, ClassVar, Final
+
+from roundelay.core.bundle import Bundle
+from roundelay.core.cluster.checks import refusal
+from roundelay.core.cluster.config import DYNAMIC, ClusterConfig
+from roundelay.core.cluster.pdu import Dt, Rst
+from roundelay.core.cluster.sending import Sending
+from roundelay.core.cluster.state import ISS
+from roundelay.core.engine import NEVER, Pdu
+
+# Each timer and what it does, in the order in which they are looked at.
+TIMERS: Final = (
+    ("ack_due", "on_ack_timer"),
+    ("gap_due", "on_gap_timer"),
+    ("stat_due", "on_stat_timer"),
+    ("rst_due", "on_reset_timer"),
+)
+
+
+class Exchange(Sending):
+    """The frame of a member: dispatch, opening, resetting, reopening."""
+
+    __slots__ = ()
+
+    HANDLERS: ClassVar[dict[type[Pdu], Callable[[Any, Any, int], None]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        """Each protocol answers to its own PDUs, by the same handlers."""
+        kinds = cls.KINDS
+        cls.HANDLERS = {
+            kinds.data: cls.on_sequenced,
+            kinds.null: cls.on_sequenced,
+            kinds.retx: cls.on_retx,
+            kinds.stat: cls.on_stat,
+            kinds.rst: cls.on_rst,
+        }
+
+    @abstractmethod
+    def on_sequenced(self, pdu: Any, now: int) -> None:
+        """A data PDU or a NULL arrived."""
+
+    def on_retx(self, pdu: Any, now: int) -> None:
+        """Somebody lacks PDUs of ours; only on media where they can be sent again."""
+        self.drop("request in channel mode")
+
+    def on_stat(self, pdu: Any, now: int) -> None:
+        self.drop("STAT in channel mode")
+
+    def __init__(
+        self,
+        me: int,
+        group: tuple[int, ...],
+        config: ClusterConfig,
+        rng: Random,
+        now: int = 0,
+    ) -> None:
+        super().__init__(me, group, config, rng)
+        self.heard = [now] * self.n
+        self.open(now)
+
+    def receive(self, pdu: Pdu, source: int, now: int) -> None:
+        handler = self.HANDLERS.get(pdu.__class__)
+        reason = refusal(self, pdu, source) if handler else "not a PDU of this protocol"
+        if reason or handler is None:
+            self.drop(reason)
+            return
+        self.heard[self.ranks[source]] = now
+        handler(self, pdu, now)
+
+    def on_timer(self, now: int) -> None:
+        for due, action in TIMERS:
+            if getattr(self, due) <= now:
+                getattr(self, action)(now)
+        self.deadline = min(self.ack_due, self.gap_due, self.stat_due, self.rst_due)
+
+    def open(self, now: int) -> None:
+        """TR-14: static clusters are open at once, dynamic ones agree on it first."""
+        if self.config.boot == DYNAMIC:
+            self.start_reset(self.epoch + 1, (ISS,) * self.n, now)
+
+    def reopen(self, group: tuple[int, ...], epoch: int, now: int) -> None:
+        """TR-15: go on with another roster, in a new epoch that every member must be given.
+
+        Own messages that were not delivered here are reported back, not sent again: another
+        member may have delivered them.
+        """
+        back = tuple(bundle for bundle in self.undelivered() if bundle.sizes)
+        back += tuple(bundle for bundle, _ in self.queue)
+        self.queue.clear()
+        self.group = tuple(sorted(group))
+        self.config.check(len(group))
+        self.epoch = epoch - 1
+        self.reset_state()
+        self.heard = [now] * self.n
+        self.notify("undelivered", back)
+        self.start_reset(epoch, (ISS,) * self.n, now)
+
+    @abstractmethod
+    def undelivered(self) -> list[Bundle]:
+        """Own bundles that were sent and are not delivered here."""
+
+    @abstractmethod
+    def opened(self, floor: tuple[int, ...], now: int) -> None:
+        """The exchange is complete: `floor` is what everybody holds, per source."""
+
+    def start_reset(self, epoch: int, vec: tuple[int, ...], now: int) -> None:
+        """TO-R1: freeze, and say what we hold."""
+        self.rst = epoch
+        self.rst_tries = 0
+        self.vecs = {self.index: vec}
+        self.done = 0
+        self.ack_due = self.stat_due = self.gap_due = NEVER
+        self.say_vector(now)
+        self.check_vectors(now)
+
+    def say_vector(self, now: int) -> None:
+        self.send_all(self.vector())
+        wait = self.config.reset_ns
+        self.rst_due = self.arm(now + self.rng.randint(wait, wait + wait // 2))
+
+    def vector(self) -> Rst:
+        have = sum(1 << k for k in self.vecs)
+        return self.KINDS.rst(
+            epoch=self.rst, src=self.index, vec=self.vecs[self.index], have=have, done=self.done
+        )
+
+    def on_reset_timer(self, now: int) -> None:
+        """Say it again; TR-15: a member that stays away is suspected, then the cluster broken."""
+        self.rst_tries += 1
+        away = [k for k in self.everyone if k not in self.vecs or not self.done >> k & 1]
+        if self.rst_tries == 2 * self.config.attempts:
+            for k in away:
+                self.suspect(k)
+        if self.rst_tries >= 4 * self.config.attempts:
+            self.break_up(away)
+            return
+        self.say_vector(now)
+
+    def suspect(self, k: int) -> None:
+        if not self.suspected >> k & 1:
+            self.suspected |= 1 << k
+            self.notify("suspect", self.group[k])
+
+    def break_up(self, away: list[int]) -> None:
+        """TR-15: nothing can be agreed on any more; the owner may reopen the cluster."""
+        self.stopped = True
+        self.ack_due = self.stat_due = self.gap_due = self.rst_due = NEVER
+        self.notify("broken", f"no answer from {sorted(self.group[k] for k in away)}")
+
+    def reset_vector(self) -> tuple[int, ...]:
+        """What this member holds, when somebody else starts a reset."""
+        return (ISS,) * self.n
+
+    def on_rst(self, pdu: Rst, now: int) -> None:
+        """TO-R2, TO-R5."""
+        if self.stopped:
+            return
+        if pdu.epoch == self.epoch and self.last_vec:
+            # TO-R5: we have finished that one; the sender may still lack our part.
+            mine = 1 << self.index
+            if not (pdu.have & mine and pdu.done & mine):
+                self.send_to(
+                    pdu.src,
+                    self.KINDS.rst(epoch=self.epoch, src=self.index, vec=self.last_vec,
+                        have=self.everyone_mask, done=self.last_done),
+                )  # fmt: skip
+            return
+        if self.rst < 0 and pdu.epoch == self.epoch + 1:
+            self.start_reset(pdu.epoch, self.reset_vector(), now)
+        elif self.rst >= 0 and pdu.epoch == self.rst + 1 and self.done >> self.index & 1:
+            # Somebody has finished the one we are in, and found the next failure.
+            self.finish_reset(now)
+            self.start_reset(pdu.epoch, self.reset_vector(), now)
+        if pdu.epoch != self.rst:
+            return
+        self.vecs[pdu.src] = pdu.vec
+        self.done |= pdu.done
+        self.check_vectors(now)
+
+    def check_vectors(self, now: int) -> None:
+        """TO-R3: all vectors are here: say so.  TO-R4: everybody has said so: go on."""
+        if len(self.vecs) < self.n:
+            return
+        if not self.done >> self.index & 1:
+            self.done |= 1 << self.index
+            self.send_all(self.vector())
+        if self.done == self.everyone_mask:
+            self.finish_reset(now)
+
+    def finish_reset(self, now: int) -> None:
+        floor = tuple(min(vec[k] for vec in self.vecs.values()) for k in self.everyone)
+        vec = self.vecs[self.index]
+        self.epoch, self.rst = self.rst, -1
+        self.rst_due = NEVER
+        self.rst_tries = 0
+        self.last_vec, self.last_done = vec, self.everyone_mask
+        self.vecs = {}
+        self.debts.clear()
+        self.carried.clear()
+        self.owed_now.clear()
+        self.heard = [now] * self.n
+        self.missed = [0] * self.n
+        self.opened(floor, now)
+        self.pump(now)
+
+    def in_epoch(self, pdu: Dt, now: int) -> bool:
+        """TR-13: whether a sequenced PDU belongs to us; one of the next epoch ends the reset."""
+        if self.stopped:
+            return False
+        if self.rst >= 0:
+            if pdu.epoch == self.rst and self.done >> self.index & 1:
+                self.finish_reset(now)
+            else:
+                return False
+        if pdu.epoch != self.epoch:
+            self.drop("PDU of another epoch")
+            return False
+        return True

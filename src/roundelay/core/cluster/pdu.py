@@ -1,0 +1,138 @@
+"""PDUs of the cluster protocols TO, PO and SPO.
+
+Members are named by rank: their place in the cluster's roster in ascending order.  A set of
+members is an integer with one bit per rank.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from roundelay.core.bundle import NOTHING, Bundle
+from roundelay.core.engine import Pdu
+
+
+class Dt(Pdu, frozen=True, gc=False, kw_only=True):
+    """A sequenced PDU with data.
+
+    `ack` holds, per member, the next sequence number the sender expects from it; `buf` the buffers
+    the sender has left.
+    """
+
+    epoch: int
+    src: int
+    seq: int
+    ack: tuple[int, ...]
+    buf: int
+    bundle: Bundle = NOTHING
+
+
+class Null(Dt, frozen=True, gc=False, kw_only=True):
+    """TR-1: a sequenced PDU that carries acknowledgements only; it is never delivered.
+
+    `probe` asks those whom the sender lacks something of to speak up (TO-5).
+    """
+
+    probe: bool = False
+
+
+class Retx(Pdu, frozen=True, gc=False, kw_only=True):
+    """`by` lacks the PDUs of `src` with partial numbers lo…hi."""
+
+    epoch: int
+    by: int
+    src: int
+    lo: int
+    hi: int
+
+
+class Stat(Pdu, frozen=True, gc=False, kw_only=True):
+    """TR-7: where the sender stands.  Not sequenced; with `poll` it wants an answer.
+
+    `seq`: its next number; `pseq`: its next partial number for each member; `treq`, `preq`: the
+    next total and partial number it expects from each.
+    """
+
+    epoch: int
+    src: int
+    seq: int
+    pseq: tuple[int, ...]
+    treq: tuple[int, ...]
+    preq: tuple[int, ...]
+    buf: int
+    poll: bool
+
+
+class Rst(Pdu, frozen=True, gc=False, kw_only=True):
+    """One member's part in a reset, or in the opening of a cluster, to epoch `epoch`.
+
+    `vec`: up to where it holds each member's PDUs; `have`: whose vectors it has; `done`: those
+    known to have all vectors, its sender among them once it has.
+    """
+
+    epoch: int
+    src: int
+    vec: tuple[int, ...]
+    have: int
+    done: int
+
+
+# The same PDUs under each protocol's own number.  PO uses the ones above.
+
+
+class ToDt(Dt, frozen=True, gc=False, kw_only=True):
+    """TO: data."""
+
+
+class ToNull(Null, frozen=True, gc=False, kw_only=True):
+    """TO: NULL."""
+
+
+class ToRetx(Retx, frozen=True, gc=False, kw_only=True):
+    """TO: request."""
+
+
+class ToStat(Stat, frozen=True, gc=False, kw_only=True):
+    """TO: STAT."""
+
+
+class ToRst(Rst, frozen=True, gc=False, kw_only=True):
+    """TO: reset."""
+
+
+class SpoDt(Dt, frozen=True, gc=False, kw_only=True):
+    """SPO: data.  `seq` is TSEQ, `dst` the destinations, `pseq` the next partial numbers."""
+
+    dst: int
+    pseq: tuple[int, ...]
+
+
+class SpoNull(SpoDt, frozen=True, gc=False, kw_only=True):
+    """SPO: NULL, for those who need its acknowledgements."""
+
+
+class SpoRetx(Retx, frozen=True, gc=False, kw_only=True):
+    """SPO: request, by partial numbers."""
+
+
+class SpoStat(Stat, frozen=True, gc=False, kw_only=True):
+    """SPO: STAT."""
+
+
+class SpoRst(Rst, frozen=True, gc=False, kw_only=True):
+    """SPO: reset, to open a cluster."""
+
+
+class Kinds(NamedTuple):
+    """The PDUs of one protocol, by what they are for."""
+
+    data: type[Dt]
+    null: type[Any]
+    retx: type[Retx]
+    stat: type[Stat]
+    rst: type[Rst]
+
+
+PO_KINDS: Final = Kinds(Dt, Null, Retx, Stat, Rst)
+TO_KINDS: Final = Kinds(ToDt, ToNull, ToRetx, ToStat, ToRst)
+SPO_KINDS: Final = Kinds(SpoDt, SpoNull, SpoRetx, SpoStat, SpoRst)

@@ -1,0 +1,252 @@
+"""Receipt and repair on multi-channel media: accept in order, keep the early, ask for the lost.
+
+The receipt condition is the same for PO and SPO: a PDU is accepted when it is the next one meant
+for us from its source, and when it acknowledges nothing that we have not accepted ourselves.  A
+PDU that comes too early is kept (`blocked`), not thrown away.  A hole in the partial numbers is a
+loss for sure and is asked for at once; an acknowledgement of something we lack may just have
+overtaken it on another channel, so that waits.
+"""
+
+from __future__ import annotations
+
+from roundelay.core.bundle import Bundle
+from roundelay.core.cluster.exchange import Exchange
+from roundelay.core.cluster.pdu import Dt, Retx, Stat
+from roundelay.core.engine import NEVER
+
+
+class Repair(Exchange):
+    """The receiving half of a member on an MC medium."""
+
+    __slots__ = ()
+
+    # -- receipt ---------------------------------------------------------------------------
+
+    def on_sequenced(self, pdu: Dt, now: int) -> None:
+        """PO-3…PO-5, SPO-A1…A4: accept, keep or drop."""
+        if not self.in_epoch(pdu, now):
+            return
+        j = pdu.src
+        if pdu.seq < self.treq[j]:
+            return  # SPO-A4: a duplicate
+        self.note_position(pdu)
+        if self.acceptable(pdu):
+            self.accept(pdu, now)
+            if any(self.blocked):
+                self.unblock(now)
+            self.after_receipt(now)
+            return
+        if not self.destinations(pdu) >> self.index & 1:
+            return  # not for us: its acknowledgements will come again with what is
+        blocked = self.blocked[j]
+        if pdu.seq not in blocked:
+            if self.free() <= 0:
+                self.drop("no buffer for an early PDU")
+                return
+            blocked[pdu.seq] = pdu
+        self.look_for_gaps(pdu, now)
+        self.unblock(now)
+        self.after_receipt(now)
+
+    def note_position(self, pdu: Dt) -> None:
+        """What the mere receipt of `pdu` tells; SPO learns which numbers were not for it."""
+
+    def acceptable(self, pdu: Dt) -> bool:
+        """PO-3, SPO-A1: the next one for us, and it acknowledges nothing that we lack."""
+        j, i = pdu.src, self.index
+        if self.place(pdu) != self.preq[j] or pdu.seq < self.treq[j]:
+            return False
+        treq = self.treq
+        return not any(number > treq[k] and k != j and k != i for k, number in enumerate(pdu.ack))
+
+    def accept(self, pdu: Dt, now: int) -> None:
+        """PO-4, SPO-A2."""
+        j = pdu.src
+        if self.destinations(pdu) >> self.index & 1:
+            self.preq[j] = self.place(pdu) + 1
+        self.note_vector(pdu)
+        self.enter(pdu, now)
+        self.note_obligations(pdu, now)
+
+    def enter(self, pdu: Dt, now: int) -> None:
+        """An accepted PDU takes its place in the receipt log."""
+        raise NotImplementedError
+
+    def advance(self, now: int) -> None:
+        """Move what has become pre-acknowledged or acknowledged along the receipt logs."""
+        raise NotImplementedError
+
+    def after_receipt(self, now: int) -> None:
+        self.count_accepted()
+        self.advance(now)
+        if self.owed_now:
+            self.pay_now(now)
+            self.advance(now)
+        self.pump(now)
+
+    def take_own(self, pdu: Dt, now: int) -> None:
+        """A member accepts its own PDUs as it sends them."""
+        self.accept(pdu, now)
+        self.advance(now)
+
+    def unblock(self, now: int) -> None:
+        """Accept what was too early and is in turn now."""
+        progress = True
+        while progress:
+            progress = False
+            for j, blocked in enumerate(self.blocked):
+                while blocked:
+                    seq = min(blocked)
+                    pdu = blocked[seq]
+                    if seq < self.treq[j]:
+                        del blocked[seq]
+                        continue
+                    self.note_position(pdu)
+                    if not self.acceptable(pdu):
+                        break
+                    del blocked[seq]
+                    self.accept(pdu, now)
+                    progress = True
+
+    # -- missing PDUs ----------------------------------------------------------------------
+
+    def look_for_gaps(self, pdu: Dt, now: int) -> None:
+        """PO-5, SPO-L1, SPO-L2: what the blocked `pdu` shows to be missing."""
+        j, i = pdu.src, self.index
+        place = self.place(pdu)
+        if place > self.preq[j]:
+            self.surely_missing(j, place, now)
+        for k, number in enumerate(pdu.ack):
+            if number > self.treq[k] and k != j and k != i:
+                self.maybe_missing(k, number, now)
+
+    def surely_missing(self, j: int, below: int, now: int) -> None:
+        """PDUs of j for us with partial numbers below that exist: ask at once."""
+        gap = self.gaps.setdefault(j, [0, 0, NEVER])
+        if below <= gap[0]:
+            return
+        gap[0] = below
+        self.ask(j, gap, now)
+
+    def maybe_missing(self, j: int, number: int, now: int) -> None:
+        """Somebody has PDUs of j up to there; they may be late, or not for us: wait t_wait."""
+        gap = self.gaps.setdefault(j, [0, 0, NEVER])
+        if number > gap[1]:
+            gap[1] = number
+        if gap[2] >= NEVER:
+            gap[2] = now + self.config.wait_ns
+            self.gap_due = min(self.gap_due, self.arm(gap[2]))
+
+    def ask(self, j: int, gap: list[int], now: int) -> None:
+        """Ask the source for the first hole, again every t_wait while it lasts."""
+        lo, hi = self.preq[j], gap[0] - 1
+        held = [self.place(pdu) for pdu in self.blocked[j].values()]
+        hi = min([hi, *(place - 1 for place in held if place > lo)])
+        if hi >= lo:
+            self.send_to(j, self.KINDS.retx(epoch=self.epoch, by=self.index, src=j, lo=lo, hi=hi))
+        gap[2] = now + self.config.wait_ns
+        self.gap_due = min(self.gap_due, self.arm(gap[2]))
+
+    def on_gap_timer(self, now: int) -> None:
+        polled = False
+        for j, gap in list(self.gaps.items()):
+            if self.preq[j] >= gap[0] and self.treq[j] >= gap[1]:
+                del self.gaps[j]
+            elif gap[2] <= now:
+                if self.preq[j] < gap[0]:
+                    self.ask(j, gap, now)
+                else:
+                    polled = self.still_unsure(j, gap, now, polled)
+        self.gap_due = min((gap[2] for gap in self.gaps.values()), default=NEVER)
+
+    def still_unsure(self, j: int, gap: list[int], now: int, polled: bool) -> bool:
+        """PO-5: t_wait has passed.  What goes to everybody is lost; ask for it."""
+        gap[0] = gap[1]
+        self.ask(j, gap, now)
+        return polled
+
+    def on_retx(self, pdu: Retx, now: int) -> None:
+        if self.rst >= 0 or self.stopped or pdu.epoch != self.epoch or pdu.src != self.index:
+            return
+        self.send_again(pdu.by, pdu.lo, pdu.hi, now)
+
+    def partial(self, pdu: Dt, k: int) -> int:
+        """The partial number of an own PDU for member k."""
+        return pdu.seq
+
+    def send_again(self, k: int, lo: int, hi: int, now: int) -> bool:
+        """PO-8, SPO-X: verbatim, by broadcast; TR-9: not too often, not too many at once."""
+        sent = 0
+        damped = now - self.config.wait_ns * 9 // 10
+        for seq, pdu in self.sl.items():
+            if not self.destinations(pdu) >> k & 1 or not lo <= self.partial(pdu, k) <= hi:
+                continue
+            sent += 1
+            if self.resent.get(seq, -NEVER) <= damped:
+                self.resent[seq] = now
+                self.send_all(pdu)
+            if sent >= self.config.retx_burst:
+                break
+        return sent > 0
+
+    # -- STAT ------------------------------------------------------------------------------
+
+    def stat(self, poll: bool) -> Stat:
+        pseq = tuple(self.pseq) if self.selective else (self.seq,) * self.n
+        return self.KINDS.stat(
+            epoch=self.epoch, src=self.index, seq=self.seq, pseq=pseq, treq=tuple(self.treq),
+            preq=tuple(self.preq), buf=self.free(), poll=poll,
+        )  # fmt: skip
+
+    def on_stat_timer(self, now: int) -> None:
+        """TR-7: no progress for t_stat: poll.  TR-15: who answers no poll is suspected."""
+        self.stat_due = NEVER
+        if self.rst >= 0 or self.stopped or not self.busy():
+            self.last_poll = -1
+            return
+        due = self.last_delivery + self.config.stat_ns
+        if now < due:
+            self.stat_due = due
+            return
+        if self.last_poll >= 0:
+            away = []
+            for k in self.everyone:
+                if k == self.index:
+                    continue
+                self.missed[k] = 0 if self.heard[k] >= self.last_poll else self.missed[k] + 1
+                if self.missed[k] >= self.config.attempts:
+                    self.suspect(k)
+                if self.missed[k] >= 2 * self.config.attempts:
+                    away.append(k)
+            if away:
+                self.break_up(away)
+                return
+        self.last_poll = now
+        self.send_all(self.stat(poll=True))
+        self.stat_due = now + self.config.stat_ns
+
+    def on_stat(self, pdu: Stat, now: int) -> None:
+        """TR-7: a STAT shows what we lack, what its sender lacks, and what was not for us.
+
+        It never raises AL: that would pre-acknowledge a PDU without its acknowledgement in hand.
+        """
+        if self.rst >= 0 or self.stopped or pdu.epoch != self.epoch:
+            return
+        j, i = pdu.src, self.index
+        self.bufs[j] = pdu.buf
+        self.known[j] = max(self.known[j], pdu.treq[i])
+        if pdu.pseq[i] > self.preq[j]:
+            self.surely_missing(j, pdu.pseq[i], now)
+        elif pdu.pseq[i] == self.preq[j] and pdu.seq > self.treq[j]:
+            self.treq[j] = pdu.seq
+            self.al[j][i] = max(self.al[j][i], pdu.seq)
+            self.unblock(now)
+        if pdu.poll:
+            mine = self.pseq[j] if self.selective else self.seq
+            if not (pdu.preq[i] < mine and self.send_again(j, pdu.preq[i], mine - 1, now)):
+                self.send_to(j, self.stat(poll=False))
+        self.after_receipt(now)
+
+    def undelivered(self) -> list[Bundle]:
+        own = [*self.prl[self.index], *self.rrl[self.index]]
+        return [pdu.bundle for pdu in own]

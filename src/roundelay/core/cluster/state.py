@@ -1,0 +1,197 @@
+"""What a member of a cluster knows: where everybody stands, and the logs in three stretches.
+
+Per source j there is a receipt log RL_j = ARL_j ∥ PRL_j ∥ RRL_j: acknowledged, pre-acknowledged,
+received.  The first stretch is delivered and gone; `prl[j]` and `rrl[j]` are the other two.
+``al[j][k]`` is the next number that k is known to expect from j: everything of j below it is at k.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from random import Random
+from typing import ClassVar, Final
+
+from msgspec import Struct
+
+from roundelay.core.bundle import Bundle
+from roundelay.core.cluster.config import EAGER, ClusterConfig
+from roundelay.core.cluster.pdu import PO_KINDS, Dt, Kinds
+from roundelay.core.engine import EVERYONE, NEVER, Delivery, Engine, Notice, Pdu
+from roundelay.core.errors import ConfigError
+
+ISS: Final = 1
+"""The first sequence number of every member."""
+
+
+class Carried(Struct, gc=False):
+    """Who has been heard to acknowledge one data PDU, by PDUs that reached all who must know.
+
+    A *carrier* of p (TR-4) is a PDU of a destination of p that acknowledges p and goes to every
+    member of `need` = destinations and source of p.
+    """
+
+    need: int
+    missing: int  # destinations no carrier has come from
+    firsts: dict[int, int]  # first carrier of each: its sequence number
+
+
+class ClusterState(Engine):
+    """Fields of one member; the papers' names are in the comments."""
+
+    __slots__ = (
+        "ack_due", "al", "blocked", "bufs", "capacity", "carried", "config", "debts", "done",
+        "epoch", "everyone", "everyone_mask", "gap_due", "gaps", "heard", "index", "known",
+        "last_delivery", "last_done", "last_poll", "last_vec", "missed", "n", "owed_now", "pal",
+        "position", "preq", "prl", "pseq", "queue", "ranks", "resent", "rng", "rrl", "rst",
+        "rst_due", "rst_tries", "seq", "sl", "stat_due", "stopped", "suspected", "treq",
+        "unaccepted", "vecs", "waiting_delivery",
+    )  # fmt: skip
+
+    KINDS: ClassVar[Kinds] = PO_KINDS
+    """The PDUs this member speaks."""
+
+    def __init__(self, me: int, group: tuple[int, ...], config: ClusterConfig, rng: Random) -> None:
+        if me not in group:
+            raise ConfigError("me", me, f"one of the group's members {group}")
+        config.check(len(group))
+        super().__init__(me, tuple(sorted(group)))
+        self.config = config
+        self.rng = rng
+        self.epoch = 0  # incarnation of the cluster (TR-13)
+        self.position = 0  # of the next delivery, where there is a total order
+        self.queue: deque[tuple[Bundle, int]] = deque()  # submitted, not sent; with destinations
+        self.reset_state()
+
+    def reset_state(self) -> None:
+        """Everything as at the start of an epoch, with the roster that `group` is."""
+        n = len(self.group)
+        self.n = n
+        self.ranks = {member: rank for rank, member in enumerate(self.group)}
+        self.index = self.ranks[self.me]  # i: our own rank
+        self.everyone = range(n)
+        self.everyone_mask = (1 << n) - 1
+        self.capacity = self.config.buffers or 64 * n * n
+        self.seq = ISS  # SEQ, TSEQ
+        self.pseq = [ISS] * n  # PSEQ_j; SPO only
+        self.treq = [ISS] * n  # REQ_j, TREQ_j
+        self.preq = self.treq  # PREQ_j; the same thing unless destinations are selective
+        self.al = [[ISS] * n for _ in range(n)]  # AL_jk
+        self.pal = [[ISS] * n for _ in range(n)]  # PAL_jk
+        self.known = [ISS] * n  # what STATs say of our PDUs; for pruning only
+        self.bufs = [self.capacity] * n  # F_j, BUF_j
+        self.sl: dict[int, Dt] = {}  # SL_i: own PDUs somebody may still ask for
+        self.unaccepted: dict[int, int] = {}  # own data PDUs → destinations, until all have them
+        self.rrl: list[deque[Dt]] = [deque() for _ in self.everyone]
+        self.prl: list[deque[Dt]] = [deque() for _ in self.everyone]
+        self.blocked: list[dict[int, Dt]] = [{} for _ in self.everyone]
+        self.waiting_delivery = 0  # data PDUs in rrl and prl, whatever the order of release
+        # Obligations.
+        self.debts: dict[tuple[int, int, int], int] = {}
+        self.carried: dict[tuple[int, int], Carried] = {}
+        self.owed_now: list[int] = []
+        # Repair: per source [partial numbers known below, total number needed, due].
+        self.gaps: dict[int, list[int]] = {}
+        self.resent: dict[int, int] = {}
+        self.heard = [0] * n
+        self.missed = [0] * n
+        self.suspected = 0
+        self.last_poll = -1
+        self.last_delivery = 0
+        # Opening and resets.
+        self.stopped = False
+        self.rst = -1  # epoch being agreed on
+        self.rst_tries = 0
+        self.vecs: dict[int, tuple[int, ...]] = {}
+        self.done = 0
+        self.last_vec: tuple[int, ...] = ()
+        self.last_done = 0
+        self.ack_due = self.stat_due = self.gap_due = self.rst_due = NEVER
+
+    # -- helpers ---------------------------------------------------------------------------
+
+    def send_all(self, pdu: Pdu) -> None:
+        self.out.sends.append((EVERYONE, pdu))
+
+    def send_to(self, rank: int, pdu: Pdu) -> None:
+        self.out.sends.append((self.group[rank], pdu))
+
+    def notify(self, kind: str, *info: object) -> None:
+        self.out.notices.append(Notice(kind, info))
+
+    def arm(self, due: int) -> int:
+        if due < self.deadline:
+            self.deadline = due
+        return due
+
+    def free(self) -> int:
+        """TR-12: buffers left."""
+        blocked = sum(map(len, self.blocked))
+        return max(0, self.capacity - blocked - self.waiting_delivery - len(self.sl))
+
+    def destinations(self, pdu: Dt) -> int:
+        """The members a PDU is for; everybody, unless a protocol is selective."""
+        return self.everyone_mask
+
+    def place(self, pdu: Dt) -> int:
+        """The partial number of a PDU for this member: its number among those meant for us."""
+        return pdu.seq
+
+    def note_vector(self, pdu: Dt) -> None:
+        """PO-4, SPO-A2: what an accepted PDU says of its sender.
+
+        TR-2: it is its sender's acknowledgement of itself.  TR-3: what we accept we know of.
+        """
+        j = pdu.src
+        self.treq[j] = following = pdu.seq + 1
+        al = self.al
+        for k, number in enumerate(pdu.ack):
+            if number > al[k][j]:
+                al[k][j] = number
+        al[j][j] = al[j][self.index] = following
+        self.bufs[j] = pdu.buf
+
+    def note_preacknowledged(self, pdu: Dt) -> None:
+        """PO-6, TO-4: what a PDU that everybody has acknowledges is known by everybody."""
+        j, pal = pdu.src, self.pal
+        for k, number in enumerate(pdu.ack):
+            if number > pal[k][j]:
+                pal[k][j] = number
+        pal[j][j] = pdu.seq + 1
+
+    def hand_over(self, pdu: Dt, now: int, position: int = -1) -> None:
+        self.last_delivery = now
+        self.out.deliveries.append(
+            Delivery(position, self.group[pdu.src], pdu.seq, pdu.bundle, self.config.deliver_at)
+        )
+
+    def busy(self) -> bool:
+        """TR-7: whether something here waits for others."""
+        return bool(self.waiting_delivery or self.queue or any(self.blocked))
+
+    # -- bounds ----------------------------------------------------------------------------
+
+    def usage(self) -> dict[str, int]:
+        """How much of everything is held at the moment (invariant I6)."""
+        return {
+            "queue": len(self.queue),
+            "sl": len(self.sl),
+            "blocked": sum(map(len, self.blocked)),
+            "receipt": sum(map(len, self.rrl)) + sum(map(len, self.prl)),
+            "debts": len(self.debts),
+            "carried": len(self.carried),
+        }
+
+    def caps(self) -> dict[str, int]:
+        """The bound of each of those."""
+        # Per data PDU under way every member sends two NULLs, or n under the eager policy; the
+        # receipt log holds those of the data before and after, too.
+        nulls = self.n if self.config.policy == EAGER else 2
+        flight = self.n * self.config.window * (nulls * self.n + 1)
+        return {
+            "queue": self.config.own_limit,
+            "sl": flight,
+            "blocked": self.capacity,
+            "receipt": flight * 3,
+            "debts": flight * 2,
+            "carried": flight,
+        }

@@ -1,0 +1,23 @@
+"""Checks of parameters, shared by all configurations: each error names the field."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from roundelay.core.errors import ConfigError
+
+UNLIMITED: Final = 1 << 60
+"""A bound that is never reached."""
+
+
+def whole(field: str, value: object, least: int, most: int = UNLIMITED, where: str = "") -> None:
+    """Raise ConfigError unless `value` is a whole number from `least` to `most`.
+
+    >>> whole("kr", 7, 1, 4, " for 5 sites")
+    Traceback (most recent call last):
+    ...
+    roundelay.core.errors.ConfigError: kr = 7 is not allowed: a whole number from 1 to 4 for 5 sites
+    """
+    if not (isinstance(value, int) and least <= value <= most):
+        top = "up" if most >= UNLIMITED else f"to {most}"
+        raise ConfigError(field, value, f"a whole number from {least} {top}{where}")
