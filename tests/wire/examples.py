@@ -9,7 +9,24 @@ from __future__ import annotations
 from pathlib import Path
 from textwrap import wrap
 
-from roundelay.core.bundle import Bundle
+from roundelay.core.bundle import NOTHING, Bundle
+from roundelay.core.cluster.pdu import (
+    Dt,
+    Null,
+    Retx,
+    Rst,
+    SpoDt,
+    SpoNull,
+    SpoRetx,
+    SpoRst,
+    SpoStat,
+    Stat,
+    ToDt,
+    ToNull,
+    ToRetx,
+    ToRst,
+    ToStat,
+)
 from roundelay.core.engine import Pdu
 from roundelay.core.positive_ack import PaAck, PaB
 from roundelay.core.token.pdu import (
@@ -51,7 +68,7 @@ EXAMPLES: tuple[Pdu, ...] = (
     RetxAck(STAMPED),
     RetxMsg(MESSAGE),
     TlHint(TL),
-    Invite(V),
+    Invite(V, 76),
     Vote1(V, True, TL, (0, 1, 2), 301, 0, True, False, 77, V),
     NewTl(V, (0, 1), 301, 0, TL, (77, 78)),
     Vote2(V, PENDING),
@@ -71,6 +88,21 @@ EXAMPLES: tuple[Pdu, ...] = (
     ),
     PaB(1, 41, Bundle.of(b"hi"), 40),
     PaAck(1, 41, 2),
+    ToDt(1, 2, 7, (5, 6, 7), 500, Bundle.of(b"hi")),
+    ToNull(1, 0, 5, (5, 6, 8), 499, NOTHING, True),
+    ToRetx(1, 0, 2, 6, 7),
+    ToStat(1, 0, 6, (6, 6, 6), (6, 6, 8), (6, 6, 8), 499, True),
+    ToRst(2, 1, (5, 7, 7), 0b011, 0b001),
+    Dt(0, 2, 7, (5, 6, 7), 500, Bundle.of(b"hi")),
+    Null(0, 0, 5, (5, 6, 8), 499, NOTHING, False),
+    Retx(0, 0, 2, 6, 7),
+    Stat(0, 0, 6, (6, 6, 6), (6, 6, 8), (6, 6, 8), 499, False),
+    Rst(1, 1, (1, 1, 1), 0b111, 0b010),
+    SpoDt(0, 2, 7, (5, 6, 7), 500, Bundle.of(b"hi"), 0b011, (3, 4, 1)),
+    SpoNull(0, 0, 5, (5, 6, 8), 499, NOTHING, 0b110, (1, 2, 2)),
+    SpoRetx(0, 0, 2, 2, 2),
+    SpoStat(0, 0, 6, (1, 3, 3), (6, 6, 8), (1, 2, 4), 499, True),
+    SpoRst(1, 1, (1, 1, 1), 0b111, 0b111),
 )
 
 CORNERS: tuple[Pdu, ...] = (
@@ -122,7 +154,13 @@ def section(layout: Layout, pdu: Pdu) -> str:
 
 
 def generated() -> str:
-    titles = {1: "Token protocol (protocol 1)", 2: "Positive acknowledgement (protocol 2)"}
+    titles = {
+        1: "Token protocol (protocol 1)",
+        2: "Positive acknowledgement (protocol 2)",
+        3: "Cluster protocol TO (protocol 3)",
+        4: "Cluster protocol PO (protocol 4)",
+        5: "Cluster protocol SPO (protocol 5)",
+    }
     parts = []
     proto = 0
     for layout, pdu in zip(LAYOUTS, EXAMPLES, strict=True):

@@ -13,6 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from roundelay.core.bundle import Bundle
+from roundelay.core.cluster.pdu import PO_KINDS, SPO_KINDS, TO_KINDS, Kinds
 from roundelay.core.engine import Pdu
 from roundelay.core.errors import InvariantBroken, MalformedPdu
 from roundelay.core.positive_ack import PaAck, PaB
@@ -92,6 +93,25 @@ bs = st.builds(B, versions, ids, u32s, bundles)
 acks = st.builds(Ack, versions, stamps, st.integers(0, 1), ids, u32s, ids, ids)
 entries = st.lists(st.builds(Entry, acks, bundles, stamps), max_size=6).map(tuple)
 
+masks = st.integers(0, 2**128 - 1)
+
+
+def cluster_pdus(kinds: Kinds) -> dict[type[Pdu], st.SearchStrategy[Any]]:
+    """Strategies for the five PDUs of one cluster protocol."""
+    head = (u32s, ids, u32s, vectors, u32s, bundles)
+    tail = (masks, vectors) if kinds is SPO_KINDS else ()
+    null = tail or (st.booleans(),)
+    return {
+        kinds.data: st.builds(kinds.data, *head, *tail),
+        kinds.null: st.builds(kinds.null, *head, *null),
+        kinds.retx: st.builds(kinds.retx, u32s, ids, ids, u32s, u32s),
+        kinds.stat: st.builds(
+            kinds.stat, u32s, ids, u32s, vectors, vectors, vectors, u32s, st.booleans()
+        ),
+        kinds.rst: st.builds(kinds.rst, u32s, ids, vectors, masks, masks),
+    }
+
+
 PDUS: dict[type[Pdu], st.SearchStrategy[Any]] = {
     B: bs,
     Ack: acks,
@@ -100,7 +120,7 @@ PDUS: dict[type[Pdu], st.SearchStrategy[Any]] = {
     RetxAck: st.builds(RetxAck, acks),
     RetxMsg: st.builds(RetxMsg, bs),
     TlHint: st.builds(TlHint, versions),
-    Invite: st.builds(Invite, versions),
+    Invite: st.builds(Invite, versions, u32s),
     Vote1: st.builds(
         Vote1,
         versions,
@@ -122,6 +142,11 @@ PDUS: dict[type[Pdu], st.SearchStrategy[Any]] = {
     RecoverData: st.builds(RecoverData, versions, entries, stamps, stamps, counters, stamps),
     PaB: st.builds(PaB, ids, stamps, bundles, stamps),
     PaAck: st.builds(PaAck, ids, stamps, ids),
+    **{
+        kind: strategy
+        for kinds in (TO_KINDS, PO_KINDS, SPO_KINDS)
+        for kind, strategy in cluster_pdus(kinds).items()
+    },
 }
 any_pdu = st.sampled_from(list(PDUS)).flatmap(PDUS.__getitem__)
 
@@ -188,6 +213,8 @@ def test_the_types_are_those_of_the_specification() -> None:
     expected = {(1, 1 + i): name for i, name in enumerate(token)}
     expected |= {(1, 16 + i): name for i, name in enumerate(reform)}
     expected |= {(2, 1): "B", (2, 2): "ACK"}
+    cluster = ["DT", "NULL", "RETX", "STAT", "RST"]
+    expected |= {(p, 1 + i): name for p in (3, 4, 5) for i, name in enumerate(cluster)}
     assert {(layout.proto, layout.type): layout.name for layout in LAYOUTS} == expected
     assert len(BY_TYPE) == len(BY_CLASS) == len(LAYOUTS)
 
@@ -298,7 +325,7 @@ ONES2, ONES4, ONES8 = b"\xff" * 2, b"\xff" * 4, b"\xff" * 8
         (changed(STAMPED, 0, b"\x11"), "packet type"),
         (changed(STAMPED, 1, b"\x02"), "format version"),
         (packet(STAMPED)[:-1] + b"\x00", "checksum"),
-        (changed(STAMPED, 2, b"\x03"), "protocol"),
+        (changed(STAMPED, 2, b"\x09"), "protocol"),
         (changed(STAMPED, 2, b"\x00"), "protocol"),
         (changed(STAMPED, 3, b"\x08"), "pdu type"),
         (changed(STAMPED, 4, b"\x08"), "flags"),

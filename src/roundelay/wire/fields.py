@@ -41,6 +41,9 @@ S63: Final = (1 << 63) - 1
 NO_ID: Final = U16
 """On the wire, the id of nobody."""
 
+RANKS_MAX: Final = 128
+"""Members of a cluster."""
+
 
 class Row(Struct, frozen=True):
     """One line of a body's table in the documentation."""
@@ -293,6 +296,43 @@ class Members(Part):
     def _check(self, ids: tuple[int, ...]) -> None:
         if len(ids) < self._fewest or NO_ID in ids or len(set(ids)) < len(ids):
             raise MalformedPdu(BAD_MEMBERS, f"{len(ids)} ids, {len(set(ids))} of them different")
+
+    def rows(self) -> Iterator[Row]:
+        yield Row(self.names[0], "u16 count, u16 each", self._meaning)
+
+
+class Mask(Part):
+    """A set of members as an integer with a bit per rank: u16 count, u16 ranks, ascending."""
+
+    __slots__ = ("_meaning",)
+
+    def __init__(self, name: str, meaning: str) -> None:
+        super().__init__((name,), 2)
+        self._meaning = meaning
+
+    def write(self, owner: Any) -> bytes:
+        mask: int = getattr(owner, self.names[0])
+        if not 0 <= mask < 1 << RANKS_MAX:
+            raise MalformedPdu(BAD_MEMBERS, f"{self.names[0]} = {mask}")
+        ranks = [rank for rank in range(mask.bit_length()) if mask >> rank & 1]
+        return struct.pack(f">H{len(ranks)}H", len(ranks), *ranks)
+
+    def read(self, data: bytes, pos: int, end: int, values: list[Any]) -> int:
+        start = pos + 2
+        if start > end:
+            raise MalformedPdu(SHORT_BODY)
+        count = int.from_bytes(data[pos:start], "big")
+        after = start + 2 * count
+        if after > end:
+            raise MalformedPdu(SHORT_BODY, f"{count} members")
+        mask, last = 0, -1
+        for rank in struct.unpack_from(f">{count}H", data, start):
+            if not last < rank < RANKS_MAX:
+                raise MalformedPdu(BAD_MEMBERS, f"rank {rank} after {last}")
+            mask |= 1 << rank
+            last = rank
+        values.append(mask)
+        return after
 
     def rows(self) -> Iterator[Row]:
         yield Row(self.names[0], "u16 count, u16 each", self._meaning)

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from roundelay.core.cluster.pdu import PO_KINDS, SPO_KINDS, TO_KINDS, Kinds
 from roundelay.core.positive_ack import PaAck, PaB
 from roundelay.core.token.pdu import (
     DATA,
@@ -39,10 +40,13 @@ from roundelay.wire.fields import (
     Body,
     Counters,
     Flags,
+    Mask,
     Members,
     Nested,
     Numbers,
+    Part,
     Payload,
+    Scalar,
     Vector,
     boolean,
     choice,
@@ -139,7 +143,16 @@ TOKEN: Final = (
     Layout(CM, 5, "RETX_ACK", Body(RetxAck, Nested("ack", ACK_BODY)), RETRANSMISSION),
     Layout(CM, 6, "RETX_MSG", Body(RetxMsg, Nested("b", B_BODY)), RETRANSMISSION),
     Layout(CM, 7, "TL_HINT", Body(TlHint, version("tl", "list of the sender"))),
-    Layout(CM, 16, "INVITE", Body(Invite, version("v", "new list"))),
+    Layout(
+        CM,
+        16,
+        "INVITE",
+        Body(
+            Invite,
+            version("v", "new list"),
+            number("boot", "random number of this run of the originator"),
+        ),
+    ),
     Layout(
         CM,
         17,
@@ -235,7 +248,77 @@ POSITIVE_ACK: Final = (
     ),
 )
 
-LAYOUTS: Final[tuple[Layout, ...]] = TOKEN + POSITIVE_ACK
+
+def cluster(proto: int, kinds: Kinds) -> tuple[Layout, ...]:
+    """The PDUs of TO, PO or SPO: the same fields under each one's number."""
+    head: tuple[Scalar | Part, ...] = (
+        number("epoch", "incarnation of the cluster"),
+        ident("src", "rank of the sender"),
+        number("seq", "its number among the sender's PDUs"),
+        Numbers("ack", "next number expected from each member"),
+        number("buf", "buffers the sender has left"),
+        Payload("bundle"),
+    )
+    data = null = head
+    if proto == SPO:
+        selective = (
+            Mask("dst", "ranks of the destinations"),
+            Numbers("pseq", "next partial number for each member"),
+        )
+        data = null = head + selective
+    else:
+        null = (*head, boolean("probe", "1: speak up if I lack something of yours"))
+    return (
+        Layout(proto, 1, "DT", Body(kinds.data, *data)),
+        Layout(proto, 2, "NULL", Body(kinds.null, *null)),
+        Layout(
+            proto,
+            3,
+            "RETX",
+            Body(
+                kinds.retx,
+                number("epoch", "incarnation of the cluster"),
+                ident("by", "rank of the requester"),
+                ident("src", "rank of the source"),
+                number("lo", "first partial number missing"),
+                number("hi", "last one"),
+            ),
+        ),
+        Layout(
+            proto,
+            4,
+            "STAT",
+            Body(
+                kinds.stat,
+                number("epoch", "incarnation of the cluster"),
+                ident("src", "rank of the sender"),
+                number("seq", "its next number"),
+                Numbers("pseq", "its next partial number for each member"),
+                Numbers("treq", "next number it expects from each"),
+                Numbers("preq", "next partial number it expects from each"),
+                number("buf", "buffers it has left"),
+                boolean("poll", "1: answer"),
+            ),
+        ),
+        Layout(
+            proto,
+            5,
+            "RST",
+            Body(
+                kinds.rst,
+                number("epoch", "epoch to be opened"),
+                ident("src", "rank of the sender"),
+                Numbers("vec", "up to where it holds each member's PDUs"),
+                Mask("have", "ranks whose vectors it has"),
+                Mask("done", "ranks known to have all vectors"),
+            ),
+        ),
+    )
+
+
+CLUSTER: Final = cluster(TO, TO_KINDS) + cluster(PO, PO_KINDS) + cluster(SPO, SPO_KINDS)
+
+LAYOUTS: Final[tuple[Layout, ...]] = TOKEN + POSITIVE_ACK + CLUSTER
 """Every PDU that has bytes."""
 
 PROTOS: Final = frozenset(layout.proto for layout in LAYOUTS)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from roundelay.core.bundle import NOTHING, Bundle
+from roundelay.core.bundle import Bundle
 from roundelay.core.engine import Pdu
 
 
-class Dt(Pdu, frozen=True, gc=False, kw_only=True):
+class Dt(Pdu, frozen=True, gc=False):
     """A sequenced PDU with data.
 
     `ack` holds, per member, the next sequence number the sender expects from it; `buf` the buffers
@@ -24,19 +24,19 @@ class Dt(Pdu, frozen=True, gc=False, kw_only=True):
     seq: int
     ack: tuple[int, ...]
     buf: int
-    bundle: Bundle = NOTHING
+    bundle: Bundle
 
 
-class Null(Dt, frozen=True, gc=False, kw_only=True):
+class Null(Dt, frozen=True, gc=False):
     """TR-1: a sequenced PDU that carries acknowledgements only; it is never delivered.
 
     `probe` asks those whom the sender lacks something of to speak up (TO-5).
     """
 
-    probe: bool = False
+    probe: bool
 
 
-class Retx(Pdu, frozen=True, gc=False, kw_only=True):
+class Retx(Pdu, frozen=True, gc=False):
     """`by` lacks the PDUs of `src` with partial numbers lo…hi."""
 
     epoch: int
@@ -46,7 +46,7 @@ class Retx(Pdu, frozen=True, gc=False, kw_only=True):
     hi: int
 
 
-class Stat(Pdu, frozen=True, gc=False, kw_only=True):
+class Stat(Pdu, frozen=True, gc=False):
     """TR-7: where the sender stands.  Not sequenced; with `poll` it wants an answer.
 
     `seq`: its next number; `pseq`: its next partial number for each member; `treq`, `preq`: the
@@ -63,7 +63,7 @@ class Stat(Pdu, frozen=True, gc=False, kw_only=True):
     poll: bool
 
 
-class Rst(Pdu, frozen=True, gc=False, kw_only=True):
+class Rst(Pdu, frozen=True, gc=False):
     """One member's part in a reset, or in the opening of a cluster, to epoch `epoch`.
 
     `vec`: up to where it holds each member's PDUs; `have`: whose vectors it has; `done`: those
@@ -80,46 +80,46 @@ class Rst(Pdu, frozen=True, gc=False, kw_only=True):
 # The same PDUs under each protocol's own number.  PO uses the ones above.
 
 
-class ToDt(Dt, frozen=True, gc=False, kw_only=True):
+class ToDt(Dt, frozen=True, gc=False):
     """TO: data."""
 
 
-class ToNull(Null, frozen=True, gc=False, kw_only=True):
+class ToNull(Null, frozen=True, gc=False):
     """TO: NULL."""
 
 
-class ToRetx(Retx, frozen=True, gc=False, kw_only=True):
+class ToRetx(Retx, frozen=True, gc=False):
     """TO: request."""
 
 
-class ToStat(Stat, frozen=True, gc=False, kw_only=True):
+class ToStat(Stat, frozen=True, gc=False):
     """TO: STAT."""
 
 
-class ToRst(Rst, frozen=True, gc=False, kw_only=True):
+class ToRst(Rst, frozen=True, gc=False):
     """TO: reset."""
 
 
-class SpoDt(Dt, frozen=True, gc=False, kw_only=True):
+class SpoDt(Dt, frozen=True, gc=False):
     """SPO: data.  `seq` is TSEQ, `dst` the destinations, `pseq` the next partial numbers."""
 
     dst: int
     pseq: tuple[int, ...]
 
 
-class SpoNull(SpoDt, frozen=True, gc=False, kw_only=True):
+class SpoNull(SpoDt, frozen=True, gc=False):
     """SPO: NULL, for those who need its acknowledgements."""
 
 
-class SpoRetx(Retx, frozen=True, gc=False, kw_only=True):
+class SpoRetx(Retx, frozen=True, gc=False):
     """SPO: request, by partial numbers."""
 
 
-class SpoStat(Stat, frozen=True, gc=False, kw_only=True):
+class SpoStat(Stat, frozen=True, gc=False):
     """SPO: STAT."""
 
 
-class SpoRst(Rst, frozen=True, gc=False, kw_only=True):
+class SpoRst(Rst, frozen=True, gc=False):
     """SPO: reset, to open a cluster."""
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any
 
-from roundelay.core.bundle import Bundle
+from roundelay.core.bundle import NOTHING, Bundle
 from roundelay.core.cluster.config import EAGER
 from roundelay.core.cluster.pdu import Dt
 from roundelay.core.cluster.state import Carried, ClusterState
@@ -101,7 +101,7 @@ class Sending(ClusterState):
     def make(self, bundle: Bundle | None, dst: int, probe: bool) -> Dt:
         """PO-2, TO-1: our number, what we expect of everybody, and the room we have."""
         if bundle is None:
-            null: Dt = self.KINDS.null(**self.stamp(), probe=probe)
+            null: Dt = self.KINDS.null(**self.stamp(), bundle=NOTHING, probe=probe)
             return null
         return self.KINDS.data(**self.stamp(), bundle=bundle)
 

@@ -91,9 +91,10 @@ class TlHint(Pdu, frozen=True, gc=False):
 
 
 class Invite(Pdu, frozen=True, gc=False):
-    """Reformation phase I: join list `v`."""
+    """Reformation phase I: join list `v`.  `boot`: the originator's boot number, see VOTE1."""
 
     v: Version
+    boot: int
 
 
 class Vote1(Pdu, frozen=True, gc=False):

@@ -41,7 +41,7 @@ from roundelay.core.token.pdu import (
     Vote1,
     Vote2,
 )
-from roundelay.core.token.stable import Skipped
+from roundelay.core.token.stable import Base
 from roundelay.core.token.state import NORMAL, O1, O2, OUT, S1, S2, W3
 
 
@@ -66,7 +66,7 @@ class Reformation(NormalPhase):
         self.reform_due = self.arm(now + self.config.retx_ns)
         for site in self.group:
             if site != self.me:
-                self.send(site, Invite(v))
+                self.send(site, Invite(v, self.boot))
         if len(self.votes) == len(self.group):
             self.judge(now)
 
@@ -101,7 +101,7 @@ class Reformation(NormalPhase):
         assert self.attempt is not None
         for site in self.group:
             if site not in self.votes:
-                self.send(site, Invite(self.attempt))
+                self.send(site, Invite(self.attempt, self.boot))
         self.reform_due = now + self.config.retx_ns
 
     def judge(self, now: int) -> None:
@@ -275,11 +275,13 @@ class Reformation(NormalPhase):
             self.new_tl = None
             self.staged.clear()
             self.phase = S1
+            self.inviter = pdu.boot
             self.reform_due = self.arm(now + self.config.slave_timeout_ns)
             self.send(source, self.vote())
-        elif v == self.attempt and self.phase == S1:
+        elif v == self.attempt and self.phase == S1 and pdu.boot == self.inviter:
             self.send(source, self.vote())
-        elif v != self.attempt and v != self.tl:
+        elif (v != self.attempt and v != self.tl) or pdu.boot != self.inviter:
+            # Also to an originator that forgot its attempt and starts another of that version.
             self.send(source, Vote1(v, False, NO_LIST, (), 0, 0, False, False, 0, self.max_joined))
 
     def on_new_tl(self, pdu: NewTl, source: int, now: int) -> None:
@@ -317,19 +319,21 @@ class Reformation(NormalPhase):
             self.token_due = self.arm(now + self.config.retx_ns)
             return
         self.token_due = NEVER
-        if self.gap is not None:
-            self.skip(self.gap)
+        gap = self.gap
+        base = None
+        if gap is not None:
+            base = self.skip(gap)
         elif self.tl != new.old:
             # What we had beyond the commit mark belonged to a list without a say.
             self.roll_back(self.cnts)
         for ts in range(self.nts, new.start_ts):
             self.append(self.staged[ts])
-        if self.gap is not None:
-            while self.cnts < min(self.gap.cnts, self.nts):
-                self.commit_entry(self.log[self.cnts])
         self.gap = None
         self.staged.clear()
-        self.enter_list(new.v, new.members, new.start_ts, new.nts_site)
+        self.enter_list(new.v, new.members, new.start_ts, new.nts_site, base)
+        if gap is not None:
+            while self.cnts < min(gap.cnts, self.nts):
+                self.commit_entry(self.log[self.cnts])
         if self.phase == O2:
             self.yes_votes.add(self.me)
             self.close_vote(now)
@@ -429,13 +433,12 @@ class Reformation(NormalPhase):
             self.append(entry)
         self.commit_entry(entry)
 
-    def skip(self, pdu: RecoverData) -> None:
+    def skip(self, pdu: RecoverData) -> Base:
         """CM-R18: the new token site no longer has what we need; go on behind the gap."""
         self.roll_back(self.cnts)
         if pdu.seq > self.seq:
             self.notify("gap_unavailable", self.seq, pdu.seq)
         ts = pdu.first_available
-        self.out.persists.append(Skipped(ts, pdu.counters, pdu.seq))
         self.log.clear()
         self.last_ts.clear()
         self.uncommitted = self.retained = 0
@@ -452,6 +455,7 @@ class Reformation(NormalPhase):
             for _ in range(lost):
                 self.own.popleft()
         self.own_base = max(self.own_base, mine)
+        return Base(ts, pdu.counters, pdu.seq)
 
     # -- the new list's token --------------------------------------------------------------
 

@@ -20,28 +20,33 @@ class Joined(Struct, frozen=True, gc=False):
     v: Version
 
 
+class Base(Struct, frozen=True, gc=False):
+    """Where a log goes on behind a gap (CM-R18): stamp, M and dense position there."""
+
+    ts: int
+    counters: tuple[tuple[int, int], ...]
+    seq: int
+
+
 class Listed(Struct, frozen=True, gc=False):
-    """Committed to list `tl`, with every entry below `start_ts` that is not committed yet."""
+    """Committed to list `tl`, with every entry below `start_ts` that is not committed yet.
+
+    With `base`, what was known before is left behind: in one record with the list, since without
+    the list the old entries are still a promise.
+    """
 
     tl: Version
     members: tuple[int, ...]
     start_ts: int
     first: int
     entries: tuple[Entry, ...]
+    base: Base | None = None
 
 
 class Committed(Struct, frozen=True, gc=False):
     """`entry` is committed: it is the next one of the agreed log."""
 
     entry: Entry
-
-
-class Skipped(Struct, frozen=True, gc=False):
-    """The log goes on at `ts`: what lies before must come from elsewhere (CM-R18)."""
-
-    ts: int
-    counters: tuple[tuple[int, int], ...]
-    seq: int
 
 
 class Wiped(Struct, frozen=True, gc=False):
@@ -56,7 +61,7 @@ class Trimmed(Struct, frozen=True, gc=False):
     ts: int
 
 
-Record = Joined | Listed | Committed | Skipped | Wiped | Trimmed
+Record = Joined | Listed | Committed | Wiped | Trimmed
 
 
 class Stable:
@@ -103,15 +108,15 @@ class Stable:
         elif isinstance(record, Listed):
             self.tl, self.members = record.tl, record.members
             self.start_ts, self.first = record.start_ts, record.first
+            if record.base is not None:
+                self.entries.clear()
+                self.cnts = self.first_kept = record.base.ts
+                self.counters = dict(record.base.counters)
+                self.seq = record.base.seq
             # Entries above cnts of an earlier list are void: this list replaced them.
             for ts in [ts for ts in self.entries if ts >= self.cnts]:
                 del self.entries[ts]
             self.entries.update((entry.ack.ts, entry) for entry in record.entries)
-        elif isinstance(record, Skipped):
-            self.entries.clear()
-            self.cnts = self.first_kept = record.ts
-            self.counters = dict(record.counters)
-            self.seq = record.seq
         elif isinstance(record, Wiped):
             self.wiped = record.wiped
         else:

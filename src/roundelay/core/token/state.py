@@ -31,7 +31,7 @@ from roundelay.core.token.pdu import (
     Version,
     Vote1,
 )
-from roundelay.core.token.stable import Committed, Joined, Listed, Stable, Trimmed
+from roundelay.core.token.stable import Base, Committed, Joined, Listed, Stable, Trimmed
 
 # Phases of a site (CM84 Fig. 5).  What a site answers to depends on its phase alone.
 NORMAL: Final = "NORMAL"  # in a list, sending, stamping, committing
@@ -53,9 +53,9 @@ class TokenState(Engine):
         "accepted_upto", "amnesia", "attempt", "auth_due", "authorized", "beacon_due",
         "blocked", "boot", "cnts", "config", "confirm_by", "confirm_ts", "current", "exp",
         "failures", "first", "first_kept", "gap", "have", "heard", "hold_due", "hold_ts",
-        "holding", "issues", "known_top", "last_ts", "log", "max_joined", "members", "new_tl",
-        "next_num", "nseq", "nts", "outstanding", "own", "own_base", "pass_ack", "pass_due",
-        "pass_silent", "pass_total", "passing", "phase", "progress", "pruned", "qb",
+        "holding", "inviter", "issues", "known_top", "last_ts", "log", "max_joined", "members",
+        "new_tl", "next_num", "nseq", "nts", "outstanding", "own", "own_base", "pass_ack",
+        "pass_due", "pass_silent", "pass_total", "passing", "phase", "progress", "pruned", "qb",
         "qc", "recover_from", "reform_due", "request_due", "requests", "resilience", "retained",
         "rng", "seen_version", "send_due", "send_last", "send_silent", "send_total", "seq",
         "shown", "silence_due", "since_data", "staged", "start_seq", "start_ts", "storage_max",
@@ -140,6 +140,7 @@ class TokenState(Engine):
         self.recover_from = 0
         self.gap: RecoverData | None = None  # where recovery has to leave something out
         self.boot = rng.getrandbits(32)
+        self.inviter = 0  # boot number of the originator whose attempt we are in
         self.token_tries = 0
         self.failures = 0  # consecutive ones, for the back-off
         self.amnesia = False  # restarted with loss of uncommitted entries
@@ -295,12 +296,19 @@ class TokenState(Engine):
 
     # -- a new list ------------------------------------------------------------------------
 
-    def enter_list(self, tl: Version, members: tuple[int, ...], start_ts: int, first: int) -> None:
+    def enter_list(
+        self,
+        tl: Version,
+        members: tuple[int, ...],
+        start_ts: int,
+        first: int,
+        base: Base | None = None,
+    ) -> None:
         """Commit to list `tl`: end of CM-R11.  Durable before the vote that says so."""
         if self.nts != start_ts:
             raise InvariantBroken(f"enters a list that starts at {start_ts} with nts {self.nts}")
         promised = tuple(self.log[ts] for ts in range(self.cnts, start_ts))
-        self.out.persists.append(Listed(tl, members, start_ts, first, promised))
+        self.out.persists.append(Listed(tl, members, start_ts, first, promised, base))
         self.take_list(tl, members, start_ts, first)
 
     def take_list(self, tl: Version, members: tuple[int, ...], start_ts: int, first: int) -> None:
@@ -353,10 +361,13 @@ class TokenState(Engine):
                 self.last_ts[entry.ack.s] = entry.ack.ts
         self.first = stable.first
         for ts in range(stable.cnts, stable.start_ts):
+            if ts not in stable.entries:
+                break  # void since another list committed something else in its place
             self.append(stable.entries[ts])
         if stable.tl != NO_LIST:
+            nts = self.nts
             self.take_list(stable.tl, stable.members, stable.start_ts, stable.first)
-            before = self.log.get(self.nts - 1)
+            before = self.log.get(nts - 1)
             if self.nts > stable.start_ts and before is not None:
                 self.exp = before.ack.next
         # With L = 0 whatever was processed was committed, so nothing can have been forgotten.

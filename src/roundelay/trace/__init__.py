@@ -1,0 +1,30 @@
+"""What happened: recorded, read back, judged and drawn.
+
+`Recorder` hashes a run's raw rows and writes them to a Parquet file of one documented schema;
+`TraceFile` reads such a file; `Checker` judges a run while it happens, `check_trace` a file
+afterwards; `render` draws a space-time diagram.  Only files need pyarrow (the extra `trace`).
+"""
+
+from roundelay.trace.check import check_trace
+from roundelay.trace.checkers import Checker
+from roundelay.trace.diagram import draw, render
+from roundelay.trace.reader import TraceFile, read
+from roundelay.trace.recorder import Recorder
+from roundelay.trace.schema import Flattener, TraceRow
+from roundelay.trace.verdict import INVARIANTS, Violation
+from roundelay.trace.window import Rows
+
+__all__ = [
+    "INVARIANTS",
+    "Checker",
+    "Flattener",
+    "Recorder",
+    "Rows",
+    "TraceFile",
+    "TraceRow",
+    "Violation",
+    "check_trace",
+    "draw",
+    "read",
+    "render",
+]

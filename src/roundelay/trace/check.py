@@ -1,0 +1,90 @@
+"""Running the checkers over a trace file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from roundelay.core.errors import UsageError
+from roundelay.core.events import END, HEAL
+from roundelay.trace.checkers import TOTAL, Checker
+from roundelay.trace.per_source import Destinations
+from roundelay.trace.reader import TraceFile
+from roundelay.trace.schema import TraceRow, notice_of
+from roundelay.trace.total import HORIZON
+
+JUDGED: Final = (
+    "SUBMIT", "DELIVER", "NOTICE", "CRASH", "RESTART", "PAUSE", "RESUME", "MARK",
+)  # fmt: skip
+"""Events a checker hears of.  Transmissions, the bulk of a trace, are none of its business."""
+
+
+def check_trace(
+    path: Path,
+    *,
+    order: str | None = None,
+    liveness_ns: int | None = None,
+    destinations: Destinations | None = None,
+    horizon: int = HORIZON,
+) -> Checker:
+    """A checker that has seen the whole trace `path`.
+
+    What is not given is taken from the parameters in the file: `sites` (how many, or which),
+    `order`, `liveness_ns`.  I6 is not judged, since a trace has no samples of buffers; and unless
+    the trace has an END mark, neither is what only has to be true in the end.
+    """
+    trace = TraceFile(path)
+    params = trace.params
+    checker = Checker(
+        _sites(trace),
+        order=order or params.get("order", TOTAL),
+        liveness_ns=params.get("liveness_ns") if liveness_ns is None else liveness_ns,
+        destinations=destinations,
+        horizon=horizon,
+    )
+    up = set(checker.sites)
+    known = frozenset((*checker.sites, -1))
+    settled = False
+    for row in trace.rows(events=JUDGED):
+        if row.site not in known:
+            raise UsageError(f"trace {path}: there is no site {row.site} in this group")
+        if row.event == "MARK" and row.kind == END:
+            settled = True
+        else:
+            _tell(checker, row, up)
+    checker.finished(trace.last_ns, up, settled)
+    return checker
+
+
+def _sites(trace: TraceFile) -> tuple[int, ...]:
+    sites = trace.params.get("sites")
+    if isinstance(sites, int):
+        return tuple(range(sites))
+    if isinstance(sites, list) and all(isinstance(site, int) for site in sites):
+        return tuple(sites)
+    raise UsageError(f"trace {trace.path} does not say which sites its group has")
+
+
+def _tell(checker: Checker, row: TraceRow, up: set[int]) -> None:
+    """Let the checker see one row, and keep track of who is up."""
+    time, site, event = row.time, row.site, row.event
+    if event == "SUBMIT":
+        checker.submitted_as(time, site, row.ref, row.messages)
+    elif event == "DELIVER":
+        checker.delivered_as(time, site, row.seq, row.source, row.number, row.kind, row.messages)
+    elif event == "NOTICE" and row.messages:
+        checker.given_back(site, row.messages)
+    elif event == "NOTICE":
+        checker.noticed(time, site, notice_of(row))
+    elif event == "CRASH":
+        checker.crashed(time, site, row.kind)
+        up.discard(site)
+    elif event == "RESTART":
+        checker.restarted(time, site, row.kind)
+        up.add(site)
+    elif event == "PAUSE":
+        up.discard(site)
+    elif event == "RESUME":
+        up.add(site)
+    elif row.kind == HEAL:
+        checker.healed(time)

@@ -1,0 +1,336 @@
+"""The one schema of trace files, and how a raw row becomes a line of it.
+
+A trace is a Parquet file, one line per event, sorted by time.  Its columns are flat: whoever
+checks order needs `time, site, seq, source, number, count, digest` and nothing nested.  What has
+no column of its own stands in `info` as JSON.  docs/trace.md says what each column means for each
+event; the version in the file's metadata rises when a meaning changes.
+
+`Flattener` makes columns from raw rows.  Most rows are arrivals, which carry nothing but the five
+numbers every row has; so the other columns are computed for the rest only, and spread out over
+all rows by Arrow.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from roundelay.core.bundle import Bundle
+from roundelay.core.engine import Delivery, Notice, Pdu
+from roundelay.core.errors import UsageError
+from roundelay.core.events import EVENT_NAMES, LOSE, RECEIVE, Row
+from roundelay.trace.fingerprint import Fingerprints, combined
+
+VERSION: Final = 1
+VERSION_KEY: Final = b"roundelay.trace.version"
+RUN_KEY: Final = b"roundelay.run"
+"""Metadata: the run's parameters as one JSON object."""
+
+NONE: Final = -1
+"""Where a row of the file has no such number (the file itself says null)."""
+
+
+class TraceRow(Struct, gc=False):
+    """One line of a trace, in Python.  A number that the file leaves null is NONE here."""
+
+    time: int
+    site: int
+    event: str
+    ref: int
+    peer: int
+    kind: str = ""
+    seq: int = NONE
+    source: int = NONE
+    number: int = NONE
+    ts: int = NONE
+    tl_version: int = NONE
+    tl_site: int = NONE
+    next: int = NONE
+    by: int = NONE
+    count: int = NONE
+    size: int = NONE
+    digest: int | None = None
+    messages: tuple[int, ...] = ()
+    info: str = ""
+
+
+# The columns that only some rows have: name → Arrow type.
+SPARSE: Final[dict[str, str]] = {
+    "kind": "string",
+    "seq": "int64",
+    "source": "int32",
+    "number": "int64",
+    "ts": "int64",
+    "tl_version": "int64",
+    "tl_site": "int32",
+    "next": "int32",
+    "by": "int32",
+    "count": "int32",
+    "size": "int64",
+    "digest": "int64",
+    "messages": "list",
+    "info": "string",
+}
+PLACE: Final = {name: i for i, name in enumerate(SPARSE)}
+BLANK: Final[list[Any]] = [None] * len(SPARSE)
+
+KIND, SEQ, SOURCE, NUMBER, TS, TL_VERSION, TL_SITE = range(7)
+NEXT, BY, COUNT, SIZE, DIGEST, MESSAGES, INFO = range(7, 14)
+
+
+def arrow() -> Any:
+    """pyarrow, or a line that says how to get it."""
+    try:
+        return import_module("pyarrow")
+    except ImportError:
+        raise UsageError(
+            "trace files need pyarrow: install the extra with  pip install 'roundelay[trace]'"
+        ) from None
+
+
+def parquet() -> Any:
+    """pyarrow.parquet, or a line that says how to get it."""
+    arrow()
+    return import_module("pyarrow.parquet")
+
+
+def arrow_schema(metadata: dict[bytes, bytes] | None = None) -> Any:
+    """The columns of a trace file with their types."""
+    pa = arrow()
+    fields = [
+        pa.field("time", pa.int64(), nullable=False),
+        pa.field("site", pa.int32(), nullable=False),
+        pa.field("event", pa.string(), nullable=False),
+        pa.field("ref", pa.int64(), nullable=False),
+        pa.field("peer", pa.int32(), nullable=False),
+    ]
+    for name, kind in SPARSE.items():
+        made = pa.list_(pa.int64()) if kind == "list" else getattr(pa, kind)()
+        fields.append(pa.field(name, made))
+    return pa.schema(fields, metadata=metadata)
+
+
+def kind_of(pdu_class: type) -> str:
+    """The papers' spelling of a PDU's name.
+
+    >>> class RetxReq(Pdu): ...
+    >>> kind_of(RetxReq)
+    'RETX_REQ'
+    """
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", pdu_class.__name__).upper()
+
+
+# Fields of PDUs that have a column of their own, whichever protocol they belong to.
+_COLUMN_OF_FIELD: Final = {
+    "s": SOURCE, "n": NUMBER, "ts": TS, "by": BY, "next": NEXT, "seq": SEQ,
+}  # fmt: skip
+_VERSIONS: Final = ("v", "tl")  # a pair (version #, originator): two columns, the first there is
+_INNER: Final = ("ack", "b")  # a PDU inside a PDU: its fields count as the outer one's
+_COUNTED: Final = ("entries",)  # tuples of which only the length is kept
+
+Cells = list[Any]
+_Plan = tuple[str, list[tuple[str, int]], tuple[str, ...], str]
+"""Of a class of PDU: kind, fields with a column of their own, other fields, which is its list."""
+_Step = Callable[[Any, Cells], None]
+
+
+class Flattener:
+    """Turns raw rows into the columns of the schema."""
+
+    def __init__(self) -> None:
+        self._fingerprints = Fingerprints()
+        self._plans: dict[type, _Plan] = {}
+        self._json: dict[tuple[object, ...], str] = {}
+        self._by_type: dict[type, _Step] = {
+            str: _text,
+            Bundle: self._bundle,
+            Delivery: self._delivery,
+            Notice: self._notice,
+        }
+
+    def cells(self, obj: object) -> Cells:
+        """The sparse columns of one raw row's `obj`."""
+        cells = BLANK[:]
+        step = self._by_type.get(type(obj))
+        if step is not None:
+            step(obj, cells)
+        elif isinstance(obj, Pdu):
+            self._pdu(obj, cells)
+            cells[KIND] = self._plans[type(obj)][0]
+        elif obj is not None:
+            cells[KIND] = type(obj).__name__
+        return cells
+
+    def trace_row(self, row: Row) -> TraceRow:
+        """One raw row as a line of a trace, without the way over a file."""
+        time, site, event, ref, peer, obj = row
+        line = TraceRow(time, site, EVENT_NAMES[event], ref, peer)
+        for name, value in zip(SPARSE, self.cells(obj), strict=True):
+            if value is not None:
+                setattr(line, name, value)
+        return line
+
+    def record_batch(self, rows: Sequence[Row], schema: Any) -> Any:
+        """The rows as an Arrow record batch."""
+        pa = arrow()
+        times, sites, events, refs, peers, objs = zip(*rows, strict=True)
+        dense: list[Cells] = []
+        slots: list[int | None] = []
+        losses: dict[str, int] = {}  # reasons of losses are few: one line of cells each
+        for event, obj in zip(events, objs, strict=True):
+            if event == RECEIVE:
+                slots.append(None)
+            elif event == LOSE and obj in losses:
+                slots.append(losses[obj])
+            else:
+                if event == LOSE and isinstance(obj, str):
+                    losses[obj] = len(dense)
+                slots.append(len(dense))
+                dense.append(self.cells(obj))
+        take = pa.array(slots, pa.int32())
+        names = pa.array(EVENT_NAMES, pa.string())
+        columns = [
+            pa.array(times, pa.int64()),
+            pa.array(sites, pa.int32()),
+            names.take(pa.array(events, pa.int32())),
+            pa.array(refs, pa.int64()),
+            pa.array(peers, pa.int32()),
+        ]
+        lists = zip(*dense, strict=True) if dense else [()] * len(SPARSE)
+        for field, values in zip(list(schema)[5:], lists, strict=True):
+            columns.append(pa.array(values, field.type).take(take))
+        return pa.record_batch(columns, schema=schema)
+
+    # -- what each kind of object says ------------------------------------------------------
+
+    def _bundle(self, bundle: Bundle, cells: Cells) -> None:
+        messages = self._fingerprints(bundle)
+        cells[COUNT] = len(messages)
+        cells[SIZE] = len(bundle.data)
+        cells[DIGEST] = combined(messages)
+        cells[MESSAGES] = messages
+
+    def _notice(self, notice: Notice, cells: Cells) -> None:
+        _notice(notice, cells)
+        bundles = bundles_in(notice.info)
+        if bundles:
+            self._bundle(Bundle.merged(bundles), cells)
+
+    def _delivery(self, delivery: Delivery, cells: Cells) -> None:
+        cells[KIND] = delivery.stage
+        cells[SEQ] = delivery.seq
+        cells[SOURCE] = delivery.source
+        cells[NUMBER] = delivery.number
+        self._bundle(delivery.bundle, cells)
+
+    def _pdu(self, pdu: Struct, cells: Cells) -> None:
+        plan = self._plans.get(type(pdu))
+        if plan is None:
+            plan = self._plans[type(pdu)] = _plan(type(pdu))
+        _, direct, rest, version = plan
+        for name, column in direct:
+            cells[column] = getattr(pdu, name)
+        if not rest:
+            return
+        left: list[object] = [type(pdu)]
+        for name in rest:
+            value = getattr(pdu, name)
+            if name == version:
+                cells[TL_VERSION], cells[TL_SITE] = value
+            elif type(value) is Bundle:
+                # Transmissions are many and their messages known from elsewhere: no list of them.
+                cells[COUNT] = len(value.sizes)
+                cells[SIZE] = len(value.data)
+                cells[DIGEST] = combined(self._fingerprints(value))
+            elif name in _INNER:
+                self._pdu(value, cells)
+            else:
+                left += (name, len(value) if name in _COUNTED else value)
+        if len(left) > 1:
+            cells[INFO] = self._remembered(tuple(left))
+
+    def _remembered(self, left: tuple[object, ...]) -> str:
+        """JSON of (class, name, value, name, value, …); the same few come again and again."""
+        try:
+            text = self._json.get(left)
+        except TypeError:  # a value that cannot be a key
+            return _json_of(left)
+        if text is None:
+            if len(self._json) >= 4096:
+                self._json.clear()
+            text = self._json[left] = _json_of(left)
+        return text
+
+
+def _json_of(left: tuple[object, ...]) -> str:
+    fields = dict(zip(left[1::2], left[2::2], strict=True))
+    return msgspec.json.encode(fields).decode()
+
+
+def _plan(pdu_class: type[Struct]) -> _Plan:
+    names = pdu_class.__struct_fields__
+    direct = [(name, _COLUMN_OF_FIELD[name]) for name in names if name in _COLUMN_OF_FIELD]
+    rest = tuple(name for name in names if name not in _COLUMN_OF_FIELD)
+    version = next((name for name in _VERSIONS if name in names), "")
+    return kind_of(pdu_class), direct, rest, version
+
+
+def _text(text: str, cells: Cells) -> None:
+    cells[KIND] = text
+
+
+def bundles_in(info: object) -> list[Bundle]:
+    """The bundles that a notice carries (own messages given back)."""
+    if isinstance(info, Bundle):
+        return [info]
+    if isinstance(info, tuple | list):
+        return [bundle for item in info for bundle in bundles_in(item)]
+    return []
+
+
+def _without_data(info: object) -> object:
+    """`info` with a bundle's sizes in place of the bundle: a trace has no application data."""
+    if isinstance(info, Bundle):
+        return info.sizes
+    if isinstance(info, tuple | list):
+        return [_without_data(item) for item in info]
+    return info
+
+
+def _notice(notice: Notice, cells: Cells) -> None:
+    info = notice.info
+    cells[KIND] = notice.kind
+    cells[INFO] = msgspec.json.encode(_without_data(info)).decode()
+    if notice.kind == "view":
+        version: Any = info[0]
+        members: Any = info[1]
+        cells[TL_VERSION], cells[TL_SITE] = version
+        cells[COUNT] = len(members)
+        cells[NEXT] = info[2]
+        if len(info) > 3:
+            cells[SEQ] = info[3]
+    elif notice.kind in ("gap_unavailable", "indeterminate"):
+        lo: Any = info[0]
+        hi: Any = info[1]
+        cells[SEQ if notice.kind == "gap_unavailable" else NUMBER] = lo
+        cells[COUNT] = hi - lo
+    elif notice.kind == "suspect":
+        cells[SOURCE] = info[0]
+
+
+def notice_of(row: TraceRow) -> Notice:
+    """The notice that a NOTICE line was made from (lists in place of tuples made good)."""
+    try:
+        info = msgspec.json.decode(row.info or "[]", type=list[Any])
+    except msgspec.MsgspecError:
+        raise UsageError(f"a notice at {row.time} ns has damaged info: {row.info!r}") from None
+    return Notice(row.kind, tuple(_tuples(item) for item in info))
+
+
+def _tuples(value: object) -> object:
+    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value

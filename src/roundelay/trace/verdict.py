@@ -1,0 +1,63 @@
+"""Violations: what a checker says when a promise is broken, and where it says it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct
+
+INVARIANTS: Final[dict[str, str]] = {
+    "I1": "one order: no two sites disagree about what comes where",
+    "I2": "nothing committed is lost",
+    "I3": "one list at a time: versions rise, a minority never commits",
+    "I4": "at most once, and only what was submitted",
+    "I5": "an own message is delivered or declared indeterminate",
+    "I6": "buffers stay under their caps",
+    "I7": "after healing, what is pending commits in time",
+    "I8": "all and only what is destined to a site",
+}
+"""The invariants that can be checked from outside, each in a line."""
+
+LIMIT: Final = 100
+"""Violations kept word for word; more are only counted."""
+
+
+class Violation(Struct, frozen=True):
+    """`invariant` was broken at `site` (-1: nowhere in particular) at `time` (ns)."""
+
+    invariant: str
+    site: int
+    time: int
+    detail: str
+
+    def __str__(self) -> str:
+        where = f"site {self.site}, " if self.site >= 0 else ""
+        return f"{self.invariant} at {where}{self.time / 1e6:.3f} ms: {self.detail}"
+
+
+class Report:
+    """Collects violations, a bounded number of them, and says how often each was seen."""
+
+    __slots__ = ("counts", "limit", "uncompared", "violations")
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self.limit = limit
+        self.violations: list[Violation] = []
+        self.counts: dict[str, int] = dict.fromkeys(INVARIANTS, 0)
+        self.uncompared = 0  # messages older than the horizon when they came
+
+    def __call__(self, invariant: str, site: int, time: int, detail: str) -> None:
+        self.counts[invariant] += 1
+        if len(self.violations) < self.limit:
+            if self.uncompared:
+                detail += f" ({self.uncompared} older messages could not be compared)"
+            self.violations.append(Violation(invariant, site, time, detail))
+
+
+def span(lo: int, hi: int) -> str:
+    """The half-open range lo…hi in words.
+
+    >>> span(3, 4), span(3, 7)
+    ('3', '3 to 6')
+    """
+    return str(lo) if hi - lo == 1 else f"{lo} to {hi - 1}"
