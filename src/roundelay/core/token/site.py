@@ -29,6 +29,24 @@ from roundelay.core.token.reform import Reformation
 from roundelay.core.token.stable import Stable, Wiped
 from roundelay.core.token.state import NORMAL, O2, OUT, S2
 
+PDUS: dict[type[Pdu], str] = {
+    p.B: "on_b",
+    p.Ack: "on_ack",
+    p.Confirm: "on_confirm",
+    p.RetxReq: "on_retx_req",
+    p.RetxAck: "on_retx_ack",
+    p.RetxMsg: "on_retx_msg",
+    p.TlHint: "on_tl_hint",
+    p.Invite: "on_invite",
+    p.Vote1: "on_vote1",
+    p.NewTl: "on_new_tl",
+    p.Vote2: "on_vote2",
+    p.NewToken: "on_new_token",
+    p.Abort: "on_abort",
+    p.RecoverReq: "on_recover_req",
+    p.RecoverData: "on_recover_data",
+}
+
 # Each timer and what it does; `on_timer` goes through them in this order.
 TIMERS = (
     ("send_due", "on_send_timer"),
@@ -43,10 +61,37 @@ TIMERS = (
 )
 
 
+Handler = Callable[[Any, Any, int, int], None]
+
+
+def guarded(check: Callable[[Any, Any, int], str], handler: Handler) -> Handler:
+    """`handler`, for PDUs that pass `check`."""
+
+    def handle(site: Any, pdu: Any, source: int, now: int) -> None:
+        reason = check(site, pdu, source)
+        if reason:
+            site.drop(reason)
+        else:
+            handler(site, pdu, source, now)
+
+    return handle
+
+
+def handlers_of(cls: type[Reformation]) -> dict[type[Pdu], Handler]:
+    """What a site of that class answers to: one look-up per arrival."""
+    plain = {kind: getattr(cls, name) for kind, name in PDUS.items()}
+    return plain | {kind: guarded(check, plain[kind]) for kind, check in CHECKS.items()}
+
+
 class TokenSite(Reformation):
     """One site of a token group (CM84)."""
 
     __slots__ = ()
+
+    HANDLERS: ClassVar[dict[type[Pdu], Handler]] = {}
+
+    def __init_subclass__(cls) -> None:
+        cls.HANDLERS = handlers_of(cls)
 
     def __init__(
         self,
@@ -109,18 +154,12 @@ class TokenSite(Reformation):
         return "token" if self.holding else "passing" if self.passing >= 0 else "idle"
 
     def receive(self, pdu: Pdu, source: int, now: int) -> None:
-        if self.passing >= 0 and self.pass_ack is not None and source == self.pass_ack.next:
+        if self.passing >= 0 and source == self.exp:
             self.pass_silent = 0  # CM-N16: the next site is alive, if slow
         handler = self.HANDLERS.get(pdu.__class__)
         if handler is None:
             self.drop("not a PDU of the token protocol")
             return
-        check = CHECKS.get(pdu.__class__)
-        if check is not None:
-            reason = check(self, pdu, source)
-            if reason:
-                self.drop(reason)
-                return
         handler(self, pdu, source, now)
 
     def on_timer(self, now: int) -> None:
@@ -143,20 +182,5 @@ class TokenSite(Reformation):
         """CM-R15: a list whose token never came."""
         self.start_reformation(now, "no token")
 
-    HANDLERS: ClassVar[dict[type[Pdu], Callable[[Any, Any, int, int], None]]] = {
-        p.B: Reformation.on_b,
-        p.Ack: Reformation.on_ack,
-        p.Confirm: Reformation.on_confirm,
-        p.RetxReq: Reformation.on_retx_req,
-        p.RetxAck: Reformation.on_retx_ack,
-        p.RetxMsg: Reformation.on_retx_msg,
-        p.TlHint: Reformation.on_tl_hint,
-        p.Invite: Reformation.on_invite,
-        p.Vote1: Reformation.on_vote1,
-        p.NewTl: Reformation.on_new_tl,
-        p.Vote2: Reformation.on_vote2,
-        p.NewToken: Reformation.on_new_token,
-        p.Abort: Reformation.on_abort,
-        p.RecoverReq: Reformation.on_recover_req,
-        p.RecoverData: Reformation.on_recover_data,
-    }
+
+TokenSite.HANDLERS = handlers_of(TokenSite)

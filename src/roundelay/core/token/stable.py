@@ -43,12 +43,6 @@ class Listed(Struct, frozen=True, gc=False):
     base: Base | None = None
 
 
-class Committed(Struct, frozen=True, gc=False):
-    """`entry` is committed: it is the next one of the agreed log."""
-
-    entry: Entry
-
-
 class Wiped(Struct, frozen=True, gc=False):
     """Whether this site has lost its disk, and has not been in an authorized list since."""
 
@@ -61,7 +55,8 @@ class Trimmed(Struct, frozen=True, gc=False):
     ts: int
 
 
-Record = Joined | Listed | Committed | Wiped | Trimmed
+Record = Entry | Joined | Listed | Wiped | Trimmed
+"""What a token site persists.  COMMIT, by far the most frequent, is the committed entry itself."""
 
 
 class Stable:
@@ -86,19 +81,8 @@ class Stable:
         self.wiped = False
 
     def apply(self, record: Struct) -> None:
-        if isinstance(record, Committed):
-            entry = record.entry
-            ack = entry.ack
-            promised = self.entries.get(ack.ts)
-            if promised is not None and promised.ack != ack:
-                # Another list committed something else here: what we promised above it is void.
-                for ts in [ts for ts in self.entries if ts >= ack.ts]:
-                    del self.entries[ts]
-            self.entries[ack.ts] = entry
-            self.cnts = ack.ts + 1
-            if ack.kind == DATA:
-                self.counters[ack.s] = ack.n + 1
-                self.seq = entry.seq + len(entry.bundle)
+        if isinstance(record, Entry):
+            self.commit(record)
         elif isinstance(record, Trimmed):
             for ts in range(self.first_kept, record.ts):
                 self.entries.pop(ts, None)
@@ -121,3 +105,18 @@ class Stable:
             self.wiped = record.wiped
         else:
             raise TypeError(f"not a record of a token site: {record!r}")
+
+    def commit(self, entry: Entry) -> None:
+        """COMMIT: `entry` is the next one of the agreed log."""
+        ack = entry.ack
+        ts = ack.ts
+        entries = self.entries
+        if ts in entries and entries[ts].ack != ack:
+            # Another list committed something else here: what we promised above it is void.
+            for void in [t for t in entries if t >= ts]:
+                del entries[void]
+        entries[ts] = entry
+        self.cnts = ts + 1
+        if ack.kind == DATA:
+            self.counters[ack.s] = ack.n + 1
+            self.seq = entry.seq + len(entry.bundle.sizes)

@@ -31,7 +31,7 @@ from roundelay.core.token.pdu import (
     Version,
     Vote1,
 )
-from roundelay.core.token.stable import Base, Committed, Joined, Listed, Stable, Trimmed
+from roundelay.core.token.stable import Base, Joined, Listed, Stable, Trimmed
 
 # Phases of a site (CM84 Fig. 5).  What a site answers to depends on its phase alone.
 NORMAL: Final = "NORMAL"  # in a list, sending, stamping, committing
@@ -52,12 +52,12 @@ class TokenState(Engine):
     __slots__ = (
         "accepted_upto", "amnesia", "attempt", "auth_due", "authorized", "beacon_due",
         "blocked", "boot", "cnts", "config", "confirm_by", "confirm_ts", "current", "exp",
-        "failures", "first", "first_kept", "gap", "have", "heard", "hold_due", "hold_ts",
-        "holding", "inviter", "issues", "known_top", "last_ts", "log", "max_joined", "members",
-        "new_tl", "next_num", "nseq", "nts", "outstanding", "own", "own_base", "pass_ack",
-        "pass_due", "pass_silent", "pass_total", "passing", "phase", "progress", "pruned", "qb",
-        "qc", "recover_from", "reform_due", "request_due", "requests", "resilience", "retained",
-        "rng", "seen_version", "send_due", "send_last", "send_silent", "send_total", "seq",
+        "failures", "first", "first_kept", "gap", "have", "heard", "history", "hold_due",
+        "hold_ts", "holding", "inviter", "issues", "known_top", "last_ts", "log", "max_joined",
+        "members", "new_tl", "next_num", "nseq", "nts", "outstanding", "own", "own_base",
+        "pass_ack", "pass_due", "pass_silent", "pass_total", "passing", "phase", "progress", "pruned",
+        "qb", "qc", "recover_from", "reform_due", "request_due", "requests", "resilience",
+        "retained", "rng", "seen_version", "send_due", "send_last", "send_silent", "send_total", "seq",
         "shown", "silence_due", "since_data", "staged", "start_seq", "start_ts", "storage_max",
         "successor", "tl", "token_due", "token_tries", "transfers", "tries", "trimmed", "turn",
         "uncommitted", "votes", "waiting", "wanted_upto", "wiped", "yes_votes",
@@ -68,6 +68,7 @@ class TokenState(Engine):
         self.config = config
         self.rng = rng
         self.resilience = config.resilience  # L
+        self.history = config.history
         self.phase = OUT
 
         # The list this site is committed to.
@@ -184,32 +185,35 @@ class TokenState(Engine):
         timestamp that the next list gives to a message.  CM-R16: entries below `start_ts` need no
         transfers, since every member of an authorized list holds them.
         """
-        if not self.authorized:
+        cnts, nts = self.cnts, self.nts
+        if cnts >= nts or not self.authorized:
             return
         transfers = self.transfers
         level = self.resilience
-        cnts, nts = self.cnts, self.nts
         while cnts < nts:
             while transfers and transfers[0] < cnts:
                 transfers.popleft()
-            if level and cnts >= self.start_ts:
-                if len(transfers) < level:
-                    return
-                if transfers[level - 1] > self.accepted_upto:
-                    return
+            if (
+                level
+                and cnts >= self.start_ts
+                and (len(transfers) < level or transfers[level - 1] > self.accepted_upto)
+            ):
+                return
             self.commit_entry(self.log[cnts])
             cnts += 1
 
     def commit_entry(self, entry: Entry) -> None:
         """`entry` is the next one of the agreed log: record it, then hand it over."""
         ack = entry.ack
-        self.out.persists.append(Committed(entry))
+        out = self.out
+        out.persists.append(entry)  # COMMIT
         self.cnts = ack.ts + 1
-        if ack.kind == DATA:
+        if ack.kind:  # DATA
+            seq, bundle, s = entry.seq, entry.bundle, ack.s
             self.uncommitted -= 1
-            self.seq = entry.seq + len(entry.bundle)
-            self.out.deliveries.append(Delivery(entry.seq, ack.s, ack.n, entry.bundle, COMMITTED))
-            if ack.s == self.me:
+            self.seq = seq + len(bundle.sizes)
+            out.deliveries.append(Delivery(seq, s, ack.n, bundle, COMMITTED))
+            if s == self.me:
                 # CM-N5: own messages are kept until this moment.  One with a lower number than
                 # any kept was sent before a restart; this life has nothing to let go for it.
                 if self.own and self.own_base == ack.n:
@@ -260,24 +264,27 @@ class TokenState(Engine):
     def prune(self) -> None:
         """CM-N20: forget what every list member holds and has seen committed, less the history."""
         issues, have = self.issues, self.have
-        floor = self.nts - 1
+        floor = self.cnts
         while issues:
-            ts, site = issues[0]
-            if have[site] == ts:
-                if ts < floor:
-                    floor = ts
+            held, site = issues[0]
+            if have[site] == held:
+                if held < floor:
+                    floor = held + 1
                 break
             issues.popleft()  # that site has been heard to hold more since
-        floor = min(floor + 1, self.cnts)
-        log = self.log
         ts = self.pruned
+        if ts >= floor:
+            return
+        log = self.log
         while ts < floor:
-            if log[ts].ack.kind == DATA:
+            if log[ts].ack.kind:  # DATA
                 self.retained -= 1
             ts += 1
         self.pruned = ts
         # The last committed entry always stays: its `next` says who is expected at cnts.
-        keep_from = min(ts - self.config.history, self.cnts - 1)
+        keep_from = ts - self.history
+        if keep_from >= self.cnts:
+            keep_from = self.cnts - 1
         first = self.first_kept
         while first < keep_from:
             del log[first]
