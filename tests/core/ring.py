@@ -21,11 +21,13 @@ from typing import Any, NamedTuple
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import COMMITTED, EVERYONE, MS, STAMPED, Delivery, Notice, Pdu
 from roundelay.core.token.config import REJOIN, TokenConfig
-from roundelay.core.token.pdu import Ack
+from roundelay.core.token.pdu import Ack, Invite, NewTl, Version
 from roundelay.core.token.site import TokenSite
 from roundelay.core.token.stable import Stable
 
-__all__ = ["MS", "Flight", "Ring", "Sent"]
+__all__ = ["MS", "Flight", "Ring", "Sent", "announcement", "invitation", "restarted"]
+
+BOOT = 7  # the boot number of peers that a test plays
 
 
 class Flight(NamedTuple):
@@ -43,6 +45,33 @@ class Sent(NamedTuple):
     src: int
     dst: int
     pdu: Any
+
+
+def invitation(v: Version) -> Invite:
+    """The invitation to list `v` as a peer sends it."""
+    return Invite(v, BOOT)
+
+
+def announcement(
+    site: TokenSite,
+    v: Version,
+    members: tuple[int, ...],
+    start_ts: int,
+    first: int,
+    old: Version = (0, 0),
+) -> NewTl:
+    """The announcement of list `v` as a peer sends it to `site`, which has voted for it."""
+    boots = tuple(site.boot if member == site.me else BOOT for member in members)
+    return NewTl(v, members, start_ts, first, old, boots)
+
+
+def restarted(me: int, sites: int, *records: Any, **changes: Any) -> TokenSite:
+    """Site `me` after a crash that left `records` on its disk."""
+    stable = Stable()
+    for record in records:
+        stable.apply(record)
+    group = tuple(range(sites))
+    return TokenSite(me, group, TokenConfig(**changes), Random(me), stable=stable)
 
 
 class Rule:

@@ -50,14 +50,14 @@ class TokenState(Engine):
     """Fields of one site; the paper's names are in the comments."""
 
     __slots__ = (
-        "accepted_upto", "amnesia", "attempt", "auth_due", "authorized", "beacon_due",
-        "blocked", "boot", "cnts", "config", "confirm_by", "confirm_ts", "current", "exp",
-        "failures", "first", "first_kept", "gap", "have", "heard", "history", "hold_due",
-        "hold_ts", "holding", "inviter", "issues", "known_top", "last_ts", "log", "max_joined",
-        "members", "new_tl", "next_num", "nseq", "nts", "outstanding", "own", "own_base",
-        "pass_ack", "pass_due", "pass_silent", "pass_total", "passing", "phase", "progress", "pruned",
-        "qb", "qc", "recover_from", "reform_due", "request_due", "requests", "resilience",
-        "retained", "rng", "seen_version", "send_due", "send_last", "send_silent", "send_total", "seq",
+        "accepted_upto", "amnesia", "attempt", "auth_due", "authorized", "beacon_due", "blocked",
+        "boot", "cnts", "config", "confirm_by", "confirm_ts", "current", "exp", "failures",
+        "first", "first_kept", "gap", "have", "heard", "history", "hold_due", "hold_ts",
+        "holding", "inviter", "issues", "known_top", "last_ts", "log", "max_joined", "members",
+        "new_tl", "next_num", "nseq", "nts", "outstanding", "own", "own_base", "pass_ack",
+        "pass_due", "pass_silent", "pass_total", "passing", "phase", "progress", "pruned", "qb",
+        "qc", "recover_from", "reform_due", "request_due", "requests", "resilience", "retained",
+        "rng", "seen_version", "send_due", "send_last", "send_silent", "send_total", "seq",
         "shown", "silence_due", "since_data", "staged", "start_seq", "start_ts", "storage_max",
         "successor", "tl", "token_due", "token_tries", "transfers", "tries", "trimmed", "turn",
         "uncommitted", "votes", "waiting", "wanted_upto", "wiped", "yes_votes",
