@@ -164,98 +164,99 @@ class NormalPhase(Repair):
             self.other_list(pdu.tl, source, now)
             return
         self.heard = self.progress = now
-        if pdu.ts < self.nts:
-            self.answer_old_ack(pdu)
-        else:
+        if pdu.ts >= self.nts:
             self.take_ack(pdu, now)
+        else:
+            self.answer_old_ack(pdu)
 
     def take_ack(self, ack: Ack, now: int) -> None:
         """CM-N9, CM-N11: process an acknowledgement in turn, or keep it and ask for the gap."""
         ts = ack.ts
-        nts = self.nts
         if 0 <= self.passing < ts:
             # CM-N16: receipt of a later stamp shows that the token was accepted.
             self.passing = -1
             self.pass_due = NEVER
         if not self.authorized:
             self.authorize(now)
-        if ts == nts:
-            if ack.kind == NULL:
-                self.apply(ack, NOTHING, now)
-            else:
-                bundle = self.qb.get((ack.s, ack.n))
-                if bundle is None:
-                    if ack.s not in self.next_num:
-                        self.drop("acknowledgement of a foreign source")
-                        return
-                    self.qc[ts] = ack
-                    self.requests.pop(ts, None)
-                    self.request((ack.s, ack.n), now)
-                    return
-                self.apply(ack, bundle, now)
-            if (
-                self.qc
-                or self.holding
-                or (self.outstanding < 0 and (self.waiting or self.own))
-                or self.known_top > self.wanted_upto
-            ):
-                self.work(now)
-        elif ack.by not in self.successor or ack.next not in self.successor:
+        if ts != self.nts:
+            self.keep_ack(ack, now)
+            return
+        bundle = self.qb.get((ack.s, ack.n)) if ack.kind else NOTHING
+        if bundle is None:
+            if ack.s not in self.next_num:
+                self.drop("acknowledgement of a foreign source")
+                return
+            self.qc[ts] = ack
+            self.requests.pop(ts, None)
+            self.request((ack.s, ack.n), now)
+            return
+        self.apply(ack, bundle, now)
+        if (
+            self.qc
+            or self.holding
+            or (self.outstanding < 0 and (self.waiting or self.own))
+            or self.known_top > self.wanted_upto
+        ):
+            self.work(now)
+
+    def keep_ack(self, ack: Ack, now: int) -> None:
+        """CM-N11: an acknowledgement ahead of its turn shows what is missing before it."""
+        ts = ack.ts
+        furthest = self.nts + self.config.window
+        if ack.by not in self.successor or ack.next not in self.successor:
             self.drop("acknowledgement by a site without the token")
-        elif ts - nts <= self.config.window:
+            return
+        if ts <= furthest:
             if ts not in self.qc:
                 self.qc[ts] = ack
-                if self.requests:
-                    self.requests.pop(ts, None)
-            if ts > self.known_top:
-                self.known_top = ts
-            self.request_missing(now)
+                self.requests.pop(ts, None)
         else:
             # Too far ahead to keep; what precedes it is asked for all the same.
             self.drop("acknowledgement beyond the window")
-            self.known_top = max(self.known_top, nts + self.config.window)
-            self.request_missing(now)
+        self.known_top = max(self.known_top, min(ts, furthest))
+        self.request_missing(now)
 
     def apply(self, ack: Ack, bundle: Bundle, now: int) -> None:
         """CM-N10: the acknowledgement takes its place in the log."""
-        by, follower, ts = ack.by, ack.next, ack.ts
+        by, follower, ts, me = ack.by, ack.next, ack.ts, self.me
         if by != self.exp or follower not in self.successor:
             # A stamp has one issuer, named by the stamp before it (CM-T3).
             self.drop("acknowledgement by a site without the token")
             return
         if self.first_kept != self.trimmed:
             self.trim()
-        entry = Entry(ack, bundle, self.nseq)
-        self.log[ts] = entry
-        if ack.kind == DATA:
-            s = ack.s
-            self.next_num[s] = ack.n + 1
-            self.qb.pop((s, ack.n), None)
+        moves = follower != by
+        seq = self.nseq
+        self.log[ts] = Entry(ack, bundle, seq)
+        if ack.kind:  # DATA
+            s, n = ack.s, ack.n
+            self.next_num[s] = n + 1
+            self.qb.pop((s, n), None)
             self.last_ts[s] = ts
-            self.nseq += len(bundle.sizes)
+            self.nseq = seq + len(bundle.sizes)
             self.uncommitted += 1
             self.retained += 1
-            if s == self.me:
+            if s == me:
                 self.outstanding = -1
-            if follower != by:
+            if moves:
                 self.since_data = 1
             if self.config.deliver_stamped:
-                self.out.deliveries.append(Delivery(entry.seq, s, ack.n, bundle, STAMPED))
-        elif follower != by:
+                self.out.deliveries.append(Delivery(seq, s, n, bundle, STAMPED))
+        elif moves:
             self.since_data += 1
         self.nts = ts + 1
-        if by != self.me:
+        self.exp = follower
+        if ts > self.accepted_upto:
+            self.accepted_upto = ts - 1
+        if moves:
+            self.transfers.append(ts)
+        if by != me:
             self.have[by] = ts
             self.issues.append((ts, by))
-        if ts - 1 > self.accepted_upto:
-            self.accepted_upto = ts - 1
-        if follower != by:
-            self.transfers.append(ts)
-        self.exp = follower
+            if follower == me:
+                self.accept(ts, now)
         if self.requests:
             self.requests.pop(ts, None)
-        if follower == self.me and by != self.me:
-            self.accept(ts, now)
         if 0 <= self.confirm_ts <= ts:
             self.note_confirmed(self.confirm_ts, self.confirm_by)
         self.commit()

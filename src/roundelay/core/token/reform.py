@@ -332,8 +332,7 @@ class Reformation(NormalPhase):
         self.staged.clear()
         self.enter_list(new.v, new.members, new.start_ts, new.nts_site, base)
         if gap is not None:
-            while self.cnts < min(gap.cnts, self.nts):
-                self.commit_entry(self.log[self.cnts])
+            self.commit_upto(min(gap.cnts, self.nts))
         if self.phase == O2:
             self.yes_votes.add(self.me)
             self.close_vote(now)
@@ -412,8 +411,7 @@ class Reformation(NormalPhase):
             else:
                 self.staged[ts] = entry
         if same_list:
-            while self.cnts < min(pdu.cnts, self.nts):
-                self.commit_entry(self.log[self.cnts])
+            self.commit_upto(max(self.cnts, min(pdu.cnts, self.nts)))
         if self.recover_from == before:
             return
         if self.phase == S2:
@@ -431,7 +429,7 @@ class Reformation(NormalPhase):
         if mine is None or mine.ack != entry.ack:
             self.roll_back(ts)
             self.append(entry)
-        self.commit_entry(entry)
+        self.commit_upto(ts + 1)
 
     def skip(self, pdu: RecoverData) -> Base:
         """CM-R18: the new token site no longer has what we need; go on behind the gap."""

@@ -185,40 +185,51 @@ class TokenState(Engine):
         timestamp that the next list gives to a message.  CM-R16: entries below `start_ts` need no
         transfers, since every member of an authorized list holds them.
         """
-        cnts, nts = self.cnts, self.nts
-        if cnts >= nts or not self.authorized:
+        if not self.authorized:
             return
-        transfers = self.transfers
         level = self.resilience
-        while cnts < nts:
-            while transfers and transfers[0] < cnts:
-                transfers.popleft()
-            if (
-                level
-                and cnts >= self.start_ts
-                and (len(transfers) < level or transfers[level - 1] > self.accepted_upto)
-            ):
-                return
-            self.commit_entry(self.log[cnts])
-            cnts += 1
+        upto = self.nts
+        if level:
+            # The stamp of the L-th accepted transfer from the end, and all before it, are safe.
+            transfers, accepted = self.transfers, self.accepted_upto
+            known = len(transfers)
+            while known and transfers[known - 1] > accepted:
+                known -= 1
+            upto = transfers[known - level] + 1 if known >= level else 0
+            if upto < self.start_ts:
+                upto = self.start_ts
+        if upto > self.cnts:
+            self.commit_upto(upto)
 
-    def commit_entry(self, entry: Entry) -> None:
-        """`entry` is the next one of the agreed log: record it, then hand it over."""
-        ack = entry.ack
-        out = self.out
-        out.persists.append(entry)  # COMMIT
-        self.cnts = ack.ts + 1
-        if ack.kind:  # DATA
-            seq, bundle, s = entry.seq, entry.bundle, ack.s
-            self.uncommitted -= 1
-            self.seq = seq + len(bundle.sizes)
-            out.deliveries.append(Delivery(seq, s, ack.n, bundle, COMMITTED))
-            if s == self.me:
-                # CM-N5: own messages are kept until this moment.  One with a lower number than
-                # any kept was sent before a restart; this life has nothing to let go for it.
-                if self.own and self.own_base == ack.n:
-                    self.own.popleft()
-                self.own_base = max(self.own_base, ack.n + 1)
+    def commit_upto(self, upto: int) -> None:
+        """The entries below `upto` are part of the agreed log: record them, hand them over."""
+        log, out = self.log, self.out
+        persists, deliveries = out.persists, out.deliveries
+        for ts in range(self.cnts, upto):
+            entry = log[ts]
+            persists.append(entry)  # COMMIT
+            ack = entry.ack
+            if ack.kind:  # DATA
+                seq, bundle, s = entry.seq, entry.bundle, ack.s
+                self.uncommitted -= 1
+                self.seq = seq + len(bundle.sizes)
+                deliveries.append(Delivery(seq, s, ack.n, bundle, COMMITTED))
+                if s == self.me:
+                    self.let_go(ack.n)
+        self.cnts = upto
+        transfers = self.transfers
+        while transfers and transfers[0] < upto:
+            transfers.popleft()
+
+    def let_go(self, number: int) -> None:
+        """CM-N5: own messages are kept until they are committed.
+
+        One with a lower number than any kept was sent before a restart; this life has nothing to
+        let go for it.
+        """
+        if self.own and self.own_base == number:
+            self.own.popleft()
+        self.own_base = max(self.own_base, number + 1)
 
     # -- the log ---------------------------------------------------------------------------
 
