@@ -175,7 +175,10 @@ class Repair(Exchange):
         return pdu.seq
 
     def send_again(self, k: int, lo: int, hi: int, now: int) -> bool:
-        """PO-8, SPO-X: verbatim, by broadcast; TR-9: not too often, not too many at once."""
+        """PO-8, SPO-X: by broadcast; TR-9: not too often, not too many at once.
+
+        TR-6: verbatim.  With a newer vector members would disagree on what a PDU acknowledges.
+        """
         sent = 0
         damped = now - self.config.wait_ns * 9 // 10
         for seq, pdu in self.sl.items():
@@ -228,7 +231,8 @@ class Repair(Exchange):
     def on_stat(self, pdu: Stat, now: int) -> None:
         """TR-7: a STAT shows what we lack, what its sender lacks, and what was not for us.
 
-        It never raises AL: that would pre-acknowledge a PDU without its acknowledgement in hand.
+        TR-8: so the loss of a member's last PDU shows, although no later one ever will.  A STAT
+        never raises AL: that would pre-acknowledge a PDU without its acknowledgement in hand.
         """
         if self.rst >= 0 or self.stopped or pdu.epoch != self.epoch:
             return

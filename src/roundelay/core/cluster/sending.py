@@ -197,7 +197,7 @@ class Sending(ClusterState):
             self.transmit(None, need & ~(1 << self.index), now)
 
     def on_ack_timer(self, now: int) -> None:
-        """TR-4: no data came along to pay with: a NULL to all who must know."""
+        """TR-4, SPO-O: no data came along to pay with: a NULL to all who must know."""
         self.ack_due = NEVER
         if self.rst >= 0 or self.stopped:
             return

@@ -9,6 +9,9 @@ A site that joins an attempt has left its old list for good.  That freeze, a maj
 versions and one surviving witness of the old list's last token sites make sure that at most one
 list can commit, and that it starts with everything ever committed.
 
+Rules CM-R1 to CM-R18; the numbers CM-R6 and CM-R7 are not in use (what they said of phase III and
+of its failure is part of CM-R5 and CM-R8).
+
 Deviations from the paper
 - Votes, joined versions and entries below the start of the new list are durable before they are
   promised (CM-R9, CM-R11): the paper's "discard on recovery" breaks its own argument.
