@@ -1,0 +1,85 @@
+"""A site's disk, and what the node reads off it for the application after a crash."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from msgspec import Struct
+
+from roundelay.core.engine import COMMITTED, Delivery, Notice
+from roundelay.core.token.pdu import DATA, Entry
+from roundelay.core.token.stable import Stable, Trimmed
+from roundelay.sim.ports import StableState
+
+UNSYNCED: Final = (Entry, Trimmed)
+"""Records that a driver need not sync: they promise nothing to peers (`core.token.stable`)."""
+
+WRITE_BACK: Final = 1024
+"""Records after which the operating system has surely written them."""
+
+
+class Disk:
+    """Folds persisted records into the state a restart finds.
+
+    Records are folded in when somebody looks; those written last can be lost with the machine if
+    they needed no sync.
+    """
+
+    __slots__ = ("_make", "_stable", "_tail")
+
+    def __init__(self, make: Callable[[], StableState]) -> None:
+        self._make = make
+        self._stable: Any = make()
+        self._tail: list[Struct] = []
+
+    def write(self, records: list[Struct]) -> None:
+        self._tail += records
+        if len(self._tail) >= WRITE_BACK:
+            self._fold()
+
+    def _fold(self) -> None:
+        apply = self._stable.apply
+        for record in self._tail:
+            apply(record)
+        self._tail.clear()
+
+    @property
+    def stable(self) -> Any:
+        """The state a restart finds."""
+        self._fold()
+        return self._stable
+
+    def lose_unsynced(self) -> int:
+        """The machine dies: records after the last sync are gone.  Returns how many."""
+        tail = self._tail
+        kept = len(tail)
+        while kept and isinstance(tail[kept - 1], UNSYNCED):
+            kept -= 1
+        lost = len(tail) - kept
+        del tail[kept:]
+        return lost
+
+    def wipe(self) -> None:
+        self._stable = self._make()
+        self._tail.clear()
+
+
+def undelivered(stable: object, position: int) -> tuple[list[Delivery], Notice | None]:
+    """What is committed on this disk from `position` on, and the gap before it if there is one.
+
+    An engine that restarts goes on after its commit mark; what was recorded as committed and not
+    handed over before the crash is the node's to deliver.  What the disk no longer keeps must
+    come from elsewhere, and the application is told so.
+    """
+    if not isinstance(stable, Stable):
+        return [], None
+    found: list[Delivery] = []
+    for ts in sorted(stable.entries):
+        entry = stable.entries[ts]
+        ack = entry.ack
+        if ts < stable.cnts and ack.kind == DATA and entry.seq >= position:
+            found.append(Delivery(entry.seq, ack.s, ack.n, entry.bundle, COMMITTED))
+    first = found[0].seq if found else stable.seq
+    gap = Notice("gap_unavailable", (position, first)) if first > position else None
+    return found, gap

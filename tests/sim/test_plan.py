@@ -1,0 +1,118 @@
+"""Plans: one integer decides everything, and nothing that is promised is missing."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from roundelay.core.engine import Delivery
+from roundelay.core.errors import ConfigError
+from roundelay.sim import links
+from roundelay.sim.driver import Driver, engines, run_plan
+from roundelay.sim.plan import FAULT_KINDS, LINK_KINDS, PROTOCOLS, Plan
+from tests.sim.gossip import Rows
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_plan_follows_from_its_seed_and_survives_json(protocol: str):
+    for seed in range(50):
+        plan = Plan.from_seed(seed, protocol)
+        assert plan == Plan.from_seed(seed, protocol)
+        assert Plan.from_json(plan.to_json()) == plan
+    assert Plan.from_seed(1, protocol) != Plan.from_seed(2, protocol)
+
+
+def test_a_plan_says_how_to_run_it_again():
+    assert Plan.from_seed(7).rerun == "roundelay swarm --seeds 7:8 --protocol token"
+
+
+def test_an_unknown_protocol_is_refused():
+    with pytest.raises(ConfigError, match="token or positive-ack"):
+        Plan.from_seed(0, "carrier-pigeon")
+
+
+def test_every_kind_of_fault_is_planned_and_can_be_carried_out():
+    planned: Counter[str] = Counter()
+    for seed in range(300):
+        plan = Plan.from_seed(seed)
+        planned.update({strike.kind for strike in plan.strikes})
+        planned.update(getattr(links, spec.link).kind for spec in plan.links)
+    assert set(planned) - {""} == set(FAULT_KINDS)
+    assert min(planned[kind] for kind in FAULT_KINDS) >= 30
+    for kind in set(FAULT_KINDS) - set(LINK_KINDS):
+        assert hasattr(Driver, f"strike_{kind.partition(':')[0].replace('-', '_')}")
+
+
+def test_plans_differ_in_everything():
+    plans = [Plan.from_seed(seed) for seed in range(300)]
+    assert {plan.sites for plan in plans} == {3, 4, 5, 6, 7}
+    assert {plan.resilience for plan in plans} == {0, 1, 2, 3}
+    assert {plan.medium for plan in plans} == {"bus", "mesh", "datagram"}
+    assert {plan.boot for plan in plans} == {"preformed", "cold"}
+    assert {plan.wire for plan in plans} == {plan.beyond for plan in plans} == {True, False}
+    assert any(plan.config["kw"] > 1 for plan in plans)
+    assert any(plan.config["kr"] > 1 for plan in plans)
+    assert all(plan.messages >= 220 for plan in plans)
+
+
+class Logs:
+    """Delivered messages of each site."""
+
+    def __init__(self) -> None:
+        self.logs: dict[int, list[tuple[int, bytes]]] = {}
+
+    def delivered(self, time: int, site: int, delivery: Delivery) -> None:
+        log = self.logs.setdefault(site, [])
+        log.extend((delivery.seq + i, data) for i, data in enumerate(delivery.bundle))
+
+    def restarted(self, time: int, site: int, keeps: str) -> None:
+        if keeps == "nothing":
+            self.logs[site] = []
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_plans_run_settle_and_agree(protocol: str):
+    injected: Counter[str] = Counter()
+    for seed in range(25):
+        plan = Plan.from_seed(seed, protocol)
+        logs = Logs()
+        outcome = run_plan(plan, observers=[logs])
+        assert outcome.settled, plan.rerun
+        # One message more per site after healing, where there is room for it.
+        assert plan.messages <= outcome.submitted <= plan.messages + plan.sites
+        assert outcome.committed <= outcome.submitted
+        injected.update(outcome.faults)
+        if protocol == "token":
+            agreed: dict[int, bytes] = {}
+            for log in logs.logs.values():
+                for seq, data in log:
+                    assert agreed.setdefault(seq, data) == data, plan.rerun
+    assert len(injected) >= 15
+    assert set(injected) <= set(FAULT_KINDS)
+
+
+def test_a_run_is_repeated_exactly():
+    def run() -> tuple[object, list[object]]:
+        rows = Rows()
+        outcome = run_plan(Plan.from_seed(3), recorder=rows, trace_receives=True)
+        return outcome, list(rows.kept)
+
+    assert run() == run()
+
+
+def test_the_budget_of_crashes_is_kept():
+    for seed in range(40):
+        plan = Plan.from_seed(seed)
+        driver = Driver(plan, [], None, False, None, engines(plan))
+        worst = [0]
+
+        class Guard:
+            def crashed(self, time: int, site: int, keeps: str, driver=driver, worst=worst) -> None:  # type: ignore[no-untyped-def]
+                if driver.books.wiped():
+                    worst[0] = max(worst[0], len(driver.books.weak))
+
+        driver.world.observe(Guard())
+        driver.run()
+        # Once somebody has lost its disk, no more than L sites may have lost their memory.
+        assert worst[0] <= max(0, plan.resilience), plan.rerun
