@@ -12,11 +12,17 @@ This is our reconstruction: the procedure itself is in works the papers only cit
 from __future__ import annotations
 
 from collections import deque
+from random import Random
+from typing import Final
 
 from roundelay.core.bundle import Bundle
+from roundelay.core.cluster.config import ClusterConfig
 from roundelay.core.cluster.exchange import Exchange
 from roundelay.core.cluster.pdu import TO_KINDS, Dt, ToNull
-from roundelay.core.engine import ACCEPTED, ACKNOWLEDGED, NEVER, PREACKNOWLEDGED
+from roundelay.core.engine import ACCEPTED, ACKNOWLEDGED, PREACKNOWLEDGED
+from roundelay.core.errors import ConfigError
+
+FINAL: Final = (ACKNOWLEDGED,)
 
 
 class ToChannelSite(Exchange):
@@ -25,6 +31,22 @@ class ToChannelSite(Exchange):
     __slots__ = ("ready", "received")
 
     KINDS = TO_KINDS
+    resets = True
+
+    def __init__(
+        self,
+        me: int,
+        group: tuple[int, ...],
+        config: ClusterConfig,
+        rng: Random,
+        now: int = 0,
+    ) -> None:
+        if config.deliver_at == ACCEPTED:
+            # A reset may take an accepted PDU back and give it another place.
+            raise ConfigError(
+                "deliver_at", ACCEPTED, f"{PREACKNOWLEDGED} or {ACKNOWLEDGED} in channel mode"
+            )
+        super().__init__(me, group, config, rng, now)
 
     def reset_state(self) -> None:
         super().reset_state()
@@ -36,6 +58,12 @@ class ToChannelSite(Exchange):
 
     def busy(self) -> bool:
         return super().busy() or bool(self.unaccepted)
+
+    def in_logs(self) -> list[Dt]:
+        return [*self.ready, *self.received]
+
+    def pending(self) -> set[tuple[int, int]]:
+        return super().pending() | {(self.index, seq) for seq in self.unaccepted}
 
     # -- receipt ---------------------------------------------------------------------------
 
@@ -52,8 +80,9 @@ class ToChannelSite(Exchange):
             self.start_reset(self.epoch + 1, self.reset_vector(), now)
             return
         self.accept(pdu, now)
-        if isinstance(pdu, ToNull) and pdu.probe and pdu.ack[self.index] < self.seq:
-            # TO-5: the prober lacks something of ours; anything we send shows it the loss.
+        if isinstance(pdu, ToNull) and pdu.probe and j != self.index:
+            # TO-5: if the prober lacks something of ours, anything we send shows it the loss.
+            # Everybody answers, so that a silent member can be told from a dead one (TR-15).
             self.owe((j, pdu.seq, 1), self.everyone_mask, now)
         self.count_accepted()
         self.advance(now)
@@ -65,7 +94,6 @@ class ToChannelSite(Exchange):
         self.received.append(pdu)
         if pdu.bundle.sizes:
             self.waiting_delivery += 1
-            self.reached(pdu, ACCEPTED, now)
         self.note_obligations(pdu, now)
 
     def advance(self, now: int) -> None:
@@ -76,22 +104,19 @@ class ToChannelSite(Exchange):
             self.note_preacknowledged(pdu)
             if pdu.bundle.sizes:
                 self.ready.append(pdu)
-                self.reached(pdu, PREACKNOWLEDGED, now)
+                self.reached(pdu, PREACKNOWLEDGED)
         while self.ready and self.ready[0].seq < min(pal[self.ready[0].src]):
-            self.deliver(self.ready.popleft(), now)
+            self.waiting_delivery -= 1
+            self.reached(self.ready.popleft(), ACKNOWLEDGED)
 
-    def deliver(self, pdu: Dt, now: int) -> None:
-        self.waiting_delivery -= 1
-        self.reached(pdu, ACKNOWLEDGED, now)
-
-    def reached(self, pdu: Dt, stage: str, now: int) -> None:
+    def reached(self, pdu: Dt, stage: str) -> None:
         if stage != self.config.deliver_at:
             return
         if stage == ACKNOWLEDGED:
-            self.hand_over(pdu, now, self.position)
+            self.hand_over(pdu, self.position)
             self.position += len(pdu.bundle)
         else:
-            self.hand_over(pdu, now)
+            self.hand_over(pdu)
 
     # -- the failure point -----------------------------------------------------------------
 
@@ -106,9 +131,11 @@ class ToChannelSite(Exchange):
         mine = floor[self.index]
         for seq in range(self.treq[self.index], mine):
             self.received.append(self.sl[seq])  # returned to the others before we froze
-        for pdu in [*self.ready, *self.received]:
-            if pdu.seq < floor[pdu.src] and pdu.bundle.sizes:
-                self.reached(pdu, ACKNOWLEDGED, now)
+        for log, stages in ((self.ready, FINAL), (self.received, (PREACKNOWLEDGED, *FINAL))):
+            for pdu in log:
+                if pdu.seq < floor[pdu.src] and pdu.bundle.sizes:
+                    for stage in stages:
+                        self.reached(pdu, stage)
         again = [
             (pdu.bundle, self.everyone_mask)
             for seq, pdu in self.sl.items()
@@ -127,18 +154,12 @@ class ToChannelSite(Exchange):
         self.known = [mine] * self.n
 
     def undelivered(self) -> list[Bundle]:
-        log = [pdu for pdu in [*self.ready, *self.received] if pdu.src == self.index]
+        stage = self.config.deliver_at
+        log = [*self.ready, *self.received] if stage == ACKNOWLEDGED else [*self.received]
+        log = [pdu for pdu in log if pdu.src == self.index]
         log += [pdu for seq, pdu in self.sl.items() if seq >= self.treq[self.index]]
         return [pdu.bundle for pdu in log]
 
-    def on_stat_timer(self, now: int) -> None:
-        """TO-5: something of ours waits and nothing has moved for t_stat: make others speak."""
-        self.stat_due = NEVER
-        if self.rst >= 0 or self.stopped or not self.busy():
-            return
-        due = self.last_delivery + self.config.stat_ns
-        if now < due:
-            self.stat_due = due
-            return
+    def poll(self, now: int) -> None:
+        """TO-5: a probe is a NULL that makes the others speak."""
         self.transmit(None, self.everyone_mask, now, probe=True)
-        self.stat_due = now + self.config.stat_ns

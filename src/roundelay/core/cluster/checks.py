@@ -28,9 +28,18 @@ def refusal(site: ClusterState, pdu: Pdu, source: int) -> str:
     if isinstance(pdu, Stat):
         if pdu.src != rank or not len(pdu.pseq) == len(pdu.treq) == len(pdu.preq) == n:
             return "STAT with impossible fields"
+        if min(pdu.seq, *pdu.pseq, *pdu.treq, *pdu.preq) < 1 or pdu.buf < 0:
+            return "STAT with impossible fields"
+        if pdu.epoch == site.epoch and pdu.treq[site.index] > site.seq:
+            return "acknowledgement of what was never sent"
         return ""
     if isinstance(pdu, Rst):
-        if pdu.src != rank or len(pdu.vec) != n or (pdu.have | pdu.done) & ~site.everyone_mask:
+        if (
+            pdu.src != rank
+            or len(pdu.vec) != n
+            or min(pdu.vec) < 1
+            or (pdu.have | pdu.done) & ~site.everyone_mask
+        ):
             return "reset with impossible fields"
         return ""
     if isinstance(pdu, Retx) and (pdu.by != rank or not 0 <= pdu.src < n):

@@ -21,6 +21,7 @@ from roundelay.core.cluster.pdu import Dt, Rst
 from roundelay.core.cluster.sending import Sending
 from roundelay.core.cluster.state import ISS
 from roundelay.core.engine import NEVER, Pdu
+from roundelay.core.errors import ConfigError
 
 # Each timer and what it does, in the order in which they are looked at.
 TIMERS: Final = (
@@ -35,6 +36,9 @@ class Exchange(Sending):
     """The frame of a member: dispatch, opening, resetting, reopening."""
 
     __slots__ = ()
+
+    resets: ClassVar[bool] = False
+    """Whether members reset an open cluster by themselves."""
 
     HANDLERS: ClassVar[dict[type[Pdu], Callable[[Any, Any, int], None]]] = {}
 
@@ -98,11 +102,15 @@ class Exchange(Sending):
         Own messages that were not delivered here are reported back, not sent again: another
         member may have delivered them.
         """
+        if self.me not in group or len(set(group)) < len(group):
+            raise ConfigError("group", group, f"members, each once, and {self.me} among them")
+        self.config.check(len(group))
+        if epoch <= max(self.epoch, self.rst):
+            raise ConfigError("epoch", epoch, f"above {max(self.epoch, self.rst)}")
         back = tuple(bundle for bundle in self.undelivered() if bundle.sizes)
         back += tuple(bundle for bundle, _ in self.queue)
         self.queue.clear()
         self.group = tuple(sorted(group))
-        self.config.check(len(group))
         self.epoch = epoch - 1
         self.reset_state()
         self.heard = [now] * self.n
@@ -141,7 +149,8 @@ class Exchange(Sending):
     def on_reset_timer(self, now: int) -> None:
         """Say it again; TR-15: a member that stays away is suspected, then the cluster broken."""
         self.rst_tries += 1
-        away = [k for k in self.everyone if k not in self.vecs or not self.done >> k & 1]
+        away = [k for k in self.everyone if k not in self.vecs]
+        away = away or [k for k in self.everyone if not self.done >> k & 1]
         if self.rst_tries == 2 * self.config.attempts:
             for k in away:
                 self.suspect(k)
@@ -155,6 +164,44 @@ class Exchange(Sending):
             self.suspected |= 1 << k
             self.notify("suspect", self.group[k])
 
+    def somebody_failed(self, now: int) -> bool:
+        """TR-15: who answers no poll for R periods is suspected, for 2R the cluster is broken."""
+        away = []
+        if self.last_poll >= 0:
+            for k in self.everyone:
+                if k == self.index:
+                    continue
+                self.missed[k] = 0 if self.heard[k] >= self.last_poll else self.missed[k] + 1
+                if self.missed[k] >= self.config.attempts:
+                    self.suspect(k)
+                if self.missed[k] >= 2 * self.config.attempts:
+                    away.append(k)
+        if away:
+            self.break_up(away)
+        return bool(away)
+
+    def on_stat_timer(self, now: int) -> None:
+        """TR-7: poll while something has waited for t_stat and more."""
+        self.stat_due = NEVER
+        if self.rst >= 0 or self.stopped or not self.busy():
+            self.last_poll = -1
+            return
+        waiting = self.pending()
+        stuck = not waiting.isdisjoint(self.waited)
+        self.waited = waiting
+        if stuck:
+            if self.somebody_failed(now):
+                return
+            self.last_poll = now
+            self.poll(now)
+        else:
+            self.last_poll = -1
+        self.stat_due = self.arm(now + self.config.stat_ns)
+
+    @abstractmethod
+    def poll(self, now: int) -> None:
+        """Make everybody say where they stand."""
+
     def break_up(self, away: list[int]) -> None:
         """TR-15: nothing can be agreed on any more; the owner may reopen the cluster."""
         self.stopped = True
@@ -167,7 +214,7 @@ class Exchange(Sending):
 
     def on_rst(self, pdu: Rst, now: int) -> None:
         """TO-R2, TO-R5."""
-        if self.stopped:
+        if self.stopped or pdu.src == self.index:
             return
         if pdu.epoch == self.epoch and self.last_vec:
             # TO-R5: we have finished that one; the sender may still lack our part.
@@ -179,9 +226,16 @@ class Exchange(Sending):
                         have=self.everyone_mask, done=self.last_done),
                 )  # fmt: skip
             return
-        if self.rst < 0 and pdu.epoch == self.epoch + 1:
+        if self.rst < 0 and not self.resets:
+            self.drop("reset of an open cluster")  # only its owner may open it again
+        elif self.rst < 0 and pdu.epoch == self.epoch + 1:
             self.start_reset(pdu.epoch, self.reset_vector(), now)
-        elif self.rst >= 0 and pdu.epoch == self.rst + 1 and self.done >> self.index & 1:
+        elif (
+            self.rst >= 0
+            and self.resets
+            and pdu.epoch == self.rst + 1
+            and self.done >> self.index & 1
+        ):
             # Somebody has finished the one we are in, and found the next failure.
             self.finish_reset(now)
             self.start_reset(pdu.epoch, self.reset_vector(), now)

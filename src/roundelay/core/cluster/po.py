@@ -52,7 +52,7 @@ class PoSite(Repair):
     def reached(self, pdu: Dt, stage: str, now: int) -> None:
         """`pdu` has reached a stage; hand it over at the one that was asked for."""
         if stage == self.config.deliver_at:
-            self.hand_over(pdu, now)
+            self.hand_over(pdu)
 
     def opened(self, floor: tuple[int, ...], now: int) -> None:
         """TR-14: the cluster is open; everybody starts at its first number."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from roundelay.core.bundle import Bundle
 from roundelay.core.cluster.exchange import Exchange
 from roundelay.core.cluster.pdu import Dt, Retx, Stat
-from roundelay.core.engine import NEVER
+from roundelay.core.engine import ACCEPTED, ACKNOWLEDGED, NEVER, PREACKNOWLEDGED
 
 
 class Repair(Exchange):
@@ -37,7 +37,11 @@ class Repair(Exchange):
             self.after_receipt(now)
             return
         if not self.destinations(pdu) >> self.index & 1:
-            return  # not for us: its acknowledgements will come again with what is
+            # Not for us: its acknowledgements will come again with what is.  But it tells how
+            # many PDUs of its source were (SPO-L1).
+            if self.place(pdu) > self.preq[j]:
+                self.surely_missing(j, self.place(pdu), now)
+            return
         blocked = self.blocked[j]
         if pdu.seq not in blocked:
             if self.free() <= 0:
@@ -201,32 +205,8 @@ class Repair(Exchange):
             preq=tuple(self.preq), buf=self.free(), poll=poll,
         )  # fmt: skip
 
-    def on_stat_timer(self, now: int) -> None:
-        """TR-7: no progress for t_stat: poll.  TR-15: who answers no poll is suspected."""
-        self.stat_due = NEVER
-        if self.rst >= 0 or self.stopped or not self.busy():
-            self.last_poll = -1
-            return
-        due = self.last_delivery + self.config.stat_ns
-        if now < due:
-            self.stat_due = due
-            return
-        if self.last_poll >= 0:
-            away = []
-            for k in self.everyone:
-                if k == self.index:
-                    continue
-                self.missed[k] = 0 if self.heard[k] >= self.last_poll else self.missed[k] + 1
-                if self.missed[k] >= self.config.attempts:
-                    self.suspect(k)
-                if self.missed[k] >= 2 * self.config.attempts:
-                    away.append(k)
-            if away:
-                self.break_up(away)
-                return
-        self.last_poll = now
+    def poll(self, now: int) -> None:
         self.send_all(self.stat(poll=True))
-        self.stat_due = now + self.config.stat_ns
 
     def on_stat(self, pdu: Stat, now: int) -> None:
         """TR-7: a STAT shows what we lack, what its sender lacks, and what was not for us.
@@ -252,5 +232,10 @@ class Repair(Exchange):
         self.after_receipt(now)
 
     def undelivered(self) -> list[Bundle]:
-        own = [*self.prl[self.index], *self.rrl[self.index]]
-        return [pdu.bundle for pdu in own]
+        stage, mine = self.config.deliver_at, self.index
+        logs = {
+            ACCEPTED: [],
+            PREACKNOWLEDGED: [*self.rrl[mine]],
+            ACKNOWLEDGED: [*self.prl[mine], *self.rrl[mine]],
+        }
+        return [pdu.bundle for pdu in logs[stage]]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any
 
-from roundelay.core.bundle import NOTHING, Bundle
+from roundelay.core.bundle import MESSAGES_MAX, NOTHING, Bundle
 from roundelay.core.cluster.config import EAGER
 from roundelay.core.cluster.pdu import Dt
 from roundelay.core.cluster.state import Carried, ClusterState
@@ -38,8 +38,8 @@ class Sending(ClusterState):
             raise PayloadTooLarge(
                 f"a message of {len(bundle.data)} bytes is above max_payload = {limit}: split it"
             )
-        if not len(bundle):
-            raise UsageError("a bundle without messages: submit at least one")
+        if not 0 < len(bundle) <= MESSAGES_MAX:
+            raise UsageError(f"a bundle of {len(bundle)} messages: submit 1 to {MESSAGES_MAX}")
         if len(self.queue) >= self.config.own_limit:
             raise QueueFull(
                 f"{self.config.own_limit} bundles wait to be sent (own_limit): "
@@ -72,10 +72,16 @@ class Sending(ClusterState):
         bundle, dst = self.queue.popleft()
         if not self.config.bundle:
             return bundle, dst
-        parts, room = [bundle], self.config.max_payload - len(bundle.data)
-        while self.queue and self.queue[0][1] == dst and len(self.queue[0][0].data) <= room:
-            part = self.queue.popleft()[0]
+        parts = [bundle]
+        room = self.config.max_payload - len(bundle.data)
+        places = MESSAGES_MAX - len(bundle)
+        while self.queue and self.queue[0][1] == dst:
+            part = self.queue[0][0]
             room -= len(part.data)
+            places -= len(part)
+            if room < 0 or places < 0:
+                break
+            self.queue.popleft()
             parts.append(part)
         return Bundle.merged(parts), dst
 
@@ -210,5 +216,5 @@ class Sending(ClusterState):
     def watch(self, now: int) -> None:
         """TR-7: while something waits for others, ask them every t_stat where they stand."""
         if self.stat_due >= NEVER and self.busy():
-            self.last_delivery = now
+            self.waited = self.pending()
             self.stat_due = self.arm(now + self.config.stat_ns)

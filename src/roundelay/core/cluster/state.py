@@ -41,10 +41,10 @@ class ClusterState(Engine):
     __slots__ = (
         "ack_due", "al", "blocked", "bufs", "capacity", "carried", "config", "debts", "done",
         "epoch", "everyone", "everyone_mask", "gap_due", "gaps", "heard", "index", "known",
-        "last_delivery", "last_done", "last_poll", "last_vec", "missed", "n", "owed_now", "pal",
-        "position", "preq", "prl", "pseq", "queue", "ranks", "resent", "rng", "rrl", "rst",
-        "rst_due", "rst_tries", "seq", "sl", "stat_due", "stopped", "suspected", "treq",
-        "unaccepted", "vecs", "waiting_delivery",
+        "last_done", "last_poll", "last_vec", "missed", "n", "owed_now", "pal", "position",
+        "preq", "prl", "pseq", "queue", "ranks", "resent", "rng", "rrl", "rst", "rst_due",
+        "rst_tries", "seq", "sl", "stat_due", "stopped", "suspected", "treq", "unaccepted",
+        "vecs", "waited", "waiting_delivery",
     )  # fmt: skip
 
     KINDS: ClassVar[Kinds] = PO_KINDS
@@ -96,7 +96,7 @@ class ClusterState(Engine):
         self.missed = [0] * n
         self.suspected = 0
         self.last_poll = -1
-        self.last_delivery = 0
+        self.waited: set[tuple[int, int]] = set()  # what waited when we last looked (TR-7)
         # Opening and resets.
         self.stopped = False
         self.rst = -1  # epoch being agreed on
@@ -158,8 +158,7 @@ class ClusterState(Engine):
                 pal[k][j] = number
         pal[j][j] = pdu.seq + 1
 
-    def hand_over(self, pdu: Dt, now: int, position: int = -1) -> None:
-        self.last_delivery = now
+    def hand_over(self, pdu: Dt, position: int = -1) -> None:
         self.out.deliveries.append(
             Delivery(position, self.group[pdu.src], pdu.seq, pdu.bundle, self.config.deliver_at)
         )
@@ -167,6 +166,16 @@ class ClusterState(Engine):
     def busy(self) -> bool:
         """TR-7: whether something here waits for others."""
         return bool(self.waiting_delivery or self.queue or any(self.blocked))
+
+    def in_logs(self) -> list[Dt]:
+        """The receipt log: everything accepted that is not through."""
+        return [pdu for log in (*self.prl, *self.rrl) for pdu in log]
+
+    def pending(self) -> set[tuple[int, int]]:
+        """Which PDUs, by (source, number), wait for others."""
+        waiting = {(pdu.src, pdu.seq) for pdu in self.in_logs() if pdu.bundle.sizes}
+        waiting.update((j, seq) for j, early in enumerate(self.blocked) for seq in early)
+        return waiting
 
     # -- bounds ----------------------------------------------------------------------------
 
@@ -176,7 +185,7 @@ class ClusterState(Engine):
             "queue": len(self.queue),
             "sl": len(self.sl),
             "blocked": sum(map(len, self.blocked)),
-            "receipt": sum(map(len, self.rrl)) + sum(map(len, self.prl)),
+            "receipt": len(self.in_logs()),
             "debts": len(self.debts),
             "carried": len(self.carried),
         }
@@ -188,7 +197,7 @@ class ClusterState(Engine):
         nulls = self.n if self.config.policy == EAGER else 2
         flight = self.n * self.config.window * (nulls * self.n + 1)
         return {
-            "queue": self.config.own_limit,
+            "queue": self.config.own_limit + self.config.window,  # a reset gives some back
             "sl": flight,
             "blocked": self.capacity,
             "receipt": flight * 3,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
+from roundelay.core.bundle import Bundle
 from roundelay.core.cluster.pdu import TO_KINDS, Dt
 from roundelay.core.cluster.po import PoSite
 from roundelay.core.engine import ACCEPTED, ACKNOWLEDGED
@@ -41,6 +42,14 @@ class ToSite(PoSite):
             self.waiting_delivery += 1  # it leaves the receipt log, but not yet this member
             self.release(now)
 
+    def in_logs(self) -> list[Dt]:
+        return [*self.acknowledged.values(), *super().in_logs()]
+
+    def undelivered(self) -> list[Bundle]:
+        mine = sorted(seq for src, seq in self.acknowledged if src == self.index)
+        held = [self.acknowledged[(self.index, seq)].bundle for seq in mine]
+        return held + super().undelivered()
+
     def release(self, now: int) -> None:
         while self.keys:
             _, src, seq = self.keys[0]
@@ -49,5 +58,5 @@ class ToSite(PoSite):
                 return
             heappop(self.keys)
             self.waiting_delivery -= 1
-            self.hand_over(pdu, now, self.position)
+            self.hand_over(pdu, self.position)
             self.position += len(pdu.bundle)

@@ -139,6 +139,10 @@ class TokenConfig(Struct, frozen=True, kw_only=True):
         whole("request_delay_ns", self.request_delay_ns, 0, NEVER)
         if self.pass_ns <= self.hold_ns:
             raise ConfigError("pass_ns", self.pass_ns, f"above hold_ns = {self.hold_ns}")
+        if self.idle_ns <= self.resend_ns:
+            # A beacon counts as progress; more frequent than t_b, it would keep a source from
+            # ever repeating its message (CM-N4).
+            raise ConfigError("idle_ns", self.idle_ns, f"above resend_ns = {self.resend_ns}")
         whole("attempts", self.attempts, 0, UNLIMITED)
         whole("attempts_hard", self.attempts_hard, self.attempts, UNLIMITED)
         for name in ("own_limit", "qb_limit", "window", "request_burst", "recover_batch"):

@@ -413,7 +413,7 @@ class TokenState(Engine):
         return {
             "own": config.own_limit,
             "qb": config.qb_limit + 2,
-            "qc": config.window,
+            "qc": config.window + 1,
             "requests": config.request_burst + 1,
             "log": config.history + TRIM_EVERY + turns,
             "staged": config.history + TRIM_EVERY + turns,
