@@ -18,8 +18,19 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, NamedTuple
 
+from msgspec import structs
+
 from roundelay.core.bundle import Bundle
-from roundelay.core.engine import COMMITTED, EVERYONE, MS, STAMPED, Delivery, Notice, Pdu
+from roundelay.core.engine import (
+    COMMITTED,
+    EVERYONE,
+    MS,
+    STAMPED,
+    Delivery,
+    Effects,
+    Notice,
+    Pdu,
+)
 from roundelay.core.token.config import REJOIN, TokenConfig
 from roundelay.core.token.pdu import Ack, Invite, NewTl, Version
 from roundelay.core.token.site import TokenSite
@@ -108,7 +119,7 @@ class Rule:
 
 
 class Ring:
-    """`sites` engines 0 … sites − 1 with the defaults of a LAN, or `config`, and `changes` to it."""
+    """Engines 0 … `sites` − 1 with the defaults of a LAN and `changes` to them, or `config`."""
 
     def __init__(
         self, sites: int, config: TokenConfig | None = None, *, seed: int = 0, **changes: Any
@@ -121,6 +132,7 @@ class Ring:
         self.disks = {site: Stable() for site in self.group}
         self.kept: dict[int, TokenSite] = {}  # engines of sites that crashed with their memory
         self.wiped: set[int] = set()  # sites whose next start is a rejoin
+        self.doomed: dict[int, int] = {}  # sites that crash amid their next batch: after how much
         self.flights: list[Flight] = []
         self.sent: list[Sent] = []
         self.rules: list[Rule] = []
@@ -142,8 +154,7 @@ class Ring:
     def start(self, site: int, stable: Stable | None) -> None:
         config = self.config
         if site in self.wiped:
-            config = TokenConfig(**{name: getattr(config, name) for name in config.__struct_fields__}
-                                 | {"boot": REJOIN})  # fmt: skip
+            config = structs.replace(config, boot=REJOIN)
             self.wiped.discard(site)
         self.lives[site] += 1
         rng = Random(f"{self.seed}/{site}/{self.lives[site]}")
@@ -154,6 +165,7 @@ class Ring:
         """`keeps`: "memory", "disk" or "nothing".  Copies under way to the sites are lost."""
         for site in sites:
             engine = self.sites.pop(site)
+            self.doomed.pop(site, None)
             if keeps == "memory":
                 self.kept[site] = engine
             elif keeps == "nothing":
@@ -180,14 +192,13 @@ class Ring:
     def collect(self, site: int) -> None:
         """Carry out the effects of `site`, in their order."""
         out = self.sites[site].take()
+        if site in self.doomed:
+            self._die_amid(site, out)
+            return
         for record in out.persists:
             self.persisted[site].append(record)
             self.disks[site].apply(record)
-        for dst, pdu in out.sends:
-            self.sent.append(Sent(self.now, site, dst, pdu))
-            for other in self.group if dst == EVERYONE else (dst,):
-                if other != site:
-                    self._launch(Flight(site, other, pdu))
+        self._send(site, out.sends)
         for delivery in out.deliveries:
             if delivery.stage == STAMPED:
                 self.stamped[site].append(delivery)
@@ -196,6 +207,24 @@ class Ring:
                 self.delivered[site].append(delivery)
                 self.delivered_at[site].append(self.now)
         self.notices[site] += out.notices
+
+    def _die_amid(self, site: int, out: Effects) -> None:
+        """Only so many of the persists and sends are carried out, then the site is gone."""
+        if not out:
+            return
+        done = self.doomed.pop(site)
+        for record in out.persists[:done]:
+            self.persisted[site].append(record)
+            self.disks[site].apply(record)
+        self._send(site, out.sends[: max(0, done - len(out.persists))])
+        self.crash(site)
+
+    def _send(self, site: int, sends: list[tuple[int, Pdu]]) -> None:
+        for dst, pdu in sends:
+            self.sent.append(Sent(self.now, site, dst, pdu))
+            for other in self.group if dst == EVERYONE else (dst,):
+                if other != site:
+                    self._launch(Flight(site, other, pdu))
 
     # -- the network -----------------------------------------------------------------------
 
@@ -268,7 +297,7 @@ class Ring:
         self.now = end
 
     def run_until(self, done: Callable[[], object], most_ns: int = 600_000 * MS) -> None:
-        """Run in steps of a millisecond's tenth of a thousand until `done()`."""
+        """Run in steps of 10 ms until `done()`."""
         end = self.now + most_ns
         while not done():
             assert self.now < end, "it never happened"

@@ -105,8 +105,8 @@ class Exchange(Sending):
         if self.me not in group or len(set(group)) < len(group):
             raise ConfigError("group", group, f"members, each once, and {self.me} among them")
         self.config.check(len(group))
-        if epoch <= max(self.epoch, self.rst):
-            raise ConfigError("epoch", epoch, f"above {max(self.epoch, self.rst)}")
+        if epoch <= self.epoch:
+            raise ConfigError("epoch", epoch, f"above {self.epoch}")
         back = tuple(bundle for bundle in self.undelivered() if bundle.sizes)
         back += tuple(bundle for bundle, _ in self.queue)
         self.queue.clear()
