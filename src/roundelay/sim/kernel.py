@@ -14,14 +14,14 @@ What can go wrong with sites is in `world`, what can go wrong between them in `l
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from random import Random
 from typing import Any, Final
 
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import NEVER, STAMPED, Delivery, Effects, Engine, Notice, Pdu
-from roundelay.core.errors import ConfigError, InvariantBroken, QueueFull
+from roundelay.core.errors import ClusterBroken, ConfigError, InvariantBroken, QueueFull
 from roundelay.core.events import (
     DELIVER,
     END,
@@ -63,8 +63,9 @@ class Kernel:
 
     `make_stable` makes an empty stable state; without it persists are dropped and a crash cannot
     keep the disk.  `recorder` receives the rows of the trace; arrivals are among them only with
-    `trace_receives`.  `observers` may have any of the methods of `core.events.Observer`;
-    `sample_ns` > 0 shows them the engines' buffers that often.
+    `trace_receives`.  `observers` may have any of the methods of `core.events.Observer`, and
+    `sent(time, site, destination, pdu)`, which taps the wire; `sample_ns` > 0 shows them the
+    engines' buffers that often.
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class Kernel:
         self.on_submitted: list[Callable[[int, int, int, Bundle], None]] = []
         self.on_delivered: list[Callable[[int, int, Delivery], None]] = []
         self.on_noticed: list[Callable[[int, int, Notice], None]] = []
+        self.on_sent: list[Callable[[int, int, int, Pdu], None]] = []
         for observer in observers:
             self.observe(observer)
 
@@ -135,7 +137,7 @@ class Kernel:
     def observe(self, observer: object) -> None:
         """From now on `observer` sees what applications see."""
         self.observers.append(observer)
-        for name in ("submitted", "delivered", "noticed"):
+        for name in ("submitted", "delivered", "noticed", "sent"):
             method = getattr(observer, name, None)
             if method is not None:
                 getattr(self, f"on_{name}").append(method)
@@ -176,16 +178,22 @@ class Kernel:
     def after(self, delay_ns: int, action: Callable[[], object]) -> None:
         self.at(self.now + delay_ns, action)
 
-    def submit(self, site: int, bundle: Bundle) -> bool:
-        """The application at `site` broadcasts; False if the site is not up or its queue full."""
+    def submit(self, site: int, bundle: Bundle, to: Iterable[int] | None = None) -> bool:
+        """The application at `site` broadcasts; False if the site is not up or takes no more.
+
+        `to`: only to these members, where the service has destinations.
+        """
         member = self.sites[site]
-        engine = member.engine
+        engine: Any = member.engine
         if engine is None:
             self.submissions_refused += 1
             return False
         try:
-            engine.submit(bundle, member.local(self.now))
-        except QueueFull:
+            if to is None:
+                engine.submit(bundle, member.local(self.now))
+            else:
+                engine.submit(bundle, member.local(self.now), tuple(to))
+        except (QueueFull, ClusterBroken):
             self.submissions_refused += 1
             return False
         self.events += 1
@@ -256,9 +264,7 @@ class Kernel:
 
     # -- arrivals --------------------------------------------------------------------------
 
-    def arrive(
-        self, src: int, pdu: Pdu, receivers: tuple[Member, ...] | list[Member], ref: int
-    ) -> None:
+    def arrive(self, src: int, pdu: Pdu, receivers: Sequence[Member], ref: int) -> None:
         """`pdu` reaches all `receivers` at this instant: the hot path."""
         now = self.now
         rows = self.arrival_rows

@@ -18,6 +18,7 @@ from random import Random
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
+from roundelay.core.cluster.pdu import PO_KINDS, SPO_KINDS, TO_KINDS
 from roundelay.core.engine import Pdu
 from roundelay.core.errors import ConfigError
 
@@ -316,8 +317,8 @@ class Targeted(Link):
     """The transmissions number `kth`…`kth + many - 1` of one kind are lost.
 
     `pdu` is the name of a PDU class, in the code's or the paper's spelling (`NewTl`, `NEW_TL`);
-    `TRANSFER` means an ACK that passes the token on.  With `dst` (or `src`) only copies to (or of)
-    that site count.
+    `TRANSFER` means an ACK that passes the token on, `DT` the data PDU of any cluster protocol.
+    With `dst` (or `src`) only copies to (or of) that site count.
     """
 
     def __init__(
@@ -430,16 +431,26 @@ def plain_name(name: str) -> str:
 
 
 @cache
-def _class_name(kind: type[Pdu]) -> str:
-    return plain_name(kind.__name__)
+def names_of(kind: type[Pdu]) -> tuple[str, ...]:
+    """The `plain_name` of a class of PDUs; a cluster's has its family name too.
+
+    >>> from roundelay.core.cluster.pdu import SpoDt
+    >>> names_of(SpoDt)
+    ('spodt', 'dt')
+    """
+    own = plain_name(kind.__name__)
+    for kinds in (TO_KINDS, SPO_KINDS):
+        if kind in kinds:
+            return own, plain_name(PO_KINDS[kinds.index(kind)].__name__)
+    return (own,)
 
 
 def is_of_kind(pdu: Any, name: str) -> bool:
     """Whether `pdu` is what `name` (a `plain_name`) means."""
-    kind = _class_name(pdu.__class__)
+    names = names_of(pdu.__class__)
     if name == "transfer":
-        return kind == "ack" and getattr(pdu, "next", None) != getattr(pdu, "by", None)
-    return kind == name
+        return "ack" in names and getattr(pdu, "next", None) != getattr(pdu, "by", None)
+    return name in names
 
 
 def chance(field: str, value: float) -> float:

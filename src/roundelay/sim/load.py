@@ -8,16 +8,19 @@ not counted as submitted.
     Saturating  every source always has messages waiting
     Isolated    one message at a time in the whole group
     Script      exactly these messages at these times
+
+Where a service lets a message name its destinations, a load takes `to`: a function from the source
+and the number of a message to those who get it.  `Destinations` is one that a checker can ask too.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from random import Random
 from struct import Struct
-from typing import Final
+from typing import Final, Protocol
 
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import MS, SECOND, STAMPED, Delivery
@@ -44,11 +47,77 @@ def identity(data: bytes) -> tuple[int, int]:
     return source, number
 
 
+To = Callable[[int, int], Collection[int]]
+"""(source, number) → the members that message goes to."""
+
+
+class Submitted(Protocol):
+    """What a checker knows of a message; a world counts a site's messages as a load does."""
+
+    @property
+    def site(self) -> int: ...
+
+    @property
+    def index(self) -> int: ...
+
+
+class Destinations:
+    """Each message goes to `many` of `members`, chosen at random but the same whoever asks.
+
+    With `many` < len(members) the source is not among them, so a message has exactly `many`
+    receivers (SPO-T3); with `many` = len(members) it goes to everybody, the source included.
+    With `many` = 0 a message goes to a random number of members, with or without the source.
+    Members in `never` are never addressed.
+
+    >>> to = Destinations(range(5), 2, seed=7)
+    >>> to(3, 0), to(3, 1), to(3, 0)
+    ((1, 4), (1, 2), (1, 4))
+    """
+
+    def __init__(
+        self,
+        members: Iterable[int],
+        many: int,
+        *,
+        seed: int | str = 0,
+        never: Collection[int] = (),
+    ) -> None:
+        group = tuple(members)
+        self.pool = tuple(member for member in group if member not in never)
+        most = len(self.pool) - 1
+        if not (0 <= many <= most or many == len(group) == most + 1):
+            allowed = f"0 to {most}" + ("" if never else f", or {len(group)} for everybody")
+            raise ConfigError("destinations", many, f"a whole number from {allowed}")
+        if not self.pool:
+            raise ConfigError("never", tuple(never), "at least one member must be addressed")
+        self.many = many
+        self.everybody = many == len(group)
+        self.seed = seed
+
+    def __call__(self, source: int, number: int) -> tuple[int, ...]:
+        if self.everybody:
+            return self.pool
+        rng = Random(f"{self.seed}/to/{source}/{number}")
+        if not self.many:
+            some = rng.sample(self.pool, rng.randint(1, len(self.pool)))
+        else:
+            some = rng.sample([member for member in self.pool if member != source], self.many)
+        return tuple(sorted(some))
+
+    def of(self, submission: Submitted) -> tuple[int, ...]:
+        """The same, as checkers ask (`Checker(destinations=to.of)`)."""
+        return self(submission.site, submission.index)
+
+
 class Load(ABC):
     """Base of all loads: counts what was accepted, per source and in total."""
 
     def __init__(
-        self, messages: int, sources: Sequence[int] | None = None, size: int = SIZE
+        self,
+        messages: int,
+        sources: Sequence[int] | None = None,
+        size: int = SIZE,
+        to: To | None = None,
     ) -> None:
         if messages < 0:
             raise ConfigError("messages", messages, "a whole number from 0 up")
@@ -57,6 +126,7 @@ class Load(ABC):
         self.messages = messages
         self.sources: tuple[int, ...] = tuple(sources or ())
         self.size = size
+        self.to = to
         self.submitted_total = 0
         self.numbers: dict[int, int] = {}  # next number per source
         self.world: Kernel
@@ -87,7 +157,8 @@ class Load(ABC):
         # Numbered first: the site may deliver its own message before `submit` returns.
         self.numbers[source] = number + 1
         self.submitted_total += 1
-        if self.world.submit(source, Bundle.of(message(source, number, self.size))):
+        bundle = Bundle.of(message(source, number, self.size))
+        if self.world.submit(source, bundle, None if self.to is None else self.to(source, number)):
             return True
         self.numbers[source] = number
         self.submitted_total -= 1
@@ -101,14 +172,19 @@ class Load(ABC):
             self.messages -= 1
         return accepted
 
+    def receivers(self, source: int, number: int) -> Collection[int]:
+        """Who gets message `number` of `source`."""
+        return self.world.group if self.to is None else self.to(source, number)
+
 
 class Poisson(Load):
     """`rate` messages per second in total, each from a source chosen at random."""
 
     def __init__(
-        self, messages: int, rate: float, sources: Sequence[int] | None = None, size: int = SIZE
-    ) -> None:
-        super().__init__(messages, sources, size)
+        self, messages: int, rate: float, sources: Sequence[int] | None = None, size: int = SIZE,
+        to: To | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(messages, sources, size, to)
         if not rate > 0:
             raise ConfigError("rate", rate, "a number above 0 (messages per second)")
         self.rate = rate
@@ -134,13 +210,16 @@ class Poisson(Load):
 
 
 class Saturating(Load):
-    """Every source keeps `backlog` messages under way: a new one for each of its own delivered."""
+    """Every source keeps `backlog` messages under way: a new one for each of its own delivered.
+
+    A source that is not among the receivers of a message waits for the first of them.
+    """
 
     def __init__(
         self, messages: int, sources: Sequence[int] | None = None, size: int = SIZE,
-        backlog: int = 2,
+        backlog: int = 2, to: To | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(messages, sources, size)
+        super().__init__(messages, sources, size, to)
         if backlog < 1:
             raise ConfigError("backlog", backlog, "a whole number from 1 up")
         self.backlog = backlog
@@ -155,8 +234,17 @@ class Saturating(Load):
             self.world.after(0, partial(self.submit, source))
 
     def delivered(self, time: int, site: int, delivery: Delivery) -> None:
-        if site == delivery.source and site in self.sources and delivery.stage != STAMPED:
-            self._more(site, len(delivery.bundle))
+        source = delivery.source
+        if delivery.stage == STAMPED or source not in self.sources:
+            return
+        if self.to is None:
+            if site == source:
+                self._more(source, len(delivery.bundle))
+            return
+        for data in delivery.bundle:
+            there = self.to(*identity(data))
+            if site == (source if source in there else min(there)):
+                self._more(source, 1)
 
     def restarted(self, time: int, site: int, keeps: str) -> None:
         """What was under way may be gone: begin anew."""
@@ -165,13 +253,13 @@ class Saturating(Load):
 
 
 class Isolated(Load):
-    """The next message `gap_ns` after the last one was delivered at every site."""
+    """The next message `gap_ns` after the last one was delivered at every receiver."""
 
     def __init__(
         self, messages: int, sources: Sequence[int] | None = None, size: int = SIZE,
-        gap_ns: int = 500 * MS,
+        gap_ns: int = 500 * MS, to: To | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(messages, sources, size)
+        super().__init__(messages, sources, size, to)
         self.gap_ns = gap_ns
         self.missing: set[int] = set()  # sites that have not delivered the present message
 
@@ -181,8 +269,9 @@ class Isolated(Load):
     def _next(self) -> None:
         if self.done:
             return
-        self.missing = set(self.world.group)
-        if not self.submit(self.sources[int(self.rng.random() * len(self.sources))]):
+        source = self.sources[int(self.rng.random() * len(self.sources))]
+        self.missing = set(self.receivers(source, self.numbers.get(source, 0)))
+        if not self.submit(source):
             self.world.after(self.gap_ns, self._next)
 
     def delivered(self, time: int, site: int, delivery: Delivery) -> None:
@@ -195,9 +284,11 @@ class Isolated(Load):
 class Script(Load):
     """`lines` of (time in ns, site): one message each, at exactly that time or never."""
 
-    def __init__(self, lines: Iterable[tuple[int, int]], size: int = SIZE) -> None:
+    def __init__(
+        self, lines: Iterable[tuple[int, int]], size: int = SIZE, to: To | None = None
+    ) -> None:
         self.lines = tuple(lines)
-        super().__init__(len(self.lines), size=size)
+        super().__init__(len(self.lines), size=size, to=to)
 
     def begin(self) -> None:
         for time, source in self.lines:

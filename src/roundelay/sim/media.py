@@ -8,6 +8,11 @@ What a medium promises holds for PDUs that no link (see `links`) has touched; a 
 and may break the promise.  A `Mesh` keeps its promise for delayed copies (those behind them wait)
 but not for duplicated and reordered ones.
 
+With `adapted` a receiver drops what is not newer than what it has had: from the same sender, or on
+the `Bus` from anybody.  So a sender's (or the bus's) order holds whatever the links do, and a
+duplicated, overtaken or late copy is a lost one.  That is how a datagram service becomes MC, and
+one with a hub 1C.
+
 A multicast on the `Bus` is one entry of the heap whatever the number of receivers, and plain
 independent loss is drawn right here: this is the path that decides how fast a simulation runs.
 """
@@ -15,6 +20,7 @@ independent loss is drawn right here: this is the path that decides how fast a s
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from heapq import heappush
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -39,8 +45,14 @@ class Medium(ABC):
     own_copy = False
     """Whether a sender receives its own multicasts from the medium (TO in channel mode does)."""
 
-    def __init__(self) -> None:
+    one_channel = False
+    """Whether `adapted` means one order of all senders, or one for each."""
+
+    def __init__(self, adapted: bool | int = False) -> None:
+        self.adapted = bool(adapted)
+        self.newest: dict[int, int] = {}  # channel at a receiver → last transmission it has had
         self.world: Kernel
+        self.arrive: Callable[[int, Pdu, Sequence[Member], int], None]
         self.rng: Random
         self.codec: Codec | None = None
         self.everyone: tuple[tuple[Member, ...], ...] = ()
@@ -48,11 +60,26 @@ class Medium(ABC):
     def bind(self, world: Kernel, rng: Random, codec: Codec | None) -> None:
         """Called once by the world."""
         self.world = world
+        self.arrive = self._admit if self.adapted else world.arrive
         self.rng = rng
         self.codec = codec
         self.everyone = tuple(
             tuple(other for other in world.sites if other is not site) for site in world.sites
         )
+
+    def _admit(self, src: int, pdu: Pdu, receivers: Sequence[Member], ref: int) -> None:
+        """Copies arrive; those overtaken by newer ones of their channel do not get through."""
+        newest = self.newest
+        heard: list[Member] = []
+        for site in receivers:
+            channel = site.id if self.one_channel else src << 32 | site.id
+            if ref > newest.get(channel, 0):
+                newest[channel] = ref
+                heard.append(site)
+            else:
+                self.world.lose(site.id, ref, src, "stale")
+        if heard:
+            self.world.arrive(src, pdu, heard, ref)
 
     @abstractmethod
     def launch(self, src: int, pdu: Pdu, ref: int, receivers: tuple[Member, ...] | list[Member],
@@ -70,6 +97,9 @@ class Medium(ABC):
         rows = world.rows
         if rows is not None:
             rows.append((world.now, src, SEND, ref, dst, pdu))
+        if world.on_sent:
+            for call in world.on_sent:
+                call(world.now, src, dst, pdu)
         targets: tuple[Member, ...] | list[Member] = (
             self.everyone[src] if dst == EVERYONE else (world.sites[dst],)
         )
@@ -138,13 +168,21 @@ class Medium(ABC):
 class Bus(Medium):
     """1C: transmissions are serialised, each takes `slot_ns` and arrives `delay_ns` later."""
 
-    def __init__(self, delay_ns: int = MS // 2, slot_ns: int = 0, own_copy: bool = False) -> None:
-        super().__init__()
+    one_channel = True
+
+    def __init__(
+        self,
+        delay_ns: int = MS // 2,
+        slot_ns: int = 0,
+        own_copy: bool | int = False,
+        adapted: bool | int = False,
+    ) -> None:
+        super().__init__(adapted)
         if delay_ns < 0 or slot_ns < 0:
             raise ConfigError("delay_ns", min(delay_ns, slot_ns), "a whole number from 0 up")
         self.delay_ns = delay_ns
         self.slot_ns = slot_ns
-        self.own_copy = own_copy
+        self.own_copy = bool(own_copy)
         self.free_at = 0  # when the transmission under way is over
 
     def launch(self, src: int, pdu: Pdu, ref: int, receivers: tuple[Member, ...] | list[Member],
@@ -155,17 +193,23 @@ class Bus(Medium):
         due = end + self.delay_ns
         if receivers:
             world.tick = tick = world.tick + 1
-            heappush(world.heap, (due, tick, world.arrive, src, pdu, receivers, ref))
+            heappush(world.heap, (due, tick, self.arrive, src, pdu, receivers, ref))
         for site, copy in late:
             world.tick = tick = world.tick + 1
-            heappush(world.heap, (due + copy.delay, tick, world.arrive, src, pdu, (site,), ref))
+            heappush(world.heap, (due + copy.delay, tick, self.arrive, src, pdu, (site,), ref))
 
 
 class Datagram(Medium):
     """DG: every copy has its own random delay, so PDUs overtake each other."""
 
-    def __init__(self, least_ns: int = MS // 4, most_ns: int = MS, duplicate: float = 0.0) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        least_ns: int = MS // 4,
+        most_ns: int = MS,
+        duplicate: float = 0.0,
+        adapted: bool | int = False,
+    ) -> None:
+        super().__init__(adapted)
         if not 0 <= least_ns <= most_ns:
             raise ConfigError("least_ns", least_ns, f"a whole number from 0 to {most_ns}")
         if not 0.0 <= duplicate < 1.0:
@@ -190,18 +234,20 @@ class Datagram(Medium):
             for _ in range(copies):
                 world.tick = tick = world.tick + 1
                 due = self.due(src, site.id, ORDINARY)
-                heappush(world.heap, (due, tick, world.arrive, src, pdu, (site,), ref))
+                heappush(world.heap, (due, tick, self.arrive, src, pdu, (site,), ref))
         for site, copy in late:
             world.tick = tick = world.tick + 1
             due = self.due(src, site.id, copy)
-            heappush(world.heap, (due, tick, world.arrive, src, pdu, (site,), ref))
+            heappush(world.heap, (due, tick, self.arrive, src, pdu, (site,), ref))
 
 
 class Mesh(Datagram):
     """MC: random delays, but what one site sends to another arrives in sending order."""
 
-    def __init__(self, least_ns: int = MS // 4, most_ns: int = MS) -> None:
-        super().__init__(least_ns, most_ns)
+    def __init__(
+        self, least_ns: int = MS // 4, most_ns: int = MS, adapted: bool | int = False
+    ) -> None:
+        super().__init__(least_ns, most_ns, adapted=adapted)
         self.last: dict[tuple[int, int], int] = {}  # latest arrival per ordered pair
 
     def due(self, src: int, dst: int, copy: Copy) -> int:

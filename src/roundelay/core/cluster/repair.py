@@ -143,9 +143,11 @@ class Repair(Exchange):
 
     def ask(self, j: int, gap: list[int], now: int) -> None:
         """Ask the source for the first hole, again every t_wait while it lasts."""
-        lo, hi = self.preq[j], gap[0] - 1
-        held = [self.place(pdu) for pdu in self.blocked[j].values()]
-        hi = min([hi, *(place - 1 for place in held if place > lo)])
+        held = {self.place(pdu) for pdu in self.blocked[j].values()}
+        lo = self.preq[j]
+        while lo in held:
+            lo += 1  # here, but waiting for another source's PDU
+        hi = min([gap[0], *(place for place in held if place > lo)]) - 1
         if hi >= lo:
             self.send_to(j, self.KINDS.retx(epoch=self.epoch, by=self.index, src=j, lo=lo, hi=hi))
         gap[2] = now + self.config.wait_ns
