@@ -77,7 +77,7 @@ def story() -> Story:
     story.event(6, 1, ev.CRASH, ev.DISK)
     story.event(7, 2, ev.PAUSE)
     story.event(8, 2, ev.RESUME)
-    story.send(60, 0, Invite((1, 0)), lost={1: "down"})
+    story.send(60, 0, Invite((1, 0), 7), lost={1: "down"})
     story.event(62, 0, ev.NOTICE, Notice("view", ((1, 0), (0, 2), 0, 44)))
     story.event(62, 2, ev.NOTICE, Notice("suspect", (1,)))
     story.event(63, -1, ev.FAULT, "partition <&>")

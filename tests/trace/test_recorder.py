@@ -15,7 +15,7 @@ from roundelay.core import events as ev
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import Delivery, Notice, Pdu
 from roundelay.core.errors import UsageError
-from roundelay.core.token.pdu import Abort, Ack, B, Invite, NewToken, RetxMsg
+from roundelay.core.token.pdu import Abort, Ack, B, NewToken, RetxMsg, TlHint
 from roundelay.trace import Recorder
 from roundelay.trace import recorder as recorder_module
 
@@ -129,7 +129,7 @@ def test_every_field_of_every_row_counts(i: int) -> None:
 
 
 def test_pdus_with_the_same_fields_differ_in_the_hash() -> None:
-    hashes = {hash_of([(0, 0, ev.SEND, 1, -1, pdu((1, 2)))]) for pdu in (Invite, Abort, NewToken)}
+    hashes = {hash_of([(0, 0, ev.SEND, 1, -1, pdu((1, 2)))]) for pdu in (TlHint, Abort, NewToken)}
     assert len(hashes) == 3
 
 

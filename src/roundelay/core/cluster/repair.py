@@ -32,25 +32,27 @@ class Repair(Exchange):
         self.note_position(pdu)
         if self.acceptable(pdu):
             self.accept(pdu, now)
-            if any(self.blocked):
-                self.unblock(now)
-            self.after_receipt(now)
-            return
-        if not self.destinations(pdu) >> self.index & 1:
+        elif self.destinations(pdu) >> self.index & 1:
+            if not self.hold(pdu):
+                return
+            self.look_for_gaps(pdu, now)
+        elif self.place(pdu) > self.preq[j]:
             # Not for us: its acknowledgements will come again with what is.  But it tells how
             # many PDUs of its source were (SPO-L1).
-            if self.place(pdu) > self.preq[j]:
-                self.surely_missing(j, self.place(pdu), now)
-            return
-        blocked = self.blocked[j]
+            self.surely_missing(j, self.place(pdu), now)
+        if any(self.blocked):
+            self.unblock(now)
+        self.after_receipt(now)
+
+    def hold(self, pdu: Dt) -> bool:
+        """Keep a PDU that is too early, if there is room."""
+        blocked = self.blocked[pdu.src]
         if pdu.seq not in blocked:
             if self.free() <= 0:
                 self.drop("no buffer for an early PDU")
-                return
+                return False
             blocked[pdu.seq] = pdu
-        self.look_for_gaps(pdu, now)
-        self.unblock(now)
-        self.after_receipt(now)
+        return True
 
     def note_position(self, pdu: Dt) -> None:
         """What the mere receipt of `pdu` tells; SPO learns which numbers were not for it."""
