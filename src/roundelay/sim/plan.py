@@ -95,8 +95,9 @@ class Plan(Struct, frozen=True, kw_only=True):
         """Who gets which message, if not everybody; `members` are those of a reopened cluster."""
         if self.protocol != SPO:
             return None
-        group = range(self.sites) if members is None else members
-        return Destinations(group, self.spread, seed=self.seed, never=self.never)
+        group = tuple(range(self.sites) if members is None else members)
+        spread = len(group) if self.spread == self.sites else self.spread
+        return Destinations(group, spread, seed=self.seed, never=self.never)
 
     def to_json(self) -> bytes:
         """The contents of params.json."""

@@ -9,8 +9,9 @@ Before anything else::
 
     sites 3 resilience 1 hold 10ms     number of sites, then fields of the configuration; a field
                                        `hold_ns` is written `hold` and takes a time
-    protocol positive-ack              instead of token
-    medium mesh 1ms 5ms                bus (the default) with a delay, or mesh or datagram with two
+    protocol positive-ack              instead of token; also to, to-channel, po, spo
+    medium mesh 1ms 5ms                bus (the default) with a delay and the time a PDU takes, or
+                                       mesh or datagram with the least and the most delay
     seed 7
     show deliveries notices            what is printed: sends, receives, losses, roles, deliveries,
                                        notices, or names of PDUs (ACK, NEW_TL, …) among the sends
@@ -18,6 +19,7 @@ Before anything else::
 What happens::
 
     submit 0 hello                     site 0 broadcasts a message
+    submit 0 hello to 1,2              … to these members only (spo)
     run 100ms                          let time pass
     run until all deliver 3            … until they have, 60s at most
     lose next 2 ACK to 1,2 from 0      `2`, `to` and `from` may be left out; TRANSFER is an ACK that
@@ -31,28 +33,31 @@ What happens::
     restart 1 / pause 1 / resume 1 / power-cut
     clock 1 rate 1.1 / clock 1 jump 1d
     reform 1 / storm                   start a reformation at one site, or at all at once
+    reopen 0,1 epoch 5                 clusters: these members go on without the others
 
 What should be true (printed with `yes` or `NO`; a NO is a failure)::
 
     expect 1,2 delivered a b c         exactly these, in this order; `nothing` for none
     expect agreement                   delivered logs are prefixes of one sequence
-    expect no RETX_REQ                 sent so far; also: expect 2 ACK
+    expect no RETX_REQ                 sent so far; also: expect 2 ACK, expect 1 RETX from 2 (RETX
+                                       and the like: of whichever cluster protocol)
+    expect silence                     nothing is sent, and no timer runs, from here on
     state                              prints what each site thinks
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
-from random import Random
 from typing import Any, Final
 
 from msgspec import Struct
 
 from roundelay.core.bundle import Bundle
-from roundelay.core.engine import EVERYONE, MS, SECOND, STAMPED, Delivery, Engine, Notice
+from roundelay.core.engine import EVERYONE, MS, NEVER, SECOND, STAMPED, Delivery, Notice, Pdu
 from roundelay.core.errors import UsageError
 from roundelay.core.events import (
     CRASH,
@@ -67,10 +72,17 @@ from roundelay.core.events import (
     SUBMIT,
     Row,
 )  # fmt: skip
-from roundelay.core.positive_ack import PositiveAckConfig, PositiveAckSite, PositiveAckStable
-from roundelay.core.token.config import TokenConfig
-from roundelay.core.token.site import TokenSite
-from roundelay.core.token.stable import Stable
+from roundelay.sim.engines import (
+    CLUSTERS,
+    PROTOCOLS,
+    SPO,
+    TO_CHANNEL,
+    TOKEN,
+    Config,
+    config_class,
+    factory,
+    stable_class,
+)
 from roundelay.sim.links import (
     PLAIN,
     Clogged,
@@ -80,6 +92,7 @@ from roundelay.sim.links import (
     Lossy,
     Partition,
     Targeted,
+    names_of,
     plain_name,
 )  # fmt: skip
 from roundelay.sim.media import MEDIA, Bus, Medium
@@ -87,6 +100,7 @@ from roundelay.sim.world import World
 
 SEPARATOR: Final = "---"
 PATIENCE_NS: Final = 60 * SECOND
+SILENCE_NS: Final = 60 * SECOND
 UNITS: Final = {"ns": 1, "us": 1000, "ms": MS, "s": SECOND, "d": 86_400 * SECOND}
 GROUPS: Final = {
     "sends": SEND, "receives": RECEIVE, "losses": LOSE, "roles": ROLE, "deliveries": DELIVER,
@@ -106,7 +120,7 @@ class Scenario:
         self.rows: list[Row] = []  # what happened and is not printed yet
         self.links: list[Link] = []
         self.sites = 3
-        self.protocol = "token"
+        self.protocol = TOKEN
         self.fields: dict[str, str] = {}
         self.medium: Medium = Bus(MS)
         self.seed = 0
@@ -114,6 +128,7 @@ class Scenario:
         self.pdus: set[str] = set()  # if not empty: the only kinds of PDUs printed
         self._world: World | None = None
         self.logs: dict[int, list[str]] = {}
+        self.counts: Counter[tuple[int, str]] = Counter()  # transmissions by site and name
         for number, line in enumerate(script.splitlines(), 1):
             command = line.split("#", 1)[0].strip()
             if command:
@@ -138,28 +153,21 @@ class Scenario:
     def world(self) -> World:
         """The world; it begins with the first command that needs it."""
         if self._world is None:
-            token = self.protocol == "token"
-            group = tuple(range(self.sites))
             config = self.configuration()
-
-            def make(site: int, stable: Any, boot: str, now: int, rng: Random) -> Engine:
-                if isinstance(config, PositiveAckConfig):
-                    return PositiveAckSite(site, group, config, rng, now, stable)
-                fields = {f: getattr(config, f) for f in config.__struct_fields__}
-                settings = TokenConfig(**(fields | {"boot": boot})).check(len(group))
-                return TokenSite(site, group, settings, rng, stable, now)
-
-            self.logs = {site: [] for site in group}
+            if self.protocol == TO_CHANNEL:
+                if not isinstance(self.medium, Bus):
+                    raise UsageError(f"{TO_CHANNEL} needs the medium bus")
+                self.medium.own_copy = True
+            self.logs = {site: [] for site in range(self.sites)}
             self._world = World(
-                self.sites, make, seed=self.seed, medium=self.medium, recorder=self,
-                make_stable=Stable if token else PositiveAckStable, observers=[self],
-                boot=getattr(config, "boot", "preformed"),
+                self.sites, factory(self.protocol, self.sites, config), seed=self.seed,
+                medium=self.medium, recorder=self, make_stable=stable_class(self.protocol),
+                observers=[self], boot=getattr(config, "boot", "preformed"),
             )  # fmt: skip
         return self._world
 
-    def configuration(self) -> TokenConfig | PositiveAckConfig:
-        kind: type[TokenConfig] | type[PositiveAckConfig]
-        kind = TokenConfig if self.protocol == "token" else PositiveAckConfig
+    def configuration(self) -> Config:
+        kind = config_class(self.protocol)
         values: dict[str, Any] = {}
         for name, word in self.fields.items():
             if f"{name}_ns" in kind.__struct_fields__:
@@ -179,6 +187,10 @@ class Scenario:
         if delivery.stage != STAMPED:
             self.logs[site] += [text(data) for data in delivery.bundle]
 
+    def sent(self, time: int, site: int, destination: int, pdu: Pdu) -> None:
+        for name in names_of(type(pdu)):
+            self.counts[site, name] += 1
+
     def restarted(self, time: int, site: int, keeps: str) -> None:
         if keeps not in (DISK, "memory"):
             self.logs[site] = []
@@ -192,8 +204,8 @@ class Scenario:
         self.fields |= dict(zip(words[1::2], words[2::2], strict=True))
 
     def do_protocol(self, words: list[str]) -> None:
-        if words[0] not in ("token", "positive-ack"):
-            raise UsageError("token or positive-ack")
+        if words[0] not in PROTOCOLS:
+            raise UsageError(" or ".join(PROTOCOLS))
         self.protocol = words[0]
 
     def do_medium(self, words: list[str]) -> None:
@@ -213,8 +225,12 @@ class Scenario:
     # -- events ----------------------------------------------------------------------------
 
     def do_submit(self, words: list[str]) -> None:
+        to = None
+        if self.protocol == SPO and words[-2] == "to":
+            to = self.which(words.pop())
+            words.pop()
         for site in self.which(words[0]):
-            if not self.world.submit(site, Bundle.of(" ".join(words[1:]).encode())):
+            if not self.world.submit(site, Bundle.of(" ".join(words[1:]).encode()), to):
                 self.output.append(f"  refused by site {site}")
 
     def do_run(self, words: list[str]) -> None:
@@ -310,6 +326,17 @@ class Scenario:
     def do_storm(self, words: list[str]) -> None:
         self.world.storm()
 
+    def do_reopen(self, words: list[str]) -> None:
+        members = self.which(words[0])
+        if self.protocol not in CLUSTERS:
+            raise UsageError("only clusters are reopened")
+        for site in members:
+            member = self.world.sites[site]
+            engine: Any = member.engine
+            if engine is not None:
+                engine.reopen(tuple(members), int(words[2]), member.local(self.world.now))
+                self.world.settle(member, engine)
+
     # -- expectations ----------------------------------------------------------------------
 
     def do_expect(self, words: list[str]) -> None:
@@ -319,15 +346,24 @@ class Scenario:
         elif len(words) > 1 and words[1] == "delivered":
             wanted = [] if words[2:] == ["nothing"] else words[2:]
             good = all(self.logs[site] == wanted for site in self.which(words[0]))
+        elif words == ["silence"]:
+            good = self.silent()
         else:
             wanted_count = 0 if words[0] == "no" else int(words[0])
             name = plain_name(words[1])
-            sent = self.world.sent_by_kind.items()
-            good = wanted_count == sum(n for k, n in sent if plain_name(k.__name__) == name)
+            sites = self.which(words[3] if words[2:3] == ["from"] else "all")
+            good = wanted_count == sum(self.counts[site, name] for site in sites)
         if good:
             self.output.append("  yes")
         else:
             self.fail("expect " + " ".join(words))
+
+    def silent(self) -> bool:
+        """Let a long time pass; nothing may happen in it."""
+        sent = self.world.sent
+        self.world.run(self.world.now + SILENCE_NS)
+        engines = [member.engine for member in self.world.sites if member.engine is not None]
+        return self.world.sent == sent and all(engine.deadline >= NEVER for engine in engines)
 
     def fail(self, what: str) -> None:
         logs = "; ".join(f"{site}: {' '.join(log) or 'nothing'}" for site, log in self.logs.items())
@@ -338,7 +374,11 @@ class Scenario:
         for member in self.world.sites:
             engine: Any = member.engine
             line = f"  {member.id}  {member.state}"
-            if engine is not None and self.protocol == "token":
+            if engine is not None and self.protocol in CLUSTERS:
+                members = ",".join(map(str, engine.group))
+                line += f"  epoch {engine.epoch} of {members}  next {engine.seq}"
+                line += f"  expects {value(tuple(engine.treq))}"
+            elif engine is not None and self.protocol == TOKEN:
                 members = ",".join(map(str, engine.members))
                 line += f"  {engine.role}  list {version(engine.tl)} of {members}"
                 line += f"  nts {engine.nts}  committed {engine.cnts}"
@@ -366,7 +406,7 @@ class Scenario:
             return
         if event == SEND:
             name = wire_name(obj)
-            if not self.pdus or plain_name(name) in self.pdus:
+            if not self.pdus or not self.pdus.isdisjoint(names_of(type(obj))):
                 whom = "all" if peer == EVERYONE else str(peer)
                 yield f"{site} → {whom:3}  {name}{described(obj)}"
         elif event == RECEIVE:

@@ -118,6 +118,13 @@ class ToChannelSite(Exchange):
         else:
             self.hand_over(pdu)
 
+    def caps(self) -> dict[str, int]:
+        caps = super().caps()
+        probes = 2 * self.config.attempts  # before the cluster is broken
+        caps["sl"] += probes
+        caps["receipt"] += probes * self.n
+        return caps
+
     # -- the failure point -----------------------------------------------------------------
 
     def reset_vector(self) -> tuple[int, ...]:

@@ -112,6 +112,7 @@ class Exchange(Sending):
         self.queue.clear()
         self.group = tuple(sorted(group))
         self.epoch = epoch - 1
+        self.position = 0  # another cluster, another order
         self.reset_state()
         self.heard = [now] * self.n
         self.notify("undelivered", back)
@@ -131,12 +132,14 @@ class Exchange(Sending):
         self.rst_tries = 0
         self.vecs = {self.index: vec}
         self.done = 0
+        self.missed = [0] * self.n
         self.ack_due = self.stat_due = self.gap_due = NEVER
         self.say_vector(now)
         self.check_vectors(now)
 
     def say_vector(self, now: int) -> None:
         self.send_all(self.vector())
+        self.last_poll = now
         wait = self.config.reset_ns
         self.rst_due = self.arm(now + self.rng.randint(wait, wait + wait // 2))
 
@@ -149,13 +152,11 @@ class Exchange(Sending):
     def on_reset_timer(self, now: int) -> None:
         """Say it again; TR-15: a member that stays away is suspected, then the cluster broken."""
         self.rst_tries += 1
-        away = [k for k in self.everyone if k not in self.vecs]
-        away = away or [k for k in self.everyone if not self.done >> k & 1]
-        if self.rst_tries == 2 * self.config.attempts:
-            for k in away:
-                self.suspect(k)
-        if self.rst_tries >= 4 * self.config.attempts:
-            self.break_up(away)
+        if self.somebody_failed(now):
+            return
+        if self.rst_tries >= 8 * self.config.attempts:
+            # Everybody is heard and yet we do not agree: not the same roster, or not on one epoch.
+            self.break_up([k for k in self.everyone if k not in self.vecs])
             return
         self.say_vector(now)
 
@@ -268,6 +269,7 @@ class Exchange(Sending):
         self.owed_now.clear()
         self.heard = [now] * self.n
         self.missed = [0] * self.n
+        self.last_poll = -1
         self.opened(floor, now)
         self.pump(now)
 
