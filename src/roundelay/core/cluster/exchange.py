@@ -156,7 +156,8 @@ class Exchange(Sending):
             return
         if self.rst_tries >= 8 * self.config.attempts:
             # Everybody is heard and yet we do not agree: not the same roster, or not on one epoch.
-            self.break_up([k for k in self.everyone if k not in self.vecs])
+            behind = [self.group[k] for k in self.everyone if not self.done >> k & 1]
+            self.stop(f"no agreement with {behind}")
             return
         self.say_vector(now)
 
@@ -204,10 +205,13 @@ class Exchange(Sending):
         """Make everybody say where they stand."""
 
     def break_up(self, away: list[int]) -> None:
+        self.stop(f"no answer from {sorted(self.group[k] for k in away)}")
+
+    def stop(self, why: str) -> None:
         """TR-15: nothing can be agreed on any more; the owner may reopen the cluster."""
         self.stopped = True
         self.ack_due = self.stat_due = self.gap_due = self.rst_due = NEVER
-        self.notify("broken", f"no answer from {sorted(self.group[k] for k in away)}")
+        self.notify("broken", why)
 
     def reset_vector(self) -> tuple[int, ...]:
         """What this member holds, when somebody else starts a reset."""
@@ -218,14 +222,17 @@ class Exchange(Sending):
         if self.stopped or pdu.src == self.index:
             return
         if pdu.epoch == self.epoch and self.last_vec:
-            # TO-R5: we have finished that one; the sender may still lack our part.
-            mine = 1 << self.index
-            if not (pdu.have & mine and pdu.done & mine):
-                self.send_to(
-                    pdu.src,
-                    self.KINDS.rst(epoch=self.epoch, src=self.index, vec=self.last_vec,
-                        have=self.everyone_mask, done=self.last_done),
-                )  # fmt: skip
+            # TO-R5: we have finished that one, so we know that everybody is done; the sender may not.
+            everyone = self.everyone_mask
+            if pdu.have != everyone or pdu.done != everyone:
+                answer = self.KINDS.rst(
+                    epoch=self.epoch,
+                    src=self.index,
+                    vec=self.last_vec,
+                    have=everyone,
+                    done=everyone,
+                )
+                self.send_to(pdu.src, answer)
             return
         if self.rst < 0 and not self.resets:
             self.drop("reset of an open cluster")  # only its owner may open it again
@@ -262,7 +269,7 @@ class Exchange(Sending):
         self.epoch, self.rst = self.rst, -1
         self.rst_due = NEVER
         self.rst_tries = 0
-        self.last_vec, self.last_done = vec, self.everyone_mask
+        self.last_vec = vec
         self.vecs = {}
         self.debts.clear()
         self.carried.clear()

@@ -41,10 +41,10 @@ class ClusterState(Engine):
     __slots__ = (
         "ack_due", "al", "blocked", "bufs", "capacity", "carried", "config", "debts", "done",
         "epoch", "everyone", "everyone_mask", "gap_due", "gaps", "heard", "index", "known",
-        "last_done", "last_poll", "last_vec", "missed", "n", "owed_now", "pal", "position",
-        "preq", "prl", "pseq", "queue", "ranks", "resent", "rng", "rrl", "rst", "rst_due",
-        "rst_tries", "seq", "sl", "stat_due", "stopped", "suspected", "treq", "unaccepted",
-        "vecs", "waited", "waiting_delivery",
+        "last_poll", "last_vec", "missed", "n", "owed_now", "pal", "position", "preq", "prl",
+        "pseq", "queue", "ranks", "resent", "rng", "rrl", "rst", "rst_due", "rst_tries", "seq",
+        "sl", "stat_due", "stopped", "suspected", "treq", "unaccepted", "vecs", "waited",
+        "waiting_delivery",
     )  # fmt: skip
 
     KINDS: ClassVar[Kinds] = PO_KINDS
@@ -104,7 +104,6 @@ class ClusterState(Engine):
         self.vecs: dict[int, tuple[int, ...]] = {}
         self.done = 0
         self.last_vec: tuple[int, ...] = ()
-        self.last_done = 0
         self.ack_due = self.stat_due = self.gap_due = self.rst_due = NEVER
 
     # -- helpers ---------------------------------------------------------------------------

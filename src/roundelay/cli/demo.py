@@ -1,0 +1,127 @@
+"""`roundelay demo`: the run to watch."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+from msgspec import structs
+
+from roundelay.cli.options import Whole, json_option
+from roundelay.cli.output import console, literally, print_json, table
+from roundelay.core.engine import MS, SECOND
+from roundelay.runs.demo import Demo, DemoParams
+from roundelay.runs.folder import DIAGRAM, REPORT, RunFolder, run_folder
+from roundelay.trace.verdict import INVARIANTS
+
+PACE = 2.0
+"""Real seconds per virtual second: slow enough to follow."""
+
+FRAME_NS = 40 * MS
+
+
+@click.command()
+@click.option("--seed", type=Whole(0), default=1, show_default=True, help="Decides the whole run.")
+@click.option("--out", type=click.Path(path_type=Path), default=Path("runs/demo"),
+              show_default=True, help="Folder of the run; replaced if it exists.")  # fmt: skip
+@click.option("--quick", is_flag=True, help="Do not wait for people: no live view.")
+@json_option
+def command(seed: int, out: Path, quick: bool, as_json: bool) -> int:
+    """Watch five simulated sites agree on one order.
+
+    Three of them send, one packet in twenty is lost, and the site that holds the token crashes
+    and comes back.  Ends with a verdict; exit status 1 if it is not unanimous."""
+    params = DemoParams(seed=seed)
+    with run_folder(out, force=True) as folder:
+        folder.write_params("demo", structs.asdict(params))
+        demo = Demo(params, folder.trace)
+        try:
+            if as_json:
+                _run(demo)
+            elif quick or not sys.stdout.isatty():
+                _run_telling(demo)
+            else:
+                _run_live(demo)
+        except BaseException:
+            demo.abandon()
+            raise
+        results = demo.finish()
+        demo.write(folder, results)
+    if as_json:
+        print_json(results)
+    else:
+        _show(demo, results, folder)
+    return 0 if results["verdict"] else 1
+
+
+def _run(demo: Demo) -> None:
+    while not demo.over:
+        demo.advance(100 * MS)
+
+
+def _run_telling(demo: Demo) -> None:
+    """Without a terminal: what happens, line by line, as fast as it goes."""
+    told = 0
+    second = 0
+    while not demo.over:
+        demo.advance(20 * MS)
+        events = list(demo.story.events)
+        for at, text in events[told:]:
+            click.echo(f"{at / SECOND:7.3f} s  {text}")
+        told = len(events)
+        if demo.world.now // SECOND > second:
+            second = demo.world.now // SECOND
+            places = " ".join(str(member.position) for member in demo.world.sites)
+            click.echo(f"{demo.world.now / SECOND:7.3f} s  delivered per site: {places}")
+
+
+def _run_live(demo: Demo) -> None:
+    from rich.live import Live
+
+    from roundelay.cli.live import frame
+
+    screen = console()
+    with Live(
+        frame(demo, screen.width), console=screen, refresh_per_second=12, transient=True
+    ) as live:
+        due = time.monotonic()
+        while not demo.over:
+            demo.advance(FRAME_NS)
+            live.update(frame(demo, screen.width))
+            due += PACE * FRAME_NS / SECOND
+            time.sleep(max(0.0, due - time.monotonic()))
+
+
+def _show(demo: Demo, results: dict[str, Any], folder: RunFolder) -> None:
+    screen = console()
+    promises = table("Promises", "", "", "")
+    promises.columns[1].justify = "left"
+    for name, kept in results["invariants"].items():
+        mark = "[green]kept[/green]" if kept else "[red]BROKEN[/red]"
+        promises.add_row(name, INVARIANTS[name], mark)
+    again = results["trace_violations"]
+    mark = "[red]BROKEN[/red]" if again else "[green]kept[/green]"
+    promises.add_row("", "the same, judged once more from the trace file", mark)
+    screen.print(promises)
+    sites = table("Sites", "", "delivered", "digest of its log", "")
+    sites.columns[3].justify = "left"
+    for one in results["by_site"]:
+        what = "sender" if one["sender"] else ""
+        if one["site"] == results["crashed_site"]:
+            away = (results["returned_ms"] - results["crashed_ms"]) / 1000
+            what = f"crashed with the token, back after {away:g} s"
+        sites.add_row(f"site {one['site']}", str(one["delivered"]), one["log_digest"][:16], what)
+    screen.print(sites)
+    gap = (results["new_list_ms"] - results["crashed_ms"]) / 1000
+    screen.print(
+        f"  {results['pdus']:,} PDUs, {results['lost_copies']} copies lost; without a token for "
+        f"{gap:.2f} s after the crash; {results['virtual_s']:.1f} s of virtual time"
+    )
+    for violation in results["violations"]:
+        screen.print(f"  [red]{violation['invariant']}[/red] {literally(violation['detail'])}")
+    colour = "green" if results["verdict"] else "red"
+    screen.print(f"\n  [bold {colour}]{demo.sentence(results)}[/bold {colour}]\n")
+    screen.print(f"  {folder.path}/: open {REPORT}, or {DIAGRAM} for the crash itself")

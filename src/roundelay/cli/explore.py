@@ -1,0 +1,85 @@
+"""`roundelay explore`: all runs of a small group."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from roundelay.cli.options import Whole, json_option
+from roundelay.cli.output import console, literally, number, print_json, progress
+
+EPILOG = """\b
+Examples:
+  roundelay explore --sites 3 --resilience 0 --timestamps 3 --crashes 1
+  roundelay explore --sites 3 --resilience 1 --timestamps 3 --crashes 1
+  roundelay explore --list-mutants
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.option("--sites", type=Whole(2, 9), help="Sites in the group, N.  [default: 3]")
+@click.option("--resilience", type=Whole(0), help="Sites that may fail, L.  [default: 1]")
+@click.option("--timestamps", type=Whole(1), help="Stamps that are given out.  [default: 3]")
+@click.option("--crashes", type=Whole(0), help="Crashes, anywhere, in all.  [default: 1]")
+@click.option("--attempts", type=Whole(0), help="Reformations started, in all.  [default: 2]")
+@click.option("--messages", type=Whole(0), help="Messages submitted, in all.  [default: 2]")
+@click.option("--wipes", type=Whole(0), help="Disks lost, on top of the crashes.  [default: 0]")
+@click.option("--mutant", help="Switch a rule off: does the explorer notice?")
+@click.option("--list-mutants", is_flag=True, help="Say which rules can be switched off.")
+@json_option
+def command(list_mutants: bool, as_json: bool, **given: Any) -> int:
+    """Visit every state a small group can reach.
+
+    Any message may be lost, doubled or late, any site may crash at any moment, any timer may
+    fire at any time: all of it is tried, on the engine that ships.  Exit status 1 if a promise
+    can be broken; the steps that lead there are printed.  With --mutant, bounds that are not
+    given are those in which the mutant is known to fail."""
+    from roundelay.runs.explore import mutants, run_explorer
+
+    if list_mutants:
+        _list(mutants(), as_json)
+        return 0
+    with progress("states", quiet=as_json) as tick:
+        watch = None
+        if tick is not None:
+
+            def watch(states: int, depth: int, frontier: int) -> None:
+                tick(states, None, f"depth {depth}, {frontier:,} to go on from")
+
+        results = run_explorer(**given, progress=watch)
+    if as_json:
+        print_json(results)
+    else:
+        _show(results)
+    return 1 if results["violations"] else 0
+
+
+def _list(found: list[dict[str, str]], as_json: bool) -> None:
+    if as_json:
+        print_json({"mutants": found})
+        return
+    screen = console()
+    for one in found:
+        screen.print(f"[bold]{one['name']}[/bold]", soft_wrap=True)
+        screen.print(f"  {literally(one['rule'])}", soft_wrap=True)
+        screen.print(f"  without it: {literally(one['wrong'])}", soft_wrap=True)
+        screen.print(f"  {one['caught_by']}", style="dim", soft_wrap=True)
+
+
+def _show(results: dict[str, Any]) -> None:
+    screen = console()
+    mutant = f", mutant {results['mutant']}" if results["mutant"] else ""
+    screen.print(
+        f"N = {results['sites']}, L = {results['resilience']}; at most {results['timestamps']} "
+        f"timestamps, {results['messages']} messages, {results['attempts']} reformations, "
+        f"{results['crashes']} crashes{mutant}"
+    )
+    whole = "all there are" if results["complete"] else "not all: the search was ended"
+    screen.print(f"  {number(results['states'])} states, {whole}; depth {results['depth']}")
+    if not results["violations"]:
+        screen.print("  [green]no violation[/green]")
+    for one in results["violations"]:
+        screen.print(f"  [red]{one['invariant']}[/red] {literally(one['detail'])}", soft_wrap=True)
+        for i, step in enumerate(one["steps"], 1):
+            screen.print(f"  {i:3}  {literally(step)}", soft_wrap=True)

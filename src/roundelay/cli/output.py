@@ -1,0 +1,100 @@
+"""What a command prints: JSON for programs, tables for people, progress on stderr."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+import click
+
+from roundelay.runs.folder import json_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+
+def print_json(content: Mapping[str, Any]) -> None:
+    click.echo(json_text(content))
+
+
+def console() -> Console:
+    """Where tables go.  `rich` is imported here because it takes longer than a short command."""
+    from rich.console import Console
+
+    class Screen(Console):
+        def on_broken_pipe(self) -> None:
+            """Leave it to `main`: rich would exit with the status of a broken promise."""
+            raise BrokenPipeError
+
+    plain = not sys.stdout.isatty()
+    # A pipe or a file has no width of its own: lines are not to be broken there.
+    return Screen(width=120 if plain else None, highlight=False)
+
+
+def table(title: str, *columns: str, **options: Any) -> Table:
+    """A table whose first column is a name and whose other columns are numbers."""
+    from rich import box
+    from rich.table import Table
+
+    made = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD,
+                 show_header=any(columns), **options)  # fmt: skip
+    for i, column in enumerate(columns):
+        made.add_column(column, justify="right" if i else "left")
+    return made
+
+
+class Tick(Protocol):
+    """Called with how much is done, how much there is in all, and a remark."""
+
+    def __call__(self, done: int, total: int | None, remark: str = "", /) -> None: ...
+
+
+@contextmanager
+def progress(text: str, *, quiet: bool) -> Iterator[Tick | None]:
+    """A bar on stderr; nothing if that is no terminal, or with `quiet`."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )  # fmt: skip
+
+    bar = Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        TimeRemainingColumn(), TextColumn("{task.fields[remark]}"),
+        console=Console(stderr=True), transient=True,
+    )  # fmt: skip
+    with bar:
+        task = bar.add_task(text, total=None, remark="")
+
+        def tick(done: int, total: int | None, remark: str = "") -> None:
+            bar.update(task, completed=done, total=total, remark=remark)
+
+        yield tick
+
+
+def literally(text: str) -> str:
+    """`text` for a console that would take brackets for its own."""
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def number(value: float) -> str:
+    """A number for people.
+
+    >>> number(1234567), number(2.3456), number(0.00012)
+    ('1,234,567', '2.346', '0.00012')
+    """
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.2g}" if 1e-9 < abs(value) < 0.01 else f"{value:,.3f}"

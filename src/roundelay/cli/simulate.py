@@ -1,0 +1,130 @@
+"""`roundelay simulate`: one run, measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+from msgspec import structs
+
+from roundelay.cli.options import (
+    LOSS,
+    NOT_NEGATIVE,
+    POSITIVE,
+    OneOf,
+    Whole,
+    force_option,
+    json_option,
+)  # fmt: skip
+from roundelay.cli.output import console, literally, number, print_json, progress, table
+from roundelay.core.cluster.config import DEFERRED, EAGER
+from roundelay.runs.folder import DIAGRAM, run_folder
+from roundelay.runs.simulate import LOADS, PROFILES, SimulateParams, simulate
+from roundelay.sim.engines import PROTOCOLS
+
+POLICIES = (DEFERRED, EAGER)
+
+EPILOG = """\b
+Examples:
+  roundelay simulate token --sites 10 --loss 0.05 --messages 2000 --tau 0.1
+  roundelay simulate token --kw 4 --load saturated --json
+  roundelay simulate po --sites 8 --policy deferred --messages 20
+  roundelay simulate spo --sites 8 --destinations 3 --loss 0.1 --messages 100
+  roundelay simulate token --profile fast --rate 5000 --messages 100000 --out runs/busy
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("protocol", type=OneOf(PROTOCOLS))
+@click.option("--sites", type=Whole(2), default=5, show_default=True, help="Sites in the group, N.")
+@click.option("--resilience", type=Whole(0), help="Sites that may fail, L.  [default: 1]")
+@click.option("--loss", type=LOSS, default=0.0, show_default=True,
+              help="Chance that a receiver misses a PDU.")  # fmt: skip
+@click.option("--messages", type=Whole(1), default=1000, show_default=True,
+              help="Messages to broadcast.")  # fmt: skip
+@click.option("--seed", type=Whole(0), default=0, show_default=True, help="Decides the whole run.")
+@click.option("--tau", type=POSITIVE, help="Messages per hold time T, on average.  [default: 1]")
+@click.option("--rate", type=POSITIVE, help="Messages per second, in place of --tau.")
+@click.option("--kw", type=Whole(1), default=1, show_default=True,
+              help="Acknowledgements per token transfer.")  # fmt: skip
+@click.option("--kr", type=Whole(1), default=1, show_default=True,
+              help="Token transfers per acknowledgement.")  # fmt: skip
+@click.option("--profile", type=OneOf(PROFILES), default="paper", show_default=True,
+              help="The 1984 simulation, or what a network would use.")  # fmt: skip
+@click.option("--load", type=OneOf(LOADS),
+              help="Random arrivals, all sources busy, or one message at a time.  "
+                   "[default: poisson; isolated for clusters without --tau or --rate]")  # fmt: skip
+@click.option("--policy", type=OneOf(POLICIES),
+              help="Clusters: acknowledge when owed, or at every opportunity.  "
+                   "[default: deferred]")  # fmt: skip
+@click.option("--destinations", type=Whole(1),
+              help="spo: each message goes to so many random members.")  # fmt: skip
+@click.option("--hold-ms", type=NOT_NEGATIVE, default=50.0, show_default=True,
+              help="T: how long a token site waits for a message.")  # fmt: skip
+@click.option("--size", type=Whole(10), default=64, show_default=True, help="Bytes of a message.")
+@click.option("--wire", is_flag=True, help="Send every PDU through the byte codec.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for trace, diagram, results.")
+@force_option
+@json_option
+def command(out: Path | None, force: bool, as_json: bool, **given: Any) -> int:
+    """Run one group of PROTOCOL in virtual time and measure what it costs.
+
+    The seed decides the run down to its last event: the same parameters give the same
+    trace_sha256, whoever runs them.  Exit status 1 if a promise was broken."""
+    params = SimulateParams(**given).settled()
+    with progress(params.protocol, quiet=as_json) as tick:
+        if out is None:
+            results = simulate(params, progress=tick)
+        else:
+            with run_folder(out, force=force) as folder:
+                folder.write_params("simulate", structs.asdict(params))
+                results = simulate(params, trace=folder.trace, progress=tick)
+                folder.write_results(results)
+                from roundelay.runs.report import write_simulate_report
+
+                write_simulate_report(folder, results)
+    if as_json:
+        print_json(results)
+    else:
+        _show(results, out)
+    return 1 if results["violations"] else 0
+
+
+ROWS = (
+    ("messages", "messages"),
+    ("pdus", "PDUs"),
+    ("pdus_per_message", "PDUs per message"),
+    ("control_per_message", "control PDUs per message"),
+    ("drain_pdus", "PDUs to drain the run, not counted"),
+    ("rounds", "rounds until acknowledged everywhere, parallel channels"),
+    ("slots", "slots until then on a serial channel"),
+    ("storage_max", "messages kept by one site, at most"),
+    ("delay_ms_mean", "delay, mean (ms)"),
+    ("delay_ms_p99", "delay, 99 % below (ms)"),
+    ("lost_copies", "copies lost"),
+    ("virtual_s", "virtual time (s)"),
+)
+
+
+def _show(results: dict[str, Any], out: Path | None) -> None:
+    screen = console()
+    head = (
+        f"{results['protocol']}  N = {results['sites']}  L = {results['resilience']}  "
+        f"loss {results['loss']:.1%}  seed {results['seed']}"
+    )
+    grid = table(head, "", "")
+    for name, text in ROWS:
+        if results.get(name) is not None:
+            grid.add_row(text, number(results[name]))
+    screen.print(grid)
+    everywhere = "yes" if results["delivered_everywhere"] else "NO"
+    order = "yes" if results["same_order"] else "no"
+    if not results["same_order"] and results["protocol"] in ("positive-ack", "po", "spo"):
+        order += " (this protocol does not promise it)"
+    screen.print(f"  delivered everywhere: {everywhere}      same order: {order}")
+    screen.print(f"  trace_sha256: {results['trace_sha256']}")
+    for violation in results["violations"]:
+        screen.print(f"  [red]{violation['invariant']}[/red] {literally(violation['detail'])}")
+    if out is not None:
+        screen.print(f"  written: {out}  (open {out / DIAGRAM})")

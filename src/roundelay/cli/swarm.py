@@ -1,0 +1,115 @@
+"""`roundelay swarm`: many random runs under faults."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from roundelay.cli.options import OneOf, Whole, force_option, json_option
+from roundelay.cli.output import console, literally, number, print_json, progress, table
+from roundelay.core.errors import ConfigError
+from roundelay.runs.folder import run_folder
+from roundelay.runs.swarm import SwarmParams, parse_seeds, swarm
+from roundelay.sim.faults import FAULT_KINDS
+from roundelay.sim.plan import PROTOCOLS, Plan
+
+EPILOG = """\b
+Examples:
+  roundelay swarm --seeds 0:2000 --jobs 2
+  roundelay swarm --seeds 17:18 --verbose              one seed again, with its plan
+  roundelay swarm --seeds 17:18 --out runs/seed-17     ... with its trace and diagram
+  roundelay swarm --seeds 0:200 --mutant NAME          does the swarm notice a rule switched off?
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.option("--seeds", metavar="A:B", default="0:200", show_default=True,
+              help="From A up to, not including, B.")  # fmt: skip
+@click.option("--protocol", type=OneOf(PROTOCOLS), default="token", show_default=True)
+@click.option("--jobs", type=Whole(1, 1024), help="Processes.  [default: one per processor]")
+@click.option("--mutant", help="Run with a rule switched off; see explore --list-mutants.")
+@click.option("--stop-at-first", is_flag=True, help="Stop at the first seed that breaks a promise.")
+@click.option("--verbose", is_flag=True, help="Show the plan; one seed only.")
+@click.option("--out", type=click.Path(path_type=Path),
+              help="Folder for trace, diagram, results; one seed only.")  # fmt: skip
+@force_option
+@json_option
+def command(
+    seeds: str,
+    protocol: str,
+    jobs: int | None,
+    mutant: str | None,
+    stop_at_first: bool,
+    verbose: bool,
+    out: Path | None,
+    force: bool,
+    as_json: bool,
+) -> int:
+    """Run many random groups under faults and check every promise.
+
+    Each seed decides a whole run: the group, its configuration, its load, its faults.  First
+    everything goes wrong, then the network heals and all that is pending has to commit.  Exit
+    status 1 if a promise was broken; each finding comes with the line that runs its seed again."""
+    first, beyond = parse_seeds(seeds)
+    params = SwarmParams(
+        first=first, beyond=beyond, protocol=protocol, mutant=mutant, jobs=jobs or 0,
+        stop_at_first=stop_at_first,
+    ).settled()  # fmt: skip
+    for field, given in (("out", out), ("verbose", verbose or None)):
+        if given and beyond - first > 1:
+            raise ConfigError(field, given, "only with a single seed, as in --seeds 17:18")
+    plan = Plan.from_seed(first, protocol) if verbose or out is not None else None
+    if plan is not None and verbose and not as_json:
+        click.echo(plan.to_json().decode())
+    if out is not None:
+        from roundelay.runs.report import run_seed_into
+
+        with run_folder(out, force=force) as folder:
+            results = run_seed_into(folder, params)
+    else:
+        with progress("seeds", quiet=as_json) as tick:
+            watch = None
+            if tick is not None:
+
+                def watch(done: int, total: int, found: int) -> None:
+                    tick(done, total, f"{found} violations" if found else "")
+
+            results = swarm(params, watch)
+    if as_json:
+        if verbose and plan is not None:
+            results = results | {"plan": msgspec.to_builtins(plan)}
+        print_json(results)
+    else:
+        _show(results, out)
+    return 1 if results["violations"] else 0
+
+
+def _show(results: dict[str, Any], out: Path | None) -> None:
+    screen = console()
+    faults = results["faults"]
+    grid = table("faults injected", "kind", "times")
+    grid.add_column("what happens", justify="left", style="dim")
+    for kind, count in faults.items():
+        if count or results["seeds"] > 1:
+            grid.add_row(kind, number(count), FAULT_KINDS.get(kind, ""))
+    screen.print(grid)
+    mutant = f", mutant {results['mutant']}" if results["mutant"] else ""
+    screen.print(
+        f"  {number(results['seeds'])} seeds ({results['range']}, {results['protocol']}{mutant}): "
+        f"{number(results['committed'])} messages committed in "
+        f"{results['virtual_hours']:.2f} virtual hours, {number(sum(faults.values()))} faults"
+    )
+    if out is not None:
+        screen.print(f"  written: {out}")
+    violations = results["violations"]
+    if not violations:
+        screen.print("  [green]no violation[/green]")
+        return
+    screen.print(f"  [red]{len(violations)} violations[/red]")
+    for one in violations:
+        screen.print(f"  seed {one['seed']}  [red]{one['invariant']}[/red]  {literally(one['detail'])}",
+                     soft_wrap=True)  # fmt: skip
+        screen.print(f"    {one['rerun']}", soft_wrap=True)

@@ -1,0 +1,201 @@
+"""One simulated run of a cluster protocol: TO, PO or SPO.
+
+The papers count the PDUs of an isolated broadcast, acknowledged at once.  So that is what a run
+does unless another load is asked for: one message at a time, t_ack = 0, on channels in parallel
+that each take one *round*; for the *slots* the same messages are sent once more on a serial
+channel, where each PDU takes one.  Without loss no timer but t_ack ever fires.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from roundelay.core.cluster.config import DEFERRED, ClusterConfig
+from roundelay.core.engine import Delivery
+from roundelay.core.errors import ConfigError
+from roundelay.runs.measure import Meter
+from roundelay.sim.complexity import PATIENT_UNITS, UNIT_NS, Slowest, cost, delay_slots
+from roundelay.sim.engines import SPO, TO, TO_CHANNEL, factory
+from roundelay.sim.links import PLAIN, Lossy
+from roundelay.sim.load import Destinations, Isolated, Load, Poisson, Saturating
+from roundelay.sim.media import Bus, Mesh
+from roundelay.sim.world import World
+from roundelay.trace.checkers import FIFO, TOTAL, Checker
+from roundelay.trace.recorder import Recorder
+from roundelay.trace.schema import kind_of
+from roundelay.wire.codec import GroupCodec
+
+if TYPE_CHECKING:
+    from roundelay.runs.simulate import SimulateParams
+
+SLOT_RUNS: Final = 60
+"""Isolated broadcasts over which a lossy serial channel is averaged, at most."""
+
+LOOK_EVERY: Final = 64
+"""Deliveries between two looks at how much a member keeps."""
+
+
+class KeptMeter:
+    """An observer: the most PDUs one member kept at a time, in any of its logs."""
+
+    def __init__(self, engines: Callable[[int], Any]) -> None:
+        self._engine = engines
+        self._seen = 0
+        self.most = 0
+
+    def delivered(self, time: int, site: int, delivery: Delivery) -> None:
+        self._seen += 1
+        if self._seen % LOOK_EVERY == 1:
+            usage = self._engine(site).usage()
+            self.most = max(self.most, usage["sl"] + usage["receipt"] + usage["blocked"])
+
+
+def check(params: SimulateParams) -> None:
+    """Raise ConfigError for what a cluster cannot do."""
+    if params.destinations is not None:
+        if params.protocol != SPO:
+            raise ConfigError("destinations", params.destinations, f"only with {SPO}")
+        if params.destinations < 1:
+            raise ConfigError("destinations", params.destinations, "a whole number from 1 up")
+        destinations(params)
+    config(params)
+
+
+def destinations(params: SimulateParams) -> Destinations | None:
+    if params.destinations is None:
+        return None
+    return Destinations(range(params.sites), params.destinations, seed=params.seed)
+
+
+def config(params: SimulateParams) -> ClusterConfig:
+    """Timers by the delay of the channel; none that fires where nothing is lost."""
+    sites = params.sites
+    wait, stat = 3, 3 * sites + 6
+    if not params.loss and params.load == "isolated":
+        wait = stat = PATIENT_UNITS
+    return ClusterConfig(
+        ack_ns=0 if params.load == "isolated" else UNIT_NS,
+        wait_ns=wait * UNIT_NS,
+        stat_ns=stat * UNIT_NS,
+        reset_ns=stat * UNIT_NS,
+        policy=params.policy or DEFERRED,
+        bundle=params.profile == "fast",
+        attempts=PATIENT_UNITS,  # nobody fails in such a run
+        own_limit=1 << 40,
+    ).check(sites)
+
+
+class ClusterRun:
+    """A run in the making; the same face as `runs.simulate.Run`."""
+
+    def __init__(self, params: SimulateParams, recorder: Recorder | None) -> None:
+        self.params = params
+        own = params.protocol == TO_CHANNEL
+        to = destinations(params)
+        group = tuple(range(params.sites))
+        self.meter = Meter(
+            params.sites,
+            params.messages,
+            receivers=None if to is None else lambda site, index: len(to(site, index)),
+        )
+        total = params.protocol in (TO, TO_CHANNEL)
+        self.checker = Checker(
+            group,
+            order=TOTAL if total else FIFO,
+            destinations=None if to is None else to.of,
+        )
+        self.slowest = Slowest()
+        self.world = World(
+            params.sites,
+            factory(params.protocol, params.sites, config(params)),
+            seed=params.seed,
+            medium=Bus(UNIT_NS, own_copy=True) if own else Mesh(UNIT_NS, UNIT_NS),
+            links=Lossy(params.loss) if params.loss else PLAIN,
+            codec=GroupCodec("simulate") if params.wire else None,
+            recorder=recorder,
+            observers=[self.meter, self.checker],
+            sample_ns=0,
+        )
+        self.kept = KeptMeter(lambda site: self.world.sites[site].engine)
+        self.world.observe(self.kept)
+        if params.load == "isolated":
+            self.world.observe(self.slowest)
+        self.load = self._load(to)
+        self.silent = False
+        self.pdus = 0
+        self.pdus_by_kind: dict[str, int] = {}
+
+    def _load(self, to: Destinations | None) -> Load:
+        params = self.params
+        if params.load == "isolated":
+            gap = 10 * params.sites**2 * UNIT_NS
+            return Isolated(params.messages, size=params.size, gap_ns=gap, to=to)
+        if params.load == "saturated":
+            return Saturating(params.messages, size=params.size, to=to)
+        assert params.rate is not None
+        return Poisson(params.messages, params.rate, size=params.size, to=to)
+
+    def run(self, progress: Callable[[int, int], None] | None = None) -> bool:
+        """Until everything is delivered, and then until the network is silent."""
+        world, meter = self.world, self.meter
+        self.load.start(world)
+        limit = world.now + self.params.messages * 1000 * self.params.sites**2 * UNIT_NS
+        while world.heap and not (self.load.done and meter.complete):
+            if world.heap[0][0] > limit:
+                break
+            world.run(world.heap[0][0])
+            if progress is not None and not world.events % 1024:
+                progress(meter.everywhere, self.params.messages)
+        settled = meter.complete and self.load.done
+        # QUIET: what is still sent now are acknowledgements and repairs; then nothing is.
+        quiet = 20 * self.params.sites**2 * UNIT_NS
+        for _ in range(100):
+            before = world.sent
+            world.run(world.now + quiet)
+            if world.sent == before:
+                self.silent = True
+                break
+        for member in world.sites:
+            engine: Any = member.engine
+            self.checker.sampled(world.now, member.id, engine.usage(), engine.caps())
+        self.pdus = world.sent
+        self.pdus_by_kind = {kind_of(kind): count for kind, count in world.sent_by_kind.items()}
+        world.finish(settled=settled)
+        return settled
+
+    @property
+    def storage_max(self) -> int:
+        return self.kept.most
+
+    def own_results(self) -> dict[str, Any]:
+        """What only cluster protocols have to say."""
+        params = self.params
+        rounds = slots = None
+        if params.load == "isolated":
+            rounds = self.slowest.mean_units
+            policy = params.policy or DEFERRED
+            if params.loss:
+                slots = delay_slots(
+                    params.sites,
+                    params.loss,
+                    protocol=params.protocol,
+                    destinations=params.destinations,
+                    runs=min(params.messages, SLOT_RUNS),
+                    seed=params.seed,
+                )
+            else:
+                slots = cost(
+                    params.protocol,
+                    params.sites,
+                    policy=policy,
+                    destinations=params.destinations,
+                    seed=params.seed,
+                ).slots
+        return {
+            "policy": params.policy or DEFERRED,
+            "destinations": params.destinations,
+            "rounds": rounds,
+            "slots": slots,
+            "silent": self.silent,
+        }

@@ -1,0 +1,406 @@
+"""One simulated run under measured conditions: a protocol, a load, a loss, a seed.
+
+The `paper` profile is CM84's simulation: no idle beacon, requests one by one, one message a PDU.
+When the load is over its network falls silent, and a site that missed the last commits cannot know
+it.  So PDUs are counted up to that silence, and then the run is *drained*, uncounted: holders of
+the token repeat their confirmation every T (as the beacon of the `fast` profile does) until every
+site has everything.  A run of the `fast` profile ends when every site has everything.
+
+docs/runs.md defines every parameter and every field of the results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import isclose, isfinite
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+from msgspec import Struct, structs
+
+from roundelay.core.engine import MS, SECOND, Engine
+from roundelay.core.errors import ConfigError
+from roundelay.core.positive_ack import PositiveAckConfig, PositiveAckSite, PositiveAckStable
+from roundelay.core.token.config import TokenConfig
+from roundelay.core.token.site import TokenSite
+from roundelay.core.token.stable import Stable
+from roundelay.runs import cluster
+from roundelay.runs.measure import Meter, StorageMeter
+from roundelay.sim.engines import CLUSTERS, POSITIVE_ACK, PROTOCOLS, TO, TO_CHANNEL, TOKEN
+from roundelay.sim.links import PLAIN, Lossy
+from roundelay.sim.load import HEADER, SIZE, Isolated, Load, Poisson, Saturating
+from roundelay.sim.media import Bus
+from roundelay.sim.world import World
+from roundelay.trace.checkers import FIFO, NONE, TOTAL, Checker
+from roundelay.trace.recorder import Recorder
+from roundelay.trace.schema import kind_of
+from roundelay.wire.codec import GroupCodec
+
+PAPER: Final = "paper"
+FAST: Final = "fast"
+PROFILES: Final = (PAPER, FAST)
+
+POISSON: Final = "poisson"
+SATURATED: Final = "saturated"
+ISOLATED: Final = "isolated"
+LOADS: Final = (POISSON, SATURATED, ISOLATED)
+
+SITES_MAX: Final = 1000
+PAYLOAD_MAX: Final = 1200
+TAU_DEFAULT: Final = 1.0
+STALL_HOLDS: Final = 100_000
+"""Hold times without a delivery after which a run is given up: nothing sane takes that long."""
+
+CHUNK_HOLDS: Final = 256
+LOOK_EVENTS: Final = 20_000
+"""Events between two looks at the buffers, and two reports of progress."""
+
+Progress = Callable[[int, int], None]
+"""Called now and then with (messages delivered everywhere, messages in total)."""
+
+
+class SimulateParams(Struct, frozen=True, kw_only=True):
+    """Everything that decides a run: `params.json` is this."""
+
+    protocol: str = TOKEN
+    sites: int = 5
+    resilience: int | None = None
+    loss: float = 0.0
+    messages: int = 1000
+    seed: int = 0
+    tau: float | None = None
+    rate: float | None = None
+    kw: int = 1
+    kr: int = 1
+    profile: str = PAPER
+    load: str | None = None
+    policy: str | None = None
+    destinations: int | None = None
+    hold_ms: float = 50.0
+    size: int = SIZE
+    wire: bool = False
+
+    def settled(self) -> SimulateParams:
+        """Checked, and with every default filled in; raises ConfigError."""
+        _one_of("protocol", self.protocol, PROTOCOLS)
+        _one_of("profile", self.profile, PROFILES)
+        if self.load is None:
+            # The papers of the cluster protocols count isolated broadcasts.
+            asked = self.tau is not None or self.rate is not None
+            alone = self.protocol in CLUSTERS and not asked
+            return structs.replace(self, load=ISOLATED if alone else POISSON).settled()
+        _one_of("load", self.load, LOADS)
+        _whole("sites", self.sites, 2, SITES_MAX)
+        _whole("messages", self.messages, 1, 1 << 40)
+        _whole("seed", self.seed, 0, 1 << 63)
+        _whole("size", self.size, HEADER.size, PAYLOAD_MAX, " (bytes)")
+        if not 0 <= self.loss < 1:
+            raise ConfigError("loss", self.loss, "a number from 0 up to, not including, 1")
+        if not (isfinite(self.hold_ms) and 0.05 <= self.hold_ms <= 1e9):
+            raise ConfigError("hold_ms", self.hold_ms, "a number from 0.05 to 1e9")
+        resilience = self._resilience()
+        tau, rate = self._load()
+        done = structs.replace(self, resilience=resilience, tau=tau, rate=rate)
+        if self.protocol == TOKEN:
+            done.token_config()
+        elif self.kw > 1 or self.kr > 1:
+            field = "kw" if self.kw > 1 else "kr"
+            raise ConfigError(field, getattr(self, field), f"1 with {self.protocol}")
+        if self.protocol in CLUSTERS:
+            cluster.check(done)
+        else:
+            for field in ("policy", "destinations"):
+                if getattr(self, field) is not None:
+                    only = f"only with {' or '.join(CLUSTERS)}"
+                    raise ConfigError(field, getattr(self, field), only)
+        return done
+
+    def _resilience(self) -> int:
+        most = (self.sites + 1) // 2 - 1
+        level = min(1, most) if self.resilience is None else self.resilience
+        if not 0 <= level <= most:
+            raise ConfigError("resilience", level, f"0 to {most} for {self.sites} sites")
+        # The other protocols have no L: it is accepted, so that one grid of parameters serves
+        # them all, and reported as what it is.
+        return level if self.protocol == TOKEN else 0
+
+    def _load(self) -> tuple[float | None, float | None]:
+        """τ and the rate: one follows from the other."""
+        tau, rate = self.tau, self.rate
+        if self.load != POISSON:
+            for name, value in (("tau", tau), ("rate", rate)):
+                if value is not None:
+                    raise ConfigError(name, value, f"only with the load {POISSON}")
+            return None, None
+        hold_s = self.hold_ms / 1000
+        if tau is not None and rate is not None and not isclose(tau, rate * hold_s):
+            raise ConfigError("rate", rate, f"only without tau (tau = {tau})")
+        for name, value in (("tau", tau), ("rate", rate)):
+            if value is not None and not (isfinite(value) and 1e-9 <= value <= 1e9):
+                raise ConfigError(name, value, "a number from 1e-9 to 1e9")
+        if rate is None:
+            rate = (TAU_DEFAULT if tau is None else tau) / hold_s
+        return rate * hold_s if tau is None else tau, rate
+
+    @property
+    def hold_ns(self) -> int:
+        """T."""
+        return int(self.hold_ms * MS)
+
+    @property
+    def order(self) -> str:
+        """What the protocol promises: what the checkers hold it to."""
+        if self.protocol in (TOKEN, TO, TO_CHANNEL):
+            return TOTAL
+        return FIFO if self.protocol in CLUSTERS else NONE
+
+    def token_config(self) -> TokenConfig:
+        hold = self.hold_ns
+        given: dict[str, Any] = {"resilience": self.resilience, "kw": self.kw, "kr": self.kr}
+        if self.profile == PAPER:
+            config = TokenConfig.paper(hold, **given)
+        else:
+            lan = TokenConfig.lan()
+            config = TokenConfig.lan(
+                **given,
+                hold_ns=hold,
+                # These have to stay above T.
+                resend_ns=max(lan.resend_ns, 2 * hold),
+                pass_ns=max(lan.pass_ns, 2 * hold),
+                idle_ns=max(lan.idle_ns, 2 * hold),
+            )
+        return config.check(self.sites)
+
+    def positive_ack_config(self) -> PositiveAckConfig:
+        if self.profile == PAPER:
+            return PositiveAckConfig.paper(self.hold_ns).check(self.sites)
+        return PositiveAckConfig.lan(
+            resend_ns=self.hold_ns, bundle=True, pipeline=16, attempts=1 << 40
+        ).check(self.sites)
+
+
+class Run:
+    """A run in the making: the world and all who look on."""
+
+    def __init__(self, params: SimulateParams, recorder: Recorder | None) -> None:
+        self.params = params
+        self.recorder = recorder
+        self.meter = Meter(params.sites, params.messages)
+        # The stretch of deliveries that can be compared at all is bounded; a run without crashes
+        # has nobody further behind than that.
+        self.checker = Checker(range(params.sites), order=params.order)
+        make: Callable[..., Engine]
+        make_stable: Callable[[], Any]
+        group = tuple(range(params.sites))
+        if params.protocol == TOKEN:
+            token = params.token_config()
+
+            def make_token(site: int, stable: Any, boot: str, now: int, rng: Random) -> Engine:
+                return TokenSite(site, group, token, rng, stable, now)
+
+            make, make_stable = make_token, Stable
+        else:
+            positive = params.positive_ack_config()
+
+            def make_pa(site: int, stable: Any, boot: str, now: int, rng: Random) -> Engine:
+                return PositiveAckSite(site, group, positive, rng, now, stable)
+
+            make, make_stable = make_pa, PositiveAckStable
+        self.world = World(
+            params.sites,
+            make,
+            seed=params.seed,
+            # All who hear a PDU hear it at the same instant, long before T has passed.
+            medium=Bus(max(1, params.hold_ns // 1000)),
+            links=Lossy(params.loss) if params.loss else PLAIN,
+            make_stable=make_stable,
+            codec=GroupCodec("simulate") if params.wire else None,
+            recorder=recorder,
+            observers=[self.meter, self.checker],
+        )
+        self.storage = StorageMeter(lambda site: self.world.sites[site].engine)
+        if params.protocol == POSITIVE_ACK:
+            self.world.observe(self.storage)
+        self.load = self._make_load()
+        self.next_look = LOOK_EVENTS
+        self.pdus = 0
+        self.pdus_by_kind: dict[str, int] = {}
+
+    def _make_load(self) -> Load:
+        params = self.params
+        if params.load == SATURATED:
+            return Saturating(params.messages, size=params.size)
+        if params.load == ISOLATED:
+            return Isolated(params.messages, size=params.size, gap_ns=10 * params.hold_ns)
+        assert params.rate is not None
+        return Poisson(params.messages, params.rate, size=params.size)
+
+    # -- running ---------------------------------------------------------------------------
+
+    def run(self, progress: Progress | None = None) -> bool:
+        """Run to the end; False if it was given up."""
+        self.load.start(self.world)
+        if self.params.profile == FAST:
+            self.meter.on_complete = self.world.stop
+            settled = self._advance(progress, lambda: self.meter.complete)
+            self._count()
+        else:
+            settled = self._run_to_silence(progress)
+        self.world.finish(settled=settled)
+        return settled
+
+    def _run_to_silence(self, progress: Progress | None) -> bool:
+        counted = False
+        while True:
+            if not self._advance(progress, lambda: False):
+                return False
+            if self.load.done and not counted:
+                self._count()
+                counted = True
+            if self.meter.complete and self.load.done:
+                return True
+            self.world.after(self.params.hold_ns, self._nudge)
+
+    def _count(self) -> None:
+        """What was sent up to here is what the run cost."""
+        self.pdus = self.world.sent
+        self.pdus_by_kind = {
+            kind_of(kind): count for kind, count in self.world.sent_by_kind.items()
+        }
+
+    def _nudge(self) -> None:
+        """A confirmation out of turn: whoever lacks something learns that it does."""
+        world = self.world
+        for member in world.sites:
+            engine = member.engine
+            if isinstance(engine, TokenSite):
+                engine.nudge(world.now)
+                world.settle(member, engine)
+
+    def _advance(self, progress: Progress | None, done: Callable[[], bool]) -> bool:
+        """Run until `done` or until nothing is due any more; False if nothing moves either."""
+        world, meter = self.world, self.meter
+        hold = self.params.hold_ns
+        while world.heap and not done():
+            until = world.heap[0][0]
+            if self._steady():
+                until += CHUNK_HOLDS * hold
+            world.run(until)
+            if world.events >= self.next_look:
+                self._look()
+                if progress is not None:
+                    progress(meter.everywhere, self.params.messages)
+            waiting = meter.submitted_total > meter.everywhere
+            if waiting and world.now - meter.last_delivery_ns > STALL_HOLDS * hold:
+                return False
+        return True
+
+    def _steady(self) -> bool:
+        """Whether something will always be due: only then can time pass in large steps.
+
+        A world that runs out of events is at the end of its step, not at its last event.
+        """
+        return self.params.profile == FAST or (
+            isinstance(self.load, Poisson) and not self.load.done
+        )
+
+    def _look(self) -> None:
+        """Show the checker how full the buffers are (I6)."""
+        world = self.world
+        self.next_look = world.events + LOOK_EVENTS
+        for member in world.sites:
+            engine: Any = member.engine
+            self.checker.sampled(world.now, member.id, engine.usage(), engine.caps())
+
+    # -- results ---------------------------------------------------------------------------
+
+    @property
+    def storage_max(self) -> int:
+        engines = [member.engine for member in self.world.sites]
+        tokens = [engine.storage_max for engine in engines if isinstance(engine, TokenSite)]
+        return max(tokens, default=self.storage.storage_max)
+
+
+def results(run: Run | cluster.ClusterRun, trace_sha256: str | None) -> dict[str, Any]:
+    """`results.json`: docs/runs.md says what each field means."""
+    params, world, meter = run.params, run.world, run.meter
+    total = meter.submitted_total
+    per_message = 1 / total if total else 0.0
+    found: dict[str, Any] = {
+        "protocol": params.protocol,
+        "sites": params.sites,
+        "resilience": params.resilience,
+        "loss": params.loss,
+        "messages": total,
+        "seed": params.seed,
+        "profile": params.profile,
+        "load": params.load,
+        "tau": params.tau,
+        "rate": params.rate,
+        "kw": params.kw,
+        "kr": params.kr,
+        "hold_ms": params.hold_ms,
+        "wire": params.wire,
+        "delivered_everywhere": meter.complete and run.load.done,
+        "same_order": meter.same_order,
+        "pdus": run.pdus,
+        "pdus_per_message": run.pdus * per_message,
+        "control_per_message": (run.pdus - meter.bundles) * per_message,
+        "pdus_by_kind": dict(sorted(run.pdus_by_kind.items())),
+        "drain_pdus": world.sent - run.pdus,
+        "storage_max": run.storage_max,
+        "delay_ms_mean": meter.delays.mean_ms,
+        "delay_ms_p50": meter.delays.quantile_ms(0.5),
+        "delay_ms_p99": meter.delays.quantile_ms(0.99),
+        "delay_ms_max": meter.delays.most_ms,
+        "virtual_s": meter.last_delivery_ns / SECOND,
+        "events": world.events,
+        "lost_copies": world.faults.get("loss", 0),
+        "trace_sha256": trace_sha256,
+        "violations": [
+            {
+                "invariant": violation.invariant,
+                "site": violation.site,
+                "time_ms": violation.time / MS,
+                "detail": violation.detail,
+            }
+            for violation in run.checker.violations
+        ],
+    }
+    if isinstance(run, cluster.ClusterRun):
+        found |= run.own_results()
+    return found
+
+
+def simulate(
+    params: SimulateParams, *, trace: Path | None = None, progress: Progress | None = None
+) -> dict[str, Any]:
+    """Run it and say what came out; `trace` is where its trace file goes, if one is wanted.
+
+    >>> simulate(SimulateParams(sites=3, messages=20))["delivered_everywhere"]
+    True
+    """
+    params = params.settled()
+    recorder = Recorder(trace, params=trace_params(params))
+    with recorder:
+        run: Run | cluster.ClusterRun
+        run = (cluster.ClusterRun if params.protocol in CLUSTERS else Run)(params, recorder)
+        run.run(progress)
+    return results(run, recorder.sha256())
+
+
+def trace_params(params: SimulateParams) -> dict[str, Any]:
+    """What a trace file says about its run: enough to check it without its folder."""
+    return {"command": "simulate", "order": params.order} | structs.asdict(params)
+
+
+def _one_of(field: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ConfigError(field, value, " or ".join(allowed))
+
+
+def _whole(field: str, value: int, least: int, most: int, unit: str = "") -> None:
+    if not least <= value <= most:
+        top = "up" if most >= 1 << 40 else f"to {most}"
+        raise ConfigError(field, value, f"a whole number from {least} {top}{unit}")

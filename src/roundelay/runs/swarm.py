@@ -1,0 +1,392 @@
+"""The swarm: many random runs under faults, each decided by its seed, each checked.
+
+A seed is a plan (`sim.plan`), run by the driver, watched by the checkers.  Whatever goes wrong in
+it is a finding of that seed and never the end of the swarm: a broken promise, an engine that
+raises, a codec that takes damaged bytes for good ones, a run that does not end.
+
+Seeds are spread over processes; what is reported does not depend on how.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import Struct
+
+from roundelay.core.errors import ConfigError, InvariantBroken
+from roundelay.core.events import RowSink
+from roundelay.sim.driver import Outcome, engines, run_plan
+from roundelay.sim.faults import CLUSTER_TARGETS, FAULT_KINDS
+from roundelay.sim.plan import PROTOCOLS, TOKEN, Plan
+from roundelay.trace.checkers import Checker
+from roundelay.trace.recorder import Recorder
+from roundelay.wire.codec import GroupCodec
+
+SEED_SECONDS_MAX: Final = 300
+"""Real time after which a seed counts as hanging; the slowest takes a few seconds."""
+
+SEEDS_MAX: Final = 10_000_000
+AHEAD: Final = 8
+"""Seeds handed out per process before the first of them has come back."""
+
+HOUR_NS: Final = 3600 * 10**9
+
+
+class Finding(Struct, frozen=True):
+    """Something a seed did that no run may do: the first of its kind in that seed."""
+
+    seed: int
+    invariant: str
+    """I1 … I8; `InvariantBroken` and other names of exceptions; `codec`; `hang`."""
+    site: int
+    time_ns: int
+    detail: str
+    rerun: str
+
+
+class SeedResult(Struct, frozen=True, kw_only=True):
+    """What came of one seed."""
+
+    seed: int
+    committed: int = 0
+    submitted: int = 0
+    virtual_ns: int = 0
+    events: int = 0
+    faults: dict[str, int] = {}
+    findings: tuple[Finding, ...] = ()
+
+
+class SwarmParams(Struct, frozen=True, kw_only=True):
+    """Which seeds, of what."""
+
+    first: int
+    beyond: int
+    """One more than the last seed."""
+    protocol: str = TOKEN
+    mutant: str | None = None
+    jobs: int = 0
+    """Processes; 0: as many as there are processors."""
+    stop_at_first: bool = False
+
+    def settled(self) -> SwarmParams:
+        """Checked; raises ConfigError."""
+        if self.protocol not in PROTOCOLS:
+            raise ConfigError("protocol", self.protocol, " or ".join(PROTOCOLS))
+        if self.mutant is not None:
+            if self.protocol != TOKEN:
+                raise ConfigError("mutant", self.mutant, f"only with the protocol {TOKEN}")
+            mutant_named(self.mutant)
+        return self
+
+    def rerun(self, seed: int) -> str:
+        """The line that runs one seed again."""
+        mutant = f" --mutant {self.mutant}" if self.mutant else ""
+        return f"roundelay swarm --seeds {seed}:{seed + 1} --protocol {self.protocol}{mutant}"
+
+
+def parse_seeds(text: str) -> tuple[int, int]:
+    """A:B, from A up to but not including B; a single number is that seed alone.
+
+    >>> parse_seeds("0:2000"), parse_seeds("17")
+    ((0, 2000), (17, 18))
+    """
+    low, colon, high = text.partition(":")
+    try:
+        first = int(low)
+        beyond = int(high) if colon else first + 1
+    except ValueError:
+        first = beyond = -1
+    if not 0 <= first < beyond or beyond - first > SEEDS_MAX:
+        allowed = f"A:B with 0 ≤ A < B, at most {SEEDS_MAX} seeds; B itself is not run"
+        raise ConfigError("seeds", text, allowed)
+    return first, beyond
+
+
+# -- one seed ----------------------------------------------------------------------------------
+
+
+def run_seed(
+    seed: int, params: SwarmParams, *, trace: Path | None = None, plan: Plan | None = None
+) -> SeedResult:
+    """Run one seed; with `trace`, write its trace there."""
+    plan = plan or Plan.from_seed(seed, params.protocol)
+    checkers = Checkers(plan)
+    recorder = None
+    if trace is not None:
+        recorder = Recorder(trace, params=trace_params(plan))
+    outcome: Outcome | None = None
+    findings: list[tuple[str, int, int, str]] = []
+    try:
+        with _alarm(SEED_SECONDS_MAX):
+            outcome = _run(plan, params.mutant, checkers, recorder)
+    except _Hang:
+        findings.append(("hang", -1, -1, f"not done after {SEED_SECONDS_MAX} s"))
+    except Exception as error:
+        findings.append((type(error).__name__, -1, -1, _where(error)))
+    finally:
+        if recorder is not None:
+            recorder.close()
+    findings += checkers.findings()
+    if outcome is not None:
+        if outcome.undetected:
+            missed = f"{outcome.undetected} damaged PDUs were not noticed"
+            findings.append(("codec", -1, -1, missed))
+        findings += [(one.invariant, one.site, one.time, one.detail) for one in outcome.breaches]
+    named = tuple(Finding(seed, *finding, params.rerun(seed)) for finding in findings)
+    if outcome is None:
+        return SeedResult(seed=seed, findings=named)
+    return SeedResult(
+        seed=seed,
+        committed=outcome.committed,
+        submitted=outcome.submitted,
+        virtual_ns=outcome.virtual_ns,
+        events=outcome.events,
+        faults=outcome.faults,
+        findings=named,
+    )
+
+
+class Checkers:
+    """The checker of a seed, and that of each group that takes the place of the first."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.made: list[Checker] = []
+        self.first = self.make(tuple(range(plan.sites)))
+
+    def make(self, members: tuple[int, ...]) -> Checker:
+        to = self.plan.destinations(members)
+        made = Checker(
+            members,
+            order=self.plan.order,
+            liveness_ns=self.plan.liveness_ns,
+            destinations=None if to is None else to.of,
+        )
+        self.made.append(made)
+        return made
+
+    def findings(self) -> list[tuple[str, int, int, str]]:
+        """The first violation of each invariant, and how many more there are."""
+        found: list[tuple[str, int, int, str]] = []
+        for checker in self.made:
+            first = {one.invariant: one for one in reversed(checker.violations)}
+            for invariant, one in sorted(first.items()):
+                more = checker.counts[invariant] - 1
+                detail = one.detail + (f" (and {more} more)" if more else "")
+                found.append((invariant, one.site, one.time, detail))
+        return found
+
+
+def _run(plan: Plan, mutant: str | None, checkers: Checkers, recorder: RowSink | None) -> Outcome:
+    site_class = None if mutant is None else mutant_named(mutant).site_class
+    return run_plan(
+        plan,
+        observers=[checkers.first],
+        recorder=recorder,
+        trace_receives=True,
+        codec=GroupCodec("swarm"),
+        make_engine=engines(plan, site_class),
+        successors=lambda members: [checkers.make(members)],
+    )
+
+
+def trace_params(plan: Plan) -> dict[str, Any]:
+    """What the trace file of a seed says about its run."""
+    return {
+        "command": "swarm",
+        "protocol": plan.protocol,
+        "sites": plan.sites,
+        "resilience": plan.resilience,
+        "seed": plan.seed,
+        "order": plan.order,
+        "liveness_ns": plan.liveness_ns,
+    }
+
+
+def kinds_of(protocol: str) -> tuple[str, ...]:
+    """The kinds of fault that plans of `protocol` choose from, where they choose from nearly all.
+
+    For the others only what was injected is reported.
+    """
+    if protocol != TOKEN:
+        return ()
+    return tuple(kind for kind in FAULT_KINDS if kind not in (*CLUSTER_TARGETS, "fail"))
+
+
+def mutant_named(name: str) -> Any:
+    """A rule to switch off, or ConfigError."""
+    from roundelay.sim.mutants import MUTANTS
+
+    if name not in MUTANTS:
+        raise ConfigError("mutant", name, "one of " + ", ".join(sorted(MUTANTS)))
+    return MUTANTS[name]
+
+
+def _where(error: Exception) -> str:
+    """An exception in one line: what, and the place in our code that raised it."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{error} ({Path(frame.filename).name}:{frame.lineno} in {frame.name})"
+
+
+class _Hang(BaseException):
+    """The alarm of a seed; not an Exception, so that nothing on the way takes it for its own."""
+
+
+@contextmanager
+def _alarm(seconds: int) -> Iterator[None]:
+    """Interrupt a seed that does not end, where the platform can."""
+    usable = hasattr(signal, "SIGALRM") and threading.current_thread() is threading.main_thread()
+    if not usable:
+        yield
+        return
+
+    def ring(_signal: int, _frame: object) -> None:
+        raise _Hang
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+# -- many seeds --------------------------------------------------------------------------------
+
+
+class Swarm:
+    """Adds up the results of seeds."""
+
+    def __init__(self, params: SwarmParams) -> None:
+        self.params = params
+        self.seeds = 0
+        self.committed = 0
+        self.submitted = 0
+        self.virtual_ns = 0
+        self.events = 0
+        self.faults: dict[str, int] = dict.fromkeys(kinds_of(params.protocol), 0)
+        self.findings: list[Finding] = []
+
+    def add(self, result: SeedResult) -> None:
+        self.seeds += 1
+        self.committed += result.committed
+        self.submitted += result.submitted
+        self.virtual_ns += result.virtual_ns
+        self.events += result.events
+        for kind, count in result.faults.items():
+            self.faults[kind] = self.faults.get(kind, 0) + count
+        self.findings += result.findings
+
+    def results(self) -> dict[str, Any]:
+        params = self.params
+        return {
+            "seeds": self.seeds,
+            "range": f"{params.first}:{params.beyond}",
+            "protocol": params.protocol,
+            "mutant": params.mutant,
+            "committed": self.committed,
+            "submitted": self.submitted,
+            "virtual_hours": self.virtual_ns / HOUR_NS,
+            "events": self.events,
+            "faults": dict(sorted(self.faults.items(), key=_as_listed)),
+            "violations": [
+                {
+                    "seed": finding.seed,
+                    "invariant": finding.invariant,
+                    "site": finding.site,
+                    "time_ms": finding.time_ns / 1e6,
+                    "detail": finding.detail,
+                    "rerun": finding.rerun,
+                }
+                for finding in self.findings
+            ],
+        }
+
+
+def _as_listed(fault: tuple[str, int]) -> int:
+    """Kinds are reported in the order of their list, new ones last."""
+    kinds = tuple(FAULT_KINDS)
+    return kinds.index(fault[0]) if fault[0] in FAULT_KINDS else len(kinds)
+
+
+Watch = Callable[[int, int, int], None]
+"""Called after each seed with (seeds done, seeds in all, findings so far)."""
+
+
+def swarm(params: SwarmParams, watch: Watch | None = None) -> dict[str, Any]:
+    """Run all seeds and add them up."""
+    params = params.settled()
+    total = params.beyond - params.first
+    added = Swarm(params)
+    for result in _results(params):
+        added.add(result)
+        if watch is not None:
+            watch(added.seeds, total, len(added.findings))
+        if params.stop_at_first and added.findings:
+            break
+    return added.results()
+
+
+def _results(params: SwarmParams) -> Iterator[SeedResult]:
+    """The results in the order of the seeds."""
+    seeds = range(params.first, params.beyond)
+    jobs = min(params.jobs or processors(), len(seeds))
+    if jobs <= 1:
+        for seed in seeds:
+            yield run_seed(seed, params)
+        return
+    # Not forked: a child is the same whatever its parent was doing.
+    pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
+    pending: deque[tuple[int, Future[SeedResult]]] = deque()
+    try:
+        for seed in seeds:
+            with _deaf_to_ctrl_c():  # a process is started when all others are busy
+                pending.append((seed, pool.submit(run_seed, seed, params)))
+            if len(pending) >= AHEAD * jobs:
+                yield _collect(*pending.popleft())
+        while pending:
+            yield _collect(*pending.popleft())
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _collect(seed: int, future: Future[SeedResult]) -> SeedResult:
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        raise InvariantBroken(f"a process of the swarm died around seed {seed}") from None
+
+
+@contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """Ctrl-C is the parent's affair: processes started in here never hear of it.
+
+    They inherit what is blocked.  The parent itself hears it a moment later.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def processors() -> int:
+    """How many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
