@@ -44,8 +44,8 @@ def command(sites: str, runs: int, seed: int, as_json: bool) -> None:
             if tick is not None:
                 tick(done + 1, total)
         for done, n in enumerate(sizes):
-            by_loss = {str(loss): delay_slots(n, loss, runs=runs, seed=seed) for loss in LOSSES}
-            delays.append({"sites": n, "slots": by_loss})
+            slots = {str(x): delay_slots(n, x, runs=runs, seed=seed) for x in (*LOSSES, 0.3)}
+            delays.append({"sites": n, "slots": slots})
             if tick is not None:
                 tick(len(sizes) + done + 1, total)
     if as_json:
@@ -95,7 +95,7 @@ def _show(costs: list[dict[str, Any]], delays: list[dict[str, Any]]) -> None:
             number(eager["pdus"]), number(row[PO]["eager"]["pdus"]),
         )  # fmt: skip
     screen.print(grid)
-    grid = table("SPO: PDUs for d destinations, 2(d + 1)", "n", "d = 1", "d = 2", "d = n - 1")
+    grid = table("SPO: PDUs for d destinations", "n", "d = 1", "d = 2", "d = n - 1")
     for row in costs:
         n, spo = row["sites"], row[SPO]
         cells = [number(spo[str(d)]) if str(d) in spo else "" for d in (1, 2, n - 1)]

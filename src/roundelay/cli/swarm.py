@@ -110,6 +110,6 @@ def _show(results: dict[str, Any], out: Path | None) -> None:
         return
     screen.print(f"  [red]{len(violations)} violations[/red]")
     for one in violations:
-        screen.print(f"  seed {one['seed']}  [red]{one['invariant']}[/red]  {literally(one['detail'])}",
-                     soft_wrap=True)  # fmt: skip
+        what = f"[red]{one['invariant']}[/red]  {literally(one['detail'])}"
+        screen.print(f"  seed {one['seed']}  {what}", soft_wrap=True)
         screen.print(f"    {one['rerun']}", soft_wrap=True)

@@ -127,12 +127,6 @@ class ToChannelSite(Exchange):
 
     # -- the failure point -----------------------------------------------------------------
 
-    def reset_vector(self) -> tuple[int, ...]:
-        """TO-R1: what we hold; our own PDUs we hold even if the channel has not returned them."""
-        vec = list(self.treq)
-        vec[self.index] = self.seq
-        return tuple(vec)
-
     def opened(self, floor: tuple[int, ...], now: int) -> None:
         """TO-R4: deliver what everybody holds, send the rest again, start afresh."""
         mine = floor[self.index]

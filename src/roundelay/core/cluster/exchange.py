@@ -214,15 +214,17 @@ class Exchange(Sending):
         self.notify("broken", why)
 
     def reset_vector(self) -> tuple[int, ...]:
-        """What this member holds, when somebody else starts a reset."""
-        return (ISS,) * self.n
+        """TO-R1: what we hold; our own PDUs we hold even if the channel has not returned them."""
+        vec = list(self.treq)
+        vec[self.index] = self.seq
+        return tuple(vec)
 
     def on_rst(self, pdu: Rst, now: int) -> None:
         """TO-R2, TO-R5."""
         if self.stopped or pdu.src == self.index:
             return
         if pdu.epoch == self.epoch and self.last_vec:
-            # TO-R5: we have finished that one, so we know that everybody is done; the sender may not.
+            # TO-R5: we have finished, so everybody is done; the sender may not know.
             everyone = self.everyone_mask
             if pdu.have != everyone or pdu.done != everyone:
                 answer = self.KINDS.rst(

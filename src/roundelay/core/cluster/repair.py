@@ -9,6 +9,8 @@ overtaken it on another channel, so that waits.
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 from roundelay.core.bundle import Bundle
 from roundelay.core.cluster.exchange import Exchange
 from roundelay.core.cluster.pdu import Dt, Retx, Stat
@@ -74,13 +76,13 @@ class Repair(Exchange):
         self.enter(pdu, now)
         self.note_obligations(pdu, now)
 
+    @abstractmethod
     def enter(self, pdu: Dt, now: int) -> None:
         """An accepted PDU takes its place in the receipt log."""
-        raise NotImplementedError
 
+    @abstractmethod
     def advance(self, now: int) -> None:
         """Move what has become pre-acknowledged or acknowledged along the receipt logs."""
-        raise NotImplementedError
 
     def after_receipt(self, now: int) -> None:
         self.count_accepted()

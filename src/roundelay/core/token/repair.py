@@ -8,6 +8,8 @@ that response, too (CM84 §4.2).
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 from roundelay.core.engine import EVERYONE, NEVER
 from roundelay.core.token.pdu import (
     WANT_ACK,
@@ -29,9 +31,9 @@ class Repair(TokenState):
 
     __slots__ = ()
 
+    @abstractmethod
     def start_reformation(self, now: int, why: str) -> None:
         """CM-R1; the reformation phase has the code."""
-        raise NotImplementedError
 
     # -- asking for what is missing --------------------------------------------------------
 
