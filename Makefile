@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup check lint types layers test coverage demo swarm explore bench format lock clean
+.PHONY: help setup check lint types layers test coverage seeds demo swarm explore bench format lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -15,6 +15,7 @@ INSTALLED := $(VENV)/.installed
 PYTHON ?=
 SEEDS ?= 0:50000
 JOBS ?= 2
+PROTOCOL ?= token
 PYTEST ?=
 
 PIP := $(PY) -m pip --disable-pip-version-check
@@ -77,8 +78,15 @@ format: $(INSTALLED) ## put the code into shape
 
 # ------------------------------------------------------------------------------------- tests
 
-test: check ## all checks, all tests, branch coverage of the core
+test: check ## all checks, all tests, branch coverage of the core, 2,000 swarm seeds
 	@$(MAKE) --no-print-directory coverage
+	@$(MAKE) --no-print-directory seeds
+
+seeds: $(INSTALLED)
+	$(BIN)/roundelay swarm --seeds 0:2000 --jobs $(JOBS)
+	@for protocol in to to-channel po spo; do \
+	  $(BIN)/roundelay swarm --protocol $$protocol --seeds 0:100 --jobs $(JOBS) || exit 1; \
+	done
 
 coverage: $(INSTALLED)
 	$(PY) -m coverage erase
@@ -93,8 +101,8 @@ coverage: $(INSTALLED)
 demo: $(INSTALLED) ## five simulated sites, loss, and a crash of the token site
 	$(BIN)/roundelay demo
 
-swarm: $(INSTALLED) ## random runs under faults; SEEDS=A:B, JOBS=N
-	$(BIN)/roundelay swarm --seeds $(SEEDS) --jobs $(JOBS)
+swarm: $(INSTALLED) ## random runs under faults; SEEDS=A:B, JOBS=N, PROTOCOL=P
+	$(BIN)/roundelay swarm --seeds $(SEEDS) --jobs $(JOBS) --protocol $(PROTOCOL)
 
 explore: $(INSTALLED) ## every reachable state of three sites, L = 0 and L = 1
 	$(BIN)/roundelay explore --sites 3 --resilience 0 --timestamps 3 --crashes 1

@@ -166,9 +166,9 @@ class SimulateParams(Struct, frozen=True, kw_only=True):
                 **given,
                 hold_ns=hold,
                 # These have to stay above T.
-                resend_ns=max(lan.resend_ns, 2 * hold),
+                resend_ns=max(lan.resend_ns, 3 * hold),
                 pass_ns=max(lan.pass_ns, 2 * hold),
-                idle_ns=max(lan.idle_ns, 2 * hold),
+                idle_ns=max(lan.idle_ns, 4 * hold),
             )
         return config.check(self.sites)
 

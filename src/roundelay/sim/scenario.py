@@ -404,11 +404,10 @@ class Scenario:
         _, site, event, _, peer, obj = row
         if event == SUBMIT or (event in GROUPS.values() and event not in self.events):
             return
-        if event == SEND:
-            name = wire_name(obj)
+        if isinstance(obj, Pdu):
             if not self.pdus or not self.pdus.isdisjoint(names_of(type(obj))):
                 whom = "all" if peer == EVERYONE else str(peer)
-                yield f"{site} → {whom:3}  {name}{described(obj)}"
+                yield f"{site} → {whom:3}  {wire_name(obj)}{described(obj)}"
         elif event == RECEIVE:
             yield f"{site} ← {peer}"
         elif event == LOSE:

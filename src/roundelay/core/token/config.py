@@ -31,8 +31,10 @@ class TokenConfig(Struct, frozen=True, kw_only=True):
     """K_w: data acknowledgements per token transfer."""
     kr: int = 1
     """K_r: token transfers per data acknowledgement."""
-    resend_ns: int = 100 * MS
-    """t_b: silence after which a source repeats its message."""
+    resend_ns: int = 150 * MS
+    """t_b: silence after which a source repeats its message; better above t_tok."""
+    resend_jitter_ns: int = 0
+    """How far t_b may be off, either way, drawn anew for each message."""
     pass_ns: int = 100 * MS
     """t_tok: repeat a transferring acknowledgement; must exceed T and a round trip."""
     request_ns: int = 50 * MS
@@ -83,7 +85,10 @@ class TokenConfig(Struct, frozen=True, kw_only=True):
         fiftieth = unit_ns // 50
         values: dict[str, object] = {
             "hold_ns": unit_ns,
-            "resend_ns": unit_ns + fiftieth,
+            # t_b is about t_tok here: when a transfer is lost, its repetition and those of all
+            # waiting sources coincide, but not to the nanosecond.
+            "resend_ns": unit_ns + 2 * fiftieth // 3,
+            "resend_jitter_ns": fiftieth // 2,
             "pass_ns": unit_ns + fiftieth,
             "request_ns": fiftieth,
             "request_delay_ns": 0,
@@ -136,6 +141,7 @@ class TokenConfig(Struct, frozen=True, kw_only=True):
             raise ConfigError("kr", self.kr, f"1 when kw is above 1 (kw = {self.kw})")
         for name in ("hold_ns", "resend_ns", "pass_ns", "request_ns", "retx_ns", "idle_ns"):
             whole(name, getattr(self, name), 1, NEVER)
+        whole("resend_jitter_ns", self.resend_jitter_ns, 0, self.resend_ns - 1)
         whole("request_delay_ns", self.request_delay_ns, 0, NEVER)
         if self.pass_ns <= self.hold_ns:
             raise ConfigError("pass_ns", self.pass_ns, f"above hold_ns = {self.hold_ns}")

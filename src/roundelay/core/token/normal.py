@@ -89,7 +89,11 @@ class NormalPhase(Repair):
         self.qb[(self.me, number)] = bundle
         self.send_last = now
         self.send_silent = self.send_total = 0
-        self.send_due = self.arm(now + self.config.resend_ns)
+        self.send_wait = self.config.resend_ns
+        off = self.config.resend_jitter_ns
+        if off:
+            self.send_wait += self.rng.randint(-off, off)
+        self.send_due = self.arm(now + self.send_wait)
 
     def gather(self) -> Bundle:
         """The next PDU's content: one submitted bundle, or all that fit when bundling."""
@@ -114,7 +118,7 @@ class NormalPhase(Repair):
         if self.outstanding < 0:
             self.send_due = NEVER
             return
-        restarted = max(self.send_last, self.progress) + config.resend_ns
+        restarted = max(self.send_last, self.progress) + self.send_wait
         if now < restarted:
             self.send_due = restarted
             return
@@ -128,7 +132,7 @@ class NormalPhase(Repair):
         assert self.current is not None
         self.send(EVERYONE, self.current)
         self.send_last = now
-        self.send_due = now + config.resend_ns
+        self.send_due = now + self.send_wait
 
     # -- stamping --------------------------------------------------------------------------
 
@@ -246,8 +250,7 @@ class NormalPhase(Repair):
             self.since_data += 1
         self.nts = ts + 1
         self.exp = follower
-        if ts > self.accepted_upto:
-            self.accepted_upto = ts - 1
+        self.accepted_upto = ts - 1
         if moves:
             self.transfers.append(ts)
         if by != me:
@@ -267,7 +270,7 @@ class NormalPhase(Repair):
     def work(self, now: int) -> None:
         """Whatever is possible now: process the queue, send the next message, stamp."""
         qc = self.qc
-        while self.phase == NORMAL:
+        while True:
             ack = qc.get(self.nts)
             if ack is not None:
                 # CM-N9: only the message of the next stamp is asked for, then we wait.

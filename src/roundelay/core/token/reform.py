@@ -504,7 +504,6 @@ class Reformation(NormalPhase):
     def watch(self, now: int) -> None:
         """Entering NORMAL: start the watchdogs (CM-R15, CM-N21)."""
         self.heard = self.progress = now
-        if not self.authorized:
-            self.auth_due = self.arm(now + self.config.auth_timeout_ns)
+        self.auth_due = self.arm(now + self.config.auth_timeout_ns)
         if self.config.silence_ns < NEVER:
             self.silence_due = self.arm(now + self.config.silence_ns)

@@ -95,9 +95,6 @@ class Repair(TokenState):
         config = self.config
         due: list[int | tuple[int, int]] = []
         for key, request in list(self.requests.items()):
-            if isinstance(key, int) and key < self.nts:
-                del self.requests[key]
-                continue
             if request[0] > now:
                 continue
             if request[1] >= 0:
@@ -178,5 +175,5 @@ class Repair(TokenState):
         if tl > self.tl:
             if tl > self.max_joined:
                 self.start_reformation(now, "left out of a newer list")
-        elif tl < self.tl:
+        else:
             self.send(source, TlHint(self.tl))

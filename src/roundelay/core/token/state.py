@@ -57,10 +57,10 @@ class TokenState(Engine):
         "new_tl", "next_num", "nseq", "nts", "outstanding", "own", "own_base", "pass_ack",
         "pass_due", "pass_silent", "pass_total", "passing", "phase", "progress", "pruned", "qb",
         "qc", "recover_from", "reform_due", "request_due", "requests", "resilience", "retained",
-        "rng", "seen_version", "send_due", "send_last", "send_silent", "send_total", "seq",
-        "shown", "silence_due", "since_data", "staged", "start_seq", "start_ts", "storage_max",
-        "successor", "tl", "token_due", "token_tries", "transfers", "tries", "trimmed", "turn",
-        "uncommitted", "votes", "waiting", "wanted_upto", "wiped", "yes_votes",
+        "rng", "seen_version", "send_due", "send_last", "send_silent", "send_total", "send_wait",
+        "seq", "shown", "silence_due", "since_data", "staged", "start_seq", "start_ts",
+        "storage_max", "successor", "tl", "token_due", "token_tries", "transfers", "tries",
+        "trimmed", "turn", "uncommitted", "votes", "waiting", "wanted_upto", "wiped", "yes_votes",
     )  # fmt: skip
 
     def __init__(self, me: int, group: tuple[int, ...], config: TokenConfig, rng: Random) -> None:
@@ -125,6 +125,7 @@ class TokenState(Engine):
         self.outstanding = -1  # number on its way to a stamp
         self.current: B | None = None
         self.send_last = self.send_silent = self.send_total = 0
+        self.send_wait = config.resend_ns  # t_b of the message that is out
 
         # Missing items: stamp, or (source, number) → [due, last sent, silent, total].
         self.requests: dict[int | tuple[int, int], list[int]] = {}

@@ -1,0 +1,282 @@
+"""Runs a plan of a cluster: TO, PO or SPO.
+
+What the driver demands beyond what the checkers see: after healing every message reaches all its
+destinations; then the network falls silent (QUIET); nobody declares the cluster broken while all
+members live; and on the wire no rule is broken (`wiretap`).
+
+In a plan in which a member fails the driver is the cluster's owner.  Every survivor has to suspect
+the member and to declare the cluster broken (TR-15); then all survivors reopen it without the
+member, one after the other, in one new epoch, and each is given back those of its messages that it
+has not delivered.  What was under way may have reached some and not others, so the reopened
+cluster is judged by observers of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
+from typing import Any, Final
+
+from roundelay.core.bundle import Bundle
+from roundelay.core.engine import NEVER, Delivery, Notice
+from roundelay.core.events import MARK, NOBODY, NOTHING_LEFT, RowSink
+from roundelay.sim.engines import TO_CHANNEL
+from roundelay.sim.faults import Strike
+from roundelay.sim.links import Targeted
+from roundelay.sim.load import Load, Poisson, Saturating, identity
+from roundelay.sim.member import PAUSED, UP
+from roundelay.sim.plan import Plan
+from roundelay.sim.ports import Codec, EngineFactory
+from roundelay.sim.strikes import Striker
+from roundelay.sim.wiretap import WireTap
+
+Successors = Callable[[tuple[int, ...]], Iterable[object]]
+"""Makes the observers of a reopened cluster with these members."""
+
+REOPEN: Final = "reopen"
+"""MARK: from here on the cluster is another one."""
+
+TRIES: Final = 60
+"""Messages within which a survivor is sure to address the failed member."""
+
+
+class ClusterDriver(Striker):
+    """One run of one plan."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        observers: Iterable[object] = (),
+        recorder: RowSink | None = None,
+        trace_receives: bool = False,
+        codec: Codec | None = None,
+        make_engine: EngineFactory | None = None,
+        successors: Successors | None = None,
+    ) -> None:
+        self.to = plan.destinations()
+        self.books = Books(self.receivers)
+        self.tap = WireTap(self.breach, repeats=plan.protocol != TO_CHANNEL)
+        self.successors = successors or (lambda members: ())
+        self.members = tuple(range(plan.sites))
+        self.reopened = False
+        watching = [self.books, self.tap, *observers]
+        if plan.fails >= 0:
+            self.relay = Relay(observers)
+            watching = [self.books, self.tap, self.relay]
+        super().__init__(plan, watching, recorder, trace_receives, codec, make_engine)
+
+    def make_load(self) -> Load:
+        plan = self.plan
+        if plan.rate:
+            return Poisson(plan.messages, plan.rate, plan.sources, plan.size, self.to)
+        backlog = 1 + int(plan.config["window"])
+        return Saturating(plan.messages, plan.sources, plan.size, backlog, self.to)
+
+    def receivers(self, source: int, number: int) -> Collection[int]:
+        return self.members if self.to is None else self.to(source, number)
+
+    @property
+    def committed(self) -> int:
+        return self.books.committed
+
+    def heal_sites(self) -> None:
+        """Who has failed stays away."""
+        for member in self.world.sites:
+            if member.state == PAUSED:
+                self.world.resume(member.id)
+        if self.plan.fails >= 0 and not self.reopened:
+            late = [site for site in self.survivors() if site not in self.books.broken]
+            self.breach("TR-15", f"sites {late} have not noticed that {self.plan.fails} is gone")
+            self.reopen(Strike(0, "fail", 0, (self.plan.fails, 0)))
+
+    def settled(self) -> bool:
+        return self.load.done and not self.books.missing
+
+    def after_settling(self, settled: bool) -> None:
+        """VALID and AGREE, then QUIET."""
+        books, world = self.books, self.world
+        if self.plan.fails < 0 and books.broken:
+            site, reason = min(books.broken.items())
+            self.breach("TR-15", f"broken though all members live: {reason}", site)
+        if not settled:
+            for data, sites in list(books.missing.items())[:1]:
+                source, number = identity(data)
+                detail = f"message {number} of site {source} never came, as did "
+                detail += f"{len(books.missing) - 1} others"
+                self.breach("I7", detail, min(sites))
+            if not self.load.done:
+                left = self.load.messages - self.load.submitted_total
+                self.breach("I7", f"{left} messages could not be submitted")
+            return
+        config = self.plan.config
+        timers_ns = sum(config[name] for name in ("ack_ns", "wait_ns", "stat_ns", "reset_ns"))
+        calm_ns = 20 * (timers_ns + self.plan.medium_args[0])
+        world.run(world.now + calm_ns)
+        before = dict(world.sent_by_kind)
+        world.run(world.now + 5 * calm_ns)
+        if world.sent_by_kind != before:
+            more = {
+                kind.__name__: count - before.get(kind, 0)
+                for kind, count in world.sent_by_kind.items()
+                if count != before.get(kind, 0)
+            }
+            self.breach("QUIET", f"all is delivered, and still they send: {more}")
+        for member in world.sites:
+            if member.engine is not None and member.engine.deadline < NEVER:
+                self.breach("QUIET", "all is delivered, and still a timer runs", member.id)
+
+    # -- strikes ---------------------------------------------------------------------------
+
+    def strike_target(self, strike: Strike, pdu: str) -> None:
+        """At everybody, or at one receiver only."""
+        kth, many, whom = (arg % 3 for arg in strike.args[-3:])
+        dst = None if whom else strike.args[0]
+        self.put(Targeted(pdu, 1 + kth, 1 + many, dst=dst))
+
+    def strike_pause(self, strike: Strike, _: str) -> None:
+        site = strike.args[0]
+        if self.world.sites[site].state == UP:
+            self.pause(site, strike, strike.lasts_ns)
+
+    # -- a failed member -------------------------------------------------------------------
+
+    def survivors(self) -> tuple[int, ...]:
+        return tuple(site for site in self.world.group if site != self.plan.fails)
+
+    def strike_fail(self, strike: Strike, _: str) -> None:
+        """The member is gone, and everybody has something to tell it."""
+        failed = strike.args[0]
+        self.count(strike.kind, failed)
+        self.world.crash(failed, NOTHING_LEFT)
+        self.books.on_broken = partial(self.look_at_broken, strike)
+        for site in self.survivors():
+            for _try in range(TRIES):
+                number = self.load.numbers.get(site, 0)
+                self.load.one_more(site)
+                if failed in self.receivers(site, number):
+                    break
+
+    def look_at_broken(self, strike: Strike) -> None:
+        """When everybody knows, the owner acts; not from inside a batch of effects."""
+        if not self.reopened and all(site in self.books.broken for site in self.survivors()):
+            self.reopened = True
+            self.world.after(0, partial(self.reopen, strike))
+
+    def reopen(self, strike: Strike) -> None:
+        """One new epoch for all survivors, who hear of it one after the other."""
+        world, books = self.world, self.books
+        self.reopened = True
+        self.members = members = self.survivors()
+        for site in members:
+            if self.plan.fails not in books.suspects.get(site, ()):
+                self.breach("TR-15", f"{self.plan.fails} was never suspected", site)
+        engines: list[Any] = [world.sites[site].engine for site in members]
+        epoch = 1 + max(max(engine.epoch, engine.rst) for engine in engines)
+        self.to = self.plan.destinations(members)
+        self.load.to = self.to
+        books.missing.clear()
+        self.relay.new = tuple(self.successors(members))
+        world.row(NOBODY, MARK, REOPEN)
+        stagger = strike.args[1] % 3 * int(self.plan.config["reset_ns"]) // 2
+        for i, site in enumerate(members):
+            world.after(i * stagger, partial(self.reopen_at, site, epoch))
+
+    def reopen_at(self, site: int, epoch: int) -> None:
+        world, books = self.world, self.books
+        member = world.sites[site]
+        engine: Any = member.engine
+        books.broken.pop(site, None)
+        engine.reopen(self.members, epoch, member.local(world.now))
+        world.settle(member, engine)
+        self.relay.moved.add(site)
+        kept = books.own.pop(site, set()) - books.given_back.pop(site, set())
+        if kept:
+            detail = f"{len(kept)} own messages were neither delivered nor given back"
+            self.breach("I5", detail, site)
+
+
+class Books:
+    """An observer that knows what is still to be delivered, and who has given up on whom."""
+
+    def __init__(self, receivers: Callable[[int, int], Collection[int]]) -> None:
+        self.receivers = receivers
+        self.committed = 0  # messages that some application has received
+        self.missing: dict[bytes, set[int]] = {}  # message → destinations without it
+        self.fresh: set[bytes] = set()  # messages nobody has received
+        self.own: dict[int, set[bytes]] = {}  # messages to itself that a site has not received
+        self.given_back: dict[int, set[bytes]] = {}
+        self.suspects: dict[int, set[object]] = {}
+        self.broken: dict[int, object] = {}  # site → reason
+        self.on_broken: Callable[[], None] = lambda: None
+
+    def submitted(self, time: int, site: int, index: int, bundle: Bundle) -> None:
+        for i, data in enumerate(bundle):
+            there = set(self.receivers(site, index + i))
+            self.missing[data] = there
+            self.fresh.add(data)
+            if site in there:
+                self.own.setdefault(site, set()).add(data)
+
+    def delivered(self, time: int, site: int, delivery: Delivery) -> None:
+        for data in delivery.bundle:
+            if data in self.fresh:
+                self.fresh.discard(data)
+                self.committed += 1
+            if delivery.source == site:
+                self.own[site].discard(data)
+            there = self.missing.get(data)
+            if there is not None:
+                there.discard(site)
+                if not there:
+                    del self.missing[data]
+
+    def noticed(self, time: int, site: int, notice: Notice) -> None:
+        if notice.kind == "suspect":
+            self.suspects.setdefault(site, set()).add(notice.info[0])
+        elif notice.kind == "undelivered":
+            bundles: Any = notice.info[0]
+            self.given_back[site] = {data for bundle in bundles for data in bundle}
+        elif notice.kind == "broken":
+            self.broken[site] = notice.info[0]
+            self.on_broken()
+
+
+class Relay:
+    """Shows a cluster to its observers until it is reopened, then to those of its successor."""
+
+    def __init__(self, observers: Iterable[object]) -> None:
+        self.old = tuple(observers)
+        self.new: tuple[object, ...] = ()
+        self.moved: set[int] = set()  # members of the new cluster
+
+    def of(self, site: int) -> tuple[object, ...]:
+        return self.new if site in self.moved else self.old
+
+    def submitted(self, time: int, site: int, index: int, bundle: Bundle) -> None:
+        _tell(self.of(site), "submitted", time, site, index, bundle)
+
+    def delivered(self, time: int, site: int, delivery: Delivery) -> None:
+        _tell(self.of(site), "delivered", time, site, delivery)
+
+    def noticed(self, time: int, site: int, notice: Notice) -> None:
+        _tell(self.of(site), "noticed", time, site, notice)
+
+    def crashed(self, time: int, site: int, keeps: str) -> None:
+        _tell(self.of(site), "crashed", time, site, keeps)
+
+    def sampled(self, time: int, site: int, usage: object, caps: object) -> None:
+        _tell(self.of(site), "sampled", time, site, usage, caps)
+
+    def healed(self, time: int) -> None:
+        _tell(self.old + self.new, "healed", time)
+
+    def finished(self, time: int, up: set[int], settled: bool = True) -> None:
+        _tell(self.old, "finished", time, up, False)
+        _tell(self.new, "finished", time, up & self.moved, settled)
+
+
+def _tell(observers: tuple[object, ...], method: str, *args: object) -> None:
+    for observer in observers:
+        call = getattr(observer, method, None)
+        if call is not None:
+            call(*args)

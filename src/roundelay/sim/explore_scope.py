@@ -1,0 +1,86 @@
+"""How far the explorer looks: the bounds that make the reachable states finite."""
+
+from __future__ import annotations
+
+from typing import Final, Self
+
+from msgspec import Struct
+
+from roundelay.core.errors import ConfigError
+from roundelay.core.token.config import COLD, PREFORMED, TokenConfig
+
+MOST: Final = 100
+"""The largest bound of any kind: costs are counted in seven bits each."""
+
+KEEP_ALL: Final = 4096
+"""A history that no explored run outgrows."""
+
+
+class Scope(Struct, frozen=True, kw_only=True):
+    """Bounds of one exploration."""
+
+    sites: int = 3
+    """N."""
+    resilience: int = 1
+    """L."""
+    timestamps: int = 3
+    """K: no acknowledgement with a timestamp of K or above is issued."""
+    crashes: int = 1
+    """Crashes in total, at any site and any moment; the disk stays, the site restarts or not."""
+    attempts: int = 2
+    """Reformations started in total, by any site at any moment."""
+    messages: int = 2
+    """Messages submitted in total, by any site at any moment."""
+    wipes: int = 0
+    """Crashes in total that take the disk with them, on top of `crashes`."""
+    kr: int = 1
+    """K_r: token transfers per message."""
+    boot: str = PREFORMED
+    """How the group begins: `preformed` or `cold`."""
+    history: int = KEEP_ALL
+    """Entries kept for sites that were away."""
+
+    def check(self) -> Self:
+        """Raise ConfigError unless all bounds make sense."""
+        for field, least in (
+            ("sites", 2), ("timestamps", 1), ("crashes", 0), ("attempts", 0), ("messages", 0),
+            ("wipes", 0), ("history", 0),
+        ):  # fmt: skip
+            most = KEEP_ALL if field == "history" else MOST
+            value = getattr(self, field)
+            if not least <= value <= most:
+                raise ConfigError(field, value, f"a whole number from {least} to {most}")
+        if self.boot not in (PREFORMED, COLD):
+            raise ConfigError("boot", self.boot, f"{PREFORMED} or {COLD}")
+        self.config().check(self.sites)
+        return self
+
+    def config(self, boot: str | None = None) -> TokenConfig:
+        """The engines' configuration.
+
+        No attempt is repeated (R = 0): a timer that fires means at once what R silent attempts
+        mean.  Repetitions are not needed, since the network forgets nothing it was given.
+        """
+        return TokenConfig(
+            resilience=self.resilience,
+            attempts=0,
+            attempts_hard=0,
+            request_delay_ns=0,
+            bundle=False,
+            kr=self.kr,
+            history=self.history,
+            boot=boot or self.boot,
+        )
+
+    def command(self, mutant: str = "") -> str:
+        """The command line that explores this; bounds it does not name come with the mutant.
+
+        >>> Scope(resilience=0).command("no-resiliency-test")
+        'roundelay explore --sites 3 --resilience 0 --timestamps 3 --crashes 1 \
+--mutant no-resiliency-test'
+        """
+        line = (
+            f"roundelay explore --sites {self.sites} --resilience {self.resilience} "
+            f"--timestamps {self.timestamps} --crashes {self.crashes}"
+        )
+        return f"{line} --mutant {mutant}" if mutant else line

@@ -1,0 +1,100 @@
+"""A tap on the wire of a cluster: what no correct member sends.
+
+An application cannot see these rules broken, but whoever listens to the channel can:
+
+=====  =========================================================================================
+TR-6   a PDU sent again is the same PDU, and in channel mode none is sent again in its epoch
+I8     a member's numbers follow each other; its acknowledgements never fall, and never exceed
+       what was sent; it asks only for PDUs that were meant for it
+=====  =========================================================================================
+
+Members stand under their ranks in PDUs, and an epoch has one roster, so nothing needs translating.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from roundelay.core.cluster.pdu import Dt, Retx, SpoDt, Stat
+from roundelay.core.cluster.state import ISS
+from roundelay.core.engine import Pdu
+
+Complain = Callable[[str, str, int], None]
+"""(rule, detail, site)."""
+
+
+class Sender:
+    """What one member has sent in one epoch."""
+
+    __slots__ = ("ack", "meant", "next", "sent")
+
+    def __init__(self, first: Dt) -> None:
+        self.next = first.seq
+        self.ack = first.ack
+        self.sent: dict[int, Dt] = {}
+        self.meant: dict[int, int] = {}  # member → PDUs that were meant for it
+
+
+class WireTap:
+    """An observer of sends; `repeats`: whether PDUs may be sent again within an epoch."""
+
+    def __init__(self, complain: Complain, repeats: bool = True) -> None:
+        self.complain = complain
+        self.repeats = repeats
+        self.senders: dict[tuple[int, int], Sender] = {}  # by epoch and rank
+        self.asked: dict[int, int] = {}  # requests, by site
+
+    def sent(self, time: int, site: int, dst: int, pdu: Pdu) -> None:
+        if isinstance(pdu, Dt):
+            self.sequenced(site, pdu)
+        elif isinstance(pdu, Stat):
+            self.bounded(site, pdu.epoch, pdu.treq)
+        elif isinstance(pdu, Retx):
+            self.requested(site, pdu)
+
+    def sequenced(self, site: int, pdu: Dt) -> None:
+        sender = self.senders.get((pdu.epoch, pdu.src))
+        if sender is None:
+            sender = self.senders[pdu.epoch, pdu.src] = Sender(pdu)
+        if pdu.seq < sender.next:
+            if sender.sent.get(pdu.seq) != pdu:
+                self.complain("TR-6", f"number {pdu.seq} is not what it was: {pdu}", site)
+            elif not self.repeats:
+                self.complain("TR-6", f"number {pdu.seq} is sent again in one epoch", site)
+            return
+        if pdu.seq > sender.next:
+            self.complain("I8", f"number {pdu.seq} comes where {sender.next} is due", site)
+        if any(new < old for new, old in zip(pdu.ack, sender.ack, strict=True)):
+            detail = f"acknowledgements fall from {sender.ack} to {pdu.ack}"
+            self.complain("I8", detail, site)
+        self.bounded(site, pdu.epoch, pdu.ack)
+        sender.next = pdu.seq + 1
+        sender.ack = pdu.ack
+        sender.sent[pdu.seq] = pdu
+        if isinstance(pdu, SpoDt):
+            for k in range(len(pdu.pseq)):
+                if pdu.dst >> k & 1:
+                    sender.meant[k] = sender.meant.get(k, 0) + 1
+
+    def bounded(self, site: int, epoch: int, ack: tuple[int, ...]) -> None:
+        """Nobody has received what was never sent."""
+        for k, number in enumerate(ack):
+            sender = self.senders.get((epoch, k))
+            if sender is not None and number > sender.next:
+                detail = f"acknowledges up to {number} of rank {k}, which is at {sender.next}"
+                self.complain("I8", detail, site)
+
+    def requested(self, site: int, pdu: Retx) -> None:
+        """Every number asked for must exist and have been meant for the one who asks."""
+        self.asked[site] = self.asked.get(site, 0) + 1
+        sender: Any = self.senders.get((pdu.epoch, pdu.src))
+        if sender is None:
+            top = ISS - 1
+        elif sender.meant:
+            top = ISS - 1 + sender.meant.get(pdu.by, 0)
+        else:  # everything is meant for everybody
+            top = sender.next - 1
+        if not ISS <= pdu.lo <= pdu.hi <= top:
+            detail = f"asks rank {pdu.src} for {pdu.lo} to {pdu.hi}, of which {top} were for it"
+            self.complain("I8", detail, site)
