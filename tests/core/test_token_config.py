@@ -38,6 +38,8 @@ WRONG: list[tuple[str, Any]] = [
     ("hold_ns", 0),
     ("hold_ns", -5),
     ("resend_ns", 0),
+    ("resend_jitter_ns", -1),
+    ("resend_jitter_ns", 150 * MS),  # not below resend_ns
     ("pass_ns", 0),
     ("request_ns", 0),
     ("request_delay_ns", -1),
@@ -126,7 +128,9 @@ def test_commits_must_be_synced_only_where_no_other_copy_counts() -> None:
 def test_the_paper_profile_is_that_of_fig_6() -> None:
     config = TokenConfig.paper(1000 * MS, resilience=2).check(10)
     assert config.hold_ns == 1000 * MS
-    assert config.resend_ns >= config.pass_ns == 1020 * MS
+    assert config.pass_ns == 1020 * MS
+    assert 1000 * MS < config.resend_ns <= config.pass_ns  # about t_tok: see docs/token.md
+    assert 0 < config.resend_jitter_ns < config.request_ns
     assert config.request_ns == config.retx_ns == 20 * MS
     assert (config.request_delay_ns, config.idle_ns) == (0, NEVER)
     assert (config.batch, config.bundle, config.history) == (False, False, 0)

@@ -170,6 +170,21 @@ def test_cm_n4_a_silent_group_makes_the_source_repeat_its_message_r_times() -> N
     assert site.phase == O1
 
 
+def test_cm_n4_with_jitter_the_patience_of_sources_differs_and_stays_in_its_bounds() -> None:
+    due = set()
+    for seed in range(30):
+        config = TokenConfig(resend_ns=100 * MS, resend_jitter_ns=20 * MS, idle_ns=NEVER)
+        site = TokenSite(2, (0, 1, 2), config, Random(seed))
+        site.submit(Bundle.of(b"one"), 0)
+        message = sends(site)
+        first, found = act(site)
+        assert found == message
+        assert 80 * MS <= first <= 120 * MS
+        assert act(site) == (2 * first, message)  # drawn once per message
+        due.add(first)
+    assert len(due) > 20
+
+
 def test_cm_n4_a_message_is_not_repeated_while_the_list_is_heard_to_make_progress() -> None:
     site = alone(2, idle_ns=NEVER)
     site.submit(Bundle.of(b"one"), 0)

@@ -181,8 +181,9 @@ def test_messages_are_received_in_the_same_order_at_every_site_at_any_error_rate
 
 
 def test_fewer_messages_are_transmitted_when_the_system_is_busy() -> None:
-    # §6.2
-    for loss in (0.0, 0.05, 0.1):
+    # §6.2.  At a loss of 0.1 the two busier lines lie within 4 % of each other: too close for so
+    # few messages, test_fig6.py compares them.
+    for loss in (0.0, 0.02, 0.05):
         counts = [
             token(10, tau=tau, loss=loss, messages=400).per_message for tau in (0.1, 1.0, 10.0)
         ]

@@ -29,7 +29,10 @@ def fingerprint(seed: int, protocol: str) -> str:
     return sha256(repr((rows.kept, outcome)).encode()).hexdigest()
 
 
-@pytest.mark.parametrize("seed, protocol", [(3, "token"), (11, "token"), (5, "positive-ack")])
+@pytest.mark.parametrize(
+    "seed, protocol",
+    [(3, "token"), (11, "token"), (5, "positive-ack"), (2, "spo"), (1, "to-channel")],
+)
 def test_other_processes_with_other_hash_seeds_do_the_same(seed: int, protocol: str):
     prints = {fingerprint(seed, protocol)}
     for hash_seed in ("0", "1", "4242"):

@@ -7,13 +7,24 @@ from itertools import pairwise
 import pytest
 
 from roundelay.core.bundle import Bundle
-from roundelay.core.engine import COMMITTED, MS, SECOND, STAMPED, Delivery, Notice
+from roundelay.core.engine import ACCEPTED, COMMITTED, MS, SECOND, STAMPED, Delivery, Notice
 from roundelay.core.errors import ConfigError
 from roundelay.core.events import SUBMIT
-from roundelay.sim.load import Isolated, Load, Poisson, Saturating, Script, identity, message
+from roundelay.sim.load import (
+    Destinations,
+    Isolated,
+    Load,
+    Poisson,
+    Saturating,
+    Script,
+    identity,
+    message,
+)
 from roundelay.sim.media import Bus
 from roundelay.sim.tally import Delays, Tally
-from tests.sim.gossip import Rows, gossip_world
+from roundelay.sim.world import World
+from roundelay.trace.promises import Submission
+from tests.sim.gossip import Gossip, Rows, Rumour, gossip_world
 
 
 def submissions(load: Load, **options: object) -> list[tuple[int, int, bytes]]:
@@ -108,6 +119,94 @@ def test_loads_refuse_what_cannot_be():
     ):
         with pytest.raises(ConfigError, match="is not allowed"):
             make()
+
+
+# -- destinations ----------------------------------------------------------------------------
+
+
+def test_a_message_goes_to_so_many_members_and_not_to_its_source():
+    to = Destinations(range(6), 2, seed=5)
+    seen: set[int] = set()
+    for source in range(6):
+        for number in range(50):
+            there = to(source, number)
+            assert len(set(there)) == 2
+            assert source not in there
+            seen.update(there)
+    assert seen == set(range(6))
+
+
+def test_destinations_are_the_same_for_all_who_ask():
+    one, other = Destinations(range(5), 2, seed=5), Destinations(range(5), 2, seed=5)
+    assert [one(3, n) for n in range(20)] == [other(3, n) for n in reversed(range(20))][::-1]
+    assert one(3, 4) == other.of(Submission(3, 0, 4, 4, 0))
+    assert any(Destinations(range(5), 2, seed=6)(3, n) != one(3, n) for n in range(20))
+
+
+def test_everybody_includes_the_source_and_a_random_number_may():
+    assert Destinations(range(3), 3)(1, 0) == (0, 1, 2)
+    some = [Destinations(range(3), 0)(1, n) for n in range(100)]
+    assert {len(there) for there in some} == {1, 2, 3}
+    assert {1 in there for there in some} == {True, False}
+
+
+def test_some_members_are_never_addressed():
+    to = Destinations(range(5), 2, never=(0, 4))
+    assert {site for n in range(50) for site in to(1, n)} == {2, 3}
+    assert {site for n in range(50) for site in to(0, n)} == {1, 2, 3}
+
+
+def test_impossible_destinations_are_refused():
+    for make, complaint in (
+        (lambda: Destinations(range(4), 5), "0 to 3, or 4 for everybody"),
+        (lambda: Destinations(range(4), 4, never=(1,)), "0 to 2"),
+        (lambda: Destinations(range(4), -1), "0 to 3"),
+        (lambda: Destinations(range(2), 0, never=(0, 1)), "0 to -1"),
+    ):
+        with pytest.raises(ConfigError, match=complaint):
+            make()
+
+
+class Addressed(Gossip):
+    """Takes destinations and sends to nobody else."""
+
+    def submit(self, bundle: Bundle, now: int, to: tuple[int, ...] = ()) -> None:
+        number, self.next = self.next, self.next + 1
+        pdu = Rumour(self.me, number, bundle)
+        self.heard.add((self.me, number))
+        for site in to:
+            if site == self.me:
+                self.out.deliveries.append(Delivery(-1, self.me, number, bundle, ACCEPTED))
+            else:
+                self.out.sends.append((site, pdu))
+
+
+@pytest.mark.parametrize("many", [0, 1, 2, 4])
+def test_loads_address_and_wait_for_the_receivers_only(many: int):
+    to = Destinations(range(4), many)
+    for load in (
+        Isolated(20, gap_ns=MS, to=to),
+        Saturating(40, to=to),
+        Poisson(30, 100, to=to),
+        Script([(5 * MS, 2), (6 * MS, 2)], to=to),
+    ):
+        got: dict[tuple[int, int], set[int]] = {}
+
+        class Heard:
+            def delivered(self, time: int, site: int, delivery: Delivery, got=got) -> None:  # type: ignore[no-untyped-def]
+                got.setdefault(identity(delivery.bundle.data), set()).add(site)
+
+        group = tuple(range(4))
+        world = World(
+            4,
+            lambda s, stable, boot, now, rng, group=group: Addressed(s, group, rng, forward=False),  # type: ignore[misc]
+            observers=[Heard()],
+        )
+        load.start(world)
+        world.run(10 * SECOND)
+        assert load.done
+        assert len(got) == load.messages
+        assert all(there == set(to(*whose)) for whose, there in got.items())
 
 
 def test_delays_have_an_exact_mean_and_close_quantiles():

@@ -10,7 +10,17 @@ import pytest
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import MS, SECOND, Pdu
 from roundelay.core.errors import ConfigError, MalformedPdu
-from roundelay.sim.links import Alien, Corrupted, Delayed, Duplicated, Lossy, Reordered, Truncated
+from roundelay.core.events import LOSE
+from roundelay.sim.links import (
+    Alien,
+    Corrupted,
+    Delayed,
+    Duplicated,
+    Link,
+    Lossy,
+    Reordered,
+    Truncated,
+)
 from roundelay.sim.media import Bus, Datagram, Medium, Mesh
 from tests.sim.gossip import Rows, Rumour, Watch, gossip, gossip_world
 
@@ -159,3 +169,38 @@ def test_damage_that_a_codec_lets_through_is_not_forgotten():
         world.submit(0, A)
     world.run(SECOND)
     assert len(world.undetected) == world.faults["corrupt"] > 0
+
+
+# -- adapted media ---------------------------------------------------------------------------
+
+
+def disorder() -> Link:
+    return Duplicated(0.3, 20 * MS) | Reordered(0.3, 20 * MS) | Delayed(0, 20 * MS, rate=0.3)
+
+
+@pytest.mark.parametrize("medium", [Mesh(MS, 5 * MS, 1), Datagram(MS, 5 * MS, 0, 1)])
+def test_an_adapted_medium_keeps_the_order_of_each_sender_whatever_happens(medium: Medium):
+    rows = Rows()
+    heard = chatter(medium, links=disorder(), recorder=rows)
+    for log in heard:
+        for source in range(3):
+            numbers = [n for _, s, n in log if s == source]
+            assert numbers == sorted(set(numbers))  # neither twice nor late: rather not at all
+            assert len(numbers) < 300 or not numbers
+    assert {row[5] for row in rows.of(LOSE)} == {"stale"}
+
+
+def test_an_adapted_bus_keeps_one_order_of_all_senders():
+    """1C: two sites may miss different PDUs, but what both hear they hear in one order."""
+    heard = chatter(Bus(MS, 3000, own_copy=1, adapted=1), links=disorder())
+    logs = [[(s, n) for _, s, n in log] for log in heard]
+    for site, log in enumerate(logs):
+        assert len(set(log)) == len(log)
+        assert [n for s, n in log if s == site] == list(range(300))  # its own are never lost
+        for other in logs:
+            common = set(log) & set(other)
+            assert [x for x in log if x in common] == [x for x in other if x in common]
+
+
+def test_what_is_newer_gets_through_an_adapted_medium():
+    assert chatter(Mesh(MS, 5 * MS, 1)) == chatter(Mesh(MS, 5 * MS))

@@ -103,6 +103,23 @@ def test_positive_acknowledgement_can_be_scripted():
     assert "PA_B" in output
 
 
+@pytest.mark.parametrize("protocol", ["to", "to-channel", "po", "spo"])
+def test_clusters_can_be_scripted(protocol: str):
+    output, failures = run_script(
+        f"protocol {protocol}\nsites 3 ack 2ms\nsubmit 0 a\nrun 1s\nexpect all delivered a\n"
+        "expect 1 DT\nexpect 1 DT from 0\nexpect no DT from 1,2\nexpect 5 NULL\nexpect silence\n"
+        "state\n"
+    )
+    assert not failures
+    assert "epoch 0 of 0,1,2" in output
+
+
+def test_silence_is_not_taken_for_granted():
+    _, failures = run_script("protocol po\nsites 3 stat 50ms\npartition 0 | 1\nsubmit 0 a\n"
+                             "expect silence\n")  # fmt: skip
+    assert failures == ["expect silence"]
+
+
 @pytest.mark.parametrize(
     "line, complaint",
     [
@@ -116,6 +133,10 @@ def test_positive_acknowledgement_can_be_scripted():
         ("medium ether", "one of bus"),
         ("protocol x", "token or positive-ack"),
         ("crash", "line 1"),
+        ("reopen 0,1 epoch 2", "only clusters"),
+        ("protocol po\nsubmit 0 a\nreopen 0,1 epoch 0", "epoch = 0"),
+        ("protocol to-channel\nmedium mesh 1ms 1ms\nrun 1s", "needs the medium bus"),
+        ("protocol spo\nsubmit 0 a to 9", "sites are 0 to 2"),
     ],
 )
 def test_mistakes_name_the_line(line: str, complaint: str):

@@ -111,6 +111,7 @@ class ClusterDriver(Striker):
         config = self.plan.config
         timers_ns = sum(config[name] for name in ("ack_ns", "wait_ns", "stat_ns", "reset_ns"))
         calm_ns = 20 * (timers_ns + self.plan.medium_args[0])
+        world.sample_ns = calm_ns  # there is nothing more to see
         world.run(world.now + calm_ns)
         before = dict(world.sent_by_kind)
         world.run(world.now + 5 * calm_ns)
@@ -222,7 +223,7 @@ class Books:
             if data in self.fresh:
                 self.fresh.discard(data)
                 self.committed += 1
-            if delivery.source == site:
+            if delivery.source == site and site in self.own:
                 self.own[site].discard(data)
             there = self.missing.get(data)
             if there is not None:

@@ -45,9 +45,10 @@ def steps_to(group: Group, states: list[State], finding: Finding) -> list[Step]:
     group.settled([move.to for move in moves], [move.sends for move in moves], 0, log)
     _write_down(group, log, steps)
     for before, after in pairwise(states):
-        for turn, state in group.turns(before):
+        for turns, state in group.turns(before):
             if state == after:
-                _take(group, before, turn, steps)
+                for turn in turns:
+                    before = _take(group, before, turn, steps)
                 break
         else:
             raise InvariantBroken("the explorer cannot find its way back")
@@ -65,15 +66,13 @@ def _write_down(group: Group, log: Log, steps: list[Step]) -> None:
             steps += _way(group, here, what)
 
 
-def _take(group: Group, before: State, turn: Turn, steps: list[Step]) -> None:
-    """The steps of `turn` and everything that follows from it at once."""
+def _take(group: Group, before: State, turn: Turn, steps: list[Step]) -> State:
+    """Add the steps of `turn` and everything that follows from it at once."""
     steps += _way(group, before, turn)
-    locals_, sent = list(before.locals), group.sent(before)
-    locals_[turn.site] = turn.to
-    sent[turn.site] |= turn.sends
     log: Log = []
-    group.settled(locals_, sent, before.cost + turn.cost, log)
+    after = group.after(before, turn, log)
     _write_down(group, log, steps)
+    return after
 
 
 def _way(group: Group, before: State, turn: Turn) -> list[Step]:

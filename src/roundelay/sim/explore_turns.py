@@ -1,7 +1,7 @@
 """Turns: the steps of a whole group, as few of them as say everything.
 
 Sites meet only through the network, and the network forgets nothing.  So steps of different sites
-commute unless one sends what the other receives, and four reductions follow.  Each keeps every
+commute unless one sends what the other receives, and five reductions follow.  Each keeps every
 violation: what a site has delivered stays delivered, so a violation is still there at the end of
 any other order of the same steps.
 
@@ -17,6 +17,9 @@ any other order of the same steps.
    where it takes part, its source can ever again be in the state it is meant for
    (`can_use`, `stands_by`): versions joined rise for ever, and a site that has left a list or an
    attempt never returns to it.
+5. *Messages come when they are needed.*  Whoever submits a message that somebody else stamps can
+   do so immediately before that: no step of the list between the two depends on anything but the
+   message itself, and steps after leaving the list can wait until the list has done its work.
 
 When no attempt is left, more is of no account (`_retire`): versions heard of, and whatever sites
 remember that can never again be part of a list.
@@ -48,6 +51,7 @@ from roundelay.core.token.state import NORMAL, O1, O2, OUT, S1, S2, W3
 from roundelay.sim.explore_engine import check_slots
 from roundelay.sim.explore_local import (
     CRASH,
+    MESSAGE,
     WIPE,
     Fact,
     Local,
@@ -524,27 +528,67 @@ class Group:
                 return site, free
         return -1, []
 
-    def turns(self, state: State) -> Iterator[tuple[Turn, State]]:
-        """Every turn from `state`, and the state it leads to."""
+    def turns(self, state: State) -> Iterator[tuple[tuple[Turn, ...], State]]:
+        """Every turn from `state` with the preparations it needs (reduction 5), and its end."""
+        at_first = [[turn[1:] for turn in turns] for turns in self.choices(state)]
+        front: list[tuple[tuple[Turn, ...], State]] = [((), state)]
+        known = {state}
+        for way, here in front:
+            if way and self._breaks(here):
+                yield way, here
+                continue
+            for site, turns in enumerate(self.choices(here)):
+                moved = here.locals[site] != state.locals[site]
+                for turn in turns:
+                    if way and not moved and turn[1:] in at_first[site]:
+                        continue  # not what was prepared for
+                    after = self.after(here, turn)
+                    if not self._prepares(turn):
+                        yield (*way, turn), after
+                    elif after not in known:
+                        known.add(after)
+                        front.append(((*way, turn), after))
+
+    def choices(self, state: State) -> list[list[Turn]]:
+        """The turns of each site in `state`."""
         profiles = self.profiles(state.locals)
         last = self.is_last(state.cost)
-        masks = self.sent(state)
-        inboxes = self.inboxes(masks, profiles, last)
-        sites: tuple[int, ...] = self.sites
+        inboxes = self.inboxes(self.sent(state), profiles, last)
+        alone = -1
         if last:
-            site, turns = self.closed(state.locals, inboxes, profiles)
-            if turns:
-                sites = (site,)
-        for site in sites:
-            inbox = inboxes[site]
-            for sends, to, paid in self.wise(site, state.locals[site], inbox, profiles, last):
-                cost = state.cost + paid
-                if paid and not self.can_pay(cost):
-                    continue
-                locals_, sent = list(state.locals), masks.copy()
-                locals_[site] = to
-                sent[site] |= sends
-                yield Turn(site, sends, to, paid), self.settled(locals_, sent, cost)
+            alone, _ = self.closed(state.locals, inboxes, profiles)
+        found: list[list[Turn]] = []
+        for site, number in enumerate(state.locals):
+            turns: list[Turn] = []
+            if alone in (-1, site):
+                for turn in self.wise(site, number, inboxes[site], profiles, last):
+                    if self.can_pay(state.cost + turn[2]):
+                        turns.append(Turn(site, *turn))
+            found.append(turns)
+        return found
+
+    def _prepares(self, turn: Turn) -> bool:
+        """Whether a turn does nothing but submit, invite or vote for an invitation."""
+        return all(
+            isinstance(self.pool.item(bit).pdu, Invite | Vote1 | B) for bit in bits(turn.sends)
+        )
+
+    def _breaks(self, state: State) -> bool:
+        """Whether a site can make a step from here that is wrong in itself."""
+        profiles = self.profiles(state.locals)
+        last = self.is_last(state.cost)
+        inboxes = self.inboxes(self.sent(state), profiles, last)
+        return any(
+            self.quiet(site, number, inboxes[site], profiles, last).broken
+            for site, number in enumerate(state.locals)
+        )
+
+    def after(self, state: State, turn: Turn, log: Log | None = None) -> State:
+        """Where `turn` leads."""
+        locals_, sent = list(state.locals), self.sent(state)
+        locals_[turn.site] = turn.to
+        sent[turn.site] |= turn.sends
+        return self.settled(locals_, sent, state.cost + turn.cost, log)
 
     # -- what may not be -----------------------------------------------------------------------
 

@@ -71,7 +71,7 @@ class Destinations:
 
     >>> to = Destinations(range(5), 2, seed=7)
     >>> to(3, 0), to(3, 1), to(3, 0)
-    ((1, 4), (1, 2), (1, 4))
+    ((0, 1), (2, 4), (0, 1))
     """
 
     def __init__(
