@@ -51,7 +51,6 @@ from roundelay.core.token.state import NORMAL, O1, O2, OUT, S1, S2, W3
 from roundelay.sim.explore_engine import check_slots
 from roundelay.sim.explore_local import (
     CRASH,
-    MESSAGE,
     WIPE,
     Fact,
     Local,
@@ -529,31 +528,59 @@ class Group:
         return -1, []
 
     def turns(self, state: State) -> Iterator[tuple[tuple[Turn, ...], State]]:
-        """Every turn from `state`, or two of them that belong together, and where it leads."""
+        """Every turn from `state` with the preparations it needs (reduction 5), and its end."""
+        at_first = [[turn[1:] for turn in turns] for turns in self.choices(state)]
+        front: list[tuple[tuple[Turn, ...], State]] = [((), state)]
+        known = {state}
+        for way, here in front:
+            if way and self._breaks(here):
+                yield way, here
+                continue
+            for site, turns in enumerate(self.choices(here)):
+                moved = here.locals[site] != state.locals[site]
+                for turn in turns:
+                    if way and not moved and turn[1:] in at_first[site]:
+                        continue  # not what was prepared for
+                    after = self.after(here, turn)
+                    if not self._prepares(turn):
+                        yield (*way, turn), after
+                    elif after not in known:
+                        known.add(after)
+                        front.append(((*way, turn), after))
+
+    def choices(self, state: State) -> list[list[Turn]]:
+        """The turns of each site in `state`."""
         profiles = self.profiles(state.locals)
         last = self.is_last(state.cost)
         inboxes = self.inboxes(self.sent(state), profiles, last)
-        sites: tuple[int, ...] = self.sites
+        alone = -1
         if last:
-            site, turns = self.closed(state.locals, inboxes, profiles)
-            if turns:
-                sites = (site,)
-        possible = [
-            self.wise(site, state.locals[site], inboxes[site], profiles, last) for site in sites
-        ]
-        for site, turns in zip(sites, possible, strict=True):
-            for sends, to, cost in turns:
-                if not self.can_pay(state.cost + cost):
-                    continue
-                turn = Turn(site, sends, to, cost)
-                after = self.after(state, turn)
-                if not self._only_submits(turn):
-                    yield (turn,), after
-                    continue
-                for other in sites:
-                    if other != site:
-                        for then in self._new_turns(after, other, possible[sites.index(other)]):
-                            yield (turn, then), self.after(after, then)
+            alone, _ = self.closed(state.locals, inboxes, profiles)
+        found: list[list[Turn]] = []
+        for site, number in enumerate(state.locals):
+            turns: list[Turn] = []
+            if alone in (-1, site):
+                for turn in self.wise(site, number, inboxes[site], profiles, last):
+                    if self.can_pay(state.cost + turn[2]):
+                        turns.append(Turn(site, *turn))
+            found.append(turns)
+        return found
+
+    def _prepares(self, turn: Turn) -> bool:
+        """Whether a turn does nothing but submit, invite or vote for an invitation."""
+        return all(
+            isinstance(self.pool.item(bit).pdu, Invite | Vote1 | B) for bit in bits(turn.sends)
+        )
+
+    def _breaks(self, state: State) -> bool:
+        """Whether a site can make a step from here that is wrong in itself."""
+        profiles = self.profiles(state.locals)
+        last = self.is_last(state.cost)
+        inboxes = self.inboxes(self.sent(state), profiles, last)
+        return any(
+            self.quiet(site, number, inboxes[site], profiles, last).broken
+            for site, number in enumerate(state.locals)
+        )
 
     def after(self, state: State, turn: Turn, log: Log | None = None) -> State:
         """Where `turn` leads."""
@@ -561,23 +588,6 @@ class Group:
         locals_[turn.site] = turn.to
         sent[turn.site] |= turn.sends
         return self.settled(locals_, sent, state.cost + turn.cost, log)
-
-    def _only_submits(self, turn: Turn) -> bool:
-        """Whether a turn does nothing but send a message of the application (reduction 5)."""
-        return bool(turn.cost & ATTEMPTS * MESSAGE) and all(
-            isinstance(self.pool.item(bit).pdu, B) for bit in bits(turn.sends)
-        )
-
-    def _new_turns(
-        self, state: State, site: int, before: list[tuple[int, int, int]]
-    ) -> Iterator[Turn]:
-        """The turns of `site` in `state` that it did not have before."""
-        profiles = self.profiles(state.locals)
-        last = self.is_last(state.cost)
-        inbox = self.inboxes(self.sent(state), profiles, last)[site]
-        for turn in self.wise(site, state.locals[site], inbox, profiles, last):
-            if turn not in before and self.can_pay(state.cost + turn[2]):
-                yield Turn(site, *turn)
 
     # -- what may not be -----------------------------------------------------------------------
 
