@@ -1,0 +1,1 @@
+"""Applications in Python: `join` a group, embedded in the process or through a node."""

@@ -1,0 +1,124 @@
+"""What an application and its node say to each other.
+
+Two sides: an `Application` is whatever sits on top of a node (a frontend connection, the embedded
+client); the `Switchboard` is the node as the application sees it.  All calls happen in the node's
+event loop and none of them blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from msgspec import Struct
+
+from roundelay.core.bundle import Bundle
+
+
+class Batch(Struct, frozen=True, gc=False):
+    """Messages of one sender that reached the application together."""
+
+    group: str
+    seq: int
+    """Position of the first one in the group's total order; the rest follow densely.  -1 where
+    the service has no such order."""
+    sender: str
+    """Name of the node that sent them."""
+    time: int
+    """Wall clock of this node when they were delivered (ns since 1970)."""
+    bundle: Bundle
+
+
+class View(Struct, frozen=True):
+    """Who is in the group, as far as this node knows."""
+
+    group: str
+    version: str
+    """Grows with every change: `7.2` for list version (7, 2) of a token group."""
+    members: tuple[str, ...]
+    state: str
+    """`open`, or why nothing moves: `forming`, `blocked: …`, `broken: …`."""
+
+
+class Receipt(Struct, frozen=True, gc=False):
+    """A broadcast whose fate is known: it has its place in the order for good."""
+
+    group: str
+    tag: int
+    """What the application called the broadcast."""
+    seq: int
+    """Position of its (first) message; -1 where the service has no total order."""
+    time: int
+
+
+class Refusal(Struct, frozen=True, gc=False):
+    """A broadcast that will not be (or may not have been) delivered."""
+
+    group: str
+    tag: int
+    reason: str
+    indeterminate: bool
+    """True: nobody can say whether it is delivered.  False: it certainly is not."""
+
+
+class Application(Protocol):
+    """One who uses a node.  Nothing here may block or raise."""
+
+    def deliver(self, batch: Batch) -> None:
+        """Messages of a group that the application joined, in that group's order."""
+
+    def receipt(self, receipt: Receipt) -> None: ...
+
+    def refused(self, refusal: Refusal) -> None: ...
+
+    def viewed(self, view: View) -> None:
+        """The membership or the state of a joined group changed; also once after `join`."""
+
+    def writable(self, group: str) -> None:
+        """After `send` raised QueueFull: there is room again."""
+
+
+NO_TAG = -1
+"""`tag` of a broadcast nobody wants to hear of again."""
+
+
+class Switchboard(Protocol):
+    """The node as its applications see it.  Errors are `RoundelayError`s with a clear text."""
+
+    def join(self, application: Application, group: str) -> None:
+        """Deliver the group's messages to `application` from now on.  Harmless when repeated."""
+
+    def leave(self, application: Application, group: str) -> None:
+        """Stop doing so.  Harmless when not joined."""
+
+    def gone(self, application: Application) -> None:
+        """The application is no more: leave all its groups, forget its tags."""
+
+    def send(
+        self,
+        application: Application,
+        group: str,
+        bundle: Bundle,
+        *,
+        tag: int = NO_TAG,
+        to: Iterable[str] | None = None,
+        someone: bool = False,
+    ) -> None:
+        """Broadcast the messages of `bundle`; needs no `join`.
+
+        `to`: names of the destinations (selective groups).  `someone`: to exactly one application
+        of one node.  With a tag, `receipt` or `refused` follows exactly once.  Raises QueueFull,
+        and then `writable(group)` follows; PayloadTooLarge; other RoundelayErrors.
+        """
+
+    def members(self, group: str) -> dict[str, object]:
+        """As JSON: the group's view and what is known of each member."""
+
+    def groups(self) -> list[dict[str, object]]:
+        """As JSON: every group this node hosts or has heard of."""
+
+    def status(self) -> dict[str, object]:
+        """As JSON: the node, its medium, counters, drops by reason, groups, frontends."""
+
+    def why(self, node: str) -> dict[str, object]:
+        """As JSON: why `node` (name or UUID) is dead or alive to this one."""
