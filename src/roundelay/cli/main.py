@@ -26,8 +26,20 @@ COMMANDS: Final = {
     "complexity": "Count what a broadcast costs in a cluster, as the papers do.",
     "plan": "Predict what a group would cost.",
     "diagram": "Draw a stretch of a trace.",
+    "node": "Run a node that serves applications in any language.",
+    "send": "Send a message to a group.",
+    "listen": "Print the messages of a group as they are delivered.",
+    "members": "Show who is in a group.",
+    "groups": "List the groups a node knows.",
+    "status": "Show what a node does.",
+    "why": "Say why a node is dead or alive to another.",
+    "switch": "Stand between real nodes as a network with faults.",
 }
-"""In the order in which one meets them; each lives in the module of its name."""
+"""In the order in which one meets them; each lives in the module of its name, unless `HOMES` says
+otherwise."""
+
+HOMES: Final = dict.fromkeys(("send", "listen", "members", "groups", "status", "why"), "talk")
+"""Commands that share a module, where each has its own name."""
 
 EXAMPLES: Final = """\b
 Examples:
@@ -58,7 +70,9 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = import_module(f"roundelay.cli.{cmd_name}").command
+        home = HOMES.get(cmd_name)
+        module = import_module(f"roundelay.cli.{home or cmd_name}")
+        command: click.Command = getattr(module, cmd_name if home else "command")
         return command
 
     def resolve_command(

@@ -1,16 +1,23 @@
-"""Every error Roundelay raises, in three families that call for three reactions.
+"""Every error Roundelay raises, in four families that call for four reactions.
 
     RoundelayError
     ├── UsageError                the caller's mistake: says what to do, nothing was changed
     │   ├── ConfigError           a parameter outside its allowed values; names the field
     │   ├── QueueFull             a bounded queue has no room; try again later
     │   ├── PayloadTooLarge       a message above `max_payload`; split it or raise the limit
-    │   └── ClusterBroken         a member of the cluster has failed; reopen it without that member
+    │   ├── ClusterBroken         a member of the cluster has failed; reopen it without that member
+    │   ├── NodeUnreachable       no node answers at an address; start one, or name the right one
+    │   └── GroupClosed           the group was left, or its node has stopped
+    ├── GroupTrouble              the caller did nothing wrong, the group or the network did
+    │   ├── Refused               the message is certainly not delivered
+    │   ├── Indeterminate         nobody can say whether it is delivered
+    │   └── ConnectionLost        the node is gone; connect and join again
     ├── PeerError                 a peer's malformed input: counted by reason and dropped
     │   └── MalformedPdu
     └── InvariantBroken           our own bug: the site stops rather than go on wrongly
 
-The first family is raised to the caller, the second never is, the third goes through everything.
+The first two families are raised to the caller, the third never is, the fourth goes through
+everything.
 """
 
 from __future__ import annotations
@@ -48,6 +55,30 @@ class PayloadTooLarge(UsageError):
 
 class ClusterBroken(UsageError):
     """A cluster protocol needs every member, and one has failed; nothing was queued."""
+
+
+class NodeUnreachable(UsageError):
+    """No node answers at the address."""
+
+
+class GroupTrouble(RoundelayError):
+    """The group, the node or the network could not do what was asked."""
+
+
+class Refused(GroupTrouble):
+    """The message is not delivered, and will not be."""
+
+
+class Indeterminate(GroupTrouble):
+    """The message may be delivered or not: nobody here can say."""
+
+
+class ConnectionLost(GroupTrouble):
+    """The connection to the node has ended."""
+
+
+class GroupClosed(UsageError):
+    """The group was left, or its node has stopped; nothing was queued."""
 
 
 class PeerError(RoundelayError):

@@ -47,7 +47,7 @@ class Receipt(Struct, frozen=True, gc=False):
     tag: int
     """What the application called the broadcast."""
     seq: int
-    """Position of its (first) message; -1 where the service has no total order."""
+    """Position of its (last) message; -1 where the service has no total order."""
     time: int
 
 

@@ -39,6 +39,8 @@ LINE_B: Final = 1
 HEAD: Final = struct.Struct(">BBBBBBHII")
 CHECKSUM: Final = struct.Struct(">I")
 SMALLEST: Final = HEAD.size + CHECKSUM.size
+COPIED_MAX: Final = 1024
+"""Below, a copy costs less than a view."""
 
 
 class Envelope(Struct, frozen=True, gc=False):
@@ -84,10 +86,16 @@ def encode(
         head = HEAD.pack(
             ENGINE_PDU, VERSION, layout.proto, layout.type, flags, line, sender, group_id, chan_seq
         )
-        packet = head + layout.body.write(pdu)
+        parts = [head]
+        layout.body.write(pdu, parts)
     except (MalformedPdu, struct.error) as error:
         raise InvariantBroken(f"{layout.name} cannot be encoded: {error}") from error
-    return packet + CHECKSUM.pack(crc32(packet))
+    # The checksum goes over the parts as they are, so that a large bundle is copied once.
+    checksum = 0
+    for part in parts:
+        checksum = crc32(part, checksum)
+    parts.append(CHECKSUM.pack(checksum))
+    return b"".join(parts)
 
 
 def decode(data: bytes | bytearray | memoryview) -> Envelope:
@@ -104,7 +112,8 @@ def decode(data: bytes | bytearray | memoryview) -> Envelope:
         raise MalformedPdu("packet type", str(kind))
     if format_version != VERSION:
         raise MalformedPdu("format version", str(format_version))
-    if CHECKSUM.unpack_from(data, end)[0] != crc32(data[:end]):
+    whole = data[:end] if end < COPIED_MAX else memoryview(data)[:end]
+    if CHECKSUM.unpack_from(data, end)[0] != crc32(whole):
         raise MalformedPdu("checksum")
     layout = BY_TYPE.get(proto << 8 | pdu_type)
     if layout is None:

@@ -63,8 +63,8 @@ class Part(ABC):
         self.least = least
 
     @abstractmethod
-    def write(self, owner: Any) -> bytes:
-        """The bytes of the attributes of `owner`."""
+    def write(self, owner: Any, out: list[bytes]) -> None:
+        """Append the bytes of the attributes of `owner` to `out`."""
 
     @abstractmethod
     def read(self, data: bytes, pos: int, end: int, values: list[Any]) -> int:
@@ -198,7 +198,7 @@ class Fixed(Part):
             at += width
         self._converts = converts[::-1]  # from the end, so that indices before stay valid
 
-    def write(self, owner: Any) -> bytes:
+    def write(self, owner: Any, out: list[bytes]) -> None:
         got = self._get(owner)
         flat = [got] if self._single else list(got)
         for index, _, _, pack, _ in self._converts:
@@ -207,7 +207,7 @@ class Fixed(Part):
             if not least <= flat[at] <= most:
                 raise self._refusal(at, flat)
         try:
-            return self._struct.pack(*flat)
+            out.append(self._struct.pack(*flat))
         except struct.error as error:
             raise MalformedPdu(BAD_VALUE, str(error)) from None
 
@@ -245,9 +245,9 @@ class Flags(Part):
         super().__init__(names, 1)
         self._meaning = meaning
 
-    def write(self, owner: Any) -> bytes:
+    def write(self, owner: Any, out: list[bytes]) -> None:
         bits = [bool(getattr(owner, name)) << bit for bit, name in enumerate(self.names)]
-        return bytes((sum(bits),))
+        out.append(bytes((sum(bits),)))
 
     def read(self, data: bytes, pos: int, end: int, values: list[Any]) -> int:
         if pos >= end:
@@ -272,11 +272,11 @@ class Members(Part):
         self._fewest = fewest
         self._meaning = meaning
 
-    def write(self, owner: Any) -> bytes:
+    def write(self, owner: Any, out: list[bytes]) -> None:
         ids: tuple[int, ...] = getattr(owner, self.names[0])
         self._check(ids)
         try:
-            return struct.pack(f">H{len(ids)}H", len(ids), *ids)
+            out.append(struct.pack(f">H{len(ids)}H", len(ids), *ids))
         except struct.error as error:
             raise MalformedPdu(BAD_MEMBERS, str(error)) from None
 
@@ -310,12 +310,12 @@ class Mask(Part):
         super().__init__((name,), 2)
         self._meaning = meaning
 
-    def write(self, owner: Any) -> bytes:
+    def write(self, owner: Any, out: list[bytes]) -> None:
         mask: int = getattr(owner, self.names[0])
         if not 0 <= mask < 1 << RANKS_MAX:
             raise MalformedPdu(BAD_MEMBERS, f"{self.names[0]} = {mask}")
         ranks = [rank for rank in range(mask.bit_length()) if mask >> rank & 1]
-        return struct.pack(f">H{len(ranks)}H", len(ranks), *ranks)
+        out.append(struct.pack(f">H{len(ranks)}H", len(ranks), *ranks))
 
     def read(self, data: bytes, pos: int, end: int, values: list[Any]) -> int:
         start = pos + 2
@@ -338,54 +338,88 @@ class Mask(Part):
         yield Row(self.names[0], "u16 count, u16 each", self._meaning)
 
 
-@lru_cache(maxsize=256)
-def _sizes(count: int) -> struct.Struct:
-    """`count` sizes and the length of the bytes that follow."""
-    return struct.Struct(f">{count + 1}I")
+@lru_cache(maxsize=64)
+def _table(count: int, width: int) -> struct.Struct:
+    """`count` sizes of `width` bytes and the length of what follows."""
+    return struct.Struct(f">{count}{'H' if width == 2 else 'I'}I")
 
 
 class Payload(Part):
-    """A bundle: u16 count, u32 sizes, then the messages as one byte string with u32 length."""
+    """A bundle: u16 count, u8 width of a size, the sizes, then the messages with u32 length.
+
+    Messages of one size need no table (width 0); sizes have 2 bytes unless one of them needs 4.
+    Each bundle has exactly one form, so that what is decoded is encoded to the same bytes.
+    """
 
     __slots__ = ()
 
     def __init__(self, name: str) -> None:
-        super().__init__((name,), 6)
+        super().__init__((name,), 7)
 
-    def write(self, owner: Any) -> bytes:
+    def write(self, owner: Any, out: list[bytes]) -> None:
         bundle: Bundle = getattr(owner, self.names[0])
         sizes, data = bundle.sizes, bundle.data
-        count = len(sizes)
-        if count > U16 or sum(sizes) != len(data):
-            raise MalformedPdu(BAD_BUNDLE, f"{count} messages, {len(data)} bytes")
+        count, length = len(sizes), len(data)
+        if count > U16:
+            raise MalformedPdu(BAD_BUNDLE, f"{count} messages")
+        if bundle.uniform:
+            out.append(_UNIFORM.pack(count, 0, length))
+            out.append(data)
+            return
+        if sum(sizes) != length:
+            raise MalformedPdu(BAD_BUNDLE, f"{count} messages, {length} bytes")
+        width = 2 if length <= U16 or max(sizes) <= U16 else 4
+        out.append(bytes((count >> 8, count & 0xFF, width)))
         try:
-            return count.to_bytes(2, "big") + _sizes(count).pack(*sizes, len(data)) + data
+            out.append(_table(count, width).pack(*sizes, length))
         except struct.error as error:
             raise MalformedPdu(BAD_BUNDLE, str(error)) from None
+        out.append(data)
 
     def read(self, data: bytes, pos: int, end: int, values: list[Any]) -> int:
-        table = pos + 2
+        table = pos + 3
         if table + 4 > end:
             raise MalformedPdu(SHORT_BODY)
-        count = data[pos] << 8 | data[pos + 1]
-        start = table + 4 * count + 4
+        count, width = data[pos] << 8 | data[pos + 1], data[pos + 2]
+        if width not in (0, 2, 4):
+            raise MalformedPdu(BAD_BUNDLE, f"sizes of {width} bytes")
+        start = table + width * count + 4
         if start > end:
             raise MalformedPdu(SHORT_BODY, f"{count} messages")
-        found = _sizes(count).unpack_from(data, table)
-        sizes, length = found[:-1], found[-1]
-        # Python's sums do not wrap, so sizes that only add up modulo 2³² are refused here.
-        if sum(sizes) != length:
-            raise MalformedPdu(BAD_BUNDLE, f"sizes add up to {sum(sizes)}, not {length}")
+        if width:
+            found = _table(count, width).unpack_from(data, table)
+            sizes, length = found[:-1], found[-1]
+            # Python's sums do not wrap, so sizes that only add up modulo 2³² are refused here.
+            if sum(sizes) != length:
+                raise MalformedPdu(BAD_BUNDLE, f"sizes add up to {sum(sizes)}, not {length}")
+            if width == 4 and max(sizes, default=0) <= U16:
+                raise MalformedPdu(BAD_BUNDLE, "4 bytes for small sizes")
+        else:
+            length = int.from_bytes(data[table:start], "big")
         after = start + length
         if after > end:
             raise MalformedPdu(SHORT_BODY, f"{length} bytes")
-        values.append(Bundle(sizes, data[start:after]))
+        if width:
+            bundle = Bundle(sizes, data[start:after])
+            if bundle.uniform:
+                raise MalformedPdu(BAD_BUNDLE, "a table of equal sizes")
+        elif count and length and not length % count:
+            # At least a byte each: a count alone cannot make a large table of sizes.
+            bundle = Bundle((length // count,) * count, data[start:after])
+        else:
+            raise MalformedPdu(BAD_BUNDLE, f"{count} messages of one size in {length} bytes")
+        values.append(bundle)
         return int(after)
 
     def rows(self) -> Iterator[Row]:
         name = self.names[0]
-        yield Row(f"{name}: sizes", "u16 count, u32 each", "length of each application message")
+        yield Row(f"{name}: messages", "u16 count", "application messages")
+        yield Row(f"{name}: width", "u8", "bytes of a size: 0 (all messages have one size), 2, 4")
+        yield Row(f"{name}: sizes", "that many bytes each", "length of each message, in order")
         yield Row(f"{name}: data", "u32 length, bytes", "the messages end to end")
+
+
+_UNIFORM: Final = struct.Struct(">HBI")
 
 
 class Nested(Part):
@@ -397,8 +431,8 @@ class Nested(Part):
         super().__init__((name,), body.least)
         self._body = body
 
-    def write(self, owner: Any) -> bytes:
-        return self._body.write(getattr(owner, self.names[0]))
+    def write(self, owner: Any, out: list[bytes]) -> None:
+        self._body.write(getattr(owner, self.names[0]), out)
 
     def read(self, data: bytes, pos: int, end: int, values: list[Any]) -> int:
         item, after = self._body.read(data, pos, end)
@@ -420,11 +454,13 @@ class Vector(Part):
         self._body = body
         self._meaning = meaning
 
-    def write(self, owner: Any) -> bytes:
+    def write(self, owner: Any, out: list[bytes]) -> None:
         items: tuple[Any, ...] = getattr(owner, self.names[0])
         if len(items) > U8:
             raise MalformedPdu(TOO_MANY, f"{len(items)} {self.names[0]}, at most {U8}")
-        return bytes((len(items),)) + b"".join(map(self._body.write, items))
+        out.append(bytes((len(items),)))
+        for item in items:
+            self._body.write(item, out)
 
     def read(self, data: bytes, pos: int, end: int, values: list[Any]) -> int:
         if pos >= end:
@@ -456,12 +492,12 @@ class Numbers(Part):
         super().__init__((name,), 1)
         self._meaning = meaning
 
-    def write(self, owner: Any) -> bytes:
+    def write(self, owner: Any, out: list[bytes]) -> None:
         numbers: tuple[int, ...] = getattr(owner, self.names[0])
         if len(numbers) > U8:
             raise MalformedPdu(TOO_MANY, f"{len(numbers)} {self.names[0]}, at most {U8}")
         try:
-            return struct.pack(f">B{len(numbers)}I", len(numbers), *numbers)
+            out.append(struct.pack(f">B{len(numbers)}I", len(numbers), *numbers))
         except struct.error as error:
             raise MalformedPdu(BAD_VALUE, str(error)) from None
 
@@ -488,14 +524,14 @@ class Counters(Part):
         super().__init__((name,), 1)
         self._meaning = meaning
 
-    def write(self, owner: Any) -> bytes:
+    def write(self, owner: Any, out: list[bytes]) -> None:
         pairs: tuple[tuple[int, int], ...] = getattr(owner, self.names[0])
         if len(pairs) > U8:
             raise MalformedPdu(TOO_MANY, f"{len(pairs)} {self.names[0]}, at most {U8}")
         self._check(pairs)
         flat = [value for pair in pairs for value in pair]
         try:
-            return struct.pack(">B" + "HI" * len(pairs), len(pairs), *flat)
+            out.append(struct.pack(">B" + "HI" * len(pairs), len(pairs), *flat))
         except struct.error as error:
             raise MalformedPdu(BAD_VALUE, str(error)) from None
 
@@ -548,8 +584,9 @@ class Body:
         if names != cls.__struct_fields__:
             raise TypeError(f"the table of {cls.__name__} has {names}, not its attributes")
 
-    def write(self, owner: Any) -> bytes:
-        return b"".join([part.write(owner) for part in self._parts])
+    def write(self, owner: Any, out: list[bytes]) -> None:
+        for part in self._parts:
+            part.write(owner, out)
 
     def read(self, data: bytes, pos: int, end: int) -> tuple[Any, int]:
         values: list[Any] = []

@@ -1,7 +1,7 @@
 """Which bytes each PDU has: one table per protocol, read top to bottom.
 
 A further protocol adds its PDUs as a table below and its table to `LAYOUTS`; nothing else needs to
-know.  The types of the token protocol's PDUs are 1–7 in the normal phase, 16–23 in the reformation.
+know.  The types of the token protocol's PDUs are 1–8 in the normal phase, 16–23 in the reformation.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from roundelay.core.token.pdu import (
     NULL,
     PENDING,
     WANT_ACK,
-    WANT_MESSAGE,
+    WANT_ENTRIES,
     Abort,
     Ack,
     B,
@@ -30,6 +30,7 @@ from roundelay.core.token.pdu import (
     RecoverData,
     RecoverReq,
     RetxAck,
+    RetxBulk,
     RetxMsg,
     RetxReq,
     TlHint,
@@ -133,7 +134,9 @@ TOKEN: Final = (
         Body(
             RetxReq,
             version("tl"),
-            choice("what", WANT_ACK, WANT_MESSAGE, "1 acknowledgements, 2 message"),
+            choice(
+                "what", WANT_ACK, WANT_ENTRIES, "1 acknowledgements, 2 message, 3 both of a range"
+            ),
             stamp("ts", "first timestamp wanted, or that of the message"),
             stamp("hi", "last timestamp wanted"),
             ident("s", "source of the message wanted, else 0"),
@@ -143,6 +146,16 @@ TOKEN: Final = (
     Layout(CM, 5, "RETX_ACK", Body(RetxAck, Nested("ack", ACK_BODY)), RETRANSMISSION),
     Layout(CM, 6, "RETX_MSG", Body(RetxMsg, Nested("b", B_BODY)), RETRANSMISSION),
     Layout(CM, 7, "TL_HINT", Body(TlHint, version("tl", "list of the sender"))),
+    Layout(
+        CM,
+        8,
+        "RETX_BULK",
+        Body(
+            RetxBulk,
+            Vector("entries", ENTRY_BODY, "stamped entries; of a message its bundle may be empty"),
+        ),
+        RETRANSMISSION,
+    ),
     Layout(
         CM,
         16,

@@ -1,0 +1,149 @@
+"""`roundelay node`: a node that serves applications in any language."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import click
+
+from roundelay.cli.options import OneOf, Whole
+from roundelay.core.errors import ConfigError
+from roundelay.node.frontends import FrontendServer
+from roundelay.node.groups import parse_group
+from roundelay.node.interfaces import parse_address
+from roundelay.node.keys import load_secret
+from roundelay.node.loop import loop_factory
+from roundelay.node.node import LEVELS, Node, NodeConfig
+from roundelay.node.probe import MULTICAST, Choice
+from roundelay.wire.frontend import DEFAULT, MESSAGE_BYTES, MESSAGE_BYTES_MOST
+
+EPILOG = """\b
+Examples:
+  roundelay node --name a --interface eth0
+  roundelay node --name a --dir /var/lib/roundelay --group orders:resilient:members=a,b,c
+  roundelay node --name a --frontend unix:/run/roundelay.sock --seeds 10.0.0.2:6677,10.0.0.3:6677
+Then, on the same machine:
+  roundelay listen token:orders &
+  roundelay send token:orders "first"
+A group without a prefix is an AutoRM group; token:, to:, po:, spo: and pa: select another protocol.
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.option("--name", default="", help="Of this node, unique on the medium. Default: made up.")
+@click.option("--dir", "folder", type=click.Path(path_type=Path), metavar="DIR",
+              help="Where members keep what must survive a restart.")  # fmt: skip
+@click.option("--frontend", "frontends", multiple=True, metavar="HOST:PORT|unix:PATH",
+              help=f"Where applications connect; repeatable.  [default: {DEFAULT}]")  # fmt: skip
+@click.option("--multicast", default=f"{MULTICAST[0]}:{MULTICAST[1]}", show_default=True,
+              metavar="ADDR:PORT", help="The shared medium.")  # fmt: skip
+@click.option("--interface", default="", metavar="IF",
+              help="Name or address.  Default: the first where multicast works.")  # fmt: skip
+@click.option("--seeds", default="", metavar="H:P,…",
+              help="Other nodes, for networks without multicast.")  # fmt: skip
+@click.option("--listen", default="", metavar="H:P", help="With --seeds: own address.")
+@click.option("--advertise", default="", metavar="H:P",
+              help="With --seeds: the address others use for this node.")  # fmt: skip
+@click.option("--via", default="", metavar="H:P", help="Cross the switch there (roundelay switch).")
+@click.option("--ttl", type=Whole(1, 255), default=1, show_default=True,
+              help="Networks a multicast may cross.")  # fmt: skip
+@click.option("--key", type=click.Path(path_type=Path), metavar="FILE",
+              help="The secret shared by all nodes.  Default: this user's own.")  # fmt: skip
+@click.option("--insecure", is_flag=True, help="Datagrams in the clear, from anybody.")
+@click.option("--group", "groups", multiple=True, metavar="NAME:service[:key=value…]",
+              help="A group to take part in from the start; may be repeated.")  # fmt: skip
+@click.option("--max-message", type=Whole(1, MESSAGE_BYTES_MOST), default=MESSAGE_BYTES,
+              show_default=True, help="Bytes an application may send at once.")  # fmt: skip
+@click.option("--frontend-open", is_flag=True, help="Let other machines connect, in the clear.")
+@click.option("--log", "log_level", type=OneOf(LEVELS), default="warning", show_default=True,
+              help="Events to report on standard error, as JSON lines.")  # fmt: skip
+def command(**options: Any) -> int:
+    """Take part in the medium and serve applications until told to stop.
+
+    Prints one line when it serves; SIGTERM or an interrupt stops it cleanly."""
+    frontends = options.pop("frontends") or (DEFAULT,)
+    max_message, is_open = options.pop("max_message"), options.pop("frontend_open")
+    config = _config(**options)
+    lock = _lock(config.dir)
+    try:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            return runner.run(_serve(config, frontends, max_message, is_open))
+    finally:
+        if lock is not None:
+            os.close(lock)
+
+
+def _config(
+    name: str, folder: Path | None, multicast: str, interface: str, seeds: str, listen: str,
+    advertise: str, via: str, ttl: int, key: Path | None, insecure: bool,
+    groups: tuple[str, ...], log_level: str,
+) -> NodeConfig:  # fmt: skip
+    def address(text: str, field: str) -> tuple[str, int] | None:
+        return parse_address(text, field) if text else None
+
+    choice = Choice(
+        multicast=parse_address(multicast, "multicast"),
+        interface=interface,
+        seeds=tuple(parse_address(seed.strip(), "seeds") for seed in seeds.split(",") if seed),
+        listen=address(listen, "listen"),
+        advertise=address(advertise, "advertise"),
+        via=address(via, "via"),
+        ttl=ttl,
+        name=name,
+    )
+    secret = None if insecure else load_secret(key)
+    config = NodeConfig(
+        name=name, dir=folder, choice=choice, secret=secret,
+        groups=tuple(parse_group(group) for group in groups), log_level=log_level,
+    )  # fmt: skip
+    config.check()
+    return config
+
+
+def _lock(folder: Path | None) -> int | None:
+    """Two nodes in one folder would overwrite each other's promises."""
+    if folder is None:
+        return None
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        raise ConfigError("dir", folder, "a folder that no other running node uses") from None
+    return handle
+
+
+async def _serve(
+    config: NodeConfig, addresses: tuple[str, ...], max_message: int, is_open: bool
+) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    node = Node(config)
+    node.on_fatal = lambda error: stop.set()
+    server = FrontendServer(
+        node, addresses, name=node.name, max_message=max_message, open_to_network=is_open
+    )
+    await server.start()
+    try:
+        await node.start()
+        node.add_frontend(server)
+        where = ",".join(server.addresses)
+        click.echo(f"ready frontend={where} medium={node.medium.describe()}")
+        await stop.wait()
+    finally:
+        await server.close()
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(node.stop(), 4.0)
+    if node.fatal is not None:
+        click.echo(f"roundelay node: stopped: {node.fatal}", err=True)
+        return 1
+    return 0

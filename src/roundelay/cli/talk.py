@@ -1,0 +1,355 @@
+"""`roundelay send`, `listen`, `members`, `groups`, `status`, `why`: talk to a node that runs."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+import sys
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, TypeVar
+
+import click
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from roundelay.cli.options import Whole, json_option
+from roundelay.cli.output import console, literally, print_json, table
+from roundelay.client.remote_node import RemoteNode
+from roundelay.core.errors import ConfigError, PayloadTooLarge
+from roundelay.node.switchboard import Batch, Receipt
+from roundelay.wire.frontend import DEFAULT, address
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+READ_BYTES: Final = 64 << 10
+TOGETHER_MESSAGES: Final = 1024
+"""Lines read together are sent together, up to so many."""
+AHEAD: Final = 256
+"""Sends that may wait for their receipts."""
+
+
+def node_option(function: F) -> F:
+    return click.option(
+        "--node", "node", metavar="ADDR", default=DEFAULT, show_default=True,
+        help="Frontend address of the node: HOST:PORT or unix:PATH.",
+    )(function)  # fmt: skip
+
+
+def _run(main: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(main)
+
+
+# ------------------------------------------------------------------------ send
+
+SEND_EPILOG = """\b
+Examples:
+  roundelay send token:orders "two apples"
+  date | roundelay send news -
+  cat orders.txt | roundelay send token:orders - --lines
+  roundelay send work "whoever is free" --someone
+  roundelay send spo:staff "only you two" --to ann,bob
+"""
+
+
+@click.command(epilog=SEND_EPILOG)
+@click.argument("group")
+@click.argument("text", required=False, metavar="[TEXT|-]")
+@node_option
+@click.option("--lines", is_flag=True, help="Each line is a message.")
+@click.option("--someone", is_flag=True, help="To exactly one application of one node.")
+@click.option("--to", metavar="NAMES", help="To these nodes: names with commas between them.")
+@json_option
+def send(
+    group: str, text: str | None, node: str, lines: bool, someone: bool, to: str | None,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Send a message to GROUP and wait until it has its place.
+
+    Without TEXT, or with -, the message is what comes from standard input, byte for byte."""
+    names = None if to is None else [name.strip() for name in to.split(",")]
+    if names is not None and not all(names):
+        raise ConfigError("to", repr(to), "names of nodes with commas between them")
+    if names is not None and someone:
+        raise ConfigError("to", to, "nothing with --someone")
+    if not group:
+        raise ConfigError("group", repr(group), "a name")
+    given = None if text is None or text == "-" else text.encode(errors="surrogateescape")
+    results = _run(_send(group, given, node, lines, someone, names))
+    if as_json:
+        print_json(results)
+
+
+async def _send(
+    group: str, given: bytes | None, where: str, lines: bool, someone: bool, to: list[str] | None
+) -> dict[str, Any]:
+    async with await RemoteNode.connect(where, name="roundelay send") as node:
+        limit = node.switchboard.max_message
+        first: int | None = None
+        last: int | None = None
+        count = 0
+        waiting: deque[tuple[int, asyncio.Future[Receipt]]] = deque()
+
+        async def settle(most: int) -> None:
+            nonlocal first, last
+            while len(waiting) > most:
+                messages, future = waiting.popleft()
+                seq = (await future).seq
+                if seq >= 0:
+                    first = seq if first is None else min(first, seq)
+                    last = max(seq + messages - 1, -1 if last is None else last)
+
+        async for messages in _messages(given, lines, limit):
+            if someone:  # each to someone, not all to the same one
+                for message in messages:
+                    waiting.append((1, await node.submit(group, message, someone=True)))
+            else:
+                future = await node.submit(group, *messages, to=to)
+                waiting.append((len(messages), future))
+            count += len(messages)
+            await settle(AHEAD)
+        await settle(0)
+    return {"group": group, "messages": count, "seq": first, "last_seq": last}
+
+
+async def _messages(given: bytes | None, lines: bool, limit: int) -> AsyncIterator[list[bytes]]:
+    """The messages to send, as they come."""
+    rest = bytearray()
+    async for chunk in _given(given) if given is not None else _input():
+        rest += chunk
+        if lines and b"\n" in chunk:
+            *whole, rest = rest.split(b"\n")
+            for i in range(0, len(whole), TOGETHER_MESSAGES):
+                yield [bytes(line) for line in whole[i : i + TOGETHER_MESSAGES]]
+        if len(rest) > limit:
+            what = "a line" if lines else "the message"
+            raise PayloadTooLarge(
+                f"{what} is longer than {limit} bytes, which is all the node takes: split it, or "
+                "start the node with a larger --max-message"
+            )
+    if rest or not lines:
+        yield [bytes(rest)]
+
+
+async def _given(text: bytes) -> AsyncIterator[bytes]:
+    yield text
+
+
+async def _input() -> AsyncIterator[bytes]:
+    """Standard input in pieces; a terminal or a pipe does not keep others waiting."""
+    descriptor = sys.stdin.fileno()
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    try:
+        loop.add_reader(descriptor, ready.set)
+    except PermissionError:  # a file: it is always ready
+        while chunk := os.read(descriptor, READ_BYTES):
+            yield chunk
+            await asyncio.sleep(0)
+        return
+    try:
+        while True:
+            await ready.wait()
+            ready.clear()
+            chunk = os.read(descriptor, READ_BYTES)
+            if not chunk:
+                return
+            yield chunk
+    finally:
+        loop.remove_reader(descriptor)
+
+
+# ------------------------------------------------------------------------ listen
+
+LISTEN_EPILOG = """\b
+Examples:
+  roundelay listen token:orders
+  roundelay listen token:orders --count 100 --json > orders.jsonl
+"""
+
+
+@click.command(epilog=LISTEN_EPILOG)
+@click.argument("group")
+@node_option
+@click.option("--count", type=Whole(1), help="Stop after so many messages.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
+def listen(group: str, node: str, count: int | None, as_json: bool) -> None:
+    """Print the messages of GROUP as they are delivered.
+
+    Ctrl-C ends it."""
+    line = _json_lines if as_json else _text_lines
+    try:
+        _run(_listen(group, node, count, line))
+    except KeyboardInterrupt:
+        if count is not None:  # it has not seen all it was to see
+            raise
+
+
+async def _listen(
+    group: str, where: str, count: int | None, line: Callable[[Batch, int | None], str]
+) -> None:
+    async with await RemoteNode.connect(where, name="roundelay listen") as node:
+        view = await node.join(group)
+        if sys.stderr.isatty():
+            click.echo(f"listening to {group} at {where}: {_view(view.members)}", err=True)
+        left = count
+        async for batch in node.batches():
+            sys.stdout.write(line(batch, left))
+            sys.stdout.flush()
+            if left is not None:
+                left -= len(batch.bundle)
+                if left <= 0:
+                    return
+
+
+class Heard(Struct, frozen=True):
+    """One line of `listen --json`."""
+
+    group: str
+    seq: int | None
+    sender: str
+    time: str
+    data: str | None
+    base64: str | UnsetType = UNSET
+
+
+def _json_lines(batch: Batch, most: int | None) -> str:
+    lines = []
+    when = _time(batch.time)
+    seq = batch.seq
+    for data in list(batch.bundle)[:most]:
+        place = None if seq < 0 else seq
+        try:
+            heard = Heard(batch.group, place, batch.sender, when, data.decode())
+        except UnicodeDecodeError:
+            coded = base64.b64encode(data).decode()
+            heard = Heard(batch.group, place, batch.sender, when, None, coded)
+        lines.append(msgspec.json.encode(heard).decode() + "\n")
+        seq += 1
+        if place is None:
+            seq = -1
+    return "".join(lines)
+
+
+def _text_lines(batch: Batch, most: int | None) -> str:
+    lines = []
+    for i, data in enumerate(list(batch.bundle)[:most]):
+        place = "" if batch.seq < 0 else f"{batch.seq + i} "
+        lines.append(f"{place}{batch.sender}: {data.decode(errors='backslashreplace')}\n")
+    return "".join(lines)
+
+
+def _time(ns: int) -> str:
+    """
+    >>> _time(1_700_000_000_123_456_789)
+    '2023-11-14T22:13:20.123456Z'
+    """
+    seconds, rest = divmod(ns, 1_000_000_000)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest // 1000:06d}Z"
+
+
+def _view(members: tuple[str, ...]) -> str:
+    return ", ".join(members) if members else "nobody is there yet"
+
+
+# ------------------------------------------------------------------------ questions
+
+
+def _ask(where: str, question: Callable[[RemoteNode], Awaitable[T]]) -> T:
+    async def ask() -> T:
+        async with await RemoteNode.connect(where, name="roundelay") as node:
+            return await question(node)
+
+    address(where, "node")
+    return _run(ask())
+
+
+@click.command()
+@click.argument("group")
+@node_option
+@json_option
+def members(group: str, node: str, as_json: bool) -> None:
+    """Show who is in GROUP, as far as the node knows."""
+    _show(_ask(node, lambda one: one.members(group)), as_json)
+
+
+@click.command()
+@node_option
+@json_option
+def groups(node: str, as_json: bool) -> None:
+    """List the groups the node hosts or has heard of."""
+    _show({"groups": _ask(node, RemoteNode.groups)}, as_json)
+
+
+@click.command()
+@node_option
+@json_option
+def status(node: str, as_json: bool) -> None:
+    """Show what the node does: medium, groups, frontends, counters, drops by reason."""
+    _show(_ask(node, RemoteNode.status), as_json)
+
+
+@click.command()
+@click.argument("name", metavar="NODE")
+@node_option
+@json_option
+def why(name: str, node: str, as_json: bool) -> None:
+    """Say why NODE is dead or alive to the node asked.
+
+    NODE is a name or a UUID: its heartbeats, stale time, trust, and what was sent to it again."""
+    _show(_ask(node, lambda one: one.why(name)), as_json)
+
+
+def _show(content: Mapping[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(content)
+    else:
+        _print(content)
+
+
+def _print(content: Mapping[str, Any], indent: int = 0) -> None:
+    """An answer for people: what is plain first, then tables, then what is nested."""
+    screen = console()
+    margin = "  " * indent
+    plain = {key: value for key, value in content.items() if not isinstance(value, list | dict)}
+    width = max(map(len, plain), default=0)
+    for key, value in plain.items():
+        screen.print(
+            f"{margin}{literally(key):<{width}}  {literally(_word(value))}", soft_wrap=True
+        )
+    for key, value in content.items():
+        if isinstance(value, dict):
+            screen.print(f"{margin}{literally(key)}" + ("" if value else "  none"))
+            _print(value, indent + 1)
+        elif isinstance(value, list):
+            _print_list(key, value, margin)
+
+
+def _print_list(key: str, items: list[Any], margin: str) -> None:
+    screen = console()
+    if not items or not all(isinstance(item, dict) for item in items):
+        words = ", ".join(map(_word, items)) or "none"
+        screen.print(f"{margin}{literally(key)}  {literally(words)}", soft_wrap=True)
+        return
+    columns = list(dict.fromkeys(column for item in items for column in item))
+    grid = table(literally(key), *map(literally, columns))
+    for item in items:
+        grid.add_row(*(literally(_word(item.get(column))) for column in columns))
+    screen.print(grid)
+
+
+def _word(value: object) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.6g}"
+    if isinstance(value, list):
+        return ", ".join(map(_word, value)) or "–"
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_word(one)}" for key, one in value.items()) or "–"
+    return str(value)

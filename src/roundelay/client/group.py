@@ -1,0 +1,390 @@
+"""`roundelay.join`: a group as an application sees it.
+
+::
+
+    async with roundelay.join("orders", service="resilient", resilience=1) as group:
+        receipt = await group.broadcast(b"...")     # returns at commit: receipt.seq, receipt.time
+        async for message in group:                 # the agreed order
+            print(message.seq, message.sender, message.data)
+
+The same calls work embedded (a node in this process, the default) and through a daemon
+(`node="127.0.0.1:6678"`).  `roundelay.connect` is the same for programs without asyncio.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+from msgspec import Struct
+
+from roundelay.core.bundle import MESSAGES_MAX, Bundle
+from roundelay.core.engine import SECOND
+from roundelay.core.errors import (
+    ConfigError,
+    ConnectionLost,
+    GroupClosed,
+    Indeterminate,
+    QueueFull,
+    Refused,
+    RoundelayError,
+)
+from roundelay.node.groups import AUTORM, SERVICES, GroupSpec, check_members, full_name
+from roundelay.node.interfaces import parse_address
+from roundelay.node.keys import load_secret
+from roundelay.node.node import Node, NodeConfig
+from roundelay.node.probe import MULTICAST, Choice
+from roundelay.node.switchboard import NO_TAG, Batch, Receipt, Refusal, View
+
+INBOX_BYTES: Final = 32 << 20
+"""What may wait for an application that does not read; beyond it, the application has to say
+how it wants to go on (`SlowConsumer`)."""
+
+
+class Message(Struct, frozen=True, gc=False):
+    """One message of a group."""
+
+    seq: int | None
+    """Its position in the group's order; None where the service has no total order."""
+    sender: str
+    """Name of the node that sent it."""
+    data: bytes
+    time: int
+    """When it was delivered here (ns since 1970)."""
+
+
+class SlowConsumer(RoundelayError):
+    """The application did not read for so long that deliveries had to be dropped.
+
+    `seq` is the first position that was not kept: join again with `since=seq`.
+    """
+
+    def __init__(self, group: str, seq: int | None) -> None:
+        at = "" if seq is None else f" from position {seq} on"
+        super().__init__(
+            f"group {group}: {INBOX_BYTES} bytes waited to be read, and later messages{at} were "
+            "not kept; read faster, or join again from there"
+        )
+        self.seq = seq
+
+
+class Group:
+    """A group that was joined; made by `join`."""
+
+    def __init__(self, name: str, switchboard: Any, close: Any = None) -> None:
+        self.name = name
+        """The full name, with the prefix of its protocol."""
+        self._switchboard = switchboard
+        self._close = close
+        self._inbox: deque[Batch] = deque()
+        self._inbox_bytes = 0
+        self._overflow: SlowConsumer | None = None
+        self._arrived = asyncio.Event()
+        self._receipts: dict[int, asyncio.Future[Receipt]] = {}
+        self._tag = 0
+        self._room = asyncio.Event()
+        self._room.set()
+        self._view = View(name, "0", (), "looking for members")
+        self._changed = asyncio.Event()
+        self._closed: str | None = None
+
+    # -- what the node calls (Application) -------------------------------------------------
+
+    def deliver(self, batch: Batch) -> None:
+        if self._overflow is not None:
+            return
+        self._inbox_bytes += len(batch.bundle.data) + 64
+        if self._inbox_bytes > INBOX_BYTES and self._inbox:
+            self._overflow = SlowConsumer(self.name, batch.seq if batch.seq >= 0 else None)
+        else:
+            self._inbox.append(batch)
+        self._arrived.set()
+
+    def receipt(self, receipt: Receipt) -> None:
+        waiting = self._receipts.pop(receipt.tag, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(receipt)
+
+    def refused(self, refusal: Refusal) -> None:
+        waiting = self._receipts.pop(refusal.tag, None)
+        if waiting is not None and not waiting.done():
+            kind = Indeterminate if refusal.indeterminate else Refused
+            waiting.set_exception(kind(f"group {self.name}: {refusal.reason}"))
+
+    def viewed(self, view: View) -> None:
+        self._view = view
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def writable(self, group: str) -> None:
+        self._room.set()
+
+    def disconnected(self, reason: str) -> None:
+        """The node is gone."""
+        self._closed = reason
+        self._arrived.set()
+        self._room.set()
+        for waiting in self._receipts.values():
+            if not waiting.done():
+                waiting.set_exception(Indeterminate(f"group {self.name}: {reason}"))
+        self._receipts.clear()
+
+    # -- sending ---------------------------------------------------------------------------
+
+    async def broadcast(self, data: bytes) -> Receipt:
+        """Send `data` to every member; returns when its place in the order is final.
+
+        Raises Indeterminate when the group cannot say in time (a minority, a partition): the
+        message may still be delivered later.
+        """
+        return await self._send(Bundle.of(data), None, False)
+
+    async def broadcast_many(self, messages: Sequence[bytes]) -> Receipt:
+        """Send several messages, in order; the receipt is that of the last one."""
+        if not 0 < len(messages) <= MESSAGES_MAX:
+            raise ConfigError("messages", len(messages), f"1 to {MESSAGES_MAX} at once")
+        return await self._send(Bundle.of(*messages), None, False)
+
+    async def send(self, data: bytes, to: Iterable[str]) -> Receipt:
+        """Send `data` to the members named (service `selective`)."""
+        return await self._send(Bundle.of(data), tuple(to), False)
+
+    async def send_someone(self, data: bytes) -> Receipt:
+        """Send `data` to exactly one application of one member, whichever."""
+        return await self._send(Bundle.of(data), None, True)
+
+    async def _send(self, bundle: Bundle, to: tuple[str, ...] | None, someone: bool) -> Receipt:
+        tag = self._tag
+        self._tag += 1
+        waiting: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        self._receipts[tag] = waiting
+        try:
+            await self._post(bundle, tag, to, someone)
+            return await waiting
+        finally:
+            self._receipts.pop(tag, None)
+
+    async def post(self, messages: Sequence[bytes]) -> None:
+        """Send messages without waiting for their commit; waits while the queue is full."""
+        await self._post(Bundle.of(*messages), NO_TAG, None, False)
+
+    async def _post(
+        self, bundle: Bundle, tag: int, to: tuple[str, ...] | None, someone: bool
+    ) -> None:
+        while True:
+            self._check_open()
+            try:
+                self._switchboard.send(self, self.name, bundle, tag=tag, to=to, someone=someone)
+                return
+            except QueueFull:
+                self._room.clear()
+                await self._room.wait()
+
+    def _check_open(self) -> None:
+        if self._closed is not None:
+            raise GroupClosed(f"group {self.name}: {self._closed}")
+
+    # -- receiving -------------------------------------------------------------------------
+
+    async def batches(self) -> AsyncIterator[Batch]:
+        """Messages as they come, those of one sender together: the fast way to read."""
+        while True:
+            while self._inbox:
+                batch = self._inbox.popleft()
+                self._inbox_bytes -= len(batch.bundle.data) + 64
+                yield batch
+            if self._overflow is not None:
+                raise self._overflow
+            if self._closed is not None:
+                return
+            self._arrived.clear()
+            await self._arrived.wait()
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        async for batch in self.batches():
+            seq: int | None = batch.seq if batch.seq >= 0 else None
+            for data in batch.bundle:
+                yield Message(seq, batch.sender, data, batch.time)
+                if seq is not None:
+                    seq += 1
+
+    # -- membership ------------------------------------------------------------------------
+
+    @property
+    def view(self) -> View:
+        """Who is in the group, as far as this member knows."""
+        return self._view
+
+    async def views(self) -> AsyncIterator[View]:
+        """The present view, then each one that follows."""
+        while self._closed is None:
+            changed, view = self._changed, self._view
+            yield view
+            await changed.wait()
+
+    async def ready(self, members: int = 1) -> View:
+        """Wait until the group works and has that many members."""
+        async for view in self.views():
+            if view.state.startswith("open") and len(view.members) >= members:
+                return view
+        raise GroupClosed(f"group {self.name}: {self._closed}")
+
+    # -- life ------------------------------------------------------------------------------
+
+    async def leave(self) -> None:
+        if self._closed is not None:
+            return
+        self._switchboard.leave(self, self.name)
+        self._switchboard.gone(self)
+        self.disconnected("left")
+        if self._close is not None:
+            await self._close()
+
+
+class Joining:
+    """What `join` returns: awaitable, and an asynchronous context manager."""
+
+    def __init__(self, open_group: Any) -> None:
+        self._open = open_group
+        self._group: Group | None = None
+
+    def __await__(self) -> Any:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> Group:
+        self._group = await self._open()
+        return self._group
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._group is not None:
+            await self._group.leave()
+
+
+def _addresses(values: Iterable[str] | str, field: str) -> tuple[tuple[str, int], ...]:
+    items = values.split(",") if isinstance(values, str) else values
+    return tuple(parse_address(item.strip(), field) for item in items if item.strip())
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    """How to join: see `join`."""
+
+    service: str = "resilient"
+    resilience: int = 1
+    members: tuple[str, ...] = ()
+    stage: str = ""
+    name: str = ""
+    dir: str | Path | None = None
+    multicast: str = f"{MULTICAST[0]}:{MULTICAST[1]}"
+    interface: str = ""
+    seeds: tuple[str, ...] | str = ()
+    advertise: str = ""
+    listen: str = ""
+    via: str = ""
+    key: str | Path | None = None
+    insecure: bool = False
+    timeout: float = 10.0
+    since: int | None = None
+    node: str = ""
+    log_level: str = "warning"
+    tracer: Any = None
+
+    def spec(self, group: str) -> GroupSpec:
+        if self.service not in SERVICES:
+            raise ConfigError("service", self.service, ", ".join(SERVICES))
+        members = check_members(tuple(self.members)) if self.members else ()
+        return GroupSpec(
+            name=full_name(group, self.service), protocol=SERVICES[self.service],
+            members=members, resilience=self.resilience, stage=self.stage,
+        )  # fmt: skip
+
+    def node_config(self, spec: GroupSpec) -> NodeConfig:
+        choice = Choice(
+            multicast=parse_address(self.multicast, "multicast"),
+            interface=self.interface,
+            seeds=_addresses(self.seeds, "seeds"),
+            advertise=parse_address(self.advertise, "advertise") if self.advertise else None,
+            listen=parse_address(self.listen, "listen") if self.listen else None,
+            via=parse_address(self.via, "via") if self.via else None,
+            name=self.name,
+        )
+        secret = None if self.insecure else load_secret(Path(self.key) if self.key else None)
+        extra = {"tracer": self.tracer} if self.tracer is not None else {}
+        return NodeConfig(
+            name=self.name, dir=Path(self.dir) if self.dir else None, choice=choice,
+            secret=secret, groups=(spec,) if spec.protocol != AUTORM else (),
+            log_level=self.log_level, answer_ns=int(self.timeout * SECOND), **extra,
+        )  # fmt: skip
+
+
+def join(group: str, **options: Any) -> Joining:
+    """Join a group of processes that share one history.
+
+    service     resilient (default), total, partial, selective, reliable, fifo
+    resilience  L: members that may fail without a committed message being lost
+    members     names of all members, if they are known beforehand; needs `name` and `dir`
+    name        of this node; empty: made up, new each time
+    dir         where this member keeps what must survive a restart
+    interface   name or address of the network interface; empty: the first where multicast works
+    multicast   HOST:PORT of the medium
+    seeds       HOST:PORT of other nodes, for networks without multicast
+    advertise   HOST:PORT under which others reach this node
+    key         file with the shared secret; without it, that of this user
+    insecure    datagrams in the clear
+    timeout     seconds after which `broadcast` raises Indeterminate
+    since       position from which this application goes on
+    node        HOST:PORT or unix:PATH of a daemon to go through, instead of a node in this process
+    """
+    known = Options.__struct_fields__
+    for option, value in options.items():
+        if option not in known:
+            raise ConfigError(option, value, f"an option of {', '.join(known)}")
+    chosen = Options(**options)
+    spec = chosen.spec(group)
+
+    async def open_group() -> Group:
+        if chosen.node:
+            return await _through_daemon(chosen, spec)
+        return await _embedded(chosen, spec)
+
+    return Joining(open_group)
+
+
+async def _embedded(options: Options, spec: GroupSpec) -> Group:
+    node = Node(options.node_config(spec))
+    group = Group(spec.name, node, node.stop)
+    node.on_fatal = lambda error: group.disconnected(f"stopped: {error}")
+    await node.start()
+    try:
+        node.join(group, spec.name, options.since)
+    except BaseException:
+        await node.stop()
+        raise
+    return group
+
+
+async def _through_daemon(options: Options, spec: GroupSpec) -> Group:
+    from roundelay.client.remote import RemoteSwitchboard
+
+    groups: list[Group] = []
+
+    def lost(error: ConnectionLost) -> None:
+        for group in groups:
+            group.disconnected(str(error))
+
+    remote = await RemoteSwitchboard.connect(options.node, name=options.name, lost=lost)
+    group = Group(spec.name, remote, remote.close)
+    groups.append(group)
+    remote.join(group, spec.name)
+    return group
+
+
+__all__ = ["Group", "Joining", "Message", "SlowConsumer", "join"]

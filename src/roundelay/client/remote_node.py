@@ -1,0 +1,240 @@
+"""A node in another process, for a program that waits where a switchboard would call back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Iterable
+from typing import Any, Final, cast
+
+from msgspec import Struct
+
+from roundelay.client.remote import CONNECT_S, RemoteSwitchboard
+from roundelay.core.bundle import Bundle
+from roundelay.core.errors import (
+    ConnectionLost,
+    Indeterminate,
+    QueueFull,
+    Refused,
+    RoundelayError,
+)
+from roundelay.node.switchboard import NO_TAG, Batch, Receipt, Refusal, View
+from roundelay.wire.frontend import DEFAULT
+
+HOLD_BYTES: Final = 4 << 20
+"""What may wait here for the application to take it; beyond that, the node is not read."""
+
+
+class Message(Struct, frozen=True, gc=False):
+    """One message as an application sees it."""
+
+    group: str
+    seq: int
+    """Position in the group's total order; -1 where the service has none."""
+    sender: str
+    time: int
+    data: bytes
+
+
+class RemoteNode:
+    """A node reached over its frontend port, for a program that waits for things.
+
+    ::
+
+        async with await RemoteNode.connect("127.0.0.1:6678") as node:
+            await node.join("token:orders")
+            receipt = await node.broadcast("token:orders", b"one", b"two")
+            async for message in node:
+                print(message.seq, message.sender, message.data)
+    """
+
+    def __init__(self) -> None:
+        self.views: dict[str, View] = {}
+        """The last view of each group joined."""
+        self._board: RemoteSwitchboard = None  # type: ignore[assignment]  # connect
+        self._batches: deque[Batch] = deque()
+        self._held_bytes = 0
+        self._changed = asyncio.Event()
+        self._joins: dict[str, asyncio.Future[View]] = {}
+        self._receipts: dict[int, asyncio.Future[Receipt]] = {}
+        self._next_tag = 0
+        self._writable: dict[str, asyncio.Event] = {}
+
+    @classmethod
+    async def connect(
+        cls, where: str = DEFAULT, *, name: str = "", timeout_s: float = CONNECT_S
+    ) -> RemoteNode:
+        """Connect to `HOST:PORT` or `unix:PATH`; raises NodeUnreachable."""
+        node = cls()
+        node._board = await RemoteSwitchboard.connect(
+            where, name=name, lost=node._lost, timeout_s=timeout_s
+        )
+        return node
+
+    async def __aenter__(self) -> RemoteNode:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._board.close()
+
+    @property
+    def switchboard(self) -> RemoteSwitchboard:
+        return self._board
+
+    # -- groups
+
+    async def join(self, group: str) -> View:
+        """Join, and wait for the node to say who is there."""
+        self._board.join(self, group)
+        if group in self.views:
+            return self.views[group]
+        waiting = self._joins.get(group)
+        if waiting is None:
+            waiting = self._joins[group] = asyncio.get_running_loop().create_future()
+            waiting.add_done_callback(_seen)
+        return await asyncio.shield(waiting)
+
+    def leave(self, group: str) -> None:
+        self._board.leave(self, group)
+        self.views.pop(group, None)
+
+    # -- sending
+
+    async def send_everyone(self, group: str, *messages: bytes) -> None:
+        """Send without a receipt; waits while there is no room."""
+        await self._send(group, Bundle.of(*messages), NO_TAG, None, False)
+
+    async def submit(
+        self,
+        group: str,
+        *messages: bytes,
+        to: Iterable[str] | None = None,
+        someone: bool = False,
+    ) -> asyncio.Future[Receipt]:
+        """Send, and give what becomes its receipt; waits only while there is no room."""
+        tag = self._next_tag
+        self._next_tag += 1
+        receipt: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        receipt.add_done_callback(_seen)
+        self._receipts[tag] = receipt
+        try:
+            await self._send(group, Bundle.of(*messages), tag, to, someone)
+        except BaseException:
+            self._receipts.pop(tag, None)
+            raise
+        return receipt
+
+    async def broadcast(self, group: str, *messages: bytes) -> Receipt:
+        """Send to everyone and wait for the receipt.  Raises Refused or Indeterminate."""
+        return await (await self.submit(group, *messages))
+
+    async def send_someone(self, group: str, message: bytes) -> Receipt:
+        """Send to exactly one application of one node."""
+        return await (await self.submit(group, message, someone=True))
+
+    async def send(self, group: str, *messages: bytes, to: Iterable[str]) -> Receipt:
+        """Send to the nodes named."""
+        return await (await self.submit(group, *messages, to=to))
+
+    async def _send(
+        self, group: str, bundle: Bundle, tag: int, to: Iterable[str] | None, someone: bool
+    ) -> None:
+        names = None if to is None else tuple(to)
+        while True:
+            try:
+                return self._board.send(self, group, bundle, tag=tag, to=names, someone=someone)
+            except QueueFull:
+                event = self._writable.setdefault(group, asyncio.Event())
+                event.clear()
+            await event.wait()
+
+    # -- receiving
+
+    async def batches(self) -> AsyncIterator[Batch]:
+        """Everything of all groups joined, as it arrived; raises ConnectionLost at the end."""
+        while True:
+            while self._batches:
+                batch = self._batches.popleft()
+                before = self._held_bytes
+                self._held_bytes -= len(batch.bundle.data)
+                if before > HOLD_BYTES >= self._held_bytes:
+                    self._board.resume_reading()
+                yield batch
+            if self._board.error is not None:
+                raise ConnectionLost(str(self._board.error))
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        async for batch in self.batches():
+            seq = batch.seq
+            for data in batch.bundle:
+                yield Message(batch.group, seq, batch.sender, batch.time, data)
+                seq += 1 if seq >= 0 else 0
+
+    # -- questions
+
+    async def members(self, group: str) -> dict[str, Any]:
+        return cast("dict[str, Any]", await self._board.ask("members", group))
+
+    async def groups(self) -> list[dict[str, Any]]:
+        return cast("list[dict[str, Any]]", await self._board.ask("groups"))
+
+    async def status(self) -> dict[str, Any]:
+        return cast("dict[str, Any]", await self._board.ask("status"))
+
+    async def why(self, node: str) -> dict[str, Any]:
+        return cast("dict[str, Any]", await self._board.ask("why", node))
+
+    # -- called back by the switchboard
+
+    def deliver(self, batch: Batch) -> None:
+        self._batches.append(batch)
+        before = self._held_bytes
+        self._held_bytes += len(batch.bundle.data)
+        if before <= HOLD_BYTES < self._held_bytes:
+            self._board.pause_reading()
+        self._changed.set()
+
+    def receipt(self, receipt: Receipt) -> None:
+        waiting = self._receipts.pop(receipt.tag, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(receipt)
+
+    def refused(self, refusal: Refusal) -> None:
+        error: RoundelayError = Refused(refusal.reason)
+        if refusal.indeterminate:
+            error = Indeterminate(refusal.reason)
+        waiting: asyncio.Future[Any] | None = self._receipts.pop(refusal.tag, None)
+        if refusal.tag == NO_TAG and not self._board.joined(refusal.group):
+            waiting = self._joins.pop(refusal.group, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_exception(error)
+
+    def viewed(self, view: View) -> None:
+        self.views[view.group] = view
+        waiting = self._joins.pop(view.group, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(view)
+
+    def writable(self, group: str) -> None:
+        event = self._writable.get(group)
+        if event is not None:
+            event.set()
+
+    def _lost(self, error: ConnectionLost) -> None:
+        for event in (self._changed, *self._writable.values()):
+            event.set()
+        for waiting in self._joins.values():
+            if not waiting.done():
+                waiting.set_exception(error)
+        self._joins.clear()
+
+
+def _seen(future: asyncio.Future[Any]) -> None:
+    """A failure nobody waits for is nothing that asyncio should complain of."""
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,1 @@
+"""AutoRM (Höfig 2007): named groups of Beamon nodes, without configuration and without a leader."""

@@ -1,0 +1,233 @@
+"""The environment table: whom a Beamon hears, and what it concludes from that (AR §2.2).
+
+There is no shared state: each node knows the others by what it hears of them.  Whoever is silent
+for longer than the stale time does not exist.  Heartbeats get rarer as the environment grows, so
+that all of them together stay at about one per `hb_per_node_ns`.
+
+    n̂      = trust · local + (1 - trust) · mean of what live nodes report          (AR-2)
+    h(n)   = max(hb_min, hb_per_node · n), the time between heartbeats              (AR-3)
+    stale  = stale_factor · max(h(n̂), h(reported by the node))                     (AR-4)
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Final
+
+from roundelay.core.autorm.config import AutoRmConfig
+from roundelay.core.autorm.packets import Heartbeat
+
+GONE_MAX: Final = 256
+"""Nodes that are remembered after their end, to explain it."""
+
+ALIVE: Final = "alive"
+DEAD: Final = "dead"
+DROPPED: Final = "dropped"
+UNKNOWN: Final = "unknown"
+
+
+class Node:
+    """Another Beamon, as far as this one knows it."""
+
+    __slots__ = (
+        "ended", "first_seen", "groups", "heartbeats", "history", "last_seen", "reported",
+        "resent", "retried_at", "retries", "stale_at_end_ns", "uuid", "verdict",
+    )  # fmt: skip
+
+    def __init__(self, uuid: bytes, now: int, history: int) -> None:
+        self.uuid = uuid
+        self.first_seen = now
+        self.last_seen = now
+        self.history: deque[int] = deque(maxlen=history)  # arrivals of any packet
+        self.heartbeats: deque[int] = deque(maxlen=history)  # arrivals of heartbeats
+        self.reported = 0  # nodes it counts; 0: not heard yet
+        self.groups: tuple[str, ...] = ()
+        self.resent = 0  # packets sent again because it lacked them, or was silent
+        self.retries = 0  # rounds without progress in the last transfer that had any
+        self.retried_at = -1
+        self.verdict = ALIVE
+        self.ended = -1  # when it left the table
+        self.stale_at_end_ns = 0
+
+
+class Environment:
+    """The table of one node."""
+
+    __slots__ = ("_mean_of", "_sum", "by_group", "config", "gone", "nodes", "scan_due")
+
+    def __init__(self, config: AutoRmConfig) -> None:
+        self.config = config
+        self.nodes: dict[bytes, Node] = {}
+        self.by_group: dict[str, dict[bytes, None]] = {}  # who declares a group, in order
+        self.gone: dict[bytes, Node] = {}  # the last ones to leave the table
+        self.scan_due = 1 << 62  # when somebody may be stale
+        self._sum = 0  # of `reported`
+        self._mean_of = 0  # nodes that have reported
+
+    # -- estimates -------------------------------------------------------------------------
+
+    @property
+    def local(self) -> int:
+        """Nodes in the table, and this one."""
+        return len(self.nodes) + 1
+
+    def estimate(self) -> float:
+        """AR-2: n̂, how many nodes there are."""
+        if not self._mean_of:
+            return float(self.local)
+        trust = self.config.trust
+        return trust * self.local + (1.0 - trust) * self._sum / self._mean_of
+
+    def period_of(self, nodes: float) -> int:
+        """AR-3: h(n), the time between heartbeats of a node that counts `nodes`."""
+        period = int(self.config.hb_per_node_ns * nodes)
+        least = self.config.hb_min_ns
+        return period if period > least else least
+
+    def period(self) -> int:
+        return self.period_of(self.estimate())
+
+    def stale_ns(self, node: Node | None) -> int:
+        """AR-4: how long `node` may be silent; None: one that is not in the table."""
+        period = self.period()
+        if node is not None:
+            period = max(period, self.period_of(node.reported))
+        return self.config.stale_factor * period
+
+    # -- what is heard ---------------------------------------------------------------------
+
+    def admit(self, uuid: bytes, now: int) -> Node | None:
+        """AR-1: an unknown node is added; None if the table is full."""
+        if len(self.nodes) >= self.config.nodes_max:
+            return None
+        node = self.nodes[uuid] = Node(uuid, now, self.config.history)
+        last = self.gone.pop(uuid, None)
+        if last is not None:  # it is back: what was counted of it still tells something
+            node.history, node.heartbeats = last.history, last.heartbeats
+            node.first_seen = last.first_seen
+            node.resent, node.retries = last.resent, last.retries
+            node.retried_at = last.retried_at
+        self.scan_due = min(self.scan_due, now + self.stale_ns(node))
+        return node
+
+    def heartbeat(self, node: Node, packet: Heartbeat, now: int) -> tuple[str, ...]:
+        """AR-1: a heartbeat replaces groups and report; returns the groups it has left."""
+        node.heartbeats.append(now)
+        # Nobody's report may keep the dead alive longer than a full table would.
+        reported = min(packet.nodes, self.config.nodes_max + 1)
+        if reported != node.reported:
+            self._mean_of += (reported > 0) - (node.reported > 0)
+            self._sum += reported - node.reported
+            node.reported = reported
+        groups = packet.groups
+        if groups == node.groups:
+            return ()
+        left = tuple(group for group in node.groups if group not in groups)
+        self._undeclare(node, left)
+        for group in groups:
+            self.by_group.setdefault(group, {})[node.uuid] = None
+        node.groups = groups
+        return left
+
+    def _undeclare(self, node: Node, groups: tuple[str, ...]) -> None:
+        for group in groups:
+            members = self.by_group.get(group)
+            if members is not None:  # else a heartbeat has named the group twice
+                members.pop(node.uuid, None)
+                if not members:
+                    del self.by_group[group]
+
+    def members(self, group: str) -> tuple[bytes, ...]:
+        """The other nodes that declare `group` now."""
+        return tuple(self.by_group.get(group, ()))
+
+    # -- the end of a node -----------------------------------------------------------------
+
+    def stale(self, now: int) -> list[bytes]:
+        """AR-4: the nodes that are dead by now; also sets when to look again."""
+        general = self.period()
+        factor = self.config.stale_factor
+        dead = []
+        due = 1 << 62
+        for node in self.nodes.values():
+            end = node.last_seen + factor * max(general, self.period_of(node.reported))
+            if end < now:
+                dead.append(node.uuid)
+            elif end < due:
+                due = end
+        self.scan_due = due + 1
+        return dead
+
+    def remove(self, uuid: bytes, now: int, verdict: str) -> None:
+        """AR-4, AR-10: the node leaves the table; why is remembered for a while."""
+        node = self.nodes[uuid]
+        node.verdict = verdict
+        node.ended = now
+        node.stale_at_end_ns = self.stale_ns(node)
+        del self.nodes[uuid]
+        self._undeclare(node, node.groups)
+        self._sum -= node.reported
+        self._mean_of -= node.reported > 0
+        self.gone[uuid] = node
+        if len(self.gone) > GONE_MAX:
+            del self.gone[next(iter(self.gone))]
+
+    def excuse(self, asleep_ns: int, now: int) -> None:
+        """This node itself did not run for `asleep_ns`: nobody was silent in that time."""
+        for node in self.nodes.values():
+            node.last_seen = min(now, node.last_seen + asleep_ns)
+
+    # -- explanations ----------------------------------------------------------------------
+
+    def why(self, uuid: bytes, now: int) -> dict[str, Any]:
+        """Why a node is dead or alive to this one, in plain values (times in ns)."""
+        node = self.nodes.get(uuid) or self.gone.get(uuid)
+        about: dict[str, Any] = {
+            "node": uuid.hex(),
+            "verdict": UNKNOWN if node is None else node.verdict,
+            "trust": self.config.trust,
+            "nodes_local": self.local,
+            "nodes_estimated": self.estimate(),
+            "heartbeat_period_ns": self.period(),
+            "stale_factor": self.config.stale_factor,
+        }
+        if node is None:
+            about["reason"] = "nothing has been heard of it"
+            return about
+        alive = node.verdict == ALIVE
+        stale = self.stale_ns(node) if alive else node.stale_at_end_ns
+        silent = now - node.last_seen
+        about |= {
+            "stale_ns": stale,
+            "silent_ns": silent,
+            "first_seen_ns": node.first_seen,
+            "last_seen_ns": node.last_seen,
+            "ended_ns": None if alive else node.ended,
+            "reported": node.reported,
+            "groups": list(node.groups),
+            "heartbeats_ns": list(node.heartbeats),
+            "arrivals_ns": list(node.history),
+            "packets_resent": node.resent,
+            "rounds_without_progress": node.retries,
+            "last_retransmission_ns": None if node.retried_at < 0 else node.retried_at,
+        }
+        if alive:
+            about["reason"] = f"heard {_ms(silent)} ago, which is within {_ms(stale)}"
+        elif node.verdict == DEAD:
+            about["reason"] = (
+                f"silent for {_ms(node.ended - node.last_seen)} when {_ms(stale)} were allowed"
+            )
+        else:
+            about["reason"] = (
+                f"dropped after {node.retries} rounds without progress, "
+                f"{self.config.max_retries} were allowed"
+            )
+        return about
+
+
+def _ms(ns: int) -> str:
+    """
+    >>> _ms(1_234_000_000)
+    '1234 ms'
+    """
+    return f"{ns // 1_000_000} ms"

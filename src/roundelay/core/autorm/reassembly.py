@@ -1,0 +1,277 @@
+"""Receiving: packets become messages again, each once and in order (AR-13 to AR-15).
+
+What has been delivered of a sender is remembered by one number, the last sequence, and that is
+remembered longer than the sender itself: a node that was asleep may come back from the dead and
+repeat a message whose acknowledgement it never saw.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Final
+
+from roundelay.core.autorm.config import FRAGMENT_LEAST, GROUP, AutoRmConfig
+from roundelay.core.autorm.packets import (
+    ACK_ENTRY,
+    ACK_HEAD,
+    IP_UDP_HEAD,
+    MISSING_MAX,
+    Acknowledgement,
+    Data,
+    later,
+)
+from roundelay.core.engine import NEVER
+
+OWED_MAX: Final = 4096
+"""Acknowledgements waiting to be sent."""
+
+SCOPES_MAX: Final = 1024
+"""Groups remembered per sender, where each has its own order."""
+
+# Why a packet is refused.
+TOO_LARGE: Final = "message too large"
+CONTRADICTION: Final = "packets of one message contradict each other"
+NO_ROOM: Final = "no room for incomplete messages"
+
+
+class Gaps:
+    """The numbers below `highest` that are missing, as half-open ranges.
+
+    >>> gaps = Gaps()
+    >>> for number in (2, 9, 4, 8):
+    ...     gaps.arrived(number)
+    >>> gaps.highest, gaps.missing(9), gaps.missing(3)
+    (9, (0, 1, 3, 5, 6, 7), (0, 1, 3))
+    """
+
+    __slots__ = ("ends", "highest", "starts")
+
+    def __init__(self) -> None:
+        self.highest = -1
+        self.starts: list[int] = []
+        self.ends: list[int] = []
+
+    def arrived(self, number: int) -> None:
+        """`number` is here for the first time."""
+        highest = self.highest
+        starts, ends = self.starts, self.ends
+        if number > highest:
+            if number > highest + 1:
+                starts.append(highest + 1)
+                ends.append(number)
+            self.highest = number
+            return
+        i = bisect_right(starts, number) - 1
+        start, end = starts[i], ends[i]
+        if start == number:
+            if end == number + 1:
+                del starts[i], ends[i]
+            else:
+                starts[i] = number + 1
+        else:
+            ends[i] = number
+            if number + 1 < end:
+                starts.insert(i + 1, number + 1)
+                ends.insert(i + 1, end)
+
+    def missing(self, most: int) -> tuple[int, ...]:
+        """The first `most` of the missing numbers."""
+        found: list[int] = []
+        for start, end in zip(self.starts, self.ends, strict=True):
+            room = most - len(found)
+            if room <= 0:
+                break
+            found.extend(range(start, min(end, start + room)))
+        return tuple(found)
+
+
+class Reassembly:
+    """A message that is not complete yet."""
+
+    __slots__ = ("bytes", "cost", "count", "gaps", "group", "parts", "seq", "touched")
+
+    def __init__(self, first: Data) -> None:
+        self.seq = first.seq
+        self.count = first.count
+        self.group = first.group
+        self.parts: dict[int, bytes] = {}
+        self.gaps = Gaps()
+        self.bytes = 0
+        self.cost = 0  # what it counts against the bounds
+        self.touched = 0
+
+
+class Owed:
+    """An acknowledgement that will be sent at `due`, saying what is true by then."""
+
+    __slots__ = ("count", "due", "scope", "unwanted")
+
+    def __init__(self, due: int, scope: str, count: int, unwanted: bool) -> None:
+        self.due = due
+        self.scope = scope
+        self.count = count
+        self.unwanted = unwanted  # for a group not joined here: nothing is missing
+
+
+class Inbound:
+    """All that a node is receiving."""
+
+    __slots__ = (
+        "ack_due", "assembling", "config", "done", "list_max", "owed", "packets_max", "per_group",
+        "per_peer", "total",
+    )  # fmt: skip
+
+    def __init__(self, config: AutoRmConfig) -> None:
+        self.config = config
+        self.per_group = config.serial_scope == GROUP
+        self.done: dict[bytes, dict[str, int]] = {}  # last sequence delivered, by sender and scope
+        self.assembling: dict[tuple[bytes, str], Reassembly] = {}
+        self.per_peer: dict[bytes, int] = {}  # cost of what is being assembled
+        self.total = 0
+        self.owed: dict[tuple[bytes, int], Owed] = {}
+        self.ack_due = NEVER
+        self.packets_max = config.max_message // FRAGMENT_LEAST + 1
+        self.list_max = min(MISSING_MAX, (config.mtu - IP_UDP_HEAD - ACK_HEAD) // ACK_ENTRY)
+
+    def scope(self, group: str) -> str:
+        """What has one order: everything of a sender, or each group (AR-7)."""
+        return group if self.per_group else ""
+
+    # -- packets ---------------------------------------------------------------------------
+
+    def accept(self, packet: Data, now: int) -> bytes | str | None:
+        """AR-14: the message that `packet` completes, or why it is refused, or None."""
+        source, seq = packet.source, packet.seq
+        scope = packet.group if self.per_group else ""
+        done = self.done.get(source)
+        last = None if done is None else done.get(scope)
+        if last is not None and not later(seq, last):
+            return None
+        key = (source, scope)
+        message = self.assembling.get(key)
+        if message is not None and message.seq != seq:
+            if later(message.seq, seq):
+                return None  # late: its sender has given it up
+            self.discard(key)
+            message = None
+        if packet.count == 1:
+            if message is not None:
+                return CONTRADICTION
+            if len(packet.payload) > self.config.max_message:
+                return TOO_LARGE
+            self._deliver(source, scope, seq)
+            return packet.payload
+        if message is None:
+            if packet.count > self.packets_max:
+                return TOO_LARGE
+            message = Reassembly(packet)
+        elif message.count != packet.count or message.group != packet.group:
+            return CONTRADICTION
+        number = packet.number
+        if number in message.parts:
+            message.touched = now
+            return None
+        refusal = self._take(key, message, packet)
+        if refusal:
+            return refusal
+        message.touched = now
+        if len(message.parts) < message.count:
+            return None
+        parts = message.parts
+        self.discard(key)
+        self._deliver(source, scope, seq)
+        return b"".join([parts[k] for k in range(packet.count)])
+
+    def _take(self, key: tuple[bytes, str], message: Reassembly, packet: Data) -> str:
+        """Keep a part of a message, within the bounds; an empty part is not free."""
+        config = self.config
+        size = len(packet.payload)
+        if message.bytes + size > config.max_message:
+            return TOO_LARGE
+        cost = size if size > FRAGMENT_LEAST else FRAGMENT_LEAST
+        mine = self.per_peer.get(packet.source, 0) + cost
+        if mine > config.reassembly_peer or self.total + cost > config.reassembly_total:
+            return NO_ROOM
+        self.per_peer[packet.source] = mine
+        self.total += cost
+        self.assembling[key] = message
+        message.bytes += size
+        message.cost += cost
+        message.parts[packet.number] = packet.payload
+        message.gaps.arrived(packet.number)
+        return ""
+
+    def _deliver(self, source: bytes, scope: str, seq: int) -> None:
+        """AR-14: nothing up to `seq` is delivered from now on."""
+        done = self.done.pop(source, None)  # put at the end: the last to be forgotten
+        if done is None:
+            done = {}
+            if len(self.done) >= self.config.sources_max:
+                del self.done[next(iter(self.done))]
+        self.done[source] = done
+        done.pop(scope, None)
+        if len(done) >= SCOPES_MAX:
+            del done[next(iter(done))]
+        done[scope] = seq
+
+    def discard(self, key: tuple[bytes, str]) -> None:
+        """Forget an incomplete message."""
+        message = self.assembling.pop(key)
+        self.total -= message.cost
+        left = self.per_peer[key[0]] - message.cost
+        if left:
+            self.per_peer[key[0]] = left
+        else:
+            del self.per_peer[key[0]]
+
+    def leave(self, group: str) -> None:
+        """Nothing more of `group` is wanted here."""
+        for key in [key for key, one in self.assembling.items() if one.group == group]:
+            self.discard(key)
+
+    # -- acknowledgements ------------------------------------------------------------------
+
+    def owe(self, packet: Data, due: int, unwanted: bool) -> bool:
+        """AR-15: answer `packet` at `due`; False if there are too many to answer already."""
+        key = (packet.source, packet.seq)
+        owed = self.owed.get(key)
+        if owed is None:
+            if len(self.owed) >= OWED_MAX:
+                return False
+            self.owed[key] = Owed(due, self.scope(packet.group), packet.count, unwanted)
+        else:
+            owed.unwanted = unwanted
+            due = owed.due
+        if due < self.ack_due:
+            self.ack_due = due
+        return True
+
+    def answers(self, me: bytes, now: int) -> list[Acknowledgement]:
+        """AR-15: the acknowledgements that are due."""
+        found: list[Acknowledgement] = []
+        rest = NEVER
+        for (source, seq), owed in list(self.owed.items()):
+            if owed.due > now:
+                rest = min(rest, owed.due)
+                continue
+            del self.owed[source, seq]
+            answer = self._answer(me, source, seq, owed)
+            if answer is not None:
+                found.append(answer)
+        self.ack_due = rest
+        return found
+
+    def _answer(self, me: bytes, source: bytes, seq: int, owed: Owed) -> Acknowledgement | None:
+        """What is here of a message; None if nothing is, and its sender has to find out."""
+        message = self.assembling.get((source, owed.scope))
+        if not owed.unwanted and message is not None and message.seq == seq:
+            highest = message.gaps.highest
+            missing = message.gaps.missing(self.list_max + 1)
+            if len(missing) > self.list_max:  # cut: the rest will be asked for later
+                missing = missing[: self.list_max]
+                highest = missing[-1]
+            return Acknowledgement(me, source, seq, highest, missing)
+        last = self.done.get(source, {}).get(owed.scope)
+        if owed.unwanted or (last is not None and not later(seq, last)):
+            return Acknowledgement(me, source, seq, owed.count - 1, ())
+        return None

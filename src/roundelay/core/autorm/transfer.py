@@ -1,0 +1,234 @@
+"""Sending: one message on its way to its targets, in rounds (AR-6 to AR-12).
+
+The first round sends all packets.  A round ends when every target has answered its last packet, or
+after the time-out; the next one sends again what the targets lack, to the group if several lack
+something, and asks those who were silent.  A target is done when it has everything, and lost when
+it made no progress for too many rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from roundelay.core.autorm.config import AutoRmConfig
+from roundelay.core.autorm.packets import (
+    CONFIRMATION,
+    DATA_HEAD,
+    IP_UDP_HEAD,
+    ONE_OF,
+    Acknowledgement,
+    Data,
+)
+from roundelay.core.engine import NEVER
+
+MESSAGE_OVERHEAD: Final = 64
+"""Bytes that a queued message counts beside its own."""
+
+NEVER_SENT: Final = "acknowledgement of what was never sent"
+
+
+class Outgoing(Struct, frozen=True):
+    """A message that an application wants sent."""
+
+    group: str
+    data: bytes
+    someone: bool
+    tag: int
+    sender_joined: bool
+    tried: tuple[bytes, ...] = ()  # nodes that were lost before they had it (E 48)
+
+    @property
+    def cost(self) -> int:
+        return len(self.data) + MESSAGE_OVERHEAD
+
+
+class Target:
+    """A node that is owed the message."""
+
+    __slots__ = ("answered", "best", "missing", "progress", "retries", "since")
+
+    def __init__(self, now: int) -> None:
+        self.answered = False  # it has said in this round what it lacks
+        self.progress = False  # it has got further in this round
+        self.best = 0  # the most packets it was ever known to have
+        self.missing: tuple[int, ...] = ()  # what it lacks, as far as it has said
+        self.retries = 0  # rounds without progress
+        self.since = now  # when it last got further
+
+
+class Transfer:
+    """One sequence in transmission."""
+
+    __slots__ = (
+        "config", "count", "cursor", "destination", "due", "first", "given_up", "goal", "item",
+        "me", "order", "polls", "reached", "sent_upto", "seq", "size", "targets", "waiting",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        me: bytes,
+        seq: int,
+        item: Outgoing,
+        destination: bytes,
+        targets: Iterable[bytes],
+        config: AutoRmConfig,
+        now: int,
+    ) -> None:
+        self.me = me
+        self.seq = seq
+        self.item = item
+        self.destination = destination  # ZERO, or the one it is for
+        self.config = config
+        self.targets = {uuid: Target(now) for uuid in targets}
+        self.reached: list[bytes] = []
+        self.given_up: list[bytes] = []
+        self.size = config.mtu - IP_UDP_HEAD - DATA_HEAD - len(item.group.encode())
+        self.count = max(1, -(-len(item.data) // self.size))
+        self.sent_upto = -1  # highest packet number sent so far
+        # The present round: the packets in `order` go to `goal`, then the silent are asked.
+        self.first = True
+        self.order: Sequence[int] = range(self.count)
+        self.cursor = 0
+        self.goal = destination
+        self.polls: list[bytes] = []
+        self.waiting = False  # everything of this round is sent
+        self.due = NEVER  # when the wait is over
+
+    # -- packets ---------------------------------------------------------------------------
+
+    def all_sent(self) -> bool:
+        """Whether this round has no more packets."""
+        return self.cursor == len(self.order) and not self.polls
+
+    def next_packet(self) -> Data:
+        """AR-8: the next packet of this round, if there is one."""
+        cursor, order = self.cursor, self.order
+        if cursor < len(order):
+            number = order[cursor]
+            self.cursor = cursor = cursor + 1
+            asks = cursor == len(order)
+            if self.first:
+                self.sent_upto = number
+                asks = asks or cursor % self.config.confirm_every == 0
+            return self._packet(number, self.goal, asks)
+        return self._packet(self.count - 1, self.polls.pop(), True)
+
+    def _packet(self, number: int, destination: bytes, asks: bool) -> Data:
+        item = self.item
+        start = number * self.size
+        flags = (ONE_OF if item.someone else 0) | (CONFIRMATION if asks else 0)
+        payload = item.data if self.count == 1 else item.data[start : start + self.size]
+        return Data(
+            self.me, destination, self.seq, self.count, number, flags, item.group, payload
+        )  # fmt: skip
+
+    def wait(self, now: int) -> None:
+        """The round is sent: wait for the answers."""
+        self.waiting = True
+        self.due = now + self.config.ack_timeout_ns
+
+    # -- answers ---------------------------------------------------------------------------
+
+    def acknowledged(self, ack: Acknowledgement, now: int) -> str:
+        """AR-9: a target says what it has; returns why that cannot be true, or ""."""
+        target = self.targets.get(ack.source)
+        if target is None:
+            return ""  # done, gone, or somebody who listens without being known
+        highest, missing = ack.highest, ack.missing
+        if highest > self.sent_upto or (missing and missing[-1] > highest):
+            return NEVER_SENT
+        last = highest == self.count - 1
+        if last and not missing:
+            del self.targets[ack.source]
+            self.reached.append(ack.source)
+            return ""
+        known = highest + 1 - len(missing)
+        if known > target.best:  # AR-10; never twice for the same packets, so it ends
+            target.best = known
+            target.progress = True
+            target.since = now
+        target.missing = missing
+        cut = bool(missing) and missing[-1] == highest
+        if last or (cut and not (self.first and not self.waiting)):
+            target.answered = True
+        return ""
+
+    def all_answered(self) -> bool:
+        return all(target.answered for target in self.targets.values())
+
+    # -- rounds ----------------------------------------------------------------------------
+
+    def hopeless(self, now: int) -> list[bytes]:
+        """AR-10: ends a round; the targets that have made no progress for too long.
+
+        Rounds alone do not count: old acknowledgements that arrive again would end them early.
+        """
+        config = self.config
+        patience = config.max_retries * config.ack_timeout_ns
+        found = []
+        for uuid, target in self.targets.items():
+            if target.progress:
+                target.retries = 0
+                target.progress = False
+                continue
+            target.retries += 1
+            if target.retries > config.max_retries and now - target.since >= patience:
+                found.append(uuid)
+        return found
+
+    def again(self) -> None:
+        """AR-9: the next round: what is missing, and a question to those who were silent."""
+        lacking = [uuid for uuid, target in self.targets.items() if target.missing]
+        wanted = {number for uuid in lacking for number in self.targets[uuid].missing}
+        self.first = False
+        self.order = sorted(wanted)
+        self.cursor = 0
+        self.goal = self.destination
+        if len(lacking) == 1:
+            self.goal = lacking[0]
+        silent = [uuid for uuid, target in self.targets.items() if not target.answered]
+        self.polls = silent[::-1]
+        self.sent_upto = self.count - 1
+        self.waiting = False
+        self.due = NEVER
+        for target in self.targets.values():
+            target.answered = False
+
+    def lose(self, uuid: bytes) -> bool:
+        """AR-4, AR-10, AR-11: the message is no longer owed to `uuid`; False if it never was."""
+        if self.targets.pop(uuid, None) is None:
+            return False
+        self.given_up.append(uuid)
+        if uuid in self.polls:
+            self.polls.remove(uuid)
+        return True
+
+    def excuse(self, asleep_ns: int) -> None:
+        """This node did not run for that long."""
+        for target in self.targets.values():
+            target.since += asleep_ns
+
+
+class Pacer:
+    """AR-8: at most `burst` packets per `pace_ns`."""
+
+    __slots__ = ("burst", "left", "next", "pace_ns")
+
+    def __init__(self, burst: int, pace_ns: int) -> None:
+        self.burst = burst
+        self.pace_ns = pace_ns
+        self.left = burst
+        self.next = 0  # when the next burst may begin
+
+    def may_send(self, now: int) -> bool:
+        """Take one packet out of the burst; False if it has to wait for `next`."""
+        if now >= self.next:
+            self.left = self.burst
+            self.next = now + self.pace_ns
+        if not self.left:
+            return False
+        self.left -= 1
+        return True

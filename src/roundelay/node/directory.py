@@ -1,0 +1,61 @@
+"""Who is who: names, UUIDs and addresses of the nodes on the medium, from what they say of
+themselves (INFO).  Whether they are alive is for the environment table of AutoRM to say.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct
+
+from roundelay.node.media import Address
+from roundelay.wire.info import GroupInfo, Info
+
+NODES_MAX: Final = 1024
+
+
+class Known(Struct):
+    """A node we have heard of."""
+
+    name: str
+    uuid: bytes
+    address: Address
+    groups: dict[str, GroupInfo]
+    version: str
+    seen: int
+    """When it last said who it is (ns, monotonic)."""
+
+
+class Directory:
+    """The nodes that have told us who they are; a restarted one replaces its earlier self."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, Known] = {}
+        self.by_uuid: dict[bytes, Known] = {}
+
+    def hear(self, info: Info, source: Address, now: int) -> bool:
+        """Note what a node says of itself; True if it was not known before."""
+        address = info.address if info.address[0] != "0.0.0.0" else (source[0], info.address[1])
+        groups = {group.name: group for group in info.groups}
+        old = self.by_name.get(info.name)
+        if old is not None and old.uuid != info.uuid:
+            self.by_uuid.pop(old.uuid, None)
+            old = None
+        new = old is None
+        known = Known(info.name, info.uuid, address, groups, info.version, now)
+        self.by_name[info.name] = known
+        self.by_uuid[info.uuid] = known
+        while len(self.by_name) > NODES_MAX:
+            oldest = min(self.by_name.values(), key=lambda one: one.seen)
+            self.forget(oldest)
+        return new
+
+    def forget(self, known: Known) -> None:
+        if self.by_name.get(known.name) is known:
+            del self.by_name[known.name]
+        self.by_uuid.pop(known.uuid, None)
+
+    def name_of(self, uuid: bytes) -> str:
+        """The name, or the UUID in hexadecimal of a node that has told none."""
+        known = self.by_uuid.get(uuid)
+        return known.name if known is not None else uuid.hex()

@@ -1,0 +1,74 @@
+"""The engines that run live, with settings for a real network."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any, Final
+
+from roundelay.core.cluster.config import ClusterConfig
+from roundelay.core.cluster.po import PoSite
+from roundelay.core.cluster.spo import SpoSite
+from roundelay.core.cluster.to import ToSite
+from roundelay.core.engine import MS
+from roundelay.core.errors import ConfigError
+from roundelay.core.positive_ack import PositiveAckConfig, PositiveAckSite
+from roundelay.core.token.config import COLD, TokenConfig
+from roundelay.core.token.site import TokenSite
+from roundelay.node.groups import GroupSpec
+
+LARGEST_MESSAGE: Final = 60_000
+"""Bytes of one message in an ordered group."""
+
+
+def bundle_bytes(room: int) -> int:
+    """How much is put together: one datagram's worth where datagrams are large, else some.
+
+    A bundle in k datagrams arrives with probability (1 − loss)^k, so on an ordinary network it
+    pays to stop at a few.
+    """
+    return min(
+        LARGEST_MESSAGE, max(room - 2048, 8 * (room - 64)) if room < 8192 else room * 9 // 10
+    )
+
+
+def most_resilience(size: int) -> int:
+    """L that a group of that size can have: a majority must have room for L + 1 holders."""
+    return (size + 1) // 2 - 1
+
+
+def token_config(resilience: int, boot: str = COLD) -> TokenConfig:
+    return TokenConfig.fast(resilience=resilience, boot=boot, max_payload=LARGEST_MESSAGE)
+
+
+CLUSTERS: Final[dict[str, type[Any]]] = {"to": ToSite, "po": PoSite, "spo": SpoSite}
+
+
+def cluster_engine(
+    spec: GroupSpec, me: int, size: int, rng: Random, now: int, stable: Any = None
+) -> Any:
+    """The engine of a group that is not a token group."""
+    group = tuple(range(size))
+    if spec.protocol == "pa":
+        settings = PositiveAckConfig(
+            resend_ns=20 * MS, pipeline=16, attempts=50, bundle=True, max_payload=LARGEST_MESSAGE
+        )
+        return PositiveAckSite(me, group, settings, rng, now, stable)
+    config = ClusterConfig(
+        ack_ns=1 * MS, wait_ns=5 * MS, stat_ns=50 * MS, bundle=True, max_payload=LARGEST_MESSAGE,
+        attempts=40, deliver_at=spec.stage or "acknowledged",
+    )  # fmt: skip
+    return CLUSTERS[spec.protocol](me, group, config, rng, now)
+
+
+def token_engine(
+    me: int, size: int, config: TokenConfig, rng: Random, now: int, stable: Any = None
+) -> TokenSite:
+    return TokenSite(me, tuple(range(size)), config, rng, stable, now)
+
+
+def check_stage(spec: GroupSpec) -> None:
+    allowed = ("", "accepted", "preacknowledged", "acknowledged")
+    if spec.protocol in CLUSTERS and spec.stage not in allowed:
+        raise ConfigError("stage", spec.stage, ", ".join(allowed[1:]))
+    if spec.protocol not in CLUSTERS and spec.stage:
+        raise ConfigError("stage", spec.stage, "none for this service")

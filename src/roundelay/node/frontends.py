@@ -1,0 +1,208 @@
+"""Frontends: applications in any language that reach the node over TCP or a Unix socket.
+
+`FrontendServer` listens; each application is a `Connection`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Final
+
+from roundelay import __version__
+from roundelay.core.errors import ConfigError
+from roundelay.core.limits import whole
+from roundelay.node.frontend_connection import GOODBYE_S, Connection
+from roundelay.node.frontend_sockets import tcp_socket, unix_socket
+from roundelay.node.switchboard import Batch, Switchboard
+from roundelay.wire.frontend import (
+    MESSAGE_BYTES,
+    MESSAGE_BYTES_MOST,
+    PROTOCOL,
+    Address,
+    address,
+    plain_packets,
+    portions,
+    received_packet,
+)
+
+LOG = logging.getLogger("roundelay.frontends")
+
+CONNECTIONS_MAX: Final = 256
+QUEUE_BYTES_MAX: Final = 8 << 20
+TOO_MANY: Final = "too many connections"
+"""Reason to count a refused connection under."""
+
+
+class FrontendServer:
+    """Serves frontends at one or more addresses: `HOST:PORT` or `unix:PATH`."""
+
+    def __init__(
+        self,
+        switchboard: Switchboard,
+        addresses: Iterable[str],
+        *,
+        name: str = "",
+        max_message: int = MESSAGE_BYTES,
+        connections_max: int = CONNECTIONS_MAX,
+        queue_bytes_max: int = QUEUE_BYTES_MAX,
+        open_to_network: bool = False,
+    ) -> None:
+        """`name` is the node's.  `open_to_network`: serve addresses that others can reach too,
+        in clear and to anybody (`--frontend-open`)."""
+        whole("max_message", max_message, 1, MESSAGE_BYTES_MOST)
+        whole("connections_max", connections_max, 1)
+        whole("queue_bytes_max", queue_bytes_max, 1)
+        self.switchboard = switchboard
+        self.name = name
+        self.max_message = max_message
+        self.connections_max = connections_max
+        # A queue that one message fills would cut applications that read as fast as they can.
+        self.queue_bytes_max = max(queue_bytes_max, 2 * max_message)
+        self.open_to_network = open_to_network
+        self.addresses: list[str] = []
+        """Where it listens, with the ports that the system chose."""
+        self.loop: asyncio.AbstractEventLoop = None  # type: ignore[assignment]  # start
+        self._wanted = [address(text, any_port=True) for text in addresses]
+        self._servers: list[asyncio.AbstractServer] = []
+        self._paths: list[tuple[str, int]] = []
+        self._connections: set[Connection] = set()
+        self._unflushed: list[Connection] = []
+        self._encoded: dict[bool, tuple[Batch, bytes]] = {}
+        self._accepted = 0
+        self._drops: Counter[str] = Counter()
+
+    async def start(self) -> None:
+        """Listen.  Raises ConfigError that names the address which cannot be used."""
+        self.loop = asyncio.get_running_loop()
+        try:
+            for wanted in self._wanted:
+                if wanted.path:
+                    sock = unix_socket(wanted.path)
+                    self._paths.append((wanted.path, os.stat(wanted.path).st_ino))
+                    server: asyncio.AbstractServer = await self.loop.create_unix_server(
+                        lambda: Connection(self), sock=sock
+                    )
+                    self.addresses.append(str(wanted))
+                else:
+                    sock = await tcp_socket(self.loop, wanted, self.open_to_network)
+                    server = await self.loop.create_server(lambda: Connection(self), sock=sock)
+                    host, port = sock.getsockname()[:2]
+                    self.addresses.append(str(Address(host, port)))
+                self._servers.append(server)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Stop listening and end all connections, with a moment for their last words."""
+        for server in self._servers:
+            server.close()
+        for connection in list(self._connections):
+            connection.close()
+        deadline = asyncio.get_running_loop().time() + GOODBYE_S
+        while self._connections and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0.01)
+        for connection in list(self._connections):
+            connection.abort()
+        for server in self._servers:
+            await server.wait_closed()
+        self._servers.clear()
+        for path, inode in self._paths:
+            with suppress(OSError):
+                if os.stat(path).st_ino == inode:  # not somebody else's by now
+                    os.unlink(path)
+        self._paths.clear()
+
+    # -- what connections need
+
+    def admit(self, connection: Connection) -> bool:
+        if len(self._connections) >= self.connections_max:
+            self.drop(TOO_MANY, connection, f"at most {self.connections_max}")
+            return False
+        self._accepted += 1
+        self._connections.add(connection)
+        return True
+
+    def forget(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+
+    def drop(self, reason: str, connection: Connection, detail: str) -> None:
+        """Count why a connection is closed, and say it in the log."""
+        self._drops[reason] += 1
+        LOG.warning(
+            "frontend closed: reason=%r peer=%s name=%r detail=%r",
+            reason, connection.peer, connection.name, detail,
+        )  # fmt: skip
+
+    def encoded(self, batch: Batch, extended: bool) -> bytes:
+        """The bytes of a batch: made once, however many applications get it."""
+        last = self._encoded.get(extended)
+        if last is not None and last[0] is batch:
+            return last[1]
+        if extended:
+            parts = []
+            seq = batch.seq
+            for part in portions(batch.bundle, self.max_message):
+                parts.append(received_packet(batch.group, seq, batch.time, batch.sender, part))
+                seq += len(part) if seq >= 0 else 0
+            data = b"".join(parts)
+        else:
+            data = plain_packets("RCVE", batch.group, batch.bundle)
+        self._encoded[extended] = (batch, data)
+        return data
+
+    def to_flush(self, connection: Connection) -> None:
+        if not self._unflushed:
+            self.loop.call_soon(self._flush)
+        self._unflushed.append(connection)
+
+    def _flush(self) -> None:
+        self._encoded.clear()
+        connections = self._unflushed
+        self._unflushed = []
+        for connection in connections:
+            connection.flush()
+
+    def greeting(self) -> dict[str, object]:
+        return {
+            "node": self.name,
+            "version": __version__,
+            "protocol": PROTOCOL,
+            "max_message": self.max_message,
+            "queue_bytes": self.queue_bytes_max,
+        }
+
+    def ask(self, what: object, of: object) -> object:
+        """The answer to a question of an application."""
+        board = self.switchboard
+        if what == "groups":
+            return board.groups()
+        if what == "status":
+            return board.status()
+        if what not in ("members", "why"):
+            raise ConfigError("ask", repr(what), "members, groups, status or why")
+        if not isinstance(of, str) or not of:
+            raise ConfigError("of", repr(of), "a group" if what == "members" else "a node")
+        return board.members(of) if what == "members" else board.why(of)
+
+    def status(self) -> dict[str, object]:
+        """As JSON: what the node's status says of its frontends."""
+        joined: Counter[str] = Counter()
+        for connection in self._connections:
+            joined.update(connection.groups)
+        return {
+            "addresses": list(self.addresses),
+            "connections": len(self._connections),
+            "connections_max": self.connections_max,
+            "accepted": self._accepted,
+            "groups": dict(sorted(joined.items())),
+            "queue_bytes": sum(one.queue_bytes for one in self._connections),
+            "queue_bytes_max": self.queue_bytes_max,
+            "drops": dict(sorted(self._drops.items())),
+            "clients": [one.status() for one in self._connections],
+        }

@@ -1,0 +1,172 @@
+"""Names of groups, what they stand for, and how a group is configured.
+
+A name without a prefix is an AutoRM group, exactly as in the paper; `token:`, `to:`, `po:`,
+`spo:` and `pa:` select another protocol.  The prefix is part of the name: `orders` and
+`token:orders` are two groups.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from msgspec import Struct
+
+from roundelay.core.errors import ConfigError
+
+AUTORM: Final = "autorm"
+TOKEN: Final = "token"
+TO: Final = "to"
+PO: Final = "po"
+SPO: Final = "spo"
+PA: Final = "pa"
+
+PREFIXES: Final = (TOKEN, TO, PO, SPO, PA)
+
+SERVICES: Final = {
+    "resilient": TOKEN,
+    "total": TO,
+    "partial": PO,
+    "selective": SPO,
+    "reliable": PA,
+    "fifo": AUTORM,
+}
+"""Service → protocol."""
+
+SERVICE_OF: Final = {protocol: service for service, protocol in SERVICES.items()}
+TOTAL_ORDER: Final = frozenset({TOKEN, TO})
+"""Protocols whose deliveries have a position."""
+
+NAME_BYTES_MAX: Final = 255
+"""A frontend packet has one byte for the length of a group's name."""
+
+MEMBERS_MAX: Final = 128
+
+
+class GroupSpec(Struct, frozen=True, kw_only=True):
+    """A group as this node was told of it."""
+
+    name: str
+    protocol: str
+    members: tuple[str, ...] = ()
+    """The fixed roster, in the order that every member must use; empty: found by discovery."""
+    resilience: int = 1
+    """L, of a token group.  A group found by discovery has what its size allows."""
+    stage: str = ""
+    """When to deliver; empty stands for the safest stage of the protocol."""
+    hub: bool = False
+    """TO in channel mode, through the hub that the first member runs."""
+    profile: str = "fast"
+
+    @property
+    def service(self) -> str:
+        return SERVICE_OF[self.protocol]
+
+    @property
+    def fixed(self) -> bool:
+        return bool(self.members)
+
+
+def check_name(name: str, field: str = "group") -> str:
+    """`name` if it can be that of a group."""
+    size = len(name.encode("utf-8", "replace"))
+    if not name or size > NAME_BYTES_MAX:
+        raise ConfigError(field, repr(name[:40]), f"1 to {NAME_BYTES_MAX} bytes of UTF-8")
+    if any(ord(letter) < 32 or ord(letter) == 127 for letter in name):
+        raise ConfigError(field, repr(name[:40]), "no control characters")
+    return name
+
+
+def protocol_of(name: str) -> str:
+    """What the prefix of a group's name selects.
+
+    >>> protocol_of("token:orders"), protocol_of("orders"), protocol_of("re: orders")
+    ('token', 'autorm', 'autorm')
+    """
+    prefix, colon, rest = name.partition(":")
+    return prefix if colon and rest and prefix in PREFIXES else AUTORM
+
+
+def full_name(name: str, service: str) -> str:
+    """The name of a group with the prefix of its service.
+
+    >>> full_name("orders", "resilient"), full_name("orders", "fifo")
+    ('token:orders', 'orders')
+    """
+    protocol = SERVICES.get(service)
+    if protocol is None:
+        raise ConfigError("service", service, ", ".join(SERVICES))
+    found = protocol_of(name)
+    if found == protocol:
+        return name
+    if found != AUTORM:
+        raise ConfigError("service", service, f"{SERVICE_OF[found]} for a group named {name}")
+    return f"{protocol}:{name}"
+
+
+def _members(text: str) -> tuple[str, ...]:
+    return check_members(tuple(part.strip() for part in text.split(",") if part.strip()))
+
+
+def check_members(names: tuple[str, ...]) -> tuple[str, ...]:
+    """`names` if they can be a roster."""
+    if not 1 <= len(names) <= MEMBERS_MAX:
+        raise ConfigError("members", len(names), f"1 to {MEMBERS_MAX} names")
+    if len(set(names)) < len(names):
+        raise ConfigError("members", ",".join(names), "each name once")
+    for name in names:
+        check_name(name, "members")
+    return names
+
+
+def _resilience(text: str) -> int:
+    if not text.isdecimal():
+        raise ConfigError("resilience", text, "a whole number from 0 on")
+    return int(text)
+
+
+def _yes(text: str) -> bool:
+    if text not in ("yes", "no"):
+        raise ConfigError("hub", text, "yes or no")
+    return text == "yes"
+
+
+def _plain(text: str) -> str:
+    return text
+
+
+OPTIONS: Final[dict[str, Any]] = {
+    "members": _members,
+    "resilience": _resilience,
+    "stage": _plain,
+    "hub": _yes,
+    "profile": _plain,
+}
+
+
+def parse_group(text: str) -> GroupSpec:
+    """`NAME:service[:key=value…]`, as `--group` takes it.
+
+    >>> parse_group("orders:resilient:members=a,b,c").name
+    'token:orders'
+    >>> parse_group("token:orders:resilient:resilience=2").resilience
+    2
+    """
+    parts = text.split(":")
+    options: dict[str, Any] = {}
+    while parts and "=" in parts[-1]:
+        key, _, value = parts.pop().partition("=")
+        if key not in OPTIONS:
+            raise ConfigError("group", text, f"options {', '.join(OPTIONS)}")
+        options[key] = OPTIONS[key](value)
+    service = parts.pop() if len(parts) > 1 else ""
+    if service not in SERVICES:
+        raise ConfigError(
+            "group", text, f"NAME:service[:key=value…] with a service of {', '.join(SERVICES)}"
+        )
+    name = check_name(full_name(":".join(parts), service))
+    return GroupSpec(name=name, protocol=SERVICES[service], **options)
+
+
+def plain_spec(name: str, **options: Any) -> GroupSpec:
+    """A group of which only the name is known."""
+    return GroupSpec(name=check_name(name), protocol=protocol_of(name), **options)

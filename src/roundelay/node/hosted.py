@@ -1,0 +1,342 @@
+"""A group hosted by a node: one engine, driven in real time.
+
+The node hands over datagrams of the group and wakes it when its deadline has passed; after each
+batch it calls `flush`, which carries out what the engine wants, in the order the engine asks for:
+persist, send, deliver, notify.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from roundelay.core.bundle import Bundle
+from roundelay.core.cluster.spo import SpoSite
+from roundelay.core.engine import EVERYONE, NEVER, SECOND, Delivery, Engine, Notice, Pdu
+from roundelay.core.errors import RoundelayError
+from roundelay.core.events import DELIVER, NO_REF, NOBODY, NOTICE, RECEIVE, SEND, SUBMIT, Row
+from roundelay.core.positive_ack import PositiveAckSite
+from roundelay.core.token.pdu import DATA
+from roundelay.core.token.site import TokenSite
+from roundelay.core.token.state import NORMAL
+from roundelay.node.groups import GroupSpec
+from roundelay.node.outbox import Outbox
+from roundelay.node.store import Store
+from roundelay.node.switchboard import Application, Batch, View
+from roundelay.wire.codec import encode, group_id
+
+SEQ_BITS = 32
+
+
+class Ground(Protocol):
+    """What a hosted group needs of its node."""
+
+    def send_everyone(self, data: bytes, hint: int) -> None: ...
+
+    def send_member(self, name: str, data: bytes, hint: int) -> bool: ...
+
+    def log(self, level: str, event: str, **fields: object) -> None: ...
+
+
+class Tracer(Protocol):
+    """Where rows of a live trace go (see `core.events`)."""
+
+    rows: list[Row]
+
+    def flush(self) -> None: ...
+
+
+class Hosted:
+    """One member of one group, in one incarnation of its roster."""
+
+    def __init__(
+        self,
+        ground: Ground,
+        spec: GroupSpec,
+        me: int,
+        roster: tuple[str, ...],
+        engine: Any,
+        outbox: Outbox,
+        applications: dict[int, Application],
+        *,
+        store: Store | None = None,
+        incarnation: str = "",
+        base: int = 0,
+        trace: Tracer | None = None,
+    ) -> None:
+        self.ground = ground
+        self.spec = spec
+        self.me = me
+        self.roster = roster
+        self.engine: Engine = engine
+        self.outbox = outbox
+        self.store = store
+        self.base = base
+        """Position of the engine's first message in the group's order, over all incarnations."""
+        self.id = group_id(f"{spec.name}\0{incarnation}" if incarnation else spec.name)
+        self.chan_seq = time.time_ns() // 1_000_000 & 0xFFFFFFFF
+        self.last_chan: dict[int, int] = {}
+        self.ordered_channel = spec.protocol in ("to", "po", "spo")
+        self.applications = applications
+        self.trace = trace
+        self.submitted = 0
+        self.delivered = 0
+        self.received = 0
+        self.sent = 0
+        self.life_base = -1  # first of the engine's own numbers that belongs to this life
+        self.state = "forming"
+        self.version: tuple[int, int] = (-1, -1)
+        self.members: tuple[int, ...] = ()
+        self.closed = False
+        self.intercept: Callable[[Delivery], bool] | None = None
+        """Sees each delivery first; True keeps it from the applications."""
+        self.on_notice: Callable[[Notice], None] | None = None
+        self.held = False
+        """No new messages go to the engine while the roster changes."""
+        if spec.protocol != "token":
+            self.state = "open"
+            self.members = tuple(range(len(roster)))
+
+    # -- in --------------------------------------------------------------------------------
+
+    def receive(self, pdu: Pdu, sender: int, chan_seq: int, now: int) -> None:
+        """A PDU of this group arrived, decoded."""
+        if sender >= len(self.roster) or sender == self.me:
+            self.engine.drop("sender is no other member")
+            return
+        if self.ordered_channel:
+            # MCAdaptor: what comes out of order or twice becomes loss (PROTOCOLS §0.2).
+            last = self.last_chan.get(sender, -1)
+            if last >= 0 and not 0 < (chan_seq - last) % (1 << SEQ_BITS) < 1 << (SEQ_BITS - 1):
+                self.engine.drop("channel order")
+                return
+            self.last_chan[sender] = chan_seq
+        self.received += 1
+        if self.trace is not None:
+            ref = sender << 48 | chan_seq
+            self.trace.rows.append((now, self.me, RECEIVE, ref, sender, None))
+        self.engine.receive(pdu, sender, now)
+
+    def on_timer(self, now: int) -> None:
+        if self.engine.deadline <= now:
+            self.engine.on_timer(now)
+
+    @property
+    def deadline(self) -> int:
+        return NEVER if self.closed else self.engine.deadline
+
+    # -- out -------------------------------------------------------------------------------
+
+    def flush(self, now: int) -> None:
+        """Feed the engine, then carry out what it wants, until it wants nothing more."""
+        while not self.closed:
+            self.feed(now)
+            effects = self.engine.take()
+            if not effects:
+                break
+            if effects.persists and self.store is not None:
+                sync = self.spec.protocol == "token" and self.engine.config.sync_commits  # type: ignore[attr-defined]
+                self.store.write(effects.persists, sync)
+                if isinstance(self.engine, TokenSite):
+                    self.store.rotate(self.engine)
+            for destination, pdu in effects.sends:
+                self.transmit(destination, pdu, now)
+            if effects.deliveries:
+                self.deliver(effects.deliveries, now)
+            for notice in effects.notices:
+                self.notice(notice, now)
+        if isinstance(self.engine, PositiveAckSite):
+            self.settle_acknowledged()
+        self.outbox.make_room()
+
+    def ready(self) -> bool:
+        """Whether the engine should be given another bundle now: one waits there at most."""
+        engine = self.engine
+        if self.held:
+            return False
+        if isinstance(engine, TokenSite):
+            # The first submission waits for a list: its number tells this life from earlier ones.
+            return not engine.waiting and (self.life_base >= 0 or engine.phase == NORMAL)
+        if getattr(engine, "stopped", False):
+            return False
+        return not engine.queue  # type: ignore[attr-defined]
+
+    def feed(self, now: int) -> None:
+        """Give the engine bundles while it takes them."""
+        outbox, engine = self.outbox, self.engine
+        while outbox and self.ready():
+            if self.life_base < 0 and isinstance(engine, TokenSite):
+                self.life_base = engine.next_num[self.me]
+            bundle, to, one = outbox.gather()
+            if self.trace is not None:
+                row = (now, self.me, SUBMIT, self.submitted, NOBODY, bundle)
+                self.trace.rows.append(row)
+            self.submitted += len(bundle)
+            try:
+                if isinstance(engine, SpoSite) and to is not None:
+                    engine.submit(bundle, now, to)
+                else:
+                    engine.submit(bundle, now)
+            except RoundelayError as error:
+                outbox.lose_track(one, str(error))
+
+    def transmit(self, destination: int, pdu: Pdu, now: int) -> None:
+        self.chan_seq = (self.chan_seq + 1) & 0xFFFFFFFF
+        data = encode(pdu, sender=self.me, group_id=self.id, chan_seq=self.chan_seq)
+        self.sent += 1
+        if self.trace is not None:
+            ref = self.me << 48 | self.chan_seq
+            self.trace.rows.append((now, self.me, SEND, ref, destination, pdu))
+        hint = data[2] << 8 | data[3]
+        if destination == EVERYONE:
+            self.ground.send_everyone(data, hint)
+        elif not self.ground.send_member(self.roster[destination], data, hint):
+            self.engine.drop("address of a member not known yet")
+
+    def deliver(self, deliveries: list[Delivery], now: int) -> None:
+        wall = time.time_ns()
+        applications = list(self.applications.values())
+        name, roster, me, base = self.spec.name, self.roster, self.me, self.base
+        for delivery in deliveries:
+            if self.closed:
+                return
+            if self.trace is not None:
+                self.trace.rows.append((now, me, DELIVER, delivery.seq, delivery.source, delivery))
+            seq = base + delivery.seq if delivery.seq >= 0 else -1
+            if delivery.source == me:
+                self.own_delivered(delivery, seq, wall)
+            if self.intercept is not None and self.intercept(delivery):
+                continue
+            self.delivered += len(delivery.bundle.sizes)
+            batch = Batch(name, seq, roster[delivery.source], wall, delivery.bundle)
+            for application in applications:
+                application.deliver(batch)
+
+    def own_delivered(self, delivery: Delivery, seq: int, wall: int) -> None:
+        """A bundle of ours came through: the oldest one under way, unless it is of another life."""
+        if isinstance(self.engine, PositiveAckSite):
+            # Delivered here when it is sent; settled when everybody has answered.
+            for one in self.outbox.underway:
+                if one.number < 0:
+                    one.number = delivery.number
+                    return
+        elif self.life_base < 0 or delivery.number >= self.life_base:
+            self.outbox.settle(seq, wall)
+
+    def settle_acknowledged(self) -> None:
+        low = self.engine.low  # type: ignore[attr-defined]
+        underway = self.outbox.underway
+        while underway and 0 <= underway[0].number < low:
+            self.outbox.settle(-1, time.time_ns())
+
+    # -- notices ---------------------------------------------------------------------------
+
+    def notice(self, notice: Notice, now: int) -> None:
+        if self.trace is not None:
+            self.trace.rows.append((now, self.me, NOTICE, NO_REF, NOBODY, notice))
+        kind, info = notice.kind, notice.info
+        self.ground.log("info", f"group.{kind}", group=self.spec.name, info=_shown(info))
+        if kind == "view":
+            self.version, self.members = info[0], info[1]  # type: ignore[assignment]
+            self.state = "open"
+            self.show()
+        elif kind == "blocked":
+            self.state = f"blocked: {info[0]}"
+            self.show()
+        elif kind == "unblocked":
+            self.state = "open"
+            self.show()
+        elif kind == "broken":
+            self.state = f"broken: {info[0]}"
+            self.show()
+        elif kind == "indeterminate":
+            lo, hi = int(info[0]), int(info[1])  # type: ignore[call-overload]
+            for _ in range(min(hi - lo, len(self.outbox.underway))):
+                self.outbox.lose_track(self.outbox.underway[0], "away for too long: history lost")
+        if self.on_notice is not None:
+            self.on_notice(notice)
+
+    def view(self) -> View:
+        number, site = self.version
+        version = f"{number}.{site}" if number >= 0 else "0"
+        members = tuple(self.roster[member] for member in self.members)
+        return View(self.spec.name, version, members, self.state)
+
+    def show(self) -> None:
+        view = self.view()
+        for application in list(self.applications.values()):
+            application.viewed(view)
+
+    # -- history ---------------------------------------------------------------------------
+
+    def history(self, since: int) -> Iterator[Batch]:
+        """What this member still keeps from position `since` on, in order (token groups)."""
+        engine = self.engine
+        if not isinstance(engine, TokenSite):
+            return
+        wall = time.time_ns()
+        for ts in range(engine.first_kept, engine.cnts):
+            entry = engine.log[ts]
+            if entry.ack.kind != DATA:
+                continue
+            seq = self.base + entry.seq
+            bundle = entry.bundle
+            if seq + len(bundle) <= since:
+                continue
+            if seq < since:
+                bundle = Bundle.of(*list(bundle)[since - seq :])
+                seq = since
+            yield Batch(self.spec.name, seq, self.roster[entry.ack.s], wall, bundle)
+
+    @property
+    def position(self) -> int:
+        """The next position to be delivered; -1 where there is no order."""
+        if isinstance(self.engine, TokenSite):
+            return self.base + self.engine.seq
+        if self.spec.protocol == "to":
+            position: int = self.engine.position  # type: ignore[attr-defined]
+            return self.base + position
+        return -1
+
+    def close(self) -> None:
+        self.closed = True
+        if self.store is not None:
+            self.store.close()
+
+    def status(self) -> dict[str, object]:
+        """As JSON."""
+        engine = self.engine
+        found: dict[str, object] = {
+            "group": self.spec.name,
+            "service": self.spec.service,
+            "protocol": self.spec.protocol,
+            "state": self.state,
+            "me": self.roster[self.me],
+            "roster": list(self.roster),
+            "members": [self.roster[member] for member in self.members],
+            "position": self.position,
+            "delivered": self.delivered,
+            "submitted": self.submitted,
+            "waiting_bytes": self.outbox.bytes,
+            "underway": len(self.outbox.underway),
+            "pdus_sent": self.sent,
+            "pdus_received": self.received,
+            "dropped": dict(engine.drops),
+            "buffers": engine.usage(),  # type: ignore[attr-defined]
+            "limits": engine.caps(),  # type: ignore[attr-defined]
+        }
+        if isinstance(engine, TokenSite):
+            found["resilience"] = engine.resilience
+            found["role"] = engine.role
+            found["list"] = f"{engine.tl[0]}.{engine.tl[1]}"
+        return found
+
+
+def _shown(info: tuple[object, ...]) -> str:
+    text = ", ".join(str(part) for part in info)
+    return text if len(text) <= 200 else text[:200] + "…"
+
+
+ANSWER_NS = 10 * SECOND
+"""A caller that has heard nothing for this long is told that the fate of its broadcast is open."""

@@ -1,0 +1,56 @@
+"""The secret that the members of a medium share.
+
+Like a cookie: whoever has the file may take part.  Without `key` it is `~/.config/roundelay/key`
+(or under `$XDG_CONFIG_HOME`), made at the first use, readable by its owner only; so processes of one user on one machine find each other sealed from the start, and copying
+the file admits another machine.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from roundelay.core.errors import ConfigError
+
+SECRET_BYTES: Final = 32
+
+
+def default_path() -> Path:
+    base = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
+    return Path(base).expanduser() / "roundelay" / "key"
+
+
+def load_secret(path: Path | None) -> bytes:
+    """The secret in `path`; the default file is made if it is not there."""
+    wanted = path or default_path()
+    try:
+        if path is None and not wanted.exists():
+            _make(wanted)
+        text = wanted.read_text(encoding="ascii").strip()
+        secret = bytes.fromhex(text)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            "key", wanted,
+            f"a readable file with {SECRET_BYTES} bytes in hexadecimal ({error}); "
+            "make one with `openssl rand -hex 32`, or use --insecure for datagrams in the clear",
+        ) from None  # fmt: skip
+    if len(secret) != SECRET_BYTES:
+        raise ConfigError("key", wanted, f"a file with {SECRET_BYTES} bytes in hexadecimal")
+    return secret
+
+
+def _make(path: Path) -> None:
+    """Write the file whole or not at all: several processes may start at once."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    aside = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        os.write(handle, secrets.token_hex(SECRET_BYTES).encode() + b"\n")
+        os.close(handle)
+        with suppress(FileExistsError):  # another process was first: its secret counts
+            os.link(aside, path)
+    finally:
+        os.unlink(aside)

@@ -1,0 +1,555 @@
+"""A node: one process on the medium, its groups, its applications.
+
+Everything happens in one event loop.  Datagrams come in batches; each is opened, decoded and
+handed to the group it belongs to, and at the end of the batch every group that was touched carries
+out what its engine wants.  One timer is armed at a time, for the earliest deadline of all engines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+from msgspec import Struct, structs
+
+import roundelay
+from roundelay.core.autorm.config import AutoRmConfig
+from roundelay.core.bundle import Bundle
+from roundelay.core.engine import NEVER, SECOND
+from roundelay.core.errors import ConfigError, MalformedPdu, UsageError
+from roundelay.node.assembly import Assembly
+from roundelay.node.autorm import AutoRm
+from roundelay.node.directory import Directory
+from roundelay.node.groups import AUTORM, GroupSpec, check_name, plain_spec, protocol_of
+from roundelay.node.hosted import Hosted, Tracer
+from roundelay.node.interfaces import LARGEST_DATAGRAM, UDP_OVERHEAD
+from roundelay.node.media import Address, FanoutMedium, Medium
+from roundelay.node.probe import Choice, choose
+from roundelay.node.switchboard import NO_TAG, Application, View
+from roundelay.wire import beamon, fragments, info, seal
+from roundelay.wire.codec import ENGINE_PDU, decode
+from roundelay.wire.switching import hint_of
+
+GROUP_ID: Final = struct.Struct(">I")
+GROUP_ID_AT: Final = 8
+LEVELS: Final = ("debug", "info", "warning", "error")
+TICK_NS: Final = SECOND // 4
+"""How often callers' patience, names and rosters are looked at."""
+NAME_BYTES_MAX: Final = 64
+GROUPS_MAX: Final = 256
+
+
+class NodeConfig(Struct, frozen=True, kw_only=True):
+    """How a node runs."""
+
+    name: str = ""
+    """Empty: made from the host's name and a random part, new at every start."""
+    dir: Path | None = None
+    """Where members keep what they must not forget; None: nothing survives the process."""
+    choice: Choice = Choice()
+    secret: bytes | None = None
+    """None: datagrams in the clear."""
+    groups: tuple[GroupSpec, ...] = ()
+    autorm: AutoRmConfig = AutoRmConfig()
+    log_level: str = "warning"
+    answer_ns: int = 10 * SECOND
+    """After so long a caller is told that the fate of its broadcast is open."""
+    tracer: Callable[[str, int], Tracer | None] = lambda group, member: None
+    """Makes the trace of a group, if there is to be one."""
+
+    def check(self) -> None:
+        if self.name:
+            check_name(self.name, "name")
+        if len(self.name.encode()) > NAME_BYTES_MAX:
+            raise ConfigError("name", self.name, f"at most {NAME_BYTES_MAX} bytes")
+        if self.log_level not in LEVELS:
+            raise ConfigError("log_level", self.log_level, ", ".join(LEVELS))
+
+
+class Node:
+    """See the module.  `await start()` first, `await stop()` at the end."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        config.check()
+        self.config = config
+        self.name = config.name or f"{socket.gethostname()[:32]}-{secrets.token_hex(3)}"
+        self.uuid = os.urandom(16)
+        self.rng = Random(os.urandom(16))
+        self.medium: Medium
+        self.why_medium = ""
+        self.drops: dict[str, int] = {}
+        self.directory = Directory()
+        self.reassembly = fragments.Reassembly()
+        self.hosted: dict[int, Hosted] = {}
+        """Every engine of a group, by the id that its datagrams carry."""
+        self.assemblies: dict[str, Assembly] = {}
+        self.specs = {spec.name: spec for spec in config.groups}
+        self.started = 0.0
+        self._seal: seal.Seal | None = None
+        self._ident = secrets.randbits(32)
+        self._touched: dict[int, Hosted] = {}
+        self._armed = NEVER
+        self._handle: asyncio.TimerHandle | None = None
+        self._soon = False
+        self._tick_due = 0
+        self._info_due = 0
+        self._running = False
+        self._frontends: list[Any] = []  # those who have something to say in `status`
+        self.fatal: BaseException | None = None
+        self.on_fatal: Callable[[BaseException], None] | None = None
+
+    # -- life ------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Take part in the medium."""
+        self.medium, self.why_medium = await choose(self.config.choice)
+        if self.config.secret is not None:
+            self._seal = seal.Seal(self.config.secret, os.urandom(seal.BOOT_ID))
+        overhead = seal.OVERHEAD if self._seal else 0
+        self._room = min(self.medium.mtu, LARGEST_DATAGRAM) - overhead
+        now = time.monotonic_ns()
+        mtu = min(self.config.autorm.mtu, self._room + UDP_OVERHEAD)
+        settings = structs.replace(self.config.autorm, mtu=mtu)
+        self.autorm = AutoRm(self.uuid, settings, self.rng, now, self.directory)
+        self.directory.hear(self._info(), self._address, now)
+        self._running = True
+        self.started = time.time()
+        self._loop = asyncio.get_running_loop()
+        self.medium.start(self._datagram, self._drained)
+        self.log("info", "node.ready", medium=self.medium.describe(), why=self.why_medium)
+        for spec in self.config.groups:
+            if spec.protocol != AUTORM:
+                self.assembly(spec.name)
+        self._say_who(now)
+        self.wake()
+
+    async def stop(self) -> None:
+        """Leave every group, as far as the others still hear us, and close."""
+        if not self._running:
+            return
+        deadline = time.monotonic() + 2.0
+        for assembly in list(self.assemblies.values()):
+            assembly.leave(time.monotonic_ns())
+        self.wake()
+        while time.monotonic() < deadline and any(
+            assembly.leaving for assembly in self.assemblies.values()
+        ):
+            await asyncio.sleep(0.02)
+        self.autorm.beamon.farewell(time.monotonic_ns())
+        self._drained()
+        self._running = False
+        if self._handle is not None:
+            self._handle.cancel()
+        for assembly in list(self.assemblies.values()):
+            assembly.close("the node stops")
+        self.medium.close()
+
+    # -- the medium ------------------------------------------------------------------------
+
+    @property
+    def _address(self) -> Address:
+        medium = self.medium
+        return medium.advertised if isinstance(medium, FanoutMedium) else medium.address
+
+    def drop(self, reason: str) -> None:
+        self.drops[reason] = self.drops.get(reason, 0) + 1
+
+    def _datagram(self, data: bytes, source: Address) -> None:
+        """One datagram from the medium: nothing in it is believed before it is checked."""
+        try:
+            if self._seal is not None:
+                data = self._seal.open(data)
+            elif data[:1] == b"\x20":
+                raise MalformedPdu("sealed, and we have no key")
+            if data[:1] == b"\x11":
+                whole = self.reassembly.add(source, data, time.monotonic_ns())
+                if whole is None:
+                    return
+                data = whole
+            self._packet(data, source)
+        except MalformedPdu as error:
+            self.drop(error.reason)
+
+    def _packet(self, data: bytes, source: Address) -> None:
+        kind = data[0] if data else -1
+        if kind == ENGINE_PDU:
+            if len(data) < GROUP_ID_AT + GROUP_ID.size:
+                raise MalformedPdu("short")
+            (group,) = GROUP_ID.unpack_from(data, GROUP_ID_AT)
+            hosted = self.hosted.get(group)
+            if hosted is None:
+                self.drop("group not hosted here")
+                return
+            envelope = decode(data)
+            self._touched[group] = hosted
+            now = time.monotonic_ns()
+            hosted.receive(envelope.pdu, envelope.sender, envelope.chan_seq, now)
+        elif kind in (1, 2, 3):
+            self.autorm.beamon.receive(beamon.decode(data), time.monotonic_ns())
+        elif kind in (info.INFO, info.PROBE, info.CONTROL):
+            self._own_packet(info.decode(data), source)
+        else:
+            raise MalformedPdu("packet type", str(kind))
+
+    def _own_packet(self, body: Any, source: Address) -> None:
+        now = time.monotonic_ns()
+        if isinstance(body, info.Info):
+            if body.uuid == self.uuid:
+                return
+            if body.name == self.name:
+                self.log("error", "node.name_taken", name=self.name, by=body.uuid.hex())
+                self.drop("another node with our name")
+                return
+            if self.directory.hear(body, source, now):
+                self._info_due = min(self._info_due, now + self.rng.randrange(SECOND // 20))
+                self._arm(self._info_due)
+            if isinstance(self.medium, FanoutMedium):
+                for peer in (self.directory.by_name[body.name].address, *body.peers):
+                    self.medium.meet(peer)
+            for assembly in list(self.assemblies.values()):
+                assembly.heard(body, now)
+        elif isinstance(body, info.Ask | info.Start):
+            concerned = self.assemblies.get(body.group)
+            if concerned is not None:
+                concerned.told(body, now)
+
+    def send_everyone(self, data: bytes, hint: int = 0) -> None:
+        for_all = self.medium
+        if len(data) <= self._room:
+            for_all.multicast(self._seal.seal(data) if self._seal else data, hint)
+        else:
+            for_all.multicast_train(self._pieces(data), hint)
+
+    def send_to(self, address: Address, data: bytes, hint: int = 0) -> None:
+        if len(data) <= self._room:
+            self.medium.unicast(self._seal.seal(data) if self._seal else data, address, hint)
+        else:
+            self.medium.unicast_train(self._pieces(data), address, hint)
+
+    def send_member(self, name: str, data: bytes, hint: int = 0) -> bool:
+        """To the node of that name; False if nobody knows where it is."""
+        known = self.directory.by_name.get(name)
+        if known is None:
+            return False
+        self.send_to(known.address, data, hint)
+        return True
+
+    def _pieces(self, data: bytes) -> list[bytes]:
+        self._ident = (self._ident + 1) & 0xFFFFFFFF
+        pieces = fragments.split(data, self._room, self._ident)
+        return [self._seal.seal(piece) for piece in pieces] if self._seal else pieces
+
+    # -- work ------------------------------------------------------------------------------
+
+    def _drained(self) -> None:
+        """A batch is through: everybody does what there is to do, then sleep until the next."""
+        if not self._running:
+            return
+        try:
+            now = time.monotonic_ns()
+            touched = self._touched
+            while touched:
+                self._touched = {}
+                for hosted in touched.values():
+                    hosted.flush(now)
+                touched = self._touched
+            for packet in self.autorm.carry_out(now):
+                data = beamon.encode(packet)
+                self.send_everyone(data, hint_of(data))
+                if data[0] == 1:
+                    self._say_who(now)
+            self._rearm(now)
+        except Exception as error:  # a broken invariant: stop rather than go on wrongly
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        self.fatal = error
+        self._running = False
+        self.medium.stop()
+        self.log("error", "node.stopped", reason=f"{type(error).__name__}: {error}")
+        for assembly in self.assemblies.values():
+            assembly.fail(str(error))
+        if self.on_fatal is not None:
+            self.on_fatal(error)
+
+    def wake(self, hosted: Hosted | None = None) -> None:
+        """Something is to be done: in this turn of the loop, but once."""
+        if hosted is not None:
+            self._touched[hosted.id] = hosted
+        if not self._soon and self._running:
+            self._soon = True
+            self._loop.call_soon(self._woken)
+
+    def _woken(self) -> None:
+        self._soon = False
+        self._drained()
+
+    def _rearm(self, now: int) -> None:
+        due = min(self._tick_due, self._info_due, self.autorm.beamon.deadline)
+        for hosted in self.hosted.values():
+            if hosted.deadline < due:
+                due = hosted.deadline
+        for assembly in self.assemblies.values():
+            if assembly.deadline < due:
+                due = assembly.deadline
+        if due != self._armed:
+            self._arm(due, move=True)
+
+    def _arm(self, due: int, move: bool = False) -> None:
+        if due >= self._armed and not move:
+            return
+        if self._handle is not None:
+            self._handle.cancel()
+        self._armed = due
+        wait = max(0, due - time.monotonic_ns())
+        self._handle = self._loop.call_later(wait / SECOND, self._timer)
+
+    def _timer(self) -> None:
+        self._armed = NEVER
+        self._handle = None
+        if not self._running:
+            return
+        try:
+            now = time.monotonic_ns()
+            for hosted in list(self.hosted.values()):
+                if hosted.deadline <= now:
+                    hosted.on_timer(now)
+                    self._touched[hosted.id] = hosted
+            if self.autorm.beamon.deadline <= now:
+                self.autorm.beamon.on_timer(now)
+            for assembly in list(self.assemblies.values()):
+                if assembly.deadline <= now:
+                    assembly.on_timer(now)
+            if self._info_due <= now:
+                self._say_who(now)
+            if self._tick_due <= now:
+                self._tick(now)
+        except Exception as error:
+            self._fail(error)
+            return
+        self._drained()
+
+    def _tick(self, now: int) -> None:
+        """Rarely: callers who wait, nodes that are gone."""
+        self._tick_due = now + (TICK_NS if self._waited_for() else 4 * TICK_NS)
+        for assembly in self.assemblies.values():
+            assembly.outbox.expire(now, assembly.trouble())
+        for known in list(self.directory.by_uuid.values()):
+            if known.uuid != self.uuid and now - known.seen > 60 * SECOND:
+                if isinstance(self.medium, FanoutMedium):
+                    self.medium.part(known.address)
+                self.directory.forget(known)
+
+    def _waited_for(self) -> bool:
+        return any(one.outbox or one.outbox.underway for one in self.assemblies.values())
+
+    def alive(self, name: str) -> bool:
+        """Whether the node of that name is heard of."""
+        if name == self.name:
+            return True
+        known = self.directory.by_name.get(name)
+        return known is not None and known.uuid in self.autorm.beamon.environment.nodes
+
+    # -- who we are ------------------------------------------------------------------------
+
+    def _info(self) -> info.Info:
+        groups = tuple(assembly.info() for assembly in self.assemblies.values())
+        peers: tuple[Address, ...] = ()
+        if isinstance(self.medium, FanoutMedium):
+            peers = tuple(self.medium.peers)[:64]
+        return info.Info(self.name, self.uuid, self._address, groups, peers, roundelay.__version__)
+
+    def _say_who(self, now: int) -> None:
+        """INFO goes with every heartbeat, and soon after somebody new was heard."""
+        self._info_due = NEVER
+        self.directory.hear(self._info(), self._address, now)
+        self.send_everyone(info.encode(self._info()))
+
+    def say_soon(self, now: int) -> None:
+        """Something about us has changed that others wait for."""
+        self._info_due = min(self._info_due, now + self.rng.randrange(SECOND // 100))
+        self._arm(self._info_due)
+
+    # -- groups ----------------------------------------------------------------------------
+
+    def assembly(self, group: str) -> Assembly:
+        """The group of that name, entered if need be."""
+        found = self.assemblies.get(group)
+        if found is None:
+            if len(self.assemblies) >= GROUPS_MAX:
+                raise UsageError(f"{GROUPS_MAX} groups are hosted here: leave one first")
+            spec = self.specs.get(group) or plain_spec(group)
+            found = self.assemblies[group] = Assembly(self, spec, time.monotonic_ns())
+            self.say_soon(time.monotonic_ns())
+        return found
+
+    def closed_group(self, assembly: Assembly) -> None:
+        del self.assemblies[assembly.spec.name]
+        if self._running:
+            self.say_soon(time.monotonic_ns())
+
+    def send_control(self, word: info.Ask | info.Start) -> None:
+        self.send_everyone(info.encode(word))
+
+    def register(self, hosted: Hosted) -> None:
+        clash = self.hosted.get(hosted.id)
+        if clash is not None and clash is not hosted:
+            raise UsageError(
+                f"groups {clash.spec.name} and {hosted.spec.name} have the same id on the wire: "
+                "rename one"
+            )
+        self.hosted[hosted.id] = hosted
+        self.wake(hosted)
+
+    def unregister(self, hosted: Hosted) -> None:
+        if self.hosted.get(hosted.id) is hosted:
+            del self.hosted[hosted.id]
+        self._touched.pop(hosted.id, None)
+
+    # -- applications (Switchboard) --------------------------------------------------------
+
+    def join(self, application: Application, group: str, since: int | None = None) -> None:
+        check_name(group)
+        if protocol_of(group) == AUTORM:
+            self.autorm.join(application, group, time.monotonic_ns())
+        else:
+            self.assembly(group).join(application, since)
+        self.wake()
+
+    def leave(self, application: Application, group: str) -> None:
+        if protocol_of(group) == AUTORM:
+            self.autorm.leave(application, group, time.monotonic_ns())
+        elif group in self.assemblies:
+            self.assemblies[group].part(application, time.monotonic_ns())
+        self.wake()
+
+    def gone(self, application: Application) -> None:
+        now = time.monotonic_ns()
+        self.autorm.gone(application, now)
+        for assembly in list(self.assemblies.values()):
+            assembly.part(application, now)
+            assembly.outbox.forget(application)
+        self.wake()
+
+    def send(
+        self,
+        application: Application,
+        group: str,
+        bundle: Bundle,
+        *,
+        tag: int = NO_TAG,
+        to: Iterable[str] | None = None,
+        someone: bool = False,
+    ) -> None:
+        if not self._running:
+            raise UsageError("the node has stopped" + (f": {self.fatal}" if self.fatal else ""))
+        check_name(group)
+        if not bundle.sizes:
+            raise UsageError("nothing to send: a bundle of no messages")
+        if someone or protocol_of(group) == AUTORM:
+            if to is not None:
+                raise ConfigError("to", "…", f"no destinations in group {group}: use spo:{group}")
+            now = time.monotonic_ns()
+            self.autorm.send(application, group, bundle, tag, someone, now)
+            self.wake()
+        else:
+            self.assembly(group).send(application, bundle, tag, to)
+
+    def members(self, group: str) -> dict[str, object]:
+        if protocol_of(group) == AUTORM:
+            view = self.autorm.view(group)
+            return _view_json(view, [{"name": name} for name in view.members])
+        assembly = self.assemblies.get(group)
+        if assembly is None:
+            return _view_json(View(group, "0", (), "not joined here"), [])
+        return assembly.members()
+
+    def groups(self) -> list[dict[str, object]]:
+        found: dict[str, dict[str, object]] = {}
+        for known in self.directory.by_name.values():
+            for group in known.groups.values():
+                one = found.setdefault(group.name, _group_json(group.name))
+                one["members"] = [*one["members"], known.name]  # type: ignore[misc]
+        table = self.autorm.beamon
+        declared = {uuid: node.groups for uuid, node in table.environment.nodes.items()}
+        declared[self.uuid] = table.groups
+        for uuid, names in declared.items():
+            for name in names:
+                one = found.setdefault(name, _group_json(name))
+                one["members"] = [*one["members"], self.directory.name_of(uuid)]  # type: ignore[misc]
+        return [found[name] for name in sorted(found)]
+
+    def status(self) -> dict[str, object]:
+        now = time.monotonic_ns()
+        return {
+            "node": self.name,
+            "uuid": self.uuid.hex(),
+            "version": roundelay.__version__,
+            "pid": os.getpid(),
+            "uptime_s": round(time.time() - self.started, 3),
+            "medium": self.medium.describe(),
+            "why_medium": self.why_medium,
+            "address": f"{self._address[0]}:{self._address[1]}",
+            "datagram_bytes": self.medium.mtu,
+            "sealed": self._seal is not None,
+            "traffic": dict(self.medium.counts),
+            "dropped": self.drops | self.reassembly.drops | self.autorm.beamon.drops,
+            "autorm": self.autorm.beamon.status(now),
+            "groups": [assembly.status() for assembly in self.assemblies.values()],
+            "frontends": [one.status() for one in self._frontends],
+        }
+
+    def why(self, node: str) -> dict[str, object]:
+        known = self.directory.by_name.get(node)
+        uuid = known.uuid if known else _uuid(node)
+        found: dict[str, object] = {"node": node, "uuid": uuid.hex() if uuid else None}
+        if uuid is None:
+            found["verdict"] = "unknown: nothing was ever heard of a node of this name"
+            return found
+        found |= self.autorm.beamon.why(uuid, time.monotonic_ns())
+        found["node"] = self.directory.name_of(uuid)
+        return found
+
+    def add_frontend(self, frontend: Any) -> None:
+        self._frontends.append(frontend)
+
+    # -- logs ------------------------------------------------------------------------------
+
+    def log(self, level: str, event: str, **fields: object) -> None:
+        """One JSON object a line on standard error; quiet by default."""
+        if LEVELS.index(level) < LEVELS.index(self.config.log_level):
+            return
+        line = {"time": round(time.time(), 6), "level": level, "event": event, "node": self.name}
+        print(json.dumps(line | fields, default=str), file=sys.stderr, flush=True)
+
+
+def _uuid(text: str) -> bytes | None:
+    try:
+        uuid = bytes.fromhex(text.replace("-", ""))
+    except ValueError:
+        return None
+    return uuid if len(uuid) == 16 else None
+
+
+def _group_json(name: str) -> dict[str, object]:
+    spec = plain_spec(name)
+    return {"group": name, "service": spec.service, "protocol": spec.protocol, "members": []}
+
+
+def _view_json(view: View, members: list[dict[str, object]]) -> dict[str, object]:
+    return {
+        "group": view.group,
+        "version": view.version,
+        "state": view.state,
+        "members": members,
+    }

@@ -1,0 +1,242 @@
+"""What applications want to broadcast: gathered into bundles, followed until their fate is known.
+
+Messages gather here while the engine has something under way; the next bundle takes as many as
+fit.  The tags of a bundle's messages stay with it until it is settled (receipt), lost track of
+(indeterminate) or has waited too long, which the caller learns as indeterminate as well while the
+engine goes on trying.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Final
+
+from roundelay.core.bundle import MESSAGES_MAX, Bundle
+from roundelay.core.engine import NEVER
+from roundelay.core.errors import PayloadTooLarge, QueueFull
+from roundelay.node.switchboard import NO_TAG, Application, Receipt, Refusal
+
+Waiter = tuple[Application, int, int]
+"""(who wants to know, its tag, index of the tag's last message in the bundle)"""
+
+
+class Underway:
+    """A bundle the engine has, until its fate is known."""
+
+    __slots__ = ("bundle", "due", "number", "to", "waiters")
+
+    def __init__(
+        self, bundle: Bundle, to: tuple[int, ...] | None, waiters: list[Waiter], due: int
+    ) -> None:
+        self.bundle = bundle
+        self.to = to
+        self.waiters = waiters
+        self.due = due
+        self.number = -1  # the engine's own number, where it is needed
+
+
+class Item:
+    """What one `send` brought: messages with one tag and one set of destinations."""
+
+    __slots__ = ("application", "bundle", "due", "start", "tag", "to")
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        application: Application,
+        tag: int,
+        to: tuple[int, ...] | None,
+        due: int,
+    ) -> None:
+        self.bundle = bundle
+        self.application = application
+        self.tag = tag
+        self.to = to
+        self.due = due
+        self.start = 0  # messages of it that have gone into bundles
+
+
+class Outbox:
+    """The sending side of one group at one node."""
+
+    def __init__(self, group: str, largest: int, bundle_bytes: int, limit_bytes: int) -> None:
+        self.group = group
+        self.largest = largest
+        """Bytes of one message."""
+        self.bundle_bytes = bundle_bytes
+        """Bytes that are put together; a larger message travels alone."""
+        self.limit_bytes = limit_bytes
+        self.items: deque[Item] = deque()
+        self.bytes = 0
+        self.underway: deque[Underway] = deque()
+        self.turned_away: dict[int, Application] = {}  # who was told QueueFull
+        self.again: deque[Underway] = deque()  # to be sent once more, before all others
+        self.settled = 0
+        self.unsettled = 0  # given up on, as far as the caller is concerned
+
+    def __bool__(self) -> bool:
+        return bool(self.items or self.again)
+
+    def put(
+        self,
+        application: Application,
+        bundle: Bundle,
+        tag: int,
+        to: tuple[int, ...] | None,
+        due: int,
+    ) -> None:
+        """Queue the messages of `bundle`, all or none of them."""
+        if max(bundle.sizes, default=0) > self.largest:
+            raise PayloadTooLarge(
+                f"a message of {max(bundle.sizes)} bytes: a group of this service takes up to "
+                f"{self.largest}; send larger ones in parts or to a group without a prefix"
+            )
+        size = len(bundle.data)
+        if self.items and self.bytes + size > self.limit_bytes:
+            self.turned_away[id(application)] = application
+            raise QueueFull(
+                f"{self.bytes} bytes wait to be sent to {self.group} "
+                f"(at most {self.limit_bytes}): wait until some are"
+            )
+        self.items.append(Item(bundle, application, tag, to, due))
+        self.bytes += size
+
+    def put_word(self, message: bytes) -> None:
+        """Something the node itself has to say: before all others, and in a bundle of its own."""
+        self.again.append(Underway(Bundle.of(message), None, [], NEVER))
+
+    def gather(self) -> tuple[Bundle, tuple[int, ...] | None, Underway]:
+        """The next bundle: whole items while they fit, the first one in parts if it must be."""
+        if self.again:
+            one = self.again.popleft()
+            one.number = -1
+            self.underway.append(one)
+            return one.bundle, one.to, one
+        first = self.items[0]
+        to = first.to
+        if first.start == 0 and len(first.bundle.data) <= self.bundle_bytes:
+            return self._gather_whole(to)
+        return self._gather_part(first)
+
+    def _gather_whole(
+        self, to: tuple[int, ...] | None
+    ) -> tuple[Bundle, tuple[int, ...] | None, Underway]:
+        items = self.items
+        parts: list[Bundle] = []
+        waiters: list[Waiter] = []
+        room, places, count = self.bundle_bytes, MESSAGES_MAX, 0
+        due = items[0].due
+        while items:
+            item = items[0]
+            size, number = len(item.bundle.data), len(item.bundle.sizes)
+            if size > room or number > places or item.to != to:
+                break
+            room -= size
+            places -= number
+            count += number
+            if item.tag != NO_TAG:
+                waiters.append((item.application, item.tag, count - 1))
+            parts.append(item.bundle)
+            items.popleft()
+        bundle = Bundle.merged(parts)
+        return bundle, to, self._start(bundle, to, waiters, due)
+
+    def _gather_part(self, item: Item) -> tuple[Bundle, tuple[int, ...] | None, Underway]:
+        sizes = item.bundle.sizes
+        start = item.start
+        end, room = start, self.bundle_bytes
+        while (
+            end < len(sizes) and end - start < MESSAGES_MAX and (sizes[end] <= room or end == start)
+        ):
+            room -= sizes[end]
+            end += 1
+        at = sum(sizes[:start])
+        bundle = Bundle(sizes[start:end], item.bundle.data[at : at + sum(sizes[start:end])])
+        item.start = end
+        waiters: list[Waiter] = []
+        if end == len(sizes):
+            self.items.popleft()
+            if item.tag != NO_TAG:
+                waiters.append((item.application, item.tag, end - start - 1))
+        return bundle, item.to, self._start(bundle, item.to, waiters, item.due)
+
+    def _start(
+        self, bundle: Bundle, to: tuple[int, ...] | None, waiters: list[Waiter], due: int
+    ) -> Underway:
+        self.bytes -= len(bundle.data)
+        one = Underway(bundle, to, waiters, due)
+        self.underway.append(one)
+        return one
+
+    def send_again(self) -> None:
+        """What was under way certainly was not delivered: the next incarnation gets it first."""
+        self.again.extendleft(reversed(self.underway))
+        self.underway.clear()
+
+    def make_room(self) -> None:
+        """Tell those who were turned away, once half of the queue is free."""
+        if self.turned_away and self.bytes * 2 <= self.limit_bytes:
+            waiting = list(self.turned_away.values())
+            self.turned_away.clear()
+            for application in waiting:
+                application.writable(self.group)
+
+    # -- fates -----------------------------------------------------------------------------
+
+    def settle(self, seq: int, time: int) -> Underway | None:
+        """The oldest bundle under way is delivered, its first message at `seq` (or -1)."""
+        if not self.underway:
+            return None
+        one = self.underway.popleft()
+        self.settled += len(one.bundle)
+        for application, tag, index in one.waiters:
+            application.receipt(Receipt(self.group, tag, seq + index if seq >= 0 else -1, time))
+        return one
+
+    def _refuse(self, waiters: Iterable[Waiter], reason: str, indeterminate: bool) -> None:
+        for application, tag, _ in waiters:
+            application.refused(Refusal(self.group, tag, reason, indeterminate))
+
+    def lose_track(self, one: Underway, reason: str) -> None:
+        """Nobody can say what became of a bundle; it is no longer followed."""
+        self.underway.remove(one)
+        self.unsettled += len(one.bundle)
+        self._refuse(one.waiters, reason, indeterminate=True)
+
+    def expire(self, now: int, reason: str) -> None:
+        """Answer callers who have waited long enough; their messages stay where they are."""
+        for one in (*self.underway, *self.again):
+            if one.waiters and one.due <= now:
+                waiters, one.waiters = one.waiters, []
+                self._refuse(waiters, reason, indeterminate=True)
+        for item in self.items:
+            if item.tag != NO_TAG and item.due <= now:
+                self._refuse([(item.application, item.tag, 0)], reason, indeterminate=True)
+                item.tag = NO_TAG
+
+    def abandon(self, reason: str) -> None:
+        """The group is closed here: what was never given to the engine certainly is not sent."""
+        for item in self.items:
+            if item.tag != NO_TAG:
+                begun = item.start > 0
+                self._refuse([(item.application, item.tag, 0)], reason, indeterminate=begun)
+        self.items.clear()
+        self.bytes = 0
+        self.underway.extend(self.again)
+        self.again.clear()
+        for one in list(self.underway):
+            self.lose_track(one, reason)
+
+    def forget(self, application: Application) -> None:
+        """Nobody is there to be told any more."""
+        for one in (*self.underway, *self.again):
+            one.waiters = [waiter for waiter in one.waiters if waiter[0] is not application]
+        for item in self.items:
+            if item.application is application:
+                item.tag = NO_TAG
+        self.turned_away.pop(id(application), None)
+
+
+LIMIT_BYTES: Final = 4 << 20
+"""What applications may have waiting in one group at one node."""

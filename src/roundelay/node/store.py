@@ -1,0 +1,181 @@
+"""What a member keeps on disk: the records its engine persists, and how they come back.
+
+One file per group: a snapshot, then records as they come.  Each record carries its length and a
+checksum; a file that ends in the middle of a record (the machine died while writing) is cut
+there, which is said in the log.  The records that are promises to peers are synced before anything
+is sent; the others are only written (`core.token.stable` says why that is enough).  When the file
+has grown large it is replaced by a new one, written aside and renamed.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Final
+from zlib import crc32
+
+import msgspec
+from msgspec import Struct
+
+from roundelay.core.positive_ack import PositiveAckStable, Reserved
+from roundelay.core.token.pdu import Entry, Version
+from roundelay.core.token.site import TokenSite
+from roundelay.core.token.stable import Joined, Listed, Stable, Trimmed, Wiped
+from roundelay.core.token.state import NORMAL
+
+MAGIC: Final = b"RNDLST01"
+RECORD: Final = struct.Struct(">IIB")  # length, checksum, type
+ROTATE_BYTES: Final = 64 << 20
+RECORD_BYTES_MAX: Final = 256 << 20
+
+
+class Kept(Struct, frozen=True):
+    """A whole `Stable`: how a file begins."""
+
+    max_joined: Version
+    tl: Version
+    members: tuple[int, ...]
+    start_ts: int
+    first: int
+    cnts: int
+    seq: int
+    counters: tuple[tuple[int, int], ...]
+    entries: tuple[Entry, ...]
+    wiped: bool
+
+
+RECORDS: Final[tuple[type[Struct], ...]] = (Entry, Joined, Listed, Wiped, Trimmed, Reserved, Kept)
+"""A record's type is its place here."""
+TYPES: Final = {kind: number for number, kind in enumerate(RECORDS)}
+DECODERS: Final = tuple(msgspec.msgpack.Decoder(kind) for kind in RECORDS)
+PROMISES: Final = (Joined, Listed, Wiped, Reserved)
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def kept_of(site: TokenSite) -> Kept:
+    """The stable state of a site that works: everything it committed and has not forgotten."""
+    entries = tuple(site.log[ts] for ts in range(site.first_kept, site.cnts))
+    return Kept(
+        site.max_joined, site.tl, site.members, site.start_ts, site.first, site.cnts, site.seq,
+        site.counters_at(site.cnts), entries, site.wiped,
+    )  # fmt: skip
+
+
+def _restore(stable: Stable, kept: Kept) -> None:
+    stable.max_joined, stable.tl, stable.members = kept.max_joined, kept.tl, kept.members
+    stable.start_ts, stable.first = kept.start_ts, kept.first
+    stable.cnts, stable.seq = kept.cnts, kept.seq
+    stable.counters = dict(kept.counters)
+    stable.entries = {entry.ack.ts: entry for entry in kept.entries}
+    stable.first_kept = min(stable.entries, default=kept.cnts)
+    stable.wiped = kept.wiped
+
+
+def _frame(record: Struct) -> bytes:
+    body = _encode(record)
+    return RECORD.pack(len(body), crc32(body), TYPES[type(record)]) + body
+
+
+class Store:
+    """The file of one member in one group."""
+
+    def __init__(
+        self, path: Path, make: Callable[[], Any], say: Callable[[str], None] = lambda text: None
+    ) -> None:
+        self.path = path
+        self.stable: Any = None
+        """What was found; None when there was no file: this member has never been here."""
+        self.synced = 0
+        self.written = 0
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            self.stable = make()
+            good = self._read(say)
+            self._file = os.open(path, os.O_RDWR)
+            os.ftruncate(self._file, good)
+            os.lseek(self._file, 0, os.SEEK_END)
+            self.size = good
+        else:
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            os.write(self._file, MAGIC)
+            os.fsync(self._file)
+            _sync_folder(path.parent)
+            self.size = len(MAGIC)
+
+    def _read(self, say: Callable[[str], None]) -> int:
+        """Fold what the file says into `stable`; how far it is good."""
+        data = self.path.read_bytes()
+        if not data.startswith(MAGIC):
+            raise ValueError(f"{self.path}: not a file of Roundelay; move it away")
+        at = len(MAGIC)
+        while at + RECORD.size <= len(data):
+            size, checksum, kind = RECORD.unpack_from(data, at)
+            body = data[at + RECORD.size : at + RECORD.size + size]
+            if len(body) < size or kind >= len(RECORDS) or crc32(body) != checksum:
+                break
+            record = DECODERS[kind].decode(body)
+            if isinstance(record, Kept):
+                _restore(self.stable, record)
+            else:
+                self.stable.apply(record)
+            at += RECORD.size + size
+        if at < len(data):
+            say(f"{self.path}: the last {len(data) - at} bytes were not written whole; left out")
+        return at
+
+    def write(self, records: Iterable[Struct], sync_all: bool) -> None:
+        """Append; durable when it returns if a record is a promise to peers, or with `sync_all`."""
+        parts, sync = [], sync_all
+        for record in records:
+            parts.append(_frame(record))
+            sync = sync or isinstance(record, PROMISES)
+        data = b"".join(parts)
+        _write_all(self._file, data)
+        self.size += len(data)
+        self.written += len(data)
+        if sync:
+            os.fsync(self._file)
+            self.synced += 1
+
+    def rotate(self, site: TokenSite) -> bool:
+        """Begin a new file if this one is large and the site is at a point that says it all."""
+        if self.size < ROTATE_BYTES or site.phase != NORMAL or site.cnts < site.start_ts:
+            return False
+        aside = self.path.with_suffix(".new")
+        fresh = os.open(aside, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        data = MAGIC + _frame(kept_of(site))
+        _write_all(fresh, data)
+        os.fsync(fresh)
+        os.replace(aside, self.path)
+        _sync_folder(self.path.parent)
+        os.close(self._file)
+        self._file, self.size = fresh, len(data)
+        return True
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+def _write_all(file: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file, view) :]
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def token_store(path: Path, say: Callable[[str], None]) -> Store:
+    return Store(path, Stable, say)
+
+
+def positive_ack_store(path: Path, say: Callable[[str], None]) -> Store:
+    return Store(path, PositiveAckStable, say)
