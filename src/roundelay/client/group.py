@@ -8,7 +8,7 @@
             print(message.seq, message.sender, message.data)
 
 The same calls work embedded (a node in this process, the default) and through a daemon
-(`node="127.0.0.1:6678"`).  `roundelay.connect` is the same for programs without asyncio.
+(`node="127.0.0.1:6678"`); with a plain `with` they block (`client.blocking`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from roundelay.client.blocking import BlockingGroup, LoopThread
 from roundelay.core.bundle import MESSAGES_MAX, Bundle
 from roundelay.core.engine import SECOND
 from roundelay.core.errors import (
@@ -246,7 +247,7 @@ class Group:
 
 
 class Joining:
-    """What `join` returns: awaitable, and an asynchronous context manager."""
+    """What `join` returns: awaitable, and a context manager for `async with` or plain `with`."""
 
     def __init__(self, open_group: Any) -> None:
         self._open = open_group
@@ -268,6 +269,20 @@ class Joining:
         if self._group is not None:
             await self._group.leave()
 
+    # -- without asyncio -------------------------------------------------------------------
+
+    def __enter__(self) -> BlockingGroup:
+        thread = LoopThread()
+        try:
+            self._blocking = BlockingGroup(thread, thread.call(self._open()))
+        except BaseException:
+            thread.stop()
+            raise
+        return self._blocking
+
+    def __exit__(self, *exception: object) -> None:
+        self._blocking.leave()
+
 
 def _addresses(values: Iterable[str] | str, field: str) -> tuple[tuple[str, int], ...]:
     items = values.split(",") if isinstance(values, str) else values
@@ -281,6 +296,7 @@ class Options(Struct, frozen=True, kw_only=True):
     resilience: int = 1
     members: tuple[str, ...] = ()
     stage: str = ""
+    hub: bool = False
     name: str = ""
     dir: str | Path | None = None
     multicast: str = f"{MULTICAST[0]}:{MULTICAST[1]}"
@@ -303,7 +319,7 @@ class Options(Struct, frozen=True, kw_only=True):
         members = check_members(tuple(self.members)) if self.members else ()
         return GroupSpec(
             name=full_name(group, self.service), protocol=SERVICES[self.service],
-            members=members, resilience=self.resilience, stage=self.stage,
+            members=members, resilience=self.resilience, stage=self.stage, hub=self.hub,
         )  # fmt: skip
 
     def node_config(self, spec: GroupSpec) -> NodeConfig:
@@ -331,6 +347,8 @@ def join(group: str, **options: Any) -> Joining:
     service     resilient (default), total, partial, selective, reliable, fifo
     resilience  L: members that may fail without a committed message being lost
     members     names of all members, if they are known beforehand; needs `name` and `dir`
+    stage       when to deliver: accepted, preacknowledged, acknowledged (total, partial, selective)
+    hub         service total: one channel through a hub that the first member runs
     name        of this node; empty: made up, new each time
     dir         where this member keeps what must survive a restart
     interface   name or address of the network interface; empty: the first where multicast works

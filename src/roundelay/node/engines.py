@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any, Final
 
+from roundelay.core.cluster.channel import ToChannelSite
 from roundelay.core.cluster.config import ClusterConfig
 from roundelay.core.cluster.po import PoSite
 from roundelay.core.cluster.spo import SpoSite
@@ -57,7 +58,8 @@ def cluster_engine(
         ack_ns=1 * MS, wait_ns=5 * MS, stat_ns=50 * MS, bundle=True, max_payload=LARGEST_MESSAGE,
         attempts=40, deliver_at=spec.stage or "acknowledged",
     )  # fmt: skip
-    return CLUSTERS[spec.protocol](me, group, config, rng, now)
+    kind = ToChannelSite if spec.hub and spec.protocol == "to" else CLUSTERS[spec.protocol]
+    return kind(me, group, config, rng, now)
 
 
 def token_engine(

@@ -20,13 +20,15 @@ from roundelay.core.positive_ack import PositiveAckSite
 from roundelay.core.token.pdu import DATA
 from roundelay.core.token.site import TokenSite
 from roundelay.core.token.state import NORMAL
+from roundelay.node.adaptors import ASIDE, CHAN_SEQ_AT, UNSTAMPED, MCAdaptor, OneChannelHub
 from roundelay.node.groups import GroupSpec
 from roundelay.node.outbox import Outbox
 from roundelay.node.store import Store
 from roundelay.node.switchboard import Application, Batch, View
 from roundelay.wire.codec import encode, group_id
 
-SEQ_BITS = 32
+HUB = 0
+"""The member that runs the hub, where there is one: the first of the roster."""
 
 
 class Ground(Protocol):
@@ -76,8 +78,8 @@ class Hosted:
         """Position of the engine's first message in the group's order, over all incarnations."""
         self.id = group_id(f"{spec.name}\0{incarnation}" if incarnation else spec.name)
         self.chan_seq = time.time_ns() // 1_000_000 & 0xFFFFFFFF
-        self.last_chan: dict[int, int] = {}
-        self.ordered_channel = spec.protocol in ("to", "po", "spo")
+        self.channel = MCAdaptor() if spec.protocol in ("to", "po", "spo") else None
+        self.hub = OneChannelHub(me, HUB) if spec.hub and spec.protocol == "to" else None
         self.applications = applications
         self.trace = trace
         self.submitted = 0
@@ -102,21 +104,29 @@ class Hosted:
 
     def receive(self, pdu: Pdu, sender: int, chan_seq: int, now: int) -> None:
         """A PDU of this group arrived, decoded."""
-        if sender >= len(self.roster) or sender == self.me:
+        if sender >= len(self.roster) or (sender == self.me and self.hub is None):
             self.engine.drop("sender is no other member")
             return
-        if self.ordered_channel:
-            # MCAdaptor: what comes out of order or twice becomes loss (PROTOCOLS §0.2).
-            last = self.last_chan.get(sender, -1)
-            if last >= 0 and not 0 < (chan_seq - last) % (1 << SEQ_BITS) < 1 << (SEQ_BITS - 1):
+        if self.hub is not None:
+            if not self.hub.admit(chan_seq):
                 self.engine.drop("channel order")
                 return
-            self.last_chan[sender] = chan_seq
+        elif self.channel is not None and not self.channel.admit(sender, chan_seq):
+            self.engine.drop("channel order")
+            return
         self.received += 1
         if self.trace is not None:
             ref = sender << 48 | chan_seq
             self.trace.rows.append((now, self.me, RECEIVE, ref, sender, None))
         self.engine.receive(pdu, sender, now)
+
+    def relay(self, data: bytes, pdu: Pdu, sender: int, now: int) -> None:
+        """The hub of a channel: number a PDU, pass it on to everybody, take our own copy."""
+        assert self.hub is not None
+        stamped = self.hub.stamp(data)
+        self.ground.send_everyone(stamped, data[2] << 8 | data[3])
+        chan_seq = int.from_bytes(stamped[CHAN_SEQ_AT : CHAN_SEQ_AT + 4], "big")
+        self.receive(pdu, sender, chan_seq, now)
 
     def on_timer(self, now: int) -> None:
         if self.engine.deadline <= now:
@@ -183,13 +193,21 @@ class Hosted:
 
     def transmit(self, destination: int, pdu: Pdu, now: int) -> None:
         self.chan_seq = (self.chan_seq + 1) & 0xFFFFFFFF
-        data = encode(pdu, sender=self.me, group_id=self.id, chan_seq=self.chan_seq)
+        chan_seq = self.chan_seq
+        if self.hub is not None:
+            chan_seq = UNSTAMPED if destination == EVERYONE else ASIDE
+        data = encode(pdu, sender=self.me, group_id=self.id, chan_seq=chan_seq)
         self.sent += 1
         if self.trace is not None:
             ref = self.me << 48 | self.chan_seq
             self.trace.rows.append((now, self.me, SEND, ref, destination, pdu))
         hint = data[2] << 8 | data[3]
-        if destination == EVERYONE:
+        if self.hub is not None and destination == EVERYONE:
+            if self.hub.here:
+                self.relay(data, pdu, self.me, now)
+            elif not self.ground.send_member(self.roster[self.hub.hub], data, hint):
+                self.engine.drop("address of the hub not known yet")
+        elif destination == EVERYONE:
             self.ground.send_everyone(data, hint)
         elif not self.ground.send_member(self.roster[destination], data, hint):
             self.engine.drop("address of a member not known yet")

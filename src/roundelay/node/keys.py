@@ -1,8 +1,9 @@
 """The secret that the members of a medium share.
 
 Like a cookie: whoever has the file may take part.  Without `key` it is `~/.config/roundelay/key`
-(or under `$XDG_CONFIG_HOME`), made at the first use, readable by its owner only; so processes of one user on one machine find each other sealed from the start, and copying
-the file admits another machine.
+(or under `$XDG_CONFIG_HOME`), made at the first use and readable by its owner only.  So processes
+of one user on one machine find each other sealed from the start, and copying the file admits
+another machine.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ from roundelay.core.autorm.config import AutoRmConfig
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import NEVER, SECOND
 from roundelay.core.errors import ConfigError, MalformedPdu, UsageError
+from roundelay.node.adaptors import UNSTAMPED
 from roundelay.node.assembly import Assembly
 from roundelay.node.autorm import AutoRm
 from roundelay.node.directory import Directory
@@ -193,7 +194,10 @@ class Node:
             envelope = decode(data)
             self._touched[group] = hosted
             now = time.monotonic_ns()
-            hosted.receive(envelope.pdu, envelope.sender, envelope.chan_seq, now)
+            if hosted.hub is not None and hosted.hub.here and envelope.chan_seq == UNSTAMPED:
+                hosted.relay(data, envelope.pdu, envelope.sender, now)
+            else:
+                hosted.receive(envelope.pdu, envelope.sender, envelope.chan_seq, now)
         elif kind in (1, 2, 3):
             self.autorm.beamon.receive(beamon.decode(data), time.monotonic_ns())
         elif kind in (info.INFO, info.PROBE, info.CONTROL):

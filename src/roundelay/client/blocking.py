@@ -1,0 +1,111 @@
+"""A group for programs without asyncio: the same calls, each of which waits.
+
+::
+
+    with roundelay.join("orders") as group:
+        print(group.broadcast(b"first").seq)
+        for message in group:
+            print(message.seq, message.sender, message.data)
+
+The node runs in a thread of its own, so the group stays alive while the program computes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from roundelay.node.loop import loop_factory
+from roundelay.node.switchboard import Batch, Receipt, View
+
+if TYPE_CHECKING:
+    from roundelay.client.group import Group, Message
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """An event loop in a thread."""
+
+    def __init__(self) -> None:
+        self._runner = asyncio.Runner(loop_factory=loop_factory())
+        self._loop: asyncio.AbstractEventLoop
+        started = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, args=(started,), name="roundelay", daemon=True
+        )
+        self._thread.start()
+        started.wait()
+
+    def _run(self, started: threading.Event) -> None:
+        with self._runner as runner:
+            self._loop = runner.get_loop()
+            self._loop.call_soon(started.set)
+            self._loop.run_forever()
+
+    def call(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+        """What `work` returns; TimeoutError ends it."""
+        future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result(timeout)
+        except BaseException:
+            future.cancel()
+            raise
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+
+class BlockingGroup:
+    """See the module; `Group` explains the calls."""
+
+    def __init__(self, thread: LoopThread, group: Group) -> None:
+        self._thread = thread
+        self._group = group
+        self.name = group.name
+
+    def broadcast(self, data: bytes) -> Receipt:
+        return self._thread.call(self._group.broadcast(data))
+
+    def broadcast_many(self, messages: Sequence[bytes]) -> Receipt:
+        return self._thread.call(self._group.broadcast_many(messages))
+
+    def send(self, data: bytes, to: Iterable[str]) -> Receipt:
+        return self._thread.call(self._group.send(data, to))
+
+    def send_someone(self, data: bytes) -> Receipt:
+        return self._thread.call(self._group.send_someone(data))
+
+    def post(self, messages: Sequence[bytes]) -> None:
+        self._thread.call(self._group.post(messages))
+
+    def ready(self, members: int = 1, timeout: float | None = None) -> View:
+        return self._thread.call(self._group.ready(members), timeout)
+
+    @property
+    def view(self) -> View:
+        return self._group.view
+
+    def batches(self) -> Iterator[Batch]:
+        return self._drive(self._group.batches())
+
+    def __iter__(self) -> Iterator[Message]:
+        return self._drive(self._group.__aiter__())
+
+    def _drive(self, source: AsyncIterator[T]) -> Iterator[T]:
+        async def following() -> list[T]:
+            try:
+                return [await anext(source)]
+            except StopAsyncIteration:
+                return []
+
+        while found := self._thread.call(following()):
+            yield found[0]
+
+    def leave(self) -> None:
+        self._thread.call(self._group.leave())
+        self._thread.stop()
