@@ -25,7 +25,7 @@ from msgspec import Struct, structs
 import roundelay
 from roundelay.core.autorm.config import AutoRmConfig
 from roundelay.core.bundle import Bundle
-from roundelay.core.engine import NEVER, SECOND
+from roundelay.core.engine import MS, NEVER, SECOND
 from roundelay.core.errors import ConfigError, MalformedPdu, UsageError
 from roundelay.node.adaptors import UNSTAMPED
 from roundelay.node.assembly import Assembly
@@ -61,7 +61,12 @@ class NodeConfig(Struct, frozen=True, kw_only=True):
     secret: bytes | None = None
     """None: datagrams in the clear."""
     groups: tuple[GroupSpec, ...] = ()
-    autorm: AutoRmConfig = AutoRmConfig()
+    autorm: AutoRmConfig = AutoRmConfig(
+        ack_jitter_ns=2 * MS,  # groups on one network are small: answers need little spreading
+        max_message=16 << 20,
+        reassembly_peer=17 << 20,
+        reassembly_total=48 << 20,
+    )
     log_level: str = "warning"
     answer_ns: int = 10 * SECOND
     """After so long a caller is told that the fate of its broadcast is open."""
@@ -167,21 +172,22 @@ class Node:
 
     def _datagram(self, data: bytes, source: Address) -> None:
         """One datagram from the medium: nothing in it is believed before it is checked."""
+        sealed = self._seal
         try:
-            if self._seal is not None:
-                data = self._seal.open(data)
+            if sealed is not None:
+                data = sealed.open(data)
             elif data[:1] == b"\x20":
                 raise MalformedPdu("sealed, and we have no key")
             if data[:1] == b"\x11":
                 whole = self.reassembly.add(source, data, time.monotonic_ns())
-                if whole is None:
-                    return
-                data = whole
-            self._packet(data, source)
+                if whole is not None:
+                    self._packet(whole, source)
+            else:
+                self._packet(data, source, intact=sealed is not None)
         except MalformedPdu as error:
             self.drop(error.reason)
 
-    def _packet(self, data: bytes, source: Address) -> None:
+    def _packet(self, data: bytes, source: Address, intact: bool = False) -> None:
         kind = data[0] if data else -1
         if kind == ENGINE_PDU:
             if len(data) < GROUP_ID_AT + GROUP_ID.size:
@@ -191,7 +197,7 @@ class Node:
             if hosted is None:
                 self.drop("group not hosted here")
                 return
-            envelope = decode(data)
+            envelope = decode(data, intact)
             self._touched[group] = hosted
             now = time.monotonic_ns()
             if hosted.hub is not None and hosted.hub.here and envelope.chan_seq == UNSTAMPED:
@@ -200,6 +206,7 @@ class Node:
                 hosted.receive(envelope.pdu, envelope.sender, envelope.chan_seq, now)
         elif kind in (1, 2, 3):
             self.autorm.beamon.receive(beamon.decode(data), time.monotonic_ns())
+            self.autorm.look = self.autorm.look or kind == beamon.HEARTBEAT
         elif kind in (info.INFO, info.PROBE, info.CONTROL):
             self._own_packet(info.decode(data), source)
         else:
@@ -215,6 +222,7 @@ class Node:
                 self.drop("another node with our name")
                 return
             if self.directory.hear(body, source, now):
+                self.autorm.look = True
                 self._info_due = min(self._info_due, now + self.rng.randrange(SECOND // 20))
                 self._arm(self._info_due)
             if isinstance(self.medium, FanoutMedium):
@@ -272,7 +280,7 @@ class Node:
                 self.send_everyone(data, hint_of(data))
                 if data[0] == 1:
                     self._say_who(now)
-            self._rearm(now)
+            self._rearm()
         except Exception as error:  # a broken invariant: stop rather than go on wrongly
             self._fail(error)
 
@@ -298,7 +306,8 @@ class Node:
         self._soon = False
         self._drained()
 
-    def _rearm(self, now: int) -> None:
+    def _rearm(self) -> None:
+        """See to it that the timer comes in time; one that comes too early does no harm."""
         due = min(self._tick_due, self._info_due, self.autorm.beamon.deadline)
         for hosted in self.hosted.values():
             if hosted.deadline < due:
@@ -306,11 +315,10 @@ class Node:
         for assembly in self.assemblies.values():
             if assembly.deadline < due:
                 due = assembly.deadline
-        if due != self._armed:
-            self._arm(due, move=True)
+        self._arm(due)
 
-    def _arm(self, due: int, move: bool = False) -> None:
-        if due >= self._armed and not move:
+    def _arm(self, due: int) -> None:
+        if due >= self._armed:
             return
         if self._handle is not None:
             self._handle.cancel()
@@ -457,9 +465,13 @@ class Node:
     ) -> None:
         if not self._running:
             raise UsageError("the node has stopped" + (f": {self.fatal}" if self.fatal else ""))
-        check_name(group)
         if not bundle.sizes:
             raise UsageError("nothing to send: a bundle of no messages")
+        hosted = None if someone else self.assemblies.get(group)
+        if hosted is not None:  # its name was looked at when it was entered
+            hosted.send(application, bundle, tag, to)
+            return
+        check_name(group)
         if someone or protocol_of(group) == AUTORM:
             if to is not None:
                 raise ConfigError("to", "…", f"no destinations in group {group}: use spo:{group}")

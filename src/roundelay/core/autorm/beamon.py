@@ -284,7 +284,7 @@ class Beamon:
         if asleep > self.config.hb_min_ns:
             self.environment.excuse(asleep, now)
             for transfer in self.active.values():
-                transfer.excuse(asleep)
+                transfer.excuse(asleep, now)
 
     def _arm(self, now: int) -> None:
         """The one deadline: the earliest of all that is to come."""
@@ -427,11 +427,10 @@ class Beamon:
 
     def _note(self, transfer: Transfer, uuid: bytes, now: int) -> None:
         """For `why`: what is sent again for a node."""
-        node, target = self.environment.nodes.get(uuid), transfer.targets[uuid]
-        if node is not None:
-            node.resent += len(target.missing) or 1
-            node.retries = target.retries
-            node.retried_at = now
+        node, target = self.environment.nodes[uuid], transfer.targets[uuid]
+        node.resent += len(target.missing) or 1
+        node.retries = target.retries
+        node.retried_at = now
 
     def _lose(self, transfer: Transfer, uuid: bytes, now: int) -> None:
         """A target is gone; the rest goes on without it."""

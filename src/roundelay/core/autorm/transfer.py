@@ -206,10 +206,12 @@ class Transfer:
             self.polls.remove(uuid)
         return True
 
-    def excuse(self, asleep_ns: int) -> None:
-        """This node did not run for that long."""
+    def excuse(self, asleep_ns: int, now: int) -> None:
+        """This node did not run for that long: the answers may still lie in its socket."""
         for target in self.targets.values():
             target.since += asleep_ns
+        if self.waiting:
+            self.wait(now)
 
 
 class Pacer:
