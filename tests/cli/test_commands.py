@@ -193,16 +193,31 @@ def test_plan_predicts(call: Any) -> None:
 # -- demo --------------------------------------------------------------------------------------
 
 
+def test_the_demo_with_real_processes_ends_with_all_sites_agreeing(
+    call: Any, tmp_path: Path
+) -> None:
+    out = tmp_path / "live"
+    done = call("demo", "--messages", 2000, "--out", out, "--json")
+    assert done.status == 0
+    assert done.json["verdict"] == "kept"
+    assert done.json["everywhere"] >= 2000
+    assert done.json["lives"] == 6, "five processes, one of them killed and started again"
+    assert done.json["violations"] == []
+    for name in ("params.json", "results.json", "trace.parquet", "spacetime.svg", "report.html"):
+        assert (out / name).stat().st_size > 0
+    assert "All five sites agree" in (out / "report.html").read_text(encoding="utf-8")
+
+
 def test_the_demo_ends_with_all_sites_agreeing(call: Any, tmp_path: Path) -> None:
     out = tmp_path / "demo"
-    done = call("demo", "--out", out)
+    done = call("demo", "--simulated", "--out", out)
     assert done.status == 0
     assert "crashes, and the token with it" in done.out
     assert "is back" in done.out
     assert "All five sites agree" in done.out
     for name in ("params.json", "results.json", "trace.parquet", "spacetime.svg", "report.html"):
         assert (out / name).stat().st_size > 0
-    again = call("demo", "--out", out, "--json")
+    again = call("demo", "--simulated", "--out", out, "--json")
     assert again.status == 0
     found = again.json
     assert found["verdict"] is True

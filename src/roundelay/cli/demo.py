@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
 from pathlib import Path
@@ -15,6 +16,8 @@ from roundelay.cli.output import console, literally, print_json, table
 from roundelay.core.engine import MS, SECOND
 from roundelay.runs.demo import Demo, DemoParams
 from roundelay.runs.folder import DIAGRAM, REPORT, RunFolder, run_folder
+from roundelay.runs.live_demo import JUDGED as LIVE_JUDGED
+from roundelay.runs.live_demo import LiveDemo, live_params
 from roundelay.trace.verdict import INVARIANTS
 
 PACE = 2.0
@@ -28,12 +31,19 @@ FRAME_NS = 40 * MS
 @click.option("--out", type=click.Path(path_type=Path), default=Path("runs/demo"),
               show_default=True, help="Folder of the run; replaced if it exists.")  # fmt: skip
 @click.option("--quick", is_flag=True, help="Do not wait for people: no live view.")
+@click.option("--simulated", is_flag=True, help="In virtual time instead of real processes.")
+@click.option("--messages", type=Whole(100), default=100_000, show_default=True,
+              help="Of all senders together (real processes).")  # fmt: skip
 @json_option
-def command(seed: int, out: Path, quick: bool, as_json: bool) -> int:
-    """Watch five simulated sites agree on one order.
+def command(
+    seed: int, out: Path, quick: bool, simulated: bool, messages: int, as_json: bool
+) -> int:
+    """Watch five processes agree on one order.
 
-    Three of them send, one packet in twenty is lost, and the site that holds the token crashes
-    and comes back.  Ends with a verdict; exit status 1 if it is not unanimous."""
+    Three of them send, one packet in twenty is lost, and the process that holds the token is
+    killed and comes back.  Ends with a verdict; exit status 1 if it is not unanimous."""
+    if not simulated:
+        return _live(seed, out, quick, messages, as_json)
     params = DemoParams(seed=seed)
     with run_folder(out, force=True) as folder:
         folder.write_params("demo", structs.asdict(params))
@@ -55,6 +65,65 @@ def command(seed: int, out: Path, quick: bool, as_json: bool) -> int:
     else:
         _show(demo, results, folder)
     return 0 if results["verdict"] else 1
+
+
+def _live(seed: int, out: Path, quick: bool, messages: int, as_json: bool) -> int:
+    """The demo with real processes."""
+    watch = not (as_json or quick) and sys.stdout.isatty()
+    told = as_json or watch
+    with run_folder(out, force=True) as folder:
+        demo = LiveDemo(live_params(seed, messages), folder,
+                        (lambda line: None) if told else click.echo)  # fmt: skip
+        results = asyncio.run(_watched(demo, watch, told))
+        demo.write(results)
+    if as_json:
+        print_json(results)
+    else:
+        _show_live(demo, results, folder)
+    return 0 if results["verdict"] == "kept" else 1
+
+
+async def _watched(demo: LiveDemo, watch: bool, told: bool) -> dict[str, Any]:
+    if not watch:
+        return await demo.watched(lambda: None if told else _tell_places(demo), 2.0)
+    from rich.live import Live
+
+    from roundelay.cli.live_processes import frame
+
+    screen = console()
+    with Live(frame(demo), console=screen, refresh_per_second=12, transient=True) as live:
+        return await demo.watched(lambda: live.update(frame(demo)))
+
+
+def _tell_places(demo: LiveDemo) -> None:
+    """Without a terminal: how far everybody is, every now and then."""
+    words = [site.word for site, up in demo.view() if up]
+    if any(words):
+        places = " ".join(str(word.position) if word else "–" for word in words)
+        click.echo(f"{demo.seconds():6.1f} s  delivered per site: {places}")
+
+
+def _show_live(demo: LiveDemo, results: dict[str, Any], folder: RunFolder) -> None:
+    screen = console()
+    promises = table("Promises", "", "", "")
+    promises.columns[1].justify = "left"
+    broken = " ".join(results["violations"])
+    for name in LIVE_JUDGED:
+        mark = "[red]BROKEN[/red]" if f"{name}" in broken else "[green]kept[/green]"
+        promises.add_row(name, INVARIANTS[name], mark)
+    screen.print(promises)
+    traffic = results["datagrams"]
+    screen.print(
+        f"  {results['committed']:,} messages committed, {results['lives']} processes started; "
+        f"{traffic['received']:,} datagrams, {traffic['dropped'].get('loss', 0):,} copies lost; "
+        f"{results['seconds']} s"
+    )
+    for violation in results["violations"]:
+        screen.print(f"  [red]{literally(violation)}[/red]")
+    good = results["verdict"] == "kept"
+    colour = "green" if good else "red"
+    screen.print(f"\n  [bold {colour}]{literally(demo.sentence(results))}[/bold {colour}]\n")
+    screen.print(f"  {folder.path}/: open {REPORT}, or {DIAGRAM} for the kill itself")
 
 
 def _run(demo: Demo) -> None:

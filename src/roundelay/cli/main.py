@@ -19,13 +19,14 @@ from roundelay import __version__
 from roundelay.core.errors import ConfigError, RoundelayError, UsageError
 
 COMMANDS: Final = {
-    "demo": "Watch five sites agree while packets are lost and the token site crashes.",
+    "demo": "Watch five processes agree while packets are lost and one is killed.",
     "simulate": "Run one group in virtual time and measure it.",
     "swarm": "Run many random groups under faults and check every promise.",
     "explore": "Visit every state a small group can reach.",
     "complexity": "Count what a broadcast costs in a cluster, as the papers do.",
     "plan": "Predict what a group would cost.",
     "diagram": "Draw a stretch of a trace.",
+    "check": "Judge a trace: were the promises kept?",
     "node": "Run a node that serves applications in any language.",
     "send": "Send a message to a group.",
     "listen": "Print the messages of a group as they are delivered.",
@@ -34,6 +35,7 @@ COMMANDS: Final = {
     "status": "Show what a node does.",
     "why": "Say why a node is dead or alive to another.",
     "switch": "Stand between real nodes as a network with faults.",
+    "chaos": "Run real processes through loss, kills, a pause and a partition, and check them.",
 }
 """In the order in which one meets them; each lives in the module of its name, unless `HOMES` says
 otherwise."""
@@ -44,6 +46,9 @@ HOMES: Final = dict.fromkeys(("send", "listen", "members", "groups", "status", "
 EXAMPLES: Final = """\b
 Examples:
   roundelay demo
+  roundelay node --name ann
+  roundelay listen token:orders --json
+  roundelay send token:orders "first"
   roundelay simulate token --sites 5 --loss 0.05 --messages 1000 --seed 1 --out runs/first
   roundelay simulate positive-ack --sites 10 --loss 0.1 --json
   roundelay simulate spo --sites 8 --destinations 3 --messages 20
@@ -100,7 +105,8 @@ def cli(ctx: click.Context) -> None:
     """Reliable ordered broadcast without a broker: every member hears every message, in the same
     order.
 
-    In this version groups live in a simulator: run them, break them, measure them."""
+    Groups of live processes (node, send, listen), and the same protocols in a simulator: run them,
+    break them, measure them."""
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
 

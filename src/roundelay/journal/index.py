@@ -129,7 +129,7 @@ class Index:
         self._postings_at = keys_at + KEY.size * (conferences + senders)
         if self._postings_at > len(self._map):
             raise MalformedPdu("index", "short")
-        self.blocks = blocks
+        self.blocks: int = blocks
         self.names = []
         at = names_at
         for _ in range(names):

@@ -1,0 +1,134 @@
+"""The demo with real processes: five nodes, a lossy network between them, and a kill.
+
+A chaos run (`runs.chaos`) with one trouble only: whoever holds the token is killed, and comes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from roundelay.core.engine import MS
+from roundelay.runs.chaos import KILL, Chaos, ChaosParams, Site, Trouble
+from roundelay.runs.folder import RunFolder
+from roundelay.runs.report import beside, files, grid, page, picture, verdict
+from roundelay.trace.diagram import render
+from roundelay.trace.live import ALL
+from roundelay.trace.reader import TraceFile
+from roundelay.trace.verdict import INVARIANTS
+
+JUDGED: Final = ("I1", "I2", "I3", "I4", "I5", "I7")
+NUMBERS: Final = {3: "three", 4: "four", 5: "five", 6: "six", 7: "seven"}
+
+
+def live_params(seed: int, messages: int = 100_000) -> ChaosParams:
+    """What decides the demo, as far as anything does."""
+    return ChaosParams(
+        seed=seed, sites=5, senders=3, loss=0.05, messages=messages, seconds=messages / 5000,
+        kills=1, pauses=0, partitions=0, level=ALL,
+    )  # fmt: skip
+
+
+class LiveDemo(Chaos):
+    """A chaos run that can be watched."""
+
+    def __init__(self, params: ChaosParams, folder: RunFolder, tell: Callable[[str], None]) -> None:
+        super().__init__(params, folder.path, tell)
+        self.home = folder
+        self.plan = [Trouble(KILL, 0.4, 3.0, (self.rng.randrange(params.sites),), True)]
+        self.weather = {"loss": params.loss}
+
+    def seconds(self) -> float:
+        return time.monotonic() - self.started
+
+    def view(self) -> list[tuple[Site, bool]]:
+        """Each site, and whether its process runs."""
+        return [(site, site.up) for site in self.sites]
+
+    async def watched(self, look: Callable[[], None], every_s: float = 0.1) -> dict[str, Any]:
+        """The run, with somebody who looks at it now and then."""
+
+        async def looking() -> None:
+            while True:
+                look()
+                await asyncio.sleep(every_s)
+
+        looker = asyncio.create_task(looking())
+        try:
+            return await self.run()
+        finally:
+            looker.cancel()
+
+    def write(self, results: dict[str, Any]) -> None:
+        """Diagram, results and report."""
+        home = self.home
+        home.write_params("demo", msgspec.to_builtins(self.params))
+        home.write_results(results)
+        trace = TraceFile(home.trace)
+        crash, back = moments(trace)
+        picture_of_crash = render(trace, *_around(crash), title="The token site is killed")
+        home.diagram.write_text(picture_of_crash, encoding="utf-8")
+        picture_of_return = render(trace, *_around(back), title="It comes back")
+        home.write_report(self._report(results, picture_of_crash, picture_of_return))
+
+    def sentence(self, results: dict[str, Any]) -> str:
+        """The verdict in words."""
+        if results["verdict"] == "kept":
+            sites = NUMBERS.get(self.params.sites, str(self.params.sites))
+            return (
+                f"All {sites} sites agree: {results['everywhere']} messages, each delivered once "
+                "at every site, in one order."
+            )
+        return f"The sites do NOT agree, or a promise was broken. {results['failure']}"
+
+    def _report(self, results: dict[str, Any], crash: str, back: str) -> str:
+        params = self.params
+        broken = {text.split(":")[0].split()[0] for text in results["violations"]}
+        promises = [
+            (name, INVARIANTS[name], "BROKEN" if name in broken else "kept") for name in JUDGED
+        ]
+        traffic = results["datagrams"]
+        numbers = [
+            ("messages committed", results["committed"]),
+            ("messages at every site", results["everywhere"]),
+            ("receipts", results["settled"]),
+            ("fate not known to the sender", results["doubtful"]),
+            ("datagrams sent", traffic["received"]),
+            ("copies lost on purpose", traffic["dropped"].get("loss", 0)),
+            ("processes started", results["lives"]),
+            ("seconds", results["seconds"]),
+        ]
+        story = [tuple(line.strip().split("  ", 1)) for line in results["story"]]
+        sections = [
+            verdict(results["verdict"] == "kept", self.sentence(results)),
+            beside(grid("Promises", ("", "", ""), promises), grid("Numbers", ("", ""), numbers)),
+            grid("What happened", ("", ""), story),
+            picture("The kill", crash),
+            picture("The return", back, 1),
+            files(),
+        ]
+        subtitle = (
+            f"{params.sites} processes, {params.senders} of them sending, {params.loss:.0%} of all "
+            f"copies lost on the way, L = {params.resilience}"
+        )
+        return page("Roundelay demo", subtitle, sections)
+
+
+def moments(trace: TraceFile) -> tuple[int, int]:
+    """When the first site went away, and when it came back (ns of the trace)."""
+    crash = back = 0
+    for row in trace.rows(events=("CRASH", "RESTART")):
+        if row.event == "CRASH":
+            crash = crash or row.time
+        else:
+            back = row.time
+            break
+    return crash, back or crash
+
+
+def _around(moment: int) -> tuple[int, int]:
+    return max(0, moment - 15 * MS), moment + 60 * MS
