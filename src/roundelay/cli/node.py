@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from msgspec import structs
 
 from roundelay.cli.options import OneOf, Whole
 from roundelay.core.errors import ConfigError
@@ -21,6 +22,7 @@ from roundelay.node.keys import load_secret
 from roundelay.node.loop import loop_factory
 from roundelay.node.node import LEVELS, Node, NodeConfig
 from roundelay.node.probe import MULTICAST, Choice
+from roundelay.node.tracing import Tracing
 from roundelay.wire.frontend import DEFAULT, MESSAGE_BYTES, MESSAGE_BYTES_MOST
 
 EPILOG = """\b
@@ -61,6 +63,8 @@ A group without a prefix is an AutoRM group; token:, to:, po:, spo: and pa: sele
 @click.option("--max-message", type=Whole(1, MESSAGE_BYTES_MOST), default=MESSAGE_BYTES,
               show_default=True, help="Bytes an application may send at once.")  # fmt: skip
 @click.option("--frontend-open", is_flag=True, help="Let other machines connect, in the clear.")
+@click.option("--trace", type=click.Path(path_type=Path), metavar="DIR",
+              help="Record what happens in the groups, for roundelay check.")  # fmt: skip
 @click.option("--log", "log_level", type=OneOf(LEVELS), default="warning", show_default=True,
               help="Events to report on standard error, as JSON lines.")  # fmt: skip
 def command(**options: Any) -> int:
@@ -82,7 +86,7 @@ def command(**options: Any) -> int:
 def _config(
     name: str, folder: Path | None, multicast: str, interface: str, seeds: str, listen: str,
     advertise: str, via: str, ttl: int, key: Path | None, insecure: bool,
-    groups: tuple[str, ...], log_level: str,
+    groups: tuple[str, ...], trace: Path | None, log_level: str,
 ) -> NodeConfig:  # fmt: skip
     def address(text: str, field: str) -> tuple[str, int] | None:
         return parse_address(text, field) if text else None
@@ -103,6 +107,10 @@ def _config(
         groups=tuple(parse_group(group) for group in groups), log_level=log_level,
     )  # fmt: skip
     config.check()
+    if trace is not None:
+        if not name:
+            raise ConfigError("trace", trace, "only with --name: a trace says who wrote it")
+        config = structs.replace(config, tracer=Tracing(trace, name))
     return config
 
 
@@ -130,12 +138,14 @@ async def _serve(
     node = Node(config)
     node.on_fatal = lambda error: stop.set()
     server = FrontendServer(
-        node, addresses, name=node.name, max_message=max_message, open_to_network=is_open
-    )
-    await server.start()
+        node, addresses, name=node.name, max_message=max_message, open_to_network=is_open,
+        log=node.log,
+    )  # fmt: skip
+    await server.start(serve=False)  # to know at once whether the addresses can be had
     try:
         await node.start()
         node.add_frontend(server)
+        await server.serve()
         where = ",".join(server.addresses)
         click.echo(f"ready frontend={where} medium={node.medium.describe()}")
         await stop.wait()

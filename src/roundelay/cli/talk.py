@@ -7,7 +7,7 @@ import base64
 import os
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
@@ -15,10 +15,11 @@ import click
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
+from roundelay.cli.answers import show, show_why
 from roundelay.cli.options import Whole, json_option
-from roundelay.cli.output import console, literally, print_json, table
+from roundelay.cli.output import print_json
 from roundelay.client.remote_node import RemoteNode
-from roundelay.core.errors import ConfigError, PayloadTooLarge
+from roundelay.core.errors import ConfigError, PayloadTooLarge, Refused, UsageError
 from roundelay.node.switchboard import Batch, Receipt
 from roundelay.wire.frontend import DEFAULT, address
 
@@ -40,7 +41,10 @@ def node_option(function: F) -> F:
 
 
 def _run(main: Coroutine[Any, Any, T]) -> T:
-    return asyncio.run(main)
+    try:
+        return asyncio.run(main)
+    except Refused as error:  # what the node refuses is wrong input like any other
+        raise UsageError(str(error)) from None
 
 
 # ------------------------------------------------------------------------ send
@@ -69,6 +73,8 @@ def send(
 ) -> None:  # fmt: skip
     """Send a message to GROUP and wait until it has its place.
 
+    With --json, seq is that place: of the last message, or null without a total order.
+
     Without TEXT, or with -, the message is what comes from standard input, byte for byte."""
     names = None if to is None else [name.strip() for name in to.split(",")]
     if names is not None and not all(names):
@@ -88,31 +94,25 @@ async def _send(
 ) -> dict[str, Any]:
     async with await RemoteNode.connect(where, name="roundelay send") as node:
         limit = node.switchboard.max_message
-        first: int | None = None
-        last: int | None = None
+        last = -1
         count = 0
-        waiting: deque[tuple[int, asyncio.Future[Receipt]]] = deque()
+        waiting: deque[asyncio.Future[Receipt]] = deque()
 
         async def settle(most: int) -> None:
-            nonlocal first, last
+            nonlocal last
             while len(waiting) > most:
-                messages, future = waiting.popleft()
-                seq = (await future).seq
-                if seq >= 0:
-                    first = seq if first is None else min(first, seq)
-                    last = max(seq + messages - 1, -1 if last is None else last)
+                last = max(last, (await waiting.popleft()).seq)
 
         async for messages in _messages(given, lines, limit):
             if someone:  # each to someone, not all to the same one
                 for message in messages:
-                    waiting.append((1, await node.submit(group, message, someone=True)))
+                    waiting.append(await node.submit(group, message, someone=True))
             else:
-                future = await node.submit(group, *messages, to=to)
-                waiting.append((len(messages), future))
+                waiting.append(await node.submit(group, *messages, to=to))
             count += len(messages)
             await settle(AHEAD)
         await settle(0)
-    return {"group": group, "messages": count, "seq": first, "last_seq": last}
+    return {"group": group, "messages": count, "seq": None if last < 0 else last}
 
 
 async def _messages(given: bytes | None, lines: bool, limit: int) -> AsyncIterator[list[bytes]]:
@@ -175,24 +175,29 @@ Examples:
 @click.argument("group")
 @node_option
 @click.option("--count", type=Whole(1), help="Stop after so many messages.")
+@click.option("--since", type=Whole(0), help="Begin at this position, if the node still has it.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
-def listen(group: str, node: str, count: int | None, as_json: bool) -> None:
+def listen(group: str, node: str, count: int | None, since: int | None, as_json: bool) -> None:
     """Print the messages of GROUP as they are delivered.
 
     Ctrl-C ends it."""
     line = _json_lines if as_json else _text_lines
     try:
-        _run(_listen(group, node, count, line))
+        _run(_listen(group, node, count, since, line))
     except KeyboardInterrupt:
         if count is not None:  # it has not seen all it was to see
             raise
 
 
 async def _listen(
-    group: str, where: str, count: int | None, line: Callable[[Batch, int | None], str]
+    group: str,
+    where: str,
+    count: int | None,
+    since: int | None,
+    line: Callable[[Batch, int | None], str],
 ) -> None:
     async with await RemoteNode.connect(where, name="roundelay listen") as node:
-        view = await node.join(group)
+        view = await node.join(group, since)
         if sys.stderr.isatty():
             click.echo(f"listening to {group} at {where}: {_view(view.members)}", err=True)
         left = count
@@ -273,7 +278,7 @@ def _ask(where: str, question: Callable[[RemoteNode], Awaitable[T]]) -> T:
 @json_option
 def members(group: str, node: str, as_json: bool) -> None:
     """Show who is in GROUP, as far as the node knows."""
-    _show(_ask(node, lambda one: one.members(group)), as_json)
+    show(_ask(node, lambda one: one.members(group)), as_json)
 
 
 @click.command()
@@ -281,7 +286,7 @@ def members(group: str, node: str, as_json: bool) -> None:
 @json_option
 def groups(node: str, as_json: bool) -> None:
     """List the groups the node hosts or has heard of."""
-    _show({"groups": _ask(node, RemoteNode.groups)}, as_json)
+    show({"groups": _ask(node, RemoteNode.groups)}, as_json)
 
 
 @click.command()
@@ -289,7 +294,7 @@ def groups(node: str, as_json: bool) -> None:
 @json_option
 def status(node: str, as_json: bool) -> None:
     """Show what the node does: medium, groups, frontends, counters, drops by reason."""
-    _show(_ask(node, RemoteNode.status), as_json)
+    show(_ask(node, RemoteNode.status), as_json)
 
 
 @click.command()
@@ -300,56 +305,4 @@ def why(name: str, node: str, as_json: bool) -> None:
     """Say why NODE is dead or alive to the node asked.
 
     NODE is a name or a UUID: its heartbeats, stale time, trust, and what was sent to it again."""
-    _show(_ask(node, lambda one: one.why(name)), as_json)
-
-
-def _show(content: Mapping[str, Any], as_json: bool) -> None:
-    if as_json:
-        print_json(content)
-    else:
-        _print(content)
-
-
-def _print(content: Mapping[str, Any], indent: int = 0) -> None:
-    """An answer for people: what is plain first, then tables, then what is nested."""
-    screen = console()
-    margin = "  " * indent
-    plain = {key: value for key, value in content.items() if not isinstance(value, list | dict)}
-    width = max(map(len, plain), default=0)
-    for key, value in plain.items():
-        screen.print(
-            f"{margin}{literally(key):<{width}}  {literally(_word(value))}", soft_wrap=True
-        )
-    for key, value in content.items():
-        if isinstance(value, dict):
-            screen.print(f"{margin}{literally(key)}" + ("" if value else "  none"))
-            _print(value, indent + 1)
-        elif isinstance(value, list):
-            _print_list(key, value, margin)
-
-
-def _print_list(key: str, items: list[Any], margin: str) -> None:
-    screen = console()
-    if not items or not all(isinstance(item, dict) for item in items):
-        words = ", ".join(map(_word, items)) or "none"
-        screen.print(f"{margin}{literally(key)}  {literally(words)}", soft_wrap=True)
-        return
-    columns = list(dict.fromkeys(column for item in items for column in item))
-    grid = table(literally(key), *map(literally, columns))
-    for item in items:
-        grid.add_row(*(literally(_word(item.get(column))) for column in columns))
-    screen.print(grid)
-
-
-def _word(value: object) -> str:
-    if value is None:
-        return "–"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:,.6g}"
-    if isinstance(value, list):
-        return ", ".join(map(_word, value)) or "–"
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {_word(one)}" for key, one in value.items()) or "–"
-    return str(value)
+    show_why(_ask(node, lambda one: one.why(name)), as_json)

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from roundelay.client.blocking import BlockingGroup, LoopThread
 from roundelay.core.bundle import MESSAGES_MAX, Bundle
@@ -76,13 +76,17 @@ class SlowConsumer(RoundelayError):
 class Group:
     """A group that was joined; made by `join`."""
 
-    def __init__(self, name: str, switchboard: Any, close: Any = None) -> None:
+    def __init__(
+        self, name: str, switchboard: Any, close: Any = None, since: int | None = None
+    ) -> None:
         self.name = name
         """The full name, with the prefix of its protocol."""
         self._switchboard = switchboard
         self._close = close
         self._inbox: deque[Batch] = deque()
         self._inbox_bytes = 0
+        self._since = since or 0
+        """The application has everything before this position."""
         self._overflow: SlowConsumer | None = None
         self._arrived = asyncio.Event()
         self._receipts: dict[int, asyncio.Future[Receipt]] = {}
@@ -98,6 +102,12 @@ class Group:
     def deliver(self, batch: Batch) -> None:
         if self._overflow is not None:
             return
+        if 0 <= batch.seq < self._since:
+            # The node's disk knew less than the application: it is told only what is new to it.
+            rest = batch.bundle.messages()[self._since - batch.seq :]
+            if not rest:
+                return
+            batch = structs.replace(batch, seq=self._since, bundle=Bundle.of(*rest))
         self._inbox_bytes += len(batch.bundle.data) + 64
         if self._inbox_bytes > INBOX_BYTES and self._inbox:
             self._overflow = SlowConsumer(self.name, batch.seq if batch.seq >= 0 else None)
@@ -111,6 +121,10 @@ class Group:
             waiting.set_result(receipt)
 
     def refused(self, refusal: Refusal) -> None:
+        if refusal.tag == NO_TAG:  # only a daemon says that: our `join`, or a `post`
+            if not self._switchboard.joined(self.name):
+                self.disconnected(refusal.reason)
+            return
         waiting = self._receipts.pop(refusal.tag, None)
         if waiting is not None and not waiting.done():
             kind = Indeterminate if refusal.indeterminate else Refused
@@ -129,6 +143,7 @@ class Group:
         self._closed = reason
         self._arrived.set()
         self._room.set()
+        self._changed.set()
         for waiting in self._receipts.values():
             if not waiting.done():
                 waiting.set_exception(Indeterminate(f"group {self.name}: {reason}"))
@@ -317,6 +332,8 @@ class Options(Struct, frozen=True, kw_only=True):
         if self.service not in SERVICES:
             raise ConfigError("service", self.service, ", ".join(SERVICES))
         members = check_members(tuple(self.members)) if self.members else ()
+        if members and SERVICES[self.service] == AUTORM:
+            raise ConfigError("members", ",".join(members), "none for fifo: who joins is a member")
         return GroupSpec(
             name=full_name(group, self.service), protocol=SERVICES[self.service],
             members=members, resilience=self.resilience, stage=self.stage, hub=self.hub,
@@ -378,7 +395,7 @@ def join(group: str, **options: Any) -> Joining:
 
 async def _embedded(options: Options, spec: GroupSpec) -> Group:
     node = Node(options.node_config(spec))
-    group = Group(spec.name, node, node.stop)
+    group = Group(spec.name, node, node.stop, options.since)
     node.on_fatal = lambda error: group.disconnected(f"stopped: {error}")
     await node.start()
     try:
@@ -401,7 +418,11 @@ async def _through_daemon(options: Options, spec: GroupSpec) -> Group:
     remote = await RemoteSwitchboard.connect(options.node, name=options.name, lost=lost)
     group = Group(spec.name, remote, remote.close)
     groups.append(group)
-    remote.join(group, spec.name)
+    try:
+        remote.join(group, spec.name, options.since)
+    except BaseException:
+        await remote.close()
+        raise
     return group
 
 

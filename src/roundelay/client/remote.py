@@ -40,6 +40,7 @@ from roundelay.wire.frontend import (
     Packet,
     Parser,
     address,
+    from_packet,
     head,
     json_packet,
     name_bytes,
@@ -141,16 +142,18 @@ class RemoteSwitchboard(asyncio.Protocol):
         try:
             await self._greeted
         except ConnectionLost as error:
+            why = self._last_words or "it said nothing"
             raise NodeUnreachable(
-                f"what listens at {self.where} does not take frontends: {error}"
-            ) from None
+                f"what listens at {self.where} closed the connection at once ({why}): it is no "
+                "node, or it has all the connections it allows; see its log"
+            ) from error
         except asyncio.CancelledError:
             self._transport.abort()
             raise
 
     # -- the calls of a switchboard
 
-    def join(self, application: Application, group: str) -> None:
+    def join(self, application: Application, group: str, since: int | None = None) -> None:
         self._check()
         name_bytes("group", group)
         other = self._joined.get(group)
@@ -161,7 +164,7 @@ class RemoteSwitchboard(asyncio.Protocol):
                 f"group = {group!r} is joined over this connection already: use another connection"
             )
         self._joined[group] = application
-        self._write(head("JOIN", group))
+        self._write(head("JOIN", group) if since is None else from_packet(group, since))
 
     def leave(self, application: Application, group: str) -> None:
         if self._joined.get(group) is application:
@@ -364,7 +367,7 @@ class RemoteSwitchboard(asyncio.Protocol):
         found = read_receipt(packet)
         sent = self._sent.pop(found.tag, None)
         if sent is not None:
-            if sent.receipt is None or 0 <= found.seq < sent.receipt.seq:
+            if sent.receipt is None or found.seq > sent.receipt.seq:
                 sent.receipt = Receipt(sent.group, sent.tag, found.seq, found.time)
             self._arrived(sent)
 
@@ -383,6 +386,8 @@ class RemoteSwitchboard(asyncio.Protocol):
             if found.flags & REFUSED_JOIN:
                 del self._joined[packet.group]
             application.refused(Refusal(packet.group, NO_TAG, found.reason, indeterminate))
+            if found.flags & REFUSED_JOIN:
+                application.viewed(View(packet.group, "", (), f"broken: {found.reason}"))
 
     def _arrived(self, sent: _Sent) -> None:
         """The fate of one part is known: when that of all is, tell it as one."""

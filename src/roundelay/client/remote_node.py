@@ -86,9 +86,10 @@ class RemoteNode:
 
     # -- groups
 
-    async def join(self, group: str) -> View:
-        """Join, and wait for the node to say who is there."""
-        self._board.join(self, group)
+    async def join(self, group: str, since: int | None = None) -> View:
+        """Join, and wait for the node to say who is there.  `since`: begin at that position, as
+        far as the node still has what is there."""
+        self._board.join(self, group, since)
         if group in self.views:
             return self.views[group]
         waiting = self._joins.get(group)
@@ -215,7 +216,8 @@ class RemoteNode:
             waiting.set_exception(error)
 
     def viewed(self, view: View) -> None:
-        self.views[view.group] = view
+        if self._board.joined(view.group):
+            self.views[view.group] = view
         waiting = self._joins.pop(view.group, None)
         if waiting is not None and not waiting.done():
             waiting.set_result(view)

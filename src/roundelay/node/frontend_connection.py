@@ -42,6 +42,7 @@ from roundelay.wire.frontend import (
     fail_packet,
     head,
     json_packet,
+    read_from,
     read_json,
     read_send,
     receipt_packet,
@@ -246,14 +247,17 @@ class Connection(asyncio.Protocol):
 
     def _obey(self, packet: Packet) -> None:
         group = packet.group
-        if packet.command == "JOIN":
+        if packet.command in ("JOIN", "FROM"):
             try:
+                since = read_from(packet) if packet.command == "FROM" else None
                 if len(self.groups) >= GROUPS_MAX and group not in self.groups:
                     raise ConfigError("group", repr(group), f"at most {GROUPS_MAX} a connection")
                 self.groups.add(group)  # before: a view may come from within the call
-                self._switchboard.join(self, group)
+                self._switchboard.join(self, group, since)
             except InvariantBroken:
                 raise
+            except MalformedPdu as error:
+                self._malformed(error)
             except RoundelayError as error:
                 self.groups.discard(group)
                 self._fail(group, NO_TAG, REFUSED_JOIN, str(error))

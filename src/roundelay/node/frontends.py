@@ -9,7 +9,7 @@ import asyncio
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final
 
@@ -30,7 +30,7 @@ from roundelay.wire.frontend import (
     received_packet,
 )
 
-LOG = logging.getLogger("roundelay.frontends")
+Log = Callable[..., None]
 
 CONNECTIONS_MAX: Final = 256
 QUEUE_BYTES_MAX: Final = 8 << 20
@@ -51,9 +51,11 @@ class FrontendServer:
         connections_max: int = CONNECTIONS_MAX,
         queue_bytes_max: int = QUEUE_BYTES_MAX,
         open_to_network: bool = False,
+        log: Log | None = None,
     ) -> None:
         """`name` is the node's.  `open_to_network`: serve addresses that others can reach too,
-        in clear and to anybody (`--frontend-open`)."""
+        in clear and to anybody (`--frontend-open`).  `log` is given the level, the event and what
+        belongs to it; without it, Python's logging is."""
         whole("max_message", max_message, 1, MESSAGE_BYTES_MOST)
         whole("connections_max", connections_max, 1)
         whole("queue_bytes_max", queue_bytes_max, 1)
@@ -64,11 +66,12 @@ class FrontendServer:
         # A queue that one message fills would cut applications that read as fast as they can.
         self.queue_bytes_max = max(queue_bytes_max, 2 * max_message)
         self.open_to_network = open_to_network
+        self._log = log or _log
         self.addresses: list[str] = []
         """Where it listens, with the ports that the system chose."""
         self.loop: asyncio.AbstractEventLoop = None  # type: ignore[assignment]  # start
         self._wanted = [address(text, any_port=True) for text in addresses]
-        self._servers: list[asyncio.AbstractServer] = []
+        self._servers: list[asyncio.Server] = []
         self._paths: list[tuple[str, int]] = []
         self._connections: set[Connection] = set()
         self._unflushed: list[Connection] = []
@@ -76,27 +79,39 @@ class FrontendServer:
         self._accepted = 0
         self._drops: Counter[str] = Counter()
 
-    async def start(self) -> None:
-        """Listen.  Raises ConfigError that names the address which cannot be used."""
+    async def start(self, *, serve: bool = True) -> None:
+        """Listen.  Raises ConfigError that names the address which cannot be used.
+
+        Without `serve`, whoever connects waits until `serve` is called: for a node that wants its
+        ports before it is ready to answer."""
         self.loop = asyncio.get_running_loop()
         try:
             for wanted in self._wanted:
                 if wanted.path:
                     sock = unix_socket(wanted.path)
                     self._paths.append((wanted.path, os.stat(wanted.path).st_ino))
-                    server: asyncio.AbstractServer = await self.loop.create_unix_server(
-                        lambda: Connection(self), sock=sock
+                    server = await self.loop.create_unix_server(
+                        lambda: Connection(self), sock=sock, start_serving=False
                     )
                     self.addresses.append(str(wanted))
                 else:
                     sock = await tcp_socket(self.loop, wanted, self.open_to_network)
-                    server = await self.loop.create_server(lambda: Connection(self), sock=sock)
+                    server = await self.loop.create_server(
+                        lambda: Connection(self), sock=sock, start_serving=False
+                    )
                     host, port = sock.getsockname()[:2]
                     self.addresses.append(str(Address(host, port)))
                 self._servers.append(server)
         except BaseException:
             await self.close()
             raise
+        if serve:
+            await self.serve()
+
+    async def serve(self) -> None:
+        """Let in those who connect."""
+        for server in self._servers:
+            await server.start_serving()
 
     async def close(self) -> None:
         """Stop listening and end all connections, with a moment for their last words."""
@@ -134,9 +149,9 @@ class FrontendServer:
     def drop(self, reason: str, connection: Connection, detail: str) -> None:
         """Count why a connection is closed, and say it in the log."""
         self._drops[reason] += 1
-        LOG.warning(
-            "frontend closed: reason=%r peer=%s name=%r detail=%r",
-            reason, connection.peer, connection.name, detail,
+        self._log(
+            "warning", "frontend.closed", reason=reason, peer=connection.peer,
+            name=connection.name, detail=detail,
         )  # fmt: skip
 
     def encoded(self, batch: Batch, extended: bool) -> bytes:
@@ -206,3 +221,9 @@ class FrontendServer:
             "drops": dict(sorted(self._drops.items())),
             "clients": [one.status() for one in self._connections],
         }
+
+
+def _log(level: str, event: str, **fields: object) -> None:
+    words = " ".join(f"{key}={value!r}" for key, value in fields.items())
+    number = logging.getLevelNamesMapping()[level.upper()]
+    logging.getLogger("roundelay.frontends").log(number, "%s %s", event, words)

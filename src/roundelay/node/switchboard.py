@@ -85,8 +85,10 @@ NO_TAG = -1
 class Switchboard(Protocol):
     """The node as its applications see it.  Errors are `RoundelayError`s with a clear text."""
 
-    def join(self, application: Application, group: str) -> None:
-        """Deliver the group's messages to `application` from now on.  Harmless when repeated."""
+    def join(self, application: Application, group: str, since: int | None = None) -> None:
+        """Deliver the group's messages to `application` from now on.  Harmless when repeated.
+
+        `since`: first those from that position on, as far as the node still has them."""
 
     def leave(self, application: Application, group: str) -> None:
         """Stop doing so.  Harmless when not joined."""

@@ -87,6 +87,7 @@ TO_NODE: Final = (
     Command("SNDR", "B", "send messages to everyone and give me a receipt"),
     Command("SNDO", "B", "send messages to someone and give me a receipt"),
     Command("SNDD", "B", "send messages to the nodes named and give me a receipt"),
+    Command("FROM", "B", "join, and begin at that position"),
     Command("ASKQ", "B", "answer a question about the node", named=False, json=True),
 )
 
@@ -399,6 +400,18 @@ def read_send(found: Packet, message_bytes: int = MESSAGE_BYTES_MOST) -> Send:
             TOO_LARGE, f"{found.command} of {len(bundle.data)} bytes, at most {message_bytes}"
         )
     return Send(tag, to, found.command == "SNDO", bundle)
+
+
+def from_packet(group: str, seq: int) -> bytes:
+    """FROM: i64 seq."""
+    return packet("FROM", group, _TAG.pack(seq))
+
+
+def read_from(found: Packet) -> int:
+    (seq,) = _unpack(_TAG, found.message, 0)
+    if len(found.message) != _TAG.size or seq < 0:
+        raise MalformedPdu(BAD_BODY, f"FROM {seq} in {len(found.message)} bytes")
+    return int(seq)
 
 
 def received_packet(group: str, seq: int, time: int, sender: str, bundle: Bundle) -> bytes:

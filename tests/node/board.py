@@ -1,0 +1,270 @@
+"""A switchboard of one node without a network: local groups, each with a total order.
+
+It keeps what `Switchboard` promises, so that frontends can be tested alone: deliveries and receipts
+come later, never from within the call; a group that is `shut` has a bounded queue, raises QueueFull
+and calls `writable` when it is opened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, TypeVar
+
+from roundelay.core.bundle import Bundle
+from roundelay.core.errors import PayloadTooLarge, QueueFull, UsageError
+from roundelay.node.frontends import FrontendServer
+from roundelay.node.switchboard import (
+    NO_TAG,
+    Application,
+    Batch,
+    Receipt,
+    Refusal,
+    View,
+)
+
+T = TypeVar("T")
+
+
+def run(test: Callable[[], Awaitable[T]], seconds: float = 60) -> T:
+    """Run an asynchronous test; hanging is failing."""
+
+    async def bounded() -> T:
+        async with asyncio.timeout(seconds):
+            return await test()
+
+    return asyncio.run(bounded())
+
+
+async def until(condition: Callable[[], Any], what: str = "") -> None:
+    while not condition():
+        await asyncio.sleep(0.005)
+
+
+class LocalGroup:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.seq = 0
+        self.joined: list[Application] = []
+        self.turn = 0
+        self.shut = False
+        self.queue: deque[Callable[[], None]] = deque()
+        self.waiting: list[Application] = []
+        self.kept: deque[Batch] = deque(maxlen=100)
+
+
+class LocalBoard:
+    """A `Switchboard`."""
+
+    def __init__(self, name: str = "solo", queue: int = 4, largest: int = 1 << 26) -> None:
+        self.name = name
+        self.queue = queue
+        self.largest = largest
+        self.by_name: dict[str, LocalGroup] = {}
+        self.sends: list[tuple[str, int]] = []
+        """Group and number of messages of each call of `send` that was taken."""
+        self.tags: set[tuple[int, int]] = set()
+        self.departed = 0
+        self.status_parts: dict[str, Callable[[], object]] = {}
+
+    def group(self, name: str) -> LocalGroup:
+        return self.by_name.setdefault(name, LocalGroup(name))
+
+    def join(self, application: Application, group: str, since: int | None = None) -> None:
+        if group.startswith("closed:"):
+            raise UsageError(f"group = {group} is not for you: join another")
+        found = self.group(group)
+        if application not in found.joined:
+            found.joined.append(application)
+        view = View(group, "1.0", (self.name,), "blocked: shut" if found.shut else "open")
+        self._soon(lambda: application.viewed(view))
+        for batch in found.kept:
+            if since is not None and batch.seq >= since:
+                self._soon(lambda batch=batch: application.deliver(batch))  # type: ignore[misc]
+
+    def leave(self, application: Application, group: str) -> None:
+        found = self.by_name.get(group)
+        if found is not None and application in found.joined:
+            found.joined.remove(application)
+
+    def gone(self, application: Application) -> None:
+        self.departed += 1
+        for group in self.by_name.values():
+            self.leave(application, group.name)
+        self.tags = {tag for tag in self.tags if tag[0] != id(application)}
+
+    def send(
+        self,
+        application: Application,
+        group: str,
+        bundle: Bundle,
+        *,
+        tag: int = NO_TAG,
+        to: Iterable[str] | None = None,
+        someone: bool = False,
+    ) -> None:
+        found = self.group(group)
+        if max(bundle.sizes) > self.largest:
+            raise PayloadTooLarge(f"a message of {max(bundle.sizes)} bytes, at most {self.largest}")
+        if found.shut and len(found.queue) >= self.queue:
+            if application not in found.waiting:
+                found.waiting.append(application)
+            raise QueueFull(f"group {group}: no room")
+        self.sends.append((group, len(bundle)))
+        if tag != NO_TAG:
+            self.tags.add((id(application), tag))
+        names = None if to is None else set(to)
+
+        def commit() -> None:
+            self._commit(found, application, bundle, tag, names, someone)
+
+        if found.shut:
+            found.queue.append(commit)
+        else:
+            self._soon(commit)
+
+    def _commit(
+        self,
+        group: LocalGroup,
+        application: Application,
+        bundle: Bundle,
+        tag: int,
+        to: set[str] | None,
+        someone: bool,
+    ) -> None:
+        ordered = group.name.startswith(("token:", "to:"))
+        seq = group.seq if ordered else -1
+        group.seq += len(bundle)
+        now = time.time_ns()
+        receivers = list(group.joined)
+        if someone and receivers:
+            group.turn += 1
+            receivers = [receivers[group.turn % len(receivers)]]
+        elif to is not None and self.name not in to:
+            receivers = []
+        batch = Batch(group.name, seq, self.name, now, bundle)
+        if ordered and not someone:
+            group.kept.append(batch)
+        for receiver in receivers:
+            receiver.deliver(batch)
+        if (id(application), tag) in self.tags:
+            self.tags.discard((id(application), tag))
+            if b"doubt" in bundle.data:
+                application.refused(Refusal(group.name, tag, "no majority", True))
+            else:
+                last = seq + len(bundle) - 1 if seq >= 0 else -1
+                application.receipt(Receipt(group.name, tag, last, now))
+
+    def open(self, name: str) -> None:
+        """Let a group that is `shut` go on."""
+        group = self.group(name)
+        group.shut = False
+        while group.queue:
+            group.queue.popleft()()
+        waiting, group.waiting = group.waiting, []
+        for application in waiting:
+            application.writable(name)
+
+    def members(self, group: str) -> dict[str, object]:
+        if group not in self.by_name:
+            raise UsageError(f"group = {group} is not known here: see `roundelay groups`")
+        return {"group": group, "members": [{"name": self.name, "alive": True}], "state": "open"}
+
+    def groups(self) -> list[dict[str, object]]:
+        return [
+            {"group": one.name, "service": "total", "applications": len(one.joined)}
+            for one in self.by_name.values()
+        ]
+
+    def status(self) -> dict[str, object]:
+        return {"node": self.name} | {key: part() for key, part in self.status_parts.items()}
+
+    def why(self, node: str) -> dict[str, object]:
+        if node != self.name:
+            raise UsageError(f"node = {node} was never heard of here")
+        return {"node": node, "alive": True, "because": "it is this node"}
+
+    @staticmethod
+    def _soon(call: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_soon(call)
+
+
+class Listener:
+    """An application that remembers everything."""
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+        self.receipts: list[Receipt] = []
+        self.refusals: list[Refusal] = []
+        self.views: list[View] = []
+        self.room: list[str] = []
+
+    def deliver(self, batch: Batch) -> None:
+        self.batches.append(batch)
+
+    def receipt(self, receipt: Receipt) -> None:
+        self.receipts.append(receipt)
+
+    def refused(self, refusal: Refusal) -> None:
+        self.refusals.append(refusal)
+
+    def viewed(self, view: View) -> None:
+        self.views.append(view)
+
+    def writable(self, group: str) -> None:
+        self.room.append(group)
+
+    @property
+    def messages(self) -> list[bytes]:
+        return [message for batch in self.batches for message in batch.bundle]
+
+
+class NodeThread:
+    """A node without a network in a thread: its frontends, its board, one that listens."""
+
+    def __init__(self, *where: str) -> None:
+        self.board = LocalBoard("solo")
+        self.ear = Listener()
+        self.where = ""
+        self.loop: asyncio.AbstractEventLoop
+        self.frontends = FrontendServer(self.board, where or ("127.0.0.1:0",), name="solo")
+        self.board.status_parts["frontends"] = self.frontends.status
+        self._ready = threading.Event()
+        self._stop: asyncio.Event
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._main()))
+
+    async def _main(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        await self.frontends.start()
+        self.where = self.frontends.addresses[0]
+        self._ready.set()
+        await self._stop.wait()
+        await self.frontends.close()
+
+    def start(self) -> None:
+        self._thread.start()
+        assert self._ready.wait(30)
+
+    def stop(self) -> None:
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(30)
+
+    def join(self, group: str) -> None:
+        self.do(lambda: self.board.join(self.ear, group))
+
+    def say(self, group: str, *messages: bytes) -> None:
+        self.do(lambda: self.board.send(self.ear, group, Bundle.of(*messages)))
+
+    def do(self, call: Callable[[], None]) -> None:
+        """Call it in the thread, and wait until that is done."""
+        done = threading.Event()
+        self.loop.call_soon_threadsafe(lambda: (call(), done.set()))
+        assert done.wait(30)
+
+    def listeners(self, group: str) -> int:
+        return len(self.board.group(group).joined)

@@ -1,0 +1,388 @@
+"""Frontend packets: byte for byte, in any pieces, and whatever else somebody sends."""
+
+from __future__ import annotations
+
+import re
+import struct
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roundelay.core.bundle import MESSAGES_MAX, Bundle
+from roundelay.core.errors import ConfigError, MalformedPdu
+from roundelay.wire.frontend import (
+    BAD_BODY,
+    INDETERMINATE,
+    MESSAGE_BYTES,
+    RESERVED,
+    TO_APPLICATION,
+    TO_NODE,
+    TOO_LARGE,
+    UNKNOWN_COMMAND,
+    Address,
+    Failure,
+    Fate,
+    Packet,
+    Parser,
+    Received,
+    Send,
+    address,
+    fail_packet,
+    from_packet,
+    head,
+    packet,
+    plain_packets,
+    portions,
+    read_failure,
+    read_json,
+    read_receipt,
+    read_received,
+    read_send,
+    receipt_packet,
+    received_packet,
+    send_packet,
+)
+
+PAGE = Path(__file__).parents[2] / "docs" / "frontend-protocol.md"
+TIME = 0x1797C24CE5DB9515
+TWO = Bundle.of(b"one", b"two")
+HI = Bundle.of(b"hi")
+HELLO = b'{"extended":true,"name":"till 3"}'
+GREETING = (
+    b'{"node":"ann","version":"0.1.0","protocol":1,"max_message":1048576,"queue_bytes":8388608}'
+)
+VIEW = b'{"version":"7.2","members":["ann","bob"],"state":"open"}'
+
+EXAMPLES = [
+    head("JOIN", "ab"),
+    head("LEAV", "ab"),
+    packet("SNDE", "ab", b"hi"),
+    packet("SNDS", "ab", b"hi"),
+    packet("RCVE", "ab", b"hi"),
+    packet("HELO", "", HELLO),
+    packet("HELO", "", GREETING),
+    send_packet("ab", TWO, tag=7),
+    send_packet("ab", HI, tag=8, someone=True),
+    send_packet("ab", HI, to=["ann", "bob"]),
+    receipt_packet("ab", 7, 42, TIME),
+    fail_packet("ab", 7, INDETERMINATE, "no majority"),
+    from_packet("ab", 42),
+    received_packet("ab", 42, TIME, "ann", TWO),
+    packet("VIEW", "ab", VIEW),
+    head("STOP", "ab"),
+    head("GOON", "ab"),
+    packet("ASKQ", "", b'{"id":1,"ask":"why","of":"bob"}'),
+    packet("ANSW", "", b'{"id":1,"answer":{"alive":true}}'),
+]
+"""As they stand on the page."""
+
+
+def at_node(extended: bool = True, **options: int) -> Parser:
+    parser = Parser.at_node(**options)
+    if extended:
+        parser.extend()
+    return parser
+
+
+def parsed(data: bytes, parser: Parser | None = None) -> list[Packet]:
+    parser = parser or at_node()
+    parser.feed(data)
+    return list(parser.packets())
+
+
+def one(data: bytes) -> Packet:
+    parser = Parser.at_application()
+    if data[:4].decode() in {command.name for command in TO_NODE} and data[:4] != b"HELO":
+        parser = at_node()
+    (found,) = parsed(data, parser)
+    return found
+
+
+# -- the page
+
+
+def test_the_bytes_on_the_page_are_those_of_the_code() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    blocks = re.findall(r"```\n((?:[0-9a-f]{2} ?)+   .*?)\n```", text, re.DOTALL)
+    shown = [
+        bytes.fromhex("".join(line.split("   ")[0] for line in block.splitlines()))
+        for block in blocks
+    ]
+    assert shown == EXAMPLES
+
+
+def test_the_page_shows_every_command_and_says_what_it_means() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert {data[:4].decode() for data in EXAMPLES} == {
+        command.name for command in TO_NODE + TO_APPLICATION
+    }
+    for command in TO_NODE + TO_APPLICATION:
+        (row,) = re.findall(rf"^\| `{command.name}` \| (\w) \| \w+ \| (.*) \|$", text, re.MULTILINE)
+        assert row[0] == command.layout
+        assert command.meaning in row[1]
+    for name in RESERVED:
+        assert f"`{name}`" in text
+
+
+# -- byte for byte (AR-T1)
+
+
+def test_the_packets_of_the_paper() -> None:
+    assert head("JOIN", "ab") == bytes.fromhex("4A 4F 49 4E 02 61 62")
+    assert head("LEAV", "é") == bytes.fromhex("4C 45 41 56 02 C3 A9")
+    assert packet("SNDE", "g", b"") == b"SNDE\x01g\0\0\0\0"
+    assert packet("RCVE", "x" * 255, b"y" * 300) == (
+        b"RCVE\xff" + b"x" * 255 + b"\0\0\x01\x2c" + b"y" * 300
+    )
+    assert plain_packets("RCVE", "g", TWO) == b"RCVE\x01g\0\0\0\x03oneRCVE\x01g\0\0\0\x03two"
+
+
+def test_what_is_written_is_read_again() -> None:
+    assert read_send(one(EXAMPLES[7])) == Send(7, None, False, TWO)
+    assert read_send(one(EXAMPLES[8])) == Send(8, None, True, HI)
+    assert read_send(one(EXAMPLES[9])) == Send(-1, ("ann", "bob"), False, HI)
+    assert read_receipt(one(EXAMPLES[10])) == Fate(7, 42, TIME)
+    assert read_failure(one(EXAMPLES[11])) == Failure(7, INDETERMINATE, "no majority")
+    assert read_received(one(EXAMPLES[13])) == Received(42, TIME, "ann", TWO)
+    assert read_json(one(EXAMPLES[14]))["members"] == ["ann", "bob"]
+
+
+# -- in any pieces
+
+names = st.text(min_size=1, max_size=20).filter(
+    lambda name: "\0" not in name and name.isprintable()
+)
+packets = st.lists(
+    st.one_of(
+        st.builds(Packet, st.sampled_from(["JOIN", "LEAV"]), names),
+        st.builds(
+            Packet, st.sampled_from(["SNDE", "SNDS", "SNDR"]), names, st.binary(max_size=300)
+        ),
+        st.builds(Packet, st.just("ASKQ"), st.just(""), st.binary(max_size=100)),
+    ),
+    max_size=20,
+)
+
+
+def written(found: Packet) -> bytes:
+    if found.command in ("JOIN", "LEAV"):
+        return head(found.command, found.group)
+    return packet(found.command, found.group, found.message)
+
+
+@given(packets, st.randoms(use_true_random=False), st.integers(1, 400), st.booleans())
+def test_any_split_gives_the_same_packets(
+    sent: list[Packet], random: Random, most: int, lazy: bool
+) -> None:
+    data = b"".join(map(written, sent))
+    parser = at_node()
+    got: list[Packet] = []
+    while data:
+        size = random.randint(1, most)
+        parser.feed(data[:size])
+        data = data[size:]
+        for found in parser.packets():
+            got.append(found)
+            if lazy and random.random() < 0.3:
+                break  # as when there is no room
+    got += parser.packets()
+    assert got == sent
+    assert parser.held_bytes == 0
+
+
+@settings(max_examples=30)
+@given(packets)
+def test_byte_by_byte(sent: list[Packet]) -> None:
+    parser = at_node()
+    got = []
+    for byte in b"".join(map(written, sent)):
+        parser.feed(bytes([byte]))
+        got += parser.packets()
+    assert got == sent
+
+
+def test_a_large_message_in_small_pieces_is_held_once() -> None:
+    parser = at_node()
+    data = packet("SNDE", "g", bytes(MESSAGE_BYTES))
+    for i in range(0, len(data), 97):
+        assert parser.held_bytes == i
+        parser.feed(data[i : i + 97])
+        found = list(parser.packets())
+    assert [len(one.message) for one in found] == [MESSAGE_BYTES]
+    assert parser.held_bytes == 0
+
+
+# -- hostile input
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"EVIL", "unknown command"),
+        (b"joiN\x01g", "unknown command"),
+        (b"\xff\xff\xff\xff", "unknown command"),
+        (b"JOIN\0", "empty name"),
+        (b"SNDE\0\0\0\0\x01x", "empty name"),
+        (b"JOIN\x01\xff", "name not UTF-8"),
+        (b"JOIN\x02\xc3\x28", "name not UTF-8"),
+        (b"JOIN\x03\xed\xa0\x80", "name not UTF-8"),  # half of a surrogate pair
+        (b"JOIN\x02a\0", "NUL in name"),
+        (b"SNDE\x01g\xff\xff\xff\xff", TOO_LARGE),
+        (b"SNDE\x01g" + struct.pack(">I", MESSAGE_BYTES + 1), TOO_LARGE),
+        (b"SNDR\x01g\xff\xff\xff\xff", TOO_LARGE),
+        (b"ASKQ\0\x00\x01\x00\x01", TOO_LARGE),
+    ],
+)
+def test_what_is_no_packet_is_refused_as_soon_as_it_shows(data: bytes, reason: str) -> None:
+    with pytest.raises(MalformedPdu) as refused:
+        parsed(data)
+    assert refused.value.reason == reason
+    parser = at_node()
+    parser.feed(head("JOIN", "g") + data)
+    iterator = parser.packets()
+    assert next(iterator) == Packet("JOIN", "g")  # what came before it counts
+    with pytest.raises(MalformedPdu):
+        next(iterator)
+
+
+def test_a_message_of_the_limit_is_taken_and_one_byte_more_is_not() -> None:
+    assert len(parsed(packet("SNDE", "g", bytes(1000)), at_node(message_bytes=1000))) == 1
+    for command in ("SNDE", "SNDS"):
+        with pytest.raises(MalformedPdu, match="1001 bytes, at most 1000"):
+            parsed(packet(command, "g", bytes(1001)), at_node(message_bytes=1000))
+    (found,) = parsed(send_packet("g", Bundle.of(bytes(1001))), at_node(message_bytes=1000))
+    with pytest.raises(MalformedPdu, match="1001 bytes, at most 1000"):
+        read_send(found, 1000)
+
+
+def test_our_commands_are_unknown_before_helo() -> None:
+    parser = Parser.at_node()
+    assert parsed(packet("HELO", "", b"{}"), parser) == [Packet("HELO", "", b"{}")]
+    for command in ("SNDR", "SNDO", "SNDD", "ASKQ", "RCVE", "VIEW", *RESERVED):
+        with pytest.raises(MalformedPdu, match=UNKNOWN_COMMAND):
+            parsed(packet(command, "g", b""), Parser.at_node())
+
+
+BODIES = [
+    b"",
+    b"1234567",
+    bytes(8),  # a tag and nothing else
+    struct.pack(">qH", 1, 0),  # no messages
+    struct.pack(">qH", 1, 1),  # a table that is cut off
+    struct.pack(">qHI", 1, 1, 5) + b"four",
+    struct.pack(">qHI", 1, 1, 3) + b"four",
+    struct.pack(">qHII", 1, 2, 0xFFFFFFFF, 0xFFFFFFFF),  # a sum that would wrap 32 bits
+    struct.pack(">qHII", 1, 2, 0xFFFFFFFF, 5) + b"four",
+    struct.pack(">qH", 1, 65535) + bytes(100),
+    struct.pack(">qHI", -2, 1, 1) + b"x",
+]
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_sends_that_are_not_what_they_say(body: bytes) -> None:
+    with pytest.raises(MalformedPdu) as refused:
+        read_send(Packet("SNDR", "g", body))
+    assert refused.value.reason == BAD_BODY
+    for names in (b"\0", b"\x01", b"\x01\x05ann", b"\x02\x03ann", b"\x01\x00"):
+        with pytest.raises(MalformedPdu):
+            read_send(Packet("SNDD", "g", bytes(8) + names + body[8:]))
+
+
+@settings(max_examples=300)
+@given(st.binary(max_size=200), st.sampled_from(["SNDR", "SNDO", "SNDD", "RCVX", "RCPT", "FAIL"]))
+def test_any_message_is_read_or_refused(body: bytes, command: str) -> None:
+    readers = {"RCVX": read_received, "RCPT": read_receipt, "FAIL": read_failure}
+    try:
+        readers.get(command, read_send)(Packet(command, "g", body))  # type: ignore[operator]
+    except MalformedPdu as error:
+        reason = error.reason
+    else:
+        reason = BAD_BODY
+    assert reason in (BAD_BODY, TOO_LARGE, "name not UTF-8", "NUL in name", "empty name")
+
+
+@given(st.binary(max_size=300))
+def test_any_json_is_an_object_or_refused(body: bytes) -> None:
+    try:
+        found: object = read_json(Packet("ASKQ", "", body))
+    except MalformedPdu as error:
+        found = error
+    assert isinstance(found, dict) or getattr(found, "reason", "") == "malformed JSON"
+
+
+def test_json_as_deep_as_a_question_may_be_is_refused() -> None:
+    for body in (b"[" * 60_000, b'{"a":' * 10_000, b"[]", b"null", b"\xff", b'{"a":\xff}'):
+        with pytest.raises(MalformedPdu, match="malformed JSON"):
+            read_json(Packet("ASKQ", "", body))
+
+
+def test_garbage_never_raises_anything_else_and_never_grows() -> None:
+    random = Random(4)
+    whole = b"".join(EXAMPLES[:5] + EXAMPLES[7:10] + EXAMPLES[12:13] + EXAMPLES[17:18])
+    reasons = set()
+    for _ in range(4000):
+        data = bytearray(whole)
+        for _ in range(random.randint(1, 4)):
+            kind = random.randrange(4)
+            at = random.randrange(len(data))
+            if kind == 0:
+                data[at] ^= 1 << random.randrange(8)
+            elif kind == 1:
+                del data[at : at + random.randint(1, 9)]
+            elif kind == 2:
+                data[at:at] = random.randbytes(random.randint(1, 9))
+            else:
+                data[at : at + 4] = b"\xff\xff\xff\xff"
+        parser = at_node()
+        try:
+            for i in range(0, len(data), 50):
+                parser.feed(bytes(data[i : i + 50]))
+                for found in parser.packets():
+                    if found.command.startswith("SND") and found.command[3] in "ROD":
+                        read_send(found)
+        except MalformedPdu as error:
+            reasons.add(error.reason)
+        assert parser.held_bytes <= len(data)
+    assert len(reasons) >= 5
+
+
+# -- builders
+
+
+@pytest.mark.parametrize("name", ["x" * 256, "é" * 128, "a\0b", "\ud800"])
+def test_names_that_cannot_be_sent(name: str) -> None:
+    with pytest.raises(ConfigError, match="group = "):
+        head("JOIN", name)
+    with pytest.raises(ConfigError, match="to = "):
+        send_packet("g", HI, to=[name])
+    with pytest.raises(ConfigError, match="to = "):
+        send_packet("g", HI, to=[])
+
+
+@given(st.lists(st.binary(max_size=50), max_size=40), st.integers(1, 120))
+def test_portions_are_the_bundle_in_pieces_that_fit(messages: list[bytes], most: int) -> None:
+    parts = list(portions(Bundle.of(*messages), most))
+    assert [message for part in parts for message in part] == messages
+    for part in parts:
+        assert len(part.data) <= most or len(part) == 1
+        assert len(part.data) == sum(part.sizes)
+
+
+def test_portions_have_no_more_messages_than_can_be_counted() -> None:
+    bundle = Bundle((0,) * (MESSAGES_MAX + 5), b"")
+    assert [len(part) for part in portions(bundle, 1000)] == [MESSAGES_MAX, 5]
+
+
+def test_addresses() -> None:
+    assert address("127.0.0.1:6678") == Address("127.0.0.1", 6678)
+    assert address("unix:run/x.sock") == Address(path="run/x.sock")
+    for text in ("127.0.0.1:6678", "[::1]:80", "unix:/tmp/x", "localhost:1"):
+        assert str(address(text)) == text
+    assert address("h:0", any_port=True).port == 0
+    for text in ("", "h", "h:", ":1", "h:0", "h:65536", "h:1e3", "h:" + "9" * 5000, "::1:80",
+                 "unix:", "unix:" + "x" * 108):  # fmt: skip
+        with pytest.raises(ConfigError, match="node = "):
+            address(text, "node")
