@@ -3,7 +3,8 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup check lint types layers test coverage seeds demo swarm explore bench format lock clean
+.PHONY: help setup check lint types layers test coverage seeds demo swarm chaos explore bench \
+  format lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -16,6 +17,7 @@ PYTHON ?=
 SEEDS ?= 0:50000
 JOBS ?= 2
 PROTOCOL ?= token
+RUNS ?= 20
 PYTEST ?=
 
 PIP := $(PY) -m pip --disable-pip-version-check
@@ -84,7 +86,8 @@ test: check ## all checks, all tests, branch coverage of the core, 2,000 swarm s
 
 seeds: $(INSTALLED)
 	$(BIN)/roundelay swarm --seeds 0:2000 --jobs $(JOBS)
-	@for protocol in to to-channel po spo; do \
+	$(BIN)/roundelay swarm --profile fast --seeds 0:200 --jobs $(JOBS)
+	@for protocol in to to-channel po spo autorm; do \
 	  $(BIN)/roundelay swarm --protocol $$protocol --seeds 0:100 --jobs $(JOBS) || exit 1; \
 	done
 
@@ -98,18 +101,24 @@ coverage: $(INSTALLED)
 
 # ------------------------------------------------------------------------------------- to watch
 
-demo: $(INSTALLED) ## five simulated sites, loss, and a crash of the token site
+demo: $(INSTALLED) ## five processes, loss, and a kill of the one that holds the token
 	$(BIN)/roundelay demo
 
-swarm: $(INSTALLED) ## random runs under faults; SEEDS=A:B, JOBS=N, PROTOCOL=P
+swarm: $(INSTALLED) ## random runs under faults; SEEDS=A:B, JOBS=N, PROTOCOL=P; then chaos
 	$(BIN)/roundelay swarm --seeds $(SEEDS) --jobs $(JOBS) --protocol $(PROTOCOL)
+	@$(MAKE) --no-print-directory chaos
+
+chaos: $(INSTALLED) ## real processes under faults; RUNS=N
+	$(BIN)/roundelay chaos --seed 0 --runs $(RUNS)
 
 explore: $(INSTALLED) ## every reachable state of three sites, L = 0 and L = 1
 	$(BIN)/roundelay explore --sites 3 --resilience 0 --timestamps 3 --crashes 1
 	$(BIN)/roundelay explore --sites 3 --resilience 1 --timestamps 3 --crashes 1
 
-bench: $(INSTALLED) ## speed of the simulator
+bench: $(INSTALLED) ## speed of the simulator, of the engines, and of live groups
 	$(PY) -m bench.simulator
+	$(PY) -m bench.engine
+	$(PY) -m bench.throughput
 
 clean: ## remove .venv and everything generated, but not runs/
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

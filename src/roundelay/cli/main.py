@@ -1,7 +1,7 @@
 """`roundelay`: the group of commands, and how every failure becomes one line.
 
-Exit status: 0 done; 1 done, and a promise was found broken; 2 wrong input, one line on stderr that
-names the field and what is allowed; 130 interrupted.
+Exit status: 0 done; 1 done, and a promise was found broken, or the group could not say; 2 wrong
+input, one line on stderr that names the field and what is allowed; 130 interrupted.
 """
 
 from __future__ import annotations

@@ -96,6 +96,7 @@ class Group:
         self._view = View(name, "0", (), "looking for members")
         self._changed = asyncio.Event()
         self._closed: str | None = None
+        self._untold: Refusal | None = None
 
     # -- what the node calls (Application) -------------------------------------------------
 
@@ -193,6 +194,11 @@ class Group:
     ) -> None:
         while True:
             self._check_open()
+            if self._untold is not None:
+                refusal, self._untold = self._untold, None
+                raise Refused(
+                    f"group {self.name}: an earlier message was refused: {refusal.reason}"
+                )
             try:
                 self._switchboard.send(self, self.name, bundle, tag=tag, to=to, someone=someone)
                 return
