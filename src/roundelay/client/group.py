@@ -123,7 +123,9 @@ class Group:
 
     def refused(self, refusal: Refusal) -> None:
         if refusal.tag == NO_TAG:  # only a daemon says that: our `join`, or a `post`
-            if not self._switchboard.joined(self.name):
+            if self._switchboard.joined(self.name):
+                self._untold = refusal  # the next `post` says it
+            else:
                 self.disconnected(refusal.reason)
             return
         waiting = self._receipts.pop(refusal.tag, None)
