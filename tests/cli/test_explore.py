@@ -46,10 +46,39 @@ def test_the_swarm_knows_the_same_mutants(call: Any) -> None:
     assert again.json["violations"] == done.json["violations"]
 
 
+def test_a_command_that_catches_a_mutant_says_everything_about_its_scope(call: Any) -> None:
+    """Without --mutant it explores the same scope with the engine that ships."""
+    (line,) = [
+        one["caught_by"]
+        for one in call("explore", "--list-mutants", "--json").json["mutants"]
+        if one["name"] == "null-at-once"
+    ]
+    caught = call(*line.split()[1:], "--json").json
+    clean = call(*line.removesuffix(" --mutant null-at-once").split()[1:], "--json").json
+    assert caught["violations"]
+    assert clean["complete"] is True
+    assert clean["violations"] == []
+    outcome = ("mutant", "states", "depth", "complete", "violations")
+    scope = {name: value for name, value in caught.items() if name not in outcome}
+    assert scope["kr"] == 2
+    assert scope == {name: value for name, value in clean.items() if name not in outcome}
+
+
+def test_a_group_may_begin_without_a_list(call: Any) -> None:
+    found = call(*SMALL, "--boot", "cold", "--json").json
+    assert (found["boot"], found["complete"], found["violations"]) == ("cold", True, [])
+    refused = call(*SMALL, "--boot", "lukewarm")
+    assert refused.status == 2
+    assert "boot" in refused.err
+    assert "preformed or cold" in refused.err
+
+
 def test_the_mutants_are_listed(call: Any) -> None:
     found = call("explore", "--list-mutants", "--json").json["mutants"]
-    assert len(found) >= 8
-    assert all(one["caught_by"].startswith("roundelay ") for one in found)
+    assert len(found) >= 25
+    for one in found:
+        assert one["caught_by"].startswith(("roundelay explore ", "roundelay swarm "))
+        assert one["caught_by"].endswith(f" --mutant {one['name']}")
     text = call("explore", "--list-mutants").out
     for one in found:
         assert one["name"] in text

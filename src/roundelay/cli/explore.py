@@ -6,25 +6,42 @@ from typing import Any
 
 import click
 
-from roundelay.cli.options import Whole, json_option
+from roundelay.cli.options import OneOf, Whole, json_option
 from roundelay.cli.output import console, literally, number, print_json, progress
+from roundelay.core.cluster.config import STAGES
+from roundelay.sim.engines import CLUSTERS, TOKEN
 
 EPILOG = """\b
 Examples:
   roundelay explore --sites 3 --resilience 0 --timestamps 3 --crashes 1
   roundelay explore --sites 3 --resilience 1 --timestamps 3 --crashes 1
+  roundelay explore --protocol to-channel --sites 2 --messages 2 --losses 1
   roundelay explore --list-mutants
 """
 
 
 @click.command(epilog=EPILOG)
-@click.option("--sites", type=Whole(2, 9), help="Sites in the group, N.  [default: 3]")
+@click.option("--protocol", type=OneOf((TOKEN, *CLUSTERS)), help="[default: token]")
+@click.option("--sites", type=Whole(2, 9),
+              help="Sites in the group, N.  [default: 3; clusters: 2]")  # fmt: skip
 @click.option("--resilience", type=Whole(0), help="Sites that may fail, L.  [default: 1]")
 @click.option("--timestamps", type=Whole(1), help="Stamps that are given out.  [default: 3]")
 @click.option("--crashes", type=Whole(0), help="Crashes, anywhere, in all.  [default: 1]")
 @click.option("--attempts", type=Whole(0), help="Reformations started, in all.  [default: 2]")
 @click.option("--messages", type=Whole(0), help="Messages submitted, in all.  [default: 2]")
 @click.option("--wipes", type=Whole(0), help="Disks lost, on top of the crashes.  [default: 0]")
+@click.option("--kr", type=Whole(1), help="Token transfers per message, K_r.  [default: 1]")
+@click.option("--boot", type=OneOf(("preformed", "cold")),
+              help="With a first list, or without.  [default: preformed]")  # fmt: skip
+@click.option("--history", type=Whole(0, 4096),
+              help="Entries kept for sites that were away.  [default: 4096]")  # fmt: skip
+@click.option("--losses", type=Whole(0), help="Clusters: copies lost, in all.  [default: 1]")
+@click.option("--early", type=Whole(0),
+              help="Clusters: long timers that pass too early, in all.  [default: 0]")  # fmt: skip
+@click.option("--window", type=Whole(1),
+              help="Clusters: a member's messages under way.  [default: 1]")  # fmt: skip
+@click.option("--deliver-at", type=OneOf(STAGES),
+              help="Clusters: the stage of a delivery.  [default: acknowledged]")  # fmt: skip
 @click.option("--mutant", help="Switch a rule off: does the explorer notice?")
 @click.option("--list-mutants", is_flag=True, help="Say which rules can be switched off.")
 @json_option
@@ -33,7 +50,9 @@ def command(list_mutants: bool, as_json: bool, **given: Any) -> int:
 
     Any message may be lost, doubled or late, any site may crash at any moment, any timer may
     fire at any time: all of it is tried, on the engine that ships.  Exit status 1 if a promise
-    can be broken; the steps that lead there are printed.  With --mutant, bounds that are not
+    can be broken; the steps that lead there are printed.  Clusters (to, to-channel, po, spo) stand
+    on channels that keep the order of PDUs, so there PDUs are lost, and messages submitted and
+    timers run out at any moment.  With --mutant, bounds that are not
     given are those in which the mutant is known to fail."""
     from roundelay.runs.explore import mutants, run_explorer
 
@@ -70,11 +89,17 @@ def _list(found: list[dict[str, str]], as_json: bool) -> None:
 def _show(results: dict[str, Any]) -> None:
     screen = console()
     mutant = f", mutant {results['mutant']}" if results["mutant"] else ""
-    screen.print(
-        f"N = {results['sites']}, L = {results['resilience']}; at most {results['timestamps']} "
-        f"timestamps, {results['messages']} messages, {results['attempts']} reformations, "
-        f"{results['crashes']} crashes{mutant}"
-    )
+    if "protocol" in results:
+        screen.print(
+            f"{results['protocol']}, N = {results['sites']}; {results['messages']} messages, "
+            f"{results['losses']} losses, {results['early']} early timers{mutant}"
+        )
+    else:
+        screen.print(
+            f"N = {results['sites']}, L = {results['resilience']}; at most {results['timestamps']} "
+            f"timestamps, {results['messages']} messages, {results['attempts']} reformations, "
+            f"{results['crashes']} crashes, {results['wipes']} disks lost{mutant}"
+        )
     whole = "all there are" if results["complete"] else "not all: the search was ended"
     screen.print(f"  {number(results['states'])} states, {whole}; depth {results['depth']}")
     if not results["violations"]:

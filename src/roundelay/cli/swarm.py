@@ -13,24 +13,29 @@ from roundelay.cli.output import console, literally, number, print_json, progres
 from roundelay.core.errors import ConfigError
 from roundelay.runs.folder import run_folder
 from roundelay.runs.swarm import SwarmParams, parse_seeds, swarm
+from roundelay.sim.engines import SWARMED
+from roundelay.sim.fast_draft import PROFILES
 from roundelay.sim.faults import FAULT_KINDS
-from roundelay.sim.plan import PROTOCOLS, Plan
+from roundelay.sim.plan import Plan
 
 EPILOG = """\b
 Examples:
   roundelay swarm --seeds 0:2000 --jobs 2
   roundelay swarm --seeds 17:18 --verbose              one seed again, with its plan
   roundelay swarm --seeds 17:18 --out runs/seed-17     ... with its trace and diagram
-  roundelay swarm --seeds 0:200 --mutant NAME          does the swarm notice a rule switched off?
+  roundelay swarm --stop-at-first --mutant NAME        does the swarm notice a rule switched off?
 """
 
 
 @click.command(epilog=EPILOG)
 @click.option("--seeds", metavar="A:B", default="0:200", show_default=True,
               help="From A up to, not including, B.")  # fmt: skip
-@click.option("--protocol", type=OneOf(PROTOCOLS), default="token", show_default=True)
+@click.option("--protocol", type=OneOf(SWARMED), default="token", show_default=True)
+@click.option("--profile", type=OneOf(PROFILES), default="any", show_default=True,
+              help="Draw any configuration, or only such as live groups use.")  # fmt: skip
 @click.option("--jobs", type=Whole(1, 1024), help="Processes.  [default: one per processor]")
 @click.option("--mutant", help="Run with a rule switched off; see explore --list-mutants.")
+@click.option("--wire", is_flag=True, help="All PDUs go through bytes, not only in some seeds.")
 @click.option("--stop-at-first", is_flag=True, help="Stop at the first seed that breaks a promise.")
 @click.option("--verbose", is_flag=True, help="Show the plan; one seed only.")
 @click.option("--out", type=click.Path(path_type=Path),
@@ -40,8 +45,10 @@ Examples:
 def command(
     seeds: str,
     protocol: str,
+    profile: str,
     jobs: int | None,
     mutant: str | None,
+    wire: bool,
     stop_at_first: bool,
     verbose: bool,
     out: Path | None,
@@ -56,12 +63,12 @@ def command(
     first, beyond = parse_seeds(seeds)
     params = SwarmParams(
         first=first, beyond=beyond, protocol=protocol, mutant=mutant, jobs=jobs or 0,
-        stop_at_first=stop_at_first,
+        stop_at_first=stop_at_first, wire=wire, profile=profile,
     ).settled()  # fmt: skip
     for field, given in (("out", out), ("verbose", verbose or None)):
         if given and beyond - first > 1:
             raise ConfigError(field, given, "only with a single seed, as in --seeds 17:18")
-    plan = Plan.from_seed(first, protocol) if verbose or out is not None else None
+    plan = Plan.from_seed(first, protocol, profile) if verbose or out is not None else None
     if plan is not None and verbose and not as_json:
         click.echo(plan.to_json().decode())
     if out is not None:

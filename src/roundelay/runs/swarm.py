@@ -22,15 +22,18 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from roundelay.core.errors import ConfigError, InvariantBroken
 from roundelay.core.events import RowSink
 from roundelay.sim.driver import Outcome, engines, run_plan
+from roundelay.sim.engines import AUTORM, GRSB, SWARMED
+from roundelay.sim.fast_draft import ANY
 from roundelay.sim.faults import CLUSTER_TARGETS, FAULT_KINDS
-from roundelay.sim.plan import PROTOCOLS, TOKEN, Plan
+from roundelay.sim.plan import TOKEN, Plan
 from roundelay.trace.checkers import Checker
 from roundelay.trace.recorder import Recorder
+from roundelay.wire.beamon import BeamonCodec
 from roundelay.wire.codec import GroupCodec
 
 SEED_SECONDS_MAX: Final = 300
@@ -78,21 +81,29 @@ class SwarmParams(Struct, frozen=True, kw_only=True):
     jobs: int = 0
     """Processes; 0: as many as there are processors."""
     stop_at_first: bool = False
+    wire: bool = False
+    """Every PDU goes through bytes, not only in the plans that say so."""
+    profile: str = ANY
+    """`any` configuration, or what live groups use: `fast`."""
 
     def settled(self) -> SwarmParams:
         """Checked; raises ConfigError."""
-        if self.protocol not in PROTOCOLS:
-            raise ConfigError("protocol", self.protocol, " or ".join(PROTOCOLS))
+        if self.protocol not in SWARMED:
+            raise ConfigError("protocol", self.protocol, " or ".join(SWARMED))
         if self.mutant is not None:
             if self.protocol != TOKEN:
                 raise ConfigError("mutant", self.mutant, f"only with the protocol {TOKEN}")
             mutant_named(self.mutant)
+        Plan.from_seed(self.first, self.protocol, self.profile)  # knows which go together
         return self
 
     def rerun(self, seed: int) -> str:
         """The line that runs one seed again."""
         mutant = f" --mutant {self.mutant}" if self.mutant else ""
-        return f"roundelay swarm --seeds {seed}:{seed + 1} --protocol {self.protocol}{mutant}"
+        wire = " --wire" if self.wire else ""
+        profile = "" if self.profile == ANY else f" --profile {self.profile}"
+        only = f"--seeds {seed}:{seed + 1} --protocol {self.protocol}{profile}"
+        return f"roundelay swarm {only}{mutant}{wire}"
 
 
 def parse_seeds(text: str) -> tuple[int, int]:
@@ -120,7 +131,9 @@ def run_seed(
     seed: int, params: SwarmParams, *, trace: Path | None = None, plan: Plan | None = None
 ) -> SeedResult:
     """Run one seed; with `trace`, write its trace there."""
-    plan = plan or Plan.from_seed(seed, params.protocol)
+    plan = plan or Plan.from_seed(seed, params.protocol, params.profile)
+    if params.wire:
+        plan = structs.replace(plan, wire=True)
     checkers = Checkers(plan)
     recorder = None
     if trace is not None:
@@ -189,14 +202,15 @@ class Checkers:
 
 
 def _run(plan: Plan, mutant: str | None, checkers: Checkers, recorder: RowSink | None) -> Outcome:
-    site_class = None if mutant is None else mutant_named(mutant).site_class
+    rule = None if mutant is None else mutant_named(mutant)
     return run_plan(
         plan,
-        observers=[checkers.first],
+        observers=[] if plan.protocol in (AUTORM, GRSB) else [checkers.first],
         recorder=recorder,
         trace_receives=True,
-        codec=GroupCodec("swarm"),
-        make_engine=engines(plan, site_class),
+        codec=BeamonCodec() if plan.protocol == AUTORM else GroupCodec("swarm"),
+        make_engine=engines(plan, None if rule is None else rule.site_class),
+        make_stable=None if rule is None else rule.stable_class,
         successors=lambda members: [checkers.make(members)],
     )
 
@@ -296,6 +310,7 @@ class Swarm:
             "range": f"{params.first}:{params.beyond}",
             "protocol": params.protocol,
             "mutant": params.mutant,
+            "profile": params.profile,
             "committed": self.committed,
             "submitted": self.submitted,
             "virtual_hours": self.virtual_ns / HOUR_NS,

@@ -10,20 +10,22 @@ good, which is right but teaches nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import Delivery, Notice
 from roundelay.core.events import DISK, MEMORY, NOTHING_LEFT, RowSink
+from roundelay.sim.autorm_driver import AutoRmDriver
 from roundelay.sim.cluster_driver import ClusterDriver, Successors
-from roundelay.sim.engines import CLUSTERS, TOKEN, factory
+from roundelay.sim.engines import AUTORM, CLUSTERS, GRSB, TOKEN, factory
 from roundelay.sim.faults import REFORMATION_TARGETS, Strike
+from roundelay.sim.grsb_driver import GrsbDriver
 from roundelay.sim.load import Load, Poisson
 from roundelay.sim.member import UP
 from roundelay.sim.plan import Plan
-from roundelay.sim.ports import Codec, EngineFactory
+from roundelay.sim.ports import Codec, EngineFactory, StableState
 from roundelay.sim.strikes import Breach, Outcome, Striker
 
 __all__ = ["Breach", "Driver", "Outcome", "engines", "run_plan"]
@@ -42,6 +44,7 @@ def run_plan(
     trace_receives: bool = False,
     codec: Codec | None = None,
     make_engine: EngineFactory | None = None,
+    make_stable: Callable[[], StableState] | None = None,
     successors: Successors | None = None,
 ) -> Outcome:
     """Run `plan` to its end.  `codec` is used where the plan says so (`plan.wire`).
@@ -49,11 +52,15 @@ def run_plan(
     `successors` makes the observers of a cluster that is reopened without a failed member; those
     of the old cluster are told that its run was cut short.
     """
+    if plan.protocol == AUTORM:
+        return AutoRmDriver(plan, observers, recorder, trace_receives, codec, make_engine).run()
+    if plan.protocol == GRSB:
+        return GrsbDriver(plan, observers, recorder, trace_receives, codec, make_engine).run()
     if plan.protocol in CLUSTERS:
         return ClusterDriver(
             plan, observers, recorder, trace_receives, codec, make_engine, successors
         ).run()
-    return Driver(plan, observers, recorder, trace_receives, codec, make_engine).run()
+    return Driver(plan, observers, recorder, trace_receives, codec, make_engine, make_stable).run()
 
 
 class Driver(Striker):
@@ -67,11 +74,12 @@ class Driver(Striker):
         trace_receives: bool = False,
         codec: Codec | None = None,
         make_engine: EngineFactory | None = None,
+        make_stable: Callable[[], StableState] | None = None,
     ) -> None:
         self.books = Books(plan.sites)
         self.budget = max(1, plan.resilience)
         watching = [self.books, *observers]
-        super().__init__(plan, watching, recorder, trace_receives, codec, make_engine)
+        super().__init__(plan, watching, recorder, trace_receives, codec, make_engine, make_stable)
 
     def make_load(self) -> Load:
         return Poisson(self.plan.messages, self.plan.rate, size=self.plan.size)

@@ -45,7 +45,9 @@ TRIED: Final = ("hold_due", "beacon_due", "reform_due")  # timers; the others ar
 
 LEFT_OUT: Final[dict[str, str]] = {
     "me config group resilience history rng out successor": "the same in all states, or derived",
-    "heard progress send_last send_wait deadline": "time stands still",
+    "kept_bytes trim_bytes waiting_bytes": "derived; the bounds they are held to are out of reach",
+    "heard progress send_last send_wait deadline beacon_wait": "time stands still",
+    "pass_sent pass_time pass_vary pass_wait": "likewise",
     "drops blocked start_seq storage_max retained trimmed": "told to others, never looked at",
     "send_silent send_total pass_silent pass_total token_tries tries failures":
         "count attempts, of which there is one, or choose a duration",

@@ -86,6 +86,9 @@ class Profile:
 Said = tuple[Delivery, ...]
 """Everything a site has ever delivered, before restarts too."""
 
+Outcome = tuple[Said, ...]
+"""What each site has delivered, at the same time."""
+
 
 class Fact:
     """What can be held against what another site did: I1 and I3 are about pairs of these.

@@ -12,12 +12,9 @@ from typing import Any, Final
 from roundelay.core.engine import NEVER
 from roundelay.core.token.site import TIMERS, TokenSite
 from roundelay.core.token.stable import Stable
-from roundelay.sim.explore_local import Member, Registry, Said, affordable, purse
+from roundelay.sim.explore_local import Member, Outcome, Registry, affordable, purse
 from roundelay.sim.explore_pool import Pool
 from roundelay.sim.explore_scope import Scope
-
-Outcome = tuple[Said, ...]
-"""What each site has delivered, at the same time."""
 
 # Time stands still, attempts are never repeated, and nobody looks at the last row.
 _IGNORED: Final = frozenset((

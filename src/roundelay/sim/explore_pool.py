@@ -12,9 +12,9 @@ Under the explorer's rules (any timer may fire at any time, a failed attempt is 
 the network forgets nothing) some PDUs bring about nothing that others do not.  They are real, and
 engines send them; the explorer does not deliver them.
 
-- RETX_REQ, RETX_ACK, RETX_MSG: the ACK or B that is sent again is itself still in the network, and
-  delivering that does the same.  Likewise `top` of a CONFIRM only makes a site ask for more, so
-  confirmations that differ in it count as one.
+- RETX_REQ, RETX_ACK, RETX_MSG, RETX_BULK: the ACK or B that is sent again is itself still in the
+  network, and delivering that does the same.  Likewise `top` of a CONFIRM only makes a site ask for
+  more, so confirmations that differ in it count as one.
 - ABORT: makes a slave back off, as its own timer does.  A site that is in an unauthorized list
   whose originator has given up may do anything that it may do after backing off, and more: the
   only difference, a VOTE2 `no` to that originator, falls on deaf ears.
@@ -39,6 +39,7 @@ from roundelay.core.token.pdu import (
     B,
     Confirm,
     RetxAck,
+    RetxBulk,
     RetxMsg,
     RetxReq,
     TlHint,
@@ -64,7 +65,7 @@ def left_out(pdu: Pdu) -> bool:
         return not pdu.yes
     if isinstance(pdu, Vote2):
         return pdu.status != YES
-    return isinstance(pdu, RetxReq | RetxAck | RetxMsg | Abort | TlHint)
+    return isinstance(pdu, RetxReq | RetxAck | RetxMsg | RetxBulk | Abort | TlHint)
 
 
 def canonical(pdu: Pdu) -> Pdu:

@@ -12,6 +12,9 @@ from roundelay.core.token.config import COLD, PREFORMED, TokenConfig
 MOST: Final = 100
 """The largest bound of any kind: costs are counted in seven bits each."""
 
+_ALWAYS: Final = ("sites", "resilience", "timestamps", "crashes")
+"""Bounds that a command line always names."""
+
 KEEP_ALL: Final = 4096
 """A history that no explored run outgrows."""
 
@@ -73,14 +76,19 @@ class Scope(Struct, frozen=True, kw_only=True):
         )
 
     def command(self, mutant: str = "") -> str:
-        """The command line that explores this; bounds it does not name come with the mutant.
+        """The command line that explores this: the four bounds that count most, and all others
+        that are not the usual ones.
 
-        >>> Scope(resilience=0).command("no-resiliency-test")
-        'roundelay explore --sites 3 --resilience 0 --timestamps 3 --crashes 1 \
---mutant no-resiliency-test'
+        >>> Scope(resilience=0, messages=1).command("no-majority")
+        'roundelay explore --sites 3 --resilience 0 --timestamps 3 --crashes 1 --messages 1 \
+--mutant no-majority'
         """
-        line = (
-            f"roundelay explore --sites {self.sites} --resilience {self.resilience} "
-            f"--timestamps {self.timestamps} --crashes {self.crashes}"
-        )
-        return f"{line} --mutant {mutant}" if mutant else line
+        usual = Scope()
+        words = ["roundelay explore"]
+        for field in self.__struct_fields__:
+            value = getattr(self, field)
+            if field in _ALWAYS or value != getattr(usual, field):
+                words.append(f"--{field} {value}")
+        if mutant:
+            words.append(f"--mutant {mutant}")
+        return " ".join(words)

@@ -15,8 +15,8 @@ any other order of the same steps.
    possibilities; it is carried out as soon as it can be.
 4. *What nobody can use is forgotten.*  A PDU leaves the network when neither its destination nor,
    where it takes part, its source can ever again be in the state it is meant for
-   (`can_use`, `stands_by`): versions joined rise for ever, and a site that has left a list or an
-   attempt never returns to it.
+   (`explore_use.py`): versions joined rise for ever, and a site that has left a list or an attempt
+   never returns to it.
 5. *Messages come when they are needed.*  Whoever submits a message that somebody else stamps can
    do so immediately before that: no step of the list between the two depends on anything but the
    message itself, and steps after leaving the list can wait until the list has done its work.
@@ -27,24 +27,10 @@ remember that can never again be part of a list.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from roundelay.core.engine import Pdu
-from roundelay.core.errors import InvariantBroken
-from roundelay.core.token.pdu import (
-    Ack,
-    B,
-    Confirm,
-    Invite,
-    NewTl,
-    NewToken,
-    RecoverData,
-    RecoverReq,
-    Version,
-    Vote1,
-    Vote2,
-)
+from roundelay.core.token.pdu import B, Invite, Vote1
 from roundelay.core.token.site import TokenSite
 from roundelay.core.token.stable import Stable
 from roundelay.core.token.state import NORMAL, O1, O2, OUT, S1, S2, W3
@@ -64,61 +50,12 @@ from roundelay.sim.explore_local import (
 )
 from roundelay.sim.explore_pool import Pool, bits
 from roundelay.sim.explore_scope import Scope
+from roundelay.sim.explore_use import JOINED, NEVER_SURE, Masks, can_use, refuses, stands_by
 
 ATTEMPTS: Final = 0x7F  # the part of a cost that counts attempts
 
 Profiles = tuple[Profile, ...]
 """One for each site."""
-
-
-# Versions up to which a site refuses to join, whatever happens to it: those it has joined, since
-# it never forgets them.  After the loss of a disk it does, and some mutants forget more easily.
-JOINED: Final = "joined"
-LISTED: Final = "listed"
-NEVER_SURE: Final = "never sure"
-
-
-def refuses(at: Profile, version: Version, memory: str) -> bool:
-    """Whether a site like `at` will never join `version` again."""
-    if memory == JOINED:
-        return version <= at.max_joined
-    return memory == LISTED and version <= at.tl
-
-
-def can_use(at: Profile, pdu: Pdu, memory: str = JOINED) -> bool:
-    """Whether a site like `at` can do anything with `pdu`, now or after steps of its own."""
-    if isinstance(pdu, Ack | B | Confirm):
-        return (at.phase == NORMAL and at.tl == pdu.tl) or at.attempt == pdu.tl
-    if isinstance(pdu, Invite):
-        return not refuses(at, pdu.v, memory)
-    if isinstance(pdu, Vote1):
-        return at.phase == O1 and at.attempt == pdu.v
-    if isinstance(pdu, NewTl):
-        return (at.phase == S1 and at.attempt == pdu.v) or (
-            memory != JOINED and not refuses(at, pdu.v, memory)
-        )
-    if isinstance(pdu, Vote2):
-        return at.phase == O2 and at.attempt == pdu.v
-    if isinstance(pdu, NewToken):
-        return at.attempt == pdu.v or (at.phase == NORMAL and at.tl == pdu.v)
-    if isinstance(pdu, RecoverReq):
-        return at.attempt == pdu.v or (at.phase == NORMAL and at.tl == pdu.v)
-    if isinstance(pdu, RecoverData):
-        return at.phase in (S2, O2) and at.attempt == pdu.v and at.tl != pdu.v
-    raise InvariantBroken(f"the explorer does not know {type(pdu).__name__}")
-
-
-def stands_by(at: Profile, pdu: Pdu, last: bool) -> bool:
-    """Whether it matters that somebody gets `pdu`, once a site like `at` has sent it.
-
-    An answer to RECOVER_REQ needs somebody who waits for it.  A list that its originator has given
-    up cannot be formed; to join it all the same makes a difference only to later attempts.
-    """
-    if isinstance(pdu, RecoverReq):
-        return at.phase in (S2, O2) and at.attempt == pdu.v
-    if isinstance(pdu, Invite):
-        return not last or (at.phase == O1 and at.attempt == pdu.v)
-    return True
 
 
 class State(NamedTuple):
@@ -170,27 +107,6 @@ class Quiet:
         self.wise: list[tuple[int, int, int]] | None = None  # without those not needed
         self.facts: tuple[Fact, ...] = ()
         self.broken: list[tuple[int, str]] = NONE_BROKEN  # (cost, invariant)
-
-
-class Masks:
-    """A set of PDUs with a property, brought up to date as PDUs are met."""
-
-    __slots__ = ("holds", "items", "mask", "upto")
-
-    def __init__(self, pool: Pool, holds: Callable[[Pdu], bool]) -> None:
-        self.items = pool.items
-        self.holds = holds
-        self.mask = 0
-        self.upto = 0
-
-    def get(self) -> int:
-        items = self.items
-        if self.upto < len(items):
-            for number in range(self.upto, len(items)):
-                if self.holds(items[number].pdu):
-                    self.mask |= 1 << number
-            self.upto = len(items)
-        return self.mask
 
 
 class Context:
@@ -572,15 +488,19 @@ class Group:
             isinstance(self.pool.item(bit).pdu, Invite | Vote1 | B) for bit in bits(turn.sends)
         )
 
-    def _breaks(self, state: State) -> bool:
-        """Whether a site can make a step from here that is wrong in itself."""
+    def silently(self, state: State) -> list[Quiet]:
+        """What each site can do from `state` before anybody notices."""
         profiles = self.profiles(state.locals)
         last = self.is_last(state.cost)
         inboxes = self.inboxes(self.sent(state), profiles, last)
-        return any(
-            self.quiet(site, number, inboxes[site], profiles, last).broken
+        return [
+            self.quiet(site, number, inboxes[site], profiles, last)
             for site, number in enumerate(state.locals)
-        )
+        ]
+
+    def _breaks(self, state: State) -> bool:
+        """Whether a site can make a step from here that is wrong in itself."""
+        return any(one.broken for one in self.silently(state))
 
     def after(self, state: State, turn: Turn, log: Log | None = None) -> State:
         """Where `turn` leads."""
@@ -593,20 +513,13 @@ class Group:
 
     def finding(self, state: State) -> Finding | None:
         """What is wrong in `state` or after silent steps from it."""
-        profiles = self.profiles(state.locals)
-        last = self.is_last(state.cost)
-        sent = self.sent(state)
         everything = 0
-        for mask in sent:
+        for mask in self.sent(state):
             everything |= mask
         wrong = self.pool.stamped_twice(everything)
         if wrong:
             return Finding(wrong)
-        inboxes = self.inboxes(sent, profiles, last)
-        quiet = [
-            self.quiet(site, number, inboxes[site], profiles, last)
-            for site, number in enumerate(state.locals)
-        ]
+        quiet = self.silently(state)
         for site, one in enumerate(quiet):
             for paid, broken in one.broken:
                 if self.can_pay(state.cost + paid):

@@ -16,6 +16,7 @@ turns as can be; its steps are then carried out once more by new engines (`explo
 from __future__ import annotations
 
 from array import array
+from itertools import product
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
@@ -24,9 +25,11 @@ from msgspec import Struct
 from roundelay.core.errors import ConfigError
 from roundelay.core.token.site import TokenSite
 from roundelay.core.token.stable import Stable
+from roundelay.sim.explore_local import Outcome
 from roundelay.sim.explore_scope import Scope
 from roundelay.sim.explore_trace import retold, steps_to
-from roundelay.sim.explore_turns import JOINED, Finding, Group, State
+from roundelay.sim.explore_turns import Finding, Group, State
+from roundelay.sim.explore_use import JOINED
 
 if TYPE_CHECKING:
     from roundelay.sim.mutants import Mutant
@@ -135,6 +138,14 @@ class Search:
                 self._meet(after, number)
             number += 1
         return Result(len(self.states), depth, True, ())
+
+    def outcomes(self) -> set[Outcome]:
+        """What the sites can have delivered at the same time, in all states met so far."""
+        found: set[Outcome] = set()
+        for packed in self.states:
+            facts = [one.facts for one in self.group.silently(self._unpacked(packed))]
+            found.update(product(*[{fact.said for fact in some} for some in facts]))
+        return found
 
     def _meet(self, state: State, parent: int) -> None:
         packed = _packed(state)

@@ -20,9 +20,9 @@ from roundelay.sim.engines import factory, stable_class
 from roundelay.sim.faults import Strike
 from roundelay.sim.links import PLAIN, Clogged, Link, Partition, Targeted
 from roundelay.sim.load import Load
-from roundelay.sim.media import MEDIA
+from roundelay.sim.media import MEDIA, Medium
 from roundelay.sim.plan import Plan
-from roundelay.sim.ports import Codec, EngineFactory
+from roundelay.sim.ports import Codec, EngineFactory, StableState
 from roundelay.sim.world import DAY_NS, World
 
 SETTLE_STEPS: Final = 400
@@ -60,8 +60,11 @@ class Striker(ABC):
     """One run of one plan.
 
     `observers` look on; with `recorder` the run leaves a trace, with arrivals if `trace_receives`.
-    `codec` is used where the plan says so (`plan.wire`).  `make_engine` may make mutants.
+    `codec` is used where the plan says so (`plan.wire`).  `make_engine` and `make_stable` may make
+    mutants.
     """
+
+    world_class: type[World] = World
 
     def __init__(
         self,
@@ -71,19 +74,20 @@ class Striker(ABC):
         trace_receives: bool = False,
         codec: Codec | None = None,
         make_engine: EngineFactory | None = None,
+        make_stable: Callable[[], StableState] | None = None,
     ) -> None:
         self.plan = plan
         self.breaches: list[Breach] = []
         self.active: list[Link] = [
             getattr(link_module, spec.link)(*spec.args) for spec in plan.links
         ]
-        self.world = World(
+        self.world = self.world_class(
             plan.sites,
             make_engine or factory(plan.protocol, plan.sites, plan.settings()),
             seed=f"{plan.protocol}/{plan.seed}",
-            medium=MEDIA[plan.medium](*plan.medium_args),
+            medium=self.make_medium(),
             links=self._chain(),
-            make_stable=stable_class(plan.protocol),
+            make_stable=make_stable or stable_class(plan.protocol),
             boot=plan.boot,
             codec=codec if plan.wire else None,
             recorder=recorder,
@@ -92,6 +96,9 @@ class Striker(ABC):
             sample_ns=max(1, plan.heal_ns // 50),
         )
         self.load = self.make_load()
+
+    def make_medium(self) -> Medium:
+        return MEDIA[self.plan.medium](*self.plan.medium_args)
 
     @abstractmethod
     def make_load(self) -> Load: ...
