@@ -172,8 +172,10 @@ def test_a_bundle_cannot_be_changed() -> None:
 # -- errors ----------------------------------------------------------------------------------
 
 
-def test_every_error_is_in_one_of_three_families() -> None:
-    families = (errors.UsageError, errors.PeerError, errors.InvariantBroken)
+def test_every_error_is_in_one_of_four_families() -> None:
+    families = (
+        errors.UsageError, errors.GroupTrouble, errors.PeerError, errors.InvariantBroken,
+    )  # fmt: skip
     found = [
         kind
         for _, kind in inspect.getmembers(errors, inspect.isclass)

@@ -28,6 +28,7 @@ from roundelay.core.cluster.pdu import (
     ToStat,
 )
 from roundelay.core.engine import Pdu
+from roundelay.core.grsb import pdu as grsb
 from roundelay.core.positive_ack import PaAck, PaB
 from roundelay.core.token.pdu import (
     DATA,
@@ -37,6 +38,7 @@ from roundelay.core.token.pdu import (
     WANT_ACK,
     Abort,
     Ack,
+    AckRun,
     B,
     Confirm,
     Entry,
@@ -46,6 +48,7 @@ from roundelay.core.token.pdu import (
     RecoverData,
     RecoverReq,
     RetxAck,
+    RetxBulk,
     RetxMsg,
     RetxReq,
     TlHint,
@@ -59,6 +62,10 @@ TL = (7, 2)
 V = (8, 0)
 MESSAGE = B(TL, 1, 41, Bundle.of(b"hi", b"all"))
 STAMPED = Ack(TL, 300, DATA, 1, 41, 2, 0)
+RECORD = grsb.Message(
+    6, 300, 1_700_000_000_000_000, 4, 3, 12, 7, grsb.SINGLE, 0, 2, Bundle.of(b"hi")
+)
+SENDERS = grsb.State(290, 301, 1_700_000_000_000_000, 0, 1, (grsb.Counter(4, 3, 13, 300, False),))
 
 EXAMPLES: tuple[Pdu, ...] = (
     MESSAGE,
@@ -68,6 +75,8 @@ EXAMPLES: tuple[Pdu, ...] = (
     RetxAck(STAMPED),
     RetxMsg(MESSAGE),
     TlHint(TL),
+    RetxBulk((Entry(STAMPED, MESSAGE.bundle, 950), Entry(Ack(TL, 301, NULL, 0, 0, 0, 1)))),
+    AckRun(TL, 300, 2, 0, ((1, 41), (0, 12))),
     Invite(V, 76),
     Vote1(V, True, TL, (0, 1, 2), 301, 0, True, False, 77, V),
     NewTl(V, (0, 1), 301, 0, TL, (77, 78)),
@@ -103,6 +112,22 @@ EXAMPLES: tuple[Pdu, ...] = (
     SpoRetx(0, 0, 2, 2, 2),
     SpoStat(0, 0, 6, (1, 3, 3), (6, 6, 8), (1, 2, 4), 499, True),
     SpoRst(1, 1, (1, 1, 1), 0b111, 0b111),
+    grsb.Submit(3, 12, 7, grsb.SINGLE, 0, 2, b"", Bundle.of(b"hi")),
+    grsb.SubmitAck(3, 12, grsb.STABLE, 300),
+    grsb.Bcast(RECORD, 300),
+    grsb.DaAck(6, 301, 290),
+    grsb.Alive(6, 250, 301, 301, 290, 1_700_000_000_500_000, grsb.DUAL, 2),
+    grsb.Recover(((290, 293), (299, 300))),
+    grsb.Recovered(300, 301, (RECORD,)),
+    grsb.Poll(300),
+    grsb.PollOk(299),
+    grsb.Slow(2),
+    grsb.ReplayReq(256, 100, 0, 300, (7,), (4,), (), 32),
+    grsb.ReplayData(256, 100, RECORD),
+    grsb.ReplayEnd(256, 301, 310, grsb.CREDIT),
+    grsb.Takeover(grsb.INSTALL, 13, 1, 3, SENDERS),
+    grsb.Grant(grsb.PREPARE, 13, 6, 0, 2, grsb.OF_ACKNOWLEDGER, SENDERS),
+    grsb.Stale(13, 1),
 )
 
 CORNERS: tuple[Pdu, ...] = (
@@ -160,6 +185,7 @@ def generated() -> str:
         3: "Cluster protocol TO (protocol 3)",
         4: "Cluster protocol PO (protocol 4)",
         5: "Cluster protocol SPO (protocol 5)",
+        6: "GRSB (protocol 6)",
     }
     parts = []
     proto = 0

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from roundelay.core.bundle import Bundle
+from roundelay.core.bundle import NOTHING, Bundle
 from roundelay.core.cluster.pdu import PO_KINDS, SPO_KINDS, TO_KINDS, Kinds
 from roundelay.core.engine import Pdu
 from roundelay.core.errors import InvariantBroken, MalformedPdu
@@ -21,6 +21,7 @@ from roundelay.core.token.pdu import (
     NO_LIST,
     Abort,
     Ack,
+    AckRun,
     B,
     Confirm,
     Entry,
@@ -30,6 +31,7 @@ from roundelay.core.token.pdu import (
     RecoverData,
     RecoverReq,
     RetxAck,
+    RetxBulk,
     RetxMsg,
     RetxReq,
     TlHint,
@@ -120,6 +122,8 @@ PDUS: dict[type[Pdu], st.SearchStrategy[Any]] = {
     RetxAck: st.builds(RetxAck, acks),
     RetxMsg: st.builds(RetxMsg, bs),
     TlHint: st.builds(TlHint, versions),
+    RetxBulk: st.builds(RetxBulk, entries),
+    AckRun: st.builds(AckRun, versions, stamps, ids, ids, counters),
     Invite: st.builds(Invite, versions, u32s),
     Vote1: st.builds(
         Vote1,
@@ -199,7 +203,7 @@ def test_no_list_is_all_ones() -> None:
 
 def test_a_retransmission_carries_its_flag() -> None:
     retransmitted = {cls for cls in PDUS if BY_CLASS[cls].flags}
-    assert retransmitted == {RetxAck, RetxMsg}
+    assert retransmitted == {RetxAck, RetxMsg, RetxBulk}
     assert all(decode(packet(pdu)).flags == (type(pdu) in retransmitted) for pdu in EXAMPLES)
     data = bytearray(packet(EXAMPLES[4]))
     data[4] = 0
@@ -207,7 +211,8 @@ def test_a_retransmission_carries_its_flag() -> None:
 
 
 def test_the_types_are_those_of_the_specification() -> None:
-    token = ["B", "ACK", "CONFIRM", "RETX_REQ", "RETX_ACK", "RETX_MSG", "TL_HINT"]
+    token = ["B", "ACK", "CONFIRM", "RETX_REQ", "RETX_ACK", "RETX_MSG", "TL_HINT", "RETX_BULK"]
+    token.append("ACK_RUN")
     reform = ["INVITE", "VOTE1", "NEW_TL", "VOTE2", "NEW_TOKEN", "ABORT"]
     reform += ["RECOVER_REQ", "RECOVER_DATA"]
     expected = {(1, 1 + i): name for i, name in enumerate(token)}
@@ -327,41 +332,41 @@ ONES2, ONES4, ONES8 = b"\xff" * 2, b"\xff" * 4, b"\xff" * 8
         (packet(STAMPED)[:-1] + b"\x00", "checksum"),
         (changed(STAMPED, 2, b"\x09"), "protocol"),
         (changed(STAMPED, 2, b"\x00"), "protocol"),
-        (changed(STAMPED, 3, b"\x08"), "pdu type"),
+        (changed(STAMPED, 3, b"\x0a"), "pdu type"),
         (changed(STAMPED, 4, b"\x08"), "flags"),
         (changed(STAMPED, 5, b"\x02"), "line"),
         (changed(STAMPED, 6, ONES2), "sender"),
         (changed(STAMPED, 16, ONES4), "bad list version"),
         (changed(STAMPED, 20, ONES2), "bad list version"),
         (changed(STAMPED, 16, b"\xff" * 6), "bad list version"),  # only a vote may have none
-        (changed(EXAMPLES[8], 23, ONES4), "bad list version"),
-        (changed(EXAMPLES[8], 27, ONES2), "bad list version"),
+        (changed(EXAMPLES[10], 23, ONES4), "bad list version"),
+        (changed(EXAMPLES[10], 27, ONES2), "bad list version"),
         (changed(STAMPED, 22, b"\x80"), "bad value"),  # a timestamp of 2⁶³ and more
         (changed(STAMPED, 22, ONES8), "bad value"),  # only a CONFIRM may have none
         (changed(STAMPED, 30, b"\x02"), "bad value"),  # kind
         (changed(STAMPED, 31, ONES2), "bad value"),  # id of nobody
         (changed(EXAMPLES[2], 22, b"\xff" * 7 + b"\xfe"), "bad value"),  # −2
         (changed(EXAMPLES[3], 22, b"\x00"), "bad value"),  # asks for nothing
-        (changed(EXAMPLES[3], 22, b"\x03"), "bad value"),
-        (changed(EXAMPLES[8], 22, b"\x02"), "bad value"),  # neither yes nor no
-        (changed(EXAMPLES[8], 31, b"\x00\x01\x00\x01"), "bad member set"),  # 1 twice
-        (changed(EXAMPLES[8], 31, ONES2), "bad member set"),
-        (changed(EXAMPLES[8], 29, ONES2), "short body"),  # 65535 members
-        (changed(EXAMPLES[8], 47, b"\x04"), "bad value"),  # an unknown flag
-        (with_body(EXAMPLES[9], bytes(6) + bytes(2) + bytes(18)), "bad member set"),  # empty list
-        (changed(EXAMPLES[10], 22, b"\x03"), "bad value"),
+        (changed(EXAMPLES[3], 22, b"\x04"), "bad value"),
+        (changed(EXAMPLES[10], 22, b"\x02"), "bad value"),  # neither yes nor no
+        (changed(EXAMPLES[10], 31, b"\x00\x01\x00\x01"), "bad member set"),  # 1 twice
+        (changed(EXAMPLES[10], 31, ONES2), "bad member set"),
+        (changed(EXAMPLES[10], 29, ONES2), "short body"),  # 65535 members
+        (changed(EXAMPLES[10], 47, b"\x04"), "bad value"),  # an unknown flag
+        (with_body(EXAMPLES[11], bytes(6) + bytes(2) + bytes(18)), "bad member set"),  # empty list
+        (changed(EXAMPLES[12], 22, b"\x03"), "bad value"),
         (with_body(STAMPED, packet(STAMPED)[16:-4] + b"\x00"), "trailing bytes"),
         (with_body(STAMPED, b""), "short body"),
-        (with_body(EXAMPLES[14], bytes(6)), "short body"),  # no count of entries
-        (with_body(EXAMPLES[14], bytes(6) + b"\xff"), "short body"),  # 255 entries in no bytes
-        (with_body(EXAMPLES[14], bytes(6) + b"\x00" + bytes(16)), "short body"),
-        (with_body(EXAMPLES[14], bytes(6) + b"\x00" + bytes(16) + b"\xff"), "short body"),
+        (with_body(EXAMPLES[16], bytes(6)), "short body"),  # no count of entries
+        (with_body(EXAMPLES[16], bytes(6) + b"\xff"), "short body"),  # 255 entries in no bytes
+        (with_body(EXAMPLES[16], bytes(6) + b"\x00" + bytes(16)), "short body"),
+        (with_body(EXAMPLES[16], bytes(6) + b"\x00" + bytes(16) + b"\xff"), "short body"),
         (
-            with_body(EXAMPLES[14], bytes(23) + b"\x02" + bytes(12) + bytes(8)),
+            with_body(EXAMPLES[16], bytes(23) + b"\x02" + bytes(12) + bytes(8)),
             "bad value",  # a source counted twice
         ),
         (
-            with_body(EXAMPLES[14], bytes(23) + b"\x01" + ONES2 + bytes(4) + bytes(8)),
+            with_body(EXAMPLES[16], bytes(23) + b"\x01" + ONES2 + bytes(4) + bytes(8)),
             "bad value",  # a number of nobody
         ),
     ],
@@ -370,15 +375,54 @@ def test_what_cannot_be_right_is_refused_by_its_reason(data: bytes, expected: st
     assert reason(data) == expected
 
 
-def body_of_b(*words: int, data: bytes = b"", count: int | None = None) -> bytes:
+def body_of_b(*words: int, data: bytes = b"", count: int | None = None, width: int = 2) -> bytes:
     """A B whose bundle has these sizes and, last, this length."""
-    table = struct.pack(f">{len(words)}I", *words)
     count = len(words) - 1 if count is None else count
-    return with_body(MESSAGE, packet(MESSAGE)[16:28] + struct.pack(">H", count) + table + data)
+    head = struct.pack(">HB", count, width)
+    sizes = b"".join(word.to_bytes(width, "big") for word in words[:-1])
+    length = b"".join(word.to_bytes(4, "big") for word in words[-1:])
+    return with_body(MESSAGE, packet(MESSAGE)[16:28] + head + sizes + length + data)
 
 
 def test_the_helper_makes_good_bundles() -> None:
     assert decode(body_of_b(2, 1, 3, data=b"abc")).pdu == B((7, 2), 1, 41, Bundle.of(b"ab", b"c"))
+    equal = body_of_b(4, count=2, width=0, data=b"abcd")
+    assert decode(equal).pdu == B((7, 2), 1, 41, Bundle.of(b"ab", b"cd"))
+
+
+def bundle_bytes(bundle: Bundle) -> bytes:
+    return packet(B((7, 2), 1, 41, bundle))[28:-4]
+
+
+def test_the_table_of_sizes_is_as_small_as_it_can_be() -> None:
+    assert bundle_bytes(NOTHING).hex(" ") == "00 00 02 00 00 00 00"
+    assert bundle_bytes(Bundle.of(b"abc")).hex(" ") == "00 01 00 00 00 00 03 61 62 63"
+    assert bundle_bytes(Bundle.of(b"a", b"b")).hex(" ") == "00 02 00 00 00 00 02 61 62"
+    assert bundle_bytes(Bundle.of(b"a", b"")).hex(" ") == "00 02 02 00 01 00 00 00 00 00 01 61"
+    assert bundle_bytes(Bundle.of(b"", b"")).hex(" ") == "00 02 02 00 00 00 00 00 00 00 00"
+    large = bundle_bytes(Bundle.of(bytes(65536), b"x"))
+    assert large[:15].hex(" ") == "00 02 04 00 01 00 00 00 00 00 01 00 01 00 01"
+    assert len(bundle_bytes(Bundle.of(*[bytes(64)] * 900))) == 7 + 64 * 900
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(0, 5) | st.sampled_from([64, 3000, 65535, 65536]), max_size=40))
+def test_bundles_of_any_sizes_come_back(sizes: list[int]) -> None:
+    bundle = Bundle.of(*[bytes([at % 256]) * size for at, size in enumerate(sizes)])
+    found = decode(packet(B((7, 2), 1, 41, bundle))).pdu
+    assert isinstance(found, B)
+    assert found.bundle == bundle
+    assert [(len(one), set(one) <= {at % 256}) for at, one in enumerate(found.bundle)] == [
+        (size, True) for size in sizes
+    ]
+
+
+def test_as_many_messages_as_a_bundle_may_have_come_back() -> None:
+    for bundle in (Bundle((1,) * 65535, bytes(65535)), Bundle((0,) * 65535, b"")):
+        found = decode(packet(B((7, 2), 1, 41, bundle))).pdu
+        assert isinstance(found, B)
+        assert found.bundle == bundle
+        assert len(found.bundle.messages()) == 65535
 
 
 @pytest.mark.parametrize(
@@ -386,13 +430,25 @@ def test_the_helper_makes_good_bundles() -> None:
     [
         (body_of_b(2, 1, 4, data=b"abcd"), "bad bundle"),
         (body_of_b(3, data=b"abc"), "bad bundle"),  # bytes that belong to no message
-        (body_of_b(2**32 - 1, 4, 3, data=b"abc"), "bad bundle"),  # 3 modulo 2³²
-        (body_of_b(2**31, 2**31, 0), "bad bundle"),  # 0 modulo 2³²
-        (body_of_b(2**32 - 1, 2**32 - 1), "short body"),  # 4 GiB in no bytes
+        (body_of_b(2**32 - 1, 4, 3, data=b"abc", width=4), "bad bundle"),  # 3 modulo 2³²
+        (body_of_b(2**31, 2**31, 0, width=4), "bad bundle"),  # 0 modulo 2³²
+        (body_of_b(2**32 - 1, 2**32 - 1, width=4), "short body"),  # 4 GiB in no bytes
         (body_of_b(0, count=65535), "short body"),
         (body_of_b(5, 5, data=b"abcd"), "short body"),
-        (body_of_b(5, 5, data=b"abcdef"), "trailing bytes"),
+        (body_of_b(4, 1, 5, data=b"abcdef"), "trailing bytes"),
         (body_of_b(count=0), "short body"),
+        # Bundles that have a smaller form.
+        (body_of_b(3, 3, data=b"abc"), "bad bundle"),
+        (body_of_b(1, 1, 1, 3, data=b"abc"), "bad bundle"),
+        (body_of_b(2, 1, 3, data=b"abc", width=4), "bad bundle"),
+        (body_of_b(0, width=4), "bad bundle"),
+        # Messages of one size that cannot be cut from the bytes.
+        (body_of_b(3, count=2, width=0, data=b"abc"), "bad bundle"),
+        (body_of_b(3, count=0, width=0, data=b"abc"), "bad bundle"),
+        (body_of_b(0, count=65535, width=0), "bad bundle"),
+        (body_of_b(2**32 - 1, count=65535, width=0), "short body"),
+        (body_of_b(2, 1, 3, data=b"abc", width=1), "bad bundle"),
+        (body_of_b(2, 1, 3, data=b"abc", width=3), "bad bundle"),
     ],
 )
 def test_sizes_that_do_not_add_up_are_refused(data: bytes, expected: str) -> None:
@@ -402,12 +458,14 @@ def test_sizes_that_do_not_add_up_are_refused(data: bytes, expected: str) -> Non
 def test_huge_counts_allocate_nothing() -> None:
     packets = [
         body_of_b(0, count=65535),
-        body_of_b(2**32 - 1, 2**32 - 1),
-        body_of_b(*[2**32 - 1] * 200, 0),
-        with_body(EXAMPLES[8], packet(EXAMPLES[8])[16:29] + ONES2 * 20),
-        with_body(EXAMPLES[9], bytes(6) + ONES2 + bytes(40)),
-        with_body(EXAMPLES[14], bytes(6) + b"\xff" + bytes(60)),
-        with_body(EXAMPLES[14], bytes(23) + b"\xff" + bytes(60)),
+        body_of_b(2**32 - 1, 2**32 - 1, width=4),
+        body_of_b(*[2**32 - 1] * 200, 0, width=4),
+        body_of_b(0, count=65535, width=0),
+        body_of_b(2**32 - 1, count=65535, width=0),
+        with_body(EXAMPLES[10], packet(EXAMPLES[10])[16:29] + ONES2 * 20),
+        with_body(EXAMPLES[11], bytes(6) + ONES2 + bytes(40)),
+        with_body(EXAMPLES[16], bytes(6) + b"\xff" + bytes(60)),
+        with_body(EXAMPLES[16], bytes(23) + b"\xff" + bytes(60)),
     ]
     tracemalloc.start()
     try:

@@ -155,7 +155,7 @@ def _violations(violations: Sequence[Mapping[str, Any]]) -> str:
 
 def run_seed_into(folder: RunFolder, params: SwarmParams) -> dict[str, Any]:
     """Run the one seed of `params` and leave everything about it in `folder`."""
-    plan = Plan.from_seed(params.first, params.protocol)
+    plan = Plan.from_seed(params.first, params.protocol, params.profile)
     folder.write_params("swarm", {"mutant": params.mutant, "plan": msgspec.to_builtins(plan)})
     swarm = Swarm(params)
     swarm.add(run_seed(params.first, params, trace=folder.trace, plan=plan))

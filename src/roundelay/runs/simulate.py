@@ -25,9 +25,17 @@ from roundelay.core.positive_ack import PositiveAckConfig, PositiveAckSite, Posi
 from roundelay.core.token.config import TokenConfig
 from roundelay.core.token.site import TokenSite
 from roundelay.core.token.stable import Stable
-from roundelay.runs import cluster
+from roundelay.runs import cluster, grsb
 from roundelay.runs.measure import Meter, StorageMeter
-from roundelay.sim.engines import CLUSTERS, POSITIVE_ACK, PROTOCOLS, TO, TO_CHANNEL, TOKEN
+from roundelay.sim.engines import (
+    CLUSTERS,
+    GRSB,
+    POSITIVE_ACK,
+    SIMULATED,
+    TO,
+    TO_CHANNEL,
+    TOKEN,
+)
 from roundelay.sim.links import PLAIN, Lossy
 from roundelay.sim.load import HEADER, SIZE, Isolated, Load, Poisson, Saturating
 from roundelay.sim.media import Bus
@@ -49,6 +57,11 @@ LOADS: Final = (POISSON, SATURATED, ISOLATED)
 SITES_MAX: Final = 1000
 PAYLOAD_MAX: Final = 1200
 TAU_DEFAULT: Final = 1.0
+HOLD_MS_DEFAULT: Final = 50.0
+FAST_TIMES: Final = (
+    "hold_ns", "resend_ns", "pass_ns", "request_ns", "request_delay_ns", "retx_ns", "idle_ns",
+    "adapt_ns",
+)  # fmt: skip
 STALL_HOLDS: Final = 100_000
 """Hold times without a delivery after which a run is given up: nothing sane takes that long."""
 
@@ -77,13 +90,16 @@ class SimulateParams(Struct, frozen=True, kw_only=True):
     load: str | None = None
     policy: str | None = None
     destinations: int | None = None
-    hold_ms: float = 50.0
+    layout: str | None = None
+    recorders: int | None = None
+    away: float | None = None
+    hold_ms: float = HOLD_MS_DEFAULT
     size: int = SIZE
     wire: bool = False
 
     def settled(self) -> SimulateParams:
         """Checked, and with every default filled in; raises ConfigError."""
-        _one_of("protocol", self.protocol, PROTOCOLS)
+        _one_of("protocol", self.protocol, SIMULATED)
         _one_of("profile", self.profile, PROFILES)
         if self.load is None:
             # The papers of the cluster protocols count isolated broadcasts.
@@ -114,6 +130,12 @@ class SimulateParams(Struct, frozen=True, kw_only=True):
                 if getattr(self, field) is not None:
                     only = f"only with {' or '.join(CLUSTERS)}"
                     raise ConfigError(field, getattr(self, field), only)
+        if self.protocol == GRSB:
+            grsb.check(done)
+        else:
+            for field in ("layout", "recorders", "away"):
+                if getattr(self, field) is not None:
+                    raise ConfigError(field, getattr(self, field), f"only with {GRSB}")
         return done
 
     def _resilience(self) -> int:
@@ -151,7 +173,7 @@ class SimulateParams(Struct, frozen=True, kw_only=True):
     @property
     def order(self) -> str:
         """What the protocol promises: what the checkers hold it to."""
-        if self.protocol in (TOKEN, TO, TO_CHANNEL):
+        if self.protocol in (TOKEN, TO, TO_CHANNEL, GRSB):
             return TOTAL
         return FIFO if self.protocol in CLUSTERS else NONE
 
@@ -161,15 +183,14 @@ class SimulateParams(Struct, frozen=True, kw_only=True):
         if self.profile == PAPER:
             config = TokenConfig.paper(hold, **given)
         else:
-            lan = TokenConfig.lan()
-            config = TokenConfig.lan(
-                **given,
-                hold_ns=hold,
-                # These have to stay above T.
-                resend_ns=max(lan.resend_ns, 3 * hold),
-                pass_ns=max(lan.pass_ns, 2 * hold),
-                idle_ns=max(lan.idle_ns, 4 * hold),
-            )
+            # Nobody waits for T here, but the medium's delay is a share of it, and all times have
+            # to stay above a round trip.
+            fast = TokenConfig.fast()
+            scale = max(1.0, self.hold_ms / HOLD_MS_DEFAULT)
+            times = {name: int(getattr(fast, name) * scale) for name in FAST_TIMES}
+            if self.kw == 1:
+                given["kw"] = fast.kw if self.kr == 1 else 1
+            config = TokenConfig.fast(**given, **times)
         return config.check(self.sites)
 
     def positive_ack_config(self) -> PositiveAckConfig:
@@ -322,7 +343,7 @@ class Run:
         return max(tokens, default=self.storage.storage_max)
 
 
-def results(run: Run | cluster.ClusterRun, trace_sha256: str | None) -> dict[str, Any]:
+def results(run: Run | cluster.ClusterRun | grsb.GrsbRun, trace_sha256: str | None) -> dict[str, Any]:
     """`results.json`: docs/runs.md says what each field means."""
     params, world, meter = run.params, run.world, run.meter
     total = meter.submitted_total
@@ -368,7 +389,7 @@ def results(run: Run | cluster.ClusterRun, trace_sha256: str | None) -> dict[str
             for violation in run.checker.violations
         ],
     }
-    if isinstance(run, cluster.ClusterRun):
+    if isinstance(run, cluster.ClusterRun | grsb.GrsbRun):
         found |= run.own_results()
     return found
 
@@ -384,8 +405,11 @@ def simulate(
     params = params.settled()
     recorder = Recorder(trace, params=trace_params(params))
     with recorder:
-        run: Run | cluster.ClusterRun
-        run = (cluster.ClusterRun if params.protocol in CLUSTERS else Run)(params, recorder)
+        run: Run | cluster.ClusterRun | grsb.GrsbRun
+        if params.protocol == GRSB:
+            run = grsb.GrsbRun(params, recorder)
+        else:
+            run = (cluster.ClusterRun if params.protocol in CLUSTERS else Run)(params, recorder)
         run.run(progress)
     return results(run, recorder.sha256())
 

@@ -449,7 +449,8 @@ def is_of_kind(pdu: Any, name: str) -> bool:
     """Whether `pdu` is what `name` (a `plain_name`) means."""
     names = names_of(pdu.__class__)
     if name == "transfer":
-        return "ack" in names and getattr(pdu, "next", None) != getattr(pdu, "by", None)
+        passes = getattr(pdu, "next", None) != getattr(pdu, "by", None)
+        return passes and ("ack" in names or "ackrun" in names)
     return name in names
 
 

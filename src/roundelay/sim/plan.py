@@ -14,27 +14,44 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from roundelay.core.autorm.config import AutoRmConfig
 from roundelay.core.cluster.config import ClusterConfig
 from roundelay.core.engine import ACKNOWLEDGED
 from roundelay.core.errors import ConfigError
 from roundelay.core.positive_ack import PositiveAckConfig
 from roundelay.core.token.config import TokenConfig
+from roundelay.sim.autorm_draft import AutoRmDraft
 from roundelay.sim.cluster_draft import ClusterDraft
 from roundelay.sim.draft import Draft
 from roundelay.sim.engines import (
+    AUTORM,
     CLUSTERS,
+    GRSB,
     POSITIVE_ACK,
     PROTOCOLS,
     SPO,
+    SWARMED,
     TO,
     TO_CHANNEL,
     TOKEN,
     config_class,
 )
+from roundelay.sim.fast_draft import ANY, FAST, PROFILES, FastClusterDraft, FastDraft
 from roundelay.sim.faults import FAULT_KINDS, LINK_KINDS, LinkSpec, Strike
+from roundelay.sim.grsb_draft import GrsbDraft
+from roundelay.sim.grsb_group import GrsbGroup
 from roundelay.sim.load import Destinations
 
-__all__ = ["FAULT_KINDS", "LINK_KINDS", "POSITIVE_ACK", "PROTOCOLS", "TOKEN", "Plan", "Strike"]
+__all__ = [
+    "FAULT_KINDS",
+    "LINK_KINDS",
+    "POSITIVE_ACK",
+    "PROTOCOLS",
+    "SWARMED",
+    "TOKEN",
+    "Plan",
+    "Strike",
+]
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -61,19 +78,33 @@ class Plan(Struct, frozen=True, kw_only=True):
     never: tuple[int, ...] = ()  # SPO: members that nothing is ever sent to
     sources: tuple[int, ...] = ()  # sites that submit; none: all of them
     fails: int = -1  # the member that stops for good, if any
+    profile: str = ANY
 
     @classmethod
-    def from_seed(cls, seed: int, protocol: str = TOKEN) -> Plan:
+    def from_seed(cls, seed: int, protocol: str = TOKEN, profile: str = ANY) -> Plan:
         """The plan of `seed`."""
-        if protocol not in PROTOCOLS:
-            raise ConfigError("protocol", protocol, " or ".join(PROTOCOLS))
-        draft = ClusterDraft if protocol in CLUSTERS else Draft
-        return cls(seed=seed, protocol=protocol, **draft(seed, protocol).fields())
+        if protocol not in SWARMED:
+            raise ConfigError("protocol", protocol, " or ".join(SWARMED))
+        draft: type[Draft] = ClusterDraft if protocol in CLUSTERS else Draft
+        if protocol == AUTORM:
+            draft = AutoRmDraft
+        elif protocol == GRSB:
+            draft = GrsbDraft
+        if profile not in PROFILES:
+            raise ConfigError("profile", profile, " or ".join(PROFILES))
+        if profile == FAST:
+            if protocol != TOKEN and protocol not in CLUSTERS:
+                raise ConfigError("profile", profile, f"{ANY} with {protocol}")
+            draft = FastClusterDraft if protocol in CLUSTERS else FastDraft
+        drawn = draft(seed, protocol).fields()
+        return cls(seed=seed, protocol=protocol, profile=profile, **drawn)
 
     @property
     def rerun(self) -> str:
         """The line that runs this plan again."""
-        return f"roundelay swarm --seeds {self.seed}:{self.seed + 1} --protocol {self.protocol}"
+        profile = "" if self.profile == ANY else f" --profile {self.profile}"
+        only = f"--seeds {self.seed}:{self.seed + 1} --protocol {self.protocol}"
+        return f"roundelay swarm {only}{profile}"
 
     @property
     def resilience(self) -> int:
@@ -83,8 +114,10 @@ class Plan(Struct, frozen=True, kw_only=True):
     @property
     def order(self) -> str:
         """What the protocol promises about order: `total`, `fifo` or `none`."""
-        if self.protocol == TOKEN:
+        if self.protocol in (TOKEN, GRSB):
             return "total"
+        if self.protocol == AUTORM:
+            return "fifo"
         if self.protocol == POSITIVE_ACK:
             return "fifo" if self.config.get("fifo") else "none"
         # What is handed over before it is acknowledged comes in the order of its source.
@@ -107,6 +140,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     def from_json(cls, data: bytes) -> Plan:
         return msgspec.json.decode(data, type=cls)
 
-    def settings(self) -> TokenConfig | PositiveAckConfig | ClusterConfig:
+    def settings(
+        self,
+    ) -> TokenConfig | PositiveAckConfig | ClusterConfig | AutoRmConfig | GrsbGroup:
         """The configuration of the engines, checked."""
         return config_class(self.protocol)(**self.config).check(self.sites)

@@ -9,10 +9,10 @@ from typing import Final
 # a reformation go from teal to brown.  Red is kept for losses.
 COLOURS: Final = {
     "B": "#1f6fb4", "ACK": "#d9730d", "CONFIRM": "#2e9e4f", "RETX_REQ": "#b5179e",
-    "RETX_ACK": "#7b4fb5", "RETX_MSG": "#5a3d9a", "TL_HINT": "#6c757d", "INVITE": "#007f86",
-    "VOTE1": "#12a594", "NEW_TL": "#8a5a2b", "VOTE2": "#b08255", "NEW_TOKEN": "#a88600",
-    "ABORT": "#343a40", "RECOVER_REQ": "#5f8f00", "RECOVER_DATA": "#3f6212",
-    "PA_B": "#1f6fb4", "PA_ACK": "#d9730d",
+    "RETX_ACK": "#7b4fb5", "RETX_MSG": "#5a3d9a", "RETX_BULK": "#5a3d9a", "TL_HINT": "#6c757d",
+    "ACK_RUN": "#d9730d", "INVITE": "#007f86", "VOTE1": "#12a594", "NEW_TL": "#8a5a2b",
+    "VOTE2": "#b08255", "NEW_TOKEN": "#a88600", "ABORT": "#343a40", "RECOVER_REQ": "#5f8f00",
+    "RECOVER_DATA": "#3f6212", "PA_B": "#1f6fb4", "PA_ACK": "#d9730d",
 }  # fmt: skip
 SPARE: Final = ("#0f4c81", "#9c5700", "#00695c", "#6a1b9a", "#4e6b00", "#37474f", "#8d3b72")
 RED: Final = "#d11d2a"

@@ -38,6 +38,9 @@ MIB: Final = 1 << 20
 DONE_KEPT: Final = 64
 """Messages of a peer that are remembered as done: a late duplicate must not begin them anew."""
 
+COPIED_MAX: Final = 4096
+"""Bytes of a fragment up to which a copy costs less than a view."""
+
 PIECE_COST: Final = 128
 MESSAGE_COST: Final = 1024
 PEER_COST: Final = 8192
@@ -86,7 +89,7 @@ class _Partial:
         self.count = count
         self.room = 0  # bytes of every fragment but the last; 0: not known yet
         self.last = 0  # bytes of the last one; 0: not known yet
-        self.pieces: dict[int, bytes] = {}
+        self.pieces: dict[int, bytes | memoryview] = {}
         self.cost = MESSAGE_COST
 
     def fits(self, index: int, size: int) -> bool:
@@ -158,7 +161,9 @@ class Reassembly:
         kind, ident, index, count = HEAD.unpack_from(data)
         if kind != FRAGMENT or count < 2 or index >= count:
             return self._drop(MALFORMED)
-        piece = data[HEAD.size :]
+        # A large one is copied once, into the whole.
+        large = len(data) > COPIED_MAX
+        piece = memoryview(data)[HEAD.size :] if large else data[HEAD.size :]
         size = len(piece)
         is_last = index == count - 1
         # All but the last fragment are of one size, so one of them tells how much there will be;

@@ -14,6 +14,7 @@ paper share the medium with ours.
 from __future__ import annotations
 
 import struct
+from ipaddress import IPv4Address
 from typing import Final
 from zlib import crc32
 
@@ -27,6 +28,17 @@ PROBE: Final = 0x13
 CONTROL: Final = 0x14
 VERSION: Final = 1
 CHECKSUM: Final = struct.Struct(">I")
+
+UUID_BYTES: Final = 16
+NODE_NAME_MAX: Final = 64
+GROUP_NAME_MAX: Final = 255
+GROUPS_MAX: Final = 256
+MEMBERS_MAX: Final = 128
+PEERS_MAX: Final = 64
+TEXT_MAX: Final = 64
+EPOCH_MAX: Final = 1 << 48
+POSITION_MAX: Final = 1 << 62
+"""What a packet may say at most; a correct node stays far below."""
 
 Address = tuple[str, int]
 
@@ -58,6 +70,10 @@ class Ask(Struct, frozen=True, array_like=True, tag="ask"):
     incarnation: str
     name: str
     leave: bool = False
+    epoch: int = -1
+    """The one it is in; -1 if it is in none."""
+    life: bytes = b""
+    """The UUID of the node."""
 
 
 class Start(Struct, frozen=True, array_like=True, tag="start"):
@@ -67,6 +83,8 @@ class Start(Struct, frozen=True, array_like=True, tag="start"):
     incarnation: str
     epoch: int
     roster: tuple[str, ...]
+    lives: tuple[bytes, ...]
+    """UUIDs of the members' nodes; one that has another by now has forgotten its promises."""
     base: int
     resilience: int
 
@@ -105,13 +123,67 @@ def decode(packet: bytes) -> Info | Ask | Start | bytes:
             return _check_info(_info.decode(body))
         if packet[0] == CONTROL:
             word: Ask | Start = _control.decode(body)
-            return word
+            return _check_control(word)
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
         raise MalformedPdu("node packet", str(error)) from None
     raise MalformedPdu("packet type", str(packet[0]))
 
 
 def _check_info(info: Info) -> Info:
-    if not info.name or len(info.uuid) != 16 or not 0 < info.address[1] < 65536:
-        raise MalformedPdu("node packet", "name, UUID or address")
+    _insist(
+        _named(info.name, NODE_NAME_MAX)
+        and len(info.uuid) == UUID_BYTES
+        and any(info.uuid)
+        and len(info.groups) <= GROUPS_MAX
+        and len(info.peers) <= PEERS_MAX
+        and len(info.version) <= TEXT_MAX
+        and all(_is_address(address) for address in (info.address, *info.peers))
+    )
+    for group in info.groups:
+        _insist(
+            _named(group.name, GROUP_NAME_MAX)
+            and len(group.incarnation) <= TEXT_MAX
+            and -1 <= group.epoch <= EPOCH_MAX
+            and 0 <= group.size <= MEMBERS_MAX
+        )
     return info
+
+
+def _check_control(word: Ask | Start) -> Ask | Start:
+    _insist(_named(word.group, GROUP_NAME_MAX) and 0 < len(word.incarnation) <= TEXT_MAX)
+    if isinstance(word, Ask):
+        _insist(
+            _named(word.name, NODE_NAME_MAX)
+            and -1 <= word.epoch <= EPOCH_MAX
+            and len(word.life) in (0, UUID_BYTES)
+        )
+        return word
+    _insist(
+        0 < len(word.roster) <= MEMBERS_MAX
+        and len(set(word.roster)) == len(word.roster) == len(word.lives)
+        and all(_named(name, NODE_NAME_MAX) for name in word.roster)
+        and all(len(life) in (0, UUID_BYTES) for life in word.lives)
+        and 0 <= word.epoch <= EPOCH_MAX
+        and 0 <= word.base <= POSITION_MAX
+        and 0 <= word.resilience < MEMBERS_MAX
+    )
+    return word
+
+
+def _insist(sound: bool) -> None:
+    if not sound:
+        raise MalformedPdu("node packet", "a field that no node has")
+
+
+def _named(name: str, most: int) -> bool:
+    control = any(ord(letter) < 32 or ord(letter) == 127 for letter in name)
+    return 0 < len(name.encode()) <= most and not control
+
+
+def _is_address(address: Address) -> bool:
+    """Numbers only: nothing a peer says makes us look up a name."""
+    try:
+        IPv4Address(address[0])
+    except ValueError:
+        return False
+    return 0 < address[1] < 65536

@@ -1,7 +1,7 @@
 """Which bytes each PDU has: one table per protocol, read top to bottom.
 
 A further protocol adds its PDUs as a table below and its table to `LAYOUTS`; nothing else needs to
-know.  The types of the token protocol's PDUs are 1–8 in the normal phase, 16–23 in the reformation.
+know.  The types of the token protocol's PDUs are 1–9 in the normal phase, 16–23 in the reformation.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from roundelay.core.token.pdu import (
     WANT_ENTRIES,
     Abort,
     Ack,
+    AckRun,
     B,
     Confirm,
     Entry,
@@ -37,6 +38,7 @@ from roundelay.core.token.pdu import (
     Vote1,
     Vote2,
 )
+from roundelay.wire import grsb
 from roundelay.wire.fields import (
     Body,
     Counters,
@@ -155,6 +157,19 @@ TOKEN: Final = (
             Vector("entries", ENTRY_BODY, "stamped entries; of a message its bundle may be empty"),
         ),
         RETRANSMISSION,
+    ),
+    Layout(
+        CM,
+        9,
+        "ACK_RUN",
+        Body(
+            AckRun,
+            version("tl"),
+            stamp("ts", "timestamp of the first; the others follow"),
+            ident("by", "token site that issued them"),
+            ident("next", "next token site, named by the last"),
+            Counters("stamps", "source and number of each message"),
+        ),
     ),
     Layout(
         CM,
@@ -331,7 +346,9 @@ def cluster(proto: int, kinds: Kinds) -> tuple[Layout, ...]:
 
 CLUSTER: Final = cluster(TO, TO_KINDS) + cluster(PO, PO_KINDS) + cluster(SPO, SPO_KINDS)
 
-LAYOUTS: Final[tuple[Layout, ...]] = TOKEN + POSITIVE_ACK + CLUSTER
+JOURNAL: Final = tuple(Layout(GRSB, number, name, body) for number, name, body in grsb.PDUS)
+
+LAYOUTS: Final[tuple[Layout, ...]] = TOKEN + POSITIVE_ACK + CLUSTER + JOURNAL
 """Every PDU that has bytes."""
 
 PROTOS: Final = frozenset(layout.proto for layout in LAYOUTS)

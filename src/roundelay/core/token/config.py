@@ -2,7 +2,9 @@
 
 Times are integer nanoseconds.  `TokenConfig.lan()` has the defaults of a local network,
 `TokenConfig.paper()` those under which CM84's Fig. 6 was simulated: requests at once and one by
-one, no idle beacon, no limit of attempts, no kept history.
+one, no idle beacon, no limit of attempts, no kept history.  `TokenConfig.fast()` is what live
+groups use: nobody waits for T, what is lost is repeated within milliseconds, and repetitions that
+remain unanswered become rarer.
 """
 
 from __future__ import annotations
@@ -18,6 +20,9 @@ from roundelay.core.limits import UNLIMITED, whole
 PREFORMED: Final = "preformed"
 COLD: Final = "cold"
 REJOIN: Final = "rejoin"
+
+MIB: Final = 1 << 20
+BACKOFF_MAX: Final = 20
 
 
 class TokenConfig(Struct, frozen=True, kw_only=True):
@@ -49,8 +54,18 @@ class TokenConfig(Struct, frozen=True, kw_only=True):
     """R_hard: attempts in total, however much else is heard."""
     idle_ns: int = 1000 * MS
     """t_idle: beacon of an idle token site; NEVER turns the beacon and t_silence off."""
+    eager: bool = False
+    """A token site stamps all waiting messages, up to K_w, and passes the token with the last of
+    them; with none to stamp it sends its NULL or confirmation at once, not after T."""
+    backoff: int = 0
+    """How often the wait between two unanswered repetitions doubles."""
+    adapt_ns: int = 0
+    """Least wait before a repetition, where that follows the time that transfers of the token
+    take; t_b, t_tok and t_req are then the longest.  0: it is always these."""
     batch: bool = True
     """Ask for ranges of acknowledgements instead of one by one."""
+    bulk: bool = False
+    """Ask for ranges of messages, too, and answer with several entries in one PDU."""
     bundle: bool = True
     """Put all waiting messages into the next PDU."""
     strict: bool = True
@@ -61,8 +76,12 @@ class TokenConfig(Struct, frozen=True, kw_only=True):
     """Also hand messages over when they are stamped, before the commit."""
     history: int = 4096
     """Entries kept for sites that were away, beyond what list members may still ask for."""
+    history_bytes: int = 64 * MIB
+    """Memory for those entries, about; whichever bound is reached first counts."""
     own_limit: int = 4096
     """Submitted bundles waiting for their commit."""
+    own_bytes: int = 16 * MIB
+    """Bytes of submitted messages that have not been sent yet."""
     qb_limit: int = 1024
     """Received messages waiting for their stamp; more are dropped, which is loss like any other."""
     window: int = 4096
@@ -99,8 +118,36 @@ class TokenConfig(Struct, frozen=True, kw_only=True):
             "batch": False,
             "bundle": False,
             "history": 0,
+            "history_bytes": UNLIMITED,
             "own_limit": UNLIMITED,
+            "own_bytes": UNLIMITED,
             "qb_limit": UNLIMITED,
+        }
+        return cls(**(values | changes))  # type: ignore[arg-type]
+
+    @classmethod
+    def fast(cls, **changes: object) -> Self:
+        """What live groups use, on a local network or within one machine.
+
+        A failed token site is noticed after about a second.  An idle group sends one PDU a second.
+        """
+        values: dict[str, object] = {
+            "hold_ns": 1 * MS,
+            "resend_ns": 15 * MS,
+            "pass_ns": 10 * MS,
+            "request_ns": 10 * MS,
+            "request_delay_ns": 1 * MS,
+            "retx_ns": 40 * MS,
+            "eager": True,
+            "kw": 64,
+            "backoff": 4,
+            "adapt_ns": 1 * MS,
+            "bulk": True,
+            "history": 65536,
+            "history_bytes": 32 * MIB,
+            "own_bytes": 4 * MIB,
+            "qb_limit": 256,
+            "recover_batch": 255,
         }
         return cls(**(values | changes))  # type: ignore[arg-type]
 
@@ -108,6 +155,11 @@ class TokenConfig(Struct, frozen=True, kw_only=True):
     def sync_commits(self) -> bool:
         """Whether COMMIT records must be durable before the sends of their batch."""
         return self.resilience == 0
+
+    @property
+    def impatient(self) -> bool:
+        """Whether repetitions follow each other at growing distances."""
+        return bool(self.backoff or self.adapt_ns)
 
     @property
     def silence_ns(self) -> int:
@@ -145,15 +197,23 @@ class TokenConfig(Struct, frozen=True, kw_only=True):
         whole("request_delay_ns", self.request_delay_ns, 0, NEVER)
         if self.pass_ns <= self.hold_ns:
             raise ConfigError("pass_ns", self.pass_ns, f"above hold_ns = {self.hold_ns}")
-        if self.idle_ns <= self.resend_ns:
+        whole("backoff", self.backoff, 0, BACKOFF_MAX)
+        whole("adapt_ns", self.adapt_ns, 0, min(self.pass_ns, self.request_ns, self.resend_ns))
+        if self.adapt_ns and not self.eager:
+            raise ConfigError("adapt_ns", self.adapt_ns, "0 unless eager: T is no transfer time")
+        if self.idle_ns <= self.resend_ns << self.backoff:
             # A beacon counts as progress; more frequent than t_b, it would keep a source from
             # ever repeating its message (CM-N4).
-            raise ConfigError("idle_ns", self.idle_ns, f"above resend_ns = {self.resend_ns}")
+            doubled = f" doubled {self.backoff} times (backoff)" if self.backoff else ""
+            allowed = f"above resend_ns = {self.resend_ns}{doubled}"
+            raise ConfigError("idle_ns", self.idle_ns, allowed)
         whole("attempts", self.attempts, 0, UNLIMITED)
         whole("attempts_hard", self.attempts_hard, self.attempts, UNLIMITED)
         for name in ("own_limit", "qb_limit", "window", "request_burst", "recover_batch"):
             whole(name, getattr(self, name), 1, UNLIMITED)
         whole("history", self.history, 0, UNLIMITED)
+        whole("history_bytes", self.history_bytes, 0, UNLIMITED)
+        whole("own_bytes", self.own_bytes, 1, UNLIMITED)
         whole("max_payload", self.max_payload, 1, UNLIMITED)
         if self.boot not in (PREFORMED, COLD, REJOIN):
             raise ConfigError("boot", self.boot, f"{PREFORMED}, {COLD} or {REJOIN}")

@@ -12,6 +12,13 @@ Deviations from the paper
   Y_c = e^(−Lτ) come out.  `tests/core/test_token_normal.py`.
 - A transfer counts for the commit when its acceptance is known, not when it is sent (CM-N15).
 - A source goes on when its acknowledgement is *processed* (CM-N3), not when it is received.
+- With `eager` (the `fast` profile) the NULL or the confirmation does not wait at all: a stamped
+  message commits as fast as the token can travel, for one more PDU where the group is idle.
+  `tests/core/test_token_fast.py`.
+- With `backoff` and `adapt_ns` the wait between unanswered repetitions starts at what transfers of
+  the token are seen to take, and doubles (CM-N4, CM-N12, CM-N16): a loss is repaired soon, and a
+  site that is merely slow is not buried under what it cannot answer yet.  Only repetitions after
+  the full time count among the R that declare a site failed.
 - A request names the timestamp of the message it misses, and may name a range (`batch`).
 - A holder whose acknowledgements have shown its acceptance sends no confirmation (K_w > 1).
 - A holder answers requests from the moment its acceptance has shown; until then the site that
@@ -28,19 +35,21 @@ from roundelay.core.token.pdu import (
     DATA,
     NULL,
     Ack,
+    AckRun,
     B,
     Confirm,
     Entry,
     RetxAck,
+    RetxBulk,
     RetxMsg,
     TlHint,
 )
-from roundelay.core.token.repair import Repair
 from roundelay.core.token.stable import Wiped
 from roundelay.core.token.state import NORMAL
+from roundelay.core.token.turn import Turn
 
 
-class NormalPhase(Repair):
+class NormalPhase(Turn):
     """What a site does while it is in a list."""
 
     __slots__ = ()
@@ -61,7 +70,14 @@ class NormalPhase(Repair):
                 f"{self.config.own_limit} messages wait for their commit (own_limit): "
                 "submit again when some have been delivered"
             )
+        size = len(bundle.data)
+        if self.waiting and self.waiting_bytes + size > self.config.own_bytes:
+            raise QueueFull(
+                f"{self.waiting_bytes} bytes wait to be sent (own_bytes): "
+                "submit again when some have been delivered"
+            )
         self.waiting.append(bundle)
+        self.waiting_bytes += size
         if self.phase == NORMAL and self.outstanding < 0:
             self.work(now)
 
@@ -89,28 +105,35 @@ class NormalPhase(Repair):
         self.qb[(self.me, number)] = bundle
         self.send_last = now
         self.send_silent = self.send_total = 0
-        self.send_wait = self.config.resend_ns
+        self.send_wait = self.first_wait()
         off = self.config.resend_jitter_ns
         if off:
             self.send_wait += self.rng.randint(-off, off)
         self.send_due = self.arm(now + self.send_wait)
 
+    def first_wait(self) -> int:
+        """t_b, above t_tok: else each lost transfer would make all waiting sources repeat."""
+        most = self.config.resend_ns
+        return min(most, 2 * self.patience(most))
+
     def gather(self) -> Bundle:
         """The next PDU's content: one submitted bundle, or all that fit when bundling."""
-        bundle = self.waiting.popleft()
-        if not self.config.bundle or not self.waiting:
-            return bundle
-        room = self.config.max_payload - len(bundle.data)
-        places = MESSAGES_MAX - len(bundle)
-        parts = [bundle]
-        while self.waiting:
-            part = self.waiting[0]
-            room -= len(part.data)
-            places -= len(part)
-            if room < 0 or places < 0:
-                break
-            parts.append(self.waiting.popleft())
-        return Bundle.merged(parts)
+        waiting = self.waiting
+        bundle = waiting.popleft()
+        if self.config.bundle and waiting:
+            room = self.config.max_payload - len(bundle.data)
+            places = MESSAGES_MAX - len(bundle.sizes)
+            fit = 0
+            for part in waiting:
+                room -= len(part.data)
+                places -= len(part.sizes)
+                if room < 0 or places < 0:
+                    break
+                fit += 1
+            if fit:
+                bundle = Bundle.merged([bundle, *[waiting.popleft() for _ in range(fit)]])
+        self.waiting_bytes -= len(bundle.data)
+        return bundle
 
     def on_send_timer(self, now: int) -> None:
         """CM-N4: repeat the message, but not while the list is heard to make progress."""
@@ -118,13 +141,16 @@ class NormalPhase(Repair):
         if self.outstanding < 0:
             self.send_due = NEVER
             return
+        if self.progress > self.send_last:
+            self.send_silent = 0
+            if config.impatient:
+                self.send_wait = self.first_wait()
         restarted = max(self.send_last, self.progress) + self.send_wait
         if now < restarted:
             self.send_due = restarted
             return
-        if self.progress > self.send_last:
-            self.send_silent = 0
-        self.send_silent += 1
+        if self.send_wait >= config.resend_ns or not config.adapt_ns:
+            self.send_silent += 1
         self.send_total += 1
         if self.send_silent > config.attempts or self.send_total > config.attempts_hard:
             self.start_reformation(now, "message not acknowledged")
@@ -132,6 +158,8 @@ class NormalPhase(Repair):
         assert self.current is not None
         self.send(EVERYONE, self.current)
         self.send_last = now
+        if config.impatient:
+            self.send_wait = min(2 * self.send_wait, config.resend_ns << config.backoff)
         self.send_due = now + self.send_wait
 
     # -- stamping --------------------------------------------------------------------------
@@ -173,6 +201,16 @@ class NormalPhase(Repair):
         else:
             self.answer_old_ack(pdu)
 
+    def on_ack_run(self, pdu: AckRun, source: int, now: int) -> None:
+        """Several acknowledgements in one PDU; the last one passes the token on."""
+        last = len(pdu.stamps) - 1
+        for at, (s, n) in enumerate(pdu.stamps):
+            ts = pdu.ts + at
+            if at == last:
+                self.on_ack(Ack(pdu.tl, ts, DATA, s, n, pdu.by, pdu.next), source, now)
+            elif ts >= self.nts or pdu.tl != self.tl:
+                self.on_ack(Ack(pdu.tl, ts, DATA, s, n, pdu.by, pdu.by), source, now)
+
     def take_ack(self, ack: Ack, now: int) -> None:
         """CM-N9, CM-N11: process an acknowledgement in turn, or keep it and ask for the gap."""
         ts = ack.ts
@@ -180,6 +218,8 @@ class NormalPhase(Repair):
             # CM-N16: receipt of a later stamp shows that the token was accepted.
             self.passing = -1
             self.pass_due = NEVER
+            if not self.pass_total:
+                self.transfer_took(now - self.pass_sent)
         if not self.authorized:
             self.authorize(now)
         if ts != self.nts:
@@ -194,6 +234,8 @@ class NormalPhase(Repair):
             self.requests.pop(ts, None)
             self.request((ack.s, ack.n), now)
             return
+        if self.qc:
+            self.qc.pop(ts, None)
         self.apply(ack, bundle, now)
         if (
             self.qc
@@ -214,6 +256,8 @@ class NormalPhase(Repair):
             if ts not in self.qc:
                 self.qc[ts] = ack
                 self.requests.pop(ts, None)
+                if self.config.bulk:
+                    self.request_ahead(ack, now)
         else:
             # Too far ahead to keep; what precedes it is asked for all the same.
             self.drop("acknowledgement beyond the window")
@@ -282,91 +326,16 @@ class NormalPhase(Repair):
                 self.request((ack.s, ack.n), now)
             if self.outstanding < 0 and (self.own or self.waiting):
                 self.send_next(now)
+            if self.holding and self.config.eager:
+                # When all that has arrived by now is here, see `turn`.
+                self.hold_due = self.arm(now)
+                break
             if not (self.holding and self.stamp(now)):
                 break
         if self.known_top > self.wanted_upto:
             self.request_missing(now)
 
-    def stamp(self, now: int) -> bool:
-        """CM-N8: a token site stamps the oldest waiting message; CM-N14: when K_r allows."""
-        if self.since_data < self.config.kr:
-            # Reached too early for a message: pass the token on at once.
-            self.issue(NULL, self.me, 0, NOTHING, now)
-            return True
-        next_num = self.next_num
-        for key, bundle in self.qb.items():
-            s, n = key
-            if next_num[s] == n:
-                self.issue(DATA, s, n, bundle, now)
-                return True
-        return False
-
-    def issue(self, kind: int, s: int, n: int, bundle: Bundle, now: int) -> None:
-        """Send the acknowledgement with the next timestamp and apply it here."""
-        # CM-N14: with K_w the token stays for K_w - 1 data acknowledgements; a NULL moves it.
-        stays = kind == DATA and self.turn + 1 < self.config.kw
-        follower = self.me if stays else self.successor[self.me]
-        self.turn += 1
-        self.shown = True
-        ack = Ack(self.tl, self.nts, kind, s, n, self.me, follower)
-        self.send(EVERYONE, ack)
-        self.beacon_due = NEVER
-        if follower == self.me:
-            self.turn = self.turn % self.config.kw
-            self.hold_due = self.arm(now + self.config.hold_ns)
-        else:
-            # CM-N16: from now on in service only until the next site is heard to have the token.
-            self.holding = False
-            self.hold_due = NEVER
-            self.passing = ack.ts
-            self.pass_ack = ack
-            self.heard = now  # a token site hears nobody while the group is idle
-            self.pass_silent = self.pass_total = 0
-            self.pass_due = self.arm(now + self.config.pass_ns)
-        self.apply(ack, bundle, now)
-
-    # -- the token -------------------------------------------------------------------------
-
-    def accept(self, ts: int, now: int) -> None:
-        """CM-N13: the token is ours; what happens next is up to `work`, or to the timer T."""
-        self.holding = True
-        self.hold_ts = ts
-        self.turn = 0
-        self.shown = False
-        self.accepted_upto = ts
-        self.passing = -1
-        self.pass_due = NEVER
-        self.hold_due = self.arm(now + self.config.hold_ns)
-
-    def on_hold_timer(self, now: int) -> None:
-        """CM-N13: no message for T: a NULL if one still needs transfers, else a confirmation."""
-        self.hold_due = NEVER
-        if self.uncommitted:
-            self.issue(NULL, self.me, 0, NOTHING, now)
-            self.work(now)
-            return
-        if not self.shown:
-            self.confirm(self.hold_ts)
-        self.beacon_due = self.arm(now + self.config.idle_ns)
-
-    def on_beacon_timer(self, now: int) -> None:
-        """CM-N21: an idle token site repeats its confirmation, with the last stamp it knows."""
-        self.confirm(self.hold_ts)
-        self.beacon_due = now + self.config.idle_ns
-
-    def on_pass_timer(self, now: int) -> None:
-        """CM-N16: repeat the acknowledgement that passes the token, until its acceptance shows."""
-        config = self.config
-        ack = self.pass_ack
-        assert ack is not None
-        self.pass_silent += 1
-        self.pass_total += 1
-        if self.pass_silent > config.attempts or self.pass_total > config.attempts_hard:
-            self.notify("suspect", ack.next)
-            self.start_reformation(now, "token not accepted")
-            return
-        self.send(EVERYONE, ack)
-        self.pass_due = now + config.pass_ns
+    # -- acceptance --------------------------------------------------------------------------
 
     def on_confirm(self, pdu: Confirm, source: int, now: int) -> None:
         """CM-N19: the token was accepted; everything up to `top` exists."""
@@ -380,6 +349,8 @@ class NormalPhase(Repair):
         if 0 <= self.passing <= pdu.ts:
             self.passing = -1
             self.pass_due = NEVER
+            if not self.pass_total:
+                self.transfer_took(now - self.pass_sent)
         if not self.authorized:
             self.authorize(now)
         if pdu.ts < self.nts:
@@ -417,6 +388,23 @@ class NormalPhase(Repair):
         if pdu.b.tl == self.tl:
             self.progress = now
         self.on_b(pdu.b, source, now)
+
+    def on_retx_bulk(self, pdu: RetxBulk, source: int, now: int) -> None:
+        """Several entries at once: each is a message and its acknowledgement."""
+        for entry in pdu.entries:
+            ack, bundle = entry.ack, entry.bundle
+            if ack.tl != self.tl or self.phase != NORMAL:
+                self.other_list(ack.tl, source, now)
+                return
+            self.heard = self.progress = now
+            if ack.ts < self.nts:
+                continue
+            if ack.kind and bundle.sizes and ack.n >= self.next_num.get(ack.s, ack.n + 1):
+                key = (ack.s, ack.n)
+                if len(self.qb) < self.config.qb_limit or key in self.requests:
+                    self.qb.setdefault(key, bundle)
+                self.requests.pop(key, None)
+            self.take_ack(ack, now)
 
     # -- lists -----------------------------------------------------------------------------
 

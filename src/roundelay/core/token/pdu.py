@@ -25,6 +25,10 @@ DATA: Final = 1
 
 WANT_ACK: Final = 1  # what a RETX_REQ asks for
 WANT_MESSAGE: Final = 2
+WANT_ENTRIES: Final = 3
+
+RUN_MAX: Final = 255
+"""Acknowledgements in one ACK_RUN."""
 
 NO: Final = 0  # votes of phase II
 YES: Final = 1
@@ -52,6 +56,19 @@ class Ack(Pdu, frozen=True, gc=False):
     next: int
 
 
+class AckRun(Pdu, frozen=True, gc=False):
+    """The acknowledgements ts, ts + 1, … of the messages `stamps`, (s, n) each, issued by `by`.
+
+    The last one names `next`, those before it `by` itself.  No source stands there twice.
+    """
+
+    tl: Version
+    ts: int
+    by: int
+    next: int
+    stamps: tuple[tuple[int, int], ...]
+
+
 class Confirm(Pdu, frozen=True, gc=False):
     """`by` has accepted the token that ACK `ts` passed to it; `top` is the last stamp it knows."""
 
@@ -62,7 +79,8 @@ class Confirm(Pdu, frozen=True, gc=False):
 
 
 class RetxReq(Pdu, frozen=True, gc=False):
-    """Request for the acknowledgements ts…hi, or for the message (s, n) stamped with ts."""
+    """Request for the acknowledgements ts…hi, or for the message (s, n) stamped with ts, or for
+    ts…hi with their messages."""
 
     tl: Version
     what: int
@@ -88,6 +106,23 @@ class TlHint(Pdu, frozen=True, gc=False):
     """The sender uses list `tl`, newer than that of the PDU it answers."""
 
     tl: Version
+
+
+class Entry(Struct, frozen=True, gc=False):
+    """A stamped acknowledgement with its message: one line of the common log.
+
+    `seq` is the dense position of its first application message.
+    """
+
+    ack: Ack
+    bundle: Bundle = NOTHING
+    seq: int = 0
+
+
+class RetxBulk(Pdu, frozen=True, gc=False):
+    """Stamped entries sent again, in timestamp order; one of a message may lack the message."""
+
+    entries: tuple[Entry, ...]
 
 
 class Invite(Pdu, frozen=True, gc=False):
@@ -157,17 +192,6 @@ class RecoverReq(Pdu, frozen=True, gc=False):
 
     v: Version
     from_ts: int
-
-
-class Entry(Struct, frozen=True, gc=False):
-    """A stamped acknowledgement with its message: one line of the common log.
-
-    `seq` is the dense position of its first application message.
-    """
-
-    ack: Ack
-    bundle: Bundle = NOTHING
-    seq: int = 0
 
 
 class RecoverData(Pdu, frozen=True, gc=False):

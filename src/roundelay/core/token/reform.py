@@ -445,6 +445,7 @@ class Reformation(NormalPhase):
         self.uncommitted = self.retained = 0
         self.cnts = self.nts = ts
         self.pruned = self.first_kept = self.trimmed = ts
+        self.kept_bytes = self.trim_bytes = 0
         self.seq = self.nseq = pdu.seq
         self.next_num = dict.fromkeys(self.group, 0) | dict(pdu.counters)
         self.exp = pdu.entries[0].ack.by

@@ -4,26 +4,59 @@ Everybody watches the timestamps: a gap means a lost acknowledgement, an acknowl
 its message a lost message.  Requests go to all and are repeated until the item is here; whoever is
 in service answers by unicast.  A PDU that solicits a response and comes again is a request for
 that response, too (CM84 §4.2).
+
+With `bulk` a site asks for all messages it lacks at once, not only for that of the next stamp
+(CM-N9), and both requests and answers cover ranges of stamps.  `tests/core/test_token_fast.py`.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterable
+from typing import Final
 
 from roundelay.core.engine import EVERYONE, NEVER
 from roundelay.core.token.pdu import (
     WANT_ACK,
+    WANT_ENTRIES,
     WANT_MESSAGE,
     Ack,
     B,
     Confirm,
+    Entry,
     RetxAck,
+    RetxBulk,
     RetxMsg,
     RetxReq,
     TlHint,
     Version,
 )
 from roundelay.core.token.state import NORMAL, TokenState
+
+SHIFT_MAX: Final = 32
+"""Doublings after which any wait has reached its longest."""
+
+BULK_ENTRIES_MAX: Final = 255
+BULK_ANSWERS_MAX: Final = 4
+"""Entries in one PDU, and PDUs in answer to one request: more would overflow buffers."""
+
+ENTRY_BYTES: Final = 48
+"""Bytes of an entry in a PDU, without its messages and the table of their sizes."""
+
+
+def ranges(stamps: Iterable[int], together: bool) -> list[list[int]]:
+    """(first, last) of each run of consecutive stamps, or of each stamp.
+
+    >>> ranges([3, 4, 5, 9], together=True)
+    [[3, 5], [9, 9]]
+    """
+    found: list[list[int]] = []
+    for ts in stamps:
+        if together and found and found[-1][1] == ts - 1:
+            found[-1][1] = ts
+        else:
+            found.append([ts, ts])
+    return found
 
 
 class Repair(TokenState):
@@ -44,13 +77,20 @@ class Repair(TokenState):
         delay = self.config.request_delay_ns
         if delay:
             due = now + delay
-            self.requests[key] = [due, -1, 0, 0]
+            self.requests[key] = [due, -1, 0, 0, 0]
         else:
             due = now + self.config.request_ns
-            self.requests[key] = [due, now, 0, 0]
+            self.requests[key] = [due, now, 0, 0, 0]
             self.ask([key])
         if due < self.request_due:
             self.request_due = self.arm(due)
+
+    def request_ahead(self, ack: Ack, now: int) -> None:
+        """`bulk`: do not wait with the request for a message until its stamp is the next one."""
+        room = self.config.request_burst - len(self.requests)
+        key = (ack.s, ack.n)
+        if ack.kind and room > 0 and key not in self.qb and ack.s in self.next_num:
+            self.request(key, now)
 
     def request_missing(self, now: int) -> None:
         """CM-N11: ask for every stamp up to the highest one known that is not here."""
@@ -71,7 +111,7 @@ class Repair(TokenState):
         delay = self.config.request_delay_ns
         due = now + (delay or self.config.request_ns)
         for key in fresh:
-            requests[key] = [due, -1 if delay else now, 0, 0]
+            requests[key] = [due, -1 if delay else now, 0, 0, 0]
         if not delay:
             self.ask(fresh)
         if due < self.request_due:
@@ -79,33 +119,43 @@ class Repair(TokenState):
 
     def ask(self, keys: list[int | tuple[int, int]]) -> None:
         """Send the requests; consecutive stamps share one when `batch` is set."""
-        ranges: list[list[int]] = []
-        for key in keys:
-            if isinstance(key, tuple):
+        stamps = [key for key in keys if not isinstance(key, tuple)]
+        messages = [key for key in keys if isinstance(key, tuple)]
+        if not self.config.bulk:
+            for key in messages:
                 self.send(EVERYONE, RetxReq(self.tl, WANT_MESSAGE, self.nts, self.nts, *key))
-            elif self.config.batch and ranges and ranges[-1][1] == key - 1:
-                ranges[-1][1] = key
-            else:
-                ranges.append([key, key])
-        for lo, hi in ranges:
+        elif messages:
+            at = {(ack.s, ack.n): ts for ts, ack in self.qc.items()}
+            found = {at.get(key, self.nts) for key in messages}
+            for lo, hi in ranges(sorted(found), together=True):
+                self.send(EVERYONE, RetxReq(self.tl, WANT_ENTRIES, lo, hi, 0, 0))
+        for lo, hi in ranges(stamps, together=self.config.batch):
             self.send(EVERYONE, RetxReq(self.tl, WANT_ACK, lo, hi, 0, 0))
 
     def on_request_timer(self, now: int) -> None:
         """CM-N12: repeat what is still missing; too many attempts mean a failure (CM-N4)."""
         config = self.config
+        # An answer takes a round trip, however long transfers take.
+        first, wait = config.adapt_ns or config.request_ns, config.request_ns
+        most = config.request_ns << config.backoff
         due: list[int | tuple[int, int]] = []
         for key, request in list(self.requests.items()):
             if request[0] > now:
                 continue
             if request[1] >= 0:
                 if self.progress > request[1]:
-                    request[2] = 0
-                request[2] += 1
+                    request[2] = request[4] = 0
+                if now - request[1] >= config.request_ns:
+                    request[2] += 1
                 request[3] += 1
+                request[4] += 1
                 if request[2] > config.attempts or request[3] > config.attempts_hard:
                     self.start_reformation(now, "request not answered")
                     return
-            request[0] = now + config.request_ns
+            if config.impatient:
+                # No attempt before the full t_req has passed counts among the R silent ones.
+                wait = min(first << min(request[4], SHIFT_MAX), most)
+            request[0] = now + wait
             request[1] = now
             due.append(key)
         if due:
@@ -139,8 +189,31 @@ class Repair(TokenState):
         # The range is cut to what is there before anything loops over it.
         lo = max(pdu.ts, self.first_kept, self.start_ts)
         hi = min(pdu.hi, self.nts - 1, lo + self.config.request_burst)
+        if pdu.what == WANT_ENTRIES or (self.config.bulk and hi > lo):
+            self.answer_in_bulk(source, lo, hi, pdu.what == WANT_ENTRIES)
+            return
         for ts in range(lo, hi + 1):
             self.send(source, RetxAck(log[ts].ack))
+
+    def answer_in_bulk(self, source: int, lo: int, hi: int, messages: bool) -> None:
+        """Entries lo … hi, as many in a PDU as have room; who needs more asks again."""
+        entries: list[Entry] = []
+        room, answers = self.config.max_payload, 0
+        for ts in range(lo, hi + 1):
+            entry = self.log[ts]
+            if not messages:
+                entry = Entry(entry.ack)
+            size = ENTRY_BYTES + len(entry.bundle.data) + 2 * len(entry.bundle.sizes)
+            if entries and (size > room or len(entries) == BULK_ENTRIES_MAX):
+                self.send(source, RetxBulk(tuple(entries)))
+                answers += 1
+                if answers == BULK_ANSWERS_MAX:
+                    return
+                entries, room = [], self.config.max_payload
+            entries.append(entry)
+            room -= size
+        if entries:
+            self.send(source, RetxBulk(tuple(entries)))
 
     def answer_old_message(self, s: int, n: int) -> None:
         """CM-N17: a source that repeats a stamped message has missed the acknowledgement."""

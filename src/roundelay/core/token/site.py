@@ -36,6 +36,8 @@ PDUS: dict[type[Pdu], str] = {
     p.RetxReq: "on_retx_req",
     p.RetxAck: "on_retx_ack",
     p.RetxMsg: "on_retx_msg",
+    p.RetxBulk: "on_retx_bulk",
+    p.AckRun: "on_ack_run",
     p.TlHint: "on_tl_hint",
     p.Invite: "on_invite",
     p.Vote1: "on_vote1",
@@ -156,6 +158,8 @@ class TokenSite(Reformation):
     def receive(self, pdu: Pdu, source: int, now: int) -> None:
         if self.passing >= 0 and source == self.exp:
             self.pass_silent = 0  # CM-N16: the next site is alive, if slow
+            if self.pass_total and self.config.impatient:
+                self.hurry(now)
         handler = self.HANDLERS.get(pdu.__class__)
         if handler is None:
             self.drop("not a PDU of the token protocol")

@@ -19,11 +19,13 @@ from typing import Final
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import COMMITTED, NEVER, Delivery, Engine, Notice, Pdu
 from roundelay.core.errors import InvariantBroken
+from roundelay.core.limits import UNLIMITED
 from roundelay.core.token.config import TokenConfig
 from roundelay.core.token.pdu import (
     DATA,
     NO_LIST,
     Ack,
+    AckRun,
     B,
     Entry,
     NewTl,
@@ -43,24 +45,38 @@ S2: Final = "S2"  # slave, recovering what the announced list requires
 W3: Final = "W3"  # new token site, waiting for its token
 
 TRIM_EVERY: Final = 256
-"""Entries after which stable storage is told to forget: one record for many."""
+TRIM_BYTES: Final = 1 << 22
+"""Entries, or bytes of them, after which stable storage is told to forget: one record for many."""
+
+ENTRY_COST: Final = 512
+MESSAGE_COST: Final = 8
+"""What an entry takes in memory beyond its bytes, and for each of its messages, about."""
+
+
+def weight(entry: Entry) -> int:
+    """The memory that keeping `entry` takes, about."""
+    bundle = entry.bundle
+    return len(bundle.data) + MESSAGE_COST * len(bundle.sizes) + ENTRY_COST
 
 
 class TokenState(Engine):
     """Fields of one site; the paper's names are in the comments."""
 
     __slots__ = (
-        "accepted_upto", "amnesia", "attempt", "auth_due", "authorized", "beacon_due", "blocked",
+        "accepted_upto", "amnesia", "attempt", "auth_due", "authorized", "beacon_due",
+        "beacon_wait", "blocked",
         "boot", "cnts", "config", "confirm_by", "confirm_ts", "current", "exp", "failures",
         "first", "first_kept", "gap", "have", "heard", "history", "hold_due", "hold_ts",
-        "holding", "inviter", "issues", "known_top", "last_ts", "log", "max_joined", "members",
-        "new_tl", "next_num", "nseq", "nts", "outstanding", "own", "own_base", "pass_ack",
-        "pass_due", "pass_silent", "pass_total", "passing", "phase", "progress", "pruned", "qb",
-        "qc", "recover_from", "reform_due", "request_due", "requests", "resilience", "retained",
-        "rng", "seen_version", "send_due", "send_last", "send_silent", "send_total", "send_wait",
-        "seq", "shown", "silence_due", "since_data", "staged", "start_seq", "start_ts",
-        "storage_max", "successor", "tl", "token_due", "token_tries", "transfers", "tries",
-        "trimmed", "turn", "uncommitted", "votes", "waiting", "wanted_upto", "wiped", "yes_votes",
+        "holding", "inviter", "issues", "kept_bytes", "known_top", "last_ts", "log", "max_joined",
+        "members", "new_tl", "next_num", "nseq", "nts", "outstanding", "own", "own_base",
+        "pass_ack", "pass_due", "pass_sent", "pass_silent", "pass_time", "pass_total",
+        "pass_vary", "pass_wait", "passing", "phase", "progress", "pruned", "qb", "qc",
+        "recover_from", "reform_due", "request_due", "requests", "resilience", "retained",
+        "rng", "seen_version", "send_due", "send_last", "send_silent",
+        "send_total", "send_wait", "seq", "shown", "silence_due", "since_data", "staged",
+        "start_seq", "start_ts", "storage_max", "successor", "tl", "token_due", "token_tries",
+        "transfers", "tries", "trim_bytes", "trimmed", "turn", "uncommitted", "votes", "waiting",
+        "waiting_bytes", "wanted_upto", "wiped", "yes_votes",
     )  # fmt: skip
 
     def __init__(self, me: int, group: tuple[int, ...], config: TokenConfig, rng: Random) -> None:
@@ -96,6 +112,8 @@ class TokenState(Engine):
         self.pruned = 0  # below: no list member can ask for it
         self.first_kept = 0
         self.trimmed = 0  # below: stable storage was told to forget
+        self.kept_bytes = 0  # weight of first_kept … pruned-1, the history
+        self.trim_bytes = 0  # weight of trimmed … first_kept-1
         self.uncommitted = 0  # data entries in cnts … nts-1
         self.retained = 0  # data entries in pruned … nts-1: the storage of Table I
         self.storage_max = 0
@@ -115,19 +133,23 @@ class TokenState(Engine):
         self.shown = False  # others can have seen that we accepted it
         self.since_data = config.kr  # transfers since the last data acknowledgement (K_r)
         self.passing = -1  # stamp with which it was passed on, acceptance unseen
-        self.pass_ack: Ack | None = None
+        self.pass_ack: Ack | AckRun | None = None
         self.pass_silent = self.pass_total = 0
+        self.pass_sent = 0
+        self.pass_wait = config.pass_ns
+        self.pass_time = self.pass_vary = 0  # how long transfers take: mean, mean deviation
 
         # Own messages: `own` has numbers own_base, own_base + 1, …; `waiting` has none yet.
         self.own: deque[Bundle] = deque()
         self.own_base = 0
         self.waiting: deque[Bundle] = deque()
+        self.waiting_bytes = 0
         self.outstanding = -1  # number on its way to a stamp
         self.current: B | None = None
         self.send_last = self.send_silent = self.send_total = 0
         self.send_wait = config.resend_ns  # t_b of the message that is out
 
-        # Missing items: stamp, or (source, number) → [due, last sent, silent, total].
+        # Missing items: stamp, or (source, number) → [due, last sent, silent, total, doublings].
         self.requests: dict[int | tuple[int, int], list[int]] = {}
         self.known_top = -1  # highest stamp known to exist
         self.wanted_upto = -1  # stamps up to here were looked at
@@ -153,6 +175,7 @@ class TokenState(Engine):
         # arrival is not moved each time; it looks at these when it comes.
         self.heard = 0
         self.progress = 0
+        self.beacon_wait = config.idle_ns  # until the next beacon after this one
         self.send_due = self.hold_due = self.pass_due = self.request_due = NEVER
         self.beacon_due = self.silence_due = NEVER
         self.reform_due = self.token_due = self.auth_due = NEVER
@@ -170,6 +193,24 @@ class TokenState(Engine):
         if due < self.deadline:
             self.deadline = due
         return due
+
+    def patience(self, most: int) -> int:
+        """How long to wait for an answer before a repetition: `most`, or less where transfers of
+        the token are seen to take less (`adapt_ns`)."""
+        least = self.config.adapt_ns
+        if not least or not self.pass_time:
+            return most
+        return min(most, max(least, self.pass_time + 2 * self.pass_vary))
+
+    def transfer_took(self, took: int) -> None:
+        """Learn from a transfer that needed no repetition: only then is it known which was
+        answered (as for the round trips of TCP)."""
+        if not self.pass_time:
+            self.pass_time, self.pass_vary = max(1, took), took // 2
+            return
+        off = took - self.pass_time
+        self.pass_vary += (abs(off) - self.pass_vary) // 4
+        self.pass_time = max(1, self.pass_time + off // 8)
 
     def join_version(self, v: Version) -> None:
         """Promise never to join `v` or a lower list again; durable before any vote leaves."""
@@ -292,16 +333,34 @@ class TokenState(Engine):
             if log[ts].ack.kind:  # DATA
                 self.retained -= 1
             ts += 1
-        self.pruned = ts
+        held_from, self.pruned = self.pruned, ts
         # The last committed entry always stays: its `next` says who is expected at cnts.
         keep_from = ts - self.history
         if keep_from >= self.cnts:
             keep_from = self.cnts - 1
+        if self.config.history_bytes < UNLIMITED:
+            keep_from = self.weigh(held_from, keep_from)
         first = self.first_kept
         while first < keep_from:
             del log[first]
             first += 1
         self.first_kept = first
+
+    def weigh(self, held_from: int, keep_from: int) -> int:
+        """Entries from `held_from` up to `pruned` have become history, those below `keep_from` are
+        to go: which else must go, so that what is kept has its bound in bytes, too?"""
+        log, kept = self.log, self.kept_bytes
+        for ts in range(held_from, self.pruned):
+            kept += weight(log[ts])
+        most, last = self.config.history_bytes, min(self.pruned, self.cnts - 1)
+        first = self.first_kept
+        while first < keep_from or (kept > most and first < last):
+            gone = weight(log[first])
+            kept -= gone
+            self.trim_bytes += gone
+            first += 1
+        self.kept_bytes = kept
+        return first
 
     def trim(self) -> None:
         """Tell stable storage what is no longer kept.
@@ -309,8 +368,10 @@ class TokenState(Engine):
         Only in a batch that delivers nothing yet: a crash between persisting and delivering must
         find on disk what the application has not been given.
         """
-        if self.first_kept - self.trimmed >= TRIM_EVERY and not self.out.deliveries:
+        enough = self.first_kept - self.trimmed >= TRIM_EVERY or self.trim_bytes >= TRIM_BYTES
+        if enough and not self.out.deliveries:
             self.trimmed = self.first_kept
+            self.trim_bytes = 0
             self.out.persists.append(Trimmed(self.first_kept))
 
     # -- a new list ------------------------------------------------------------------------
@@ -376,6 +437,7 @@ class TokenState(Engine):
         self.log = {ts: e for ts, e in sorted(stable.entries.items()) if ts < stable.cnts}
         self.nts, self.nseq = stable.cnts, stable.seq
         for entry in self.log.values():
+            self.kept_bytes += weight(entry)
             if entry.ack.kind == DATA:
                 self.last_ts[entry.ack.s] = entry.ack.ts
         self.first = stable.first
@@ -413,7 +475,7 @@ class TokenState(Engine):
         turns = 4 * (len(self.group) + self.resilience + 1) * (config.kw + 1)
         return {
             "own": config.own_limit,
-            "qb": config.qb_limit + 2,
+            "qb": config.qb_limit + 2 + (config.request_burst if config.bulk else 0),
             "qc": config.window + 1,
             "requests": config.request_burst + 1,
             "log": config.history + TRIM_EVERY + turns,
