@@ -59,10 +59,10 @@ def test_the_command_can_be_loaded() -> None:
 
 
 def test_the_command_works_without_the_extras() -> None:
-    """A base install has msgspec, click and rich, and nothing else."""
+    """A base install has what `dependencies` lists, and nothing else."""
     script = """if True:
         import sys
-        for absent in ("pyarrow", "simpy", "hypothesis", "pytest", "coverage"):
+        for absent in ("pyarrow", "simpy", "uvloop", "hypothesis", "pytest", "coverage"):
             sys.modules[absent] = None
         from roundelay.cli.main import main
         sys.argv = ["roundelay", "--help"]
@@ -85,7 +85,7 @@ def test_the_wheel_holds_the_types_and_the_licence_and_asks_for_little(tmp_path:
     assert all(name.startswith(("roundelay/", info)) for name in names)
     required = metadata.get_all("Requires-Dist", [])
     base = {plain_name(line) for line in required if "extra ==" not in line}
-    assert base == {"msgspec", "click", "rich"}
+    assert base == {"msgspec", "click", "rich", "cryptography", "crc32c"}
 
 
 # ------------------------------------------------------------------------------- the lock file
@@ -152,6 +152,10 @@ PURE = "The core does no I/O and reads no clock"
     "room, line, contract",
     [
         *(("core", f"import roundelay.{above}", LAYERS) for above in ("wire", "sim", "trace")),
+        ("core", "import roundelay.journal", LAYERS),
+        ("journal", "import roundelay.node", LAYERS),
+        ("node", "import roundelay.client", LAYERS),
+        ("client", "import roundelay.runs", LAYERS),
         *(("core", f"from roundelay import {above}", LAYERS) for above in ("runs", "cli")),
         ("core/token", "from roundelay.wire import planted", LAYERS),
         ("wire", "import roundelay.sim", LAYERS),

@@ -38,12 +38,15 @@ from roundelay.node.groups import AUTORM, SERVICES, GroupSpec, check_members, fu
 from roundelay.node.interfaces import parse_address
 from roundelay.node.keys import load_secret
 from roundelay.node.node import Node, NodeConfig
+from roundelay.node.outbox import cost
 from roundelay.node.probe import MULTICAST, Choice
 from roundelay.node.switchboard import NO_TAG, Batch, Receipt, Refusal, View
 
 INBOX_BYTES: Final = 32 << 20
 """What may wait for an application that does not read; beyond it, the application has to say
 how it wants to go on (`SlowConsumer`)."""
+BATCH_COST: Final = 128
+"""What a batch takes beside its messages, about."""
 
 
 class Message(Struct, frozen=True, gc=False):
@@ -109,7 +112,7 @@ class Group:
             if not rest:
                 return
             batch = structs.replace(batch, seq=self._since, bundle=Bundle.of(*rest))
-        self._inbox_bytes += len(batch.bundle.data) + 64
+        self._inbox_bytes += cost(batch.bundle) + BATCH_COST
         if self._inbox_bytes > INBOX_BYTES and self._inbox:
             self._overflow = SlowConsumer(self.name, batch.seq if batch.seq >= 0 else None)
         else:
@@ -219,7 +222,7 @@ class Group:
         while True:
             while self._inbox:
                 batch = self._inbox.popleft()
-                self._inbox_bytes -= len(batch.bundle.data) + 64
+                self._inbox_bytes -= cost(batch.bundle) + BATCH_COST
                 yield batch
             if self._overflow is not None:
                 raise self._overflow
@@ -405,8 +408,8 @@ async def _embedded(options: Options, spec: GroupSpec) -> Group:
     node = Node(options.node_config(spec))
     group = Group(spec.name, node, node.stop, options.since)
     node.on_fatal = lambda error: group.disconnected(f"stopped: {error}")
-    await node.start()
     try:
+        await node.start()
         node.join(group, spec.name, options.since)
     except BaseException:
         await node.stop()
@@ -424,7 +427,7 @@ async def _through_daemon(options: Options, spec: GroupSpec) -> Group:
             group.disconnected(str(error))
 
     remote = await RemoteSwitchboard.connect(options.node, name=options.name, lost=lost)
-    group = Group(spec.name, remote, remote.close)
+    group = Group(spec.name, remote, remote.close, options.since)
     groups.append(group)
     try:
         remote.join(group, spec.name, options.since)

@@ -41,7 +41,7 @@ from roundelay.core.token.pdu import NO_LIST
 from roundelay.core.token.site import TokenSite
 from roundelay.core.token.state import NORMAL
 from roundelay.node import engines
-from roundelay.node.groups import TOKEN, GroupSpec
+from roundelay.node.groups import MEMBERS_MAX, TOKEN, GroupSpec
 from roundelay.node.hosted import Hosted
 from roundelay.node.outbox import LIMIT_BYTES, Outbox
 from roundelay.node.store import positive_ack_store, token_store
@@ -61,6 +61,9 @@ LINGER_NS: Final = 5 * SECOND
 FORGET_NS: Final = 20 * SECOND
 """A member that has been dead for this long is left out of the next roster."""
 DRAIN_NS: Final = 3 * SECOND
+ENTERED_MAX: Final = 64
+DEPART_NS: Final = 3 * SECOND // 2
+"""How long one who has left waits for the others to see that."""
 
 
 class Change(Struct, frozen=True, array_like=True, tag="change"):
@@ -68,6 +71,8 @@ class Change(Struct, frozen=True, array_like=True, tag="change"):
 
     epoch: int
     roster: tuple[str, ...]
+    lives: tuple[bytes, ...]
+    resilience: int
     base: int
     """Where the data goes on, for groups beside a ring; else the position of CHANGE itself."""
 
@@ -79,10 +84,15 @@ class Hold(Struct, frozen=True, array_like=True, tag="hold"):
 
 
 class Drained(Struct, frozen=True, array_like=True, tag="drained"):
-    """Everything this member had to do in the epoch is done; it has delivered up to `position`."""
+    """Everything this member had to do in the epoch is done; it has delivered up to `position`.
+
+    In turn 1 it means that everybody has what this member sent.  When all have said so, everybody
+    has everything, and turn 2 means that it is delivered.
+    """
 
     name: str
     position: int
+    turn: int
 
 
 Word = Change | Hold | Drained
@@ -96,6 +106,7 @@ class Remembered(Struct):
     incarnation: str
     epoch: int
     roster: tuple[str, ...]
+    lives: tuple[bytes, ...]
     base: int
     resilience: int
 
@@ -107,8 +118,8 @@ class Assembly:
         engines.check_stage(spec)
         self.node = node
         self.spec = spec
-        room = node.medium.mtu
-        size = engines.bundle_bytes(room)
+        burst = node.medium.burst if spec.protocol == TOKEN else 0
+        size = engines.bundle_bytes(node.medium.mtu, burst)
         self.outbox = Outbox(spec.name, engines.LARGEST_MESSAGE, size, LIMIT_BYTES)
         self.applications: dict[int, Application] = {}
         self.data: Hosted | None = None
@@ -119,7 +130,19 @@ class Assembly:
         self.incarnation = ""
         self.epoch = -1
         self.roster: tuple[str, ...] = ()
+        self.lives: tuple[bytes, ...] = ()
+        """The UUID that the node of each member has, or had when it entered."""
         self.base = 0
+        self.resilience = spec.resilience
+        self.told_before = 0
+        """Messages delivered in earlier epochs of the incarnation."""
+        self.reopen = False
+        """The engine beside the ring cannot go on: a new epoch, even with the same roster."""
+        self.entered: list[str] = []
+        """Epochs that this node has been in, the latest ones."""
+        self.departed: Start | None = None
+        """The epoch that has begun without us, since we leave; we serve those who are behind."""
+        self.departed_until = 0
         self.since = now
         self.deadline = now
         self.leaving = False
@@ -127,13 +150,15 @@ class Assembly:
         self.state = "looking for members"
         self.asked: dict[str, bool] = {}
         """Who wants in (False) or out (True)."""
+        self.asked_lives: dict[str, bytes] = {}
+        """The UUIDs of their nodes: the directory may still have those of an earlier life."""
         self.change_due = NEVER
         self.ask_due = now
         self.announce_until = 0
         self.announce_due = NEVER
         self.held_at = 0
-        self.drained: dict[str, int] = {}
-        self.said_drained = False
+        self.drained: dict[str, Drained] = {}
+        self.said_drained = 0
         self.behind: Start | None = None
         self.behind_due = NEVER
         self.dead_since: dict[str, int] = {}
@@ -183,7 +208,7 @@ class Assembly:
         self.outbox.put(application, bundle, tag, members, due)
         self.node.wake(self.data)
 
-    def _destinations(self, to: Iterable[str] | None) -> tuple[int, ...] | None:
+    def _destinations(self, to: Iterable[str] | None) -> tuple[str, ...] | None:
         if to is None:
             return None
         if self.spec.protocol != "spo":
@@ -194,8 +219,7 @@ class Assembly:
         unknown = wanted - set(self.roster)
         if unknown or not wanted:
             raise ConfigError("to", ",".join(sorted(unknown)), f"members: {', '.join(self.roster)}")
-        wanted.add(self.node.name)  # our own copy tells us when it is through
-        return tuple(sorted(self.roster.index(name) for name in wanted))
+        return tuple(sorted(wanted))
 
     # -- what is known ---------------------------------------------------------------------
 
@@ -205,26 +229,30 @@ class Assembly:
             return View(
                 view.group, f"{max(0, self.epoch)}.{view.version}", view.members, view.state
             )
-        return View(self.spec.name, "0", (), self.state)
+        version = str(max(0, self.epoch))
+        return View(self.spec.name, version, self.roster if self.ring else (), self.state)
 
     def show(self) -> None:
         view = self.view()
         for application in list(self.applications.values()):
             application.viewed(view)
 
-    def info(self) -> GroupInfo:
+    def info(self) -> GroupInfo | None:
+        """What to tell other nodes of it; None: nothing."""
         if self.spec.fixed and self.spec.protocol == TOKEN:
             version = -1
             if self.data is not None and isinstance(self.data.engine, TokenSite):
                 version = self.data.engine.max_joined[0]
             return GroupInfo(self.spec.name, "fixed", version, len(self.spec.members))
-        if self.ring is None or self.leaving:
-            return GroupInfo(self.spec.name)
+        if self.ring is None:
+            return None if self.leaving else GroupInfo(self.spec.name)
         return GroupInfo(self.spec.name, self.incarnation, self.epoch, len(self.roster))
 
     def trouble(self) -> str:
         """Why callers wait."""
         state = self.data.state if self.data is not None else self.state
+        if self.ring is not None and not self.works():
+            state += ", being reformed"
         return f"no answer in time ({state}); it may still be delivered"
 
     def members(self) -> dict[str, object]:
@@ -283,7 +311,7 @@ class Assembly:
     def _open_fixed(self, now: int, stable: Any, boot: str) -> None:
         spec, node = self.spec, self.node
         me, size = spec.members.index(node.name), len(spec.members)
-        config = engines.token_config(spec.resilience, boot)
+        config = engines.token_config(spec.resilience, boot, self.outbox.bundle_bytes)
         engine = engines.token_engine(me, size, config, node.rng, now, stable)
         self.ring = self.data = Hosted(
             node, spec, me, spec.members, engine, self.outbox, self.applications,
@@ -304,11 +332,11 @@ class Assembly:
         """
         size = len(self.spec.members)
         needed = size - (size // 2 + 1) + 1 if size > 1 else 0
-        if len(self.contacts) < needed:
-            self.deadline = NEVER
-            return
         past = any(version >= 0 for version in self.contacts.values())
-        self._open_fixed(now, None, REJOIN if past else COLD)
+        if past or len(self.contacts) >= needed:
+            self._open_fixed(now, None, REJOIN if past else COLD)
+        else:
+            self.deadline = NEVER
 
     # -- what others say -------------------------------------------------------------------
 
@@ -327,30 +355,40 @@ class Assembly:
         if not self.incarnation:
             self._wake_at(now)  # there is a group to ask
         elif said.incarnation != self.incarnation:
-            self._other_incarnation(said, now)
-        elif said.epoch > self.epoch:
-            self._wake_at(now)
+            if self.node.alive(info.name):
+                self._other_incarnation(said, now)
+        elif said.epoch > self.epoch and self.ring is not None and now >= self.ask_due:
+            # The group went on without us: be told how, or be admitted again.
+            self.ask_due = now + ASK_NS
+            self._ask(self.incarnation)
+
+    def _ask(self, incarnation: str) -> None:
+        epoch = self.epoch if self.ring is not None else -1
+        ask = Ask(self.spec.name, incarnation, self.node.name, epoch=epoch, life=self.node.uuid)
+        self.node.send_control(ask)
 
     def _other_incarnation(self, said: GroupInfo, now: int) -> None:
         """Two histories of one group have met: the smaller one ends."""
         mine, other = (len(self.roster), self.incarnation), (said.size, said.incarnation)
         if mine > other:
             return
-        delivered = self.data.delivered if self.data is not None else 0
+        delivered = self.told_before + (self.data.delivered if self.data is not None else 0)
+        members = len(self.roster)
+        state = "looking for members"
         if delivered:
             reason = (
-                f"two histories of {self.spec.name} met, and this one, of {len(self.roster)} "
-                f"members, ends after {delivered} messages"
+                f"two histories of {self.spec.name} met, and this one, of {members} members, "
+                f"ends after {delivered} messages"
             )
             self.node.log("error", "group.split", group=self.spec.name, reason=reason)
-            self.state = f"broken: {reason}"
-            self.show()
+            state += f": {reason}"
             self.outbox.abandon(reason)
         else:
             self.outbox.send_again()
         self._forget_roster()
-        self.state = "looking for members"
+        self.state = state
         self.since = now
+        self.show()
         self._wake_at(now)
 
     def told(self, word: Ask | Start, now: int) -> None:
@@ -364,13 +402,23 @@ class Assembly:
 
     def _asked(self, ask: Ask, now: int) -> None:
         allowed = self.spec.members
+        if len(self.asked) >= MEMBERS_MAX and ask.name not in self.asked:
+            self.node.drop("too many want into a group")
+            return
+        if ask.life:
+            self.asked_lives[ask.name] = ask.life
         if ask.leave:
             if ask.name in self.roster:
                 self.asked[ask.name] = True
-        elif ask.name not in self.roster and (not allowed or ask.name in allowed):
-            self.asked[ask.name] = False
-        elif ask.name in self.roster:
+        elif ask.name not in self.roster:
+            if not allowed or ask.name in allowed:
+                self.asked[ask.name] = False
+        elif ask.epoch < self.epoch:
+            self.announce_until = max(self.announce_until, now + 2 * ASK_NS)
             self._announce(now)  # it has not heard that it is in
+        elif self.spec.protocol != TOKEN:
+            self.asked[ask.name] = False
+            self.reopen = True
         if self.asked and self.change_due >= NEVER:
             self.change_due = now + GATHER_NS
             self._wake_at(self.change_due)
@@ -383,6 +431,8 @@ class Assembly:
         if me not in start.roster:
             if self.ring is not None and me in self.roster:
                 # Left out while we were away: ask to be admitted again.
+                for one in list(self.outbox.underway):
+                    self.outbox.lose_track(one, "away while the roster changed")
                 self._forget_roster()
                 self.state = "looking for members"
                 self._wake_at(now)
@@ -417,6 +467,9 @@ class Assembly:
             if not self.lingering:
                 self.deadline = NEVER
             return
+        if self.departed is not None:
+            self._depart(now)
+            return
         if self.ring is None:
             self._look(now)
             return
@@ -427,6 +480,9 @@ class Assembly:
         self._look_after_members(now)
         if self.leaving:
             self._ask_out(now)
+        if self.spec.protocol != TOKEN and self.data is None and len(self.roster) > 1:
+            self._ask(self.incarnation)  # to be opened again with us
+            self.deadline = min(self.deadline, now + ASK_NS)
         if self.change_due <= now:
             self._propose(now)
         if self.said_drained or self.held_at:
@@ -452,8 +508,9 @@ class Assembly:
                 rivals.append(known.name)
         if offers:
             best = max(offers.values(), key=lambda one: (one.size, one.incarnation))
-            self.state = "asking to be admitted"
-            node.send_control(Ask(name, best.incarnation, node.name))
+            if self.state == "looking for members":
+                self.state = "asking to be admitted"
+            self._ask(best.incarnation)
             self.deadline = now + ASK_NS
             return
         wait = self.since + SETTLE_NS
@@ -462,8 +519,9 @@ class Assembly:
         elif any(rival < node.name and self._may(rival) for rival in rivals):
             self.deadline = now + ASK_NS  # that one begins
         else:
-            roster = (node.name,)
-            self._enter(Start(name, secrets.token_hex(8), 0, roster, 0, 0), now)
+            incarnation, resilience = secrets.token_hex(8), self.spec.resilience
+            roster, lives = (node.name,), (node.uuid,)
+            self._enter(Start(name, incarnation, 0, roster, lives, 0, resilience), now)
 
     def _may(self, name: str) -> bool:
         return not self.spec.members or name in self.spec.members
@@ -485,50 +543,70 @@ class Assembly:
             path.unlink()  # alone then, and everybody else may have begun anew since
             return
         start = Start(
-            self.spec.name, kept.incarnation, kept.epoch, kept.roster, kept.base, kept.resilience
-        )
-        self._enter(start, now)
+            self.spec.name, kept.incarnation, kept.epoch, kept.roster, kept.lives, kept.base,
+            kept.resilience,
+        )  # fmt: skip
+        self._enter(start, now, recalled=True)
 
-    def _enter(self, start: Start, now: int) -> None:
-        """Begin epoch `start`: engines of its own, on what is left of the one before."""
-        node, spec = self.node, self.spec
+    def _retire(self, now: int) -> None:
+        """Our epoch is over; its engines only serve those who have not got there yet."""
         for hosted in self._engines():
             hosted.held = True
             self.lingering.append((now + LINGER_NS, hosted))
             hosted.applications = {}
             hosted.intercept = lambda delivery: True
-            hosted.outbox = Outbox(spec.name, 0, 0, 0)
+            hosted.outbox = Outbox(self.spec.name, 0, 0, 0)
             hosted.on_notice = None
+        if self.data is not None:
+            self.told_before += self.data.delivered
+        self.ring = self.data = None
+
+    def _enter(self, start: Start, now: int, recalled: bool = False) -> None:
+        """Begin epoch `start`: engines of its own, on what is left of the one before.
+
+        A node that was in this epoch in an earlier life, and remembers nothing of it, may not act
+        as if it had promised nothing (CM-R17); beside a ring its place is in the next epoch.
+        """
+        node, spec = self.node, self.spec
+        self._retire(now)
         self.outbox.send_again()
         self.incarnation, self.epoch = start.incarnation, start.epoch
-        self.roster, self.base = start.roster, start.base
+        self.roster, self.lives, self.base = start.roster, start.lives, start.base
+        self.resilience = start.resilience
         self.asked = {name: out for name, out in self.asked.items() if (name in self.roster) is out}
+        self.asked_lives = {}
         self.change_due = NEVER if not self.asked else now + GATHER_NS
-        self.held_at, self.said_drained, self.drained = 0, False, {}
+        self.held_at, self.said_drained, self.drained = 0, 0, {}
+        self.reopen = False
         self.behind, self.behind_due = None, NEVER
         self.dead_since = {}
         me, size = self.roster.index(node.name), len(self.roster)
+        mark = f"{self.incarnation}-{self.epoch}"
+        first = self.lives[me] == node.uuid and not recalled and mark not in self.entered
+        self.entered = [*self.entered[-ENTERED_MAX:], mark]
         self._remember(start)
         folder = self._folder()
         token = spec.protocol == TOKEN
-        resilience = min(spec.resilience, engines.most_resilience(size))
+        resilience = min(start.resilience, engines.most_resilience(size))
         if not token:
             resilience = engines.most_resilience(size)  # changes are rare: be as safe as can be
-        config = engines.token_config(resilience)
         store = stable = None
-        mark = f"{self.incarnation}-{self.epoch}"
         if folder is not None:
             store = token_store(folder / f"ring-{mark}.log", lambda text: node.log("warning", text))
             stable = store.stable
-            if stable is not None and stable.max_joined == NO_LIST:
+            if stable is not None and stable.max_joined == NO_LIST and not stable.wiped:
                 stable = None
+        lost = store is not None and store.damaged
+        sure = first or recalled or stable is not None
+        boot = COLD if sure and not lost else REJOIN
+        config = engines.token_config(resilience, boot, self.outbox.bundle_bytes)
         engine = engines.token_engine(me, size, config, node.rng, now, stable)
         outbox = self.outbox if token else Outbox(spec.name, 1 << 16, 1 << 16, 1 << 20)
         self.ring = Hosted(
             node, spec if token else _ring_spec(spec), me, self.roster, engine, outbox,
             self.applications if token else {},
             store=store, incarnation=f"ring {mark}", base=self.base if token else 0,
-            trace=node.config.tracer(spec.name, me) if token else None,
+            trace=node.config.tracer(f"{spec.name} {mark}", me) if token else None,
         )  # fmt: skip
         self.ring.intercept = self._ring_delivery
         self.ring.on_notice = self._ring_notice
@@ -536,19 +614,17 @@ class Assembly:
         if token:
             self.data = self.ring
         else:
-            self._enter_data(me, size, mark, now)
+            self._enter_data(me, size, mark, first, now)
         self.state = "forming"
         self.announce_until = now + 3 * LINGER_NS
         self._announce(now)
         node.say_soon(now)
         self.show()
 
-    def _enter_data(self, me: int, size: int, mark: str, now: int) -> None:
-        """The engine beside the ring."""
+    def _enter_data(self, me: int, size: int, mark: str, first: bool, now: int) -> None:
+        """The engine beside the ring, if it can be had in this epoch."""
         node, spec = self.node, self.spec
-        self.data = None
-        if size < 2 and spec.protocol != "pa":
-            self.state = "open: waiting for a second member"
+        if not first or (size < 2 and spec.protocol != "pa"):
             return
         stable = store = None
         folder = self._folder()
@@ -559,7 +635,7 @@ class Assembly:
         self.data = Hosted(
             node, spec, me, self.roster, engine, self.outbox, self.applications,
             store=store, incarnation=f"data {mark}", base=self.base,
-            trace=node.config.tracer(spec.name, me),
+            trace=node.config.tracer(f"{spec.name} {mark}", me),
         )  # fmt: skip
         self.data.on_notice = self._data_notice
         node.register(self.data)
@@ -575,8 +651,9 @@ class Assembly:
         folder.mkdir(parents=True, exist_ok=True)
         aside = folder / "roster.new"
         kept = Remembered(
-            start.incarnation, start.epoch, start.roster, start.base, start.resilience
-        )
+            start.incarnation, start.epoch, start.roster, start.lives, start.base,
+            start.resilience,
+        )  # fmt: skip
         with aside.open("wb") as file:
             file.write(msgspec.json.encode(kept))
             file.flush()
@@ -591,8 +668,10 @@ class Assembly:
         for hosted in self._engines():
             self._drop(hosted)
         self.ring = self.data = None
-        self.incarnation, self.epoch, self.roster, self.base = "", -1, (), 0
+        self.incarnation, self.epoch, self.roster, self.lives, self.base = "", -1, (), (), 0
+        self.told_before = 0
         self.asked.clear()
+        self.asked_lives.clear()
         self.behind, self.behind_due = None, NEVER
         folder = self._folder()
         if folder is not None and (folder / "roster.json").exists():
@@ -633,8 +712,10 @@ class Assembly:
         ]  # fmt: skip
         if not missing:
             return
-        resilience = self.spec.resilience
-        start = Start(name, self.incarnation, self.epoch, self.roster, self.base, resilience)
+        start = Start(
+            name, self.incarnation, self.epoch, self.roster, self.lives, self.base,
+            self.resilience,
+        )  # fmt: skip
         self.node.send_control(start)
         self.announce_due = now + ASK_NS
         self._wake_at(self.announce_due)
@@ -657,12 +738,13 @@ class Assembly:
                 self.dead_since.pop(name, None)
                 continue
             since = self.dead_since.setdefault(name, now)
-            if now - since > FORGET_NS and self._works():
+            if now - since > FORGET_NS and self.works():
                 self.asked[name] = True
         if self.asked and self.change_due >= NEVER:
             self.change_due = now + GATHER_NS
 
-    def _works(self) -> bool:
+    def works(self) -> bool:
+        """Whether rosters can be agreed on at present."""
         engine = self.ring.engine if self.ring is not None else None
         return isinstance(engine, TokenSite) and engine.phase == NORMAL
 
@@ -672,16 +754,31 @@ class Assembly:
         if not self.asked or self.ring is None:
             return
         self.change_due = now + SECOND  # once more, if nothing comes of it
-        if not self._leader() or not self._works():
+        if not self._leader() or not self.works():
             return
-        if self._next_roster() == self.roster:
+        if self._next_roster() == self.roster and not self.reopen:
             self.asked.clear()
+            self.asked_lives.clear()
             self.change_due = NEVER
             return
         if self.spec.protocol == TOKEN:
-            self._say(Change(self.epoch, self._next_roster(), -1))
+            self._say(self._change(-1))
         elif not self.held_at:
             self._say(Hold(self.epoch))
+
+    def _change(self, base: int) -> Change:
+        roster = self._next_roster()
+        lives = tuple(self._life(name) for name in roster)
+        return Change(self.epoch, roster, lives, self.resilience, base)
+
+    def _life(self, name: str) -> bytes:
+        """The UUID of the node of that name, as far as we know."""
+        if name in self.asked_lives:
+            return self.asked_lives[name]
+        known = self.node.directory.by_name.get(name)
+        if known is not None:
+            return known.uuid
+        return dict(zip(self.roster, self.lives, strict=True)).get(name, b"")
 
     def _next_roster(self) -> tuple[str, ...]:
         wanting = [
@@ -693,10 +790,10 @@ class Assembly:
             and self.node.alive(known.name)
             and self.asked.get(known.name) is not True
         ]
-        names = {name for name in self.roster if self.asked.get(name) is not True}
-        names.update(name for name, out in self.asked.items() if not out)
-        names.update(wanting)
-        return tuple(sorted(names)) or (self.node.name,)
+        names = [name for name in self.roster if self.asked.get(name) is not True]
+        wanting += [name for name, out in self.asked.items() if not out and self.node.alive(name)]
+        names += sorted(set(wanting) - set(names))
+        return tuple(sorted(names[:MEMBERS_MAX])) or (self.node.name,)
 
     def _say(self, word: Word) -> None:
         """Broadcast in the ring's order.
@@ -733,7 +830,7 @@ class Assembly:
                     self.data.held = True
                 self._drain(now)
         else:
-            self.drained[word.name] = word.position
+            self.drained[word.name] = word
             self._drain(now)
         return True
 
@@ -742,8 +839,8 @@ class Assembly:
         token = self.spec.protocol == TOKEN
         base = self.base + delivery.seq if token else change.base
         start = Start(
-            self.spec.name, self.incarnation, self.epoch + 1, change.roster, base,
-            self.spec.resilience,
+            self.spec.name, self.incarnation, self.epoch + 1, change.roster, change.lives, base,
+            change.resilience,
         )  # fmt: skip
         if not token and self.outbox.underway:
             reason = "a member failed: it may or may not have been delivered"
@@ -753,20 +850,40 @@ class Assembly:
             self._enter(start, now)
             return
         # Left out: because we asked for it, or were thought dead.
-        self.lingering += [(now + LINGER_NS, hosted) for hosted in self._engines()]
-        for hosted in self._engines():
-            hosted.held = True
-        self.ring = self.data = None
-        self.incarnation, self.epoch, self.roster = "", -1, ()
+        self._retire(now)
+        self.incarnation, self.epoch, self.roster, self.lives = "", -1, (), ()
+        self.asked.clear()
+        self.outbox.send_again()
         folder = self._folder()
         if folder is not None and (folder / "roster.json").exists():
             (folder / "roster.json").unlink()
+        self.since = now
+        self.state = "looking for members"
+        if self.leaving:
+            self.departed, self.departed_until = start, now + DEPART_NS
+        self._wake_at(now)
+
+    def _depart(self, now: int) -> None:
+        """We may be the only one to know that the epoch is over: stay until the others do."""
+        start = self.departed
+        assert start is not None
+        directory = self.node.directory.by_name
+        name = start.group
+        behind = [
+            member for member in start.roster
+            if self.node.alive(member) and (
+                (said := directory[member].groups.get(name)) is None
+                or said.incarnation != start.incarnation or said.epoch < start.epoch
+            )
+        ]  # fmt: skip
+        if self.leaving and behind and now < self.departed_until:
+            self.node.send_control(start)
+            self.deadline = now + ASK_NS // 3
+            return
+        self.departed = None
         if self.leaving:
             self.close("left")
         else:
-            self.since = now
-            self.state = "looking for members"
-            self.outbox.send_again()
             self._wake_at(now)
 
     def _drain(self, now: int) -> None:
@@ -782,21 +899,25 @@ class Assembly:
             or getattr(engine, "outstanding", None)
         )
         late = now - self.held_at > DRAIN_NS or getattr(engine, "stopped", False)
-        if not self.said_drained and (idle or late):
-            self.said_drained = True
+        turns = [self.drained[name].turn if name in self.drained else 0 for name in self.roster]
+        turn = 2 if late or min(turns) >= 1 else 1
+        if self.said_drained < turn and (idle or late):
+            self.said_drained = turn
             position = data.position if data is not None else self.base
-            self._say(Drained(self.node.name, max(position, 0)))
-        complete = all(name in self.drained for name in self.roster)
+            self._say(Drained(self.node.name, max(position, 0), turn))
         overdue = now - self.held_at > 2 * DRAIN_NS
-        if (complete or overdue) and self._leader() and self._works():
-            base = max(self.drained.values(), default=self.base)
+        if (min(turns) >= 2 or overdue) and self._leader() and self.works():
+            base = max((word.position for word in self.drained.values()), default=self.base)
             self.held_at = now  # not again at once
-            self._say(Change(self.epoch, self._next_roster(), base))
+            self._say(self._change(base))
         self._wake_at(now + 20 * MS)
 
     def _ring_notice(self, notice: Notice) -> None:
         if notice.kind == "view" and self.state == "forming":
             self.state = "open"
+            if self.data is None:
+                alone = len(self.roster) < 2
+                self.state += ": waiting for a second member" if alone else ": waiting for others"
         if self.ring is not self.data and notice.kind in ("view", "blocked", "unblocked"):
             self.show()
 
@@ -808,7 +929,9 @@ class Assembly:
                 if not self.node.alive(name):
                     self.asked[name] = True
             self.asked.setdefault(self.node.name, False)
+            self.reopen = True
             self.change_due = now
+            self._ask(self.incarnation)
             self._wake_at(now)
 
     # -- the end ---------------------------------------------------------------------------
@@ -818,13 +941,13 @@ class Assembly:
         if self.closed or (self.spec.fixed and self.spec.protocol == TOKEN):
             return
         self.leaving = True
-        if self.ring is None or self.roster == (self.node.name,):
+        if self.departed is None and (self.ring is None or self.roster == (self.node.name,)):
             self.close("left")
             return
         self._ask_out(now)
 
     def _ask_out(self, now: int) -> None:
-        if now < self.ask_due:
+        if now < self.ask_due or self.ring is None:
             return
         self.ask_due = now + ASK_NS
         name = self.node.name

@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 from roundelay.core.autorm.beamon import Beamon
 from roundelay.core.autorm.config import AutoRmConfig
+from roundelay.core.autorm.transfer import MESSAGE_OVERHEAD
 from roundelay.core.bundle import Bundle
-from roundelay.core.errors import QueueFull
+from roundelay.core.engine import ACCEPTED, SECOND, Delivery
+from roundelay.core.errors import PayloadTooLarge, QueueFull
+from roundelay.core.events import DELIVER, NOBODY, SUBMIT
 from roundelay.node.directory import Directory
+from roundelay.node.hosted import Tracer
 from roundelay.node.switchboard import NO_TAG, Application, Batch, Receipt, View
+
+TRACES_MAX: Final = 256
+"""Groups that can have a trace."""
+
+
+def site_of(uuid: bytes) -> int:
+    """The number of a node in a trace: it has no other that all would agree on."""
+    return int.from_bytes(uuid[:4], "big") & 0x7FFFFFFF
+
+
+NAME_NS: Final = SECOND
+UNNAMED_BYTES: Final = 1 << 20
+"""How long, and how much, messages wait for the name of their sender."""
 
 
 class AutoRm:
@@ -28,6 +46,14 @@ class AutoRm:
         self.turns: dict[str, int] = {}
         self.turned_away: dict[tuple[int, str], Application] = {}
         self.shown: dict[str, tuple[str, ...]] = {}
+        self.tracer: Callable[[str, int], Tracer | None] = lambda group, member: None
+        self.traces: dict[str, Tracer] = {}
+        self.submitted: dict[str, int] = {}  # of groups with a trace: own messages so far
+        self.unnamed: dict[bytes, tuple[int, list[Any]]] = {}
+        """Deliveries of nodes whose name is still on its way, and how long to wait for it."""
+        self.unnamed_bytes = 0
+        self.look = False
+        """A heartbeat or a name was heard: who is in which group may have changed."""
 
     # -- applications ----------------------------------------------------------------------
 
@@ -68,23 +94,40 @@ class AutoRm:
         someone: bool,
         now: int,
     ) -> None:
-        """Queue each message of `bundle`; the tag is that of the last one."""
+        """Queue the messages of `bundle`, all or none of them; the tag is that of the last one."""
         beamon = self.beamon
-        joined = id(application) in self.applications.get(group, {})
+        config = beamon.config
         messages = list(bundle)
-        try:
-            for place, message in enumerate(messages, 1):
-                last = place == len(messages)
-                inner = self._tag(application, group, tag) if last else -1
-                if someone:
-                    beamon.send_someone(group, message, now, tag=inner, sender_joined=joined)
-                else:
-                    beamon.send_everyone(group, message, now, tag=inner)
-        except Exception as error:
-            self.tags.pop(self.next_tag - 1, None)
-            if isinstance(error, QueueFull):
-                self.turned_away[(id(application), group)] = application
-            raise
+        if max(map(len, messages)) > config.max_message:
+            raise PayloadTooLarge(
+                f"a message of {max(map(len, messages))} bytes: AutoRM groups take up to "
+                f"{config.max_message}"
+            )
+        size = sum(map(len, messages)) + MESSAGE_OVERHEAD * len(messages)
+        if len(messages) > 1 and size > config.queue_bytes:
+            raise PayloadTooLarge(
+                f"{len(messages)} messages of {size} bytes in all: at most {config.queue_bytes} "
+                "at once, send them in parts"
+            )
+        if beamon.queued_bytes and beamon.queued_bytes + size > config.queue_bytes:
+            self.turned_away[(id(application), group)] = application
+            raise QueueFull(
+                f"{beamon.queued_bytes} bytes wait to be sent (at most {config.queue_bytes}): "
+                "wait until some are"
+            )
+        joined = id(application) in self.applications.get(group, {})
+        inner = self._tag(application, group, tag)
+        trace = self.trace(group)
+        if trace is not None and not someone:
+            index = self.submitted.get(group, 0)
+            self.submitted[group] = index + len(messages)
+            trace.rows.append((now, site_of(beamon.uuid), SUBMIT, index, NOBODY, bundle))
+        for place, message in enumerate(messages, 1):
+            known = inner if place == len(messages) else -1
+            if someone:
+                beamon.send_someone(group, message, now, tag=known, sender_joined=joined)
+            else:
+                beamon.send_everyone(group, message, now, tag=known)
 
     def _tag(self, application: Application, group: str, tag: int) -> int:
         inner = self.next_tag
@@ -103,12 +146,19 @@ class AutoRm:
                 break
             sends += effects.sends
             for delivery in effects.deliveries:
-                self._deliver(delivery)
+                if not self._await_name(delivery, now):
+                    self._deliver(delivery)
             for notice in effects.notices:
                 if notice.kind == "sent":
                     self._sent(notice.info[0])
                 else:
-                    self._show_views()
+                    self.look = True
+        if self.unnamed:
+            self._release(now)
+        for trace in self.traces.values():
+            trace.flush()  # before anything is sent (`roundelay.trace.live` says why)
+        if self.look:
+            self._show_views()
         if self.turned_away and self.beamon.queued_bytes * 2 <= self.beamon.config.queue_bytes:
             waiting = list(self.turned_away.items())
             self.turned_away.clear()
@@ -116,10 +166,49 @@ class AutoRm:
                 application.writable(group)
         return sends
 
+    @property
+    def deadline(self) -> int:
+        """When there is something to do at the latest."""
+        due: int = self.beamon.deadline
+        return min([due, *(until for until, _ in self.unnamed.values())])
+
+    def _await_name(self, delivery: Any, now: int) -> bool:
+        """Keep back what a node sends before we know its name, for a moment.
+
+        Its INFO is on the way if it is one of ours; nodes of the paper have no names.
+        """
+        source = delivery.source
+        held = self.unnamed.get(source)
+        if held is None:
+            node = self.beamon.environment.nodes.get(source)
+            if source in self.directory.by_uuid or node is None:
+                return False
+            until = node.first_seen + NAME_NS
+            if until <= now:
+                return False
+            held = self.unnamed[source] = (until, [])
+        held[1].append(delivery)
+        self.unnamed_bytes += len(delivery.data)
+        return True
+
+    def _release(self, now: int) -> None:
+        crowded = self.unnamed_bytes > UNNAMED_BYTES
+        for source, (until, held) in list(self.unnamed.items()):
+            if crowded or until <= now or source in self.directory.by_uuid:
+                del self.unnamed[source]
+                for delivery in held:
+                    self.unnamed_bytes -= len(delivery.data)
+                    self._deliver(delivery)
+
     def _deliver(self, delivery: Any) -> None:
         joined = self.applications.get(delivery.group)
         if not joined:
             return
+        trace = self.trace(delivery.group)
+        if trace is not None and not delivery.one_of:
+            source, bundle = site_of(delivery.source), Bundle.of(delivery.data)
+            told = Delivery(-1, source, -1, bundle, ACCEPTED)
+            trace.rows.append((0, site_of(self.beamon.uuid), DELIVER, -1, source, told))
         name = self.directory.name_of(delivery.source)
         batch = Batch(delivery.group, -1, name, time.time_ns(), Bundle.of(delivery.data))
         if not delivery.one_of:
@@ -137,6 +226,15 @@ class AutoRm:
         if application is not None and tag != NO_TAG:
             application.receipt(Receipt(group, tag, -1, time.time_ns()))
 
+    def trace(self, group: str) -> Tracer | None:
+        """Where what happens in a group is recorded.  What goes to someone only is not."""
+        found = self.traces.get(group)
+        if found is None and len(self.traces) < TRACES_MAX:
+            found = self.tracer(group, site_of(self.beamon.uuid))
+            if found is not None:
+                self.traces[group] = found
+        return found
+
     # -- what is known ---------------------------------------------------------------------
 
     def view(self, group: str) -> View:
@@ -145,6 +243,7 @@ class AutoRm:
         return View(group, str(len(others) + len(mine)), mine + others, "open")
 
     def _show_views(self) -> None:
+        self.look = False
         for group, joined in self.applications.items():
             view = self.view(group)
             if self.shown.get(group) != view.members:

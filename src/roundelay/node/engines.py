@@ -21,12 +21,20 @@ LARGEST_MESSAGE: Final = 60_000
 """Bytes of one message in an ordered group."""
 
 
-def bundle_bytes(room: int) -> int:
-    """How much is put together: one datagram's worth where datagrams are large, else some.
+PIECES: Final = 4
+"""Datagrams that a bundle may fill where none of them gets lost."""
+
+
+def bundle_bytes(room: int, burst: int = 0) -> int:
+    """How much is put together, for datagrams of `room` bytes of which `burst` may come at once.
 
     A bundle in k datagrams arrives with probability (1 − loss)^k, so on an ordinary network it
-    pays to stop at a few.
+    pays to stop at a few.  Within one machine datagrams are large, and one is enough; but nothing
+    gets lost there as long as receivers have room for what all members may send at once, and then
+    larger bundles save work.
     """
+    if burst >= 16 * PIECES * room:  # a bundle of each of 16 members
+        return PIECES * room - 2048
     return min(
         LARGEST_MESSAGE, max(room - 2048, 8 * (room - 64)) if room < 8192 else room * 9 // 10
     )
@@ -37,8 +45,12 @@ def most_resilience(size: int) -> int:
     return (size + 1) // 2 - 1
 
 
-def token_config(resilience: int, boot: str = COLD) -> TokenConfig:
-    return TokenConfig.fast(resilience=resilience, boot=boot, max_payload=LARGEST_MESSAGE)
+def token_config(resilience: int, boot: str = COLD, bundled: int = LARGEST_MESSAGE) -> TokenConfig:
+    """`bundled`: bytes that are put together.  A single message may be larger, a reply not."""
+    return TokenConfig.fast(
+        resilience=resilience, boot=boot, max_payload=max(bundled, LARGEST_MESSAGE),
+        reply_bytes=bundled,
+    )  # fmt: skip
 
 
 CLUSTERS: Final[dict[str, type[Any]]] = {"to": ToSite, "po": PoSite, "spo": SpoSite}

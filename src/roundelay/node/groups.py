@@ -68,8 +68,11 @@ class GroupSpec(Struct, frozen=True, kw_only=True):
 
 def check_name(name: str, field: str = "group") -> str:
     """`name` if it can be that of a group."""
-    size = len(name.encode("utf-8", "replace"))
-    if not name or size > NAME_BYTES_MAX:
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        size = 0
+    if not 0 < size <= NAME_BYTES_MAX:
         raise ConfigError(field, repr(name[:40]), f"1 to {NAME_BYTES_MAX} bytes of UTF-8")
     if any(ord(letter) < 32 or ord(letter) == 127 for letter in name):
         raise ConfigError(field, repr(name[:40]), "no control characters")
@@ -92,6 +95,7 @@ def full_name(name: str, service: str) -> str:
     >>> full_name("orders", "resilient"), full_name("orders", "fifo")
     ('token:orders', 'orders')
     """
+    check_name(name)
     protocol = SERVICES.get(service)
     if protocol is None:
         raise ConfigError("service", service, ", ".join(SERVICES))
@@ -100,7 +104,7 @@ def full_name(name: str, service: str) -> str:
         return name
     if found != AUTORM:
         raise ConfigError("service", service, f"{SERVICE_OF[found]} for a group named {name}")
-    return f"{protocol}:{name}"
+    return check_name(f"{protocol}:{name}")
 
 
 def _members(text: str) -> tuple[str, ...]:
@@ -163,7 +167,9 @@ def parse_group(text: str) -> GroupSpec:
         raise ConfigError(
             "group", text, f"NAME:service[:key=value…] with a service of {', '.join(SERVICES)}"
         )
-    name = check_name(full_name(":".join(parts), service))
+    name = full_name(":".join(parts), service)
+    if SERVICES[service] == AUTORM and options:
+        raise ConfigError("group", text, "no options for fifo: who joins is a member")
     return GroupSpec(name=name, protocol=SERVICES[service], **options)
 
 

@@ -13,7 +13,17 @@ from typing import Any, Protocol
 
 from roundelay.core.bundle import Bundle
 from roundelay.core.cluster.spo import SpoSite
-from roundelay.core.engine import EVERYONE, NEVER, SECOND, Delivery, Engine, Notice, Pdu
+from roundelay.core.engine import (
+    EVERYONE,
+    MS,
+    NEVER,
+    SECOND,
+    Delivery,
+    Effects,
+    Engine,
+    Notice,
+    Pdu,
+)
 from roundelay.core.errors import RoundelayError
 from roundelay.core.events import DELIVER, NO_REF, NOBODY, NOTICE, RECEIVE, SEND, SUBMIT, Row
 from roundelay.core.positive_ack import PositiveAckSite
@@ -22,10 +32,14 @@ from roundelay.core.token.site import TokenSite
 from roundelay.core.token.state import NORMAL
 from roundelay.node.adaptors import ASIDE, CHAN_SEQ_AT, UNSTAMPED, MCAdaptor, OneChannelHub
 from roundelay.node.groups import GroupSpec
-from roundelay.node.outbox import Outbox
+from roundelay.node.outbox import Outbox, Underway
 from roundelay.node.store import Store
 from roundelay.node.switchboard import Application, Batch, View
+from roundelay.sim.disk import undelivered
 from roundelay.wire.codec import encode, group_id
+
+TRACE_ROWS = 1024
+"""Rows of a trace that may wait for the engine's next effects."""
 
 HUB = 0
 """The member that runs the hub, where there is one: the first of the roster."""
@@ -45,6 +59,11 @@ class Tracer(Protocol):
     """Where rows of a live trace go (see `core.events`)."""
 
     rows: list[Row]
+    position: int
+    """Behind the last message that earlier lives of this member have delivered."""
+
+    def forgot(self) -> None:
+        """The member has nothing left of its earlier lives."""
 
     def flush(self) -> None: ...
 
@@ -72,6 +91,9 @@ class Hosted:
         self.me = me
         self.roster = roster
         self.engine: Engine = engine
+        # What the engine is, asked once: `isinstance` with abstract classes takes its time.
+        self.token = engine if isinstance(engine, TokenSite) else None
+        self.acknowledged = engine if isinstance(engine, PositiveAckSite) else None
         self.outbox = outbox
         self.store = store
         self.base = base
@@ -96,6 +118,8 @@ class Hosted:
         self.on_notice: Callable[[Notice], None] | None = None
         self.held = False
         """No new messages go to the engine while the roster changes."""
+        if trace is not None:
+            self.record_restart(trace, time.monotonic_ns())
         if spec.protocol != "token":
             self.state = "open"
             self.members = tuple(range(len(roster)))
@@ -142,32 +166,42 @@ class Hosted:
         """Feed the engine, then carry out what it wants, until it wants nothing more."""
         while not self.closed:
             self.feed(now)
+            if self.engine.deadline <= now:
+                # An eager token site decides once per batch, by a timer that is due at once.
+                self.engine.on_timer(now)
             effects = self.engine.take()
             if not effects:
                 break
             if effects.persists and self.store is not None:
-                sync = self.spec.protocol == "token" and self.engine.config.sync_commits  # type: ignore[attr-defined]
+                sync = self.token is not None and self.token.config.sync_commits
                 self.store.write(effects.persists, sync)
-                if isinstance(self.engine, TokenSite):
-                    self.store.rotate(self.engine)
+                if self.token is not None:
+                    self.store.rotate(self.token)
+            if self.trace is not None:
+                self.record(self.trace, effects, now)
             for destination, pdu in effects.sends:
                 self.transmit(destination, pdu, now)
             if effects.deliveries:
                 self.deliver(effects.deliveries, now)
             for notice in effects.notices:
                 self.notice(notice, now)
-        if isinstance(self.engine, PositiveAckSite):
-            self.settle_acknowledged()
+        if self.trace is not None and len(self.trace.rows) >= TRACE_ROWS:
+            self.trace.flush()  # arrivals that led to nothing
+        if self.acknowledged is not None:
+            self.settle_acknowledged(self.acknowledged)
+        if self.deadline < now + SOON_NS:
+            # What it was for may be settled: to ask costs less than to be woken for nothing.
+            self.engine.on_timer(now)
         self.outbox.make_room()
 
     def ready(self) -> bool:
         """Whether the engine should be given another bundle now: one waits there at most."""
-        engine = self.engine
+        engine, token = self.engine, self.token
         if self.held:
             return False
-        if isinstance(engine, TokenSite):
+        if token is not None:
             # The first submission waits for a list: its number tells this life from earlier ones.
-            return not engine.waiting and (self.life_base >= 0 or engine.phase == NORMAL)
+            return not token.waiting and (self.life_base >= 0 or token.phase == NORMAL)
         if getattr(engine, "stopped", False):
             return False
         return not engine.queue  # type: ignore[attr-defined]
@@ -176,20 +210,29 @@ class Hosted:
         """Give the engine bundles while it takes them."""
         outbox, engine = self.outbox, self.engine
         while outbox and self.ready():
-            if self.life_base < 0 and isinstance(engine, TokenSite):
-                self.life_base = engine.next_num[self.me]
-            bundle, to, one = outbox.gather()
+            if self.life_base < 0 and self.token is not None:
+                self.life_base = self.token.next_num[self.me]
+            bundle, names, one = outbox.gather()
+            to = None if names is None else self.destinations(names)
+            if to is not None and not to:
+                outbox.refuse(one, "its destinations are no longer in the group")
+                continue
             if self.trace is not None:
                 row = (now, self.me, SUBMIT, self.submitted, NOBODY, bundle)
                 self.trace.rows.append(row)
             self.submitted += len(bundle)
             try:
-                if isinstance(engine, SpoSite) and to is not None:
-                    engine.submit(bundle, now, to)
+                if to is not None and isinstance(engine, SpoSite):
+                    # Our own copy tells us when it is through; see `deliver`.
+                    engine.submit(bundle, now, {*to, self.me})
                 else:
                     engine.submit(bundle, now)
             except RoundelayError as error:
                 outbox.lose_track(one, str(error))
+
+    def destinations(self, names: tuple[str, ...]) -> set[int]:
+        """Members of the present roster among `names`."""
+        return {place for place, name in enumerate(self.roster) if name in names}
 
     def transmit(self, destination: int, pdu: Pdu, now: int) -> None:
         self.chan_seq = (self.chan_seq + 1) & 0xFFFFFFFF
@@ -198,9 +241,6 @@ class Hosted:
             chan_seq = UNSTAMPED if destination == EVERYONE else ASIDE
         data = encode(pdu, sender=self.me, group_id=self.id, chan_seq=chan_seq)
         self.sent += 1
-        if self.trace is not None:
-            ref = self.me << 48 | self.chan_seq
-            self.trace.rows.append((now, self.me, SEND, ref, destination, pdu))
         hint = data[2] << 8 | data[3]
         if self.hub is not None and destination == EVERYONE:
             if self.hub.here:
@@ -219,11 +259,11 @@ class Hosted:
         for delivery in deliveries:
             if self.closed:
                 return
-            if self.trace is not None:
-                self.trace.rows.append((now, me, DELIVER, delivery.seq, delivery.source, delivery))
             seq = base + delivery.seq if delivery.seq >= 0 else -1
             if delivery.source == me:
-                self.own_delivered(delivery, seq, wall)
+                one = self.own_delivered(delivery, seq, wall)
+                if one is not None and one.to is not None and roster[me] not in one.to:
+                    continue  # a copy that was only for us to know
             if self.intercept is not None and self.intercept(delivery):
                 continue
             self.delivered += len(delivery.bundle.sizes)
@@ -231,28 +271,56 @@ class Hosted:
             for application in applications:
                 application.deliver(batch)
 
-    def own_delivered(self, delivery: Delivery, seq: int, wall: int) -> None:
+    def own_delivered(self, delivery: Delivery, seq: int, wall: int) -> Underway | None:
         """A bundle of ours came through: the oldest one under way, unless it is of another life."""
-        if isinstance(self.engine, PositiveAckSite):
+        if self.acknowledged is not None:
             # Delivered here when it is sent; settled when everybody has answered.
             for one in self.outbox.underway:
                 if one.number < 0:
                     one.number = delivery.number
-                    return
+                    break
         elif self.life_base < 0 or delivery.number >= self.life_base:
-            self.outbox.settle(seq, wall)
+            return self.outbox.settle(seq, wall)
+        return None
 
-    def settle_acknowledged(self) -> None:
-        low = self.engine.low  # type: ignore[attr-defined]
+    def settle_acknowledged(self, engine: PositiveAckSite) -> None:
+        low = engine.low
         underway = self.outbox.underway
         while underway and 0 <= underway[0].number < low:
             self.outbox.settle(-1, time.time_ns())
 
+    # -- the trace -------------------------------------------------------------------------
+
+    def record(self, trace: Tracer, effects: Effects, now: int) -> None:
+        """Write what this batch does, after its persists and before anybody else can know of it.
+
+        `roundelay.trace.live` says why.
+        """
+        me, add = self.me, trace.rows.append
+        for i, (destination, pdu) in enumerate(effects.sends, 1):
+            ref = me << 48 | (self.chan_seq + i) & 0xFFFFFFFF
+            add((now, me, SEND, ref, destination, pdu))
+        for delivery in effects.deliveries:
+            add((now, me, DELIVER, delivery.seq, delivery.source, delivery))
+        for notice in effects.notices:
+            add((now, me, NOTICE, NO_REF, NOBODY, notice))
+        trace.flush()
+
+    def record_restart(self, trace: Tracer, now: int) -> None:
+        """What the last life had on disk and not in its trace when it was killed."""
+        stable = None if self.store is None else self.store.stable
+        if stable is None:
+            trace.forgot()
+        found, gap = undelivered(stable, trace.position)
+        for delivery in found:
+            trace.rows.append((now, self.me, DELIVER, delivery.seq, delivery.source, delivery))
+        if gap is not None:
+            trace.rows.append((now, self.me, NOTICE, NO_REF, NOBODY, gap))
+        trace.flush()
+
     # -- notices ---------------------------------------------------------------------------
 
     def notice(self, notice: Notice, now: int) -> None:
-        if self.trace is not None:
-            self.trace.rows.append((now, self.me, NOTICE, NO_REF, NOBODY, notice))
         kind, info = notice.kind, notice.info
         self.ground.log("info", f"group.{kind}", group=self.spec.name, info=_shown(info))
         if kind == "view":
@@ -356,5 +424,7 @@ def _shown(info: tuple[object, ...]) -> str:
     return text if len(text) <= 200 else text[:200] + "…"
 
 
+SOON_NS = 50 * MS
+"""A deadline nearer than this is looked at again after each batch."""
 ANSWER_NS = 10 * SECOND
 """A caller that has heard nothing for this long is told that the fate of its broadcast is open."""

@@ -13,10 +13,12 @@ is loss like any other.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import socket
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Final
 
 from roundelay.core.errors import ConfigError
@@ -37,6 +39,9 @@ UDP_GRO: Final = 104
 SEGMENTS_MAX: Final = 64
 """Segments the kernel takes in one send."""
 SEGMENT_SIZE: Final = struct.Struct("H")
+SO_ATTACH_FILTER: Final = 26
+FILTER_STEP: Final = struct.Struct("HBBI")  # struct sock_filter
+FILTER: Final = struct.Struct("HP")  # struct sock_fprog
 
 
 def enlarge(sock: socket.socket) -> None:
@@ -67,10 +72,20 @@ def udp_socket(address: Address, what: str) -> socket.socket:
     return sock
 
 
+def check_multicast(group: Address) -> None:
+    """ConfigError unless `group` can be a medium."""
+    if not 224 <= int(group[0].split(".")[0]) <= 239:
+        raise ConfigError("multicast", group[0], "an address from 224.0.0.0 to 239.255.255.255")
+    if not group[1]:
+        raise ConfigError("multicast", f"{group[0]}:0", "a port from 1 to 65535, the same for all")
+
+
 class Medium(ABC):
     """Datagrams in and out.  `received` gets (data, source) of each, `drained` ends a batch."""
 
     kind: str = ""
+    burst: int = 0
+    """Bytes that may arrive at once where only a lack of room loses any; 0: others get lost too."""
 
     def __init__(self, sock: socket.socket, mtu: int) -> None:
         self.sock = sock
@@ -214,8 +229,7 @@ class MulticastMedium(Medium):
     kind = "multicast"
 
     def __init__(self, group: Address, interface: Interface, ttl: int = 1, port: int = 0) -> None:
-        if not 224 <= int(group[0].split(".")[0]) <= 239:
-            raise ConfigError("multicast", group[0], "an address from 224.0.0.0 to 239.255.255.255")
+        check_multicast(group)
         super().__init__(
             udp_socket((interface.address, port), "interface address"), interface.datagram
         )
@@ -232,6 +246,8 @@ class MulticastMedium(Medium):
             listener.setblocking(False)
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             enlarge(listener)
+            if interface.loopback:  # the kernel counts its own overhead as well
+                self.burst = listener.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
             listener.bind(group)
             member = socket.inet_aton(group[0]) + own
             listener.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, member)
@@ -245,6 +261,24 @@ class MulticastMedium(Medium):
                 f"a group that {interface.name} lets us join ({error.strerror}); "
                 "or give seeds for unicast fan-out",
             ) from None  # fmt: skip
+
+    def ignore_own(self) -> None:
+        """Let the kernel drop what comes back to us, before it wakes us up, where it can."""
+        host, port = self.address
+        (own,) = struct.unpack("!I", socket.inet_aton(host))
+        steps = (
+            (0x20, 0, 0, 0xFFF00000 + 12),  # the source in the IP header:
+            (0x15, 0, 3, own),  # is it our address?
+            (0x28, 0, 0, 0),  # the source in the UDP header:
+            (0x15, 0, 1, port),  # is it our port?
+            (0x06, 0, 0, 0),  # then drop it,
+            (0x06, 0, 0, 0xFFFFFFFF),  # otherwise take it whole
+        )
+        program = ctypes.create_string_buffer(b"".join(FILTER_STEP.pack(*step) for step in steps))
+        listener = self._sockets[1]
+        with suppress(OSError):  # without it, `_readable` does the same
+            value = FILTER.pack(len(steps), ctypes.addressof(program))
+            listener.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, value)
 
     def describe(self) -> str:
         return f"multicast:{self.group[0]}:{self.group[1]}@{self.interface.name}"

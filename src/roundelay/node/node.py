@@ -46,6 +46,9 @@ GROUP_ID_AT: Final = 8
 LEVELS: Final = ("debug", "info", "warning", "error")
 TICK_NS: Final = SECOND // 4
 """How often callers' patience, names and rosters are looked at."""
+LEAVE_S: Final = 10.0
+BLOCKED_S: Final = 2.5
+"""How long to wait for the others when leaving, and in groups that do not work."""
 NAME_BYTES_MAX: Final = 64
 GROUPS_MAX: Final = 256
 
@@ -127,6 +130,7 @@ class Node:
         mtu = min(self.config.autorm.mtu, self._room + UDP_OVERHEAD)
         settings = structs.replace(self.config.autorm, mtu=mtu)
         self.autorm = AutoRm(self.uuid, settings, self.rng, now, self.directory)
+        self.autorm.tracer = self.config.tracer
         self.directory.hear(self._info(), self._address, now)
         self._running = True
         self.started = time.time()
@@ -139,26 +143,34 @@ class Node:
         self._say_who(now)
         self.wake()
 
-    async def stop(self) -> None:
+    async def stop(self, patience_s: float = LEAVE_S) -> None:
         """Leave every group, as far as the others still hear us, and close."""
         if not self._running:
+            self._close("the node has stopped")
             return
-        deadline = time.monotonic() + 2.0
+        started = time.monotonic()
         for assembly in list(self.assemblies.values()):
             assembly.leave(time.monotonic_ns())
         self.wake()
-        while time.monotonic() < deadline and any(
-            assembly.leaving for assembly in self.assemblies.values()
-        ):
+        while leaving := [one for one in self.assemblies.values() if one.leaving]:
+            # Where nothing moves there is nobody to take leave of.
+            hope = any(assembly.works() for assembly in leaving)
+            if time.monotonic() - started > (patience_s if hope else min(patience_s, BLOCKED_S)):
+                break
             await asyncio.sleep(0.02)
         self.autorm.beamon.farewell(time.monotonic_ns())
         self._drained()
+        self._close("the node stops")
+
+    def _close(self, reason: str) -> None:
+        """Harmless when repeated, or when the start failed."""
         self._running = False
         if self._handle is not None:
             self._handle.cancel()
         for assembly in list(self.assemblies.values()):
-            assembly.close("the node stops")
-        self.medium.close()
+            assembly.close(reason)
+        if hasattr(self, "medium"):
+            self.medium.close()
 
     # -- the medium ------------------------------------------------------------------------
 
@@ -172,20 +184,24 @@ class Node:
 
     def _datagram(self, data: bytes, source: Address) -> None:
         """One datagram from the medium: nothing in it is believed before it is checked."""
-        sealed = self._seal
+        sealed, outer = self._seal, data
         try:
             if sealed is not None:
-                data = sealed.open(data)
+                data = sealed.open(outer)
             elif data[:1] == b"\x20":
                 raise MalformedPdu("sealed, and we have no key")
             if data[:1] == b"\x11":
-                whole = self.reassembly.add(source, data, time.monotonic_ns())
-                if whole is not None:
-                    self._packet(whole, source)
-            else:
-                self._packet(data, source, intact=sealed is not None)
+                # Sealed pieces are put together by the sender's boot id: addresses may be reused.
+                peer = source if sealed is None else seal.boot_of(outer)
+                whole = self.reassembly.add(peer, data, time.monotonic_ns())
+                if whole is None:
+                    return
+                data = whole
+            self._packet(data, source, intact=sealed is not None)
         except MalformedPdu as error:
             self.drop(error.reason)
+        except Exception as error:  # a broken invariant: stop rather than go on wrongly
+            self._fail(error)
 
     def _packet(self, data: bytes, source: Address, intact: bool = False) -> None:
         kind = data[0] if data else -1
@@ -307,18 +323,19 @@ class Node:
         self._drained()
 
     def _rearm(self) -> None:
-        """See to it that the timer comes in time; one that comes too early does no harm."""
-        due = min(self._tick_due, self._info_due, self.autorm.beamon.deadline)
+        """One timer, for whatever is due first."""
+        due = min(self._tick_due, self._info_due, self.autorm.deadline)
         for hosted in self.hosted.values():
             if hosted.deadline < due:
                 due = hosted.deadline
         for assembly in self.assemblies.values():
             if assembly.deadline < due:
                 due = assembly.deadline
-        self._arm(due)
+        if due != self._armed:
+            self._arm(due, move=True)
 
-    def _arm(self, due: int) -> None:
-        if due >= self._armed:
+    def _arm(self, due: int, move: bool = False) -> None:
+        if due >= self._armed and not move:
             return
         if self._handle is not None:
             self._handle.cancel()
@@ -375,7 +392,8 @@ class Node:
     # -- who we are ------------------------------------------------------------------------
 
     def _info(self) -> info.Info:
-        groups = tuple(assembly.info() for assembly in self.assemblies.values())
+        said = (assembly.info() for assembly in self.assemblies.values())
+        groups = tuple(group for group in said if group is not None)
         peers: tuple[Address, ...] = ()
         if isinstance(self.medium, FanoutMedium):
             peers = tuple(self.medium.peers)[:64]

@@ -21,32 +21,45 @@ Waiter = tuple[Application, int, int]
 """(who wants to know, its tag, index of the tag's last message in the bundle)"""
 
 
+MESSAGE_COST: Final = 16
+"""What a message counts beside its bytes, so that empty ones do not wait without a bound."""
+
+
+def cost(bundle: Bundle) -> int:
+    """What `bundle` counts against the limit of the queue."""
+    return len(bundle.data) + MESSAGE_COST * len(bundle.sizes)
+
+
 class Underway:
     """A bundle the engine has, until its fate is known."""
 
-    __slots__ = ("bundle", "due", "number", "to", "waiters")
+    __slots__ = ("bundle", "due", "number", "to", "waiters", "word")
 
     def __init__(
-        self, bundle: Bundle, to: tuple[int, ...] | None, waiters: list[Waiter], due: int
+        self, bundle: Bundle, to: tuple[str, ...] | None, waiters: list[Waiter], due: int
     ) -> None:
         self.bundle = bundle
         self.to = to
         self.waiters = waiters
         self.due = due
         self.number = -1  # the engine's own number, where it is needed
+        self.word = False  # of the node itself, for the present roster only
 
 
 class Item:
-    """What one `send` brought: messages with one tag and one set of destinations."""
+    """What one `send` brought: messages with one tag and one set of destinations.
 
-    __slots__ = ("application", "bundle", "due", "start", "tag", "to")
+    Destinations are names: the roster may change before it is their turn.
+    """
+
+    __slots__ = ("application", "at", "bundle", "due", "start", "tag", "to")
 
     def __init__(
         self,
         bundle: Bundle,
         application: Application,
         tag: int,
-        to: tuple[int, ...] | None,
+        to: tuple[str, ...] | None,
         due: int,
     ) -> None:
         self.bundle = bundle
@@ -54,7 +67,26 @@ class Item:
         self.tag = tag
         self.to = to
         self.due = due
-        self.start = 0  # messages of it that have gone into bundles
+        self.start = self.at = 0  # messages of it, and their bytes, that have gone into bundles
+
+    def take(self, room: int, places: int, alone: bool) -> Bundle | None:
+        """The next of its messages that fit into `room` bytes; one at least if `alone`."""
+        bundle, start, at = self.bundle, self.start, self.at
+        sizes = bundle.sizes
+        if not start and len(bundle.data) <= room and len(sizes) <= places:
+            self.start = len(sizes)
+            return bundle
+        end, last = start, min(len(sizes), start + places)
+        while end < last and sizes[end] <= room:
+            room -= sizes[end]
+            end += 1
+        if end == start:
+            if not alone:
+                return None
+            end += 1
+        taken = sizes[start:end]
+        self.start, self.at = end, at + sum(taken)
+        return Bundle(taken, bundle.data[at : self.at])
 
 
 class Outbox:
@@ -83,7 +115,7 @@ class Outbox:
         application: Application,
         bundle: Bundle,
         tag: int,
-        to: tuple[int, ...] | None,
+        to: tuple[str, ...] | None,
         due: int,
     ) -> None:
         """Queue the messages of `bundle`, all or none of them."""
@@ -92,7 +124,7 @@ class Outbox:
                 f"a message of {max(bundle.sizes)} bytes: a group of this service takes up to "
                 f"{self.largest}; send larger ones in parts or to a group without a prefix"
             )
-        size = len(bundle.data)
+        size = cost(bundle)
         if self.items and self.bytes + size > self.limit_bytes:
             self.turned_away[id(application)] = application
             raise QueueFull(
@@ -104,74 +136,53 @@ class Outbox:
 
     def put_word(self, message: bytes) -> None:
         """Something the node itself has to say: before all others, and in a bundle of its own."""
-        self.again.append(Underway(Bundle.of(message), None, [], NEVER))
+        one = Underway(Bundle.of(message), None, [], NEVER)
+        one.word = True
+        self.again.append(one)
 
-    def gather(self) -> tuple[Bundle, tuple[int, ...] | None, Underway]:
-        """The next bundle: whole items while they fit, the first one in parts if it must be."""
+    def gather(self) -> tuple[Bundle, tuple[str, ...] | None, Underway]:
+        """The next bundle, as full as can be: of the last item perhaps only the first part."""
         if self.again:
             one = self.again.popleft()
             one.number = -1
             self.underway.append(one)
             return one.bundle, one.to, one
-        first = self.items[0]
-        to = first.to
-        if first.start == 0 and len(first.bundle.data) <= self.bundle_bytes:
-            return self._gather_whole(to)
-        return self._gather_part(first)
-
-    def _gather_whole(
-        self, to: tuple[int, ...] | None
-    ) -> tuple[Bundle, tuple[int, ...] | None, Underway]:
         items = self.items
+        to, due = items[0].to, items[0].due
         parts: list[Bundle] = []
         waiters: list[Waiter] = []
         room, places, count = self.bundle_bytes, MESSAGES_MAX, 0
-        due = items[0].due
-        while items:
+        while items and items[0].to == to:
             item = items[0]
-            size, number = len(item.bundle.data), len(item.bundle.sizes)
-            if size > room or number > places or item.to != to:
+            part = item.take(room, places, alone=not parts)
+            if part is None:
                 break
-            room -= size
-            places -= number
-            count += number
+            parts.append(part)
+            count += len(part.sizes)
+            if item.start < len(item.bundle.sizes):
+                break
+            room -= len(part.data)
+            places -= len(part.sizes)
             if item.tag != NO_TAG:
                 waiters.append((item.application, item.tag, count - 1))
-            parts.append(item.bundle)
             items.popleft()
         bundle = Bundle.merged(parts)
         return bundle, to, self._start(bundle, to, waiters, due)
 
-    def _gather_part(self, item: Item) -> tuple[Bundle, tuple[int, ...] | None, Underway]:
-        sizes = item.bundle.sizes
-        start = item.start
-        end, room = start, self.bundle_bytes
-        while (
-            end < len(sizes) and end - start < MESSAGES_MAX and (sizes[end] <= room or end == start)
-        ):
-            room -= sizes[end]
-            end += 1
-        at = sum(sizes[:start])
-        bundle = Bundle(sizes[start:end], item.bundle.data[at : at + sum(sizes[start:end])])
-        item.start = end
-        waiters: list[Waiter] = []
-        if end == len(sizes):
-            self.items.popleft()
-            if item.tag != NO_TAG:
-                waiters.append((item.application, item.tag, end - start - 1))
-        return bundle, item.to, self._start(bundle, item.to, waiters, item.due)
-
     def _start(
-        self, bundle: Bundle, to: tuple[int, ...] | None, waiters: list[Waiter], due: int
+        self, bundle: Bundle, to: tuple[str, ...] | None, waiters: list[Waiter], due: int
     ) -> Underway:
-        self.bytes -= len(bundle.data)
+        self.bytes -= cost(bundle)
         one = Underway(bundle, to, waiters, due)
         self.underway.append(one)
         return one
 
     def send_again(self) -> None:
-        """What was under way certainly was not delivered: the next incarnation gets it first."""
-        self.again.extendleft(reversed(self.underway))
+        """What was under way certainly was not delivered: the next roster gets it first.
+
+        Not what the node itself had to say about the roster before.
+        """
+        self.again = deque(one for one in (*self.underway, *self.again) if not one.word)
         self.underway.clear()
 
     def make_room(self) -> None:
@@ -203,6 +214,11 @@ class Outbox:
         self.underway.remove(one)
         self.unsettled += len(one.bundle)
         self._refuse(one.waiters, reason, indeterminate=True)
+
+    def refuse(self, one: Underway, reason: str) -> None:
+        """A bundle that certainly is not sent."""
+        self.underway.remove(one)
+        self._refuse(one.waiters, reason, indeterminate=False)
 
     def expire(self, now: int, reason: str) -> None:
         """Answer callers who have waited long enough; their messages stay where they are."""

@@ -16,7 +16,13 @@ from msgspec import Struct
 
 from roundelay.core.errors import ConfigError
 from roundelay.node.interfaces import LOOPBACK, Interface, find, preferred
-from roundelay.node.media import Address, FanoutMedium, Medium, MulticastMedium
+from roundelay.node.media import (
+    Address,
+    FanoutMedium,
+    Medium,
+    MulticastMedium,
+    check_multicast,
+)
 from roundelay.node.via import SwitchMedium
 from roundelay.wire.info import encode
 
@@ -49,6 +55,7 @@ async def choose(choice: Choice) -> tuple[Medium, str]:
         return SwitchMedium(choice.via, choice.name), "a switch was asked for"
     if choice.seeds or choice.listen is not None:
         return _fanout(choice), "seeds were given"
+    check_multicast(choice.multicast)
     wanted = [find(choice.interface)] if choice.interface else preferred()
     tried = []
     for interface in wanted:
@@ -58,6 +65,7 @@ async def choose(choice: Choice) -> tuple[Medium, str]:
             tried.append(f"{interface.name}: {error.allowed}")
             continue
         if await _hears_itself(medium):
+            medium.ignore_own()
             if choice.mtu:
                 medium.mtu = choice.mtu
             why = "multicast works on " + interface.name

@@ -2,7 +2,9 @@
 
 One file per group: a snapshot, then records as they come.  Each record carries its length and a
 checksum; a file that ends in the middle of a record (the machine died while writing) is cut
-there, which is said in the log.  The records that are promises to peers are synced before anything
+there, which is said in the log.  A record that is damaged although others follow it is no such
+thing: promises may be lost with it, so the file is put aside and the member comes back as one that
+has lost its disk (CM-R17).  The records that are promises to peers are synced before anything
 is sent; the others are only written (`core.token.stable` says why that is enough).  When the file
 has grown large it is replaced by a new one, written aside and renamed.
 """
@@ -19,6 +21,7 @@ from zlib import crc32
 import msgspec
 from msgspec import Struct
 
+from roundelay.core.errors import ConfigError
 from roundelay.core.positive_ack import PositiveAckStable, Reserved
 from roundelay.core.token.pdu import Entry, Version
 from roundelay.core.token.site import TokenSite
@@ -28,7 +31,8 @@ from roundelay.core.token.state import NORMAL
 MAGIC: Final = b"RNDLST01"
 RECORD: Final = struct.Struct(">IIB")  # length, checksum, type
 ROTATE_BYTES: Final = 64 << 20
-RECORD_BYTES_MAX: Final = 256 << 20
+SCAN_BYTES: Final = 1 << 20
+"""How far behind a damaged record to look for a sound one."""
 
 
 class Kept(Struct, frozen=True):
@@ -76,7 +80,29 @@ def _restore(stable: Stable, kept: Kept) -> None:
 
 def _frame(record: Struct) -> bytes:
     body = _encode(record)
-    return RECORD.pack(len(body), crc32(body), TYPES[type(record)]) + body
+    kind = TYPES[type(record)]
+    return RECORD.pack(len(body), crc32(body, kind), kind) + body
+
+
+def _unframe(data: memoryview, at: int) -> tuple[Struct, int] | None:
+    """The record at `at` and where the next one begins; None if there is no sound one."""
+    start = at + RECORD.size
+    if start > len(data):
+        return None
+    size, checksum, kind = RECORD.unpack_from(data, at)
+    if kind >= len(RECORDS) or size > len(data) - start:
+        return None
+    body = data[start : start + size]
+    if crc32(body, kind) != checksum:
+        return None
+    try:
+        return DECODERS[kind].decode(body), start + size
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+class Damaged(Exception):
+    """A file with a hole in it."""
 
 
 class Store:
@@ -90,15 +116,25 @@ class Store:
         """What was found; None when there was no file: this member has never been here."""
         self.synced = 0
         self.written = 0
+        self.damaged = False
+        """The file had a hole; what is left of it is beside it, and this one is new."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists():
-            self.stable = make()
-            good = self._read(say)
+        if path.exists() and not MAGIC.startswith(path.read_bytes()[: len(MAGIC) + 1]):
+            try:
+                self.stable = make()
+                good = self._read(say)
+            except Damaged as error:
+                self.stable, self.damaged = None, True
+                aside = path.with_suffix(".damaged")
+                os.replace(path, aside)
+                say(f"{path}: {error}; moved to {aside.name}, and we begin without it")
+        if self.stable is not None:
             self._file = os.open(path, os.O_RDWR)
             os.ftruncate(self._file, good)
             os.lseek(self._file, 0, os.SEEK_END)
             self.size = good
         else:
+            path.unlink(missing_ok=True)  # not even its beginning was written
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
             os.write(self._file, MAGIC)
             os.fsync(self._file)
@@ -109,19 +145,18 @@ class Store:
         """Fold what the file says into `stable`; how far it is good."""
         data = self.path.read_bytes()
         if not data.startswith(MAGIC):
-            raise ValueError(f"{self.path}: not a file of Roundelay; move it away")
+            raise ConfigError("dir", self.path, "a file of Roundelay: move this one away")
         at = len(MAGIC)
-        while at + RECORD.size <= len(data):
-            size, checksum, kind = RECORD.unpack_from(data, at)
-            body = data[at + RECORD.size : at + RECORD.size + size]
-            if len(body) < size or kind >= len(RECORDS) or crc32(body) != checksum:
-                break
-            record = DECODERS[kind].decode(body)
+        view = memoryview(data)
+        while (found := _unframe(view, at)) is not None:
+            record, at = found
             if isinstance(record, Kept):
                 _restore(self.stable, record)
             else:
                 self.stable.apply(record)
-            at += RECORD.size + size
+        for later in range(at + 1, min(len(data), at + SCAN_BYTES)):
+            if _unframe(view, later) is not None:
+                raise Damaged(f"damaged between {at} and {later}, with sound records behind")
         if at < len(data):
             say(f"{self.path}: the last {len(data) - at} bytes were not written whole; left out")
         return at

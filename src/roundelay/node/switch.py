@@ -32,6 +32,7 @@ from typing import Any, Final
 import msgspec
 
 from roundelay.core.errors import ConfigError, RoundelayError
+from roundelay.node.interfaces import parse_address
 from roundelay.node.switch_rules import (
     MS_MAX,
     SEEN,
@@ -123,7 +124,7 @@ class Switch:
         self.drops: dict[str, int] = {}  # copies and datagrams that went no further, by reason
         self.kinds: dict[int, int] = {}  # datagrams by hint
         self.ports: dict[str, Port] = {}
-        self.address: Address = host_port("listen", listen)
+        self.address: Address = parse_address(listen, "listen")
         self.control: str | None = control
         self._by_address: dict[Address, Port] = {}
         self._first_rules = list(rules)
@@ -143,8 +144,10 @@ class Switch:
         for rule in self._first_rules:  # complain before anything is opened
             self._check(rule)
         self._unix: Path | None = None
+        if control == "unix:":
+            raise ConfigError("control", control, "HOST:PORT, or unix:PATH")
         if control is not None and not control.startswith("unix:"):
-            host_port("control", control)
+            parse_address(control, "control")
 
     # -- life ------------------------------------------------------------------------------
 
@@ -205,6 +208,9 @@ class Switch:
             self.rules.apply(rule, self.now())
             return
         after_s = self._check(rule)
+        if self._socket is None:  # time has not begun
+            self._first_rules.append(rule)
+            return
         del rule["after_s"]
         if len(self._planned) >= PLANNED_MAX:
             raise ConfigError("after_s", after_s, f"at most {PLANNED_MAX} rules that wait")
@@ -290,6 +296,8 @@ class Switch:
     def _carry(self, out: memoryview, receiver: Port, lane: Lane, seen: Seen) -> None:
         """One copy, past all that can happen to it."""
         now = self.now()
+        if 0 < lane.last_due <= now:
+            self._release()  # those before it go first, however late the timer is
         wait = 0
         for episode in self.rules.episodes:
             fate = episode.carry(now, lane.src, lane.dst, seen, self._ref)
@@ -355,12 +363,12 @@ class Switch:
         self._armed = (due, self._loop.call_later(delay_s, self._release))
 
     def _release(self) -> None:
-        self._armed = None
+        if self._armed is not None:
+            self._armed[1].cancel()
+            self._armed = None
         now = self.now()
         held = self._held
-        for _ in range(4 * DRAIN):
-            if not held or held[0][0] > now:
-                break
+        while held and held[0][0] <= now:
             _, _, data, receiver = heappop(held)
             self._held_bytes -= len(data)
             self._send(data, receiver)
@@ -448,7 +456,7 @@ class Switch:
                 self._unix = path
                 os.chmod(path, 0o600)
             else:
-                host, port = host_port("control", control)
+                host, port = parse_address(control, "control")
                 self._server = await asyncio.start_server(
                     self._controlled, host, port, limit=CONTROL_LINE_MAX
                 )
@@ -512,18 +520,6 @@ def read_rules(path: Path) -> list[dict[str, Any]]:
     if not all(isinstance(rule, dict) for rule in rules):
         raise ConfigError("rules", path, allowed)
     return rules
-
-
-def host_port(field: str, text: str) -> Address:
-    """HOST:PORT as an IPv4 address and a port, or ConfigError."""
-    host, colon, port = text.rpartition(":")
-    allowed = "HOST:PORT, such as 127.0.0.1:9000; port 0 takes any that is free"
-    if not colon or not host or not port.isdecimal() or int(port) > 65_535:
-        raise ConfigError(field, text, allowed)
-    try:
-        return socket.gethostbyname(host), int(port)
-    except (OSError, UnicodeError):
-        raise ConfigError(field, text, f"{allowed}; no such host is known") from None
 
 
 def _refused(field: str, value: str, error: OSError) -> ConfigError:

@@ -91,7 +91,9 @@ class TokenConfig(Struct, frozen=True, kw_only=True):
     recover_batch: int = 32
     """Entries in one RECOVER_DATA."""
     max_payload: int = 1200
-    """Bytes in one bundle, and about as many in one RECOVER_DATA."""
+    """Bytes in one bundle."""
+    reply_bytes: int = 0
+    """Bytes of entries in one RECOVER_DATA or RETX_BULK, about; 0: as many as in a bundle."""
 
     @classmethod
     def lan(cls, **changes: object) -> Self:
@@ -157,6 +159,11 @@ class TokenConfig(Struct, frozen=True, kw_only=True):
         return self.resilience == 0
 
     @property
+    def reply_limit(self) -> int:
+        """After so many bytes of entries a reply goes on in another PDU."""
+        return self.reply_bytes or self.max_payload
+
+    @property
     def impatient(self) -> bool:
         """Whether repetitions follow each other at growing distances."""
         return bool(self.backoff or self.adapt_ns)
@@ -215,6 +222,7 @@ class TokenConfig(Struct, frozen=True, kw_only=True):
         whole("history_bytes", self.history_bytes, 0, UNLIMITED)
         whole("own_bytes", self.own_bytes, 1, UNLIMITED)
         whole("max_payload", self.max_payload, 1, UNLIMITED)
+        whole("reply_bytes", self.reply_bytes, 0, UNLIMITED)
         if self.boot not in (PREFORMED, COLD, REJOIN):
             raise ConfigError("boot", self.boot, f"{PREFORMED}, {COLD} or {REJOIN}")
         return self

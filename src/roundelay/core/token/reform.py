@@ -130,7 +130,16 @@ class Reformation(NormalPhase):
         return old, max(vote.nts for vote in votes.values() if vote.tl == old)
 
     def majority(self, votes: dict[int, Vote1]) -> bool:
-        """CM-R3.1: more than half of the group, not counting sites that forgot their promises."""
+        """CM-R3.1: more than half of the group, not counting sites that forgot their promises.
+
+        They count where everybody votes and nobody has a list.  A list that was ever authorized is
+        on the disk of all its members, a majority, hence more than L: so there was none; and since
+        everybody joins this attempt, none of an earlier version can be authorized any more.  (A
+        member that starts for the first time while others form the first list cannot tell that it
+        has not lost a disk.)
+        """
+        if len(votes) == len(self.group) and all(vote.tl == NO_LIST for vote in votes.values()):
+            return True
         voters = sum(1 for vote in votes.values() if not vote.wiped)
         return 2 * voters > len(self.group)
 
@@ -374,7 +383,7 @@ class Reformation(NormalPhase):
         for ts in range(start, min(upto, start + self.config.recover_batch)):
             entry = self.log[ts]
             size += len(entry.bundle.data)
-            if entries and size > self.config.max_payload:
+            if entries and size > self.config.reply_limit:
                 break
             entries.append(entry)
         pruned = start > pdu.from_ts

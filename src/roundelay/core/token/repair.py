@@ -198,7 +198,7 @@ class Repair(TokenState):
     def answer_in_bulk(self, source: int, lo: int, hi: int, messages: bool) -> None:
         """Entries lo … hi, as many in a PDU as have room; who needs more asks again."""
         entries: list[Entry] = []
-        room, answers = self.config.max_payload, 0
+        room, answers = self.config.reply_limit, 0
         for ts in range(lo, hi + 1):
             entry = self.log[ts]
             if not messages:
@@ -209,7 +209,7 @@ class Repair(TokenState):
                 answers += 1
                 if answers == BULK_ANSWERS_MAX:
                     return
-                entries, room = [], self.config.max_payload
+                entries, room = [], self.config.reply_limit
             entries.append(entry)
             room -= size
         if entries:
