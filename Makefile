@@ -111,9 +111,12 @@ swarm: $(INSTALLED) ## random runs under faults; SEEDS=A:B, JOBS=N, PROTOCOL=P; 
 chaos: $(INSTALLED) ## real processes under faults; RUNS=N
 	$(BIN)/roundelay chaos --seed 0 --runs $(RUNS)
 
-explore: $(INSTALLED) ## every reachable state of three sites, L = 0 and L = 1
+explore: $(INSTALLED) ## every reachable state of small groups
 	$(BIN)/roundelay explore --sites 3 --resilience 0 --timestamps 3 --crashes 1
 	$(BIN)/roundelay explore --sites 3 --resilience 1 --timestamps 3 --crashes 1
+	$(BIN)/roundelay explore --protocol po --sites 3 --messages 1 --losses 1
+	$(BIN)/roundelay explore --protocol to-channel --sites 2 --messages 2 --losses 2
+	$(BIN)/roundelay explore --protocol spo --sites 2 --messages 2 --losses 2
 
 bench: $(INSTALLED) ## speed of the simulator, of the engines, and of live groups
 	$(PY) -m bench.simulator

@@ -251,11 +251,37 @@ def test_tr_7_a_stat_with_poll_gets_what_its_sender_lacks() -> None:
     assert sends(site) == [(EVERYONE, b)]
 
 
-def test_tr_7_a_stat_with_poll_gets_a_stat_if_nothing_is_missing() -> None:
+def test_tr_7_a_poll_of_one_who_lacks_nothing_and_has_heard_us_gets_nothing() -> None:
+    site = alone(PoSite)
+    for name, seq in (("a", 2), ("b", 3)):
+        submit(site, name)
+        sends(site)
+        site.receive(stat(PoSite, 1, 1, (seq, 1, 1), poll=True), 1, 0)
+        assert not sends(site)
+
+
+def test_tr_15_a_poll_of_one_who_has_heard_nothing_since_its_last_one_gets_a_stat() -> None:
+    """Also the first one, if we have never said anything; and a STAT to one is none to others."""
+    poll = stat(PoSite, 1, 1, (1, 1, 1), poll=True)
+    site = alone(PoSite)
+    for _ in range(3):
+        site.receive(poll, 1, 0)
+        assert [(dst, type(p)) for dst, p in sends(site)] == [(1, Stat)]
+    site.receive(stat(PoSite, 2, 1, (1, 1, 1), poll=True), 2, 0)
+    assert [(dst, type(p)) for dst, p in sends(site)] == [(2, Stat)]
+    strict = alone(PoSite, attempts=1)  # one unanswered poll makes a suspect
+    submit(strict, "a")
+    sends(strict)
+    strict.receive(stat(PoSite, 1, 1, (2, 1, 1), poll=True), 1, 0)
+    assert [(dst, type(p)) for dst, p in sends(strict)] == [(1, Stat)]
+
+
+def test_tr_7_a_stat_tells_where_its_sender_stands() -> None:
     site = alone(PoSite)
     submit(site, "a")
     sends(site)
-    site.receive(stat(PoSite, 1, 1, (2, 1, 1), poll=True), 1, 0)
+    for _ in range(2):
+        site.receive(stat(PoSite, 1, 1, (2, 1, 1), poll=True), 1, 0)
     ((dst, answer),) = sends(site)
     assert dst == 1
     assert answer == Stat(
@@ -496,7 +522,8 @@ def test_tr_12_every_pdu_tells_the_buffers_left() -> None:
     assert (a.buf, b.buf) == (100, 98)
     site.receive(po(1, 3, (1, 3, 1), "early"), 1, 0)  # blocked
     sends(site)
-    site.receive(stat(PoSite, 2, 1, (3, 1, 1), poll=True), 2, 0)
+    for _ in range(2):
+        site.receive(stat(PoSite, 2, 1, (3, 1, 1), poll=True), 2, 0)
     ((_, answer),) = sends(site)
     assert answer.buf == 100 - 2 - 2 - 1
 
@@ -598,7 +625,7 @@ def test_tr_7_an_spo_stat_tells_partial_numbers() -> None:
     site = alone(SpoSite)
     submit(site, "a", to=(1,))
     sends(site)
-    site.receive(stat(SpoSite, 2, 1, (2, 1, 1), preq=(1, 1, 1), poll=True), 2, 0)
+    site.receive(stat(SpoSite, 2, 1, (1, 1, 1), poll=True), 2, 0)
     ((_, answer),) = sends(site)
     assert isinstance(answer, SpoStat)
     assert (answer.seq, answer.pseq, answer.treq) == (2, (1, 2, 1), (2, 1, 1))

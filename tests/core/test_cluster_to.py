@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -159,6 +160,52 @@ def test_to_5_a_lost_last_pdu_is_found_by_the_probe_and_never_repeated_within_an
     assert len(probes) == 1
     keys = [(p.epoch, p.src, p.seq) for p in net.pdus(ToDt, ToNull)]
     assert len(keys) == len(set(keys))
+
+
+@pytest.mark.parametrize("sites, attempts", [(2, 3), (2, 8), (3, 8), (3, 16), (4, 12)])
+def test_to_5_a_member_that_talks_but_is_deaf_does_not_fill_the_sending_logs(
+    sites: int, attempts: int
+) -> None:
+    """`collect` looks at every cap after every step; each probe of each member costs a place."""
+    net = Net(ToChannelSite, sites, attempts=attempts, window=1)
+    deaf = sites - 1
+    net.lose(dst=deaf)
+    net.submit(0, "x")
+    net.submit(deaf, "y")
+    net.settle()
+    probes = [p for p in net.pdus(ToNull) if p.probe]
+    assert max(Counter(p.src for p in probes).values()) == attempts
+    assert net.pdus(ToRst)
+    assert all(net.told(site, "broken") for site in net.group)
+
+
+def test_to_5_a_member_that_has_accepted_none_of_r_probes_makes_for_a_reset() -> None:
+    site = alone(ToChannelSite, sites=2, attempts=2)
+    submit(site, "x")
+    now = 0
+    said: list[str] = []
+    for number in range(1, 8):  # the other one talks all the time
+        site.receive(to(1, number, (1, number)), 1, now)
+        now += STAT
+        site.on_timer(now)
+        said += [type(p).__name__ for _, p in sends(site) if not isinstance(p, ToDt)]
+    assert said == ["ToNull", "ToNull", "ToRst", "ToRst", "ToRst", "ToRst", "ToRst"]
+    assert len(site.sl) == 3
+    assert site.suspected == 0
+
+
+def test_to_5_a_deaf_member_that_hears_again_joins_the_reset_and_all_is_delivered() -> None:
+    net = Net(ToChannelSite, 3, attempts=4, window=1)
+    net.lose(dst=2)
+    net.submit(0, "x")
+    net.submit(2, "y")
+    net.run_until(lambda: net[0].rst == 1)
+    net.run(20 * MS)
+    net.heal()
+    net.settle()
+    net.check(total=True)
+    assert {site.epoch for site in net} == {1}
+    assert not any(net.told(site, "broken") for site in net.group)
 
 
 def test_requests_and_stats_have_no_place_in_channel_mode() -> None:

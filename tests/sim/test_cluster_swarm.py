@@ -142,6 +142,8 @@ def test_selective_plans_address_some_members_never():
     assert {plan.spread for plan in made} >= {0, 1, 2, 3}
     assert any(plan.never for plan in made)
     assert any(set(plan.sources or range(plan.sites)) & set(plan.never) for plan in made)
+    strangers = [plan for plan in made if set(plan.never) - set(plan.sources or range(plan.sites))]
+    assert len(strangers) >= 20  # somebody has no part in it at all: SPO-T7
     for plan in made:
         to = plan.destinations()
         assert to is not None
@@ -183,10 +185,22 @@ class AsksForOthers(SpoSite):
 
     __slots__ = ()
 
-    def still_unsure(self, j: int, gap: list[int], now: int, polled: bool) -> bool:
+    def still_unsure(self, j: int, gap: list[int], now: int) -> None:
         lo = self.preq[j]
         self.send_to(j, self.KINDS.retx(epoch=self.epoch, by=self.index, src=j, lo=lo, hi=lo))
-        return super().still_unsure(j, gap, now, polled)
+        super().still_unsure(j, gap, now)
+
+
+class MindsTheBusinessOfOthers(SpoSite):
+    """Whoever hears a PDU asks its source what else there was, for whomever."""
+
+    __slots__ = ()
+
+    def on_sequenced(self, pdu: Any, now: int) -> None:
+        gap = pdu.seq > self.treq[pdu.src]
+        super().on_sequenced(pdu, now)
+        if gap:
+            self.send_to(pdu.src, self.stat(poll=True))
 
 
 class DeliversEverything(SpoSite):
@@ -277,6 +291,7 @@ class SendsAgain(ToChannelSite):
     "mutant, protocol, rule",
     [
         (AsksForOthers, "spo", "I8"),
+        (MindsTheBusinessOfOthers, "spo", "SPO-T7"),
         (DeliversEverything, "spo", "I8"),
         (StampsAnew, "po", "TR-6"),
         (NeverAtEase, "po", "QUIET"),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from random import Random
 
 import pytest
 
 from roundelay.core.errors import ConfigError
-from roundelay.sim.complexity import LOSSES, Cost, cost, delay_slots, delay_table
+from roundelay.sim.complexity import LOSSES, Cost, cost, curve, delay_curve, delays
 
 SIZES = range(3, 13)
 BROADCAST = ("to", "to-channel", "po")
@@ -42,30 +42,42 @@ def test_selective_broadcast_costs_its_destinations_not_the_cluster():
 
 def test_delay_is_linear_in_the_number_of_entities():
     # SP Fig. 1.
-    assert [delay_slots(n, 0, runs=1) for n in SIZES] == [2 * n for n in SIZES]
+    assert [delays(n, 0, runs=2) for n in SIZES] == [[2 * n, 2 * n] for n in SIZES]
 
 
-def test_delay_rises_with_loss():
+@pytest.mark.parametrize("sites, runs", [(3, 300), (5, 150)])
+def test_delay_rises_with_loss_and_ever_faster(sites: int, runs: int):
     # SP Fig. 2; the column without loss is exact, the others depend on the timers.
-    table = delay_table((3, 5), runs=60)
-    for n, row in table.items():
-        assert tuple(row) == LOSSES
-        assert row[0.0] == 2 * n
-        assert all(less < more for less, more in pairwise(row.values()))
-    assert all(table[3][loss] < table[5][loss] for loss in LOSSES)
+    found = delay_curve(sites, runs=runs)
+    assert found.losses == LOSSES
+    assert found.slots[0] == 2 * sites
+    assert found.errors[0] == 0
+    assert found.rising
+    assert found.convex
+    assert max(found.bends) > 1  # and it is no straight line
 
 
-def test_delay_is_convex_where_losses_pile_up():
-    # SP Fig. 2.  The first loss already costs a whole t_stat, so the curve starts with a step; it
-    # bends upwards when repairs are lost as well.
-    for n in (3, 5):
-        none, some, many = (delay_slots(n, loss, runs=120) for loss in (0, 0.2, 0.4))
-        assert many - some > some - none
+def test_delay_grows_with_the_cluster_at_every_loss():
+    small, large = (delay_curve(n, runs=60) for n in (3, 5))
+    assert all(less < more for less, more in zip(small.slots, large.slots, strict=True))
+
+
+def test_a_curve_with_a_step_is_not_called_convex():
+    chance = Random(1)
+    runs = [chance.gauss(0, 1) for _ in range(100)]
+    losses = (0.0, 0.1, 0.2, 0.3)
+    straight, step, falling = (
+        curve(losses, [[mean + x * k for x in runs] for k, mean in enumerate(means)], 3)
+        for means in ((6, 12, 18, 24), (6, 16, 18, 24), (6, 12, 11, 24))
+    )
+    assert (straight.rising, straight.convex) == (True, True)
+    assert (step.rising, step.convex) == (True, False)
+    assert (falling.rising, falling.convex) == (False, False)
 
 
 def test_runs_are_repeated_exactly():
-    assert delay_slots(4, 0.2, runs=5) == delay_slots(4, 0.2, runs=5)
-    assert delay_slots(4, 0.2, runs=5) != delay_slots(4, 0.2, runs=5, seed=1)
+    assert delays(4, 0.2, runs=5) == delays(4, 0.2, runs=5)
+    assert delays(4, 0.2, runs=5) != delays(4, 0.2, runs=5, seed=1)
 
 
 def test_what_cannot_be_is_refused():

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import structs
+
 from roundelay.core.bundle import NOTHING, Bundle
-from roundelay.core.cluster.pdu import Dt, Null, Retx, Rst, SpoDt, SpoRetx, Stat, ToDt
+from roundelay.core.cluster.pdu import Dt, Null, Retx, Rst, SpoDt, SpoRetx, SpoStat, Stat, ToDt
 from roundelay.core.engine import EVERYONE, Pdu
 from roundelay.sim.wiretap import WireTap
 
@@ -65,9 +67,18 @@ def test_a_member_asks_only_for_what_was_meant_for_it():
     both = (spo(0, 1, 0b010, 1, 1, 1), spo(0, 2, 0b100, 1, 2, 1))
     assert not complaints(*both, SpoRetx(0, 1, 0, 1, 1), SpoRetx(0, 2, 0, 1, 1))
     assert complaints(*both, SpoRetx(0, 1, 0, 1, 2)) == ["I8"]
-    assert complaints(both[0], SpoRetx(0, 2, 0, 1, 1)) == ["I8"]
-    assert complaints(SpoRetx(0, 2, 0, 1, 1)) == ["I8"]
+    assert complaints(both[0], SpoRetx(0, 1, 0, 2, 2)) == ["I8"]
+    assert "I8" in complaints(SpoRetx(0, 2, 0, 1, 1))
     assert complaints(dt(0, 1, 1, 1), Retx(0, 1, 0, 2, 2)) == ["I8"]
+
+
+def test_a_member_that_is_never_addressed_asks_for_no_repair():
+    one = spo(0, 1, 0b010, 1, 1, 1)
+    poll = {k: SpoStat(0, k, 1, (1,) * 3, (1,) * 3, (1,) * 3, 10, True) for k in range(3)}
+    assert complaints(one, poll[2]) == ["SPO-T7"]
+    assert complaints(one, SpoRetx(0, 2, 0, 1, 1)) == ["I8", "SPO-T7"]
+    assert not complaints(one, poll[0], poll[1], structs.replace(poll[2], poll=False))
+    assert not complaints(one, spo(1, 1, 0b100, 1, 1, 1), poll[2])
 
 
 def test_requests_are_counted_by_site():

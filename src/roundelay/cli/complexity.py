@@ -10,7 +10,7 @@ from roundelay.cli.options import Whole, json_option
 from roundelay.cli.output import console, number, print_json, progress, table
 from roundelay.core.cluster.config import DEFERRED, EAGER
 from roundelay.core.errors import ConfigError
-from roundelay.sim.complexity import LOSSES, cost, delay_slots
+from roundelay.sim.complexity import LOSSES, RUNS, Curve, cost, delay_curve
 from roundelay.sim.engines import PO, SPO, TO, TO_CHANNEL
 
 EPILOG = """\b
@@ -25,7 +25,7 @@ SITES_MAX = 32
 @click.command(epilog=EPILOG)
 @click.option("--sites", default="3:13", show_default=True,
               help="Sizes of the cluster, A:B; B itself is not run.")  # fmt: skip
-@click.option("--runs", type=Whole(1), default=60, show_default=True,
+@click.option("--runs", type=Whole(2), default=RUNS, show_default=True,
               help="Broadcasts over which a delay under loss is averaged.")  # fmt: skip
 @click.option("--seed", type=Whole(0), default=0, show_default=True, help="Decides all of them.")
 @json_option
@@ -34,22 +34,27 @@ def command(sites: str, runs: int, seed: int, as_json: bool) -> None:
 
     First PDUs, rounds and slots of TO and PO against 2n and n² - n + 1, and of SPO against
     2(d + 1).  Then SPO's delay in slots on a serial channel: against the number of members, where
-    it is linear, and against the chance of loss, where it rises faster and faster."""
+    it is linear, and against the chance of loss, where it rises faster and faster.  A curve is
+    called convex if nowhere its slope falls by more than three standard errors."""
     sizes = _sizes(sites)
     with progress("complexity", quiet=as_json) as tick:
         total = len(sizes) * 2
-        costs, delays = [], []
+        costs: list[dict[str, Any]] = []
+        delays: list[Curve] = []
         for done, n in enumerate(sizes):
             costs.append(_cost(n, seed))
             if tick is not None:
                 tick(done + 1, total)
         for done, n in enumerate(sizes):
-            slots = {str(x): delay_slots(n, x, runs=runs, seed=seed) for x in (*LOSSES, 0.3)}
-            delays.append({"sites": n, "slots": slots})
+            delays.append(delay_curve(n, runs=runs, seed=seed))
             if tick is not None:
                 tick(len(sizes) + done + 1, total)
     if as_json:
-        print_json({"costs": costs, "spo_delay": delays, "runs": runs, "seed": seed})
+        curves = [_as_json(curve) for curve in delays]
+        print_json({
+            "costs": costs, "spo_delay": curves, "spo_linear": _linear(delays), "runs": runs,
+            "seed": seed,
+        })  # fmt: skip
     else:
         _show(costs, delays)
 
@@ -80,7 +85,24 @@ def _cost(n: int, seed: int) -> dict[str, Any]:
     return row
 
 
-def _show(costs: list[dict[str, Any]], delays: list[dict[str, Any]]) -> None:
+def _linear(delays: list[Curve]) -> bool:
+    """Without loss the delay is 2n slots (3 for two members), exactly."""
+    return all(curve.slots[0] == (2 * curve.sites if curve.sites > 2 else 3) for curve in delays)
+
+
+def _as_json(curve: Curve) -> dict[str, Any]:
+    losses = [str(loss) for loss in curve.losses]
+    return {
+        "sites": curve.sites,
+        "slots": dict(zip(losses, curve.slots, strict=True)),
+        "errors": dict(zip(losses, curve.errors, strict=True)),
+        "bends": dict(zip(losses[1:-1], curve.bends, strict=True)),
+        "rising": curve.rising,
+        "convex": curve.convex,
+    }
+
+
+def _show(costs: list[dict[str, Any]], delays: list[Curve]) -> None:
     screen = console()
     grid = table(
         "One isolated broadcast, nothing lost",
@@ -101,8 +123,20 @@ def _show(costs: list[dict[str, Any]], delays: list[dict[str, Any]]) -> None:
         cells = [number(spo[str(d)]) if str(d) in spo else "" for d in (1, 2, n - 1)]
         grid.add_row(str(n), *cells)
     screen.print(grid)
-    losses = list(delays[0]["slots"])
-    grid = table("SPO: delay in slots on a serial channel, by chance of loss", "n", *losses)
-    for row in delays:
-        grid.add_row(str(row["sites"]), *(number(row["slots"][loss]) for loss in losses))
+    losses = [f"{loss:.0%}" for loss in LOSSES]
+    title = "SPO: delay in slots on a serial channel, by chance of loss"
+    grid = table(title, "n", *losses, "rising", "convex")
+    for curve in delays:
+        cells = [
+            f"{slots:,.1f} ±{error:.1f}" if error else f"{slots:g}"
+            for slots, error in zip(curve.slots, curve.errors, strict=True)
+        ]
+        grid.add_row(str(curve.sites), *cells, _yes(curve.rising), _yes(curve.convex))
     screen.print(grid)
+    worst = min(min(curve.bends) for curve in delays)
+    screen.print(f"  without loss linear in n, 2n exactly: {_yes(_linear(delays))}")
+    screen.print(f"  the slope falls by {max(0.0, -worst):.1f} standard errors at most")
+
+
+def _yes(holds: bool) -> str:
+    return "yes" if holds else "NO"

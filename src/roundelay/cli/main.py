@@ -34,6 +34,7 @@ COMMANDS: Final = {
     "groups": "List the groups a node knows.",
     "status": "Show what a node does.",
     "why": "Say why a node is dead or alive to another.",
+    "journal": "Read, check and repair what a recorder wrote.",
     "switch": "Stand between real nodes as a network with faults.",
     "chaos": "Run real processes through loss, kills, a pause and a partition, and check them.",
 }

@@ -19,9 +19,10 @@ from roundelay.cli.options import (
 )  # fmt: skip
 from roundelay.cli.output import console, literally, number, print_json, progress, table
 from roundelay.core.cluster.config import DEFERRED, EAGER
+from roundelay.core.grsb.config import PROFILES as GRSB_LAYOUTS
 from roundelay.runs.folder import DIAGRAM, run_folder
 from roundelay.runs.simulate import LOADS, PROFILES, SimulateParams, simulate
-from roundelay.sim.engines import PROTOCOLS
+from roundelay.sim.engines import SIMULATED
 
 POLICIES = (DEFERRED, EAGER)
 
@@ -31,12 +32,13 @@ Examples:
   roundelay simulate token --kw 4 --load saturated --json
   roundelay simulate po --sites 8 --policy deferred --messages 20
   roundelay simulate spo --sites 8 --destinations 3 --loss 0.1 --messages 100
+  roundelay simulate grsb --sites 20 --recorders 2 --away 0.3 --messages 2000
   roundelay simulate token --profile fast --rate 5000 --messages 100000 --out runs/busy
 """
 
 
 @click.command(epilog=EPILOG)
-@click.argument("protocol", type=OneOf(PROTOCOLS))
+@click.argument("protocol", type=OneOf(SIMULATED))
 @click.option("--sites", type=Whole(2), default=5, show_default=True, help="Sites in the group, N.")
 @click.option("--resilience", type=Whole(0), help="Sites that may fail, L.  [default: 1]")
 @click.option("--loss", type=LOSS, default=0.0, show_default=True,
@@ -60,6 +62,12 @@ Examples:
                    "[default: deferred]")  # fmt: skip
 @click.option("--destinations", type=Whole(1),
               help="spo: each message goes to so many random members.")  # fmt: skip
+@click.option("--layout", type=OneOf(GRSB_LAYOUTS),
+              help="grsb: how roles are spread over the sites.  [default: separate]")  # fmt: skip
+@click.option("--recorders", type=Whole(1),
+              help="grsb: Playback Recorders.  [default: the fewest of the layout]")  # fmt: skip
+@click.option("--away", type=LOSS,
+              help="grsb: this fraction of the users is off for most of the run.")  # fmt: skip
 @click.option("--hold-ms", type=NOT_NEGATIVE, default=50.0, show_default=True,
               help="T: how long a token site waits for a message.")  # fmt: skip
 @click.option("--size", type=Whole(10), default=64, show_default=True, help="Bytes of a message.")
@@ -102,6 +110,9 @@ ROWS = (
     ("storage_max", "messages kept by one site, at most"),
     ("delay_ms_mean", "delay, mean (ms)"),
     ("delay_ms_p99", "delay, 99 % below (ms)"),
+    ("beacons", "signs of life, their answers, polls: not counted"),
+    ("away", "users away for most of the run"),
+    ("replayed", "messages played back by recorders"),
     ("lost_copies", "copies lost"),
     ("virtual_s", "virtual time (s)"),
 )

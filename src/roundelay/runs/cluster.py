@@ -9,13 +9,14 @@ channel, where each PDU takes one.  Without loss no timer but t_ack ever fires.
 from __future__ import annotations
 
 from collections.abc import Callable
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final
 
 from roundelay.core.cluster.config import DEFERRED, ClusterConfig
 from roundelay.core.engine import Delivery
 from roundelay.core.errors import ConfigError
 from roundelay.runs.measure import Meter
-from roundelay.sim.complexity import PATIENT_UNITS, UNIT_NS, Slowest, cost, delay_slots
+from roundelay.sim.complexity import PATIENT_UNITS, UNIT_NS, Slowest, cost, delays
 from roundelay.sim.engines import SPO, TO, TO_CHANNEL, factory
 from roundelay.sim.links import PLAIN, Lossy
 from roundelay.sim.load import Destinations, Isolated, Load, Poisson, Saturating
@@ -176,13 +177,15 @@ class ClusterRun:
             rounds = self.slowest.mean_units
             policy = params.policy or DEFERRED
             if params.loss:
-                slots = delay_slots(
-                    params.sites,
-                    params.loss,
-                    protocol=params.protocol,
-                    destinations=params.destinations,
-                    runs=min(params.messages, SLOT_RUNS),
-                    seed=params.seed,
+                slots = fmean(
+                    delays(
+                        params.sites,
+                        params.loss,
+                        protocol=params.protocol,
+                        destinations=params.destinations,
+                        runs=min(params.messages, SLOT_RUNS),
+                        seed=params.seed,
+                    )
                 )
             else:
                 slots = cost(

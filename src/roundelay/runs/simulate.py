@@ -343,7 +343,9 @@ class Run:
         return max(tokens, default=self.storage.storage_max)
 
 
-def results(run: Run | cluster.ClusterRun | grsb.GrsbRun, trace_sha256: str | None) -> dict[str, Any]:
+def results(
+    run: Run | cluster.ClusterRun | grsb.GrsbRun, trace_sha256: str | None
+) -> dict[str, Any]:
     """`results.json`: docs/runs.md says what each field means."""
     params, world, meter = run.params, run.world, run.meter
     total = meter.submitted_total

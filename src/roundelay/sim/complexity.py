@@ -17,7 +17,10 @@ takes 2(d + 1) PDUs and slots, however large the cluster is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
+from itertools import pairwise
+from math import sqrt
+from statistics import fmean, stdev
 from typing import Final
 
 from msgspec import Struct
@@ -38,8 +41,11 @@ UNIT_NS: Final = MS
 PATIENT_UNITS: Final = 100_000
 """A time that never passes in a run without loss: timers that long do not fire."""
 
-LOSSES: Final = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)
-RUNS: Final = 60
+LOSSES: Final = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3)
+RUNS: Final = 100
+
+SURE: Final = 3.0
+"""Standard errors by which a slope has to fall before a curve is not called convex."""
 
 
 class Cost(Struct, frozen=True):
@@ -99,7 +105,7 @@ def cost(
     return Cost(pdus, rounds, slots)
 
 
-def delay_slots(
+def delays(
     sites: int,
     loss: float,
     *,
@@ -107,44 +113,98 @@ def delay_slots(
     destinations: int | None = None,
     runs: int = RUNS,
     seed: int | str = 0,
-) -> float:
-    """Mean delay in slots of an isolated broadcast on a serial channel that loses PDUs.
+) -> list[float]:
+    """How many slots isolated broadcasts take on a serial channel that loses PDUs.
 
-    t_wait is 3 slots and t_stat 3n + 6; each run is a cluster of its own.
+    Each run is a cluster of its own.  t_wait is n slots: when all members speak at once the last
+    one comes so much later than the first, and nothing is lost.  t_stat is 2n + 3: a broadcast
+    without loss is through before anybody polls.  (Longer timers give the curve a step: the first
+    loss would cost a whole t_stat, and the second next to nothing.)
     """
     config = ClusterConfig(
         ack_ns=0,
-        wait_ns=3 * UNIT_NS,
-        stat_ns=(3 * sites + 6) * UNIT_NS,
-        reset_ns=(3 * sites + 6) * UNIT_NS,
+        wait_ns=sites * UNIT_NS,
+        stat_ns=(2 * sites + 3) * UNIT_NS,
+        reset_ns=(2 * sites + 3) * UNIT_NS,
         attempts=PATIENT_UNITS,  # nobody fails
     )
     links: Link = Lossy(loss) if loss else PLAIN
-    total = 0.0
+    found: list[float] = []
     for run in range(runs):
         medium = Bus(0, UNIT_NS, own_copy=protocol == TO_CHANNEL)
         name = f"{seed}/{run}"
-        total += _measure(protocol, sites, config, medium, links, destinations, 1, name)[1]
-    return total / runs
+        found.append(_measure(protocol, sites, config, medium, links, destinations, 1, name)[1])
+        if not loss:
+            return found * runs  # nothing is left to chance
+    return found
 
 
-def delay_table(
-    sites: Iterable[int] = (3, 5, 8),
-    losses: Iterable[float] = LOSSES,
+class Curve(Struct, frozen=True):
+    """Delay in slots against the chance of loss: SP Fig. 2."""
+
+    sites: int
+    losses: tuple[float, ...]
+    slots: tuple[float, ...]
+    """Means over the runs."""
+    errors: tuple[float, ...]
+    """Their standard errors."""
+    bends: tuple[float, ...]
+    """How much the slope grows at each loss but the first and the last, in standard errors.
+
+    The runs are the same ones at every loss, so this is measured run by run.
+    """
+
+    @property
+    def rising(self) -> bool:
+        return all(less < more for less, more in pairwise(self.slots))
+
+    @property
+    def convex(self) -> bool:
+        """The slope falls nowhere, as far as the runs can tell."""
+        return min(self.bends, default=0.0) >= -SURE
+
+
+def curve(losses: Sequence[float], measured: Sequence[Sequence[float]], sites: int) -> Curve:
+    """What `measured` (at each loss the delays of the same runs) says.
+
+    >>> curve((0, 0.1, 0.2), [[6, 6, 6], [8, 9, 7], [14, 12, 13]], 3).bends
+    (1.9639610121239315,)
+    """
+    rows = list(zip(losses, measured, strict=True))
+    bends = []
+    for (x, low), (y, mid), (z, high) in zip(rows, rows[1:], rows[2:], strict=False):
+        growth = [
+            (c - b) / (z - y) - (b - a) / (y - x) for a, b, c in zip(low, mid, high, strict=True)
+        ]
+        error = _error(growth)
+        bends.append(fmean(growth) / error if error else 0.0)
+    return Curve(
+        sites,
+        tuple(losses),
+        tuple(fmean(row) for row in measured),
+        tuple(_error(row) for row in measured),
+        tuple(bends),
+    )
+
+
+def delay_curve(
+    sites: int,
+    losses: Sequence[float] = LOSSES,
     *,
     destinations: int | None = None,
     runs: int = RUNS,
     seed: int | str = 0,
-) -> dict[int, dict[float, float]]:
-    """SPO's delay in slots: cluster size → chance of loss → `delay_slots`."""
-    chances = tuple(losses)
-    return {
-        n: {
-            loss: delay_slots(n, loss, destinations=destinations, runs=runs, seed=seed)
-            for loss in chances
-        }
-        for n in sites
-    }
+) -> Curve:
+    """SPO's delay against the chance of loss."""
+    measured = [
+        delays(sites, loss, destinations=destinations, runs=runs, seed=seed) for loss in losses
+    ]
+    return curve(losses, measured, sites)
+
+
+def _error(values: Sequence[float]) -> float:
+    """The standard error of the mean of `values`, at least two of them."""
+    return stdev(values) / sqrt(len(values))
 
 
 def _measure(

@@ -12,16 +12,22 @@ from typing import Any, Final
 
 from msgspec import Struct, structs
 
+from roundelay.core.autorm.config import AutoRmConfig
 from roundelay.core.cluster.channel import ToChannelSite
 from roundelay.core.cluster.config import ClusterConfig
 from roundelay.core.cluster.po import PoSite
 from roundelay.core.cluster.spo import SpoSite
 from roundelay.core.cluster.to import ToSite
 from roundelay.core.engine import Engine
+from roundelay.core.grsb.site import GrsbSite
+from roundelay.core.grsb.stable import GrsbStable
 from roundelay.core.positive_ack import PositiveAckConfig, PositiveAckSite, PositiveAckStable
 from roundelay.core.token.config import TokenConfig
 from roundelay.core.token.site import TokenSite
 from roundelay.core.token.stable import Stable
+from roundelay.sim.autorm_world import beamons
+from roundelay.sim.grsb_group import GrsbGroup
+from roundelay.sim.grsb_world import SiteMaker
 from roundelay.sim.ports import EngineFactory, StableState
 
 TOKEN: Final = "token"
@@ -30,6 +36,8 @@ TO: Final = "to"
 TO_CHANNEL: Final = "to-channel"
 PO: Final = "po"
 SPO: Final = "spo"
+AUTORM: Final = "autorm"
+GRSB: Final = "grsb"
 
 CLUSTERS: Final[dict[str, type[Any]]] = {
     TO: ToSite,
@@ -40,21 +48,37 @@ CLUSTERS: Final[dict[str, type[Any]]] = {
 """The cluster protocols.  TO in channel mode needs a `Bus` that returns own copies."""
 
 PROTOCOLS: Final = (TOKEN, POSITIVE_ACK, *CLUSTERS)
+"""The protocols of a fixed group."""
 
-Config = TokenConfig | PositiveAckConfig | ClusterConfig
+SIMULATED: Final = (*PROTOCOLS, GRSB)
+"""Those that can be simulated and measured."""
+
+SWARMED: Final = (*PROTOCOLS, AUTORM, GRSB)
+"""Those that random runs exist of."""
+
+Config = TokenConfig | PositiveAckConfig | ClusterConfig | AutoRmConfig | GrsbGroup
 
 
 def config_class(protocol: str) -> type[Config]:
     """The configuration that engines of `protocol` take."""
     if protocol in CLUSTERS:
         return ClusterConfig
+    if protocol == AUTORM:
+        return AutoRmConfig
+    if protocol == GRSB:
+        return GrsbGroup
     return TokenConfig if protocol == TOKEN else PositiveAckConfig
 
 
 def stable_class(protocol: str) -> Callable[[], StableState] | None:
-    """What makes an empty stable state; clusters have none, for in them nobody may fail."""
-    if protocol in CLUSTERS:
+    """What makes an empty stable state.
+
+    Clusters have none, for in them nobody may fail, nor has AutoRM, where who fails is new.
+    """
+    if protocol in CLUSTERS or protocol == AUTORM:
         return None
+    if protocol == GRSB:
+        return GrsbStable
     return Stable if protocol == TOKEN else PositiveAckStable
 
 
@@ -71,6 +95,12 @@ def factory(
             return made
 
         return cluster
+    if protocol == AUTORM:
+        assert isinstance(config, AutoRmConfig)
+        return beamons(sites, config, site_class)
+    if protocol == GRSB:
+        assert isinstance(config, GrsbGroup)
+        return SiteMaker(config.roles(sites), config, site_class or GrsbSite)
     if protocol == TOKEN:
         token_class: type[TokenSite] = site_class or TokenSite
 

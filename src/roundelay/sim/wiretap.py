@@ -2,11 +2,13 @@
 
 An application cannot see these rules broken, but whoever listens to the channel can:
 
-=====  =========================================================================================
-TR-6   a PDU sent again is the same PDU, and in channel mode none is sent again in its epoch
-I8     a member's numbers follow each other; its acknowledgements never fall, and never exceed
-       what was sent; it asks only for PDUs that were meant for it
-=====  =========================================================================================
+======  ========================================================================================
+TR-6    a PDU sent again is the same PDU, and in channel mode none is sent again in its epoch
+I8      a member's numbers follow each other; its acknowledgements never fall, and never exceed
+        what was sent; it asks only for PDUs that were meant for it
+SPO-T7  a member that has sent nothing, and for whom nothing was meant, asks for no repair: it
+        neither requests nor polls
+======  ========================================================================================
 
 Members stand under their ranks in PDUs, and an epoch has one roster, so nothing needs translating.
 """
@@ -16,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from roundelay.core.cluster.pdu import Dt, Retx, SpoDt, Stat
+from roundelay.core.cluster.pdu import Dt, Retx, SpoDt, SpoRetx, SpoStat, Stat
 from roundelay.core.cluster.state import ISS
 from roundelay.core.engine import Pdu
 
@@ -44,14 +46,19 @@ class WireTap:
         self.repeats = repeats
         self.senders: dict[tuple[int, int], Sender] = {}  # by epoch and rank
         self.asked: dict[int, int] = {}  # requests, by site
+        self.concerned: dict[int, int] = {}  # epoch → members that sent or were meant (SPO)
 
     def sent(self, time: int, site: int, dst: int, pdu: Pdu) -> None:
         if isinstance(pdu, Dt):
             self.sequenced(site, pdu)
         elif isinstance(pdu, Stat):
             self.bounded(site, pdu.epoch, pdu.treq)
+            if isinstance(pdu, SpoStat) and pdu.poll:
+                self.asks(site, pdu.epoch, pdu.src)
         elif isinstance(pdu, Retx):
             self.requested(site, pdu)
+            if isinstance(pdu, SpoRetx):
+                self.asks(site, pdu.epoch, pdu.by)
 
     def sequenced(self, site: int, pdu: Dt) -> None:
         sender = self.senders.get((pdu.epoch, pdu.src))
@@ -73,6 +80,8 @@ class WireTap:
         sender.ack = pdu.ack
         sender.sent[pdu.seq] = pdu
         if isinstance(pdu, SpoDt):
+            concerned = self.concerned.get(pdu.epoch, 0) | pdu.dst | 1 << pdu.src
+            self.concerned[pdu.epoch] = concerned
             for k in range(len(pdu.pseq)):
                 if pdu.dst >> k & 1:
                     sender.meant[k] = sender.meant.get(k, 0) + 1
@@ -84,6 +93,10 @@ class WireTap:
             if sender is not None and number > sender.next:
                 detail = f"acknowledges up to {number} of rank {k}, which is at {sender.next}"
                 self.complain("I8", detail, site)
+
+    def asks(self, site: int, epoch: int, rank: int) -> None:
+        if not self.concerned.get(epoch, 0) >> rank & 1:
+            self.complain("SPO-T7", "asks for repair, though nothing was meant for it", site)
 
     def requested(self, site: int, pdu: Retx) -> None:
         """Every number asked for must exist and have been meant for the one who asks."""

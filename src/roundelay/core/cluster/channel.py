@@ -7,6 +7,12 @@ epoch: all members go back to the failure point, the end of what all of them hol
 send the rest again in a new epoch (TO-R1…R5, `exchange`).
 
 This is our reconstruction: the procedure itself is in works the papers only cite.
+
+Deviations from the design
+- Everybody answers a probe, not only those of whom the prober lacks something: so who is silent can
+  be told from who is dead (TR-15).
+- After R probes that somebody has not accepted there is a reset.  Nothing may be sent again within
+  an epoch, so against a member that talks but is deaf further probes would pile up without end.
 """
 
 from __future__ import annotations
@@ -77,7 +83,7 @@ class ToChannelSite(Exchange):
         treq = self.treq
         ahead = any(number > treq[k] for k, number in enumerate(pdu.ack) if k != j)
         if pdu.seq > treq[j] or ahead:
-            self.start_reset(self.epoch + 1, self.reset_vector(), now)
+            self.go_back(now)
             return
         self.accept(pdu, now)
         if isinstance(pdu, ToNull) and pdu.probe and j != self.index:
@@ -113,14 +119,14 @@ class ToChannelSite(Exchange):
         if stage != self.config.deliver_at:
             return
         if stage == ACKNOWLEDGED:
-            self.hand_over(pdu, self.position)
-            self.position += len(pdu.bundle)
+            self.hand_over_next(pdu)
         else:
             self.hand_over(pdu)
 
     def caps(self) -> dict[str, int]:
+        """Everybody sends R probes at most before it resets, and everybody answers each."""
         caps = super().caps()
-        probes = 2 * self.config.attempts  # before the cluster is broken
+        probes = self.n * self.config.attempts
         caps["sl"] += probes
         caps["receipt"] += probes * self.n
         return caps
@@ -162,5 +168,14 @@ class ToChannelSite(Exchange):
         return [pdu.bundle for pdu in log]
 
     def poll(self, now: int) -> None:
-        """TO-5: a probe is a NULL that makes the others speak."""
-        self.transmit(None, self.everyone_mask, now, probe=True)
+        """TO-5: a probe is a NULL that makes the others speak.
+
+        Somebody who talks but has accepted none of R probes does not hear us, and no further one
+        will show it its loss.  A reset, which is repeated until everybody takes part, will; or it
+        finds that there is no agreement (TR-15).
+        """
+        probes = sum(isinstance(pdu, ToNull) and pdu.probe for pdu in self.sl.values())
+        if probes < self.config.attempts:
+            self.transmit(None, self.everyone_mask, now, probe=True)
+        else:
+            self.go_back(now)

@@ -191,14 +191,12 @@ class Exchange(Sending):
         waiting = self.pending()
         stuck = not waiting.isdisjoint(self.waited)
         self.waited = waiting
-        if stuck:
-            if self.somebody_failed(now):
-                return
+        self.stat_due = self.arm(now + self.config.stat_ns)
+        if not stuck:
+            self.last_poll = -1
+        elif not self.somebody_failed(now):
             self.last_poll = now
             self.poll(now)
-        else:
-            self.last_poll = -1
-        self.stat_due = self.arm(now + self.config.stat_ns)
 
     @abstractmethod
     def poll(self, now: int) -> None:
@@ -212,6 +210,10 @@ class Exchange(Sending):
         self.stopped = True
         self.ack_due = self.stat_due = self.gap_due = self.rst_due = NEVER
         self.notify("broken", why)
+
+    def go_back(self, now: int) -> None:
+        """TO-R1: to the failure point, in the next epoch."""
+        self.start_reset(self.epoch + 1, self.reset_vector(), now)
 
     def reset_vector(self) -> tuple[int, ...]:
         """TO-R1: what we hold; our own PDUs we hold even if the channel has not returned them."""
@@ -239,7 +241,7 @@ class Exchange(Sending):
         if self.rst < 0 and not self.resets:
             self.drop("reset of an open cluster")  # only its owner may open it again
         elif self.rst < 0 and pdu.epoch == self.epoch + 1:
-            self.start_reset(pdu.epoch, self.reset_vector(), now)
+            self.go_back(now)
         elif (
             self.rst >= 0
             and self.resets
@@ -248,7 +250,7 @@ class Exchange(Sending):
         ):
             # Somebody has finished the one we are in, and found the next failure.
             self.finish_reset(now)
-            self.start_reset(pdu.epoch, self.reset_vector(), now)
+            self.go_back(now)
         if pdu.epoch != self.rst:
             return
         self.vecs[pdu.src] = pdu.vec

@@ -5,6 +5,8 @@ Deviations from the paper
   missing is waited for before it is asked for (PO-5): on several channels it may just be late.
 - A PDU is its sender's acknowledgement of itself (TR-2); without that 2n PDUs cannot be reached.
 - NULLs, timers and STATs (TR-1, TR-4, TR-7): with nobody sending data the paper stands still.
+- A poll is answered also if its sender lacks nothing, where it has heard nothing of us since its
+  last one: TR-7 alone has no answer for it, and TR-15 would take us for dead.
 """
 
 from __future__ import annotations

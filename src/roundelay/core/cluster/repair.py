@@ -59,6 +59,13 @@ class Repair(Exchange):
     def note_position(self, pdu: Dt) -> None:
         """What the mere receipt of `pdu` tells; SPO learns which numbers were not for it."""
 
+    def skip(self, j: int, place: int, seq: int) -> bool:
+        """SPO-A3, TR-7: j is at `seq`, and the next one for us is yet to come: skip to there."""
+        if place != self.preq[j] or seq <= self.treq[j]:
+            return False
+        self.treq[j] = self.al[j][self.index] = seq
+        return True
+
     def acceptable(self, pdu: Dt) -> bool:
         """PO-3, SPO-A1: the next one for us, and it acknowledges nothing that we lack."""
         j, i = pdu.src, self.index
@@ -158,7 +165,6 @@ class Repair(Exchange):
         self.gap_due = min(self.gap_due, self.arm(gap[2]))
 
     def on_gap_timer(self, now: int) -> None:
-        polled = False
         for j, gap in list(self.gaps.items()):
             if self.preq[j] >= gap[0] and self.treq[j] >= gap[1]:
                 del self.gaps[j]
@@ -166,14 +172,13 @@ class Repair(Exchange):
                 if self.preq[j] < gap[0]:
                     self.ask(j, gap, now)
                 else:
-                    polled = self.still_unsure(j, gap, now, polled)
+                    self.still_unsure(j, gap, now)
         self.gap_due = min((gap[2] for gap in self.gaps.values()), default=NEVER)
 
-    def still_unsure(self, j: int, gap: list[int], now: int, polled: bool) -> bool:
+    def still_unsure(self, j: int, gap: list[int], now: int) -> None:
         """PO-5: t_wait has passed.  What goes to everybody is lost; ask for it."""
         gap[0] = gap[1]
         self.ask(j, gap, now)
-        return polled
 
     def on_retx(self, pdu: Retx, now: int) -> None:
         if self.rst >= 0 or self.stopped or pdu.epoch != self.epoch or pdu.src != self.index:
@@ -227,15 +232,25 @@ class Repair(Exchange):
         self.known[j] = max(self.known[j], pdu.treq[i])
         if pdu.pseq[i] > self.preq[j]:
             self.surely_missing(j, pdu.pseq[i], now)
-        elif pdu.pseq[i] == self.preq[j] and pdu.seq > self.treq[j]:
-            self.treq[j] = pdu.seq
-            self.al[j][i] = max(self.al[j][i], pdu.seq)
+        elif self.skip(j, pdu.pseq[i], pdu.seq):
             self.unblock(now)
         if pdu.poll:
-            mine = self.pseq[j] if self.selective else self.seq
-            if not (pdu.preq[i] < mine and self.send_again(j, pdu.preq[i], mine - 1, now)):
-                self.send_to(j, self.stat(poll=False))
+            self.answer(pdu, now)
         self.after_receipt(now)
+
+    def answer(self, pdu: Stat, now: int) -> None:
+        """TR-7: a poll gets what its sender lacks of us, or learns what was not for it.
+
+        TR-15: who lacks nothing is answered, too, if it has heard nothing of us since its last
+        poll.  An answer to every poll would flood a slow channel when all members poll.
+        """
+        j, i = pdu.src, self.index
+        mine = self.pseq[j] if self.selective else self.seq
+        if not (pdu.preq[i] < mine and self.send_again(j, pdu.preq[i], mine - 1, now)):
+            unheard = self.unheard >> j & 1 or self.config.attempts == 1
+            if unheard or pdu.treq[i] < self.seq:
+                self.send_to(j, self.stat(poll=False))
+        self.unheard |= 1 << j
 
     def undelivered(self) -> list[Bundle]:
         stage, mine = self.config.deliver_at, self.index

@@ -199,19 +199,19 @@ class Sending(ClusterState):
     def pay_now(self, now: int) -> None:
         """TR-5: one NULL for each acknowledgement the eager policy owes."""
         while self.owed_now:
-            need = self.owed_now.pop(0)
-            self.transmit(None, need & ~(1 << self.index), now)
+            self.acknowledge(self.owed_now.pop(0), now)
 
     def on_ack_timer(self, now: int) -> None:
         """TR-4, SPO-O: no data came along to pay with: a NULL to all who must know."""
         self.ack_due = NEVER
-        if self.rst >= 0 or self.stopped:
-            return
         need = 0
         for mask in self.debts.values():
             need |= mask
-        if need:
-            self.transmit(None, need & ~(1 << self.index), now)
+        self.acknowledge(need, now)
+
+    def acknowledge(self, need: int, now: int) -> None:
+        """TR-1: a NULL to those members."""
+        self.transmit(None, need & ~(1 << self.index), now)
 
     def watch(self, now: int) -> None:
         """TR-7: while something waits for others, ask them every t_stat where they stand."""

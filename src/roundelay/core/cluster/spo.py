@@ -72,17 +72,12 @@ class SpoSite(PoSite):
 
     def note_position(self, pdu: Dt) -> None:
         """SPO-A3: nothing between what we expect and `pdu` was for us: skip it."""
-        j = pdu.src
-        if self.place(pdu) == self.preq[j] and pdu.seq > self.treq[j]:
-            self.treq[j] = pdu.seq
-            self.al[j][self.index] = max(self.al[j][self.index], pdu.seq)
+        self.skip(pdu.src, self.place(pdu), pdu.seq)
 
-    def still_unsure(self, j: int, gap: list[int], now: int, polled: bool) -> bool:
-        """SPO-L2: t_wait has passed and we still do not know whether it was for us: poll."""
+    def still_unsure(self, j: int, gap: list[int], now: int) -> None:
+        """SPO-L2: t_wait has passed, and only j can tell whether it was for us: poll j."""
         gap[2] = now + self.config.wait_ns
-        if not polled:
-            self.send_all(self.stat(poll=True))
-        return True
+        self.send_to(j, self.stat(poll=True))
 
     def enter(self, pdu: Dt, now: int) -> None:
         """SPO-A2: data for us, and our own, queue; NULLs do not (TR-1)."""

@@ -43,8 +43,8 @@ class ClusterState(Engine):
         "epoch", "everyone", "everyone_mask", "gap_due", "gaps", "heard", "index", "known",
         "last_poll", "last_vec", "missed", "n", "owed_now", "pal", "position", "preq", "prl",
         "pseq", "queue", "ranks", "resent", "rng", "rrl", "rst", "rst_due", "rst_tries", "seq",
-        "sl", "stat_due", "stopped", "suspected", "treq", "unaccepted", "vecs", "waited",
-        "waiting_delivery",
+        "sl", "stat_due", "stopped", "suspected", "treq", "unaccepted", "unheard", "vecs",
+        "waited", "waiting_delivery",
     )  # fmt: skip
 
     KINDS: ClassVar[Kinds] = PO_KINDS
@@ -96,6 +96,7 @@ class ClusterState(Engine):
         self.missed = [0] * n
         self.suspected = 0
         self.last_poll = -1
+        self.unheard = self.everyone_mask  # who has heard nothing of us since it polled us last
         self.waited: set[tuple[int, int]] = set()  # what waited when we last looked (TR-7)
         # Opening and resets.
         self.stopped = False
@@ -110,9 +111,11 @@ class ClusterState(Engine):
 
     def send_all(self, pdu: Pdu) -> None:
         self.out.sends.append((EVERYONE, pdu))
+        self.unheard = 0
 
     def send_to(self, rank: int, pdu: Pdu) -> None:
         self.out.sends.append((self.group[rank], pdu))
+        self.unheard &= ~(1 << rank)
 
     def notify(self, kind: str, *info: object) -> None:
         self.out.notices.append(Notice(kind, info))
@@ -141,26 +144,23 @@ class ClusterState(Engine):
         TR-2: it is its sender's acknowledgement of itself.  TR-3: what we accept we know of.
         """
         j = pdu.src
-        self.treq[j] = following = pdu.seq + 1
-        al = self.al
-        for k, number in enumerate(pdu.ack):
-            if number > al[k][j]:
-                al[k][j] = number
-        al[j][j] = al[j][self.index] = following
+        read_vector(pdu, self.al)
+        self.treq[j] = self.al[j][self.index] = pdu.seq + 1
         self.bufs[j] = pdu.buf
 
     def note_preacknowledged(self, pdu: Dt) -> None:
         """PO-6, TO-4: what a PDU that everybody has acknowledges is known by everybody."""
-        j, pal = pdu.src, self.pal
-        for k, number in enumerate(pdu.ack):
-            if number > pal[k][j]:
-                pal[k][j] = number
-        pal[j][j] = pdu.seq + 1
+        read_vector(pdu, self.pal)
 
     def hand_over(self, pdu: Dt, position: int = -1) -> None:
         self.out.deliveries.append(
             Delivery(position, self.group[pdu.src], pdu.seq, pdu.bundle, self.config.deliver_at)
         )
+
+    def hand_over_next(self, pdu: Dt) -> None:
+        """At the next place of the total order."""
+        self.hand_over(pdu, self.position)
+        self.position += len(pdu.bundle)
 
     def busy(self) -> bool:
         """TR-7: whether something here waits for others."""
@@ -203,3 +203,12 @@ class ClusterState(Engine):
             "debts": flight * 2,
             "carried": flight,
         }
+
+
+def read_vector(pdu: Dt, table: list[list[int]]) -> None:
+    """What `pdu` says of its sender: up to where it has everybody's PDUs, and its own."""
+    j = pdu.src
+    for k, number in enumerate(pdu.ack):
+        if number > table[k][j]:
+            table[k][j] = number
+    table[j][j] = pdu.seq + 1

@@ -58,5 +58,4 @@ class ToSite(PoSite):
                 return
             heappop(self.keys)
             self.waiting_delivery -= 1
-            self.hand_over(pdu, self.position)
-            self.position += len(pdu.bundle)
+            self.hand_over_next(pdu)

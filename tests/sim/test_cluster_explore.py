@@ -1,0 +1,180 @@
+"""The explorer of clusters: small scopes in full, mutants, and that its reduction loses nothing."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from roundelay.cli.main import run
+from roundelay.core.cluster.po import PoSite
+from roundelay.core.engine import PREACKNOWLEDGED
+from roundelay.core.errors import ConfigError
+from roundelay.sim.cluster_explore import ClusterScope, ClusterSearch, explore_cluster
+from roundelay.sim.cluster_local import LEFT_OUT
+from roundelay.sim.cluster_mutants import CLUSTER_MUTANTS
+from roundelay.sim.engines import CLUSTERS
+
+
+def scope(protocol: str, sites: int, messages: int, losses: int, **more: Any) -> ClusterScope:
+    return ClusterScope(protocol=protocol, sites=sites, messages=messages, losses=losses, **more)
+
+
+@pytest.mark.parametrize(
+    "small",
+    [
+        scope("po", 2, 2, 2),
+        scope("po", 2, 2, 1, early=1),
+        scope("po", 3, 1, 0),
+        scope("to", 2, 2, 2),
+        scope("to", 2, 2, 1, window=2),
+        scope("spo", 2, 2, 0),
+        scope("spo", 2, 1, 2, early=1),
+        scope("to-channel", 2, 1, 2, deliver_at=PREACKNOWLEDGED),
+        scope("to-channel", 3, 1, 0),
+    ],
+    ids=lambda one: one.command().removeprefix("roundelay explore --protocol "),
+)
+def test_every_run_of_a_small_cluster_keeps_the_promises_and_ends(small: ClusterScope):
+    found = explore_cluster(small)
+    assert found.complete
+    assert found.violations == ()
+    assert found.states > 100
+
+
+@pytest.mark.parametrize("mutant", CLUSTER_MUTANTS.values(), ids=CLUSTER_MUTANTS)
+def test_a_rule_taken_back_is_noticed_and_the_shipped_engine_is_clean_there(mutant: Any):
+    found = explore_cluster(mutant.scope, mutant=mutant)
+    (one,) = found.violations
+    assert one.invariant in ("I1", "I7")
+    assert one.steps
+    assert not found.complete
+    assert explore_cluster(mutant.scope).violations == ()
+
+
+def test_every_protocol_has_a_mutant():
+    assert {mutant.scope.protocol for mutant in CLUSTER_MUTANTS.values()} == set(CLUSTERS)
+
+
+@pytest.mark.parametrize(
+    "small",
+    [
+        scope("po", 2, 2, 1),
+        scope("spo", 2, 1, 1),
+        scope("to", 2, 2, 0, early=1),
+        scope("to-channel", 2, 2, 0),
+        scope("to-channel", 2, 1, 1),
+    ],
+    ids=lambda one: one.command().removeprefix("roundelay explore --protocol "),
+)
+def test_what_is_put_off_changes_nothing_in_what_can_come_of_it(small: ClusterScope):
+    kind = CLUSTERS[small.protocol]
+    whole, part = (ClusterSearch(small, kind, reduced=reduced) for reduced in (False, True))
+    assert whole.run().complete
+    assert part.run().complete
+    assert part.outcomes == whole.outcomes
+    assert len(part.numbers) < len(whole.numbers)
+
+
+def test_a_search_that_is_cut_short_says_so():
+    found = explore_cluster(scope("po", 3, 1, 1), max_states=200)
+    assert not found.complete
+    assert found.violations == ()
+
+
+class BelievesTooMuch(PoSite):
+    """One acknowledgement is taken for everybody's."""
+
+    def note_vector(self, pdu: Any) -> None:
+        super().note_vector(pdu)
+        for row in self.al:
+            row[:] = [max(row)] * self.n
+
+
+class GivesUp(PoSite):
+    """The first poll is the last."""
+
+    def poll(self, now: int) -> None:
+        self.stop("impatience")
+
+
+class Stumbles(PoSite):
+    """A programming error."""
+
+    def on_ack_timer(self, now: int) -> None:
+        raise KeyError(now)
+
+
+@pytest.mark.parametrize(
+    "kind, rule", [(BelievesTooMuch, "I8"), (GivesUp, "TR-15"), (Stumbles, "engine")]
+)
+def test_other_ways_to_go_wrong_are_noticed_as_well(kind: type[Any], rule: str):
+    (one,) = ClusterSearch(scope("po", 2, 1, 1), kind).run().violations
+    assert one.invariant == rule
+
+
+def test_whatever_is_left_out_of_a_comparison_exists():
+    slots = {name for kind in PoSite.__mro__ for name in getattr(kind, "__slots__", ())}
+    assert {name for names in LEFT_OUT for name in names.split()} <= slots
+
+
+@pytest.mark.parametrize(
+    "field, value", [("protocol", "token"), ("sites", 1), ("messages", 10), ("losses", -1)]
+)
+def test_a_scope_that_makes_no_sense_is_refused(field: str, value: Any):
+    with pytest.raises(ConfigError, match=field):
+        explore_cluster(ClusterScope(**{field: value}))
+
+
+# -- the command -----------------------------------------------------------------------------
+
+
+def called(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
+    capsys.readouterr()
+    status = run([str(word) for word in ("explore", *words)])
+    done = capsys.readouterr()
+    return status, done.out, done.err
+
+
+@pytest.mark.parametrize("protocol", CLUSTERS)
+def test_the_command_says_what_it_found(protocol: str, capsys: pytest.CaptureFixture[str]):
+    words = ("--protocol", protocol, "--sites", 2, "--messages", 1, "--losses", 1)
+    status, out, _ = called(capsys, *words, "--json")
+    found = json.loads(out)
+    assert status == 0
+    assert (found["protocol"], found["complete"], found["violations"]) == (protocol, True, [])
+    assert found["states"] > found["depth"] > 5
+    status, out, _ = called(capsys, *words)
+    assert status == 0
+    assert "no violation" in out
+
+
+def test_the_command_tells_how_a_mutant_goes_wrong(capsys: pytest.CaptureFixture[str]):
+    status, out, _ = called(capsys, "--mutant", "fresh-vectors", "--json")
+    (one,) = json.loads(out)["violations"]
+    assert status == 1
+    assert one["invariant"] == "I1"
+    status, out, _ = called(capsys, "--mutant", "fresh-vectors")
+    assert status == 1
+    assert all(step in out for step in one["steps"])
+    assert "fresh-vectors" in called(capsys, "--list-mutants")[1]
+
+
+@pytest.mark.parametrize(
+    "words, complaint",
+    [
+        (("--protocol", "po", "--crashes", 1), "crashes = 1"),
+        (("--losses", 1), "losses = 1"),
+        (("--protocol", "spo", "--mutant", "fresh-vectors"), "one of treq-is-the-last"),
+        (("--protocol", "po", "--mutant", "no-majority"), "mutant = no-majority"),
+        (("--protocol", "po", "--sites", 6), "sites = 6"),
+    ],
+)
+def test_bounds_of_other_protocols_are_refused(
+    words: tuple[object, ...], complaint: str, capsys: pytest.CaptureFixture[str]
+):
+    status, _, err = called(capsys, *words)
+    assert status == 2
+    assert complaint in err
+    assert err.count("\n") == 1
