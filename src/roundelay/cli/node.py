@@ -152,7 +152,7 @@ async def _serve(
     finally:
         await server.close()
         with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(node.stop(), 4.0)
+            await asyncio.wait_for(node.stop(3.0), 4.0)
     if node.fatal is not None:
         click.echo(f"roundelay node: stopped: {node.fatal}", err=True)
         return 1

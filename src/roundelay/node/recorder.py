@@ -93,7 +93,7 @@ class Recorder:
     ) -> None:
         self.group = group
         self.wanted = wanted or Filter()
-        self.journal = Journal(folder, group, config, say)
+        self.journal = Journal(folder, group, config, say, advanced=self._advanced)
         self.durable = self.journal.durable
         self._next = self.journal.end
         self.backlog = 0
@@ -174,9 +174,16 @@ class Recorder:
         self._say(f"recorder of {self.group} stops: {why}")
         self._tell(self.durable)
 
+    def _advanced(self) -> None:
+        """The journal has synced by itself (policy `interval`), or could not."""
+        if self.journal.broken and not self.broken:
+            self._stop(self.journal.broken)
+        else:
+            self._tell(self.journal.durable)
+
     def _tell(self, durable: int) -> None:
-        if durable != self.durable or self.broken:
-            self.durable = durable
+        if durable > self.durable or self.broken:
+            self.durable = max(durable, self.durable)
             if not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(self._changed)
 

@@ -98,7 +98,8 @@ class Striker(ABC):
         self.load = self.make_load()
 
     def make_medium(self) -> Medium:
-        return MEDIA[self.plan.medium](*self.plan.medium_args)
+        medium: Medium = MEDIA[self.plan.medium](*self.plan.medium_args)
+        return medium
 
     @abstractmethod
     def make_load(self) -> Load: ...

@@ -2,12 +2,15 @@
 
 `Recorder` hashes a run's raw rows and writes them to a Parquet file of one documented schema;
 `TraceFile` reads such a file; `Checker` judges a run while it happens, `check_trace` a file
-afterwards; `render` draws a space-time diagram.  Only files need pyarrow (the extra `trace`).
+afterwards; `render` draws a space-time diagram.  Live processes write a `LiveTrace` each, and
+`merge` makes one file of them.  Only Parquet files need pyarrow (the extra `trace`).
 """
 
 from roundelay.trace.check import check_trace
 from roundelay.trace.checkers import Checker
 from roundelay.trace.diagram import draw, render
+from roundelay.trace.live import LiveTrace
+from roundelay.trace.merge import merge
 from roundelay.trace.reader import TraceFile, read
 from roundelay.trace.recorder import Recorder
 from roundelay.trace.schema import Flattener, TraceRow
@@ -18,6 +21,7 @@ __all__ = [
     "INVARIANTS",
     "Checker",
     "Flattener",
+    "LiveTrace",
     "Recorder",
     "Rows",
     "TraceFile",
@@ -25,6 +29,7 @@ __all__ = [
     "Violation",
     "check_trace",
     "draw",
+    "merge",
     "read",
     "render",
 ]

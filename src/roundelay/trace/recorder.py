@@ -68,7 +68,7 @@ class Recorder:
         self._hash = sha256()
         self._name_hash = sha256()
         self._counts: Counter[int] = Counter()
-        self._file = None if path is None else _File(path, params or {})
+        self._file = None if path is None else TraceWriter(path, params or {})
 
     def flush(self) -> None:
         """Take in the rows that have gathered, and empty the list."""
@@ -129,7 +129,7 @@ class Recorder:
             self.discard()
 
 
-class _File:
+class TraceWriter:
     """A Parquet file in the making, under a temporary name beside its own."""
 
     def __init__(self, path: Path, params: Mapping[str, object]) -> None:
@@ -140,11 +140,11 @@ class _File:
         }
         self._path = path
         self._temporary = path.with_name(path.name + ".part")
-        self._schema = arrow_schema(metadata)
+        self.schema = arrow_schema(metadata)
         try:
             self._writer: Any = pq.ParquetWriter(
                 self._temporary,
-                self._schema,
+                self.schema,
                 compression="zstd",
                 use_dictionary=["event", "kind", "info", "site", "peer", "source", "by", "next"],
             )
@@ -157,14 +157,18 @@ class _File:
     def write(self, rows: list[Row]) -> None:
         for start in range(0, len(rows), GROUP_ROWS):
             part = rows[start : start + GROUP_ROWS]
-            if self._gathered + len(part) > GROUP_ROWS:
-                self._write_group()
-            self._batches.append(self._flattener.record_batch(part, self._schema))
-            self._gathered += len(part)
+            self.add(self._flattener.record_batch(part, self.schema))
+
+    def add(self, batch: Any) -> None:
+        """Take in rows as an Arrow record batch of `schema`."""
+        if self._gathered + len(batch) > GROUP_ROWS:
+            self._write_group()
+        self._batches.append(batch)
+        self._gathered += len(batch)
 
     def _write_group(self) -> None:
         if self._batches:
-            table = arrow().Table.from_batches(self._batches, self._schema)
+            table = arrow().Table.from_batches(self._batches, self.schema)
             self._writer.write_table(table, row_group_size=GROUP_ROWS)
             self._batches.clear()
             self._gathered = 0

@@ -159,6 +159,8 @@ class Flattener:
         step = self._by_type.get(type(obj))
         if step is not None:
             step(obj, cells)
+        elif isinstance(obj, Delivery):  # with more to it than the trace has columns for
+            self._delivery(obj, cells)
         elif isinstance(obj, Pdu):
             self._pdu(obj, cells)
             cells[KIND] = self._plans[type(obj)][0]
@@ -247,8 +249,12 @@ class Flattener:
                 cells[COUNT] = len(value.sizes)
                 cells[SIZE] = len(value.data)
                 cells[DIGEST] = combined(self._fingerprints(value))
-            elif name in _INNER:
+            elif name in _INNER and isinstance(value, Struct):
                 self._pdu(value, cells)
+            elif name == "payload":  # AutoRM: a part of a message, of which a trace has none
+                cells[SIZE] = len(value)
+            elif type(value) is bytes:  # AutoRM: a UUID
+                left += (name, value.hex())
             else:
                 left += (name, len(value) if name in _COUNTED else value)
         if len(left) > 1:

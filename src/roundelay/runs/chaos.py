@@ -1,0 +1,438 @@
+"""Chaos: a group of real processes, a network that loses, and processes that die.
+
+Every site is a process (`chaos_site`), every datagram crosses the seeded switch.  While some of
+them send, two are killed and started again, one is stopped for a while, the network is split and
+heals; one trouble at a time, since that is what the promises are made for (L = 1).  Then the
+network is left in peace, and when everybody has everything the traces of all lives of all sites
+are put together and judged by the checkers that judge the simulator's.
+
+The seed decides who suffers, when, for how long, and what becomes of every datagram; the rest is up
+to the machine, so a seed does not give the same run twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from random import Random
+from signal import SIGCONT, SIGKILL, SIGSTOP, SIGTERM
+from typing import Any, Final
+
+import msgspec
+
+from roundelay.core.errors import RoundelayError
+from roundelay.core.events import END, FAULT, HEAL, MARK, NO_REF, NOBODY, PAUSE, RESUME, STOP
+from roundelay.runs.chaos_net import network
+from roundelay.runs.chaos_plan import (
+    CLOG,
+    DROP,
+    FLAP,
+    HEALED,
+    KILL,
+    NAMES,
+    ONE_WAY,
+    PARTITION,
+    PAUSED,
+    POWER,
+    SPLIT,
+    WIPE,
+    ChaosParams,
+    Trouble,
+    troubles,
+    weather,
+)
+from roundelay.runs.chaos_site import GROUP, Orders, Word
+from roundelay.runs.folder import RunFolder
+from roundelay.trace.check import check_trace
+from roundelay.trace.live import LiveTrace
+from roundelay.trace.merge import merge
+
+LIVENESS_S: Final = 60.0
+"""In that time.  A fraction of what the protocol's own time-outs allow."""
+
+LOOK_S: Final = 0.05
+PATIENT_STOP_S: Final = 30.0
+LINE_MAX: Final = 1 << 16
+
+
+class Failed(RoundelayError):
+    """A run that cannot go on; says why."""
+
+
+class Site:
+    """A process, as the one who started it sees it."""
+
+    def __init__(self, number: int, orders: Orders) -> None:
+        self.number = number
+        self.name = orders.name
+        self.orders = orders
+        self.word: Word | None = None
+        self.words = 0
+        self.process: asyncio.subprocess.Process | None = None
+        self.paused = False
+        self.sent_before = 0  # in earlier lives
+        self.settled_before = 0
+        self.doubtful_before = 0
+        self.false = 0  # of all lives
+        self._reader: asyncio.Task[None] | None = None
+
+    async def start(self, log: Path, prefix: list[str]) -> None:
+        self.word = None
+        with log.open("ab") as errors:
+            self.process = await asyncio.create_subprocess_exec(
+                *prefix, sys.executable, "-m", "roundelay.runs.chaos_site",
+                msgspec.json.encode(self.orders).decode(),
+                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=errors,
+                limit=LINE_MAX,
+            )  # fmt: skip
+        self._reader = asyncio.create_task(self._listen(self.process))
+
+    async def _listen(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        while line := await process.stdout.readline():
+            with suppress(msgspec.MsgspecError):  # half a line of one that was killed
+                self.word = msgspec.json.decode(line, type=Word)
+                self.words += 1
+
+    def go(self) -> None:
+        assert self.process is not None
+        assert self.process.stdin is not None
+        self.process.stdin.write(b"go\n")
+
+    def signal(self, number: int) -> None:
+        assert self.process is not None
+        if self.process.returncode is None:
+            # Not by `send_signal`: that may reap a process before asyncio does.
+            with suppress(ProcessLookupError):
+                os.kill(self.process.pid, number)
+
+    async def killed(self, wiped: bool) -> None:
+        """SIGKILL; what it had said last is what is known of this life."""
+        assert self.process is not None
+        assert self._reader is not None
+        self.signal(SIGKILL)
+        await self.process.wait()
+        await self._reader
+        word = self.word
+        if word is not None:
+            self.sent_before += word.sent
+            self.settled_before += word.settled
+            self.doubtful_before += word.doubtful
+            self.false += word.false
+        self.word = None
+        left = self.orders.messages - (word.settled if word is not None else 0)
+        self.orders = msgspec.structs.replace(
+            self.orders, life=self.orders.life + 1, messages=max(0, left), wiped=wiped
+        )
+        if wiped:
+            shutil.rmtree(self.orders.folder)
+
+    async def stopped(self, patience_s: float) -> int:
+        """SIGTERM, and its exit status."""
+        assert self.process is not None
+        self.signal(SIGTERM)
+        try:
+            await asyncio.wait_for(self.process.wait(), patience_s)
+        except TimeoutError:
+            raise Failed(f"site {self.name} does not stop") from None
+        assert self._reader is not None
+        await self._reader
+        return self.process.returncode or 0
+
+    async def end(self) -> None:
+        """However it stands, it is over."""
+        if self.process is not None and self.process.returncode is None:
+            self.signal(SIGKILL)
+            await self.process.wait()
+        if self._reader is not None:
+            await asyncio.gather(self._reader, return_exceptions=True)
+
+    @property
+    def up(self) -> bool:
+        return self.process is not None and self.process.returncode is None and not self.paused
+
+    @property
+    def done(self) -> bool:
+        """Whether it has sent all it had to, and knows what became of it."""
+        word = self.word
+        return word is not None and word.sent >= self.orders.messages and not word.waiting
+
+
+class Chaos:
+    """One run, in `folder`."""
+
+    def __init__(
+        self,
+        params: ChaosParams,
+        folder: Path,
+        tell: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        params.check()
+        self.params = params
+        self.folder = folder
+        self.tell = tell
+        self.rng = Random(f"chaos/{params.seed}")
+        self.plan = troubles(params, self.rng)
+        self.weather = weather(params, self.rng)
+        self.traces = folder / "live"
+        self.net = network(params.network, params.seed)
+        self.sites: list[Site] = []
+        self.story: list[str] = []
+        self.started = time.monotonic()
+
+    async def run(self) -> dict[str, Any]:
+        """The run and its verdict."""
+        self._tidy()
+        await self.net.start(NAMES[: self.params.sites])
+        looker = LiveTrace(self.traces, group=GROUP, name="harness", site=NOBODY)
+        self.looker = looker
+        failure = ""
+        try:
+            await self._play()
+        except Failed as error:
+            failure = str(error)
+            self._say(f"failed: {failure}")
+            self._row(NOBODY, MARK, STOP)
+        finally:
+            for site in self.sites:
+                await site.end()
+            await self.net.close()
+            looker.close()
+        return self._verdict(failure)
+
+    # -- the play --------------------------------------------------------------------------
+
+    async def _play(self) -> None:
+        params = self.params
+        self.net.set_weather(self.weather)
+        names = tuple(NAMES[: params.sites])
+        secret = hashlib.sha256(f"chaos {params.seed}".encode()).digest()
+        shares = self._shares()
+        for number, name in enumerate(names):
+            orders = Orders(
+                name=name, members=names, resilience=params.resilience, via=self.net.via,
+                interface=self.net.interface,
+                secret=secret if params.sealed else None, folder=str(self.folder / "sites" / name),
+                traces=str(self.traces), level=params.level, life=0, messages=shares[number],
+                rate=shares[number] / params.seconds, size=params.bytes, mutant=params.mutant,
+            )  # fmt: skip
+            self.sites.append(Site(number, orders))
+        for site in self.sites:
+            await site.start(self._log(site), self.net.prefix(site.name))
+        await self._until("the group to form", self._all_open)
+        self._say(f"{params.sites} sites, loss {params.loss:.0%}, {params.messages} messages")
+        for site in self.sites:
+            site.go()
+        for trouble in self.plan:
+            await self._until("the load to go on", partial(self._come_to, trouble.at))
+            await self._strike(trouble)
+            heard = [site.words + 1 for site in self.sites]  # the next word may be an old one
+            back = partial(self._back, heard, self._top())
+            await self._until("everybody to be back", back)
+        await self._until("the load to go on", partial(self._come_to, HEALED))
+        self.net.clear()
+        self._row(NOBODY, MARK, HEAL)
+        self._say("no more faults")
+        await self._until("everybody to have everything", self._settled)
+        for site in self.sites:
+            assert site.word is not None
+            site.false += site.word.false
+        self._row(NOBODY, MARK, END)
+        ends = await asyncio.gather(*[site.stopped(PATIENT_STOP_S) for site in self.sites])
+        for site, status in zip(self.sites, ends, strict=True):
+            if status:
+                raise Failed(f"site {site.name} ended with a failure; see {self._log(site)}")
+
+    def _shares(self) -> list[int]:
+        """Messages for each site; who sends is the seed's choice."""
+        senders = self.rng.sample(range(self.params.sites), self.params.senders)
+        shares = [0] * self.params.sites
+        for i, sender in enumerate(senders):
+            share, more = divmod(self.params.messages, len(senders))
+            shares[sender] = share + (i < more)
+        return shares
+
+    async def _strike(self, trouble: Trouble) -> None:
+        """Do it, and undo it after its time."""
+        sites = [self.sites[number] for number in trouble.who]
+        if trouble.holder:
+            sites = [s for s in self.sites if s.word is not None and s.word.holding][:1] or sites
+        names = ", ".join(site.name for site in sites)
+        what = f"{trouble.kind} {trouble.target}".strip()
+        self._say(f"{what} {names} for {trouble.lasts_s:.1f} s")
+        if trouble.kind == PAUSED:
+            await self._pause(sites[0], trouble.lasts_s)
+        elif trouble.kind in (KILL, WIPE, POWER, DROP):
+            if trouble.kind == DROP:
+                lost = {"kind": trouble.target, "nth": 1, "many": self.params.sites}
+                self.net.trouble({"drop": lost})
+                self._row(NOBODY, FAULT, f"target:{trouble.target.lower()}")
+            await self._kill(sites, trouble)
+        else:
+            for rule in self._rules(trouble, [site.name for site in sites]):
+                self.net.trouble(rule)
+            self._row(NOBODY, FAULT, f"partition:{trouble.kind}")
+            await asyncio.sleep(trouble.lasts_s)
+            self.net.heal()
+
+    def _rules(self, trouble: Trouble, names: list[str]) -> list[dict[str, Any]]:
+        """What the switch has to be told."""
+        rest = [site.name for site in self.sites if site.name not in names]
+        if trouble.kind == ONE_WAY:
+            return [{"cut": names}]
+        if trouble.kind == SPLIT:
+            return [{"split": names}]
+        if trouble.kind == CLOG:
+            ms = trouble.lasts_s * 1000
+            return [{"clog": {"from": names[0], "to": to, "ms": ms}} for to in rest]
+        rule: dict[str, Any] = {"partition": [names, rest]}
+        return [rule | {"on_ms": 300, "off_ms": 200} if trouble.kind == FLAP else rule]
+
+    async def _pause(self, site: Site, lasts_s: float) -> None:
+        site.signal(SIGSTOP)
+        site.paused = True
+        self._row(site.number, PAUSE, None)
+        await asyncio.sleep(lasts_s)
+        self._row(site.number, RESUME, None)
+        site.signal(SIGCONT)
+        site.paused = False
+
+    async def _kill(self, sites: list[Site], trouble: Trouble) -> None:
+        for site in sites:  # as much at once as can be
+            site.signal(SIGKILL)
+        for site in sites:
+            await site.killed(wiped=trouble.kind == WIPE)
+            self._row(site.number, FAULT, "crash:nothing" if site.orders.wiped else "crash:disk")
+        await asyncio.sleep(trouble.lasts_s)
+        for site in sites:
+            await site.start(self._log(site), self.net.prefix(site.name))
+        await self._until("those killed to start", lambda: all(site.word for site in sites))
+        for site in sites:
+            site.go()
+
+    # -- what is waited for ----------------------------------------------------------------
+
+    async def _until(self, what: str, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + self.params.patience_s
+        best = self._top()
+        while not condition():
+            for site in self.sites:
+                if site.word is not None and site.word.error:
+                    raise Failed(f"site {site.name}: {site.word.error}")
+                if site.process is not None and site.process.returncode is not None:
+                    raise Failed(f"site {site.name} has ended; see {self._log(site)}")
+            if self._top() > best:  # it moves: patience begins anew
+                best = self._top()
+                deadline = time.monotonic() + self.params.patience_s
+            if time.monotonic() > deadline:
+                raise Failed(f"waited {self.params.patience_s:g} s for {what}: {self._where()}")
+            await asyncio.sleep(LOOK_S)
+
+    def _top(self) -> int:
+        return max((site.word.position for site in self.sites if site.word), default=0)
+
+    def _come_to(self, fraction: float) -> bool:
+        return self._top() >= fraction * self.params.messages
+
+    def _all_open(self) -> bool:
+        return all(site.word is not None and site.word.state == "open" for site in self.sites)
+
+    def _back(self, heard: list[int], top: int) -> bool:
+        """Whether all take part again, and have what others had when the trouble was over."""
+        return self._all_open() and all(
+            site.words > least and site.word is not None and site.word.position >= top
+            for site, least in zip(self.sites, heard, strict=True)
+        )
+
+    def _settled(self) -> bool:
+        top = self._top()
+        return all(
+            site.word is not None and site.word.position == top and site.done for site in self.sites
+        )
+
+    def _where(self) -> str:
+        return "; ".join(
+            f"{site.name}: "
+            + ("silent" if site.word is None else f"{site.word.state} at {site.word.position}")
+            for site in self.sites
+        )
+
+    # -- what is left behind ---------------------------------------------------------------
+
+    def _tidy(self) -> None:
+        """Take away what an earlier run in this folder has left of its processes."""
+        for folder in (self.traces, self.folder / "sites"):
+            shutil.rmtree(folder, ignore_errors=True)
+        for log in self.folder.glob("?.log"):
+            log.unlink()
+
+    def _row(self, site: int, event: int, obj: object) -> None:
+        self.looker.append((0, site, event, NO_REF, NOBODY, obj))
+        self.looker.flush()
+
+    def _log(self, site: Site) -> Path:
+        return self.folder / f"{site.name}.log"
+
+    def _say(self, text: str) -> None:
+        line = f"{time.monotonic() - self.started:6.1f} s  {text}"
+        self.story.append(line)
+        self.tell(line)
+
+    def _verdict(self, failure: str) -> dict[str, Any]:
+        params = self.params
+        known = {"protocol": "token", "sites": params.sites, "order": "total",
+                 "seed": params.seed, "liveness_ns": int(LIVENESS_S * 1e9)}  # fmt: skip
+        merged = merge(self.traces, self.folder / "trace.parquet", group=GROUP, params=known)
+        checker = check_trace(merged.path)
+        false = sum(site.false for site in self.sites)
+        violations = [str(violation) for violation in checker.violations]
+        if false:
+            violations.append(f"I5: {false} receipts name a position that is not theirs")
+        if not failure and checker.everywhere < params.messages:
+            failure = f"only {checker.everywhere} of {params.messages} messages are everywhere"
+        verdict = "broken" if violations else "failed" if failure else "kept"
+        if verdict == "kept":
+            self._tidy()
+        return {
+            "verdict": verdict,
+            "seed": params.seed,
+            "violations": violations,
+            "failure": failure,
+            "committed": checker.committed,
+            "everywhere": checker.everywhere,
+            "settled": sum(
+                s.settled_before + (s.word.settled if s.word else 0) for s in self.sites
+            ),
+            "doubtful": sum(
+                s.doubtful_before + (s.word.doubtful if s.word else 0) for s in self.sites
+            ),
+            "false_receipts": false,
+            "lives": sum(site.orders.life + 1 for site in self.sites),
+            "seconds": round(time.monotonic() - self.started, 1),
+            "trace_rows": merged.rows,
+            "datagrams": self.net.stats(),
+            "weather": self.weather,
+            "story": self.story,
+            "rerun": params.rerun(),
+        }
+
+
+def chaos(
+    params: ChaosParams, folder: RunFolder, tell: Callable[[str], None] = lambda text: None
+) -> dict[str, Any]:
+    """One run in `folder`: its results, which are written there too."""
+    folder.write_params("chaos", msgspec.to_builtins(params))
+    results = asyncio.run(Chaos(params, folder.path, tell).run())
+    folder.write_results(results)
+    return results
+
+
+__all__ = ["KILL", "PARTITION", "PAUSED", "Chaos", "ChaosParams", "Site", "Trouble", "chaos"]

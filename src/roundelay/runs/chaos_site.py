@@ -1,0 +1,254 @@
+"""One site of a chaos run: a process with a node and an application of its own.
+
+It is started with one JSON object (`Orders`) as its argument, and says how it is doing in one JSON
+object a line (`Word`) on its standard output.  The word `go` on its standard input starts its load;
+the end of that input, or SIGTERM, ends the process: it does not outlive who started it.
+
+The application sends its share of messages at a steady rate, all of them different, and looks for
+false promises: a receipt must name the position at which its message was delivered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from roundelay.core.bundle import Bundle
+from roundelay.core.errors import QueueFull
+from roundelay.core.events import DISK, NOTHING_LEFT
+from roundelay.core.token.site import TokenSite
+from roundelay.node import engines
+from roundelay.node.groups import GroupSpec
+from roundelay.node.node import Node, NodeConfig
+from roundelay.node.probe import Choice
+from roundelay.node.switchboard import Batch, Receipt, Refusal, View
+from roundelay.node.tracing import Tracing
+
+TICK_S: Final = 0.01
+SAY_S: Final = 0.1
+AT_ONCE: Final = 500
+"""Messages given to the node in one call."""
+
+GROUP: Final = "token:chaos"
+
+
+class Orders(Struct, frozen=True, kw_only=True):
+    """What a site is told when it is started."""
+
+    name: str
+    members: tuple[str, ...]
+    resilience: int
+    via: tuple[str, int] | None
+    """The switch to cross; else it is real multicast on `interface`."""
+    interface: str
+    secret: bytes | None
+    folder: str
+    """What survives: the node's own directory is in it."""
+    traces: str
+    level: str
+    life: int
+    """How often the site was started before."""
+    messages: int
+    """To be sent in this life."""
+    rate: float
+    """Per second."""
+    size: int
+    wiped: bool = False
+    mutant: str = ""
+    """Run with a rule switched off (`sim.mutants`)."""
+
+
+class Word(Struct, frozen=True, kw_only=True):
+    """What a site says of itself."""
+
+    state: str
+    position: int
+    """The next position it will deliver."""
+    sent: int
+    settled: int
+    """Own messages with a receipt."""
+    doubtful: int
+    """Own messages whose fate the node could not tell."""
+    open: int
+    """Own messages without an answer."""
+    waiting: bool
+    """Whether the node still has own messages whose fate it does not know."""
+    own: int
+    """Own messages delivered here in this life, of whatever life."""
+    false: int
+    """Receipts that were not true."""
+    holding: bool
+    error: str
+
+
+class Sender:
+    """The application."""
+
+    def __init__(self, node: Node, orders: Orders) -> None:
+        self.node = node
+        self.orders = orders
+        self.state = "starting"
+        self.position = 0
+        self.sent = self.settled = self.doubtful = self.own = self.false = 0
+        self.open: dict[int, tuple[int, int]] = {}  # tag → first of its messages, how many
+        self.lasts: set[int] = set()  # messages a receipt will name
+        self.positions: dict[int, int] = {}  # of own messages, as far as one has said it
+        self.prefix = f"{orders.name}.{orders.life}.".encode()
+        self.room = True
+
+    # -- as the node calls it --------------------------------------------------------------
+
+    def deliver(self, batch: Batch) -> None:
+        self.position = batch.seq + len(batch.bundle)
+        if batch.sender != self.orders.name:
+            return
+        self.own += len(batch.bundle)
+        prefix = self.prefix
+        for offset, data in enumerate(batch.bundle):
+            if data.startswith(prefix):
+                self.placed(int(data[len(prefix) :].rstrip(b" ")), batch.seq + offset)
+
+    def receipt(self, receipt: Receipt) -> None:
+        first, count = self.open.pop(receipt.tag)
+        self.settled += count
+        self.placed(first + count - 1, receipt.seq)  # a receipt names the last of its messages
+
+    def placed(self, message: int, position: int) -> None:
+        """One's own message is said to be at `position`, by its delivery or by its receipt."""
+        if message in self.lasts:
+            known = self.positions.pop(message, None)
+            if known is None:
+                self.positions[message] = position
+            else:
+                self.lasts.remove(message)
+                self.false += known != position
+
+    def refused(self, refusal: Refusal) -> None:
+        _, count = self.open.pop(refusal.tag)
+        self.doubtful += count
+
+    def viewed(self, view: View) -> None:
+        self.state = view.state
+
+    def writable(self, group: str) -> None:
+        self.room = True
+
+    # -- the load --------------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Send all messages at the rate that was ordered; later if the node takes no more."""
+        orders = self.orders
+        loop = asyncio.get_running_loop()
+        start = loop.time()
+        while self.sent < orders.messages:
+            due = min(orders.messages, int((loop.time() - start) * orders.rate) + 1)
+            while self.sent < due and self.room:
+                self.send(min(AT_ONCE, due - self.sent))
+            await asyncio.sleep(TICK_S)
+
+    def send(self, count: int) -> None:
+        numbers = range(self.sent, self.sent + count)
+        messages = [(self.prefix + b"%d" % n).ljust(self.orders.size) for n in numbers]
+        tag = self.sent
+        self.open[tag] = (tag, count)
+        self.lasts.add(tag + count - 1)
+        try:
+            self.node.send(self, GROUP, Bundle.of(*messages), tag=tag)
+        except QueueFull:
+            del self.open[tag]
+            self.lasts.remove(tag + count - 1)
+            self.room = False
+            return
+        self.sent += count
+
+    def word(self, error: str) -> Word:
+        assembly = self.node.assemblies[GROUP]
+        engine: Any = None if assembly.data is None else assembly.data.engine
+        if assembly.data is not None:
+            self.position = max(self.position, assembly.data.position)
+        return Word(
+            state=self.state, position=self.position, sent=self.sent, settled=self.settled,
+            doubtful=self.doubtful, open=sum(count for _, count in self.open.values()),
+            waiting=bool(assembly.outbox or assembly.outbox.underway),
+            own=self.own, false=self.false, error=error,
+            holding=isinstance(engine, TokenSite) and engine.holding,
+        )  # fmt: skip
+
+
+async def run(orders: Orders) -> int:
+    """The life of the process."""
+    if orders.mutant:
+        from roundelay.sim.mutants import MUTANTS
+
+        engines.TokenSite = MUTANTS[orders.mutant].site_class  # type: ignore[attr-defined]
+    keeps = NOTHING_LEFT if orders.wiped else DISK
+    tracing = Tracing(Path(orders.traces), orders.name, level=orders.level, keeps=keeps)
+    spec = GroupSpec(
+        name=GROUP, protocol="token", members=orders.members, resilience=orders.resilience
+    )
+    config = NodeConfig(
+        name=orders.name, dir=Path(orders.folder), secret=orders.secret, groups=(spec,),
+        choice=Choice(via=orders.via, interface=orders.interface, name=orders.name), tracer=tracing,
+    )  # fmt: skip
+    node = Node(config)
+    stop, go = asyncio.Event(), asyncio.Event()
+    node.on_fatal = lambda error: stop.set()
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    loop.add_signal_handler(signal.SIGINT, lambda: None)  # the one who started us decides
+
+    def ordered() -> None:
+        data = os.read(sys.stdin.fileno(), 4096)
+        if b"go" in data:
+            go.set()
+        if not data:
+            loop.remove_reader(sys.stdin.fileno())
+            stop.set()
+
+    loop.add_reader(sys.stdin.fileno(), ordered)
+    await node.start()
+    sender = Sender(node, orders)
+    node.join(sender, GROUP)
+
+    def say() -> None:
+        error = str(node.fatal) if node.fatal else tracing.error
+        line = msgspec.json.encode(sender.word(error)) + b"\n"
+        os.write(sys.stdout.fileno(), line)
+
+    async def talk() -> None:
+        while True:
+            say()
+            await asyncio.sleep(SAY_S)
+
+    async def work() -> None:
+        await go.wait()
+        await sender.load()
+
+    tasks = [asyncio.create_task(talk()), asyncio.create_task(work())]
+    await stop.wait()
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    say()
+    await node.stop()
+    tracing.close()
+    return 1 if node.fatal else 0
+
+
+def main() -> None:
+    orders = msgspec.json.decode(sys.argv[1], type=Orders)
+    try:
+        sys.exit(asyncio.run(run(orders)))
+    except BrokenPipeError:
+        os._exit(0)  # nobody listens any more
+
+
+if __name__ == "__main__":
+    main()

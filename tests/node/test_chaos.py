@@ -1,0 +1,236 @@
+"""Real processes through loss, kills, a pause and a partition: every promise is kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from random import Random
+
+import msgspec
+import pytest
+
+from roundelay.core.errors import ConfigError
+from roundelay.runs.chaos import chaos
+from roundelay.runs.chaos_net import NAMESPACES, available
+from roundelay.runs.chaos_plan import (
+    ANYWHERE,
+    BY_SWITCH,
+    KILL,
+    PARTITION,
+    PAUSED,
+    ChaosParams,
+    troubles,
+    weather,
+)
+from roundelay.runs.folder import run_folder
+from roundelay.trace import check_trace, read
+
+SHORT = ChaosParams(
+    messages=3000, seconds=5.0, pause_s=1.5, partition_s=1.5, patience_s=90.0
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Coverage slows processes down, and has nothing to learn from these."""
+    for name in [name for name in os.environ if "COVERAGE" in name]:
+        monkeypatch.delenv(name)
+
+
+def run(params: ChaosParams, folder: Path) -> dict[str, object]:
+    with run_folder(folder) as made:
+        return chaos(params, made)
+
+
+def params_of(**changes: object) -> ChaosParams:
+    return msgspec.structs.replace(SHORT, **changes)
+
+
+# -- whole runs ----------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 7))
+def test_five_processes_keep_every_promise_through_it_all(seed: int, tmp_path: Path):
+    results = run(params_of(seed=seed), tmp_path / "run")
+    assert results["violations"] == []
+    assert results["failure"] == ""
+    assert results["verdict"] == "kept"
+    assert results["lives"] == 7
+    assert results["everywhere"] == results["committed"] >= 3000  # type: ignore[operator]
+    network = results["datagrams"]
+    assert isinstance(network, dict)
+    assert network["faults"]["loss"] > 100
+    assert network["faults"]["partition:symmetric"] == 1
+    events = [(row.event, row.kind) for row in read(tmp_path / "run" / "trace.parquet")]
+    for event in (("CRASH", "disk"), ("RESTART", "disk")):
+        assert events.count(event) == 2
+    for event in (("PAUSE", ""), ("RESUME", ""), ("MARK", "heal"), ("MARK", "end")):
+        assert events.count(event) == 1
+    assert events.count(("NOTICE", "view")) > 5  # lists came and went
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
+        "params.json", "results.json", "trace.parquet",
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not available(), reason="network namespaces cannot be made here")
+def test_the_same_holds_over_real_multicast_between_namespaces(tmp_path: Path):
+    before = namespaces()
+    params = params_of(seed=7, network=NAMESPACES, level="all", messages=2000)
+    results = run(params, tmp_path / "run")
+    assert results["violations"] == []
+    assert results["verdict"] == "kept", results["failure"]
+    rows = list(read(tmp_path / "run" / "trace.parquet"))
+    sent = {row.ref: row for row in rows if row.event == "SEND"}
+    arrived = [row for row in rows if row.event == "RECEIVE"]
+    assert len(arrived) > 1000
+    assert len(sent) == len([row for row in rows if row.event == "SEND"])  # each has its own ref
+    matched = [row for row in arrived if row.ref in sent]
+    assert len(matched) > 0.99 * len(arrived)  # a killed sender may not have written its last
+    assert all(sent[row.ref].site == row.peer for row in matched)
+    assert all(sent[row.ref].time < row.time for row in matched)  # causes come first
+    assert check_trace(tmp_path / "run" / "trace.parquet").violations == []
+    assert namespaces() <= before
+
+
+def namespaces() -> set[str]:
+    listed = subprocess.run(["ip", "netns"], capture_output=True, text=True, check=True)
+    return set(listed.stdout.split())
+
+
+# -- runs that do not end well -------------------------------------------------------------------
+
+
+def test_a_run_that_does_not_come_to_its_end_says_so_and_leaves_its_traces(tmp_path: Path):
+    results = run(params_of(patience_s=0.05), tmp_path / "run")
+    assert results["verdict"] == "failed"
+    assert "waited 0.05 s for the group to form" in str(results["failure"])
+    assert (tmp_path / "run" / "live").is_dir()
+    again = results["rerun"]
+    assert str(again).startswith("roundelay chaos --seed 0 --messages 3000 --seconds 5 --pause 1.5")
+
+
+@pytest.mark.slow
+def test_a_rule_that_is_switched_off_is_noticed(tmp_path: Path):
+    """A site that works on in its old list after a restart, as if it remembered everything."""
+    params = params_of(
+        seed=2, mutant="restart-resumes", messages=1000, seconds=3.0, kills=1, pauses=0,
+        partitions=0, patience_s=15.0,
+    )  # fmt: skip
+    results = run(params, tmp_path / "run")
+    assert results["verdict"] == "broken"
+    assert "I3" in str(results["violations"])
+    assert "--mutant restart-resumes" in str(results["rerun"])
+
+
+@pytest.mark.slow
+def test_no_process_outlives_a_harness_that_is_killed(tmp_path: Path):
+    process = subprocess.Popen(
+        [Path(sys.executable).with_name("roundelay"), "chaos", "--out", tmp_path / "run",
+         "--messages", "1000000", "--seconds", "600"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    assert "5 sites" in process.stderr.readline()
+    children = sites_under(tmp_path)
+    assert len(children) == 5
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    deadline = time.monotonic() + 60
+    while sites_under(tmp_path):
+        assert time.monotonic() < deadline, "sites are still there"
+        time.sleep(0.1)
+
+
+def sites_under(folder: Path) -> list[int]:
+    """Processes of sites that work in `folder`."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            command = (entry / "cmdline").read_bytes() if entry.name.isdecimal() else b""
+        except OSError:
+            continue
+        if b"chaos_site" in command and os.fsencode(folder) in command:
+            found.append(int(entry.name))
+    return found
+
+
+# -- what a seed has in store --------------------------------------------------------------------
+
+
+def test_a_seed_decides_what_happens_and_everything_happens():
+    params = ChaosParams()
+    first = troubles(params, Random(1))
+    assert first == troubles(params, Random(1))
+    assert first != troubles(params, Random(2))
+    assert weather(params, Random(1)) == weather(params, Random(1))
+    for seed in range(50):
+        plan = troubles(params, Random(seed))
+        assert sorted(trouble.kind for trouble in plan) == [KILL, KILL, PARTITION, PAUSED]
+        assert [trouble.at for trouble in plan] == sorted(trouble.at for trouble in plan)
+        assert all(0 < trouble.at < 1 for trouble in plan)
+        for trouble in plan:
+            assert len(trouble.who) == 1 or trouble.kind == PARTITION
+            assert len(trouble.who) <= 2  # a majority stays together
+            assert trouble.lasts_s == 10.0 or trouble.kind != PAUSED
+
+
+def test_wild_runs_have_every_kind_of_trouble_that_the_network_can_do():
+    wild = params_of(wild=10)
+    kinds = {trouble.kind for seed in range(50) for trouble in troubles(wild, Random(seed))}
+    assert kinds == {*ANYWHERE, *BY_SWITCH}
+    wild = params_of(wild=10, network=NAMESPACES)
+    kinds = {trouble.kind for seed in range(50) for trouble in troubles(wild, Random(seed))}
+    assert kinds == set(ANYWHERE)
+
+
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("sites", 2), ("senders", 6), ("messages", 0), ("bytes", 1), ("loss", 1.0), ("kills", -1),
+        ("seconds", 0), ("pause_s", -1), ("resilience", 3), ("level", "some"), ("mutant", "none"),
+        ("network", "string"),
+    ],
+)  # fmt: skip
+def test_bad_parameters_are_refused_by_name(field: str, value: object):
+    with pytest.raises(ConfigError, match=field):
+        params_of(**{field: value}).check()
+
+
+def test_the_line_that_runs_it_again_is_understood(monkeypatch: pytest.MonkeyPatch):
+    from roundelay.cli import chaos as command
+    from roundelay.cli.main import run as run_command
+
+    seen: list[ChaosParams] = []
+
+    def pretend(params: ChaosParams, *rest: object, **more: object) -> dict[str, object]:
+        seen.append(params)
+        return {"verdict": "kept"}
+
+    monkeypatch.setattr(command, "_one", pretend)
+    for params in (
+        ChaosParams(seed=3),
+        params_of(seed=9, sites=7, senders=2, resilience=2, loss=0.05, bytes=100, level="all"),
+        params_of(
+            sealed=False, mutant="no-majority", kills=0, pauses=3, partitions=2, wild=4, wipes=1
+        ),
+    ):
+        assert run_command(params.rerun().split()[1:]) == 0
+        assert seen.pop() == params
+
+
+def test_the_command_prints_one_json_object_and_tells_of_failure(tmp_path: Path):
+    done = subprocess.run(
+        [Path(sys.executable).with_name("roundelay"), "chaos", "--messages", "10", "--patience",
+         "0.05", "--json", "--out", tmp_path / "run"],
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == ""
+    assert json.loads(done.stdout)["verdict"] == "failed"
