@@ -103,6 +103,20 @@ def test_cm_r1_the_new_version_is_above_all_that_was_ever_seen_or_joined() -> No
     assert (site.phase, site.max_joined) == (O1, (7, 1))
 
 
+def test_cm_r1_a_forged_version_leaves_the_site_blocked_and_alive() -> None:
+    site = alone(0)
+    site.receive(Invite((2**32 - 2, 1), 9), 1, MS)
+    site.take()
+    for step in range(2, 2000):
+        site.on_timer(step * 100 * MS)
+        out = site.take()
+        assert not any(isinstance(pdu, Invite) for _, pdu in out.sends)
+        if site.blocked:
+            break
+    assert site.blocked == "no higher list version is left"
+    assert site.deadline < NEVER
+
+
 def test_cm_r1_the_originator_votes_for_itself() -> None:
     site = alone(1)
     site.reform(1)

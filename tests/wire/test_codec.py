@@ -16,6 +16,7 @@ from roundelay.core.bundle import NOTHING, Bundle
 from roundelay.core.cluster.pdu import PO_KINDS, SPO_KINDS, TO_KINDS, Kinds
 from roundelay.core.engine import Pdu
 from roundelay.core.errors import InvariantBroken, MalformedPdu
+from roundelay.core.grsb import pdu as grsb
 from roundelay.core.positive_ack import PaAck, PaB
 from roundelay.core.token.pdu import (
     NO_LIST,
@@ -114,6 +115,39 @@ def cluster_pdus(kinds: Kinds) -> dict[type[Pdu], st.SearchStrategy[Any]]:
     }
 
 
+def grsb_pdus() -> dict[type[Pdu], st.SearchStrategy[Any]]:
+    messages = st.builds(
+        grsb.Message, stamps, stamps, stamps, ids, u32s, u32s, u32s, st.integers(0, 4), u32s, u32s,
+        bundles,
+    )  # fmt: skip
+    senders = st.builds(grsb.Counter, ids, u32s, u32s, stamps, st.booleans())
+    pages = st.lists(senders, max_size=5).map(tuple)
+    states = st.builds(grsb.State, stamps, stamps, stamps, u32s, u32s, pages)
+    steps = st.integers(1, 3)
+    ranges = st.tuples(stamps, stamps).filter(lambda pair: pair[0] < pair[1])
+    built: dict[type[Pdu], tuple[st.SearchStrategy[Any], ...]] = {
+        grsb.Submit: (
+            u32s, u32s, u32s, st.integers(0, 3), u32s, u32s, st.binary(max_size=64), bundles
+        ),
+        grsb.SubmitAck: (u32s, u32s, st.integers(0, 1), stamps),
+        grsb.Bcast: (messages, stamps),
+        grsb.DaAck: (stamps, stamps, stamps),
+        grsb.Alive: (*[stamps] * 6, st.integers(0, 1), ids),
+        grsb.Recover: (st.lists(ranges, max_size=16).map(tuple), stamps),
+        grsb.Recovered: (stamps, stamps, st.lists(messages, max_size=3).map(tuple), stamps),
+        grsb.Poll: (stamps,),
+        grsb.PollOk: (stamps,),
+        grsb.Slow: (st.integers(0, 255),),
+        grsb.ReplayReq: (u32s, stamps, stamps, stamps, vectors, members, vectors, u32s),
+        grsb.ReplayData: (u32s, stamps, messages),
+        grsb.ReplayEnd: (u32s, stamps, stamps, st.integers(0, 3)),
+        grsb.Takeover: (steps, stamps, ids, ids, states),
+        grsb.Grant: (steps, stamps, stamps, ids, ids, st.integers(0, 3), states),
+        grsb.Stale: (stamps, ids),
+    }  # fmt: skip
+    return {kind: st.builds(kind, *fields) for kind, fields in built.items()}
+
+
 PDUS: dict[type[Pdu], st.SearchStrategy[Any]] = {
     B: bs,
     Ack: acks,
@@ -151,6 +185,7 @@ PDUS: dict[type[Pdu], st.SearchStrategy[Any]] = {
         for kinds in (TO_KINDS, PO_KINDS, SPO_KINDS)
         for kind, strategy in cluster_pdus(kinds).items()
     },
+    **grsb_pdus(),
 }
 any_pdu = st.sampled_from(list(PDUS)).flatmap(PDUS.__getitem__)
 
@@ -220,6 +255,10 @@ def test_the_types_are_those_of_the_specification() -> None:
     expected |= {(2, 1): "B", (2, 2): "ACK"}
     cluster = ["DT", "NULL", "RETX", "STAT", "RST"]
     expected |= {(p, 1 + i): name for p in (3, 4, 5) for i, name in enumerate(cluster)}
+    journal = ["SUBMIT", "SUBMIT_ACK", "BCAST", "DA_ACK", "ALIVE", "RECOVER", "RECOVERED", "POLL"]
+    journal += ["POLL_OK", "SLOW", "REPLAY_REQ", "REPLAY_DATA", "REPLAY_END", "TAKEOVER", "GRANT"]
+    journal.append("STALE")
+    expected |= {(6, 1 + i): name for i, name in enumerate(journal)}
     assert {(layout.proto, layout.type): layout.name for layout in LAYOUTS} == expected
     assert len(BY_TYPE) == len(BY_CLASS) == len(LAYOUTS)
 

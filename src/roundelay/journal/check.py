@@ -1,320 +1,226 @@
-"""Is a journal what was written?  And if not: what another recorder has in its place.
+"""Is a journal what was written?
 
-`check` reads every byte.  It finds damaged blocks by their checksums, missing records by their
-positions, and everything else (blocks exchanged, cut out, written by somebody else) by the hash
-chain.  `repair` puts what is missing in from journals of the same group, segment by segment,
-written aside and renamed; what no journal has stays a gap, and is said.
-
-A repaired segment has other blocks than before, so its last link is another one.  `repairs.json`
-keeps the old link, which is what the next segment says it follows.
+`check` reads every byte and believes nothing.  It finds damaged blocks by their checksums, missing
+records by their positions, and everything else (blocks exchanged, cut out, written by somebody
+else) by the hash chain.  Indexes and Parquet follow from the segments: they are made again and
+compared.  It can be used while a recorder is writing.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import time
-from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from roundelay.core.bundle import Bundle
 from roundelay.core.errors import ConfigError, MalformedPdu
-from roundelay.journal.format import GAP, Head, Run, encode_block, encode_head, link, part_of
-from roundelay.journal.index import Index
-from roundelay.journal.journal import Reader, Selection, read_meta, segments_of
+from roundelay.journal.files import (
+    META,
+    SYNCED,
+    Meta,
+    index_of,
+    look,
+    parquet_of,
+    read_mark,
+    segments_of,
+)
+from roundelay.journal.format import GAP, NO_LINK, RunHead, decode_block
+from roundelay.journal.index import Builder, Index
+from roundelay.journal.opening import id_in, lost_end
+from roundelay.journal.reader import merged
 from roundelay.journal.segment import Segment
 
-REPAIRS: Final = "repairs.json"
-BLOCK_BYTES: Final = 1 << 20
+NOWHERE: Final = -1
 
 
 class Problem(Struct, frozen=True):
     """Something in a journal that is not as it should be."""
 
-    segment: str
+    file: str
     what: str
-    lo: int
-    hi: int
-    """Positions concerned, half-open; both -1 where none are lost."""
+    lo: int = NOWHERE
+    hi: int = NOWHERE
+    """Positions that are missing with it, half-open; both -1 where none are."""
 
 
 class Verdict(Struct):
     """What `check` found."""
 
     group: str
-    begin: int
-    end: int
-    records: int
-    segments: int
-    problems: list[Problem]
-    chain: str
-    """The last link: two journals with the same one hold the same bytes."""
+    begin: int = 0
+    end: int = 0
+    durable: int = 0
+    records: int = 0
+    """That are here, whole or heads only."""
+    bytes: int = 0
+    segments: int = 0
+    unsealed: int = 0
+    problems: list[Problem] = field(default_factory=list)
+    unfinished: str = ""
+    """A write that was under way at the end; not a problem, nobody was told it is there."""
+    chain: str = ""
+    """The last link: journals with the same one have written the same bytes."""
 
     @property
     def missing(self) -> list[tuple[int, int]]:
-        return merged((one.lo, one.hi) for one in self.problems if one.hi > one.lo >= 0)
+        return merged([(one.lo, one.hi) for one in self.problems if one.hi > one.lo >= 0])
 
-
-def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Half-open ranges, sorted and put together.
-
-    >>> merged([(5, 7), (0, 3), (3, 4), (6, 9)])
-    [(0, 4), (5, 9)]
-    """
-    found: list[tuple[int, int]] = []
-    for lo, hi in sorted(ranges):
-        if found and lo <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], hi))
-        else:
-            found.append((lo, hi))
-    return found
-
-
-def _repairs(folder: Path) -> dict[str, Any]:
-    path = folder / REPAIRS
-    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+    @property
+    def good(self) -> bool:
+        return not self.problems
 
 
 def check(folder: Path) -> Verdict:
     """Read everything, believe nothing."""
-    meta = read_meta(folder)
-    verdict = Verdict(str(meta.get("group", "")), 0, 0, 0, 0, [], "")
-    expected, chain = -1, b""
-    repairs = _repairs(folder)
-    paths = segments_of(folder)
-    for path in paths:
-        name = path.name
-        verdict.segments += 1
+    return _Check(folder).verdict
+
+
+class _Check:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        meta, wrong = look(folder)
+        paths = segments_of(folder)
+        if meta is None:
+            known = next(filter(None, map(id_in, paths)), None)
+            if known is None:
+                raise ConfigError("journal", folder, f"a folder with {META}")
+            meta = Meta(known, "")
+        self._meta = meta
+        self.verdict = Verdict(meta.group)
+        for what in wrong:
+            name, _, why = what.partition(": ")
+            self._problem(name, why)
+        self._links: dict[int, bytes] = {}
+        self._link = NO_LINK
+        self._known = False
+        """Is the link known that the next original follows?"""
         try:
-            segment = Segment(path)
+            self.verdict.durable = read_mark(folder)
         except MalformedPdu as error:
-            following = paths[verdict.segments :]
-            hi = int(following[0].stem) if following else -1
-            verdict.problems.append(Problem(name, str(error), int(path.stem), hi))
-            chain = b""
-            if hi >= 0:
-                expected = hi
-            continue
+            self._problem(SYNCED, str(error))
+        self._expected = NOWHERE
+        for path, following in zip(paths, [*paths[1:], None], strict=True):
+            try:
+                self._segment(path, following)
+            except FileNotFoundError:
+                continue  # let go meanwhile
+        if not paths and self.verdict.durable:
+            self._problem(SYNCED, "no segment is left", 0, self.verdict.durable)
+        self.verdict.end = max(self._expected, 0)
+        self.verdict.chain = self._link.hex() if self._known else ""
+
+    def _problem(self, file: str, what: str, lo: int = NOWHERE, hi: int = NOWHERE) -> None:
+        self.verdict.problems.append(Problem(file, what, lo, hi))
+
+    def _segment(self, path: Path, following: Path | None) -> None:
+        verdict, name = self.verdict, path.name
+        segment = Segment(path, self._meta.journal)
+        segment.scan(verdict.durable if following is None else 0)
+        if following is not None:
+            lost_end(segment, int(following.stem))
+        verdict.segments += 1
+        verdict.bytes += segment.size
+        if segment.head_wrong:
+            if following is None and segment.end == segment.base:
+                verdict.unfinished = f"{name}: {segment.head_wrong}"  # just begun
+                return
+            self._problem(name, segment.head_wrong)
+        if self._expected < 0:
+            verdict.begin = segment.base
+        elif segment.base > self._expected:
+            self._problem(name, "missing before it", self._expected, segment.base)
+            self._known = False
+        elif segment.base < self._expected:
+            self._problem(name, f"begins before {self._expected}, where the one before ends")
+        for damage in segment.damages:
+            what = f"{damage.bytes} bytes at {damage.offset}: {damage.why}"
+            self._problem(name, what, damage.lo, damage.hi)
+        for lo, hi in segment.gaps:
+            self._problem(name, "gap", lo, hi)
+        if segment.tail is not None:
+            what = f"{segment.tail.bytes} bytes at {segment.tail.offset}: {segment.tail.why}"
+            if following is None:
+                verdict.unfinished = f"{name}: {what}"
+            else:
+                self._problem(name, what)
+        anchor = self._links.get(segment.head.anchor_base)
+        if segment.head.anchor != NO_LINK and anchor not in (None, segment.head.anchor):
+            base = segment.head.anchor_base
+            self._problem(name, f"has another link for the segment that begins at {base}")
+        self._expected = max(segment.end, self._expected)
+        self._content(segment)
+
+    def _content(self, segment: Segment) -> None:
+        """What the blocks say, and what was made from them."""
+        apart = segment.filled or bool(segment.head.rewritten)
+        before = NO_LINK if apart else self._link
+        index = self._index(segment)
+        if index is not None and not apart and not self._known:
+            before = index.before  # what was before it is damaged or gone: take its word
+        builder = Builder(before, segment.head.rewritten, segment.head.flags)
+        with segment.view() as view:
+            for entry in view.blocks:
+                head, data = view.raw(entry)
+                builder.add(entry.offset, head, data)
+                gaps = sum(run.records for run in decode_block(data, head, _is_gap))
+                self.verdict.records += head.count - gaps
+        link = builder.link
+        if index is not None:
+            with index:
+                if not segment.damages and segment.tail is None:
+                    self._compare(segment, index, builder, before)
+                link = index.link
+        whole = not segment.damages and not segment.head_wrong
+        if segment.filled:
+            self._known = False  # it may stand for an original that was lost
+        else:
+            vouched = index is not None or bool(segment.head.rewritten)
+            self._known = vouched or (whole and self._known)
+            self._link = segment.head.origin if segment.head.rewritten else link
+            if self._known:
+                self._links[segment.base] = self._link
+        if whole:
+            self._parquet(segment)
+
+    def _index(self, segment: Segment) -> Index | None:
+        path = index_of(segment.path)
         try:
-            segment.scan()
-            if segment.head.journal.hex() != meta["id"]:
-                verdict.problems.append(Problem(name, "of another journal", -1, -1))
-            if expected < 0:
-                verdict.begin = segment.base
-            elif segment.base != expected:
-                verdict.problems.append(Problem(name, "missing before it", expected, segment.base))
-            if chain and segment.head.chain != chain:
-                verdict.problems.append(Problem(name, "does not follow in the hash chain", -1, -1))
-            chain = _check_segment(segment, verdict, path == paths[-1])
-            chain = bytes.fromhex(repairs.get(name, {}).get("chain", "")) or chain
-            expected = segment.end
-        finally:
-            segment.close()
-    verdict.end = max(expected, verdict.begin)
-    verdict.chain = chain.hex()
-    return verdict
+            return Index(path)
+        except FileNotFoundError:
+            self.verdict.unsealed += 1
+        except (MalformedPdu, ValueError) as error:
+            self._problem(path.name, str(error))
+        return None
 
-
-def _check_segment(segment: Segment, verdict: Verdict, last: bool) -> bytes:
-    """Checks one scanned segment; its last link."""
-    name = segment.path.name
-    for damage in segment.damages:
-        what = f"{damage.bytes} bytes at {damage.offset}: {damage.why}"
-        verdict.problems.append(Problem(name, what, damage.lo, damage.hi))
-    links = segment.links()
-    chain = segment.head.chain
-    for number, entry in enumerate(segment.blocks):
-        chain = link(chain, os.pread(segment.file, entry.size, entry.offset))
-        if number < len(links) and links[number] != chain and not segment.damages:
-            what = f"block at {entry.offset} is not the one in the hash chain"
-            verdict.problems.append(Problem(name, what, -1, -1))
-            break
-        for run in segment.read_block(number):
-            if run.flags & GAP:
-                verdict.problems.append(Problem(name, "gap", run.position, run.end))
+    def _compare(self, segment: Segment, index: Index, builder: Builder, before: bytes) -> None:
+        name = segment.path.name
+        if index.matches(builder.encode()):
+            return
+        if segment.head_wrong:
+            return  # how often it was rewritten is not known
+        if index.end_offset != segment.size:
+            if segment.size > index.end_offset:
+                self.verdict.unsealed += 1  # opened again; the index goes with the next record
             else:
-                verdict.records += run.records
-    if not last:
-        _check_index(segment, verdict)
-    return chain
+                self._problem(index_of(segment.path).name, "of a longer segment")
+        elif index.before != before:
+            self._problem(name, "does not follow the one before it in the hash chain")
+        elif index.link != builder.link:
+            what = "is not what was sealed: the hash chain does not fit"
+            self._problem(name, what, segment.base, segment.end)
+        else:
+            self._problem(index_of(segment.path).name, "index: not as it was written")
+
+    def _parquet(self, segment: Segment) -> None:
+        path = parquet_of(segment.path)
+        if not path.exists():
+            return
+        from roundelay.journal.parquet import matches
+
+        wrong = matches(segment, self._meta.group)
+        if wrong:
+            self._problem(path.name, wrong)
 
 
-def _check_index(segment: Segment, verdict: Verdict) -> None:
-    try:
-        index = Index(segment.index_path)
-    except (OSError, MalformedPdu, ValueError) as error:
-        if not segment.damages:
-            verdict.problems.append(Problem(segment.path.name, f"index: {error}", -1, -1))
-        return
-    try:
-        index.check()
-    except MalformedPdu as error:
-        verdict.problems.append(Problem(segment.path.name, str(error), -1, -1))
-    finally:
-        index.close()
-
-
-class Repair(Struct):
-    """What `repair` did."""
-
-    restored: list[tuple[int, int]]
-    still_missing: list[tuple[int, int]]
-    segments: list[str]
-
-
-def repair(folder: Path, sources: Sequence[Path]) -> Repair:
-    """Put in what is missing, as far as a source has it; no recorder may be writing meanwhile."""
-    verdict = check(folder)
-    done = Repair([], [], [])
-    if not verdict.problems:
-        return done
-    readers = []
-    for source in sources:
-        reader = Reader(source)
-        readers.append(reader)
-        if reader.meta.get("group") != verdict.group:
-            raise ConfigError("source", source, f"a journal of {verdict.group}")
-    paths = {path.name: path for path in segments_of(folder)}
-    try:
-        for name in dict.fromkeys(problem.segment for problem in verdict.problems):
-            _mend(folder, paths[name], readers, verdict, done)
-    finally:
-        for reader in readers:
-            reader.close()
-    done.restored = merged(done.restored)
-    done.still_missing = merged(done.still_missing)
-    return done
-
-
-def _mend(folder: Path, path: Path, readers: list[Reader], verdict: Verdict, done: Repair) -> None:
-    """Write one segment anew: its good records, and those of others in place of the bad."""
-    base = int(path.stem)
-    following = [int(other.stem) for other in segments_of(folder) if int(other.stem) > base]
-    journal = bytes.fromhex(read_meta(folder)["id"])
-    head = Head(journal, base, time.time_ns(), bytes(32))
-    runs: list[Run] = []
-    old_chain = b""
-    try:
-        segment = Segment(path)
-    except MalformedPdu:
-        segment = None
-    if segment is not None:
-        segment.scan()
-        head = segment.head
-        for number in range(segment.block_count()):
-            entry = segment.block(number)
-            old_chain = link(
-                old_chain or head.chain, os.pread(segment.file, entry.size, entry.offset)
-            )
-            runs += [run for run in segment.read_block(number) if not run.flags & GAP]
-        segment.close()
-    end = following[0] if following else max([run.end for run in runs], default=base)
-    wanted = [one.hi for one in verdict.problems if one.segment == path.name]
-    end = max([end, *wanted])
-    if not following:
-        # A damaged end: nobody here knows how far it went, the others do.
-        end = max([end, *(reader.end for reader in readers if -1 in wanted)])
-    whole = _filled(runs, base, end, readers, done)
-    after = following and Segment(path_of_base(folder, following[0])).head.chain
-    _write(path, head, whole)
-    done.segments.append(path.name)
-    kept = _repairs(folder)
-    if after:
-        kept[path.name] = {"chain": after.hex(), "when": time.time_ns()}
-    aside = folder / (REPAIRS + ".new")
-    aside.write_text(json.dumps(kept), encoding="utf-8")
-    os.replace(aside, folder / REPAIRS)
-
-
-def path_of_base(folder: Path, base: int) -> Path:
-    return folder / f"{base:020d}.rjs"
-
-
-def _filled(runs: list[Run], base: int, end: int, readers: list[Reader], done: Repair) -> list[Run]:
-    """`runs` with the holes filled from the readers; what nobody has becomes a gap."""
-    found: list[Run] = []
-    at = base
-    for run in [*sorted(runs, key=lambda one: one.position), None]:
-        until = run.position if run is not None else end
-        while at < until:
-            fetched = _fetch(at, until, readers)
-            if fetched:
-                found += fetched
-                done.restored.append((at, fetched[-1].end))
-                at = fetched[-1].end
-            else:
-                upto = _next_known(at, until, readers)
-                found.append(Run(at, 0, "", Bundle((), b""), flags=GAP, count=upto - at))
-                done.still_missing.append((at, upto))
-                at = upto
-        if run is not None:
-            found.append(run)
-            at = run.end
-    return found
-
-
-def _fetch(lo: int, hi: int, readers: list[Reader]) -> list[Run]:
-    """Records from `lo` on without a hole, of the first reader that has any."""
-    for reader in readers:
-        found: list[Run] = []
-        at = lo
-        for run in _read(reader, lo, hi):
-            if run.position != at or run.flags & GAP:
-                break
-            found.append(run)
-            at = run.end
-        if found:
-            return found
-    return []
-
-
-def _read(reader: Reader, lo: int, hi: int) -> Iterable[Run]:
-    try:
-        yield from (part_of(run, lo, hi) for run in reader.read(Selection(since=lo, until=hi)))
-    except MalformedPdu:
-        return  # damaged there too
-
-
-def _next_known(lo: int, hi: int, readers: list[Reader]) -> int:
-    """The first position from `lo` on that some reader has."""
-    best = hi
-    for reader in readers:
-        for run in _read(reader, lo, hi):
-            if not run.flags & GAP and run.position > lo:
-                best = min(best, run.position)
-                break
-    return max(best, lo + 1)
-
-
-def _write(path: Path, head: Head, runs: list[Run]) -> None:
-    aside = path.with_suffix(".rjs.new")
-    links = []
-    chain = head.chain
-    with aside.open("wb") as file:
-        file.write(encode_head(head))
-        batch: list[Run] = []
-        size = 0
-        for run in [*runs, None]:
-            if run is not None:
-                batch.append(run)
-                size += len(run.bundle.data) + 64
-            if batch and (run is None or size >= BLOCK_BYTES):
-                block = encode_block(batch, head.journal, max(one.time for one in batch))
-                file.write(block)
-                chain = link(chain, block)
-                links.append(chain)
-                batch, size = [], 0
-        file.flush()
-        os.fsync(file.fileno())
-    os.chmod(aside, 0o600)
-    path.with_suffix(".rji").unlink(missing_ok=True)
-    path.with_suffix(".parquet").unlink(missing_ok=True)
-    path.with_suffix(".rjc").write_bytes(b"".join(links))
-    os.replace(aside, path)
-    segment = Segment(path)
-    segment.scan()
-    segment.seal()
-    segment.close()
+def _is_gap(run: RunHead) -> bool:
+    return bool(run.flags & GAP)

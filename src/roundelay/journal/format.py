@@ -4,7 +4,7 @@ A journal is a folder of segments, `<position of the first record>.rjs`.  A segm
 blocks; a block is what one commit brought.  All numbers are little-endian, all parts start at
 multiples of 8 bytes::
 
-    head of a segment, 96 bytes             block
+    head of a segment, 128 bytes            block
     off  size  field                        off  size  field
       0     8  "RNDLJRN1"                     0     4  "RBLK"
       8     4  CRC-32C of the rest            4     4  size of the block, bytes
@@ -12,55 +12,63 @@ multiples of 8 bytes::
      16    16  id of the journal             12     4  number of runs
      32     8  position of the first record  16     8  position of the first record
      40     8  made when (ns since 1970)     24     4  number of records
-     48    32  hash chain before it          28     4  bytes of the names
-     80    16  zero                          32     8  committed when (ns since 1970)
-                                             40    16  id of the journal
-                                             56     8  zero
-                                             64     …  names, runs, sizes, heap
+     48     8  anchor: which segment         28     4  bytes of the names
+     56    32  anchor: its link              32     8  committed when (ns since 1970)
+     88    32  link the original had         40    16  id of the journal
+    120     4  how often rewritten           56     8  all below this was durable by then
+    124     4  flags: 1 filled in later      64     …  names, runs, sizes, heap
 
     names   u16 length and UTF-8 of each, padded to 8
-    runs    56 bytes each, see RUN
-    sizes   u32 of each record, padded to 8
+    runs    48 bytes each, see RUN
+    sizes   u32 of each record of the runs that are not uniform, padded to 8
     heap    the records, end to end, padded to 8
 
 A *run* is records that came together: same sender, conference, kind and time.  Positions are
 dense: a run that is a gap stands for records this journal does not have, one without payload for
 records whose heads alone were kept.
 
-The hash chain is SHA-256 over the link before and the whole block; the links stand in
-`<segment>.rjc`, 32 bytes each.  The checksum finds accidents, the chain finds everything else.
+The hash chain is SHA-256: the link of a segment is the hash of the link before it and of all its
+blocks.  It stands in the segment's index, and as *anchor* in the head of the segment that was
+begun next after it was known.  A segment that was rewritten (repaired, or a conference dropped)
+has other bytes than the chain goes over; its head keeps the link the original had.  The checksum
+finds accidents, the chain finds everything else.
 """
 
 from __future__ import annotations
 
-import hashlib
 import struct
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import Final
 
 from crc32c import crc32c
 from msgspec import Struct
 
-from roundelay.core.bundle import Bundle
-from roundelay.core.errors import MalformedPdu
+from roundelay.core.bundle import NOTHING, Bundle
+from roundelay.core.errors import ConfigError, MalformedPdu
 
 SEGMENT_MAGIC: Final = b"RNDLJRN1"
 BLOCK_MAGIC: Final = b"RBLK"
 FORMAT: Final = 1
-SEGMENT_HEAD: Final = struct.Struct("<8sII16sQQ32s16x")
-BLOCK_HEAD: Final = struct.Struct("<4sIIIQIIQ16s8x")
-RUN: Final = struct.Struct("<QQQIIIIIHH8x")
-"""position, time, number, count, bytes, conference, kind, original bytes, sender, flags"""
+SEGMENT_HEAD: Final = struct.Struct("<8sII16sQQQ32s32sII")
+BLOCK_HEAD: Final = struct.Struct("<4sIIIQIIQ16sQ")
+RUN: Final = struct.Struct("<QQqIIIIHH4x")
+"""position, time, number, count, bytes, conference, kind, sender, flags"""
 ALIGN: Final = 8
 LINK_BYTES: Final = 32
+NO_LINK: Final = bytes(LINK_BYTES)
 BLOCK_BYTES_MAX: Final = 256 << 20
 
 HEADS_ONLY: Final = 1
 """The records were left out by a filter: who, when, how large is known, what is not."""
 GAP: Final = 2
 """The records are missing."""
+UNIFORM: Final = 4
+"""In the file: all records have the same size, which is not 0; there is no table of sizes."""
+
+FILLED: Final = 1
+"""Flag of a segment: put in later, from another recorder; the chain goes past it."""
 
 
 class Run(Struct, frozen=True, gc=False):
@@ -92,11 +100,18 @@ class Head(Struct, frozen=True):
 
     journal: bytes
     base: int
-    made: int
-    chain: bytes
+    made: int = 0
+    anchor_base: int = 0
+    anchor: bytes = NO_LINK
+    """Link of the segment that begins at `anchor_base`; zeros: none was known."""
+    origin: bytes = NO_LINK
+    rewritten: int = 0
+    flags: int = 0
 
 
 class BlockHead(Struct, frozen=True, gc=False):
+    """Of a block; nothing in it is to be believed before `check_block`."""
+
     size: int
     checksum: int
     runs: int
@@ -105,88 +120,134 @@ class BlockHead(Struct, frozen=True, gc=False):
     names_bytes: int
     written: int
     journal: bytes
+    durable: int
+
+    @property
+    def end(self) -> int:
+        return self.base + self.count
 
 
 def padded(size: int) -> int:
     return -(-size // ALIGN) * ALIGN
 
 
+def gap(lo: int, hi: int, time: int = 0) -> Run:
+    """A run that stands for records which are not there."""
+    return Run(lo, time, "", NOTHING, flags=GAP, count=hi - lo)
+
+
+def head_only(run: Run) -> Run:
+    """`run` without its payload."""
+    if run.flags & (HEADS_ONLY | GAP):
+        return run
+    return Run(
+        run.position, run.time, run.sender, Bundle(run.bundle.sizes, b""), run.conference,
+        run.kind, run.number, run.flags | HEADS_ONLY, run.records,
+    )  # fmt: skip
+
+
 def encode_head(head: Head) -> bytes:
     rest = SEGMENT_HEAD.pack(
-        SEGMENT_MAGIC, 0, FORMAT, head.journal, head.base, head.made, head.chain
-    )[12:]
+        SEGMENT_MAGIC, 0, FORMAT, head.journal, head.base, head.made, head.anchor_base,
+        head.anchor, head.origin, head.rewritten, head.flags,
+    )[12:]  # fmt: skip
     return SEGMENT_MAGIC + struct.pack("<I", crc32c(rest)) + rest
 
 
 def decode_head(data: bytes) -> Head:
     if len(data) < SEGMENT_HEAD.size:
         raise MalformedPdu("segment head", "short")
-    magic, checksum, version, journal, base, made, chain = SEGMENT_HEAD.unpack_from(data)
+    magic, checksum, version, journal, base, made, *rest = SEGMENT_HEAD.unpack_from(data)
     if magic != SEGMENT_MAGIC:
         raise MalformedPdu("segment head", "not a segment of a journal")
     if crc32c(data[12 : SEGMENT_HEAD.size]) != checksum:
         raise MalformedPdu("segment head", "checksum")
     if version != FORMAT:
         raise MalformedPdu("segment head", f"format {version}; this version reads {FORMAT}")
-    return Head(journal, base, made, chain)
+    return Head(journal, base, made, *rest)
 
 
-def encode_block(runs: Sequence[Run], journal: bytes, written: int) -> bytes:
-    """One block; the runs must follow each other without a hole."""
+def encode_parts(
+    runs: Sequence[Run], journal: bytes, written: int, durable: int = 0
+) -> tuple[list[bytes], int]:
+    """One block as byte strings to be written end to end, and its size.
+
+    The runs must be in order, and in a segment without a hole.  Payloads are not copied.
+    """
     names: dict[str, int] = {}
-    run_parts = []
+    tables = []
     sizes = array("I")
     heap = []
-    total = 0
+    total = heap_bytes = 0
+    pack = RUN.pack
     for run in runs:
-        sender = names.setdefault(run.sender, len(names))
-        bundle = run.bundle
-        records = run.records
-        whole = sum(bundle.sizes) if run.flags & HEADS_ONLY else len(bundle.data)
-        run_parts.append(
-            RUN.pack(
-                run.position, run.time, run.number & 0xFFFFFFFFFFFFFFFF, records,
-                len(bundle.data), run.conference, run.kind, whole & 0xFFFFFFFF, sender, run.flags,
-            )
+        bundle, flags = run.bundle, run.flags & (HEADS_ONLY | GAP)
+        data, table = bundle.data, bundle.sizes
+        records = run.count or len(table)
+        if flags:
+            data = b""
+            if not flags & GAP:
+                sizes.extend(table)
+        else:
+            # As `Bundle.uniform`, without the calls: this is where appending spends its time.
+            first = table[0]
+            if first and first * records == len(data) and table.count(first) == records:
+                flags = UNIFORM
+            else:
+                sizes.extend(table)
+            heap.append(data)
+        name = run.sender
+        sender = names.get(name)
+        if sender is None:
+            sender = names[name] = len(names)
+        size = len(data)
+        tables.append(
+            pack(run.position, run.time, run.number, records, size, run.conference, run.kind,
+                 sender, flags)
         )  # fmt: skip
-        if not run.flags & GAP:
-            sizes.extend(bundle.sizes)
-        heap.append(bundle.data)
         total += records
-    encoded = [name.encode() for name in names]
-    table = b"".join(struct.pack("<H", len(name)) + name for name in encoded)
-    pad = bytes(padded(len(table)) - len(table))
-    size_bytes = sizes.tobytes()
-    size_pad = bytes(padded(len(size_bytes)) - len(size_bytes))
-    heap_bytes = sum(map(len, heap))
-    heap_pad = bytes(padded(heap_bytes) - heap_bytes)
-    size = (
-        BLOCK_HEAD.size + len(table) + len(pad) + RUN.size * len(runs)
-        + len(size_bytes) + len(size_pad) + heap_bytes + len(heap_pad)
+        heap_bytes += size
+    named = b"".join(
+        [struct.pack("<H", len(name)) + name for name in map(str.encode, names)]
     )  # fmt: skip
-    head = BLOCK_HEAD.pack(
-        BLOCK_MAGIC, size, 0, len(runs), runs[0].position, total, len(table), written, journal
+    size_bytes = sizes.tobytes()
+    small = b"".join(
+        [named, bytes(-len(named) % ALIGN), *tables, size_bytes, bytes(-len(size_bytes) % ALIGN)]
     )
-    rest = b"".join([head[12:], table, pad, *run_parts, size_bytes, size_pad, *heap, heap_pad])
-    return head[:8] + struct.pack("<I", crc32c(rest)) + rest
+    heap_pad = -heap_bytes % ALIGN
+    if heap_pad:
+        heap.append(bytes(heap_pad))
+    size = BLOCK_HEAD.size + len(small) + heap_bytes + heap_pad
+    if size > BLOCK_BYTES_MAX:
+        raise ConfigError("block", f"{size} bytes", f"at most {BLOCK_BYTES_MAX} in one commit")
+    head = BLOCK_HEAD.pack(
+        BLOCK_MAGIC, size, 0, len(runs), runs[0].position, total, len(named), written, journal,
+        durable,
+    )  # fmt: skip
+    checksum = crc32c(small, crc32c(head[12:]))
+    for part in heap:
+        checksum = crc32c(part, checksum)
+    return [head[:8] + struct.pack("<I", checksum) + head[12:] + small, *heap], size
+
+
+def encode_block(runs: Sequence[Run], journal: bytes, written: int, durable: int = 0) -> bytes:
+    """One block; the runs must be in order, and in a segment without a hole."""
+    return b"".join(encode_parts(runs, journal, written, durable)[0])
 
 
 def decode_block_head(data: bytes | memoryview, at: int = 0) -> BlockHead:
-    """The head alone; nothing in it is to be believed before `check_block`."""
     if len(data) - at < BLOCK_HEAD.size:
         raise MalformedPdu("block", "short")
-    magic, size, checksum, runs, base, count, names, written, journal = BLOCK_HEAD.unpack_from(
-        data, at
-    )
+    magic, size, *rest = BLOCK_HEAD.unpack_from(data, at)
     if magic != BLOCK_MAGIC or size < BLOCK_HEAD.size or size % ALIGN or size > BLOCK_BYTES_MAX:
         raise MalformedPdu("block", "head")
-    return BlockHead(size, checksum, runs, base, count, names, written, journal)
+    return BlockHead(size, *rest)
 
 
 def check_block(data: bytes | memoryview, head: BlockHead) -> None:
     if len(data) != head.size:
         raise MalformedPdu("block", "short")
-    if crc32c(data[12:]) != head.checksum:
+    if crc32c(memoryview(data)[12:]) != head.checksum:
         raise MalformedPdu("block", "checksum")
 
 
@@ -205,59 +266,93 @@ class RunHead(Struct, frozen=True, gc=False):
     sizes_at: int
     heap_at: int
 
+    @property
+    def sizes_bytes(self) -> int:
+        return 0 if self.flags & (GAP | UNIFORM) else 4 * self.count
 
-def decode_runs(data: bytes | memoryview, head: BlockHead) -> list[RunHead]:
-    """The runs of a checked block; offsets are relative to the block."""
+
+def run_heads(data: bytes | memoryview, head: BlockHead) -> Iterator[RunHead]:
+    """The runs of a checked block; offsets are relative to the block.
+
+    A block with a right checksum can still come from somebody who means ill: nothing here
+    allocates more than the block has bytes for.
+    """
+    try:
+        yield from _run_heads(data, head)
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise MalformedPdu("block", str(error)) from None
+
+
+def _run_heads(data: bytes | memoryview, head: BlockHead) -> Iterator[RunHead]:
     names = []
     at, end = BLOCK_HEAD.size, BLOCK_HEAD.size + head.names_bytes
     while at < end:
         (size,) = struct.unpack_from("<H", data, at)
-        names.append(bytes(data[at + 2 : at + 2 + size]).decode())
+        names.append(str(data[at + 2 : at + 2 + size], "utf-8"))
         at += 2 + size
     runs_at = BLOCK_HEAD.size + padded(head.names_bytes)
     sizes_at = runs_at + RUN.size * head.runs
-    entries = list(RUN.iter_unpack(data[runs_at:sizes_at]))
-    sized = sum(entry[3] for entry in entries if not entry[9] & GAP)
+    if sizes_at > head.size:
+        raise MalformedPdu("block", "more runs than bytes")
+    entries = list(RUN.iter_unpack(memoryview(data)[runs_at:sizes_at]))
+    sized = sum([entry[3] for entry in entries if not entry[8] & (GAP | UNIFORM)])
     heap_at = sizes_at + padded(4 * sized)
-    found = []
-    for position, time, number, count, size, conference, kind, _, sender, flags in entries:
-        signed = number - (1 << 64) if number >> 63 else number
-        found.append(
-            RunHead(
-                position, time, signed, count, size, conference, kind, names[sender], flags,
-                sizes_at, heap_at,
-            )
+    expected, total = head.base, 0
+    for position, time, number, count, size, conference, kind, sender, flags in entries:
+        if position < expected or not count:
+            raise MalformedPdu("block", "positions")
+        if (flags & UNIFORM and (not size or size % count)) or (
+            flags & (GAP | HEADS_ONLY) and size
+        ):
+            raise MalformedPdu("block", "sizes")
+        if heap_at + size > head.size:
+            raise MalformedPdu("block", "more records than bytes")
+        yield RunHead(
+            position, time, number, count, size, conference, kind, names[sender], flags, sizes_at,
+            heap_at,
         )  # fmt: skip
-        if not flags & GAP:
+        if not flags & (GAP | UNIFORM):
             sizes_at += 4 * count
         heap_at += size
-    return found
+        expected = position + count
+        total += count
+    if total != head.count:
+        raise MalformedPdu("block", "count")
 
 
 def run_of(head: RunHead, sizes: bytes | memoryview, heap: bytes) -> Run:
-    table = array("I")
-    table.frombytes(sizes)
+    """A run from its head and its parts."""
+    flags = head.flags
+    if flags & UNIFORM:
+        bundle = Bundle((head.bytes // head.count,) * head.count, heap)
+        flags &= ~UNIFORM
+    elif flags & GAP:
+        bundle = NOTHING
+    else:
+        table = array("I")
+        table.frombytes(sizes)
+        bundle = Bundle(tuple(table), heap)
+        if not flags & HEADS_ONLY and sum(table) != len(heap):
+            raise MalformedPdu("block", "sizes")
     return Run(
-        head.position, head.time, head.sender, Bundle(tuple(table), heap), head.conference,
-        head.kind, head.number, head.flags, head.count,
+        head.position, head.time, head.sender, bundle, head.conference, head.kind, head.number,
+        flags, head.count,
     )  # fmt: skip
 
 
-def decode_block(data: bytes | memoryview, head: BlockHead) -> list[Run]:
-    """All runs of a checked block."""
+Wanted = Callable[[RunHead], bool]
+
+
+def decode_block(
+    data: bytes | memoryview, head: BlockHead, wanted: Wanted | None = None
+) -> list[Run]:
+    """The runs of a checked block, all or those that are wanted."""
     runs = []
-    for one in decode_runs(data, head):
-        sized = 0 if one.flags & GAP else 4 * one.count
-        sizes = data[one.sizes_at : one.sizes_at + sized]
-        runs.append(run_of(one, sizes, bytes(data[one.heap_at : one.heap_at + one.bytes])))
+    for one in run_heads(data, head):
+        if wanted is None or wanted(one):
+            sizes = data[one.sizes_at : one.sizes_at + one.sizes_bytes]
+            runs.append(run_of(one, sizes, bytes(data[one.heap_at : one.heap_at + one.bytes])))
     return runs
-
-
-def link(before: bytes, block: bytes | memoryview) -> bytes:
-    """The next link of the hash chain."""
-    digest = hashlib.sha256(before)
-    digest.update(block)
-    return digest.digest()
 
 
 def part_of(run: Run, start: int, end: int) -> Run:
@@ -271,6 +366,8 @@ def part_of(run: Run, start: int, end: int) -> Run:
         sizes = run.bundle.sizes[first:last]
         if run.flags & HEADS_ONLY:
             bundle = Bundle(sizes, b"")
+        elif size := run.bundle.uniform:
+            bundle = Bundle(sizes, run.bundle.data[first * size : last * size])
         else:
             offsets = list(accumulate(run.bundle.sizes, initial=0))
             bundle = Bundle(sizes, run.bundle.data[offsets[first] : offsets[last]])
@@ -278,7 +375,3 @@ def part_of(run: Run, start: int, end: int) -> Run:
         run.position + first, run.time, run.sender, bundle, run.conference, run.kind, run.number,
         run.flags, last - first,
     )  # fmt: skip
-
-
-def total(runs: Iterable[Run]) -> int:
-    return sum(run.records for run in runs)

@@ -2,108 +2,210 @@
 
 ::
 
-    head      "RNDLJRI1", CRC-32C of the rest, counts of what follows
-    blocks    position, offset, time committed, size            32 bytes each
-    runs      position, offsets, time, conference, sender, …    64 bytes each
-    names     u16 length and UTF-8 of each sender
-    keys      (conference or sender, first, count) of postings  16 bytes each
+    head      "RNDLJRI1", CRC-32C of the rest of the head and of all up to the runs; counts;
+              end, times; the link before the segment and its own
+    blocks    position, latest, earliest, offset, size, runs before it     40 bytes each
+    gaps      first position and the one behind the last                   16 bytes each
+    names     u16 length and UTF-8 of each sender, padded to 8
+    keys      (conference or sender, first, count, checksum of its
+              postings, payload bytes)                                     24 bytes each
+    runs      position, time, …, where, checksum of the payload and of
+              the entry itself                                             64 bytes each
     postings  u32 numbers of runs, ascending
 
-The file is mapped, so a reader that wants conference 7 of one sender touches the postings of both
-and the runs they share, not the rest.  It can be made again from the segment at any time.
+The file is mapped.  A reader that wants conference 7 touches its postings, the runs they name and
+nothing else, and each of these has a checksum of its own: what is used is checked, what is not
+used costs nothing.  `latest` is the latest time in a block or before it, `earliest` the earliest
+in it or behind it: both rise even when clocks do not, so they can be searched.
+
+The index follows from the segment byte by byte, so it can be made again at any time, and `check`
+compares the two.
 """
 
 from __future__ import annotations
 
+import hashlib
 import mmap
 import os
 import struct
 from array import array
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from crc32c import crc32c
 from msgspec import Struct
 
 from roundelay.core.errors import MalformedPdu
+from roundelay.journal.format import GAP, NO_LINK, BlockHead, RunHead, padded, run_heads
+
+T = TypeVar("T")
 
 MAGIC: Final = b"RNDLJRI1"
-HEAD: Final = struct.Struct("<8sIIIIIIIQQ")
-"""magic, checksum; how many blocks, runs, names, conferences, senders; names bytes; end position,
-end offset"""
-BLOCK: Final = struct.Struct("<QQQII")
-"""position, offset, committed, size, runs before it"""
-RUN: Final = struct.Struct("<QQQQIIIIIIq")
-"""position, heap offset, sizes offset, time, count, bytes, conference, kind, sender, flags,
-number"""
-KEY: Final = struct.Struct("<IIII")
+HEAD: Final = struct.Struct("<8sIIIIIIIIIIQQQQQ32s32s")
+"""magic, checksum; how many blocks, runs, gaps, names; names bytes; how many conferences, senders;
+how often the segment was rewritten, its flags; end, end offset, earliest, latest, newest commit;
+link before, link"""
+BLOCK: Final = struct.Struct("<QQQIII4x")
+RUN: Final = struct.Struct("<QQqIIIIIIHHII4x")
+"""position, time, number, heap at, sizes at, count, bytes, conference, kind, sender, flags,
+checksum of sizes and heap, checksum of the entry"""
+ENTRY_CHECKED: Final = 56
+KEY: Final = struct.Struct("<IIIIQ")
+GAPS: Final = struct.Struct("<QQ")
+NEVER: Final = (1 << 64) - 1
 
 
 class BlockEntry(Struct, frozen=True, gc=False):
     position: int
+    latest: int
+    earliest: int
     offset: int
-    committed: int
     size: int
     runs_before: int
 
 
 class RunEntry(Struct, frozen=True, gc=False):
     position: int
+    time: int
+    number: int
     heap_at: int
     sizes_at: int
-    time: int
     count: int
     bytes: int
     conference: int
     kind: int
     sender: int
     flags: int
-    number: int
+    payload: int
+    checksum: int
+
+    def head(self, sender: str) -> RunHead:
+        """As it stands in the block, offsets in the segment."""
+        return RunHead(
+            self.position, self.time, self.number, self.count, self.bytes, self.conference,
+            self.kind, sender, self.flags, self.sizes_at, self.heap_at,
+        )  # fmt: skip
 
 
-def write_index(
-    path: Path,
-    blocks: list[BlockEntry],
-    runs: bytearray,
-    names: list[str],
-    end: int,
-    end_offset: int,
-) -> None:
-    """Write the index aside and put it in place."""
-    by_conference: dict[int, array[int]] = {}
-    by_sender: dict[int, array[int]] = {}
-    count = len(runs) // RUN.size
-    for number, entry in enumerate(RUN.iter_unpack(runs)):
-        by_conference.setdefault(entry[6], array("I")).append(number)
-        by_sender.setdefault(entry[8], array("I")).append(number)
-    table = b"".join(struct.pack("<H", len(name.encode())) + name.encode() for name in names)
-    keys, postings, first = [], [], 0
-    for key, numbers in (*sorted(by_conference.items()), *sorted(by_sender.items())):
-        keys.append(KEY.pack(key, first, len(numbers), 0))
-        postings.append(numbers.tobytes())
-        first += len(numbers)
-    body = b"".join(
-        [BLOCK.pack(b.position, b.offset, b.committed, b.size, b.runs_before) for b in blocks]
-        + [bytes(runs), table, *keys, *postings]
-    )
-    head = HEAD.pack(
-        MAGIC, 0, len(blocks), count, len(names), len(by_conference), len(by_sender), len(table),
-        end, end_offset,
-    )  # fmt: skip
-    checksum = crc32c(body, crc32c(head[12:]))
-    aside = path.with_suffix(".rji.new")
-    with aside.open("wb") as file:
-        file.write(head[:8] + struct.pack("<I", checksum) + head[12:])
-        file.write(body)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(aside, path)
+class Builder:
+    """Makes the index of a segment from its blocks, one after the other."""
+
+    def __init__(self, before: bytes = NO_LINK, rewritten: int = 0, flags: int = 0) -> None:
+        self._before = before
+        self._rewritten = rewritten
+        self._flags = flags
+        self._hash = hashlib.sha256(before)
+        self._blocks: list[tuple[int, int, int, int, int, int]] = []
+        self._runs = bytearray()
+        self._names: dict[str, int] = {}
+        self._by_conference: dict[int, array[int]] = {}
+        self._by_sender: dict[int, array[int]] = {}
+        self._payload: dict[tuple[bool, int], int] = {}
+        self._gaps: list[tuple[int, int]] = []
+        self._earliest, self._latest = NEVER, 0
+        self._newest = self._end = self._end_offset = 0
+
+    def add(self, at: int, head: BlockHead, data: bytes) -> None:
+        """A checked block, which is at offset `at`."""
+        self._hash.update(data)
+        view = memoryview(data)
+        runs, names, payload = self._runs, self._names, self._payload
+        number = before = len(runs) // RUN.size
+        earliest, latest = NEVER, 0
+        for run in run_heads(data, head):
+            if run.flags & GAP:
+                self._gap(run.position, run.position + run.count)
+            sender = names.setdefault(run.sender, len(names))
+            heap = view[run.heap_at : run.heap_at + run.bytes]
+            sizes = view[run.sizes_at : run.sizes_at + run.sizes_bytes]
+            packed = RUN.pack(
+                run.position, run.time, run.number, at + run.heap_at, at + run.sizes_at, run.count,
+                run.bytes, run.conference, run.kind, sender, run.flags,
+                crc32c(heap, crc32c(sizes)), 0,
+            )  # fmt: skip
+            check = crc32c(packed[:ENTRY_CHECKED])
+            runs += packed[:ENTRY_CHECKED]
+            runs += check.to_bytes(4, "little") + b"\0\0\0\0"
+            if not run.flags & GAP:
+                self._post(self._by_conference, run.conference, number)
+                self._post(self._by_sender, sender, number)
+                for key in ((False, run.conference), (True, sender)):
+                    payload[key] = payload.get(key, 0) + run.bytes
+                earliest, latest = min(earliest, run.time), max(latest, run.time)
+            number += 1
+        self._latest = max(self._latest, latest)
+        self._earliest = min(self._earliest, earliest)
+        self._blocks.append((head.base, self._latest, earliest, at, head.size, before))
+        self._newest = max(self._newest, head.written)
+        self._end, self._end_offset = head.end, at + head.size
+
+    def _gap(self, lo: int, hi: int) -> None:
+        if self._gaps and self._gaps[-1][1] == lo:
+            lo = self._gaps.pop()[0]
+        self._gaps.append((lo, hi))
+
+    @staticmethod
+    def _post(table: dict[int, array[int]], key: int, number: int) -> None:
+        numbers = table.get(key)
+        if numbers is None:
+            numbers = table[key] = array("I")
+        numbers.append(number)
+
+    @property
+    def link(self) -> bytes:
+        """The segment's link of the hash chain."""
+        return self._hash.digest()
+
+    def encode(self) -> Iterator[bytes]:
+        """The file, in parts."""
+        blocks = []
+        earliest = NEVER
+        for position, latest, own, at, size, before in reversed(self._blocks):
+            earliest = min(earliest, own)
+            blocks.append(BLOCK.pack(position, latest, earliest, at, size, before))
+        blocks.reverse()
+        encoded = [name.encode() for name in self._names]
+        table = b"".join([struct.pack("<H", len(name)) + name for name in encoded])
+        table += bytes(padded(len(table)) - len(table))
+        keys, postings, first = [], [], 0
+        for kind, posted in ((False, self._by_conference), (True, self._by_sender)):
+            for key, numbers in sorted(posted.items()):
+                listed = numbers.tobytes()
+                payload = self._payload[kind, key]
+                keys.append(KEY.pack(key, first, len(numbers), crc32c(listed), payload))
+                postings.append(listed)
+                first += len(numbers)
+        gaps = [GAPS.pack(lo, hi) for lo, hi in self._gaps]
+        small = b"".join([*blocks, *gaps, table, *keys])
+        head = HEAD.pack(
+            MAGIC, 0, len(blocks), len(self._runs) // RUN.size, len(gaps), len(encoded),
+            len(table), len(self._by_conference), len(self._by_sender), self._rewritten,
+            self._flags, self._end, self._end_offset, self._earliest, self._latest, self._newest,
+            self._before, self.link,
+        )  # fmt: skip
+        checksum = crc32c(small, crc32c(head[12:]))
+        yield head[:8] + struct.pack("<I", checksum) + head[12:]
+        yield small
+        yield bytes(self._runs)
+        yield from postings
 
 
 class Index:
-    """A mapped index."""
+    """A mapped index; what can be read from it is as it was written, or MalformedPdu."""
+
+    blocks: int
+    runs: int
+    rewritten: int
+    flags: int
+    end: int
+    end_offset: int
+    earliest: int
+    latest: int
+    newest: int
+    before: bytes
+    link: bytes
 
     def __init__(self, path: Path) -> None:
         with path.open("rb") as file:
@@ -117,120 +219,167 @@ class Index:
             raise
 
     def _read(self, path: Path) -> None:
-        (magic, self._checksum, blocks, runs, names, conferences, senders, names_bytes,
-         self.end, self.end_offset) = HEAD.unpack_from(self._map)  # fmt: skip
+        (magic, checksum, self.blocks, self.runs, gaps, names, names_bytes, conferences, senders,
+         self.rewritten, self.flags, self.end, self.end_offset, self.earliest, self.latest,
+         self.newest, self.before, self.link) = HEAD.unpack_from(self._map)  # fmt: skip
         if magic != MAGIC:
             raise MalformedPdu("index", f"{path.name} is none")
-        self.runs = runs
-        self._blocks_at = HEAD.size
-        self._runs_at = self._blocks_at + BLOCK.size * blocks
-        names_at = self._runs_at + RUN.size * runs
+        gaps_at = HEAD.size + BLOCK.size * self.blocks
+        names_at = gaps_at + GAPS.size * gaps
         keys_at = names_at + names_bytes
-        self._postings_at = keys_at + KEY.size * (conferences + senders)
+        self._runs_at = keys_at + KEY.size * (conferences + senders)
+        self._postings_at = self._runs_at + RUN.size * self.runs
         if self._postings_at > len(self._map):
             raise MalformedPdu("index", "short")
-        self.blocks: int = blocks
-        self.names = []
+        with memoryview(self._map) as view:
+            if crc32c(view[HEAD.size : self._runs_at], crc32c(view[12 : HEAD.size])) != checksum:
+                raise MalformedPdu("index", "checksum")
+        self.gaps: list[tuple[int, int]] = [
+            GAPS.unpack_from(self._map, gaps_at + GAPS.size * i) for i in range(gaps)
+        ]
+        self.names: list[str] = []
         at = names_at
         for _ in range(names):
             (size,) = struct.unpack_from("<H", self._map, at)
             self.names.append(self._map[at + 2 : at + 2 + size].decode())
             at += 2 + size
-        keys = [KEY.unpack_from(self._map, keys_at + KEY.size * i)
-                for i in range(conferences + senders)]  # fmt: skip
-        self._conferences = {key: (first, count) for key, first, count, _ in keys[:conferences]}
-        self._senders = {
-            self.names[key]: (first, count) for key, first, count, _ in keys[conferences:]
-        }
-
-    def check(self) -> None:
-        """Raise MalformedPdu unless every byte is as it was written."""
-        view = memoryview(self._map)
-        checksum = crc32c(view[HEAD.size :], crc32c(view[12 : HEAD.size]))
-        view.release()
-        if checksum != self._checksum:
-            raise MalformedPdu("index", "checksum")
+        keys = list(KEY.iter_unpack(self._map[keys_at : self._runs_at]))
+        self._conferences = {key: rest for key, *rest in keys[:conferences]}
+        self._senders = {self.names[key]: rest for key, *rest in keys[conferences:]}
 
     def close(self) -> None:
         self._map.close()
 
-    def block(self, number: int) -> BlockEntry:
-        return BlockEntry(*BLOCK.unpack_from(self._map, self._blocks_at + BLOCK.size * number))
+    def __enter__(self) -> Index:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def matches(self, parts: Iterable[bytes]) -> bool:
+        """Is the file these bytes, end to end?"""
+        at = 0
+        with memoryview(self._map) as view:
+            for part in parts:
+                if view[at : at + len(part)] != part:
+                    return False
+                at += len(part)
+        return at == len(self._map)
+
+    # -- blocks ----------------------------------------------------------------------------
+
+    def table(self) -> bytes:
+        """All block entries, packed."""
+        return self._map[HEAD.size : HEAD.size + BLOCK.size * self.blocks]
+
+    # -- runs ------------------------------------------------------------------------------
 
     def run(self, number: int) -> RunEntry:
-        return RunEntry(*RUN.unpack_from(self._map, self._runs_at + RUN.size * number))
+        at = self._runs_at + RUN.size * number
+        packed = self._map[at : at + RUN.size]
+        entry = RunEntry(*RUN.unpack(packed))
+        if crc32c(packed[:ENTRY_CHECKED]) != entry.checksum:
+            raise MalformedPdu("index", "checksum of a run")
+        return entry
 
-    def conferences(self) -> Iterable[int]:
-        return self._conferences
+    @property
+    def conferences(self) -> dict[int, int]:
+        """Payload bytes of each."""
+        return {key: rest[3] for key, rest in self._conferences.items()}
 
-    def _search(self, value: int, field: int) -> int:
-        """How many blocks have a `field` of at most `value`."""
-        found: int = bisect_right(_Column(self, field), value)
-        return found
+    @property
+    def senders(self) -> dict[str, int]:
+        """Payload bytes of each."""
+        return {key: rest[3] for key, rest in self._senders.items()}
 
-    def block_of(self, position: int) -> int:
-        """The block that holds `position`, or the last before it."""
-        return max(0, self._search(position, 0) - 1)
-
-    def block_at_time(self, time: int) -> int:
-        """The first block that can hold something from `time` on."""
-        return max(0, self._search(time - 1, 2) - 1)
-
-    def first_run_at(self, position: int) -> int:
-        low, high = 0, self.runs
-        while low < high:
-            middle = (low + high) // 2
-            entry = self.run(middle)
-            if entry.position + entry.count <= position:
-                low = middle + 1
-            else:
-                high = middle
-        return low
-
-    def _postings(self, where: tuple[int, int]) -> array[int]:
-        first, count = where
-        numbers = array("I")
+    def _postings(self, first: int, count: int, checksum: int, _payload: int) -> array[int]:
         start = self._postings_at + 4 * first
-        numbers.frombytes(self._map[start : start + 4 * count])
+        listed = self._map[start : start + 4 * count]
+        if len(listed) != 4 * count or crc32c(listed) != checksum:
+            raise MalformedPdu("index", "checksum of postings")
+        numbers = array("I")
+        numbers.frombytes(listed)
         return numbers
 
     def matching(
-        self, conferences: frozenset[int] | None, senders: frozenset[str] | None
-    ) -> Iterator[int]:
-        """Numbers of the runs in these conferences, of these senders, ascending."""
-        if conferences is None and senders is None:
-            yield from range(self.runs)
-            return
+        self,
+        conferences: frozenset[int] | None,
+        senders: frozenset[str] | None,
+        first: int,
+        last: int,
+    ) -> array[int]:
+        """Numbers of the runs from `first` up to `last` in these conferences, of these senders."""
         sets = []
         if conferences is not None:
-            sets.append(self._union(self._conferences, conferences))
+            sets.append(self._union(self._conferences, conferences, first, last))
         if senders is not None:
-            sets.append(self._union(self._senders, senders))
+            sets.append(self._union(self._senders, senders, first, last))
         sets.sort(key=len)
-        chosen = sets[0]
         if len(sets) == 2:
             other = set(sets[1])
-            chosen = array("I", [number for number in chosen if number in other])
-        yield from chosen
+            return array("I", [number for number in sets[0] if number in other])
+        return sets[0]
 
-    def _union(self, table: dict, wanted: frozenset) -> array[int]:  # type: ignore[type-arg]
-        parts = [self._postings(table[key]) for key in wanted if key in table]
+    def _union(
+        self, table: Mapping[T, list[int]], wanted: frozenset[T], first: int, last: int
+    ) -> array[int]:
+        parts = []
+        for key in wanted:
+            if key in table:
+                numbers = self._postings(*table[key])
+                parts.append(numbers[bisect_left(numbers, first) : bisect_left(numbers, last)])
         if len(parts) == 1:
             return parts[0]
         return array("I", sorted(number for part in parts for number in part))
 
 
-class _Column:
-    """One field of the blocks, as a sequence for `bisect`."""
+class Blocks:
+    """A table of blocks, packed; one that is still growing can be read from other threads."""
 
-    def __init__(self, index: Index, field: int) -> None:
-        self._index = index
+    def __init__(self, packed: bytes | bytearray, count: int = -1) -> None:
+        self._packed = packed
+        self.count = len(packed) // BLOCK.size if count < 0 else count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[BlockEntry]:
+        for number in range(self.count):
+            yield self[number]
+
+    def __getitem__(self, number: int) -> BlockEntry:
+        return BlockEntry(*BLOCK.unpack_from(self._packed, BLOCK.size * number))
+
+    def field(self, number: int, which: int) -> int:
+        found: int = BLOCK.unpack_from(self._packed, BLOCK.size * number)[which]
+        return found
+
+    def holding(self, position: int) -> int:
+        """The block that holds `position`, or the last before it."""
+        return max(0, bisect_right(_Column(self, 0), position) - 1)
+
+    def from_time(self, time: int) -> int:
+        """The first block with a record from `time` on."""
+        return bisect_left(_Column(self, 1), time)
+
+    def until_time(self, time: int) -> int:
+        """Behind the last block with a record before `time`."""
+        return bisect_left(_Column(self, 2), time)
+
+    def with_run(self, number: int) -> int:
+        """The block that holds a run, by the run's number in the segment."""
+        return max(0, bisect_right(_Column(self, 5), number) - 1)
+
+
+class _Column(Sequence[int]):
+    """One field of a table of blocks, for `bisect`."""
+
+    def __init__(self, blocks: Blocks, field: int) -> None:
+        self._blocks = blocks
         self._field = field
 
     def __len__(self) -> int:
-        return self._index.blocks
+        return len(self._blocks)
 
-    def __getitem__(self, number: int) -> int:
-        entry = self._index.block(number)
-        found: int = entry.committed if self._field else entry.position
-        return found
+    def __getitem__(self, number: Any) -> Any:
+        return self._blocks.field(number, self._field)

@@ -2,54 +2,68 @@
 
 What is promised depends on the sync policy, and `status` says which one it is:
 
-- `always`    an append returns when it is on disk: one sync per commit, however many records
-- `interval`  records are on disk at most `interval_s` after the append
+- `always`    a commit returns when it is on disk: one sync per commit, however many records
+- `interval`  records are on disk at most about `interval_s` after the commit
 - `os`        whenever the operating system likes
 
-`durable` is the position up to which everything is on disk.  A sync that fails stops the journal
+`durable` is the position below which everything is on disk.  A sync that fails stops the journal
 for good (JournalBroken): what the kernel could not write once it may later claim to have written.
+
+Three threads at most: whoever calls `add` and `commit`; one that syncs (`interval`); and the
+keeper, which seals segments, turns them into Parquet and lets old ones go.  `fill`, `forget` and
+`reader` may be called from any thread.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from bisect import insort
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
-from queue import SimpleQueue
-from typing import Any, Final
+from typing import Final, NoReturn
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from roundelay.core.bundle import Bundle
-from roundelay.core.errors import ConfigError, MalformedPdu, RoundelayError
-from roundelay.journal.format import (
-    GAP,
-    HEADS_ONLY,
-    LINK_BYTES,
-    Run,
-    decode_block_head,
-    encode_block,
-    link,
-    part_of,
+from roundelay.core.errors import ConfigError
+from roundelay.journal.files import SYNCED, Disk, JournalBroken, JournalInUse, mark_text
+from roundelay.journal.format import GAP, Head, Run, encode_parts, gap, head_only, part_of
+from roundelay.journal.keeper import Keeper
+from roundelay.journal.opening import Opened, open_folder
+from roundelay.journal.reader import (
+    EVERYTHING,
+    Reader,
+    Selection,
+    missing_of,
+    read_segments,
 )
-from roundelay.journal.segment import SUFFIX, Damage, Segment, create
+from roundelay.journal.rewrite import create, make_durable
+from roundelay.journal.segment import Segment
+
+__all__ = [
+    "ALWAYS",
+    "EVERYTHING",
+    "INTERVAL",
+    "OS",
+    "POLICIES",
+    "Journal",
+    "JournalBroken",
+    "JournalConfig",
+    "JournalInUse",
+    "Reader",
+    "Selection",
+]
 
 ALWAYS: Final = "always"
 INTERVAL: Final = "interval"
 OS: Final = "os"
 POLICIES: Final = (ALWAYS, INTERVAL, OS)
-
-META: Final = "journal.json"
-SYNCED: Final = "synced"
-"""Position up to which everything is on disk, as text; written after each sync, never synced."""
-
-
-class JournalBroken(RoundelayError):
-    """The disk failed: nothing more is appended, and nothing was acknowledged that is not there."""
+HOLE_RECORDS: Final = 1024
+"""A hole up to this size becomes a gap in its segment; behind a larger one a new segment begins,
+so that what fills it gets segments of its own."""
+SEGMENT_BYTES_MAX: Final = 1 << 30
 
 
 class JournalConfig(Struct, frozen=True, kw_only=True):
@@ -61,7 +75,9 @@ class JournalConfig(Struct, frozen=True, kw_only=True):
     keep_bytes: int = 0
     """Oldest segments go when there is more than this; 0: no limit."""
     keep_s: float = 0.0
-    """Oldest segments go when all of them is older than this; 0: no limit."""
+    """A segment goes when its last record was written longer ago than this; 0: no limit."""
+    keep_conference_s: Mapping[int, float] = field(default_factory=dict)
+    """Conference to seconds: of older records in it, in sealed segments, only heads are kept."""
     parquet: bool = False
     """Turn sealed segments into Parquet beside them (needs the extra `trace`)."""
 
@@ -70,126 +86,25 @@ class JournalConfig(Struct, frozen=True, kw_only=True):
             raise ConfigError("sync", self.sync, " or ".join(POLICIES))
         if self.interval_s <= 0:
             raise ConfigError("interval_s", self.interval_s, "a number of seconds above 0")
-        if self.segment_bytes < 1 << 12:
-            raise ConfigError("segment_bytes", self.segment_bytes, f"at least {1 << 12}")
-        for field in ("keep_bytes", "keep_s"):
-            if getattr(self, field) < 0:
-                raise ConfigError(field, getattr(self, field), "0 or more")
+        if not 1 << 12 <= self.segment_bytes <= SEGMENT_BYTES_MAX:
+            allowed = f"{1 << 12} to {SEGMENT_BYTES_MAX}"
+            raise ConfigError("segment_bytes", self.segment_bytes, allowed)
+        for name in ("keep_bytes", "keep_s"):
+            if getattr(self, name) < 0:
+                raise ConfigError(name, getattr(self, name), "0 or more")
+        for conference, seconds in self.keep_conference_s.items():
+            if conference < 0 or seconds < 0:
+                pair = f"{conference}: {seconds}"
+                raise ConfigError("keep_conference_s", pair, "numbers from 0 up")
+        if self.parquet:
+            from roundelay.journal.parquet import arrow
 
-
-class Selection(Struct, frozen=True, kw_only=True):
-    """Which records: everything that is given must hold."""
-
-    since: int = 0
-    until: int = 1 << 62
-    since_time: int = 0
-    until_time: int = 1 << 62
-    conferences: frozenset[int] | None = None
-    senders: frozenset[str] | None = None
-    kinds: frozenset[int] | None = None
-
-    @property
-    def by_content(self) -> bool:
-        return self.conferences is not None or self.senders is not None
-
-    def takes(self, run: Run) -> bool:
-        return (
-            (self.conferences is None or run.conference in self.conferences)
-            and (self.senders is None or run.sender in self.senders)
-            and (self.kinds is None or run.kind in self.kinds)
-            and self.since_time <= run.time < self.until_time
-        )
-
-
-EVERYTHING: Final = Selection()
-
-
-def segments_of(folder: Path) -> list[Path]:
-    return sorted(folder.glob(f"*{SUFFIX}"))
-
-
-class Reader:
-    """A journal as anybody can read it; needs nobody's leave and disturbs nobody."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.meta = read_meta(folder)
-        self.segments: list[Segment] = []
-        self.refresh()
-
-    def refresh(self) -> None:
-        """Look what has come since."""
-        known = {segment.path: segment for segment in self.segments}
-        found = []
-        paths = segments_of(self.folder)
-        for path in paths:
-            segment = known.pop(path, None)
-            if segment is None:
-                segment = Segment(path)
-                if not segment.load():
-                    segment.scan()
-            elif segment.index is None:
-                segment.scan()
-            found.append(segment)
-        for segment in known.values():
-            segment.close()
-        self.segments = found
-
-    @property
-    def begin(self) -> int:
-        return self.segments[0].base if self.segments else 0
-
-    @property
-    def end(self) -> int:
-        return self.segments[-1].end if self.segments else 0
-
-    def close(self) -> None:
-        for segment in self.segments:
-            segment.close()
-        self.segments = []
-
-    def read(self, selection: Selection = EVERYTHING) -> Iterator[Run]:
-        """The records that are selected, in order."""
-        return read_segments(self.segments, selection)
-
-    def damages(self) -> list[Damage]:
-        return [damage for segment in self.segments for damage in segment.damages]
-
-
-def read_segments(segments: Sequence[Segment], selection: Selection) -> Iterator[Run]:
-    for segment in list(segments):
-        if segment.end <= selection.since or segment.base >= selection.until:
-            continue
-        runs = (
-            _by_index(segment, selection) if selection.by_content else _by_block(segment, selection)
-        )
-        for run in runs:
-            if run.position >= selection.until:
-                return
-            if run.end > selection.since and selection.takes(run):
-                yield part_of(run, selection.since, selection.until)
-
-
-def _by_block(segment: Segment, selection: Selection) -> Iterator[Run]:
-    first = segment.first_block(selection.since, selection.since_time)
-    for number in range(first, segment.block_count()):
-        if segment.block(number).position >= selection.until:
-            return
-        yield from segment.read_block(number)
-
-
-def _by_index(segment: Segment, selection: Selection) -> Iterator[Run]:
-    chosen = segment.select(selection.conferences, selection.senders, selection.since)
-    for entry, sender in chosen:
-        if entry.position >= selection.until:
-            return
-        if not selection.since_time <= entry.time < selection.until_time:
-            continue
-        yield segment.read_run(entry, sender)
+            arrow()
 
 
 class Journal:
-    """The appending side.  One process at a time; `say` gets what an operator should know."""
+    """The appending side.  One process at a time; `say` gets what an operator should know,
+    `advanced` is called when `durable` has risen beside a commit.  Both come from any thread."""
 
     def __init__(
         self,
@@ -197,85 +112,53 @@ class Journal:
         group: str,
         config: JournalConfig | None = None,
         say: Callable[[str], None] = lambda text: None,
+        *,
+        advanced: Callable[[], None] = lambda: None,
+        disk: Disk | None = None,
     ) -> None:
         self.config = config or JournalConfig()
         self.config.check()
         self.folder = folder
         self.group = group
         self.say = say
+        self.disk = disk or Disk()
+        self._advanced = advanced
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.meta = _meta(folder, group)
-        self.id = bytes.fromhex(self.meta["id"])
-        self.segments: list[Segment] = []
-        self.missing: list[tuple[int, int]] = []
-        """Positions that were lost, half-open: to be fetched from another recorder."""
+        opened: Opened = open_folder(folder, group, self.disk, say)
+        self.id = opened.meta.journal
+        self._lock_file = opened.lock
+        self.segments: list[Segment] = opened.segments
+        """By position; replaced as a whole, never changed in place, so that readers can have it."""
         self.waiting: list[Run] = []
-        self.waiting_bytes = 0
-        self.durable = 0
+        self._gaps_wait = False
         self.syncs = 0
         self.appended = 0
         self.broken: str = ""
+        self._next = opened.end
+        self._begun = bool(opened.segments)
+        self._lock = threading.Lock()  # the list of segments, the present file, what is dirty
+        self._appending = threading.RLock()
+        self._syncing = threading.Lock()
+        self._active: Segment | None = None
         self._file = -1
+        self._retired: list[int] = []
+        self._dirty = self._named = False
         self._synced_file = os.open(folder / SYNCED, os.O_RDWR | os.O_CREAT, 0o600)
-        self._dirty = False
-        self._synced_at = time.monotonic()
-        self._chain = _Chain()
-        self._open()
+        if opened.resume:
+            self._active = self.segments[-1]
+            self._file = os.open(self._active.path, os.O_WRONLY)
+            os.lseek(self._file, self._active.size, os.SEEK_SET)
+        self.durable = opened.end
+        self._write_mark()
+        self.keeper = Keeper(self)
+        self._stop = threading.Event()
+        self._syncer: threading.Thread | None = None
+        if self.config.sync == INTERVAL:
+            self._syncer = threading.Thread(target=self._sync_on, name="journal-sync", daemon=True)
+            self._syncer.start()
+        self.keeper.wake()
 
-    # -- opening ---------------------------------------------------------------------------
-
-    def _open(self) -> None:
-        synced = self._read_synced()
-        paths = segments_of(self.folder)
-        for path in paths:
-            segment = Segment(path)
-            last = path == paths[-1]
-            if last or not segment.load():
-                segment.scan(synced if last else -1)
-                self._account(segment, last)
-                if not last:
-                    segment.seal()
-            self.segments.append(segment)
-        self._check_joints()
-        if self.segments:
-            last_one = self.segments[-1]
-            self._file = os.open(last_one.path, os.O_WRONLY)
-            os.lseek(self._file, last_one.size, os.SEEK_SET)
-            self._chain.resume(last_one)
-        self.durable = self.end
-
-    def _account(self, segment: Segment, last: bool) -> None:
-        """Damage in a segment: say it, keep the bytes, remember what has to be fetched."""
-        for damage in segment.damages:
-            tail = last and damage.hi < 0
-            what = "unfinished at the end" if tail else "damaged"
-            lost = "" if tail else f", positions {damage.lo} to {damage.hi - 1}"
-            self.say(
-                f"{segment.path.name}: {damage.bytes} bytes at {damage.offset} are {what} "
-                f"({damage.why}){lost}"
-            )
-            if tail or damage.offset + damage.bytes >= os.fstat(segment.file).st_size:
-                self._put_aside(segment, damage)
-            if damage.hi > damage.lo:
-                self.missing.append((damage.lo, damage.hi))
-
-    def _put_aside(self, segment: Segment, damage: Damage) -> None:
-        """Bytes behind the last good block make room for new ones, but are not thrown away."""
-        aside = segment.path.with_name(f"{segment.path.stem}.{damage.offset}.torn")
-        aside.write_bytes(os.pread(segment.file, damage.bytes, damage.offset))
-        with open(segment.path, "r+b") as file:
-            file.truncate(damage.offset)
-            os.fsync(file.fileno())
-
-    def _check_joints(self) -> None:
-        for before, after in zip(self.segments, self.segments[1:], strict=False):
-            if before.end < after.base:
-                self.missing.append((before.end, after.base))
-                self.say(f"{before.path.name}: positions {before.end} to {after.base - 1} missing")
-
-    def _read_synced(self) -> int:
-        text = os.pread(self._synced_file, 32, 0).strip(b" \n\0")
-        return int(text) if text.isdigit() else -1
+    # -- where it is -----------------------------------------------------------------------
 
     @property
     def begin(self) -> int:
@@ -284,132 +167,226 @@ class Journal:
     @property
     def end(self) -> int:
         """Behind the last record that was written, whether it is on disk or not."""
-        return self.segments[-1].end if self.segments else 0
+        segments = self.segments
+        return segments[-1].end if segments else 0
 
     @property
     def next(self) -> int:
         """The position of the next record."""
-        return self.waiting[-1].end if self.waiting else self.end
+        return self._next
+
+    @property
+    def active(self) -> Segment | None:
+        """The segment that is being appended to."""
+        return self._active
+
+    @property
+    def missing(self) -> list[tuple[int, int]]:
+        """Positions that are not here, half-open: to be fetched from another recorder."""
+        return missing_of(self.segments)
 
     # -- appending -------------------------------------------------------------------------
 
     def add(self, run: Run) -> None:
-        """Put a run into the next commit.  Positions must follow; a hole becomes a gap."""
+        """Put a run into the next commit.  Positions must follow; a hole becomes missing."""
         if self.broken:
             raise JournalBroken(self.broken)
-        expected = self.next
-        if not self.segments and not self.waiting:
-            expected = run.position  # a journal may begin anywhere
-        if run.end <= expected:
-            return  # known already
-        if run.position < expected:
-            run = part_of(run, expected, run.end)
-        elif run.position > expected:
-            hole = run.position - expected
-            self.missing.append((expected, run.position))
-            gap = Run(expected, run.time, "", Bundle((), b""), flags=GAP, count=hole)
-            self.waiting.append(gap)
-        self.waiting.append(run)
-        self.waiting_bytes += len(run.bundle.data)
+        if run.position == self._next and self._begun:  # the usual case, kept short
+            self._next += run.count or len(run.bundle.sizes)
+            self.waiting.append(run)
+        elif run.records:
+            self._add(run)
+
+    def _add(self, run: Run) -> None:
+        """A run that does not begin where the last one ended."""
+        with self._appending:
+            expected = self._next
+            if not self._begun:
+                expected = run.position  # a journal may begin anywhere
+                self._begun = True
+            if run.end <= expected:
+                return  # known already
+            if run.position < expected:
+                run = part_of(run, expected, run.end)
+            elif run.position > expected:
+                if run.position - expected <= HOLE_RECORDS:
+                    self.waiting.append(gap(expected, run.position, run.time))
+                    self._gaps_wait = True
+                else:
+                    self._flush()
+                    self.complete()
+            self.waiting.append(run)
+            self._next = run.end
 
     def commit(self) -> int:
         """Write what was added as one block; with policy `always`, durable when it returns.
 
-        Returns the position up to which everything is durable.
+        Returns the position below which everything is durable.
         """
         if self.broken:
             raise JournalBroken(self.broken)
         if self.waiting:
-            runs, self.waiting = self.waiting, []
-            self.waiting_bytes = 0
-            self._append(runs)
-        if self.config.sync == ALWAYS or (
-            self.config.sync == INTERVAL
-            and self._dirty
-            and time.monotonic() - self._synced_at >= self.config.interval_s
-        ):
+            with self._appending:
+                self._flush()
+        if self.config.sync == ALWAYS:
             self.sync()
         return self.durable
 
-    def _append(self, runs: list[Run]) -> None:
-        block = encode_block(runs, self.id, time.time_ns())
-        base = runs[0].position
-        if not self.segments or self.segments[-1].size + len(block) > self.config.segment_bytes:
-            self._roll(base)
-        segment = self.segments[-1]
-        at = segment.size
+    def _flush(self) -> None:
+        runs, self.waiting = self.waiting, []
+        if runs:
+            self._write(runs)
+            self._gaps_wait = False
+
+    def _write(self, runs: list[Run]) -> None:
+        """One block; two, if it would be too large."""
+        now = time.time_ns()
+        base, end = runs[0].position, runs[-1].end
         try:
-            view = memoryview(block)
-            while view:
-                view = view[os.write(self._file, view) :]
+            parts, size = encode_parts(runs, self.id, now, self.durable)
+        except ConfigError:
+            if len(runs) == 1:
+                raise
+            self._write(runs[: len(runs) // 2])
+            self._write(runs[len(runs) // 2 :])
+            return
+        try:
+            segment = self._active
+            if segment is None or (
+                segment.size + size > self.config.segment_bytes and segment.end > segment.base
+            ):
+                segment = self._roll(base)
+            self.disk.write(self._file, parts)
         except OSError as error:
-            self._break(f"write to {segment.path.name} failed: {error.strerror}")
-        segment.note(at, decode_block_head(block), block)
-        self._chain.add(segment, block)
-        self.appended += segment.end - base
-        self._dirty = True
+            self._break(f"write failed: {error.strerror}; nothing more is recorded here")
+        latest = max(segment.latest, *[run.time for run in runs])
+        if self._gaps_wait:
+            # A new list: whoever reads has the old one.
+            more = [(one.position, one.end) for one in runs if one.flags & GAP]
+            segment.gaps = segment.gaps + more
+        segment.newest = now
+        with self._lock:
+            segment.note(segment.size, base, end, size, latest)
+            self._dirty = True
+        self.appended += end - base
 
     def sync(self) -> None:
         """Make everything written durable."""
-        if not self._dirty or self._file < 0:
-            return
-        try:
-            os.fdatasync(self._file)
-        except OSError as error:
-            self._break(f"sync failed: {error.strerror}; nothing more is recorded here")
-        self._dirty = False
-        self._synced_at = time.monotonic()
-        self.syncs += 1
-        self.durable = self.end
-        os.pwrite(self._synced_file, b"%-31d\n" % self.durable, 0)
+        with self._syncing:
+            with self._lock:
+                retired, self._retired = self._retired, []
+                file, end = self._file, self.segments[-1].end if self.segments else 0
+                dirty, named = self._dirty, self._named
+                self._dirty = self._named = False
+            if not (dirty or retired) or self.broken:
+                return
+            try:
+                if named:
+                    self.disk.sync_folder(self.folder)
+                for old in retired:
+                    self.disk.sync(old)
+                if self.config.sync == OS:  # complete segments were closed without a sync
+                    for segment in self.segments:
+                        if segment.end > self.durable and segment is not self._active:
+                            with suppress(FileNotFoundError):  # let go meanwhile
+                                make_durable(segment, self.disk)
+                if file >= 0:
+                    self.disk.sync(file)
+            except OSError as error:
+                self._break(f"sync failed: {error.strerror}; nothing more is recorded here")
+            finally:
+                for old in retired:
+                    os.close(old)
+            self.syncs += 1
+            self.durable = end
+            self._write_mark()
 
-    def _break(self, why: str) -> None:
+    def _write_mark(self) -> None:
+        with suppress(OSError):  # if it lags behind, no promise is broken
+            os.pwrite(self._synced_file, mark_text(self.durable), 0)
+
+    def _sync_on(self) -> None:
+        """The syncing thread."""
+        while not self._stop.wait(self.config.interval_s):
+            before = self.durable
+            try:
+                self.sync()
+            except JournalBroken:
+                self._advanced()
+                return
+            if self.durable != before:
+                self._advanced()
+
+    def _break(self, why: str) -> NoReturn:
         self.broken = why
         self.say(why)
         raise JournalBroken(why)
 
-    def _roll(self, base: int) -> None:
-        """Seal the present segment and begin another."""
-        chain = bytes(LINK_BYTES)
-        if self.segments:
-            if self.config.sync != OS:
-                self.sync()
-            os.close(self._file)
-            last = self.segments[-1]
-            chain = self._chain.finish()
-            last.seal()
-            self._sealed(last)
-        path = create(self.folder, self.id, base, chain)
-        _sync_folder(self.folder)
-        segment = Segment(path)
-        self.segments.append(segment)
-        self._file = os.open(path, os.O_WRONLY)
-        os.lseek(self._file, segment.size, os.SEEK_SET)
-        self._chain.begin(segment, chain)
-        self.retain()
-
-    def _sealed(self, segment: Segment) -> None:
-        if self.config.parquet:
-            from roundelay.journal.parquet import to_parquet
-
-            to_parquet(segment, self.group)
-
-    def retain(self) -> None:
-        """Let the oldest segments go, as far as the configuration says."""
-        config = self.config
-        now = time.time_ns()
-        while len(self.segments) > 1:
-            oldest = self.segments[0]
-            size = sum(segment.size for segment in self.segments)
-            newest = oldest.block(oldest.block_count() - 1).committed if oldest.block_count() else 0
-            too_much = config.keep_bytes and size > config.keep_bytes
-            too_old = config.keep_s and now - newest > config.keep_s * 1e9
-            if not (too_much or too_old):
+    def complete(self) -> None:
+        """The present segment is complete: it can be sealed."""
+        with self._appending:
+            if self._active is None:
                 return
-            self.segments.pop(0)
-            oldest.close()
-            for path in self.folder.glob(f"{oldest.path.stem}.*"):
-                path.unlink()
+            with self._lock:
+                self._retired.append(self._file)
+                self._file, self._active = -1, None
+            if self.config.sync == OS:
+                with self._syncing, self._lock:
+                    for old in self._retired:
+                        os.close(old)
+                    self._retired = []
+            self.keeper.wake()
+
+    def _roll(self, base: int) -> Segment:
+        """Begin another segment."""
+        self.complete()
+        anchor_base, anchor = self.keeper.anchor
+        head = Head(self.id, base, time.time_ns(), anchor_base, anchor)
+        segment, file = create(self.folder, head, self.disk)
+        with self._lock:
+            self.segments = [*self.segments, segment]
+            self._active, self._file, self._named = segment, file, True
+        return segment
+
+    # -- what was missing, what is no longer wanted ----------------------------------------
+
+    def fill(self, runs: Iterable[Run]) -> list[tuple[int, int]]:
+        """Put in records that are missing, or older than the first; durable when it returns.
+
+        For a recorder that fetches what it lacks from another one while it goes on recording; call
+        it from a thread of its own, with as much at a time as is at hand: a hole inside a segment
+        makes that segment be written anew.  What is known already is left as it is.  Returns the
+        positions that were put in.
+        """
+        if self.broken:
+            raise JournalBroken(self.broken)
+        return self.keeper.fill(runs)
+
+    def forget(self, conferences: Iterable[int], before: int | None = None) -> int:
+        """Keep only the heads of these conferences' records in the segments that end before
+        position `before` (by default: all that is written).  Returns how many bytes that frees."""
+        if self.broken:
+            raise JournalBroken(self.broken)
+        return self.keeper.forget(frozenset(conferences), before)
+
+    def scrub(self) -> list[tuple[int, int]]:
+        """Read every block of the sealed segments; what is damaged becomes missing, and is said.
+
+        The keeper does this once, in the background, after opening.  Returns all that is missing.
+        """
+        self.keeper.scrub()
+        return self.missing
+
+    def put_in(self, segment: Segment) -> None:
+        """A segment takes its place; one that begins at the same position goes."""
+        with self._lock:
+            others = [one for one in self.segments if one.base != segment.base]
+            insort(others, segment, key=lambda one: one.base)
+            self.segments = others
+
+    def take_out(self, segment: Segment) -> None:
+        with self._lock:
+            self.segments = [one for one in self.segments if one is not segment]
 
     # -- reading ---------------------------------------------------------------------------
 
@@ -417,14 +394,18 @@ class Journal:
         """What was committed and is selected, in order."""
         return read_segments(self.segments, selection)
 
-    def head_only(self, run: Run) -> Run:
+    def reader(self) -> Reader:
+        """What there is now, to be read from any thread."""
+        return Reader(self.folder, self.segments)
+
+    @staticmethod
+    def head_only(run: Run) -> Run:
         """`run` without its payload, for a recorder whose filter leaves it out."""
-        return Run(
-            run.position, run.time, run.sender, Bundle(run.bundle.sizes, b""), run.conference,
-            run.kind, run.number, HEADS_ONLY, run.records,
-        )  # fmt: skip
+        return head_only(run)
 
     def status(self) -> dict[str, object]:
+        segments = self.segments
+        missing = self.missing
         return {
             "folder": str(self.folder),
             "group": self.group,
@@ -432,122 +413,31 @@ class Journal:
             "end": self.end,
             "durable": self.durable,
             "sync": self.config.sync,
+            "interval_s": self.config.interval_s if self.config.sync == INTERVAL else None,
             "syncs": self.syncs,
-            "segments": len(self.segments),
-            "bytes": sum(segment.size for segment in self.segments),
-            "missing": self.missing[:64],
+            "segments": len(segments),
+            "unsealed": sum(not segment.sealed for segment in segments),
+            "bytes": sum(segment.size for segment in segments),
+            "missing": missing[:64],
+            "missing_records": sum(hi - lo for lo, hi in missing),
             "broken": self.broken or None,
         }
 
     def close(self) -> None:
+        """Commit, sync, and seal what there is: the next recorder reopens the last segment."""
+        self._stop.set()
+        if self._syncer is not None:
+            self._syncer.join()
         try:
             if not self.broken:
                 self.commit()
                 self.sync()
         finally:
-            self._chain.finish()
-            self._chain.stop()
-            for segment in self.segments:
-                segment.close()
-            if self._file >= 0:
-                os.close(self._file)
-                self._file = -1
+            self.keeper.close()
+            with self._lock:
+                for file in (*self._retired, self._file):
+                    if file >= 0:
+                        os.close(file)
+                self._retired, self._file, self._active = [], -1, None
             os.close(self._synced_file)
-
-
-class _Chain:
-    """The hash chain, computed beside: hashing costs more than appending, and leaves Python."""
-
-    def __init__(self) -> None:
-        self._jobs: SimpleQueue[Any] = SimpleQueue()
-        self._link = bytes(LINK_BYTES)
-        self._file = -1
-        self._thread: threading.Thread | None = None
-
-    def begin(self, segment: Segment, chain: bytes) -> None:
-        self._link = chain
-        if self._file >= 0:
-            os.close(self._file)
-        self._file = os.open(segment.chain_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-
-    def resume(self, segment: Segment) -> None:
-        """Compute what is missing of an open segment's chain anew: it is not synced."""
-        self.begin(segment, segment.head.chain)
-        for number in range(segment.block_count()):
-            entry = segment.block(number)
-            self._do(os.pread(segment.file, entry.size, entry.offset))
-
-    def add(self, segment: Segment, block: bytes) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="journal-chain", daemon=True)
-            self._thread.start()
-        self._jobs.put(block)
-
-    def _run(self) -> None:
-        while True:
-            job = self._jobs.get()
-            if job is None:
-                return
-            if isinstance(job, threading.Event):
-                job.set()
-            else:
-                self._do(job)
-
-    def _do(self, block: bytes) -> None:
-        self._link = link(self._link, block)
-        os.write(self._file, self._link)
-
-    def finish(self) -> bytes:
-        """The last link, once everything is in."""
-        if self._thread is not None:
-            done = threading.Event()
-            self._jobs.put(done)
-            done.wait()
-        return self._link
-
-    def stop(self) -> None:
-        if self._thread is not None:
-            self._jobs.put(None)
-            self._thread.join()
-            self._thread = None
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
-
-
-def read_meta(folder: Path) -> dict[str, Any]:
-    path = folder / META
-    if not path.exists():
-        raise ConfigError("journal", folder, f"a folder with {META}")
-    try:
-        meta = json.loads(path.read_text(encoding="utf-8"))
-        bytes.fromhex(meta["id"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise MalformedPdu("journal", f"{path}: {error}") from None
-    return dict(meta)
-
-
-def _meta(folder: Path, group: str) -> dict[str, Any]:
-    path = folder / META
-    if path.exists():
-        meta = read_meta(folder)
-        if meta.get("group") != group:
-            raise ConfigError("group", group, f"{meta.get('group')}: that is what {folder} holds")
-        return meta
-    meta = {"format": 1, "id": secrets.token_hex(16), "group": group}
-    aside = path.with_suffix(".new")
-    with aside.open("w", encoding="utf-8") as file:
-        json.dump(meta, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(aside, path)
-    _sync_folder(folder)
-    return meta
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+            self._lock_file.close()

@@ -7,17 +7,21 @@ sorted by `seq`, row groups of at most 128 k rows, written aside and renamed.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from roundelay.core.errors import ConfigError
-from roundelay.journal.format import GAP, HEADS_ONLY
+from roundelay.journal.files import ASIDE, parquet_of
+from roundelay.journal.format import GAP, HEADS_ONLY, Run, part_of
 
 if TYPE_CHECKING:
     from roundelay.journal.segment import Segment
 
 ROWS: Final = 128 * 1024
+GROUP_BYTES: Final = 64 << 20
+"""A row group is at most about this, whatever its rows."""
 
 
 def arrow() -> Any:
@@ -47,7 +51,7 @@ def schema() -> Any:
     )
 
 
-def batch_of(runs: list[Any], group: str) -> Any:
+def batch_of(runs: list[Run], group: str) -> Any:
     """An Arrow record batch of the records of `runs`; no object per record is made."""
     pa = arrow()
     seqs: list[int] = []
@@ -59,8 +63,6 @@ def batch_of(runs: list[Any], group: str) -> Any:
     heap: list[bytes] = []
     absent: list[bool] = []
     for run in runs:
-        if run.flags & GAP:
-            continue
         count = run.records
         seqs.extend(range(run.position, run.position + count))
         times += [run.time // 1000] * count
@@ -92,22 +94,63 @@ def batch_of(runs: list[Any], group: str) -> Any:
     )
 
 
+def batches(segment: Segment, group: str) -> Iterator[Any]:
+    """The records of a segment, a row group at a time."""
+    runs: list[Run] = []
+    rows = size = 0
+    with segment.view() as view:
+        for run in view.read_runs(0, len(view.blocks)):
+            at = run.position
+            while at < run.end and not run.flags & GAP:
+                part = part_of(run, at, min(run.end, at + ROWS - rows))
+                at = part.end
+                runs.append(part)
+                rows += part.records
+                size += len(part.bundle.data)
+                if rows >= ROWS or size >= GROUP_BYTES:
+                    yield batch_of(runs, group)
+                    runs, rows, size = [], 0, 0
+    if runs:
+        yield batch_of(runs, group)
+
+
 def to_parquet(segment: Segment, group: str) -> Path:
     """Write `<segment>.parquet` beside a sealed segment."""
     pa = arrow()
-    path = segment.path.with_suffix(".parquet")
-    aside = segment.path.with_suffix(".parquet.new")
-    with pa.parquet.ParquetWriter(aside, schema(), compression="zstd") as writer:
-        runs: list[Any] = []
-        rows = 0
-        for number in range(segment.block_count()):
-            for run in segment.read_block(number):
-                runs.append(run)
-                rows += run.records
-            if rows >= ROWS:
-                writer.write_batch(batch_of(runs, group), row_group_size=ROWS)
-                runs, rows = [], 0
-        if runs:
-            writer.write_batch(batch_of(runs, group), row_group_size=ROWS)
+    path = parquet_of(segment.path)
+    aside = path.with_name(path.name + ASIDE)
+    with pa.parquet.ParquetWriter(
+        aside, schema(), compression="zstd", write_page_checksum=True
+    ) as writer:
+        for batch in batches(segment, group):
+            writer.write_batch(batch, row_group_size=ROWS)
+    os.chmod(aside, 0o600)
+    handle = os.open(aside, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
     os.replace(aside, path)
     return path
+
+
+def matches(segment: Segment, group: str) -> str:
+    """What is wrong with a segment's Parquet; empty if it has what the segment has."""
+    pa = arrow()
+    path = parquet_of(segment.path)
+    try:
+        with pa.parquet.ParquetFile(path, page_checksum_verification=True) as file:
+            groups, read = file.num_row_groups, 0
+            if not file.schema_arrow.equals(schema()):
+                return "parquet: other columns"
+            for number, batch in enumerate(batches(segment, group)):
+                if number >= groups:
+                    return "parquet: records missing"
+                if not file.read_row_group(number).equals(pa.Table.from_batches([batch])):
+                    return f"parquet: row group {number} is not as it was written"
+                read = number + 1
+            if read != groups:
+                return "parquet: more records than the segment"
+    except (OSError, ValueError, pa.ArrowException) as error:
+        return f"parquet: {str(error).splitlines()[0]}"
+    return ""

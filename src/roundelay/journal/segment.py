@@ -1,41 +1,43 @@
-"""One file of a journal: appending to it, finding out what is good in it, reading it."""
+"""One file of a journal: what is known of it, what is good in it, reading it.
+
+A `Segment` is only what is known: it holds no file open.  A `View` is a segment opened for reading
+and closed again when the reading is over, so a long journal costs neither descriptors nor maps.
+"""
 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from crc32c import crc32c
 from msgspec import Struct
 
 from roundelay.core.errors import MalformedPdu
+from roundelay.journal.files import index_of
 from roundelay.journal.format import (
     ALIGN,
     BLOCK_HEAD,
     BLOCK_MAGIC,
+    FILLED,
     GAP,
-    LINK_BYTES,
     SEGMENT_HEAD,
     BlockHead,
     Head,
     Run,
+    Wanted,
     check_block,
     decode_block,
     decode_block_head,
     decode_head,
-    decode_runs,
-    encode_head,
+    gap,
+    run_heads,
+    run_of,
 )
-from roundelay.journal.index import RUN, BlockEntry, Index, RunEntry, write_index
+from roundelay.journal.index import BLOCK, BlockEntry, Blocks, Index
 
-SUFFIX: Final = ".rjs"
 SCAN_BYTES: Final = 1 << 22
-
-
-def path_of(folder: Path, base: int) -> Path:
-    return folder / f"{base:020d}{SUFFIX}"
 
 
 class Damage(Struct, frozen=True):
@@ -51,24 +53,231 @@ class Damage(Struct, frozen=True):
 
 
 class Segment:
-    """What is known of one segment; `Appender` adds to the last one."""
+    """What is known of one segment."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, journal: bytes) -> None:
         self.path = path
-        self.file = os.open(path, os.O_RDONLY)
+        self.base = int(path.stem)
+        self.journal = journal
+        self.head_wrong = ""
+        with path.open("rb") as file:
+            data = file.read(SEGMENT_HEAD.size)
+            self._inode = os.fstat(file.fileno()).st_ino
         try:
-            self.head = decode_head(os.pread(self.file, SEGMENT_HEAD.size, 0))
+            self.head = decode_head(data)
+            if self.head.journal != journal:
+                self.head_wrong = "of another journal"
+            elif self.head.base != self.base:
+                self.head_wrong = f"begins at {self.head.base}"
         except MalformedPdu as error:
-            os.close(self.file)
-            raise MalformedPdu(error.reason, f"{path}: {error}") from None
-        self.base = self.head.base
-        self.blocks: list[BlockEntry] = []
-        self.runs = bytearray()
-        self.names: dict[str, int] = {}
+            self.head_wrong = str(error)
+        if self.head_wrong:
+            # All of it can be had from elsewhere: the blocks behind it are not lost.
+            self.head = Head(journal, self.base)
         self.end = self.base
         self.size = SEGMENT_HEAD.size
+        self.blocks = bytearray()
+        """Packed entries, as long as there is no index."""
+        self.sealed = False
+        self.gaps: list[tuple[int, int]] = []
         self.damages: list[Damage] = []
+        self.tail: Damage | None = None
+        """An unfinished block at the end: never acknowledged."""
+        self.earliest, self.latest, self.newest, self.durable = 0, 0, 0, 0
+        self._why = ""
+
+    @property
+    def filled(self) -> bool:
+        return bool(self.head.flags & FILLED)
+
+    @property
+    def missing(self) -> list[tuple[int, int]]:
+        """Positions it ought to have and does not."""
+        lost = [(one.lo, one.hi) for one in self.damages if one.hi > one.lo]
+        return sorted(self.gaps + lost)
+
+    # -- finding out -----------------------------------------------------------------------
+
+    def load(self) -> bool:
+        """Use the index if it fits; False if the segment has to be scanned."""
+        try:
+            with Index(index_of(self.path)) as index:
+                fits = index.end_offset == self.path.stat().st_size
+                if not fits or index.rewritten != self.head.rewritten or self.head_wrong:
+                    return False
+                self.learn(index)
+        except (OSError, MalformedPdu, ValueError):
+            return False
+        return True
+
+    @property
+    def replaced(self) -> bool:
+        """Has the file been written anew since it was loaded?"""
+        return self.path.stat().st_ino != self._inode
+
+    def learn(self, index: Index) -> None:
+        """There is an index now: it says all that was kept in memory."""
+        self.end, self.size = index.end, index.end_offset
+        self.earliest, self.latest, self.newest = index.earliest, index.latest, index.newest
+        self.gaps = index.gaps
+        self.damages, self.tail = [], None
+        self.sealed = True
+        self.blocks = bytearray()
+
+    def scan(self, mark: int = 0) -> None:
+        """Read every block; what is damaged goes to `damages`, with the positions it held.
+
+        `mark` is the position below which everything was on disk once: if the end is damaged and
+        the good blocks do not reach it, that is a loss and not an unfinished write.
+        """
+        self._restart()
+        with self.path.open("rb") as file:
+            file_size = os.fstat(file.fileno()).st_size
+            bad_from = self._scan(file.fileno(), file_size)
+        left = file_size - bad_from
+        if self.end < max(mark, self.durable):
+            hi = max(mark, self.durable)
+            why = self._why or "cut off"
+            self.damages.append(Damage(self.path, bad_from, max(0, left), self.end, hi, why))
+            self.end = hi
+        elif left > 0:
+            self.tail = Damage(self.path, bad_from, left, self.end, -1, self._why)
+
+    def refresh(self) -> None:
+        """Read on where the last scan ended: a recorder may have written more."""
+        with self.path.open("rb") as file:
+            file_size = os.fstat(file.fileno()).st_size
+            if file_size > self.size:
+                self.tail = None
+                bad_from = self._scan(file.fileno(), file_size)
+                if bad_from < file_size:
+                    left = file_size - bad_from
+                    self.tail = Damage(self.path, bad_from, left, self.end, -1, self._why)
+
+    def _restart(self) -> None:
+        self.blocks, self.sealed = bytearray(), False
+        self.end, self.size = self.base, SEGMENT_HEAD.size
+        self.gaps, self.damages, self.tail = [], [], None
+        self.earliest, self.latest, self.newest, self.durable = 0, 0, 0, 0
+
+    def _scan(self, file: int, file_size: int) -> int:
+        """Take in all good blocks from `size` on; where the bad end begins."""
+        at = bad_from = self.size
+        self._why = ""
+        while at < file_size:
+            try:
+                head, data = block_at(file, at, file_size, self.journal)
+                runs = list(run_heads(data, head))
+                if not runs or runs[-1].position + runs[-1].count != head.end:
+                    raise MalformedPdu("block", "positions")
+                if head.base < self.end:
+                    raise MalformedPdu("block", "an old one")
+            except MalformedPdu as error:
+                if not self._why:
+                    bad_from, self._why = at, str(error)
+                at = _next_magic(file, at + ALIGN, file_size)
+                continue
+            if self._why or head.base > self.end:
+                why = self._why or "blocks missing"
+                start = bad_from if self._why else at
+                self.damages.append(Damage(self.path, start, at - start, self.end, head.base, why))
+                self._why = ""
+            for run in runs:
+                if run.flags & GAP:
+                    self.gaps.append((run.position, run.position + run.count))
+                elif run.time > self.latest:
+                    self.latest = run.time
+            self.note(at, head.base, head.end, head.size, self.latest)
+            self.newest = max(self.newest, head.written)
+            self.durable = max(self.durable, head.durable)
+            at += head.size
+            bad_from = at
+        return bad_from
+
+    def note(self, at: int, base: int, end: int, size: int, latest: int) -> None:
+        """A good block is at offset `at`."""
+        self.blocks += BLOCK.pack(base, latest, 0, at, size, 0)
+        self.end = end
+        self.size = at + size
+        self.latest = latest
+
+    # -- reading ---------------------------------------------------------------------------
+
+    def view(self) -> View:
+        return View(self)
+
+
+def block_at(file: int, at: int, file_size: int, journal: bytes) -> tuple[BlockHead, bytes]:
+    """The checked block at offset `at`; MalformedPdu says what is wrong with it."""
+    head = decode_block_head(os.pread(file, BLOCK_HEAD.size, at))
+    if head.size > file_size - at:
+        raise MalformedPdu("block", "short")
+    if head.journal != journal:
+        raise MalformedPdu("block", "of another journal")
+    data = os.pread(file, head.size, at)
+    check_block(data, head)
+    return head, data
+
+
+def _next_magic(file: int, at: int, file_size: int) -> int:
+    """Where the next block can begin."""
+    while at < file_size:
+        data = os.pread(file, SCAN_BYTES, at)
+        found = data.find(BLOCK_MAGIC)
+        while found >= 0 and (at + found) % ALIGN:
+            found = data.find(BLOCK_MAGIC, found + 1)
+        if found >= 0:
+            return at + found
+        if at + len(data) >= file_size or not data:
+            break
+        at += SCAN_BYTES - ALIGN
+    return file_size
+
+
+class View:
+    """A segment opened for reading: what was in it at that moment."""
+
+    def __init__(self, segment: Segment) -> None:
+        self.segment = segment
+        self.base = segment.base
         self.index: Index | None = None
+        self.holes = sorted((one.lo, one.hi) for one in segment.damages if one.hi > one.lo)
+        self.gaps = segment.gaps
+        # The order matters: whoever appends or seals changes these in the opposite one.
+        blocks = segment.blocks
+        count, end, sealed = len(blocks) // BLOCK.size, segment.end, segment.sealed
+        self.file = os.open(segment.path, os.O_RDONLY)
+        try:
+            if sealed:
+                self._use_index(segment)
+            if self.index is None:
+                if sealed:  # the index is gone or damaged: do without it
+                    again = Segment(segment.path, segment.journal)
+                    again.scan()
+                    blocks, end, count = again.blocks, max(end, again.end), -1
+                    self.holes = again.missing
+                self.blocks, self.end = Blocks(blocks, count), end
+        except BaseException:
+            os.close(self.file)
+            raise
+
+    def _use_index(self, segment: Segment) -> None:
+        try:
+            index = Index(index_of(segment.path))
+        except (OSError, MalformedPdu, ValueError):
+            return
+        fits = index.end_offset == os.fstat(self.file).st_size
+        try:
+            head = decode_head(os.pread(self.file, SEGMENT_HEAD.size, 0))
+            fits = fits and head.rewritten == index.rewritten
+        except MalformedPdu:
+            pass  # a damaged head hides nothing: whatever is read has a checksum
+        if not fits:
+            index.close()
+            return
+        self.index = index
+        self.blocks, self.end = Blocks(index.table()), index.end
+        self.gaps = index.gaps
 
     def close(self) -> None:
         os.close(self.file)
@@ -76,198 +285,62 @@ class Segment:
             self.index.close()
             self.index = None
 
-    # -- finding out -----------------------------------------------------------------------
+    def __enter__(self) -> View:
+        return self
 
-    @property
-    def index_path(self) -> Path:
-        return self.path.with_suffix(".rji")
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
-    @property
-    def chain_path(self) -> Path:
-        return self.path.with_suffix(".rjc")
-
-    def load(self) -> bool:
-        """Use the index if it fits; False if the segment has to be scanned."""
-        try:
-            index = Index(self.index_path)
-        except (OSError, MalformedPdu, ValueError):
-            return False
-        if index.end_offset != os.fstat(self.file).st_size:
-            index.close()
-            return False
-        self.index = index
-        self.end, self.size = index.end, index.end_offset
-        return True
-
-    def scan(self, expected_end: int = -1) -> None:
-        """Read every block; what is damaged goes to `damages`, with the positions it held."""
-        self.blocks, self.runs, self.names = [], bytearray(), {}
-        self.end, self.size, self.damages = self.base, SEGMENT_HEAD.size, []
-        file_size = os.fstat(self.file).st_size
-        at = bad_from = SEGMENT_HEAD.size
-        why = ""
-        while at < file_size:
-            block = self._block_at(at, file_size)
-            if isinstance(block, str):
-                if not why:
-                    why, bad_from = block, at
-                at = self._next_magic(at + ALIGN, file_size)
-                continue
-            head, data = block
-            if head.base < self.end:  # an old block where none can be
-                if not why:
-                    why, bad_from = "position", at
-                at = self._next_magic(at + ALIGN, file_size)
-                continue
-            if why or head.base > self.end:
-                self._damaged(bad_from if why else at, at, head.base, why or "missing")
-                why = ""
-            self.note(at, head, data)
-            at += head.size
-            bad_from = at
-        if why:
-            hi = expected_end if expected_end > self.end else -1
-            self._damaged(bad_from, file_size, hi, why)
-            if hi > 0:
-                self.end = hi
-
-    def _damaged(self, start: int, end: int, hi: int, why: str) -> None:
-        self.damages.append(Damage(self.path, start, end - start, self.end, hi, why))
-
-    def _block_at(self, at: int, file_size: int) -> tuple[BlockHead, bytes] | str:
-        try:
-            head = decode_block_head(os.pread(self.file, BLOCK_HEAD.size, at))
-            if head.size > file_size - at:
-                return "short"
-            if head.journal != self.head.journal:
-                return "other journal"
-            data = os.pread(self.file, head.size, at)
-            check_block(data, head)
-        except MalformedPdu as error:
-            return str(error)
-        return head, data
-
-    def _next_magic(self, at: int, file_size: int) -> int:
-        """Where the next block can begin."""
-        while at < file_size:
-            data = os.pread(self.file, SCAN_BYTES, at)
-            found = data.find(BLOCK_MAGIC)
-            while found >= 0 and (at + found) % ALIGN:
-                found = data.find(BLOCK_MAGIC, found + 1)
-            if found >= 0:
-                return at + found
-            if len(data) < SCAN_BYTES:
-                break
-            at += SCAN_BYTES - ALIGN
-        return file_size
-
-    def note(self, at: int, head: BlockHead, data: bytes | memoryview) -> None:
-        """A good block is at offset `at`."""
-        before = len(self.runs) // RUN.size
-        self.blocks.append(BlockEntry(head.base, at, head.written, head.size, before))
-        names = self.names
-        for run in decode_runs(data, head):
-            sender = names.setdefault(run.sender, len(names))
-            self.runs += RUN.pack(
-                run.position, at + run.heap_at, at + run.sizes_at, run.time, run.count, run.bytes,
-                run.conference, run.kind, sender, run.flags, run.number,
-            )  # fmt: skip
-        self.end = head.base + head.count
-        self.size = at + head.size
-
-    def seal(self) -> None:
-        """Write the index: the segment will not change any more."""
-        if self.damages:
-            return
-        write_index(
-            self.index_path, self.blocks, self.runs, list(self.names), self.end, self.size
-        )  # fmt: skip
-        self.index = Index(self.index_path)
-        self.blocks, self.runs, self.names = [], bytearray(), {}
-
-    # -- reading ---------------------------------------------------------------------------
-
-    def block_count(self) -> int:
-        return self.index.blocks if self.index is not None else len(self.blocks)
-
-    def block(self, number: int) -> BlockEntry:
-        return self.index.block(number) if self.index is not None else self.blocks[number]
-
-    def read_block(self, number: int) -> list[Run]:
-        """The runs of a block; MalformedPdu if it is damaged."""
-        entry = self.block(number)
+    def raw(self, entry: BlockEntry) -> tuple[BlockHead, bytes]:
+        """A block's bytes, checked."""
         data = os.pread(self.file, entry.size, entry.offset)
         head = decode_block_head(data)
         check_block(data, head)
-        return decode_block(data, head)
+        return head, data
 
-    def first_block(self, position: int, since_time: int) -> int:
-        """The first block that can hold something from there on."""
-        if self.index is not None:
-            number = self.index.block_of(position)
-            return max(number, self.index.block_at_time(since_time)) if since_time else number
-        low = 0
-        for number, entry in enumerate(self.blocks):
-            if entry.position <= position:
-                low = number
-        return low
-
-    def select(
-        self, conferences: frozenset[int] | None, senders: frozenset[str] | None, position: int
-    ) -> Iterator[tuple[RunEntry, str]]:
-        """The runs that match, by the index, from `position` on."""
-        if self.index is not None:
-            names = self.index.names
-            for number in self.index.matching(conferences, senders):
-                entry = self.index.run(number)
-                if entry.position + entry.count > position:
-                    yield entry, names[entry.sender]
-            return
-        names = list(self.names)
-        wanted = None if senders is None else {self.names[s] for s in senders if s in self.names}
-        for fields in RUN.iter_unpack(bytes(self.runs)):
-            if conferences is not None and fields[6] not in conferences:
-                continue
-            if wanted is not None and fields[8] not in wanted:
-                continue
-            if fields[0] + fields[4] > position:
-                entry = RunEntry(*fields)
-                yield entry, names[entry.sender]
-
-    def read_run(self, entry: RunEntry, sender: str) -> Run:
-        """One run, without the rest of its block."""
-        from array import array
-
-        from roundelay.core.bundle import Bundle
-
-        sizes = array("I")
-        if not entry.flags & GAP:
-            sizes.frombytes(os.pread(self.file, 4 * entry.count, entry.sizes_at))
-        heap = os.pread(self.file, entry.bytes, entry.heap_at) if entry.bytes else b""
-        return Run(
-            entry.position, entry.time, sender, Bundle(tuple(sizes), heap), entry.conference,
-            entry.kind, entry.number, entry.flags, entry.count,
-        )  # fmt: skip
-
-    def links(self) -> list[bytes]:
-        """The hash chain as far as it is written."""
+    def read_block(self, number: int, wanted: Wanted | None = None) -> list[Run]:
+        """The runs of a block that are wanted, and gaps; a gap if it is damaged."""
+        entry = self.blocks[number]
         try:
-            data = self.chain_path.read_bytes()
-        except FileNotFoundError:
-            return []
-        return [
-            data[at : at + LINK_BYTES] for at in range(0, len(data) - LINK_BYTES + 1, LINK_BYTES)
-        ]
+            head, data = self.raw(entry)
+            if head.base != entry.position:
+                raise MalformedPdu("block", "not the one that was there")
+            return decode_block(data, head, wanted)
+        except MalformedPdu:
+            return [gap(entry.position, self.end_of(number))]
 
+    def end_of(self, number: int) -> int:
+        """Where the records behind a block begin."""
+        if number + 1 < len(self.blocks):
+            return self.blocks[number + 1].position
+        return self.end
 
-def create(folder: Path, journal: bytes, base: int, chain: bytes) -> Path:
-    """A new, empty segment."""
-    path = path_of(folder, base)
-    head = encode_head(Head(journal, base, time.time_ns(), chain))
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        os.write(handle, head)
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-    return path
+    def read_runs(self, first: int, last: int, wanted: Wanted | None = None) -> Iterator[Run]:
+        """The runs of these blocks, with gaps where something is missing between them."""
+        holes = [hole for hole in self.holes if not first or hole[0] >= self.blocks[first].position]
+        holes.reverse()
+        for number in range(first, last):
+            position = self.blocks[number].position
+            while holes and holes[-1][0] < position:
+                yield gap(*holes.pop())
+            yield from self.read_block(number, wanted)
+        for hole in reversed(holes):
+            yield gap(*hole)
+
+    def read_run(self, number: int, wanted: Wanted) -> Run | None:
+        """One run by the index, without the rest of its block; MalformedPdu if it is damaged."""
+        assert self.index is not None
+        entry = self.index.run(number)
+        head = entry.head(self.index.names[entry.sender])
+        if not wanted(head):
+            return None
+        sized = head.sizes_bytes
+        if entry.sizes_at + sized == entry.heap_at or not sized:
+            both = os.pread(self.file, sized + entry.bytes, entry.heap_at - sized)
+            sizes, heap = both[:sized], both[sized:]
+        else:
+            sizes = os.pread(self.file, sized, entry.sizes_at)
+            heap = os.pread(self.file, entry.bytes, entry.heap_at) if entry.bytes else b""
+        if crc32c(heap, crc32c(sizes)) != entry.payload:
+            raise MalformedPdu("run", "checksum")
+        return run_of(head, sizes, heap)

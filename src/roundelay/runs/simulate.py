@@ -418,7 +418,10 @@ def simulate(
 
 def trace_params(params: SimulateParams) -> dict[str, Any]:
     """What a trace file says about its run: enough to check it without its folder."""
-    return {"command": "simulate", "order": params.order} | structs.asdict(params)
+    found = {"command": "simulate", "order": params.order} | structs.asdict(params)
+    if params.protocol == GRSB:
+        found["users"] = list(grsb.roles(params).users)
+    return found
 
 
 def _one_of(field: str, value: str, allowed: tuple[str, ...]) -> None:

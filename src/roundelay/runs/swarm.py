@@ -217,7 +217,8 @@ def _run(plan: Plan, mutant: str | None, checkers: Checkers, recorder: RowSink |
 
 def trace_params(plan: Plan) -> dict[str, Any]:
     """What the trace file of a seed says about its run."""
-    return {
+    judged = {"judged": "live"} if plan.protocol == GRSB else {}
+    return judged | {
         "command": "swarm",
         "protocol": plan.protocol,
         "sites": plan.sites,

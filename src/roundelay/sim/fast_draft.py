@@ -13,6 +13,7 @@ from typing import Any, Final
 from roundelay.core.token.config import TokenConfig
 from roundelay.sim.cluster_draft import ClusterDraft
 from roundelay.sim.draft import Draft
+from roundelay.sim.engines import TO_CHANNEL
 
 ANY: Final = "any"
 FAST: Final = "fast"
@@ -99,4 +100,7 @@ class FastClusterDraft(ClusterDraft):
         return config
 
     def messages(self, sites: int, policy: str, spread: int) -> int:
-        return super().messages(sites, policy, spread) * self.rng.choice((1, 3, 10))
+        """More of them, so that they gather; but one channel for all must not be choked: PDUs
+        that wait for it are neither lost nor heard, and look like members that have failed."""
+        more = 1 if self.protocol == TO_CHANNEL else self.rng.choice((1, 3, 10))
+        return super().messages(sites, policy, spread) * more

@@ -139,7 +139,7 @@ STATE: Final = Body(
     Vector("counters", COUNTER, "senders"),
 )
 
-STEP: Final = choice("step", pdu.PREPARE, pdu.ACCEPT, "1 prepare, 2 install, 3 accept")
+STEP: Final = choice("step", pdu.PREPARE, pdu.REJOIN, "1 prepare, 2 install, 3 accept, 4 rejoin")
 
 PDUS: Final[tuple[tuple[int, str, Body], ...]] = (
     (
@@ -200,7 +200,15 @@ PDUS: Final[tuple[tuple[int, str, Body], ...]] = (
             ident("da", "acknowledger"),
         ),
     ),
-    (6, "RECOVER", Body(pdu.Recover, Ranges("ranges", "positions wanted: first, one past last"))),
+    (
+        6,
+        "RECOVER",
+        Body(
+            pdu.Recover,
+            Ranges("ranges", "positions wanted: first, one past last"),
+            stamp("epoch", "reign, or attempt at one, that asks; 0: a recorder"),
+        ),
+    ),
     (
         7,
         "RECOVERED",
@@ -209,6 +217,7 @@ PDUS: Final[tuple[tuple[int, str, Body], ...]] = (
             stamp("lo", "first position of the answer"),
             stamp("hi", "one past its last; equal to lo: nothing is held from there on"),
             Vector("messages", MESSAGE, "the message; none: not held"),
+            stamp("epoch", "as in the request"),
         ),
     ),
     (8, "POLL", Body(pdu.Poll, stamp("upto", "is everything below recorded?"))),

@@ -26,6 +26,8 @@ Deviations from the paper
 
 from __future__ import annotations
 
+from typing import Final
+
 from roundelay.core.engine import EVERYONE, NEVER
 from roundelay.core.errors import InvariantBroken
 from roundelay.core.token.normal import NormalPhase
@@ -47,6 +49,9 @@ from roundelay.core.token.pdu import (
 from roundelay.core.token.stable import Base
 from roundelay.core.token.state import NORMAL, O1, O2, OUT, S1, S2, W3
 
+VERSION_MAX: Final = (1 << 32) - 2
+"""The number of a list version has four bytes on the wire, the highest of which means no list."""
+
 
 class Reformation(NormalPhase):
     """What a site does between two lists."""
@@ -59,6 +64,11 @@ class Reformation(NormalPhase):
         """CM-R1: invite everybody to a list with a version higher than any seen."""
         self.freeze()
         v = (max(self.seen_version, self.max_joined[0]) + 1, self.me)
+        if v[0] > VERSION_MAX:
+            # Nobody reforms so often: somebody forged a version.  Better blocked than broken.
+            self.block("no higher list version is left")
+            self.back_off(now)
+            return
         self.join_version(v)
         self.attempt = v
         self.new_tl = None

@@ -1,0 +1,285 @@
+"""`roundelay journal info | cat | check | repair`: read a journal's folder; no node is needed."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from roundelay.cli.answers import show
+from roundelay.cli.options import Whole, json_option
+from roundelay.cli.output import print_json
+from roundelay.core.errors import ConfigError, MalformedPdu
+from roundelay.journal.check import Problem, Verdict, check
+from roundelay.journal.files import index_of, read_mark, segments_of
+from roundelay.journal.format import GAP, HEADS_ONLY, Run
+from roundelay.journal.index import Index
+from roundelay.journal.journal import Reader, Selection
+from roundelay.journal.repair import repair
+
+EPILOG = """\b
+Examples:
+  roundelay journal info DIR
+  roundelay journal cat DIR --since 1000 --conference 7 --sender ann
+  roundelay journal cat DIR --since-time 2026-01-31T12:00:00Z --json > some.jsonl
+  roundelay journal check DIR
+  roundelay journal repair DIR --from OTHER
+
+DIR is the folder of one journal: the one with journal.json in it.
+"""
+
+BROKEN: Final = 1
+DIR = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+
+
+@click.group(epilog=EPILOG)
+def command() -> None:
+    """Read, check and repair a journal, with or without a recorder running.
+
+    Only `repair` changes anything."""
+
+
+# ------------------------------------------------------------------------ info
+
+
+@command.command()
+@DIR
+@json_option
+def info(folder: Path, as_json: bool) -> None:
+    """Show what the journal in DIR holds."""
+    reader = Reader(folder)
+    conferences: dict[int, int] = {}
+    senders: dict[str, int] = {}
+    for segment in reader.segments:
+        if segment.sealed:
+            with (
+                suppress(OSError, MalformedPdu, ValueError),
+                Index(index_of(segment.path)) as index,
+            ):
+                _add(conferences, index.conferences)
+                _add(senders, index.senders)
+    latest = max((segment.latest for segment in reader.segments), default=0)
+    earliest = min((one.earliest for one in reader.segments if one.sealed), default=0)
+    show(
+        {
+            "group": reader.meta.group,
+            "begin": reader.begin,
+            "end": reader.end,
+            "durable": read_mark(folder),
+            "first": _time(earliest) if earliest else None,
+            "last": _time(latest) if latest else None,
+            "segments": len(reader.segments),
+            "sealed": sum(segment.sealed for segment in reader.segments),
+            "bytes": sum(segment.size for segment in reader.segments),
+            "missing": [list(one) for one in reader.missing],
+            "payload bytes by conference": {str(key): conferences[key] for key in conferences},
+            "payload bytes by sender": senders,
+        },
+        as_json,
+    )
+
+
+def _add(into: dict[Any, int], more: dict[Any, int]) -> None:
+    for key, size in more.items():
+        into[key] = into.get(key, 0) + size
+
+
+# ------------------------------------------------------------------------ cat
+
+
+class Moment(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """A moment: nanoseconds since 1970, or a date and time."""
+
+    name = "time"
+    allowed = "a date and time as 2026-01-31T12:00:00Z, or nanoseconds since 1970"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        if value.isdigit():
+            return int(value)
+        try:
+            moment = datetime.fromisoformat(value)
+        except ValueError:
+            field = (param.name or "time") if param is not None else "time"
+            raise ConfigError(field, value, self.allowed) from None
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        whole = int(moment.replace(microsecond=0).timestamp())
+        return whole * 1_000_000_000 + moment.microsecond * 1000
+
+
+class Line(Struct, frozen=True):
+    """One line of `cat --json`."""
+
+    group: str
+    seq: int
+    sender: str
+    time: str
+    conference: int
+    kind: int
+    data: str | None
+    base64: str | UnsetType = UNSET
+    size: int | UnsetType = UNSET
+    """Where only the head was kept."""
+
+
+class Missing(Struct, frozen=True):
+    """A line of `cat --json` for records that are not there."""
+
+    group: str
+    missing: tuple[int, int]
+
+
+@command.command()
+@DIR
+@click.option("--since", type=Whole(0), default=0, help="From this position on.")
+@click.option("--until", type=Whole(0), default=1 << 62, help="Up to, not including, this one.")
+@click.option("--since-time", type=Moment(), default=0, help="From this moment on.")
+@click.option("--until-time", type=Moment(), default=1 << 62, help="Up to this moment.")
+@click.option("--conference", "conferences", type=Whole(0), multiple=True, help="Only of these.")
+@click.option("--sender", "senders", multiple=True, help="Only of these.")
+@click.option("--kind", "kinds", type=Whole(0), multiple=True, help="Only of these.")
+@click.option("--count", type=Whole(1), help="Stop after so many.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
+def cat(
+    folder: Path, since: int, until: int, since_time: int, until_time: int,
+    conferences: tuple[int, ...], senders: tuple[str, ...], kinds: tuple[int, ...],
+    count: int | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Print the records of the journal in DIR, all or those that are selected."""
+    selection = Selection(
+        since=since, until=until, since_time=since_time, until_time=until_time,
+        conferences=frozenset(conferences) if conferences else None,
+        senders=frozenset(senders) if senders else None,
+        kinds=frozenset(kinds) if kinds else None,
+    )  # fmt: skip
+    reader = Reader(folder)
+    group = reader.meta.group
+    left = count if count is not None else 1 << 62
+    lines = _json_lines if as_json else _text_lines
+    for run in reader.read(selection):
+        sys.stdout.write(lines(run, group, left))
+        if not run.flags & GAP:
+            left -= run.records
+        if left <= 0:
+            return
+
+
+def _json_lines(run: Run, group: str, most: int) -> str:
+    if run.flags & GAP:
+        return msgspec.json.encode(Missing(group, (run.position, run.end))).decode() + "\n"
+    lines = []
+    when = _time(run.time)
+    for number, (size, data) in enumerate(_records(run)[:most]):
+        line = Line(group, run.position + number, run.sender, when, run.conference, run.kind, None)
+        if data is None:
+            line = msgspec.structs.replace(line, size=size)
+        else:
+            try:
+                line = msgspec.structs.replace(line, data=data.decode())
+            except UnicodeDecodeError:
+                line = msgspec.structs.replace(line, base64=base64.b64encode(data).decode())
+        lines.append(msgspec.json.encode(line).decode() + "\n")
+    return "".join(lines)
+
+
+def _text_lines(run: Run, group: str, most: int) -> str:
+    if run.flags & GAP:
+        return f"{run.position} to {run.end - 1} missing\n"
+    lines = []
+    for number, (size, data) in enumerate(_records(run)[:most]):
+        text = (
+            f"({size} bytes, not kept)" if data is None else data.decode(errors="backslashreplace")
+        )
+        lines.append(f"{run.position + number} {run.sender}: {text}\n")
+    return "".join(lines)
+
+
+def _records(run: Run) -> list[tuple[int, bytes | None]]:
+    if run.flags & HEADS_ONLY:
+        return [(size, None) for size in run.bundle.sizes]
+    return [(len(data), data) for data in run.bundle]
+
+
+def _time(ns: int) -> str:
+    """
+    >>> _time(1_700_000_000_123_456_789)
+    '2023-11-14T22:13:20.123456Z'
+    """
+    seconds, rest = divmod(ns, 1_000_000_000)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest // 1000:06d}Z"
+
+
+# ------------------------------------------------------------------------ check, repair
+
+
+@command.command(name="check")
+@DIR
+@json_option
+def check_command(folder: Path, as_json: bool) -> int:
+    """Read every byte of the journal in DIR: is it what was written?
+
+    Exit status 1 if something is damaged or missing."""
+    verdict = check(folder)
+    if as_json:
+        print_json(_verdict(verdict))
+    else:
+        _problems(verdict.problems)
+        if verdict.unfinished:
+            click.echo(f"a write was under way: {verdict.unfinished}")
+        state = "as it was written" if verdict.good else f"{len(verdict.problems)} problems"
+        click.echo(
+            f"{folder}: {verdict.group}, positions {verdict.begin} to {verdict.end - 1}, "
+            f"{verdict.records:,} records in {verdict.segments} segments: {state}"
+        )
+    return 0 if verdict.good else BROKEN
+
+
+def _verdict(verdict: Verdict) -> dict[str, Any]:
+    known: dict[str, Any] = msgspec.to_builtins(verdict)
+    return known | {
+        "good": verdict.good,
+        "missing": [list(one) for one in verdict.missing],
+    }
+
+
+def _problems(problems: list[Problem]) -> None:
+    for one in problems:
+        lost = f", positions {one.lo} to {one.hi - 1}" if one.hi > one.lo else ""
+        click.echo(f"{one.file}: {one.what}{lost}")
+
+
+@command.command(name="repair")
+@DIR
+@click.option(
+    "--from", "sources", metavar="DIR", multiple=True, type=click.Path(path_type=Path),
+    help="A journal of the same group; may be given several times.",
+)  # fmt: skip
+@click.option("--group", default="", help="The group's name, if no copy of journal.json is good.")
+@json_option
+def repair_command(folder: Path, sources: tuple[Path, ...], group: str, as_json: bool) -> int:
+    """Put right what is damaged in DIR, with what other recorders have.
+
+    No node may be recording to DIR meanwhile.  What nobody has stays a gap.  Exit status 1 if
+    something is still missing."""
+    if not segments_of(folder) and not folder.is_dir():
+        raise ConfigError("journal", folder, "a folder with journal.json")
+    done = repair(folder, sources, group)
+    if as_json:
+        print_json(msgspec.to_builtins(done))
+    else:
+        _problems(done.problems)
+        for name, ranges in (("restored", done.restored), ("still missing", done.still_missing)):
+            for lo, hi in ranges:
+                click.echo(f"{name}: positions {lo} to {hi - 1}")
+        left = sum(hi - lo for lo, hi in done.still_missing)
+        click.echo(f"{folder}: {f'{left:,} records are still missing' if left else 'all is there'}")
+    return BROKEN if done.still_missing else 0

@@ -1,0 +1,337 @@
+"""The Designated Acknowledger: the only node that answers broadcasts (GR-7, GR-11, GR-12).
+
+It keeps what it acknowledged until the recorders have it.  Before it lets a group of messages go
+it polls them; while one of them that is not given up lacks something, or no recorder that keeps it
+has a message, nothing is overwritten, and with a full buffer nothing more is acknowledged.  It
+also delays acknowledgements when recorders ask for mercy.  A repeated old mark says that it is
+there all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from roundelay.core.engine import NEVER
+from roundelay.core.grsb.base import Counters, Host, Pages, Reign, Ring
+from roundelay.core.grsb.pdu import (
+    BLANK,
+    INSTALL,
+    LINE_A,
+    LINE_B,
+    NO_STATE,
+    Alive,
+    Bcast,
+    DaAck,
+    Grant,
+    Message,
+    Poll,
+    PollOk,
+    Recover,
+    Recovered,
+    Slow,
+    Stale,
+    State,
+    Takeover,
+)
+from roundelay.core.grsb.retransmitter import answer_recover
+
+UNKNOWN: Final = -1
+"""The mark of a recorder that has not spoken yet."""
+
+
+class Acknowledger:
+    """DA of the reign `epoch`, or standing by (-1)."""
+
+    def __init__(self, host: Host, now: int) -> None:
+        self.host = host
+        self.config = host.config
+        self.accept: Callable[[Reign], None] = lambda reign: None  # the council member of this site
+        self.promised = -1  # the council member of this site supports nothing below
+        self.epoch = -1
+        self.ring = Ring()
+        self.counters = Counters()
+        self.last_time = 0
+        self.safe = 0  # everything below is with the recorders
+        self.acked = 0  # the mark last announced; what is stored above waits for its delay
+        self.ack_due = NEVER
+        self.ack_line = LINE_A
+        self.delay_ns = 0
+        self.slow_due = NEVER  # when the delay is halved
+        self.marks: dict[int, int] = dict.fromkeys(host.roles.recorders, UNKNOWN)
+        self.unanswered: dict[int, int] = {}  # polls, by recorder
+        self.suspected: set[int] = set()
+        self.poll_due = now + self.config.poll_ns
+        self.polling = False  # room is needed
+        self.fetch_due = NEVER
+        # A reign that is being installed.
+        self.next_epoch = -1
+        self.next_cr = -1
+        self.next_pages = Pages()
+        self.next_state: State | None = None
+        self.next_ring = Ring()
+        self.fetched: dict[int, Message] = {}
+        self.tries = 0
+
+    @property
+    def expected(self) -> int:
+        return self.ring.end
+
+    def begin(self, epoch: int, now: int) -> None:
+        """The reign `epoch` has begun, and what was installed for it is valid."""
+        if epoch == self.next_epoch and self.next_state is not None:
+            state = self.next_state
+            self.ring = self.next_ring
+            self.counters = Counters(state.counters)
+            self.last_time = state.time
+            self.safe = state.safe
+            self.acked = state.top
+            self.epoch = epoch
+            self.ack_due = NEVER
+            self.marks = dict.fromkeys(self.marks, UNKNOWN)
+            self.suspected.clear()
+            self.unanswered.clear()
+            self.polling = False
+            self.poll_due = now
+            self.next_epoch = -1
+            self.next_state = None
+        elif epoch > self.epoch:
+            self.epoch = -1
+
+    def pages(self) -> list[State]:
+        """State for a successor."""
+        return self.counters.pages(self.safe, self.expected, self.last_time)
+
+    # -- broadcasts ------------------------------------------------------------------------
+
+    def on_bcast(self, bcast: Bcast, source: int, line: int, now: int) -> None:
+        """GR-7."""
+        message = bcast.message
+        if message.epoch < self.promised:  # GR-27
+            self.host.send(source, Stale(self.promised, self.host.reign.cr))
+            return
+        if message.epoch != self.epoch:
+            return
+        if message.gseq < self.expected:
+            if self.ack_due >= NEVER:
+                self.acked = self.expected
+            self._ack(line)
+        elif message.gseq > self.expected:
+            if self.fetch_due >= NEVER or self.fetch_due <= now:
+                self.fetch_due = now + self.config.rec_ns
+                self.host.send(source, Recover(((self.expected, message.gseq),), self.epoch))
+        elif self._room(now):
+            self._store(message)
+            if self.delay_ns:
+                if self.ack_due >= NEVER:
+                    self.ack_due = now + self.delay_ns
+                    self.ack_line = line
+            else:
+                self.acked = self.expected
+                self._ack(line)
+        else:
+            self._ack(line)  # nothing new, but alive
+
+    def _store(self, message: Message) -> None:
+        self.ring.add(message)
+        self.counters.count(message)
+        self.last_time = max(self.last_time, message.time)
+        self.fetch_due = NEVER
+
+    def _ack(self, line: int) -> None:
+        self.host.multicast(DaAck(self.epoch, self.acked, self.safe), line)
+
+    def on_alive(self, alive: Alive, line: int) -> None:
+        """The answer shows that we are there, and on which line (GR-24)."""
+        if alive.epoch == self.epoch and self.promised <= self.epoch:
+            lines = self.host.roles.lines
+            if line == LINE_B or lines == 1 or alive.mode:
+                self._ack(line)
+
+    def on_recovered(self, recovered: Recovered, source: int, now: int) -> None:
+        """From the retransmitter: what its broadcasts left out, or what is being installed."""
+        if self.next_epoch >= 0 and source == self.next_cr and recovered.epoch == self.next_epoch:
+            for message in recovered.messages:
+                self.fetched[message.gseq] = message
+            self._install(now)
+        elif source == self.host.reign.cr and recovered.epoch == self.epoch >= self.promised:
+            for message in recovered.messages:
+                ours = message.epoch == self.epoch and message.gseq == self.expected
+                if ours and self._room(now):
+                    self._store(message)
+                    self.acked = self.expected
+
+    # -- recorders -------------------------------------------------------------------------
+
+    def _room(self, now: int) -> bool:
+        """GR-11: whether one more message can be kept without losing one that is needed."""
+        ring, config = self.ring, self.config
+        if len(ring) > config.da_buffer - config.overwrite_group:
+            self._secure()
+            if not self.polling and ring.oldest().end > self.safe:
+                self.polling = True
+                self._poll(now)
+        while len(ring) >= config.da_buffer and ring.oldest().end <= self.safe:
+            ring.let_go()
+        return len(ring) < config.da_buffer
+
+    def _secure(self) -> None:
+        """Raise `safe` over what all recorders that are not given up have, if one keeps it."""
+        # One that is further behind than this buffer is served by the other recorders.
+        living = [
+            mark
+            for one, mark in self.marks.items()
+            if one not in self.suspected and (mark == UNKNOWN or mark >= self.ring.first)
+        ]
+        everywhere = min(living, default=NEVER)
+        if everywhere <= self.safe:
+            return
+        for message in self.ring.since(max(self.safe, self.ring.first)):
+            if message.end > everywhere:
+                break
+            keepers = self.host.roles.keepers(message)
+            if keepers and not any(self.marks[one] >= message.end for one in keepers):
+                break
+            self.safe = message.end
+
+    def _poll(self, now: int) -> None:
+        upto = self.expected
+        if self.polling:
+            upto = self.safe
+            for i, message in enumerate(self.ring.since(max(self.safe, self.ring.first))):
+                if i == self.config.overwrite_group:
+                    break
+                upto = message.end
+        for recorder, mark in self.marks.items():
+            if mark >= upto and recorder not in self.suspected:
+                continue
+            missed = self.unanswered.get(recorder, 0)
+            self.unanswered[recorder] = missed + 1
+            if self.polling and missed >= self.config.attempts and recorder not in self.suspected:
+                self.suspected.add(recorder)
+                self.host.notice("suspect", recorder)
+            self.host.send(recorder, Poll(upto))
+        self._secure()
+        if self.polling and self.ring and self.ring.oldest().end <= self.safe:
+            self.polling = False
+        self.poll_due = now + (self.config.bcast_ns if self.polling else self.config.poll_ns)
+
+    def on_poll_ok(self, ok: PollOk, source: int, now: int) -> None:
+        if source not in self.marks or self.epoch < 0:
+            return
+        if ok.upto > self.expected:
+            self.host.drop("recorded what was never sent")
+            return
+        self.speaks(source)
+        self.marks[source] = ok.upto
+        self._secure()
+        if self.polling and self.ring and self.ring.oldest().end <= self.safe:
+            self.polling = False
+            self.poll_due = now + self.config.poll_ns
+
+    def speaks(self, recorder: int) -> None:
+        """A recorder is there."""
+        self.unanswered.pop(recorder, None)
+        self.suspected.discard(recorder)
+
+    def on_recover(self, recover: Recover, source: int) -> None:
+        if source in self.marks:
+            self.speaks(source)
+        answer_recover(self.host, self.ring, recover, source)
+
+    def on_slow(self, slow: Slow, source: int, now: int) -> None:
+        """GR-12."""
+        if source not in self.marks:
+            return
+        config = self.config
+        self.speaks(source)
+        if slow.level:
+            delay = min(config.max_delay_ns, config.base_delay_ns << min(slow.level, 32))
+            self.delay_ns = max(self.delay_ns, delay)
+            self.slow_due = now + config.slow_hold_ns
+
+    # -- timers ----------------------------------------------------------------------------
+
+    @property
+    def deadline(self) -> int:
+        if self.next_epoch >= 0:
+            return min(self.fetch_due, self.slow_due)
+        if self.epoch < 0:
+            return NEVER
+        poll = self.poll_due if self.safe < self.expected else NEVER
+        return min(self.ack_due, self.slow_due, poll)
+
+    def on_timer(self, now: int) -> None:
+        if self.ack_due <= now:
+            self.ack_due = NEVER
+            self.acked = self.expected
+            if self.promised <= self.epoch:
+                self._ack(self.ack_line)
+        if self.slow_due <= now:
+            self.delay_ns //= 2
+            self.slow_due = now + self.config.slow_hold_ns
+            if self.delay_ns < self.config.base_delay_ns:
+                self.delay_ns = 0
+                self.slow_due = NEVER
+        if self.next_epoch >= 0:
+            if self.fetch_due <= now:
+                self._install(now)
+        elif self.epoch >= 0 and self.poll_due <= now and self.safe < self.expected:
+            self._poll(now)
+
+    # -- take-over -------------------------------------------------------------------------
+
+    def on_install(self, pdu: Takeover, source: int, now: int) -> None:
+        """GR-28: become the acknowledger of a reign to come."""
+        if pdu.epoch != self.promised:
+            self.host.send(source, Stale(self.promised, self.host.reign.cr))
+            return
+        if pdu.epoch == self.epoch:
+            self._ready()
+            return
+        if pdu.epoch != self.next_epoch:
+            self.next_epoch = pdu.epoch
+            self.next_cr = source
+            self.next_pages = Pages()
+            self.next_state = None
+            self.fetched.clear()
+            self.fetch_due = NEVER
+        if self.next_pages.add(pdu.state) and self.fetch_due >= NEVER:
+            state = self.next_pages.state
+            self.next_ring = Ring(state.safe)
+            if self.epoch >= 0:
+                for message in self.ring.since(max(state.safe, self.ring.first), state.top):
+                    if message.gseq == self.next_ring.end:
+                        self.next_ring.add(message)
+            self._install(now)
+
+    def _install(self, now: int) -> None:
+        """Fetch what the recorders may lack; say so when it is all here."""
+        state, ring = self.next_pages.state, self.next_ring
+        before = ring.end
+        while ring.end in self.fetched:
+            ring.add(self.fetched.pop(ring.end))
+        if ring.end >= state.top:
+            self.next_state = state
+            self.fetch_due = NEVER
+            self.fetched.clear()
+            # Whoever has the state supports the reign: from now on it is the last one here.
+            epoch = self.next_epoch
+            self.begin(epoch, now)
+            self.accept(Reign(epoch, self.next_cr, self.host.me))
+            self._ready()
+        elif self.fetch_due <= now or self.fetch_due >= NEVER or (
+            ring.end > before and not self.fetched and len(ring) % self.config.rec_burst == 0
+        ):  # fmt: skip
+            self.tries = 0 if ring.end > before else self.tries + 1
+            if self.tries > self.config.attempts:  # until the candidate speaks again
+                self.tries = 0
+                self.fetch_due = NEVER
+                return
+            self.fetch_due = now + self.config.rec_ns
+            self.host.send(self.next_cr, Recover(((ring.end, state.top),), self.next_epoch))
+
+    def _ready(self) -> None:
+        reign = self.host.reign
+        grant = Grant(INSTALL, self.promised, reign.epoch, reign.cr, reign.da, BLANK, NO_STATE)
+        self.host.send(self.next_cr, grant)

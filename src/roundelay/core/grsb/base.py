@@ -1,0 +1,234 @@
+"""What the roles of a site share: the batch of effects, the site as they see it, small tools."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from random import Random
+from typing import Final
+
+from msgspec import Struct
+
+from roundelay.core.engine import EVERYONE, NEVER, Delivery, Notice, Pdu
+from roundelay.core.grsb.config import GrsbConfig, Roles
+from roundelay.core.grsb.pdu import LINE_A, Counter, Message, State
+
+REPLAYED: Final = "replayed"
+"""Stage of a delivery that answers a question about the past (`User.history`)."""
+
+COUNTERS_PAGE: Final = 48
+"""Senders in one page of a state: a page fits a datagram."""
+
+
+class GrsbDelivery(Delivery, frozen=True, gc=False):
+    """A message, or a whole unit, for the application.
+
+    `number` rises over restarts of the source: its start in the upper 32 bits, then its submission.
+    `seq` is the position of its first message, for a unit that of its end message; `upto` is the
+    position with which the application has everything of its own up to here; `query` is that of
+    `User.history`, else -1.
+    """
+
+    conference: int = 0
+    kind: int = 0
+    time: int = 0
+    upto: int = 0
+    query: int = -1
+
+
+class GrsbEffects:
+    """What a site wants done, in this order: persists, sends, deliveries, notices.
+
+    A send has its line as third element.
+    """
+
+    __slots__ = ("deliveries", "notices", "persists", "sends")
+
+    def __init__(self) -> None:
+        self.persists: list[Struct] = []
+        self.sends: list[tuple[int, Pdu, int]] = []
+        self.deliveries: list[GrsbDelivery] = []
+        self.notices: list[Notice] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.persists or self.sends or self.deliveries or self.notices)
+
+
+class Reign(Struct, frozen=True):
+    """Who retransmits and who acknowledges in an epoch."""
+
+    epoch: int
+    cr: int
+    da: int
+
+
+class Host:
+    """A site as its roles see it: where their effects go, and what all of them know."""
+
+    def __init__(self, me: int, roles: Roles, config: GrsbConfig, rng: Random, base_us: int):
+        self.me = me
+        self.roles = roles
+        self.config = config
+        self.rng = rng
+        self.base_us = base_us
+        self.out = GrsbEffects()
+        self.batch = 0  # batches handed over so far
+        self.drops: dict[str, int] = {}
+        self.reign = Reign(0, roles.retransmitters[0], roles.acknowledgers[0])  # as heard
+        self.promised = 0  # by the council member of this site: no lower epoch may be used
+        self.voting = True  # whether it has a vote, and the right to stand
+        self.heard_at = 0  # when the retransmitter of that reign was last heard
+        self.start = 0  # first position of that reign, if announced
+        self.announced = 0  # the epoch whose announcement was heard
+        self.local: deque[tuple[Pdu, int]] = deque()  # to other roles of this site
+
+    def send(self, dst: int, pdu: Pdu, line: int = LINE_A) -> None:
+        if dst == self.me:
+            self.local.append((pdu, line))
+        else:
+            self.out.sends.append((dst, pdu, line))
+
+    def multicast(self, pdu: Pdu, line: int) -> None:
+        self.out.sends.append((EVERYONE, pdu, line))
+        self.local.append((pdu, line))
+
+    def persist(self, record: Struct) -> None:
+        self.out.persists.append(record)
+
+    def notice(self, kind: str, *info: object) -> None:
+        self.out.notices.append(Notice(kind, info))
+
+    def drop(self, reason: str) -> None:
+        """Count an input that is refused."""
+        self.drops[reason] = self.drops.get(reason, 0) + 1
+
+    def wall_us(self, now: int) -> int:
+        """The date: only the retransmitter's is used (GR-3)."""
+        return self.base_us + now // 1000
+
+
+class Ring:
+    """Consecutive messages, the oldest of which are let go."""
+
+    def __init__(self, start: int = 0) -> None:
+        self.first = start
+        self.end = start
+        self.messages: dict[int, Message] = {}
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    def add(self, message: Message) -> None:
+        """The next one."""
+        assert message.gseq == self.end
+        self.messages[message.gseq] = message
+        self.end = message.end
+
+    def oldest(self) -> Message:
+        return self.messages[self.first]
+
+    def let_go(self) -> None:
+        """Forget the oldest."""
+        self.first = self.messages.pop(self.first).end
+
+    def since(self, position: int, until: int = NEVER) -> Iterator[Message]:
+        """From `position`, which must be where a message begins, for as long as there are any."""
+        message = self.messages.get(position)
+        while message is not None and message.gseq < until:
+            yield message
+            message = self.messages.get(message.end)
+
+
+class Counters:
+    """GR-2: what is known of each sender, from the messages that have a place."""
+
+    def __init__(self, counters: Iterable[Counter] = ()) -> None:
+        self.by_sender = {one.sender: one for one in counters}
+
+    def get(self, sender: int) -> Counter | None:
+        return self.by_sender.get(sender)
+
+    def count(self, message: Message) -> None:
+        """`message` has its place."""
+        known = self.by_sender.get(message.sender)
+        units = message.mtype in (1, 2, 3)
+        if known is not None and known.inc == message.inc:
+            units = units or known.units
+        if message.mtype == 4:
+            # An abort record: nothing is open, and the sender's numbers are those of its new start.
+            self.by_sender[message.sender] = Counter(
+                message.sender, message.inc, 0, message.gseq, False
+            )
+            return
+        self.by_sender[message.sender] = Counter(
+            message.sender, message.inc, message.sseq + 1, message.gseq, units
+        )
+
+    def pages(self, safe: int, top: int, time: int) -> list[State]:
+        """A state for a successor, cut into pages."""
+        every = [self.by_sender[sender] for sender in sorted(self.by_sender)]
+        cut = [every[i : i + COUNTERS_PAGE] for i in range(0, len(every), COUNTERS_PAGE)] or [[]]
+        return [State(safe, top, time, i, len(cut), tuple(page)) for i, page in enumerate(cut)]
+
+
+class Pages:
+    """A state as it comes in, page by page."""
+
+    def __init__(self) -> None:
+        self.pages: dict[int, State] = {}
+
+    def add(self, page: State) -> bool:
+        """Whether the state is complete now."""
+        for other in self.pages.values():
+            if (other.top, other.safe, other.pages) != (page.top, page.safe, page.pages):
+                self.pages.clear()  # a later state of the same source
+                break
+        self.pages[page.page] = page
+        return len(self.pages) == page.pages
+
+    @property
+    def state(self) -> State:
+        """The whole state, as one page."""
+        parts = [self.pages[page] for page in sorted(self.pages)]
+        senders = tuple(one for part in parts for one in part.counters)
+        return State(parts[0].safe, parts[0].top, parts[0].time, 0, 1, senders)
+
+
+class Repairs:
+    """GR-25: when a node may ask for what it lacks.
+
+    The first request comes after a random moment, the next ones ever more rarely while nothing
+    comes of them, and never two within `repair_gap_ns`.
+    """
+
+    def __init__(self, config: GrsbConfig, rng: Random) -> None:
+        self.config = config
+        self.rng = rng
+        self.due = NEVER
+        self.tries = 0
+        self.last = -NEVER
+
+    def want(self, now: int) -> None:
+        """GR-25: something is missing: ask soon, unless a request is due anyway."""
+        if self.due >= NEVER:
+            jitter = int((0.5 + self.rng.random()) * self.config.rec_ns / 8)
+            self.due = max(now + jitter, self.last + self.config.repair_gap_ns)
+
+    def again(self, now: int) -> None:
+        """A request has gone out: when the next one is due."""
+        config = self.config
+        wait = min(config.rec_max_ns, config.rec_ns << min(self.tries, 16))
+        self.tries += 1
+        self.last = now
+        self.due = now + wait + int(self.rng.random() * wait / 4)
+
+    def progress(self, now: int) -> None:
+        """Something came: go on at once if more is missing."""
+        self.tries = 0
+        if self.due < NEVER:
+            self.due = max(now, self.last + self.config.repair_gap_ns)
+
+    def none(self) -> None:
+        """Nothing is missing."""
+        self.due = NEVER
+        self.tries = 0

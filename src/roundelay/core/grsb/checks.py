@@ -1,0 +1,96 @@
+"""Checks of each PDU type before its handler sees it: what no correct peer sends is dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from roundelay.core.engine import Pdu
+from roundelay.core.grsb.pdu import (
+    ABORT,
+    END,
+    GAP,
+    PREPARE,
+    REJOIN,
+    Alive,
+    Bcast,
+    DaAck,
+    Grant,
+    Message,
+    Recover,
+    Recovered,
+    ReplayData,
+    ReplayEnd,
+    ReplayReq,
+    State,
+    Submit,
+    Takeover,
+)
+
+RANGES_MAX: Final = 16
+"""Ranges in one repair request."""
+
+
+def _message(message: Message) -> bool:
+    return bool(message.bundle.sizes) and message.gseq >= 0 and 0 <= message.mtype <= ABORT
+
+
+def _submit(pdu: Submit) -> bool:
+    return bool(pdu.bundle.sizes) and 0 <= pdu.mtype <= END
+
+
+def _bcast(pdu: Bcast) -> bool:
+    return _message(pdu.message) and pdu.acked <= pdu.message.gseq
+
+
+def _alive(pdu: Alive) -> bool:
+    return 0 <= pdu.start <= pdu.acked <= pdu.top and pdu.recorded <= pdu.acked
+
+
+def _recover(pdu: Recover) -> bool:
+    return 0 < len(pdu.ranges) <= RANGES_MAX and all(0 <= lo < hi for lo, hi in pdu.ranges)
+
+
+def _recovered(pdu: Recovered) -> bool:
+    return 0 <= pdu.lo <= pdu.hi and all(map(_message, pdu.messages))
+
+
+def _replay_req(pdu: ReplayReq) -> bool:
+    return 0 <= pdu.since <= pdu.until and pdu.credit > 0
+
+
+def _replay_data(pdu: ReplayData) -> bool:
+    return _message(pdu.message) and pdu.since <= pdu.message.gseq
+
+
+def _replay_end(pdu: ReplayEnd) -> bool:
+    return pdu.since <= pdu.next and 0 <= pdu.reason <= GAP
+
+
+def _state(state: State) -> bool:
+    return 0 <= state.safe <= state.top and 0 <= state.page < state.pages
+
+
+def _step(pdu: Takeover | Grant) -> bool:
+    return PREPARE <= pdu.step <= REJOIN and pdu.epoch >= 0 and _state(pdu.state)
+
+
+CHECKS: Final[dict[type[Pdu], Callable[[Any], bool]]] = {
+    Submit: _submit,
+    Bcast: _bcast,
+    DaAck: lambda pdu: 0 <= pdu.safe <= pdu.gseq,
+    Alive: _alive,
+    Recover: _recover,
+    Recovered: _recovered,
+    ReplayReq: _replay_req,
+    ReplayData: _replay_data,
+    ReplayEnd: _replay_end,
+    Takeover: _step,
+    Grant: _step,
+}
+
+
+def well_formed(pdu: Pdu) -> bool:
+    """Whether a correct peer could have sent it."""
+    check = CHECKS.get(type(pdu))
+    return check is None or check(pdu)

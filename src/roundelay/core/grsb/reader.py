@@ -1,0 +1,159 @@
+"""How a user reads a recorder (GR-17, GR-18): stretch by stretch, until it is where it wants to be.
+
+Each answer says which positions it covers: none of them matches but the message it carries.  So
+answers may be lost, repeated and overtake each other, and several recorders may give them: what
+counts is that the stretches join.  A recorder that is silent, behind, or lacks what comes next is
+left for the next one; what no recorder has is reported and left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from roundelay.core.engine import NEVER
+from roundelay.core.grsb.base import Host, Repairs
+from roundelay.core.grsb.config import Selection
+from roundelay.core.grsb.pdu import DONE, Message, ReplayData, ReplayEnd, ReplayReq
+
+Take = Callable[[Message | None, int, int], None]
+"""Called in order with a message, or None, the position that follows, and the time."""
+
+KEPT_MAX = 128
+
+
+class Reader:
+    """Reads what `wanted` takes from `next` up to `until`, and hands it to `take` in order."""
+
+    def __init__(self, host: Host, number: int, wanted: Selection, take: Take) -> None:
+        self.host = host
+        self.config = host.config
+        self.number = number  # which stream of this user: the low byte of its requests
+        self.request = number
+        self.valid = number
+        self.wanted = wanted
+        self.take = take
+        self.next = 0
+        self.since_time = 0
+        self.until = 0
+        self.repairs = Repairs(self.config, host.rng)
+        prs = host.roles.recorders
+        self.recorder = prs[host.me % len(prs)]
+        self.refusals: dict[int, tuple[int, bool]] = {}  # recorder → where it goes on, if it does
+        self.kept: dict[int, tuple[int, Message | None]] = {}  # stretches that do not join yet
+
+    @property
+    def reading(self) -> bool:
+        return self.repairs.due < NEVER
+
+    def read(self, since: int, until: int, now: int, since_time: int = 0) -> None:
+        """Go on from `since` up to `until`, which may move while it reads."""
+        self.next = since
+        self.until = until
+        if since_time:
+            self.since_time = since_time
+        if since < until:
+            self.repairs.want(now)
+        else:
+            self.stop()
+
+    def change(self, wanted: Selection) -> None:
+        """Read something else: answers to what was asked before do not count."""
+        self.wanted = wanted
+        self.valid = (self.request + 256) & 0xFFFFFFFF
+        self.kept.clear()
+        self.refusals.clear()
+
+    def _counts(self, request: int) -> bool:
+        return self.reading and (request - self.valid) & 0xFFFFFFFF < 1 << 31
+
+    def stop(self) -> None:
+        self.repairs.none()
+        self.kept.clear()
+        self.refusals.clear()
+
+    def _other(self) -> None:
+        """GR-18: the next recorder."""
+        prs = self.host.roles.recorders
+        self.recorder = prs[(prs.index(self.recorder) + 1) % len(prs)]
+
+    def on_timer(self, now: int) -> None:
+        if self.repairs.due > now:
+            return
+        if self.repairs.tries and self.repairs.tries % 2 == 0:
+            self._other()
+        self.request = (self.request + 256) & 0xFFFFFFFF
+        wanted = self.wanted
+        self.host.send(
+            self.recorder,
+            ReplayReq(
+                self.request, self.next, self.since_time, self.until,
+                tuple(sorted(wanted.conferences)), tuple(sorted(wanted.senders)),
+                tuple(sorted(wanted.kinds)), self.config.credit,
+            ),
+        )  # fmt: skip
+        self.repairs.again(now)
+
+    def on_data(self, data: ReplayData, now: int) -> None:
+        if self._counts(data.request):
+            self._keep(data.since, data.message.end, data.message, now)
+
+    def on_end(self, end: ReplayEnd, source: int, now: int) -> None:
+        if not self._counts(end.request):
+            return
+        self._keep(end.since, end.next, None, now)
+        if end.request != self.request or source != self.recorder or not self.reading:
+            return
+        if end.next > self.next:
+            return  # something before it was lost or is late: asked for again when it is due
+        if self.next >= self.until:
+            self.stop()
+        elif end.reason in (DONE, 1) and end.next > end.since:
+            self.repairs.progress(now)
+        elif end.reason in (DONE, 1):
+            self._refused(source, self.next, False, now)
+        else:
+            self._refused(source, self.next, True, now)
+
+    def _refused(self, source: int, at: int, lost: bool, now: int) -> None:
+        """`source` cannot go on at `at`: because it is behind, or because it `lost` that."""
+        self.refusals = {site: one for site, one in self.refusals.items() if one[0] == at}
+        self.refusals[source] = (at, lost)
+        prs = self.host.roles.recorders
+        if len(self.refusals) < len(prs):
+            self._other()
+            self.repairs.due = max(now, self.repairs.last + self.config.repair_gap_ns)
+            return
+        everybody = all(lost for _, lost in self.refusals.values())
+        self.refusals.clear()
+        if everybody:
+            # One position at a time: the recorders know better where they go on.
+            self.host.notice("gap_unavailable", at, at + 1)
+            self._keep(at, at + 1, None, now)
+            self.repairs.progress(now)
+
+    def _keep(self, since: int, end: int, message: Message | None, now: int) -> None:
+        """A stretch from `since` up to `end` is known."""
+        if end <= self.next or (message is not None and not self.wanted.takes(message)):
+            return
+        if since > self.next:
+            if len(self.kept) < KEPT_MAX:
+                self.kept[since] = (end, message)
+            return
+        self._advance(end, message, now)
+        while self.kept and self.reading:
+            joined = [at for at in self.kept if at <= self.next]
+            if not joined:
+                return
+            # One at a time: whoever takes it may stop the reading, or set it on another course.
+            end, message = self.kept.pop(joined[0])
+            if end > self.next:
+                self._advance(end, message, now)
+
+    def _advance(self, end: int, message: Message | None, now: int) -> None:
+        if message is not None and message.gseq < self.next:
+            return  # begins within what is known: cannot be, positions are where messages begin
+        self.next = end
+        self.since_time = 0
+        self.repairs.tries = 0
+        self.refusals.clear()
+        self.take(message, end, now)

@@ -1,0 +1,312 @@
+"""The Playback Recorder: keeps what was broadcast and plays it back (GR-9 … GR-13, GR-17).
+
+It listens like everybody, but repairs itself from the acknowledger, which must have whatever it
+missed.  What it has without a hole, up to `mark`, it stores for good, whole or (where its filter
+leaves a message out) by its head, so that it can always say what a position was.  It answers the
+acknowledger's polls with that mark, and users' requests from the archive, one stretch at a time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from roundelay.core.engine import NEVER
+from roundelay.core.grsb.base import Counters, Host, Repairs
+from roundelay.core.grsb.config import Selection
+from roundelay.core.grsb.listener import Listener
+from roundelay.core.grsb.pdu import (
+    CREDIT,
+    DONE,
+    GAP,
+    NOT_RECORDED,
+    Message,
+    Poll,
+    PollOk,
+    Recover,
+    Recovered,
+    ReplayData,
+    ReplayEnd,
+    ReplayReq,
+    Slow,
+    State,
+)
+from roundelay.core.grsb.stable import Archive, Missing, Stored
+
+RANGES_MAX = 16
+RECENT_MAX = 256
+
+
+class Recorder:
+    """PR, with everything it ever stored in `archive`."""
+
+    def __init__(
+        self, host: Host, archive: Archive, counters: Counters, epoch: int, now: int
+    ) -> None:
+        self.host = host
+        self.config = host.config
+        self.archive = archive
+        self.counters = counters
+        self.filter = host.roles.selection(host.me)
+        self.listener = Listener(epoch, archive.end, self.config.heard_max)
+        self.repairs = Repairs(self.config, host.rng)
+        self.recent: dict[int, Message] = {}  # what the archive may not show yet
+        self.last_time = 0
+        self.asked = 0  # which source is asked now
+        self.got = 0  # messages since the last request
+        self.refusals: dict[int, int] = {}  # source → where it goes on, having nothing here
+        self.refused_at = 0  # the position that was refused
+        self.gaps: deque[int] = deque(maxlen=self.config.gap_limit + 1)  # times
+        self.slow_at = -NEVER
+        self.requests: dict[int, ReplayReq] = {}  # by user, one each
+        self.serve_due = NEVER
+        self.served_at = -NEVER
+        self.served = 0  # messages played back
+
+    @property
+    def mark(self) -> int:
+        """Everything below is recorded."""
+        return self.listener.next
+
+    def pages(self) -> list[State]:
+        """What is left when nobody else has anything (cold start)."""
+        return self.counters.pages(self.mark, self.mark, self.last_time)
+
+    # -- recording -------------------------------------------------------------------------
+
+    def hear(self, message: Message, acked: int, now: int) -> None:
+        gap = self.listener.missing
+        self.listener.hear(message, acked)
+        self._record(now)
+        if self.listener.missing and not gap:
+            self._count_gap(now)
+
+    def marks(self, acked: int, top: int, now: int) -> None:
+        """A mark was heard, of the acknowledger or the retransmitter."""
+        self.listener.mark(acked, top)
+        self._record(now)
+
+    def enter(self, epoch: int, now: int) -> None:
+        self.listener.enter(epoch)
+        self.asked = 0
+
+    def _record(self, now: int) -> None:
+        before = self.listener.next
+        for message in self.listener.ready():
+            self.record(message)
+        if self.listener.missing:
+            self.repairs.want(now)
+        elif self.listener.next > before or self.repairs.due < NEVER:
+            self.repairs.none()
+
+    def record(self, message: Message) -> None:
+        """GR-10: the next message of the order."""
+        kept = message if self.filter.takes(message) else message.head()
+        self.host.persist(Stored(kept))
+        self.counters.count(message)
+        self.last_time = max(self.last_time, message.time)
+        recent = self.recent
+        recent[message.gseq] = kept
+        if len(recent) > RECENT_MAX:
+            del recent[next(iter(recent))]
+
+    # -- repair ----------------------------------------------------------------------------
+
+    def _sources(self) -> list[int]:
+        """GR-9: the acknowledger, then the other recorders, then the retransmitter."""
+        host = self.host
+        order = [host.reign.da, *host.roles.recorders, host.reign.cr]
+        return [site for site in dict.fromkeys(order) if site != host.me]
+
+    def _ask(self, now: int) -> None:
+        gaps = self.listener.gaps(RANGES_MAX)
+        if not gaps:
+            self.repairs.none()
+            return
+        sources = self._sources()
+        if self.repairs.tries and self.repairs.tries % 3 == 0:
+            self.asked += 1
+        source = sources[self.asked % len(sources)]
+        self.host.send(source, Recover(tuple(gaps)))
+        self.repairs.again(now)
+        self.got = 0
+
+    def on_recovered(self, recovered: Recovered, source: int, now: int) -> None:
+        listener = self.listener
+        wanted = False
+        for message in recovered.messages:
+            wanted = listener.repaired(message) or wanted
+        if not recovered.messages and recovered.lo == listener.next and listener.missing:
+            self._refused(recovered, source, now)
+            return
+        if not wanted:
+            return
+        before = listener.next
+        self._record(now)
+        if listener.next > before:
+            self.refusals.clear()
+            self.got += len(recovered.messages)
+            self.repairs.tries = 0
+            if self.got >= self.config.rec_burst:  # all that one request brings
+                self.repairs.progress(now)
+
+    def _refused(self, recovered: Recovered, source: int, now: int) -> None:
+        """`source` does not have what comes next: ask another; if nobody has it, leave it out."""
+        at = self.listener.next
+        if self.refused_at != at:
+            self.refused_at = at
+            self.refusals.clear()
+        self.refusals[source] = recovered.hi
+        sources = self._sources()
+        left = [site for site in sources if site not in self.refusals]
+        if left:
+            self.asked = sources.index(left[0])
+            self.repairs.due = max(now, self.repairs.last + self.config.repair_gap_ns)
+            return
+        beyond = [hi for hi in self.refusals.values() if hi > at]
+        self.refusals.clear()
+        if beyond:
+            hi = min(beyond)
+            self.host.persist(Missing(at, hi))
+            self.host.notice("gap_unavailable", at, hi)
+            self.listener.skip(hi)
+            self._record(now)
+
+    def on_recover(self, recover: Recover, source: int) -> None:
+        """GR-9: another recorder, or a retransmitter, asks for what it lacks."""
+        left = self.config.rec_burst
+        for lo, hi in recover.ranges:
+            at = lo
+            for message in self._read(lo, hi, left):
+                if message.is_head or message.gseq != at:
+                    break
+                self.host.send(source, Recovered(at, message.end, (message,), recover.epoch))
+                at = message.end
+                left -= 1
+            if at == lo:
+                after = self._read(lo, NEVER, 1)
+                whole = after and not after[0].is_head and after[0].gseq > lo
+                upto = min(hi, after[0].gseq) if whole else lo
+                self.host.send(source, Recovered(lo, upto, (), recover.epoch))
+            if left <= 0:
+                return
+
+    def _read(self, since: int, until: int, limit: int) -> list[Message]:
+        """From memory where the archive may lag behind this batch, else from the archive."""
+        until = min(until, self.mark)
+        if since in self.recent:
+            found: list[Message] = []
+            at = since
+            while len(found) < limit and at < until and at in self.recent:
+                found.append(self.recent[at])
+                at = self.recent[at].end
+            return found
+        return self.archive.read(since, until, limit) if since < until else []
+
+    def on_poll(self, poll: Poll, source: int, now: int) -> None:
+        """GR-11: the mark is what is stored, and it is durable before this leaves."""
+        self.listener.mark(0, 0)
+        self.host.send(source, PollOk(self.mark))
+
+    # -- playing back ----------------------------------------------------------------------
+
+    def on_request(self, request: ReplayReq, user: int, now: int) -> None:
+        """GR-17: served when its turn comes."""
+        if user not in self.requests and len(self.requests) >= self.host.roles.sites:
+            self.host.drop("too many requests")
+            return
+        self.requests[user] = request
+        if self.serve_due >= NEVER:
+            self.serve_due = max(now, self.served_at + self.config.serve_ns)
+        if len(self.requests) > self.config.backlog_limit:  # GR-13: one slow user is no reason
+            self._slow(1 + len(self.requests) // (2 * self.config.backlog_limit), now)
+
+    def _serve(self, now: int) -> None:
+        """One stretch for the user who has waited longest."""
+        user = next(iter(self.requests))
+        request = self.requests.pop(user)
+        self.served_at = now
+        self.serve_due = now + self.config.serve_ns if self.requests else NEVER
+        self.play(request, user)
+
+    def play(self, request: ReplayReq, user: int) -> None:
+        """GR-17: send the next matches of `request`, at most its credit."""
+        host = self.host
+        wanted = Selection(
+            frozenset(request.conferences), frozenset(request.senders), frozenset(request.kinds)
+        )
+        since = request.since
+        if request.since_time:
+            since = max(since, self.archive.at_time(request.since_time))
+        begun = request.since
+        until = min(request.until, self.mark)
+        credit = min(request.credit, self.config.credit)
+        at = max(since, begun)
+        if at >= until:
+            host.send(user, ReplayEnd(request.request, begun, max(begun, until), DONE))
+            return
+        matches = self._matches(at, until, wanted, credit + 1)
+        for message in matches[:credit]:
+            gap = self._gap(at, message.gseq)
+            if gap is not None or message.is_head:
+                # A head whose message was as long as nothing is whole.
+                end, reason = (gap[0], GAP) if gap is not None else (message.gseq, NOT_RECORDED)
+                host.send(user, ReplayEnd(request.request, begun, end, reason))
+                return
+            host.send(user, ReplayData(request.request, begun, message))
+            self.served += 1
+            begun = at = message.end
+        more = len(matches) > credit
+        end = matches[credit].gseq if more else until
+        gap = self._gap(at, end)
+        if gap is not None:
+            host.send(user, ReplayEnd(request.request, begun, gap[0], GAP))
+        else:
+            host.send(user, ReplayEnd(request.request, begun, end, CREDIT if more else DONE))
+
+    def _matches(self, at: int, until: int, wanted: Selection, limit: int) -> list[Message]:
+        oldest = next(iter(self.recent), until)
+        found = []
+        if at < oldest:
+            found = self.archive.select(at, min(until, oldest), wanted, limit)
+            at = oldest
+        while len(found) < limit and at < until:
+            message = self.recent.get(at)
+            if message is None:
+                break
+            if wanted.takes(message):
+                found.append(message)
+            at = message.end
+        return found
+
+    def _gap(self, lo: int, hi: int) -> tuple[int, int] | None:
+        """The first stretch within these positions that is missing here."""
+        for begin, end in self.archive.missing:
+            if begin < hi and end > lo:
+                return max(begin, lo), end
+        return None
+
+    # -- asking for mercy ------------------------------------------------------------------
+
+    def _count_gap(self, now: int) -> None:
+        """GR-12."""
+        self.gaps.append(now)
+        limit = self.config.gap_limit
+        if len(self.gaps) > limit and now - self.gaps[0] <= self.config.gap_window_ns:
+            self._slow(2, now)
+
+    def _slow(self, level: int, now: int) -> None:
+        if now - self.slow_at >= self.config.slow_hold_ns // 4:
+            self.slow_at = now
+            self.host.send(self.host.reign.da, Slow(min(level, 8)))
+
+    # -- timers ----------------------------------------------------------------------------
+
+    @property
+    def deadline(self) -> int:
+        return min(self.repairs.due, self.serve_due)
+
+    def on_timer(self, now: int) -> None:
+        if self.repairs.due <= now:
+            self._ask(now)
+        if self.serve_due <= now and self.requests:
+            self._serve(now)

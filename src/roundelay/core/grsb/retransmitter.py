@@ -1,0 +1,329 @@
+"""The Central Retransmitter: gives messages their place and broadcasts them (GR-2 … GR-8, GR-24).
+
+It takes one submission at a time of each user, stamps it with the next position and the date,
+broadcasts it and repeats that until the acknowledger has it; only then does the next one go out
+and the submitter hear that its message is stable.  While it has nothing to broadcast it says that
+it is alive.  How a retransmitter comes to reign is in `takeover`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from roundelay.core.bundle import Bundle
+from roundelay.core.engine import NEVER
+from roundelay.core.grsb.base import Counters, Host, Reign, Ring
+from roundelay.core.grsb.pdu import (
+    ABORT,
+    DUAL,
+    LINE_A,
+    LINE_B,
+    REFUSED,
+    SINGLE_LINE,
+    STABLE,
+    Alive,
+    Bcast,
+    DaAck,
+    Message,
+    Recover,
+    Recovered,
+    Stale,
+    State,
+    Submit,
+    SubmitAck,
+)
+
+Admit = Callable[[Submit, int], bool]
+"""Place of the Security Controller (§6.8): may this submission of that user be broadcast?"""
+
+
+class Sequencer:
+    """Gives messages their places: positions and dates without a hole (GR-3)."""
+
+    def __init__(self, state: State, epoch: int, keep: int) -> None:
+        self.epoch = epoch
+        self.start = state.top
+        self.next = state.top
+        self.last_time = state.time
+        self.counters = Counters(state.counters)
+        self.history = Ring(state.top)
+        self.keep = keep
+
+    def stamp(self, submit: Submit, sender: int, wall_us: int) -> Message:
+        """GR-3: the next place, and a date that rises though the clock may not."""
+        self.last_time = max(wall_us, self.last_time + 1)
+        message = Message(
+            self.epoch, self.next, self.last_time, sender, submit.inc, submit.sseq,
+            submit.conference, submit.mtype, submit.gid, submit.kind, submit.bundle,
+        )  # fmt: skip
+        self.remember(message)
+        return message
+
+    def remember(self, message: Message) -> None:
+        """`message` has the next place."""
+        self.history.add(message)
+        if len(self.history) > self.keep:
+            self.history.let_go()
+        self.next = message.end
+        self.last_time = max(self.last_time, message.time)
+        self.counters.count(message)
+
+
+class Retransmitter:
+    """CR, reigning or standing by."""
+
+    def __init__(self, host: Host, now: int, admit: Admit | None = None) -> None:
+        self.host = host
+        self.config = host.config
+        self.admit = admit
+        self.reigning = False
+        self.epoch = -1  # of the reign whose state is here; -1: none
+        self.da = -1
+        self.sequencer = Sequencer(State(0, 0, 0), -1, self.config.history)
+        self.acked = 0
+        self.recorded = 0
+        self.outstanding: deque[Message] = deque()
+        self.queue: deque[tuple[int, Submit]] = deque()
+        self.queued: dict[int, Submit] = {}  # by sender: one each
+        self.mode = DUAL
+        self.tries = 0  # repetitions without any answer
+        self.answered_at = now
+        self.bcast_due = NEVER
+        self.alive_due = NEVER
+        self.alive_a = now  # when line A last said that we are alive
+        self.probe_due = NEVER
+
+    # -- reigning --------------------------------------------------------------------------
+
+    def begin(self, reign: Reign, sequencer: Sequencer, recorded: int, now: int) -> None:
+        """The reign is ours, and everything that has a place is stable."""
+        self.reigning = True
+        self.epoch = reign.epoch
+        self.da = reign.da
+        self.sequencer = sequencer
+        sequencer.epoch = reign.epoch
+        sequencer.start = self.acked = sequencer.next
+        self.recorded = recorded
+        self.mode = DUAL if self.host.roles.lines == 2 else SINGLE_LINE
+        self.tries = 0
+        self.answered_at = now
+        self.bcast_due = NEVER
+        self.outstanding.clear()  # stable now, if they survived: who repeats them hears of it
+        self._say_alive(now, both=True)
+        self._pump(now)
+
+    def hold(self, epoch: int, sequencer: Sequencer, recorded: int) -> None:
+        """The state of a reign that may begin is here."""
+        self.epoch = epoch
+        self.sequencer = sequencer
+        self.recorded = recorded
+        self.outstanding.clear()
+
+    def stand_by(self) -> None:
+        """Someone else reigns, or is about to: what is here stays for whoever asks."""
+        self.reigning = False
+        self.queue.clear()
+        self.queued.clear()
+        self.bcast_due = self.alive_due = self.probe_due = NEVER
+
+    def forget(self) -> None:
+        """A later reign has begun elsewhere: the state of ours is of no use any more."""
+        self.stand_by()
+        self.epoch = -1
+        self.outstanding.clear()
+
+    def pages(self) -> list[State]:
+        """State for a successor: all that has a place may be stable."""
+        sequencer = self.sequencer
+        safe = max(self.recorded, sequencer.history.first)
+        return sequencer.counters.pages(safe, sequencer.next, sequencer.last_time)
+
+    # -- submissions -----------------------------------------------------------------------
+
+    def on_submit(self, submit: Submit, sender: int, now: int) -> None:
+        """GR-2."""
+        if not self.reigning:
+            reign = self.host.reign
+            if reign.cr != self.host.me:
+                self.host.send(sender, Stale(reign.epoch, reign.cr))
+            return
+        if sender not in self.host.roles.users:
+            self.host.drop("not a user")
+            return
+        known = self.sequencer.counters.get(sender)
+        inc = -1 if known is None else known.inc
+        if submit.inc < inc:
+            self.host.drop("submission of an earlier start")
+            return
+        expected = known.sseq if known is not None and submit.inc == inc else 0
+        waiting = self.queued.get(sender)
+        if waiting is not None:
+            if waiting.inc == submit.inc:
+                return
+            self.queue.remove((sender, waiting))  # its user has forgotten it
+            del self.queued[sender]
+        if submit.sseq < expected:
+            assert known is not None
+            if submit.sseq == expected - 1 and known.gseq < self.acked:
+                self._answer(sender, submit, STABLE, known.gseq)
+            return
+        if submit.sseq > expected:
+            self.host.drop("submission out of turn")
+            return
+        if self.admit is not None and not self.admit(submit, sender):
+            self._answer(sender, submit, REFUSED, 0)
+            return
+        if len(self.queue) >= self.host.roles.sites:
+            self.host.drop("too many submissions")
+            return
+        self.queue.append((sender, submit))
+        self.queued[sender] = submit
+        self._pump(now)
+
+    def _answer(self, sender: int, submit: Submit, status: int, gseq: int) -> None:
+        self.host.send(sender, SubmitAck(submit.inc, submit.sseq, status, gseq))
+
+    def _confirm(self, message: Message) -> None:
+        """GR-5: the submitter hears of it when nobody can lose it any more."""
+        if message.mtype != ABORT:
+            ack = SubmitAck(message.inc, message.sseq, STABLE, message.gseq)
+            self.host.send(message.sender, ack)
+
+    # -- broadcasts ------------------------------------------------------------------------
+
+    def _pump(self, now: int) -> None:
+        """GR-4: stamp and broadcast while the window is open."""
+        while self.queue and len(self.outstanding) < self.config.window and self._room():
+            sender, submit = self.queue[0]
+            known = self.sequencer.counters.get(sender)
+            if known is not None and known.inc < submit.inc and known.units:
+                # GR-19: what it had open will never be completed, and everybody learns it here.
+                submit = Submit(submit.inc, 0, 0, ABORT, 0, 0, b"", Bundle.of(b""))
+            else:
+                self.queue.popleft()
+                self.queued.pop(sender, None)
+            message = self.sequencer.stamp(submit, sender, self.host.wall_us(now))
+            if not self.outstanding:
+                self.tries = 0
+                self.bcast_due = now + self.config.bcast_ns
+            self.outstanding.append(message)
+            self._broadcast(message)
+            self.alive_due = now + self.config.alive_ns
+
+    def _room(self) -> bool:
+        """GR-28: what the recorders may lack stays in the history, for the next acknowledger."""
+        history = self.sequencer.history
+        return len(history) < self.config.history or history.oldest().end <= self.recorded
+
+    def _line(self) -> int:
+        """GR-22: broadcasts have a line of their own, unless there is none."""
+        return LINE_B if self.mode == DUAL else LINE_A
+
+    def _broadcast(self, message: Message) -> None:
+        self.host.multicast(Bcast(message, self.acked), self._line())
+
+    def on_ack(self, ack: DaAck, source: int, line: int, now: int) -> None:
+        """The acknowledger speaks: even an old mark shows that it is there."""
+        if not self.reigning or ack.epoch != self.epoch or source != self.da:
+            return
+        self.tries = 0
+        self.answered_at = now
+        if line == LINE_B and self.mode == SINGLE_LINE:  # GR-24
+            self.mode = DUAL
+            self.probe_due = NEVER
+            self.host.notice("line", "dual")
+        if ack.gseq > self.sequencer.next:
+            self.host.drop("acknowledged what was never sent")
+            return
+        self.recorded = max(self.recorded, min(ack.safe, ack.gseq))
+        if ack.gseq > self.acked:
+            self.acked = ack.gseq
+            outstanding = self.outstanding
+            while outstanding and outstanding[0].end <= ack.gseq:
+                self._confirm(outstanding.popleft())
+            self.bcast_due = now + self.config.bcast_ns if outstanding else NEVER
+        self._pump(now)
+
+    def on_recover(self, recover: Recover, source: int) -> None:
+        """GR-7, GR-9: from the history."""
+        answer_recover(self.host, self.sequencer.history, recover, source)
+
+    # -- timers ----------------------------------------------------------------------------
+
+    @property
+    def deadline(self) -> int:
+        due = min(self.bcast_due, self.alive_due, self.probe_due)
+        if self.reigning and self.mode == DUAL:
+            due = min(due, self.alive_a + self.config.alive_ns)
+        return due
+
+    def on_timer(self, now: int) -> bool:
+        """Whether the acknowledger must be taken for dead (GR-8)."""
+        if not self.reigning:
+            return False
+        if self.bcast_due <= now:
+            if self._unanswered():
+                self.bcast_due = now + self.config.bcast_ns
+                return True
+            for message in self.outstanding:
+                self._broadcast(message)
+            self.bcast_due = now + self.config.bcast_ns
+            self.alive_due = max(self.alive_due, now + self.config.alive_ns)
+        if self.probe_due <= now:
+            self.probe_due = now + self.config.probe_ns
+            self.host.multicast(self.alive(now), LINE_B)
+        lonely = self.mode == DUAL and self.alive_a + self.config.alive_ns <= now
+        if self.alive_due <= now:
+            if not self.outstanding and self._unanswered():
+                self.alive_due = now + self.config.alive_ns
+                return True
+            self._say_alive(now, both=True)
+        elif lonely:
+            self._say_alive(now, both=False)
+        return False
+
+    def _unanswered(self) -> bool:
+        """GR-8: one more repetition; whether there have been too many."""
+        self.tries += 1
+        if self.tries <= self.config.attempts:
+            return False
+        self.tries = 0
+        if self.mode == DUAL:  # GR-24: perhaps it is the line
+            self.mode = SINGLE_LINE
+            self.probe_due = 0
+            self.host.notice("line", "single")
+            return False
+        return True
+
+    def alive(self, now: int) -> Alive:
+        sequencer = self.sequencer
+        return Alive(
+            self.epoch, sequencer.start, sequencer.next, self.acked, self.recorded,
+            self.host.wall_us(now), self.mode, self.da,
+        )  # fmt: skip
+
+    def _say_alive(self, now: int, both: bool) -> None:
+        """GR-6; line A hears of us even while all broadcasts are on line B."""
+        alive = self.alive(now)
+        self.host.multicast(alive, LINE_A)
+        self.alive_a = now
+        if both:
+            if self.mode == DUAL:
+                self.host.multicast(alive, LINE_B)
+            self.alive_due = now + self.config.alive_ns
+
+
+def answer_recover(host: Host, ring: Ring, recover: Recover, source: int) -> None:
+    """Send what `ring` has of the ranges asked for; say what it has not."""
+    left = host.config.rec_burst
+    for lo, hi in recover.ranges:
+        if lo not in ring.messages:
+            first = ring.first if lo < ring.first < ring.end else lo
+            host.send(source, Recovered(lo, max(lo, min(first, hi)), (), recover.epoch))
+            lo = first
+        for message in ring.since(lo, hi):
+            if not left:
+                return
+            left -= 1
+            host.send(source, Recovered(message.gseq, message.end, (message,), recover.epoch))

@@ -1,0 +1,449 @@
+"""A GRSB site: one or several roles on one machine, without sockets and clocks.
+
+Theory of operation (Hoque, Amin, Hossain §3–§6).  A user sends its message to the Central
+Retransmitter, which gives it a position and a date and broadcasts it.  Everybody listens, but only
+the Designated Acknowledger answers; the next broadcast waits for that, so whoever hears message 5
+knows that the acknowledger has message 4.  Recorders that miss something get it from the
+acknowledger at once; users get it from a recorder, whenever they like.  Nobody waits for a user.
+
+The shape is that of `core.engine`, but a send has a line, and `receive` is told on which one a PDU
+came::
+
+    site.user.submit(Bundle.of(b"..."), now, conference=7)
+    site.receive(pdu, source, now, line); site.on_timer(now)
+    out = site.take()     # persists, sends (destination, pdu, line), deliveries, notices
+
+Deviations from PROTOCOLS §6, each with its test in tests/core/test_grsb_*.py or the swarm:
+
+- Positions count messages, not broadcasts, so a bundle takes several and the journal is dense.
+- GR-27/28: one epoch counts both kinds of take-over, and a majority of the council (retransmitters,
+  acknowledgers, recorders) decides on each.  With the acknowledger alone as arbiter of the
+  retransmitter, and the retransmitter alone as that of the acknowledger, a network that is cut
+  between {CR, standby DA} and {standby CR, DA} has two reigns, each with its own order.
+- GR-27: the table of senders travels with the state.  It cannot be rebuilt from messages: the last
+  one of a sender may be older than everything that is still buffered, and its repetition would be
+  broadcast again.
+- GR-15/27: a listener that enters an epoch drops all that it did not know to be stable, not only
+  what lies above `start`: between two epochs it heard of there may have been one it did not.
+- A member of the council that has lost its disk votes again when all others have told it what they
+  know (`council`).
+- GR-28: the new acknowledger has everything before the reign begins, not after, so that no moment
+  has fewer copies.
+- GR-11: a message that no recorder has is never let go, however many recorders are suspected; one
+  that is further behind than the buffer holds up nobody.
+- GR-11/12: an acknowledger that delays or withholds repeats its last mark, else the retransmitter
+  would take it for dead (GR-8); it also answers signs of life, so that an idle group notices.
+- GR-6: in dual mode line A hears a sign of life every t_alive even while line B is busy, else a
+  node that is deaf on line B would think the group is silent, and a standby would take over.
+- GR-17: an answer says which positions it covers, so answers may be lost and overtake each other;
+  a request is served at most `credit` messages, and the recorder keeps nothing of it.
+- GR-2: a refused submission does not use up its number: a successor would wait for it.
+- GR-19: the abort record is broadcast for senders that ever sent units, before their first message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+from roundelay.core.bundle import Bundle
+from roundelay.core.engine import NEVER, Pdu
+from roundelay.core.errors import UsageError
+from roundelay.core.grsb.acknowledger import Acknowledger
+from roundelay.core.grsb.base import Counters, GrsbEffects, Host, Reign
+from roundelay.core.grsb.checks import well_formed
+from roundelay.core.grsb.config import EVERYTHING, GrsbConfig, Roles, Selection
+from roundelay.core.grsb.council import Council
+from roundelay.core.grsb.pdu import (
+    INSTALL,
+    LINE_A,
+    REJOIN,
+    Alive,
+    Bcast,
+    DaAck,
+    Grant,
+    Poll,
+    PollOk,
+    Recover,
+    Recovered,
+    ReplayData,
+    ReplayEnd,
+    ReplayReq,
+    Slow,
+    Stale,
+    State,
+    Submit,
+    SubmitAck,
+    Takeover,
+)
+from roundelay.core.grsb.recorder import Recorder
+from roundelay.core.grsb.retransmitter import Admit, Retransmitter, Sequencer
+from roundelay.core.grsb.stable import Accepted, Archive, GrsbStable
+from roundelay.core.grsb.takeover import Candidate
+from roundelay.core.grsb.user import User
+
+
+class GrsbSite(Host):
+    """Site `me` of a group with the roles that `roles` gives it.
+
+    `inc` must be higher than at every earlier start of this site.  `stable` is what a crash left
+    (None at the first start, or if the disk was lost: then `wiped`); `archive` is where a recorder
+    reads what it stored.  `position` is how far the application has come, if it knows better than
+    `stable`.  `base_us` is the date at `now` = 0.
+    """
+
+    def __init__(
+        self,
+        me: int,
+        roles: Roles,
+        config: GrsbConfig,
+        rng: Random,
+        now: int = 0,
+        *,
+        inc: int = 0,
+        stable: GrsbStable | None = None,
+        archive: Archive | None = None,
+        wiped: bool = False,
+        position: int | None = None,
+        wanted: Selection = EVERYTHING,
+        base_us: int = 0,
+        admit: Admit | None = None,
+    ) -> None:
+        super().__init__(me, roles, config, rng, base_us)
+        self.heard_at = now
+        self.deadline = NEVER
+        fresh = stable is None and not wiped
+        # A council member that has never accepted anything does not know what it promised.
+        wiped = wiped or (stable is not None and stable.accepted is None)
+        known = stable if stable is not None else GrsbStable()
+        reign = known.accepted or self.reign
+        self.reign = reign
+        self.retransmitter: Retransmitter | None = None
+        self.candidate: Candidate | None = None
+        self.acknowledger: Acknowledger | None = None
+        self.recorder: Recorder | None = None
+        self.user: User | None = None
+        if me in roles.retransmitters:
+            self.retransmitter = Retransmitter(self, now, admit)
+            self.candidate = Candidate(self, self.retransmitter, now)
+        if me in roles.acknowledgers:
+            self.acknowledger = Acknowledger(self, now)
+        if me in roles.recorders:
+            self.recorder = Recorder(
+                self, archive or known, Counters(known.counters.by_sender.values()),
+                reign.epoch, now,
+            )  # fmt: skip
+        if me in roles.users:
+            upto = known.handled if position is None else position
+            resume = min(known.resume, upto)
+            self.user = User(self, inc, upto, resume, reign.epoch, wanted, now)
+        self.council: Council | None = None
+        if me in roles.council:
+            self.council = Council(
+                self, max(known.promised, reign.epoch), reign, inc if wiped else -1,
+                self.retransmitter, self.acknowledger, self.recorder, now,
+            )  # fmt: skip
+            if self.acknowledger is not None:
+                self.acknowledger.promised = self.council.promised
+                self.acknowledger.accept = self.council.accept
+        if fresh:
+            self._found(reign, now)
+        self._settle(now)
+
+    def _found(self, reign: Reign, now: int) -> None:
+        """The first start of the group: its first reign has begun."""
+        self.announced = reign.epoch
+        if self.council is not None:
+            self.persist(Accepted(reign))
+        if self.acknowledger is not None and reign.da == self.me:
+            self.acknowledger.epoch = reign.epoch
+        if self.retransmitter is not None and reign.cr == self.me:
+            sequencer = Sequencer(State(0, 0, 0), reign.epoch, self.config.history)
+            self.retransmitter.begin(reign, sequencer, 0, now)
+
+    # -- verbs -----------------------------------------------------------------------------
+
+    def submit(self, bundle: Bundle, now: int, **options: Any) -> int:
+        """See `User.submit`."""
+        first = self._user.submit(bundle, now, **options)
+        self._settle(now)
+        return first
+
+    def submit_unit(self, parts: Sequence[bytes], now: int, **options: Any) -> int:
+        """See `User.submit_unit`."""
+        first = self._user.submit_unit(parts, now, **options)
+        self._settle(now)
+        return first
+
+    def select(self, wanted: Selection, now: int) -> None:
+        """See `User.select`."""
+        self._user.select(wanted)
+        self._settle(now)
+
+    def history(self, wanted: Selection, now: int, **options: Any) -> int:
+        """See `User.history`."""
+        number = self._user.history(wanted, now, **options)
+        self._settle(now)
+        return number
+
+    @property
+    def _user(self) -> User:
+        if self.user is None:
+            raise UsageError(f"site {self.me} is no user: give it that role, or use another site")
+        return self.user
+
+    def receive(self, pdu: Pdu, source: int, now: int, line: int = LINE_A) -> None:
+        """`pdu` arrived from site `source` on `line`."""
+        if not (0 <= source < self.roles.sites and well_formed(pdu)):
+            self.drop("malformed")
+            return
+        self._dispatch(pdu, source, now, line)
+        self._settle(now)
+
+    def on_timer(self, now: int) -> None:
+        """Do whatever is due at `now`."""
+        if self.retransmitter is not None:
+            assert self.candidate is not None
+            if self.retransmitter.deadline <= now and self.retransmitter.on_timer(now):
+                self.candidate.begin(now)
+            if self.candidate.deadline <= now:
+                self.candidate.on_timer(now)
+        for role in (self.council, self.acknowledger, self.recorder, self.user):
+            if role is not None and role.deadline <= now:
+                role.on_timer(now)
+        self._settle(now)
+
+    def take(self) -> GrsbEffects:
+        """The effects since the last call, handed over to the caller."""
+        out = self.out
+        self.batch += 1
+        self.out = GrsbEffects()
+        return out
+
+    def _settle(self, now: int) -> None:
+        """What roles of this site said to each other, then the deadline."""
+        local = self.local
+        while local:
+            pdu, line = local.popleft()
+            self._dispatch(pdu, self.me, now, line)
+        due = NEVER
+        for role in (
+            self.retransmitter, self.candidate, self.council, self.acknowledger, self.recorder,
+            self.user,
+        ):  # fmt: skip
+            if role is not None and role.deadline < due:
+                due = role.deadline
+        self.deadline = due
+
+    # -- what comes in ---------------------------------------------------------------------
+
+    def _dispatch(self, pdu: Pdu, source: int, now: int, line: int) -> None:
+        handler = HANDLERS.get(type(pdu))
+        if handler is None:
+            self.drop("unknown pdu")
+        else:
+            handler(self, pdu, source, now, line)
+
+    def _reigns(self, epoch: int, cr: int, da: int, now: int) -> bool:
+        """The retransmitter `cr` was heard in `epoch`; False if that is over."""
+        reign = self.reign
+        if cr not in self.roles.retransmitters:
+            self.drop("not a retransmitter")
+            return False
+        if epoch < reign.epoch:
+            self.drop("old epoch")
+            return False
+        if epoch > reign.epoch or (da >= 0 and da != reign.da):
+            new = epoch > reign.epoch
+            self.reign = Reign(epoch, cr, reign.da if da < 0 else da)
+            if new:
+                self._enter(epoch, cr, now)
+            if da >= 0 and self.council is not None:
+                self.council.learn(self.reign)
+        elif da >= 0 and self.council is not None and self.council.accepted.epoch < epoch:
+            self.council.learn(self.reign)
+        self.heard_at = now
+        if self.candidate is not None and cr != self.me:
+            self.candidate.heard(now)
+        if self.user is not None:
+            self.user.heard(now)
+        return True
+
+    def _enter(self, epoch: int, cr: int, now: int) -> None:
+        if self.retransmitter is not None and cr != self.me:
+            self.retransmitter.forget()
+        if self.acknowledger is not None:
+            self.acknowledger.begin(epoch, now)
+        if self.recorder is not None:
+            self.recorder.enter(epoch, now)
+        if self.user is not None:
+            self.user.enter(epoch)
+
+    def _on_bcast(self, pdu: Bcast, source: int, now: int, line: int) -> None:
+        message = pdu.message
+        if self.acknowledger is not None and message.epoch < self.reign.epoch:
+            self.acknowledger.on_bcast(pdu, source, line, now)  # to say that it is over
+        if not self._reigns(message.epoch, source, -1, now):
+            return
+        if self.acknowledger is not None:
+            self.acknowledger.on_bcast(pdu, source, line, now)
+        if self.recorder is not None:
+            self.recorder.hear(message, pdu.acked, now)
+        if self.user is not None:
+            self.user.hear(message, pdu.acked, now)
+
+    def _on_da_ack(self, pdu: DaAck, source: int, now: int, line: int) -> None:
+        if self.retransmitter is not None:
+            self.retransmitter.on_ack(pdu, source, line, now)
+        if pdu.epoch != self.reign.epoch or source not in self.roles.acknowledgers:
+            return
+        if self.recorder is not None:
+            self.recorder.marks(pdu.gseq, pdu.gseq, now)
+        if self.user is not None:
+            self.user.marks(pdu.gseq, pdu.gseq, now)
+
+    def _on_alive(self, pdu: Alive, source: int, now: int, line: int) -> None:
+        if pdu.epoch < self.reign.epoch and self.council is not None:
+            self.send(source, Stale(self.reign.epoch, self.reign.cr))
+        if not self._reigns(pdu.epoch, source, pdu.da, now):
+            return
+        if self.announced != pdu.epoch:
+            self.announced = pdu.epoch
+            if self.user is not None:
+                self.user.begins(pdu.start)
+        if self.acknowledger is not None:
+            self.acknowledger.on_alive(pdu, line)
+        if self.recorder is not None:
+            self.recorder.marks(pdu.acked, pdu.top, now)
+        if self.user is not None:
+            self.user.recorded = max(self.user.recorded, pdu.recorded)
+            self.user.marks(pdu.acked, pdu.top, now)
+
+    def _on_submit(self, pdu: Submit, source: int, now: int, line: int) -> None:
+        if self.retransmitter is not None:
+            self.retransmitter.on_submit(pdu, source, now)
+
+    def _on_submit_ack(self, pdu: SubmitAck, source: int, now: int, line: int) -> None:
+        if self.user is not None:
+            self.user.on_submit_ack(pdu, now)
+
+    def _on_recover(self, pdu: Recover, source: int, now: int, line: int) -> None:
+        """Whoever has the first of it answers; if nobody has, the one that has most."""
+        first = pdu.ranges[0][0]
+        da, cr, recorder = self.acknowledger, self.retransmitter, self.recorder
+        if da is not None and (da.epoch >= 0 or recorder is None) and (
+            first in da.ring.messages or recorder is None
+        ):  # fmt: skip
+            da.on_recover(pdu, source)
+        elif cr is not None and (first in cr.sequencer.history.messages or recorder is None):
+            cr.on_recover(pdu, source)
+        elif recorder is not None:
+            recorder.on_recover(pdu, source)
+
+    def _on_recovered(self, pdu: Recovered, source: int, now: int, line: int) -> None:
+        if self.candidate is not None:
+            self.candidate.on_recovered(pdu, source, now)
+        if self.acknowledger is not None:
+            self.acknowledger.on_recovered(pdu, source, now)
+        if self.recorder is not None:
+            self.recorder.on_recovered(pdu, source, now)
+
+    def _on_poll(self, pdu: Poll, source: int, now: int, line: int) -> None:
+        if self.recorder is not None:
+            self.recorder.on_poll(pdu, source, now)
+
+    def _on_poll_ok(self, pdu: PollOk, source: int, now: int, line: int) -> None:
+        if self.acknowledger is not None:
+            self.acknowledger.on_poll_ok(pdu, source, now)
+
+    def _on_slow(self, pdu: Slow, source: int, now: int, line: int) -> None:
+        if self.acknowledger is not None:
+            self.acknowledger.on_slow(pdu, source, now)
+
+    def _on_replay_req(self, pdu: ReplayReq, source: int, now: int, line: int) -> None:
+        if self.recorder is not None:
+            self.recorder.on_request(pdu, source, now)
+
+    def _on_replay_data(self, pdu: ReplayData, source: int, now: int, line: int) -> None:
+        if self.user is not None and source in self.roles.recorders:
+            self.user.on_replay_data(pdu, now)
+
+    def _on_replay_end(self, pdu: ReplayEnd, source: int, now: int, line: int) -> None:
+        if self.user is not None and source in self.roles.recorders:
+            self.user.on_replay_end(pdu, source, now)
+
+    def _on_takeover(self, pdu: Takeover, source: int, now: int, line: int) -> None:
+        if pdu.step == INSTALL:
+            if self.acknowledger is not None:
+                self.acknowledger.on_install(pdu, source, now)
+        elif self.council is not None:
+            self.council.on_takeover(pdu, source, now)
+
+    def _on_grant(self, pdu: Grant, source: int, now: int, line: int) -> None:
+        if pdu.step == REJOIN:
+            if self.council is not None:
+                self.council.on_grant(pdu, source)
+        elif self.candidate is not None:
+            self.candidate.on_grant(pdu, source, now)
+
+    def _on_stale(self, pdu: Stale, source: int, now: int, line: int) -> None:
+        cr, candidate = self.retransmitter, self.candidate
+        if cr is not None and candidate is not None:
+            candidate.on_stale(pdu, now)
+            if cr.reigning and pdu.epoch > cr.epoch:
+                candidate.begin(now)
+        elif pdu.epoch > self.reign.epoch and self.user is not None:
+            # Only a hint where to send: what begins an epoch is its retransmitter's own word.
+            self.user.ask_at(pdu.cr)
+
+    # -- what is kept ----------------------------------------------------------------------
+
+    def usage(self) -> dict[str, int]:
+        """How full the buffers are."""
+        found: dict[str, int] = {}
+        if self.retransmitter is not None:
+            found["history"] = len(self.retransmitter.sequencer.history)
+            found["queue"] = len(self.retransmitter.queue)
+        if self.acknowledger is not None:
+            found["da_buffer"] = len(self.acknowledger.ring)
+        if self.recorder is not None:
+            found["recorder_heard"] = len(self.recorder.listener.heard)
+            found["requests"] = len(self.recorder.requests)
+        if self.user is not None:
+            found["heard"] = len(self.user.listener.heard)
+            found["submissions"] = len(self.user.queue)
+        return found
+
+    def caps(self) -> dict[str, int]:
+        config = self.config
+        return {
+            "history": config.history,
+            "queue": self.roles.sites,
+            # With what an acknowledger is installed, which its successor had not stored yet.
+            "da_buffer": config.history,
+            "recorder_heard": config.heard_max + 1,
+            "requests": self.roles.sites,
+            "heard": config.heard_max + 1,
+            "submissions": config.own_limit,
+        }
+
+
+HANDLERS: dict[type[Pdu], Any] = {
+    Submit: GrsbSite._on_submit,
+    SubmitAck: GrsbSite._on_submit_ack,
+    Bcast: GrsbSite._on_bcast,
+    DaAck: GrsbSite._on_da_ack,
+    Alive: GrsbSite._on_alive,
+    Recover: GrsbSite._on_recover,
+    Recovered: GrsbSite._on_recovered,
+    Poll: GrsbSite._on_poll,
+    PollOk: GrsbSite._on_poll_ok,
+    Slow: GrsbSite._on_slow,
+    ReplayReq: GrsbSite._on_replay_req,
+    ReplayData: GrsbSite._on_replay_data,
+    ReplayEnd: GrsbSite._on_replay_end,
+    Takeover: GrsbSite._on_takeover,
+    Grant: GrsbSite._on_grant,
+    Stale: GrsbSite._on_stale,
+}

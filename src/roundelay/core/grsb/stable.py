@@ -1,0 +1,126 @@
+"""What a site keeps through a crash, and what a recorder's archive can do.
+
+Council members persist their promises (`Promised`, `Accepted`) before they answer; a recorder
+persists each message (`Stored`), or its head, before it says that it has it; a user persists how
+far it has come (`Handled`).  A driver folds the records with `GrsbStable.apply`, or puts `Stored`
+into a journal and gives the recorder an `Archive` that reads it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from roundelay.core.grsb.base import Counters, Reign
+from roundelay.core.grsb.config import Selection
+from roundelay.core.grsb.pdu import Message
+
+
+class Promised(Struct, frozen=True, gc=False):
+    """No reign below `epoch` is supported any more."""
+
+    epoch: int
+
+
+class Accepted(Struct, frozen=True, gc=False):
+    """The last reign supported."""
+
+    reign: Reign
+
+
+class Stored(Struct, frozen=True, gc=False):
+    """A recorder has the next message of the order (a head if its filter leaves it out)."""
+
+    message: Message
+
+
+class Missing(Struct, frozen=True, gc=False):
+    """Nobody has what lies between two positions any more."""
+
+    lo: int
+    hi: int
+
+
+class Handled(Struct, frozen=True, gc=False):
+    """A user has dealt with everything below `upto`; open units begin at `resume`."""
+
+    upto: int
+    resume: int
+
+
+class Archive(Protocol):
+    """What a recorder reads: everything it has stored, by position."""
+
+    @property
+    def end(self) -> int:
+        """The next position."""
+
+    @property
+    def missing(self) -> Sequence[tuple[int, int]]:
+        """Stretches that nobody had any more."""
+
+    def read(self, since: int, until: int, limit: int) -> list[Message]:
+        """Messages and heads from `since`, in order; where something is missing they jump."""
+
+    def at_time(self, time: int) -> int:
+        """The first position that is not older than `time` (µs)."""
+
+    def select(self, since: int, until: int, wanted: Selection, limit: int) -> list[Message]:
+        """The same as `read`, but only what `wanted` takes."""
+
+
+class GrsbStable:
+    """The folded records of one site, all in memory: an `Archive` too."""
+
+    def __init__(self) -> None:
+        self.promised = -1
+        self.accepted: Reign | None = None
+        self.handled = 0
+        self.resume = 0
+        self.log: list[Message] = []
+        self.positions: list[int] = []
+        self.end = 0
+        self.missing: list[tuple[int, int]] = []
+        self.counters = Counters()
+
+    def apply(self, record: Struct) -> None:
+        if isinstance(record, Stored):
+            message = record.message
+            self.log.append(message)
+            self.positions.append(message.gseq)
+            self.end = message.end
+            self.counters.count(message)
+        elif isinstance(record, Handled):
+            self.handled, self.resume = record.upto, record.resume
+        elif isinstance(record, Promised):
+            self.promised = record.epoch
+        elif isinstance(record, Accepted):
+            self.accepted = record.reign
+            self.promised = max(self.promised, record.reign.epoch)
+        elif isinstance(record, Missing):
+            self.missing.append((record.lo, record.hi))
+            self.end = record.hi
+        else:
+            raise TypeError(f"not a record of a GRSB site: {record!r}")
+
+    def read(self, since: int, until: int, limit: int) -> list[Message]:
+        at = bisect_left(self.positions, since)
+        stop = bisect_left(self.positions, until, at, min(len(self.positions), at + limit))
+        return self.log[at:stop]
+
+    def select(self, since: int, until: int, wanted: Selection, limit: int) -> list[Message]:
+        found: list[Message] = []
+        for i in range(bisect_left(self.positions, since), len(self.log)):
+            message = self.log[i]
+            if message.gseq >= until or len(found) == limit:
+                break
+            if wanted.takes(message):
+                found.append(message)
+        return found
+
+    def at_time(self, time: int) -> int:
+        at = bisect_left(self.log, time, key=lambda message: message.time)
+        return self.positions[at] if at < len(self.log) else self.end

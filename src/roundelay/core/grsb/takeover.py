@@ -1,0 +1,294 @@
+"""How a retransmitter comes to reign, or changes its acknowledger (GR-27, GR-28).
+
+A standby that has heard neither broadcast nor sign of life for t_takeover becomes a candidate, and
+so does a reigning retransmitter whose acknowledger does not answer any more::
+
+    PREPARING   the council promises; whoever has the state of the last reign sends it
+    FETCHING    the messages that the recorders may lack come from there
+    INSTALLING  the acknowledger-to-be gets state and messages
+    ACCEPTING   the council accepts the new reign
+    (reigning)  the retransmitter says so
+
+An attempt that gets stuck ends, and another one with a higher epoch follows after a random wait.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from roundelay.core.engine import NEVER
+from roundelay.core.grsb.base import Counters, Host, Pages, Reign
+from roundelay.core.grsb.pdu import (
+    ACCEPT,
+    INSTALL,
+    NO_STATE,
+    OF_RECORDER,
+    PREPARE,
+    Grant,
+    Message,
+    Recover,
+    Recovered,
+    Stale,
+    State,
+    Takeover,
+)
+from roundelay.core.grsb.retransmitter import Retransmitter, Sequencer
+
+IDLE: Final = "idle"
+PREPARING: Final = "preparing"
+FETCHING: Final = "fetching"
+INSTALLING: Final = "installing"
+ACCEPTING: Final = "accepting"
+
+
+class Candidate:
+    """The retransmitter of one site, as far as it is about to reign."""
+
+    def __init__(self, host: Host, retransmitter: Retransmitter, now: int) -> None:
+        self.host = host
+        self.config = host.config
+        self.cr = retransmitter
+        self.phase = IDLE
+        self.highest = 0  # epoch heard of
+        self.epoch = -1  # of this attempt
+        self.attempts = 0  # in a row, without a reign
+        self.tries = 0  # repetitions within the phase
+        self.due = NEVER  # repeat a step, or give up
+        self.silent_since = now
+        self.wait_ns = self._wait()
+        self.grants: dict[int, Grant] = {}  # by member: its last reign
+        self.pages: dict[int, Pages] = {}
+        self.whole: dict[int, State] = {}  # states that are complete
+        self.last = Reign(-1, -1, -1)
+        self.source = -1
+        self.state = NO_STATE
+        self.da = -1
+        self.fetched: dict[int, Message] = {}
+        self.fetch_at = 0  # everything below has been fetched
+        self.sequencer: Sequencer | None = None
+        self.accepted: set[int] = set()
+
+    def _wait(self) -> int:
+        """t_takeover, later for those who are further down the list, and a little at random."""
+        roles = self.host.roles.retransmitters
+        rank = roles.index(self.host.me)
+        base = self.config.takeover_ns
+        return base + rank * base // 4 + int(self.host.rng.random() * base / 4)
+
+    # -- when ------------------------------------------------------------------------------
+
+    def heard(self, now: int) -> None:
+        """GR-26: another one reigns: stand by."""
+        self.silent_since = now
+        self.attempts = 0
+        if self.phase != IDLE:
+            self.stop(now)
+
+    @property
+    def deadline(self) -> int:
+        if self.phase != IDLE:
+            return self.due
+        return NEVER if self.cr.reigning else self.silent_since + self.wait_ns
+
+    def on_timer(self, now: int) -> None:
+        if self.phase == IDLE:
+            if not self.host.voting:
+                self.silent_since = now
+            elif not self.cr.reigning and self.silent_since + self.wait_ns <= now:
+                self.begin(now)
+        elif self.due <= now:
+            self.tries += 1
+            if self.tries > self.config.attempts:
+                self._fail(now)
+            else:
+                self._step(now)
+
+    def stop(self, now: int) -> None:
+        self.phase = IDLE
+        self.due = NEVER
+        self.silent_since = now
+        self.wait_ns = self._wait()
+
+    def _fail(self, now: int) -> None:
+        """This attempt came to nothing."""
+        short = len(self.grants) < self.host.roles.majority
+        reason = "no majority of the council answers" if short else (
+            "retransmitter and acknowledger of the last reign have lost their state: begin anew "
+            "from the recorders (cold_start), or restart one that has it"
+            if self.phase == PREPARING and self.source < 0
+            else f"stuck while {self.phase}"
+        )  # fmt: skip
+        self.attempts += 1
+        if self.attempts % 4 == 0:
+            self.host.notice("broken", reason)
+        self.stop(now)
+        self.cr.stand_by()
+        spread = self.config.takeover_ns >> 2
+        self.wait_ns = int(spread * (0.5 + self.host.rng.random() * min(self.attempts, 4)))
+
+    # -- the steps -------------------------------------------------------------------------
+
+    def begin(self, now: int) -> None:
+        """GR-27: a new attempt with an epoch that nobody else can use."""
+        self.cr.stand_by()  # nothing more gets a place in the old reign
+        council = self.host.roles.council
+        rank = council.index(self.host.me)
+        # Never an epoch that was used before, not even by this site before a crash.
+        known = max(self.highest, self.host.reign.epoch, self.epoch, self.host.promised)
+        self.epoch = (known // len(council) + 1) * len(council) + rank
+        self.highest = self.epoch
+        self.grants.clear()
+        self.pages.clear()
+        self.whole.clear()
+        self.fetched.clear()
+        self.accepted.clear()
+        self.source = self.da = -1
+        self.sequencer = None
+        self._enter(PREPARING, now)
+
+    def _enter(self, phase: str, now: int) -> None:
+        self.phase = phase
+        self.tries = 0
+        self._step(now)
+
+    def _step(self, now: int) -> None:
+        """Say what this phase has to say, again."""
+        host = self.host
+        self.due = now + self.config.bcast_ns
+        if self.phase == PREPARING:
+            for member in host.roles.council:
+                if member not in self.grants or member not in self.whole:
+                    host.send(member, Takeover(PREPARE, self.epoch, host.me, 0, NO_STATE))
+        elif self.phase == FETCHING:
+            self._fetch()
+        elif self.phase == INSTALLING:
+            assert self.sequencer is not None
+            counters, top = self.sequencer.counters, self.sequencer.next
+            for page in counters.pages(self.state.safe, top, self.sequencer.last_time):
+                host.send(self.da, Takeover(INSTALL, self.epoch, host.me, self.da, page))
+        elif self.phase == ACCEPTING:
+            for member in host.roles.council:
+                if member not in self.accepted:
+                    host.send(member, Takeover(ACCEPT, self.epoch, host.me, self.da, NO_STATE))
+
+    def on_stale(self, stale: Stale, now: int) -> None:
+        """Somebody knows better; the next attempt will be above that."""
+        self.highest = max(self.highest, stale.epoch)
+        if self.phase in (PREPARING, ACCEPTING) and stale.epoch > self.epoch:
+            self._fail(now)
+
+    def on_grant(self, grant: Grant, source: int, now: int) -> None:
+        if grant.epoch != self.epoch or source not in self.host.roles.council:
+            return
+        if grant.step == PREPARE and self.phase == PREPARING:
+            self.grants[source] = grant
+            pages = self.pages.setdefault(source, Pages())
+            if pages.add(grant.state):
+                self.whole[source] = pages.state
+            self._look(now)
+        elif grant.step == INSTALL and self.phase == INSTALLING and source == self.da:
+            assert self.sequencer is not None
+            self.cr.hold(self.epoch, self.sequencer, self.state.safe)
+            self._enter(ACCEPTING, now)
+        elif grant.step == ACCEPT and self.phase == ACCEPTING:
+            self.accepted.add(source)
+            if len(self.accepted) >= self.host.roles.majority:
+                self._reign(now)
+
+    def _look(self, now: int) -> None:
+        """Whether the promises are enough to go on."""
+        host = self.host
+        if len(self.grants) < host.roles.majority:
+            return
+        best = max(self.grants.values(), key=lambda grant: grant.last_epoch)
+        last = Reign(best.last_epoch, best.last_cr, best.last_da)
+        self.last = last
+        da = self._choose()
+        if da < 0:
+            return
+        if self.cr.epoch == last.epoch:  # our own reign goes on with another acknowledger
+            self.source = host.me
+            sequencer = self.cr.sequencer
+            pages = self.cr.pages()
+            self.state = State(pages[0].safe, sequencer.next, sequencer.last_time)
+            self.sequencer = sequencer
+            self.da = da
+            self._enter(INSTALLING, now)
+            return
+        for site in (last.da, last.cr):
+            grant = self.grants.get(site)
+            if (
+                grant is not None
+                and site in self.whole
+                and grant.last_epoch == last.epoch
+                and grant.whose not in (0, OF_RECORDER)
+            ):
+                self._take(site, da, now)
+                return
+        if self.config.cold_start and all(site in self.whole for site in host.roles.council):
+            # Nobody has the state of the last reign: what all recorders have is what is left.
+            site = max(host.roles.recorders, key=lambda one: self.whole[one].top)
+            self._take(site, da, now)
+
+    def _take(self, site: int, da: int, now: int) -> None:
+        self.source, self.da = site, da
+        self.state = self.whole[site]
+        self.fetch_at = self.state.safe
+        self._enter(FETCHING, now)
+        self._fetched(now)
+
+    def _choose(self) -> int:
+        """GR-28: the acknowledger of the new reign: the old one if it answers, else another."""
+        able = [site for site in self.host.roles.acknowledgers if site in self.grants]
+        if self.last.da in able and self.attempts % 2 == 0:
+            return self.last.da
+        return able[self.attempts // 2 % len(able)] if able else -1
+
+    def _fetch(self) -> None:
+        if self.fetch_at < self.state.top:
+            ranges = ((self.fetch_at, self.state.top),)
+            self.host.send(self.source, Recover(ranges, self.epoch))
+
+    def on_recovered(self, recovered: Recovered, source: int, now: int) -> None:
+        if self.phase != FETCHING or source != self.source or recovered.epoch != self.epoch:
+            return
+        for message in recovered.messages:
+            if self.fetch_at <= message.gseq < self.state.top:
+                self.fetched[message.gseq] = message
+        if not recovered.messages and recovered.lo == self.fetch_at:
+            self._fail(now)  # it has lost what it promised
+            return
+        self._fetched(now)
+
+    def _fetched(self, now: int) -> None:
+        """Go on when everything from `safe` to `top` is here."""
+        moved = 0
+        while self.fetch_at in self.fetched:
+            self.fetch_at = self.fetched[self.fetch_at].end
+            moved += 1
+        if self.fetch_at < self.state.top:
+            if moved:
+                self.tries = 0
+                if len(self.fetched) % self.config.rec_burst == 0:
+                    self._fetch()
+            return
+        state = self.state
+        sequencer = Sequencer(
+            State(state.safe, state.safe, state.time), self.epoch, self.config.history
+        )
+        for at in sorted(self.fetched):
+            sequencer.remember(self.fetched[at])
+        sequencer.counters = Counters(state.counters)
+        self.sequencer = sequencer
+        self.fetched.clear()
+        self._enter(INSTALLING, now)
+
+    def _reign(self, now: int) -> None:
+        """A majority has accepted: the reign begins."""
+        assert self.sequencer is not None
+        reign = Reign(self.epoch, self.host.me, self.da)
+        self.phase = IDLE
+        self.due = NEVER
+        self.attempts = 0
+        self.cr.begin(reign, self.sequencer, self.state.safe, now)
+        self.host.notice("reign", self.epoch, self.host.me, self.da)

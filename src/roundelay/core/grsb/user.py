@@ -1,0 +1,369 @@
+"""The user node: submits, listens, filters, repairs itself from a recorder (GR-1, GR-14 … GR-21).
+
+One submission is under way at a time and is repeated until the retransmitter says that it is
+stable.  What is broadcast is released in order when it is known to be stable; what does not belong
+to the conferences (senders, kinds) asked for only moves the position on.  What was missed, for a
+moment or for weeks, comes from a recorder, which sends only what was asked for, until the stream
+joins what was heard live.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from roundelay.core.bundle import Bundle
+from roundelay.core.engine import COMMITTED, NEVER, STAMPED
+from roundelay.core.errors import PayloadTooLarge, QueueFull, Refused, UsageError
+from roundelay.core.grsb.base import REPLAYED, GrsbDelivery, Host
+from roundelay.core.grsb.config import EVERYTHING, FAST, Selection
+from roundelay.core.grsb.listener import Listener
+from roundelay.core.grsb.pdu import (
+    END,
+    MIDDLE,
+    REFUSED,
+    SINGLE,
+    START,
+    Message,
+    ReplayData,
+    ReplayEnd,
+    Submit,
+    SubmitAck,
+)
+from roundelay.core.grsb.reader import Reader
+from roundelay.core.grsb.stable import Handled
+from roundelay.core.grsb.units import Units
+
+QUERIES_MAX = 8
+CONFERENCES_MAX = 255
+"""Conferences, senders or kinds in one selection: their number has one byte on the wire."""
+
+
+class Waiting:
+    """A submission to come: messages `first` … of this user, of one conference and kind."""
+
+    __slots__ = ("bundle", "conference", "first", "gid", "kind", "mtype", "ticket")
+
+    def __init__(
+        self, first: int, bundle: Bundle, conference: int, kind: int, mtype: int, gid: int,
+        ticket: bytes,
+    ) -> None:  # fmt: skip
+        self.first = first
+        self.bundle = bundle
+        self.conference = conference
+        self.kind = kind
+        self.mtype = mtype
+        self.gid = gid
+        self.ticket = ticket
+
+
+class Query:
+    """A question about the past, apart from the stream."""
+
+    def __init__(self, reader: Reader, units: Units) -> None:
+        self.reader = reader
+        self.units = units
+
+
+class User:
+    """UN of the start `inc`, which has dealt with everything below `upto`."""
+
+    def __init__(
+        self, host: Host, inc: int, upto: int, resume: int, epoch: int, wanted: Selection, now: int
+    ) -> None:
+        self.host = host
+        self.config = host.config
+        self.inc = inc
+        self.wanted = check(wanted)
+        self.listener = Listener(epoch, min(upto, resume), self.config.heard_max)
+        self.upto = upto  # everything of ours below has been delivered
+        self.persisted = self.done = (upto, resume)
+        self.done_at = -1  # the batch that brought us there
+        self.units = Units(self.config.unit_bytes)
+        self.reader = Reader(host, 0, self.wanted, self._replayed)
+        self.queries: dict[int, Query] = {}
+        self.asked = 0  # queries so far
+        self.up = True
+        self.recorded = 0  # everything below is with the recorders
+        self.heard_at = now
+        # Submissions.
+        self.count = 0  # messages submitted since the start
+        self.gid = 0
+        self.queue: deque[Waiting] = deque()
+        self.under_way: Waiting | None = None
+        self.sseq = 0
+        self.submit_due = NEVER
+        self.hint = -1  # who may reign now, by hearsay
+
+    # -- submitting ------------------------------------------------------------------------
+
+    def submit(
+        self, bundle: Bundle, now: int, conference: int = 0, kind: int = 0, ticket: bytes = b""
+    ) -> int:
+        """Broadcast the messages of `bundle`; returns the number of the first.
+
+        Raises QueueFull, PayloadTooLarge, or Refused while the retransmitter is not heard.
+        """
+        self._may(1, len(bundle.data))
+        if not bundle.sizes:
+            raise UsageError("an empty bundle: submit one message or more")
+        first = self.count
+        self.count += len(bundle.sizes)
+        last = self.queue[-1] if self.queue else None
+        if (
+            self.config.bundle
+            and last is not None
+            and (last.mtype, last.conference, last.kind) == (SINGLE, conference, kind)
+            and last.ticket == ticket
+            and len(last.bundle.data) + len(bundle.data) <= self.config.max_payload
+        ):
+            last.bundle = Bundle.merged((last.bundle, bundle))
+        else:
+            self.queue.append(Waiting(first, bundle, conference, kind, SINGLE, 0, ticket))
+        self._next(now)
+        return first
+
+    def submit_unit(
+        self, parts: Sequence[bytes], now: int, conference: int = 0, kind: int = 0,
+        ticket: bytes = b"",
+    ) -> int:  # fmt: skip
+        """Broadcast `parts` so that they take effect together (GR-19)."""
+        if len(parts) < 2:
+            return self.submit(Bundle.of(*parts), now, conference, kind, ticket)
+        self._may(len(parts), max(map(len, parts)))
+        if sum(map(len, parts)) > self.config.unit_bytes:
+            raise PayloadTooLarge(
+                f"{sum(map(len, parts))} bytes are above unit_bytes = {self.config.unit_bytes}: "
+                "send several units"
+            )
+        first = self.count
+        self.gid += 1
+        for i, part in enumerate(parts):
+            mtype = START if i == 0 else END if i == len(parts) - 1 else MIDDLE
+            waiting = Waiting(
+                self.count, Bundle.of(part), conference, kind, mtype, self.gid, ticket
+            )
+            self.queue.append(waiting)
+            self.count += 1
+        self._next(now)
+        return first
+
+    def _may(self, many: int, size: int) -> None:
+        if not self.up:  # GR-20
+            raise Refused("the retransmitter has not been heard for a while: wait for `up`")
+        if size > self.config.max_payload:
+            raise PayloadTooLarge(
+                f"{size} bytes are above max_payload = {self.config.max_payload}: "
+                "send them as a unit of several messages"
+            )
+        if len(self.queue) + many > self.config.own_limit:
+            raise QueueFull(
+                f"{len(self.queue)} submissions wait (own_limit = {self.config.own_limit}): "
+                "submit again when some are stable"
+            )
+
+    def _next(self, now: int) -> None:
+        if self.under_way is None and self.queue:
+            self.under_way = self.queue.popleft()
+            self._submit(now)
+
+    def _submit(self, now: int) -> None:
+        """GR-1."""
+        one = self.under_way
+        assert one is not None
+        submit = Submit(
+            self.inc, self.sseq, one.conference, one.mtype, one.gid, one.kind, one.ticket,
+            one.bundle,
+        )  # fmt: skip
+        self.host.send(self.host.reign.cr if self.hint < 0 else self.hint, submit)
+        self.hint = -1
+        self.submit_due = now + self.config.submit_ns
+
+    def ask_at(self, cr: int) -> None:
+        """Somebody says that `cr` reigns: the next repetition goes there."""
+        if cr in self.host.roles.retransmitters:
+            self.hint = cr
+
+    def on_submit_ack(self, ack: SubmitAck, now: int) -> None:
+        one = self.under_way
+        if one is None or ack.inc != self.inc or ack.sseq != self.sseq:
+            return
+        lo, hi = one.first, one.first + len(one.bundle.sizes)
+        if ack.status == REFUSED:  # its number was not used up
+            self.host.notice("refused", lo, hi)
+        else:
+            self.sseq += 1
+            self.host.notice("stable", lo, hi, ack.gseq)
+        self.under_way = None
+        self.submit_due = NEVER
+        self._next(now)
+
+    # -- listening -------------------------------------------------------------------------
+
+    def select(self, wanted: Selection) -> None:
+        """From the next message on, only what `wanted` takes is delivered (GR-16)."""
+        self.wanted = check(wanted)
+        self.reader.change(wanted)
+
+    def heard(self, now: int) -> None:
+        """GR-21: who hears the retransmitter carries on, whoever else is out of reach."""
+        self.heard_at = now
+        if not self.up:
+            self.up = True
+            self.host.notice("up")
+
+    def hear(self, message: Message, acked: int, now: int) -> None:
+        self.listener.hear(message, acked)
+        self._release(now)
+
+    def marks(self, acked: int, top: int, now: int) -> None:
+        self.listener.mark(acked, top)
+        self._release(now)
+
+    def enter(self, epoch: int) -> None:
+        self.listener.enter(epoch)
+
+    def begins(self, start: int) -> None:
+        """The first position of the present epoch is known."""
+        if self.listener.next > start and self.config.delivery == FAST:
+            # What was delivered beyond it has vanished with the old retransmitter.
+            self.host.notice("retracted", start, self.listener.next)
+            self.listener.next = self.upto = start
+            self.listener.stable = min(self.listener.stable, start)
+
+    def _release(self, now: int) -> None:
+        """GR-15: what is stable is handed over; GR-14: what is missing comes from a recorder."""
+        listener = self.listener
+        fast = self.config.delivery == FAST and self.host.announced == listener.epoch
+        for message in listener.ready(fast):
+            self._handle(message, STAMPED if fast else COMMITTED)
+        self._persist()
+        if listener.missing:
+            until = listener.gaps(1)[0][1]
+            self.reader.read(listener.next, until, now)
+        elif self.reader.reading:
+            self.reader.stop()
+
+    def _replayed(self, message: Message | None, end: int, now: int) -> None:
+        """The recorder has got us up to `end`."""
+        if message is not None:
+            self._handle(message, COMMITTED)
+        self.listener.skip(end)
+        self._release(now)
+
+    def _handle(self, message: Message, stage: str) -> None:
+        """GR-16, GR-19: the next message of the order."""
+        if self.wanted.takes(message) or message.mtype > END:
+            bundle = self.units.take(message)
+            if bundle is not None and message.gseq >= self.upto:
+                self._deliver(message, bundle, stage, -1)
+
+    def _deliver(self, message: Message, bundle: Bundle, stage: str, query: int) -> None:
+        self.host.out.deliveries.append(
+            GrsbDelivery(
+                message.gseq, message.sender, message.number, bundle, stage, message.conference,
+                message.kind, message.time, message.end, query,
+            )
+        )  # fmt: skip
+
+    def _persist(self) -> None:
+        """What the batches before this one have delivered: this one may still be cut short."""
+        at = self.listener.next
+        self.upto = max(self.upto, at)
+        done = (self.upto, self.units.resume(at))
+        if done != self.done:
+            if self.done != self.persisted and self.done_at != self.host.batch:
+                self.persisted = self.done
+                self.host.persist(Handled(*self.done))
+            self.done = done
+            self.done_at = self.host.batch
+
+    # -- asking about the past -------------------------------------------------------------
+
+    def history(
+        self, wanted: Selection, now: int, since: int = 0, since_time: int = 0,
+        until: int | None = None,
+    ) -> int:  # fmt: skip
+        """Ask for what `wanted` takes, up to where the stream is; returns the query's number.
+
+        Its deliveries carry that number and the stage `replayed`; a notice `replayed` (number,
+        next position) follows the last one.
+        """
+        if len(self.queries) >= QUERIES_MAX:
+            raise QueueFull(f"{QUERIES_MAX} questions are under way: ask again when one has ended")
+        while True:
+            self.asked = self.asked % 255 + 1
+            if self.asked not in self.queries:
+                break
+        number = self.asked
+        units = Units(self.config.unit_bytes)
+
+        def take(message: Message | None, end: int, _now: int) -> None:
+            if message is not None:
+                bundle = units.take(message)
+                if bundle is not None:
+                    self._deliver(message, bundle, REPLAYED, number)
+            if end >= query.reader.until:
+                query.reader.stop()
+                del self.queries[number]
+                self.host.notice("replayed", number, end)
+
+        query = Query(Reader(self.host, number, check(wanted), take), units)
+        self.queries[number] = query
+        end = self.listener.next if until is None else min(until, self.listener.next)
+        if since >= end:
+            del self.queries[number]
+            self.host.notice("replayed", number, since)
+        else:
+            query.reader.read(since, end, now, since_time)
+        return number
+
+    def _reader(self, request: int) -> Reader | None:
+        number = request & 255
+        if number == 0:
+            return self.reader
+        query = self.queries.get(number)
+        return None if query is None else query.reader
+
+    def on_replay_data(self, data: ReplayData, now: int) -> None:
+        reader = self._reader(data.request)
+        if reader is not None:
+            reader.on_data(data, now)
+
+    def on_replay_end(self, end: ReplayEnd, source: int, now: int) -> None:
+        reader = self._reader(end.request)
+        if reader is not None:
+            reader.on_end(end, source, now)
+
+    # -- timers ----------------------------------------------------------------------------
+
+    @property
+    def deadline(self) -> int:
+        due = min(self.submit_due, self.reader.repairs.due)
+        if self.up:
+            due = min(due, self.heard_at + self.config.alive_timeout_ns)
+        for query in self.queries.values():
+            due = min(due, query.reader.repairs.due)
+        return due
+
+    def on_timer(self, now: int) -> None:
+        """GR-20: silence is told to the application."""
+        if self.up and self.heard_at + self.config.alive_timeout_ns <= now:
+            self.up = False
+            self.host.notice("down")
+        if self.submit_due <= now:
+            self._submit(now)
+        self.reader.on_timer(now)
+        for query in list(self.queries.values()):
+            query.reader.on_timer(now)
+
+
+def check(wanted: Selection) -> Selection:
+    """Raise UsageError for a selection that no request can carry."""
+    for name in ("conferences", "senders", "kinds"):
+        if len(getattr(wanted, name)) > CONFERENCES_MAX:
+            raise UsageError(f"{name}: at most {CONFERENCES_MAX} of them, or all (none named)")
+    return wanted
+
+
+__all__ = ["EVERYTHING", "User", "check"]

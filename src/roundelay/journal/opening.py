@@ -1,0 +1,195 @@
+"""What a recorder does before it appends: take the folder as it was left, and say what is wrong.
+
+- A block that was not finished, at the end of the last segment and above the synced mark, was
+  never acknowledged: its bytes are put aside (`.torn`) and make room.
+- Anything else that is damaged was acknowledged, or may have been.  It stays where it is, the
+  positions are missing until somebody fills them, and appending goes on in a new segment.
+- A damaged head, mark or `journal.json` is written again from what else is there.
+- Segments without an index are sealed later, by the keeper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+from roundelay.core.errors import ConfigError, MalformedPdu
+from roundelay.journal.files import (
+    ASIDE,
+    META,
+    META_COPY,
+    Disk,
+    JournalBroken,
+    Lock,
+    Meta,
+    index_of,
+    look,
+    new_meta,
+    parquet_of,
+    read_mark,
+    segments_of,
+    write_meta,
+)
+from roundelay.journal.format import SEGMENT_HEAD, decode_head
+from roundelay.journal.rewrite import make_durable, restore_head
+from roundelay.journal.segment import Damage, Segment
+
+TORN_MAX: Final = 16
+"""Unfinished ends that are kept for somebody to look at."""
+
+Say = Callable[[str], None]
+
+
+class Opened(Struct):
+    """A folder that is ready."""
+
+    meta: Meta
+    lock: Lock
+    segments: list[Segment]
+    resume: bool
+    """Appending goes on in the last segment."""
+
+    @property
+    def end(self) -> int:
+        return self.segments[-1].end if self.segments else 0
+
+
+def open_folder(folder: Path, group: str, disk: Disk, say: Say) -> Opened:
+    lock = Lock(folder)
+    try:
+        return _open(folder, group, disk, say, lock)
+    except OSError as error:
+        lock.close()
+        raise JournalBroken(f"{folder} cannot be opened: {error.strerror}") from error
+    except BaseException:
+        lock.close()
+        raise
+
+
+def _open(folder: Path, group: str, disk: Disk, say: Say, lock: Lock) -> Opened:
+    meta = settle_meta(folder, group, disk, say)
+    clear(folder)
+    mark = settle_mark(folder, say)
+    paths = segments_of(folder)
+    segments = [Segment(path, meta.journal) for path in paths]
+    for number, segment in enumerate(segments):
+        if segment.head_wrong and segment.path.stat().st_size > SEGMENT_HEAD.size:
+            say(f"{segment.path.name}: {segment.head_wrong}; it is written again")
+            segments[number] = segment = restore_head(segment, segments, disk)
+        last = number == len(segments) - 1
+        if last or not segment.load():
+            segment.scan(mark if last else 0)
+            if not last:
+                lost_end(segment, segments[number + 1].base)
+            _account(segment, disk, say)
+            make_durable(segment, disk)  # from now on it counts as written
+    if segments and segments[-1].end == segments[-1].base and segments[-1].base >= mark:
+        empty = segments.pop()  # begun, and nothing committed in it: it is begun again
+        empty.path.unlink()
+    if mark and not segments:
+        say(f"all records below {mark} are gone")
+    for before, after in pairwise(segments):
+        if before.end < after.base:
+            say(f"{before.path.name}: positions {before.end} to {after.base - 1} are missing")
+    resume = bool(segments) and not (
+        segments[-1].damages or segments[-1].filled or segments[-1].sealed
+    )
+    if resume:
+        index_of(segments[-1].path).unlink(missing_ok=True)
+        parquet_of(segments[-1].path).unlink(missing_ok=True)
+    return Opened(meta, lock, segments, resume)
+
+
+def settle_meta(folder: Path, group: str, disk: Disk, say: Say) -> Meta:
+    """What the journal is; copies that are damaged or missing are written again."""
+    meta, wrong = look(folder)
+    if meta is not None and meta.group != group:
+        raise ConfigError("group", group, f"{meta.group}: that is what {folder} holds")
+    if meta is None:
+        known = next(filter(None, map(id_in, segments_of(folder))), None)
+        present = [name for name in (META, META_COPY) if (folder / name).exists()]
+        if known is None and present and segments_of(folder):
+            raise MalformedPdu("journal", f"{folder}: {', '.join(wrong)}, and no segment tells")
+        meta = new_meta(group) if known is None else Meta(known, group)
+        wrong = wrong if known is not None or present else []
+    for what in wrong:
+        say(f"{what}; it is written again")
+    write_meta(folder, meta, disk)
+    return meta
+
+
+def id_in(path: Path) -> bytes | None:
+    try:
+        with path.open("rb") as file:
+            return decode_head(file.read(SEGMENT_HEAD.size)).journal
+    except MalformedPdu:
+        return None
+
+
+def settle_mark(folder: Path, say: Say) -> int:
+    try:
+        return read_mark(folder)
+    except MalformedPdu as error:
+        say(f"{error}; the marks in the blocks count")
+        return 0
+
+
+def clear(folder: Path) -> None:
+    """Leftovers of a crash: files that were being written aside, side files without a segment."""
+    for path in folder.glob(f"*{ASIDE}"):
+        path.unlink(missing_ok=True)
+    stems = {path.stem for path in segments_of(folder)}
+    for pattern in ("*.rji", "*.parquet"):
+        for path in folder.glob(pattern):
+            if path.stem.isdigit() and path.stem not in stems:
+                path.unlink(missing_ok=True)
+
+
+def lost_end(segment: Segment, following: int) -> None:
+    """An unfinished end with a hole behind it, and another segment: that was more than one block
+    that nobody had acknowledged."""
+    tail = segment.tail
+    if tail is not None and segment.end < following:
+        segment.damages.append(
+            Damage(tail.path, tail.offset, tail.bytes, segment.end, following, tail.why)
+        )
+        segment.tail, segment.end = None, following
+
+
+def describe(damage: Damage) -> str:
+    return (
+        f"{damage.path.name}: {damage.bytes} bytes at {damage.offset} are damaged ({damage.why}), "
+        f"positions {damage.lo} to {damage.hi - 1} are missing"
+    )
+
+
+def _account(segment: Segment, disk: Disk, say: Say) -> None:
+    """Damage in a segment: say it, keep the bytes."""
+    name = segment.path.name
+    for damage in segment.damages:
+        say(describe(damage))
+    if segment.tail is not None and not segment.damages:
+        tail = segment.tail
+        say(
+            f"{name}: {tail.bytes} bytes at {tail.offset} are unfinished ({tail.why}), never "
+            f"acknowledged; put aside, the records end at {segment.end}"
+        )
+        put_aside(segment, tail, disk)
+        segment.tail = None
+
+
+def put_aside(segment: Segment, tail: Damage, disk: Disk) -> None:
+    """Bytes behind the last good block make room for new ones, but are not thrown away."""
+    with segment.path.open("r+b") as file:
+        file.seek(tail.offset)
+        data = file.read()
+        disk.put(segment.path.with_name(f"{segment.path.stem}.{tail.offset}.torn"), [data])
+        file.truncate(tail.offset)
+        disk.sync(file.fileno())
+    kept = sorted(segment.path.parent.glob("*.torn"), key=lambda path: path.stat().st_mtime_ns)
+    for path in kept[:-TORN_MAX]:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,232 @@
+"""Reading a journal: all of it, or what a selection takes.
+
+What is read was checked.  Where records are missing or damaged, the reader gets a run with the
+flag GAP in their place, whatever it selects by: nobody here knows what was in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+from roundelay.core.errors import MalformedPdu
+from roundelay.journal.files import read_meta, segments_of
+from roundelay.journal.format import GAP, Run, RunHead, Wanted, gap, part_of
+from roundelay.journal.segment import Damage, Segment, View
+
+DENSE: Final = 8
+"""A selection that takes more than one run in so many is read block by block."""
+
+
+class Selection(Struct, frozen=True, kw_only=True):
+    """Which records: everything that is given must hold."""
+
+    since: int = 0
+    until: int = 1 << 62
+    since_time: int = 0
+    until_time: int = 1 << 62
+    conferences: frozenset[int] | None = None
+    senders: frozenset[str] | None = None
+    kinds: frozenset[int] | None = None
+
+    @property
+    def by_content(self) -> bool:
+        return self.conferences is not None or self.senders is not None
+
+    @property
+    def everything(self) -> bool:
+        """Does it take whatever is between `since` and `until`?"""
+        timed = self.since_time > 0 or self.until_time < 1 << 62
+        return not (self.by_content or self.kinds is not None or timed)
+
+    def takes(self, run: Run | RunHead) -> bool:
+        return bool(run.flags & GAP) or (
+            (self.conferences is None or run.conference in self.conferences)
+            and (self.senders is None or run.sender in self.senders)
+            and (self.kinds is None or run.kind in self.kinds)
+            and self.since_time <= run.time < self.until_time
+        )
+
+
+EVERYTHING: Final = Selection()
+
+
+class Reader:
+    """A journal as anybody can read it; needs nobody's leave and disturbs nobody."""
+
+    def __init__(self, folder: Path, segments: Sequence[Segment] | None = None) -> None:
+        self.folder = folder
+        self.meta = read_meta(folder)
+        self.segments: list[Segment] = []
+        if segments is None:
+            self.refresh()
+        else:
+            self.segments = list(segments)
+
+    def refresh(self) -> None:
+        """Look what has come since."""
+        known = {segment.path: segment for segment in self.segments}
+        found = []
+        for path in segments_of(self.folder):
+            segment = known.get(path)
+            try:
+                if segment is None or segment.replaced:
+                    segment = Segment(path, self.meta.journal)
+                    if not segment.load():
+                        segment.scan()
+                elif not segment.sealed and not segment.load():
+                    segment.refresh()
+            except FileNotFoundError:  # let go meanwhile
+                continue
+            found.append(segment)
+        self.segments = found
+
+    @property
+    def begin(self) -> int:
+        return self.segments[0].base if self.segments else 0
+
+    @property
+    def end(self) -> int:
+        return self.segments[-1].end if self.segments else 0
+
+    @property
+    def missing(self) -> list[tuple[int, int]]:
+        return missing_of(self.segments)
+
+    def close(self) -> None:
+        self.segments = []
+
+    def read(self, selection: Selection = EVERYTHING) -> Iterator[Run]:
+        """The records that are selected, in order."""
+        return read_segments(self.segments, selection)
+
+    def damages(self) -> list[Damage]:
+        return [damage for segment in self.segments for damage in segment.damages]
+
+
+def merged(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Half-open ranges, sorted and put together.
+
+    >>> merged([(5, 7), (0, 3), (3, 4), (6, 9)])
+    [(0, 4), (5, 9)]
+    """
+    found: list[tuple[int, int]] = []
+    for lo, hi in sorted(ranges):
+        if found and lo <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], hi))
+        elif lo < hi:
+            found.append((lo, hi))
+    return found
+
+
+def missing_of(segments: Sequence[Segment]) -> list[tuple[int, int]]:
+    """Positions between the first and the last that no segment has."""
+    found = [one for segment in segments for one in segment.missing]
+    found += [
+        (before.end, after.base) for before, after in pairwise(segments) if before.end < after.base
+    ]
+    return merged(found)
+
+
+def read_segments(segments: Sequence[Segment], selection: Selection) -> Iterator[Run]:
+    """What is selected in these segments, in order."""
+    since, until = selection.since, selection.until
+    segments = list(segments)
+    at = max(since, segments[0].base) if segments else since
+    for segment in segments:
+        if segment.end <= at:
+            continue
+        if at < segment.base and at < until:
+            yield gap(at, min(segment.base, until))
+            at = segment.base
+        if segment.base >= until:
+            break
+        for run in _read(segment, selection):
+            if run.position >= until:
+                return
+            first = at if run.flags & GAP else since  # gaps may be found twice
+            if run.end > first:
+                yield part_of(run, first, until)
+                at = max(at, run.end)
+        at = max(at, segment.end)
+
+
+def _read(segment: Segment, selection: Selection) -> Iterator[Run]:
+    try:
+        view = segment.view()
+    except FileNotFoundError:  # retention let it go while we read
+        yield gap(segment.base, segment.end)
+        return
+    with view:
+        if view.index is not None and selection.by_content:
+            yield from _by_index(view, selection)
+        else:
+            wanted = None if selection.everything else selection.takes
+            first, last = _blocks(view, selection)
+            yield from view.read_runs(first, last, wanted)
+
+
+def _blocks(view: View, selection: Selection) -> tuple[int, int]:
+    """The blocks that can hold something of the selection."""
+    blocks = view.blocks
+    count = len(blocks)
+    if not count:
+        return 0, 0
+    first = blocks.holding(selection.since) if selection.since > view.base else 0
+    last = count
+    if selection.until < view.end:
+        last = min(count, blocks.holding(selection.until - 1) + 1)
+    if not view.gaps and not view.holes:
+        # Gaps have no time of their own: with gaps about, no block is passed over.
+        if selection.since_time > 0:
+            first = max(first, blocks.from_time(selection.since_time))
+        if selection.until_time < 1 << 62:
+            last = min(last, blocks.until_time(selection.until_time))
+    return first, max(first, last)
+
+
+def _by_index(view: View, selection: Selection) -> Iterator[Run]:
+    """Only the runs that the index names; where it is damaged, the blocks themselves."""
+    index = view.index
+    assert index is not None
+    first, last = _blocks(view, selection)
+    if first == last:
+        return
+    blocks = view.blocks
+    from_run = blocks[first].runs_before
+    to_run = blocks[last].runs_before if last < len(blocks) else index.runs
+    wanted: Wanted = selection.takes
+    try:
+        chosen = index.matching(selection.conferences, selection.senders, from_run, to_run)
+    except MalformedPdu:
+        chosen = None
+    if chosen is None or len(chosen) * DENSE > to_run - from_run:
+        yield from view.read_runs(first, last, wanted)
+        return
+    holes = [gap(lo, hi) for lo, hi in reversed(view.gaps)]
+    whole = -1  # block that was read whole, because something in it was wrong
+    for number in chosen:
+        if whole >= 0 and number < _runs_until(view, whole):
+            continue
+        try:
+            run = view.read_run(number, wanted)
+            runs = [] if run is None else [run]
+        except MalformedPdu:
+            whole = blocks.with_run(number)
+            runs = view.read_block(whole, wanted)
+        for run in runs:
+            while holes and holes[-1].position < run.position:
+                yield holes.pop()
+            yield run
+    yield from reversed(holes)
+
+
+def _runs_until(view: View, block: int) -> int:
+    assert view.index is not None
+    if block + 1 < len(view.blocks):
+        return view.blocks[block + 1].runs_before
+    return view.index.runs

@@ -1,0 +1,167 @@
+"""What is missing in a journal, put in from journals of the same group.
+
+A damaged segment is written anew beside the old one and takes its name.  What no source has becomes
+a gap, and is said.  Indexes and Parquet that are damaged are made again, from the segments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct, field
+
+from roundelay.core.errors import ConfigError
+from roundelay.journal.check import Problem, check
+from roundelay.journal.files import PARQUET, SEGMENT, Disk, look
+from roundelay.journal.format import GAP, HEADS_ONLY, Run
+from roundelay.journal.journal import Journal, JournalConfig
+from roundelay.journal.opening import lost_end
+from roundelay.journal.reader import Reader, Selection, merged
+from roundelay.journal.segment import Segment
+
+TOGETHER_BYTES: Final = 8 << 20
+
+
+class Repair(Struct):
+    """What `repair` found and did."""
+
+    problems: list[Problem] = field(default_factory=list)
+    restored: list[tuple[int, int]] = field(default_factory=list)
+    still_missing: list[tuple[int, int]] = field(default_factory=list)
+    rewritten: list[str] = field(default_factory=list)
+    """Files that were written anew."""
+
+
+class Sources:
+    """What other journals of a group have."""
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self.readers = [Reader(folder) for folder in folders]
+
+    def fetch(self, lo: int, hi: int) -> Iterator[Run]:
+        """The records between two positions that any of them has, in order."""
+        at = lo
+        while at < hi:
+            found = [
+                (run.position, run.flags & HEADS_ONLY, number)
+                for number, reader in enumerate(self.readers)
+                for run in _first(_good(reader, at, hi))
+            ]
+            if not found:
+                return
+            at, flags, number = min(found)
+            for run in _good(self.readers[number], at, hi):
+                if run.position != at or run.flags & HEADS_ONLY != flags:
+                    break
+                yield run
+                at = run.end
+
+    def have(self, lo: int, hi: int) -> bool:
+        """All of it?"""
+        return merged([(run.position, run.end) for run in self.fetch(lo, hi)]) == [(lo, hi)]
+
+
+def _good(reader: Reader, lo: int, hi: int) -> Iterator[Run]:
+    return (
+        run for run in reader.read(Selection(since=lo, until=hi)) if not run.flags & GAP
+    )  # fmt: skip
+
+
+def _first(runs: Iterator[Run]) -> Iterator[Run]:
+    for run in runs:
+        yield run
+        return
+
+
+def repair(
+    folder: Path, sources: Sequence[Path] = (), group: str = "", disk: Disk | None = None
+) -> Repair:
+    """Put in what is missing, as far as a source has it; nobody may be recording meanwhile."""
+    others = Sources(sources)
+    verdict = check(folder)
+    done = Repair(verdict.problems)
+    meta, _ = look(folder)
+    if meta is not None:
+        group = meta.group
+    elif not group:
+        groups = {reader.meta.group for reader in others.readers}
+        if len(groups) != 1:
+            raise ConfigError("group", repr(group), "the group's name: journal.json is damaged")
+        group = groups.pop()
+    for reader in others.readers:
+        if reader.meta.group != group:
+            raise ConfigError("from", reader.folder, f"a journal of {group}")
+    distrusted = set()
+    for problem in verdict.problems:
+        if problem.file.endswith((".rji", PARQUET)):
+            (folder / problem.file).unlink(missing_ok=True)  # it is made again
+            done.rewritten.append(problem.file)
+        if "hash chain does not fit" in problem.what:
+            distrusted.add(problem.file)
+    config = JournalConfig(parquet=any(folder.glob(f"*{PARQUET}")))
+    journal = Journal(folder, group, config, disk=disk)
+    try:
+        damaged = dict.fromkeys(
+            one.file for one in verdict.problems if one.file.endswith(SEGMENT) and one.hi > one.lo
+        )
+        for name in damaged:
+            _mend(journal, name, name in distrusted, others, done)
+        for lo, hi in journal.missing:
+            done.restored += _fill(journal, others.fetch(lo, hi))
+        journal.keeper.settle()
+        done.still_missing = journal.missing
+    finally:
+        journal.close()
+    done.restored = merged(done.restored)
+    if distrusted:
+        done.still_missing = merged([*done.still_missing, *check(folder).missing])
+    return done
+
+
+def _mend(journal: Journal, name: str, distrust: bool, others: Sources, done: Repair) -> None:
+    """One damaged segment."""
+    after = 0
+    segment = None
+    for one in reversed(journal.segments):
+        if one.path.name == name:
+            segment = one
+            break
+        after = one.base
+    if segment is None:
+        return
+    if distrust and not others.have(segment.base, segment.end):
+        return  # it stays: what it has may be right, and nobody has anything better
+    if segment.sealed and not distrust:
+        segment = _looked_at(segment, after)
+    if segment.missing or distrust:
+        if journal.active is segment:
+            journal.complete()
+            journal.keeper.settle()  # it has its link of the chain before it is replaced
+        done.restored += journal.keeper.mend(segment, others.fetch, distrust)
+        done.rewritten.append(name)
+
+
+def _looked_at(segment: Segment, after: int) -> Segment:
+    """The index said it is good; the blocks know better."""
+    again = Segment(segment.path, segment.journal)
+    again.scan(0 if after else segment.end)
+    if after:
+        lost_end(again, after)
+        if again.end < segment.end:
+            again.scan(segment.end)
+    return again
+
+
+def _fill(journal: Journal, runs: Iterable[Run]) -> list[tuple[int, int]]:
+    restored: list[tuple[int, int]] = []
+    together: list[Run] = []
+    size = 0
+    for run in runs:
+        together.append(run)
+        size += len(run.bundle.data) + 64
+        if size >= TOGETHER_BYTES:
+            restored += journal.fill(together)
+            together, size = [], 0
+    return restored + journal.fill(together) if together else restored

@@ -1,0 +1,309 @@
+"""Sealing a segment, and writing one anew.
+
+A sealed segment is never changed.  When records are put in that were missing, or a conference is
+dropped, the segment is written anew beside the old one and takes its name; whoever reads the old
+one goes on reading it.  Good blocks are copied as they are.  The head of the new one keeps the link
+the original had in the hash chain (`origin`), so that the chain goes on behind it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct, structs
+
+from roundelay.core.errors import MalformedPdu
+from roundelay.journal.files import ASIDE, Disk, index_of, parquet_of, path_of
+from roundelay.journal.format import (
+    FILLED,
+    GAP,
+    NO_LINK,
+    SEGMENT_HEAD,
+    Head,
+    Run,
+    decode_block,
+    encode_head,
+    encode_parts,
+    gap,
+    head_only,
+    part_of,
+)
+from roundelay.journal.index import Builder, Index
+from roundelay.journal.segment import Segment, block_at
+
+BLOCK_BYTES: Final = 1 << 20
+GAP_RECORDS_MAX: Final = 1 << 31
+
+Fetch = Callable[[int, int], Iterable[Run]]
+"""Gives the records from one position up to another, as far as somebody has them."""
+
+
+def nothing(lo: int, hi: int) -> Iterable[Run]:
+    return ()
+
+
+# ------------------------------------------------------------------------ sealing
+
+
+def build(segment: Segment, before: bytes) -> Builder:
+    """The index of a segment, from its blocks; MalformedPdu if one of them is damaged."""
+    builder = Builder(before, segment.head.rewritten, segment.head.flags)
+    at, expected = SEGMENT_HEAD.size, segment.base
+    with segment.path.open("rb") as file:
+        while at < segment.size:
+            head, data = block_at(file.fileno(), at, segment.size, segment.journal)
+            if head.base != expected:
+                raise MalformedPdu("block", f"at {head.base}, where {expected} should be")
+            builder.add(at, head, data)
+            at, expected = at + head.size, head.end
+    return builder
+
+
+def verify(segment: Segment) -> None:
+    """Raise MalformedPdu unless every block is as it was written."""
+    at = SEGMENT_HEAD.size
+    with segment.path.open("rb") as file:
+        while at < segment.size:
+            at += block_at(file.fileno(), at, segment.size, segment.journal)[0].size
+
+
+def make_durable(segment: Segment, disk: Disk) -> None:
+    """Whoever wrote it may not have synced it."""
+    handle = os.open(segment.path, os.O_RDONLY)
+    try:
+        disk.sync(handle)
+    finally:
+        os.close(handle)
+
+
+def seal(segment: Segment, before: bytes, disk: Disk) -> bytes:
+    """Write the index: the segment will not change any more.  Returns its link."""
+    if segment.filled or segment.head.rewritten:
+        before = NO_LINK  # the chain goes past it
+    builder = build(segment, before)
+    make_durable(segment, disk)  # an index must not outlive a power cut that its segment does not
+    disk.put(index_of(segment.path), builder.encode())
+    with Index(index_of(segment.path)) as index:
+        segment.learn(index)
+        return index.link
+
+
+def link_of(segment: Segment, segments: Sequence[Segment]) -> bytes | None:
+    """The link the chain has for an original, from whoever still knows it."""
+    if segment.filled:
+        return None
+    if segment.head.rewritten and not segment.head_wrong:
+        return segment.head.origin
+    try:
+        with Index(index_of(segment.path)) as index:
+            if not index.rewritten:
+                return index.link
+    except (OSError, MalformedPdu, ValueError):
+        pass
+    for other in segments:
+        if other.head.anchor_base == segment.base and other.head.anchor != NO_LINK:
+            return other.head.anchor
+    later = (one for one in segments if one.base > segment.base and not one.filled)
+    following = next(later, None)
+    if following is not None:
+        try:
+            with Index(index_of(following.path)) as index:
+                if not index.rewritten:
+                    return index.before
+        except (OSError, MalformedPdu, ValueError):
+            pass
+    return None
+
+
+# ------------------------------------------------------------------------ writing
+
+
+class Writer:
+    """Writes a segment from end to end."""
+
+    def __init__(self, path: Path, head: Head, disk: Disk) -> None:
+        self.path = path
+        self._head = head
+        self._disk = disk
+        self.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        self.size = SEGMENT_HEAD.size
+        self._waiting: list[Run] = []
+        self._bytes = 0
+        self._put([encode_head(head)])
+
+    def _put(self, parts: Sequence[bytes]) -> None:
+        try:
+            self._disk.write(self.file, parts)
+        except OSError:
+            os.close(self.file)
+            self.file = -1
+            raise
+
+    def add(self, run: Run) -> None:
+        while run.flags & GAP and run.records > GAP_RECORDS_MAX:
+            self.add(gap(run.position, run.position + GAP_RECORDS_MAX, run.time))
+            self.flush()
+            run = part_of(run, run.position + GAP_RECORDS_MAX, run.end)
+        self._waiting.append(run)
+        self._bytes += len(run.bundle.data) + 64
+        if self._bytes >= BLOCK_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """What was added becomes a block."""
+        runs, self._waiting, self._bytes = self._waiting, [], 0
+        if runs:
+            self.block(runs)
+
+    def block(self, runs: Sequence[Run]) -> tuple[int, int]:
+        """Write a block; its place and size."""
+        written = max(run.time for run in runs)  # as old as they are, for retention
+        parts, size = encode_parts(runs, self._head.journal, written)
+        self._put(parts)
+        at, self.size = self.size, self.size + size
+        return at, size
+
+    def copy(self, block: bytes) -> None:
+        """A block as it is."""
+        self.flush()
+        self._put([block])
+        self.size += len(block)
+
+    def finish(self) -> None:
+        try:
+            self.flush()
+            self._disk.sync(self.file)
+        finally:
+            if self.file >= 0:
+                os.close(self.file)
+                self.file = -1
+
+
+class Rewritten(Struct):
+    """What became of a segment."""
+
+    segment: Segment
+    restored: list[tuple[int, int]]
+
+
+def rewrite(
+    segment: Segment,
+    segments: Sequence[Segment],
+    disk: Disk,
+    fetch: Fetch = nothing,
+    *,
+    drop: frozenset[int] = frozenset(),
+    distrust: bool = False,
+) -> Rewritten:
+    """Write a segment anew: what it lacks from `fetch`, without the payload of some conferences.
+
+    With `distrust` nothing it has is taken over.  What nobody has becomes a gap.
+    """
+    origin = link_of(segment, segments)
+    head = structs.replace(
+        segment.head,
+        journal=segment.journal,
+        base=segment.base,
+        rewritten=segment.head.rewritten + 1,
+        origin=origin or NO_LINK,
+        flags=segment.head.flags | (FILLED if origin is None else 0),
+    )
+    restored: list[tuple[int, int]] = []
+    aside = segment.path.with_name(segment.path.name + ASIDE)
+    writer = Writer(aside, head, disk)
+    at = segment.base
+
+    def fill(lo: int, hi: int) -> None:
+        for run in _without_holes(fetch(lo, hi), lo, hi):
+            if not run.flags & GAP:
+                restored.append((run.position, run.end))
+            writer.add(_dropped(run, drop))
+
+    with segment.view() as view:
+        for entry in () if distrust else view.blocks:
+            try:
+                block, data = view.raw(entry)
+                runs = decode_block(data, block)
+            except MalformedPdu:
+                continue  # it becomes part of the hole before the next one
+            if block.base > at:
+                fill(at, block.base)
+            at = block.end
+            if any(run.flags & GAP or run.conference in drop for run in runs):
+                for run in runs:
+                    if run.flags & GAP:
+                        fill(run.position, run.end)
+                    else:
+                        writer.add(_dropped(run, drop))
+            else:
+                writer.copy(data)
+    if at < segment.end:
+        fill(at, segment.end)
+    writer.finish()
+    # A reader finds either the old pair or the new segment alone, never a pair that does not fit.
+    index_of(segment.path).unlink(missing_ok=True)
+    parquet_of(segment.path).unlink(missing_ok=True)
+    os.replace(aside, segment.path)
+    disk.sync_folder(segment.path.parent)
+    new = Segment(segment.path, segment.journal)
+    new.scan()
+    seal(new, NO_LINK, disk)
+    return Rewritten(new, restored)
+
+
+def _dropped(run: Run, drop: frozenset[int]) -> Run:
+    return head_only(run) if run.conference in drop and not run.flags & GAP else run
+
+
+def _without_holes(runs: Iterable[Run], lo: int, hi: int) -> Iterable[Run]:
+    """The runs between `lo` and `hi`, in order, with gaps for what is not among them."""
+    at = lo
+    for run in runs:
+        if run.end <= at or run.flags & GAP:
+            continue
+        if run.position >= hi:
+            break
+        if run.position > at:
+            yield gap(at, run.position)
+        part = part_of(run, max(at, run.position), hi)
+        yield part
+        at = part.end
+    if at < hi:
+        yield gap(at, hi)
+
+
+def restore_head(segment: Segment, segments: Sequence[Segment], disk: Disk) -> Segment:
+    """Write a damaged head again; nothing else was lost with it."""
+    rewritten, origin, flags = 0, link_of(segment, segments), 0
+    try:
+        with Index(index_of(segment.path)) as index:
+            rewritten, flags = index.rewritten, index.flags
+    except (OSError, MalformedPdu, ValueError):
+        pass
+    head = Head(
+        segment.journal, segment.base, origin=origin or NO_LINK if rewritten else NO_LINK,
+        rewritten=rewritten,
+        flags=flags,
+    )  # fmt: skip
+    handle = os.open(segment.path, os.O_WRONLY)
+    try:
+        os.pwrite(handle, encode_head(head), 0)
+        disk.sync(handle)
+    finally:
+        os.close(handle)
+    return Segment(segment.path, segment.journal)
+
+
+def create(folder: Path, head: Head, disk: Disk) -> tuple[Segment, int]:
+    """A new, empty segment and its file, open for appending; not synced."""
+    path = path_of(folder, head.base)
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        disk.write(file, [encode_head(head)])
+    except OSError:
+        os.close(file)
+        raise
+    return Segment(path, head.journal), file

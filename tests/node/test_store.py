@@ -1,0 +1,211 @@
+"""What a member keeps on disk comes back as it was, or the damage is noticed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roundelay.core.engine import MS
+from roundelay.core.errors import ConfigError
+from roundelay.core.positive_ack import Reserved
+from roundelay.core.token.stable import Joined, Listed, Stable, Wiped
+from roundelay.node import store as store_module
+from roundelay.node.store import MAGIC, positive_ack_store, token_store
+from tests.core.ring import Ring
+
+
+def quiet(text: str) -> None:
+    raise AssertionError(f"nothing to say, but: {text}")
+
+
+def fields(stable: Stable) -> dict[str, Any]:
+    return {name: getattr(stable, name) for name in Stable.__slots__}
+
+
+def fold(records: list[Any]) -> Stable:
+    stable = Stable()
+    for record in records:
+        stable.apply(record)
+    return stable
+
+
+@pytest.fixture(scope="module")
+def records() -> list[Any]:
+    """What a site persists that has seen messages, a crash of another, and a reformation."""
+    ring = Ring(3)
+    for number in range(4):
+        ring.submit(number % 3, f"message {number}")
+        ring.run(200 * MS)
+    ring.crash(2)
+    ring.submit(1, "without the third")
+    ring.run(20_000 * MS)
+    ring.restart(2)
+    ring.run(20_000 * MS)
+    ring.submit(2, "with the third again")
+    ring.run(2000 * MS)
+    kept = list(ring.persisted[0])
+    assert len(ring.log(0)) == 6
+    assert sum(isinstance(record, Listed) for record in kept) > 1
+    return kept
+
+
+def written(path: Path, records: list[Any]) -> bytes:
+    store = token_store(path, quiet)
+    store.write(records, sync_all=False)
+    store.close()
+    return path.read_bytes()
+
+
+def test_records_come_back_as_they_were_written(tmp_path: Path, records: list[Any]) -> None:
+    path = tmp_path / "deep" / "token.log"
+    store = token_store(path, quiet)
+    assert store.stable is None
+    for record in records:
+        store.write([record], sync_all=False)
+    store.close()
+    assert path.stat().st_mode & 0o777 == 0o600
+    again = token_store(path, quiet)
+    assert fields(again.stable) == fields(fold(records))
+    again.close()
+
+
+def test_a_torn_tail_is_cut_wherever_it_was_torn(tmp_path: Path, records: list[Any]) -> None:
+    path = tmp_path / "token.log"
+    before = len(written(path, records[:-1]))
+    path.unlink()
+    whole = written(path, records)
+    expected = fields(fold(records[:-1]))
+    for size in range(before + 1, len(whole)):
+        path.write_bytes(whole[:size])
+        said: list[str] = []
+        store = token_store(path, said.append)
+        assert fields(store.stable) == expected
+        assert said == [f"{path}: the last {size - before} bytes were not written whole; left out"]
+        # It goes on from there.
+        store.write(records[-1:], sync_all=False)
+        store.close()
+        assert path.read_bytes() == whole
+
+
+def test_a_file_torn_at_its_very_beginning_is_a_new_one(tmp_path: Path) -> None:
+    path = tmp_path / "token.log"
+    for size in range(len(MAGIC)):
+        path.write_bytes(MAGIC[:size])
+        store = token_store(path, quiet)
+        assert store.stable is None
+        store.write([Joined((1, 0))], sync_all=False)
+        store.close()
+        again = token_store(path, quiet)
+        assert again.stable.max_joined == (1, 0)
+        again.close()
+
+
+def test_a_flipped_bit_is_noticed_wherever_it_is(tmp_path: Path, records: list[Any]) -> None:
+    path = tmp_path / "token.log"
+    few = [*records[:3], *records[-2:]]
+    whole = written(path, few)
+    last = len(written(tmp_path / "shorter.log", few[:-1]))
+    for at in range(len(MAGIC), len(whole)):
+        for bit in {at % 8, 7 * (at % 2)}:
+            damaged = bytearray(whole)
+            damaged[at] ^= 1 << bit
+            path.write_bytes(damaged)
+            said: list[str] = []
+            store = token_store(path, said.append)
+            store.close()
+            assert len(said) == 1, (at, bit)
+            if at >= last:
+                # Nothing tells it from a tail that was not written whole.
+                assert fields(store.stable) == fields(fold(few[:-1]))
+                continue
+            # Promises may be lost with it: as if the disk were.
+            assert store.stable is None
+            assert store.damaged
+            assert "sound records behind; moved to token.damaged" in said[0]
+            assert (tmp_path / "token.damaged").read_bytes() == damaged
+
+
+def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "token.log"
+    path.write_bytes(b"dear diary, today")
+    with pytest.raises(ConfigError, match="move this one away"):
+        token_store(path, quiet)
+    assert path.read_bytes() == b"dear diary, today"
+
+
+def test_a_new_file_says_the_same_as_the_long_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "ROTATE_BYTES", 2000)
+    ring = Ring(3)
+    store = token_store(tmp_path / "token.log", quiet)
+    taken = rotated = 0
+    for number in range(60):
+        ring.submit(number % 3, f"message {number}")
+        ring.run(150 * MS)
+        store.write(ring.persisted[0][taken:], sync_all=False)
+        taken = len(ring.persisted[0])
+        if not store.rotate(ring[0]):
+            continue
+        rotated += 1
+        assert store.size == store.path.stat().st_size
+        found = token_store(store.path, quiet)
+        found.close()
+        model = fold(ring.persisted[0])
+        # What is kept beyond the commit mark is not yet a promise in a list that works.
+        model.entries = {ts: entry for ts, entry in model.entries.items() if ts < model.cnts}
+        assert fields(found.stable) | {"first_kept": 0} == fields(model) | {"first_kept": 0}
+        assert found.stable.first_kept >= model.first_kept
+    assert rotated > 2
+    assert not list(tmp_path.glob("*.new"))
+    store.close()
+    last = token_store(store.path, quiet)
+    assert fields(last.stable)["seq"] == ring[0].seq == 60
+    last.close()
+
+
+def test_promises_are_synced_and_commits_only_where_there_is_no_other_copy(
+    tmp_path: Path, records: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = []
+    real = os.fsync
+
+    def fsync(handle: int) -> None:
+        synced.append(handle)
+        real(handle)
+
+    commit = next(record for record in records if not isinstance(record, Joined | Listed))
+    listed = next(record for record in records if isinstance(record, Listed))
+    store = token_store(tmp_path / "token.log", quiet)
+    monkeypatch.setattr(os, "fsync", fsync)
+    store.write([commit], sync_all=False)
+    assert synced == []
+    store.write([commit], sync_all=True)
+    assert len(synced) == 1
+    for promise in (Joined((3, 1)), listed, Wiped(True)):
+        synced.clear()
+        store.write([commit, promise, commit], sync_all=False)
+        assert len(synced) == 1
+    store.close()
+    numbers = positive_ack_store(tmp_path / "pa.log", quiet)
+    synced.clear()
+    numbers.write([Reserved(64)], sync_all=False)
+    assert len(synced) == 1
+    numbers.close()
+    assert positive_ack_store(tmp_path / "pa.log", quiet).stable.upto == 64
+
+
+def test_a_disk_that_does_not_sync_stops_the_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = token_store(tmp_path / "token.log", quiet)
+
+    def fsync(handle: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(OSError, match="Input/output"):
+        store.write([Joined((1, 0))], sync_all=False)
