@@ -12,7 +12,7 @@ import pytest
 
 from roundelay.core.engine import SECOND
 from roundelay.core.errors import Indeterminate
-from roundelay.node import assembly as assembly_module
+from roundelay.node import assembly, changes, epochs
 from tests.node.live import (
     Member,
     Net,
@@ -71,7 +71,7 @@ def test_the_other_of_two_goes_on_alone_at_once() -> None:
 
 
 def test_a_member_that_crashes_is_left_out_after_a_while(monkeypatch: Any) -> None:
-    monkeypatch.setattr(assembly_module, "FORGET_NS", SECOND // 2)
+    monkeypatch.setattr(changes, "FORGET_NS", SECOND // 2)
 
     async def test() -> None:
         async with Net() as net:
@@ -175,8 +175,9 @@ def test_of_two_groups_that_meet_the_smaller_one_ends_and_says_so() -> None:
 
 
 def test_one_that_was_cut_off_until_it_was_left_out_comes_back(monkeypatch: Any) -> None:
-    monkeypatch.setattr(assembly_module, "FORGET_NS", SECOND // 2)
-    monkeypatch.setattr(assembly_module, "LINGER_NS", SECOND)
+    monkeypatch.setattr(changes, "FORGET_NS", SECOND // 2)
+    for module in (assembly, epochs):
+        monkeypatch.setattr(module, "LINGER_NS", SECOND)
 
     async def test() -> None:
         async with Net("switch") as net:

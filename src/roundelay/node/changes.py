@@ -1,0 +1,236 @@
+"""Changes of a roster: proposed, agreed on in the group's own order, carried out by everybody."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+import msgspec
+
+from roundelay.core.engine import MS, NEVER, SECOND, Delivery, Notice
+from roundelay.node.epochs import ASK_NS, GATHER_NS, Epochs
+from roundelay.node.groups import MEMBERS_MAX, TOKEN
+from roundelay.node.words import Change, Drained, Hold, Word, decode, encode
+from roundelay.wire.info import Ask, Start
+
+FORGET_NS: Final = 20 * SECOND
+"""A member that has been dead for this long is left out of the next roster."""
+DRAIN_NS: Final = 3 * SECOND
+DEPART_NS: Final = 3 * SECOND // 2
+"""How long one who has left waits for the others to see that."""
+
+
+class Changes(Epochs):
+    """See the module."""
+
+    def _ask(self, incarnation: str) -> None:
+        epoch = self.epoch if self.ring is not None else -1
+        ask = Ask(self.spec.name, incarnation, self.node.name, epoch=epoch, life=self.node.uuid)
+        self.node.send_control(ask)
+
+    def _leader(self) -> bool:
+        """Whether it is for us to propose: the first live member of the roster."""
+        for name in self.roster:
+            if name == self.node.name:
+                return True
+            if self.node.alive(name) and not self.asked.get(name):
+                return False
+        return False
+
+    def _look_after_members(self, now: int) -> None:
+        """Members that have been dead for long are left out; those who want in are let in."""
+        for name in self.roster:
+            if self.node.alive(name):
+                self.dead_since.pop(name, None)
+                continue
+            since = self.dead_since.setdefault(name, now)
+            if now - since > FORGET_NS and self.works():
+                self.asked[name] = True
+        if self.asked and self.change_due >= NEVER:
+            self.change_due = now + GATHER_NS
+
+    def _propose(self, now: int) -> None:
+        """Put the change into the order, if it is for us to do so."""
+        self.change_due = NEVER
+        if not self.asked or self.ring is None:
+            return
+        self.change_due = now + SECOND  # once more, if nothing comes of it
+        if not self._leader() or not self.works():
+            return
+        if self._next_roster() == self.roster and not self.reopen:
+            self.asked.clear()
+            self.asked_lives.clear()
+            self.change_due = NEVER
+            return
+        if self.spec.protocol == TOKEN:
+            self._say(self._change(-1))
+        elif not self.held_at:
+            self._say(Hold(self.epoch))
+
+    def _change(self, base: int) -> Change:
+        roster = self._next_roster()
+        lives = tuple(self._life(name) for name in roster)
+        return Change(self.epoch, roster, lives, self.resilience, base)
+
+    def _life(self, name: str) -> bytes:
+        """The UUID of the node of that name, as far as we know."""
+        if name in self.asked_lives:
+            return self.asked_lives[name]
+        known = self.node.directory.by_name.get(name)
+        if known is not None:
+            return known.uuid
+        return dict(zip(self.roster, self.lives, strict=True)).get(name, b"")
+
+    def _next_roster(self) -> tuple[str, ...]:
+        wanting = [
+            known.name
+            for known in self.node.directory.by_name.values()
+            if (said := known.groups.get(self.spec.name)) is not None
+            and not said.incarnation
+            and self._may(known.name)
+            and self.node.alive(known.name)
+            and self.asked.get(known.name) is not True
+        ]
+        names = [name for name in self.roster if self.asked.get(name) is not True]
+        wanting += [name for name, out in self.asked.items() if not out and self.node.alive(name)]
+        names += sorted(set(wanting) - set(names))
+        return tuple(sorted(names[:MEMBERS_MAX])) or (self.node.name,)
+
+    def _say(self, word: Word) -> None:
+        """Broadcast in the ring's order.
+
+        The incarnation in front tells our words from messages of applications, which cannot know
+        it.
+        """
+        assert self.ring is not None
+        self.ring.outbox.put_word(self._mark() + encode(word))
+        self.node.wake(self.ring)
+
+    def _mark(self) -> bytes:
+        return b"\0roundelay\0" + self.incarnation.encode() + b"\0"
+
+    def _ring_delivery(self, delivery: Delivery) -> bool:
+        """Look for our words in the order; True: not for applications."""
+        bundle = delivery.bundle
+        mark = self._mark()
+        if not bundle.data.startswith(mark):
+            return self.spec.protocol != TOKEN
+        try:
+            word = decode(bundle.data[len(mark) :])
+        except msgspec.MsgspecError:
+            self.node.drop("word of the ring")
+            return True
+        now = time.monotonic_ns()
+        if isinstance(word, Change):
+            if word.epoch == self.epoch:
+                self._changed(word, delivery, now)
+        elif isinstance(word, Hold):
+            if word.epoch == self.epoch and not self.held_at:
+                self.held_at = now
+                if self.data is not None:
+                    self.data.held = True
+                self._drain(now)
+        else:
+            self.drained[word.name] = word
+            self._drain(now)
+        return True
+
+    def _changed(self, change: Change, delivery: Delivery, now: int) -> None:
+        """The epoch is over, here and now, for everybody."""
+        token = self.spec.protocol == TOKEN
+        base = self.base + delivery.seq if token else change.base
+        start = Start(
+            self.spec.name, self.incarnation, self.epoch + 1, change.roster, change.lives, base,
+            change.resilience,
+        )  # fmt: skip
+        if not token and self.outbox.underway:
+            reason = "a member failed: it may or may not have been delivered"
+            for one in list(self.outbox.underway):
+                self.outbox.lose_track(one, reason)
+        if self.node.name in change.roster:
+            self._enter(start, now)
+            return
+        # Left out: because we asked for it, or were thought dead.
+        self._retire(now)
+        self.incarnation, self.epoch, self.roster, self.lives = "", -1, (), ()
+        self.asked.clear()
+        self.outbox.send_again()
+        folder = self._folder()
+        if folder is not None and (folder / "roster.json").exists():
+            (folder / "roster.json").unlink()
+        self.since = now
+        self.state = "looking for members"
+        if self.leaving:
+            self.departed, self.departed_until = start, now + DEPART_NS
+        self._wake_at(now)
+
+    def _depart(self, now: int) -> None:
+        """We may be the only one to know that the epoch is over: stay until the others do."""
+        start = self.departed
+        assert start is not None
+        directory = self.node.directory.by_name
+        name = start.group
+        behind = [
+            member for member in start.roster
+            if self.node.alive(member) and (
+                (said := directory[member].groups.get(name)) is None
+                or said.incarnation != start.incarnation or said.epoch < start.epoch
+            )
+        ]  # fmt: skip
+        if self.leaving and behind and now < self.departed_until:
+            self.node.send_control(start)
+            self.deadline = now + ASK_NS // 3
+            return
+        self.departed = None
+        if self.leaving:
+            self.close("left")
+        else:
+            self._wake_at(now)
+
+    def _drain(self, now: int) -> None:
+        """Before a change: say when all we sent is delivered; the leader waits for everybody."""
+        if not self.held_at or self.ring is None:
+            return
+        data = self.data
+        engine: Any = data.engine if data is not None else None
+        idle = data is None or not (
+            self.outbox.underway
+            or getattr(engine, "queue", None)
+            or (hasattr(engine, "busy") and engine.busy())
+            or getattr(engine, "outstanding", None)
+        )
+        late = now - self.held_at > DRAIN_NS or getattr(engine, "stopped", False)
+        turns = [self.drained[name].turn if name in self.drained else 0 for name in self.roster]
+        turn = 2 if late or min(turns) >= 1 else 1
+        if self.said_drained < turn and (idle or late):
+            self.said_drained = turn
+            position = data.position if data is not None else self.base
+            self._say(Drained(self.node.name, max(position, 0), turn))
+        overdue = now - self.held_at > 2 * DRAIN_NS
+        if (min(turns) >= 2 or overdue) and self._leader() and self.works():
+            base = max((word.position for word in self.drained.values()), default=self.base)
+            self.held_at = now  # not again at once
+            self._say(self._change(base))
+        self._wake_at(now + 20 * MS)
+
+    def _ring_notice(self, notice: Notice) -> None:
+        if notice.kind == "view" and self.state == "forming":
+            self.state = "open"
+            if self.data is None:
+                alone = len(self.roster) < 2
+                self.state += ": waiting for a second member" if alone else ": waiting for others"
+        if self.ring is not self.data and notice.kind in ("view", "blocked", "unblocked"):
+            self.show()
+
+    def _data_notice(self, notice: Notice) -> None:
+        """A cluster that has lost a member goes on without it, if the ring agrees."""
+        if notice.kind == "broken":
+            now = time.monotonic_ns()
+            for name in self.roster:
+                if not self.node.alive(name):
+                    self.asked[name] = True
+            self.asked.setdefault(self.node.name, False)
+            self.reopen = True
+            self.change_due = now
+            self._ask(self.incarnation)
+            self._wake_at(now)

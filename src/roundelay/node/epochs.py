@@ -1,0 +1,241 @@
+"""Epochs of a group: each roster has engines of its own; one ends where the next begins."""
+
+from __future__ import annotations
+
+import os
+import time
+from abc import abstractmethod
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from roundelay.core.engine import MS, NEVER, SECOND, Delivery, Notice
+from roundelay.core.token.config import COLD, REJOIN
+from roundelay.core.token.pdu import NO_LIST
+from roundelay.node import engines
+from roundelay.node.groups import TOKEN, GroupSpec
+from roundelay.node.hosted import Hosted
+from roundelay.node.outbox import Outbox
+from roundelay.node.seat import Seat
+from roundelay.node.store import positive_ack_store, token_store
+from roundelay.wire.info import Start
+
+ASK_NS: Final = 300 * MS
+GATHER_NS: Final = 150 * MS
+"""Those who ask within this time are admitted together."""
+LINGER_NS: Final = 5 * SECOND
+"""How long the engine of a finished epoch goes on serving those who are behind."""
+ENTERED_MAX: Final = 64
+
+
+class Remembered(Struct):
+    """What a member must not forget of its group (`roster.json`)."""
+
+    incarnation: str
+    epoch: int
+    roster: tuple[str, ...]
+    lives: tuple[bytes, ...]
+    base: int
+    resilience: int
+
+
+class Epochs(Seat):
+    """Entering an epoch, leaving it, remembering it, telling others of it."""
+
+    @abstractmethod
+    def _ring_delivery(self, delivery: Delivery) -> bool: ...
+
+    @abstractmethod
+    def _ring_notice(self, notice: Notice) -> None: ...
+
+    @abstractmethod
+    def _data_notice(self, notice: Notice) -> None: ...
+
+    def _recall(self, now: int) -> None:
+        """Go on where this node was when it stopped."""
+        folder = self._folder()
+        if folder is None or (self.spec.fixed and self.spec.protocol == TOKEN):
+            return
+        path = folder / "roster.json"
+        if not path.exists():
+            return
+        kept = msgspec.json.decode(path.read_bytes(), type=Remembered)
+        if self.node.name not in kept.roster:
+            return
+        if kept.roster == (self.node.name,):
+            path.unlink()  # alone then, and everybody else may have begun anew since
+            return
+        start = Start(
+            self.spec.name, kept.incarnation, kept.epoch, kept.roster, kept.lives, kept.base,
+            kept.resilience,
+        )  # fmt: skip
+        self._enter(start, now, recalled=True)
+
+    def _retire(self, now: int) -> None:
+        """Our epoch is over; its engines only serve those who have not got there yet."""
+        for hosted in self._engines():
+            hosted.held = True
+            self.lingering.append((now + LINGER_NS, hosted))
+            hosted.applications = {}
+            hosted.intercept = lambda delivery: True
+            hosted.outbox = Outbox(self.spec.name, 0, 0, 0)
+            hosted.on_notice = None
+        if self.data is not None:
+            self.told_before += self.data.delivered
+        self.ring = self.data = None
+
+    def _enter(self, start: Start, now: int, recalled: bool = False) -> None:
+        """Begin epoch `start`: engines of its own, on what is left of the one before.
+
+        A node that was in this epoch in an earlier life, and remembers nothing of it, may not act
+        as if it had promised nothing (CM-R17); beside a ring its place is in the next epoch.
+        """
+        node, spec = self.node, self.spec
+        self._retire(now)
+        self.outbox.send_again()
+        self.incarnation, self.epoch = start.incarnation, start.epoch
+        self.roster, self.lives, self.base = start.roster, start.lives, start.base
+        self.resilience = start.resilience
+        self.asked = {name: out for name, out in self.asked.items() if (name in self.roster) is out}
+        self.asked_lives = {}
+        self.change_due = NEVER if not self.asked else now + GATHER_NS
+        self.held_at, self.said_drained, self.drained = 0, 0, {}
+        self.reopen = False
+        self.behind, self.behind_due = None, NEVER
+        self.dead_since = {}
+        me, size = self.roster.index(node.name), len(self.roster)
+        mark = f"{self.incarnation}-{self.epoch}"
+        first = self.lives[me] == node.uuid and not recalled and mark not in self.entered
+        self.entered = [*self.entered[-ENTERED_MAX:], mark]
+        self._remember(start)
+        folder = self._folder()
+        token = spec.protocol == TOKEN
+        resilience = min(start.resilience, engines.most_resilience(size))
+        if not token:
+            resilience = engines.most_resilience(size)  # changes are rare: be as safe as can be
+        store = stable = None
+        if folder is not None:
+            store = token_store(folder / f"ring-{mark}.log", lambda text: node.log("warning", text))
+            stable = store.stable
+            if stable is not None and stable.max_joined == NO_LIST and not stable.wiped:
+                stable = None
+        lost = store is not None and store.damaged
+        sure = first or recalled or stable is not None
+        boot = COLD if sure and not lost else REJOIN
+        config = engines.token_config(resilience, boot, self.outbox.bundle_bytes)
+        engine = engines.token_engine(me, size, config, node.rng, now, stable)
+        outbox = self.outbox if token else Outbox(spec.name, 1 << 16, 1 << 16, 1 << 20)
+        self.ring = Hosted(
+            node, spec if token else _ring_spec(spec), me, self.roster, engine, outbox,
+            self.applications if token else {},
+            store=store, incarnation=f"ring {mark}", base=self.base if token else 0,
+            trace=node.config.tracer(f"{spec.name} {mark}", me) if token else None,
+        )  # fmt: skip
+        self.ring.intercept = self._ring_delivery
+        self.ring.on_notice = self._ring_notice
+        node.register(self.ring)
+        if token:
+            self.data = self.ring
+        else:
+            self._enter_data(me, size, mark, first, now)
+        self.state = "forming"
+        self.announce_until = now + 3 * LINGER_NS
+        self._announce(now)
+        node.say_soon(now)
+        self.show()
+
+    def _enter_data(self, me: int, size: int, mark: str, first: bool, now: int) -> None:
+        """The engine beside the ring, if it can be had in this epoch."""
+        node, spec = self.node, self.spec
+        if not first or (size < 2 and spec.protocol != "pa"):
+            return
+        stable = store = None
+        folder = self._folder()
+        if spec.protocol == "pa" and folder is not None:
+            store = positive_ack_store(folder / "pa.log", lambda text: node.log("warning", text))
+            stable = store.stable
+        engine = engines.cluster_engine(spec, me, size, node.rng, now, stable)
+        self.data = Hosted(
+            node, spec, me, self.roster, engine, self.outbox, self.applications,
+            store=store, incarnation=f"data {mark}", base=self.base,
+            trace=node.config.tracer(f"{spec.name} {mark}", me),
+        )  # fmt: skip
+        self.data.on_notice = self._data_notice
+        node.register(self.data)
+
+    def _remember(self, start: Start) -> None:
+        folder = self._folder()
+        if folder is None:
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        aside = folder / "roster.new"
+        kept = Remembered(
+            start.incarnation, start.epoch, start.roster, start.lives, start.base,
+            start.resilience,
+        )  # fmt: skip
+        with aside.open("wb") as file:
+            file.write(msgspec.json.encode(kept))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, folder / "roster.json")
+        mark = f"ring-{start.incarnation}-{start.epoch}.log"
+        for old in folder.glob("ring-*.log"):
+            if old.name != mark:
+                old.unlink()
+
+    def _forget_roster(self) -> None:
+        for hosted in self._engines():
+            self._drop(hosted)
+        self.ring = self.data = None
+        self.incarnation, self.epoch, self.roster, self.lives, self.base = "", -1, (), (), 0
+        self.told_before = 0
+        self.asked.clear()
+        self.asked_lives.clear()
+        self.behind, self.behind_due = None, NEVER
+        folder = self._folder()
+        if folder is not None and (folder / "roster.json").exists():
+            (folder / "roster.json").unlink()
+        self.node.say_soon(time.monotonic_ns())
+
+    def _jump(self, now: int) -> None:
+        """We did not reach the end of our epoch: go on in the present one, behind a gap."""
+        start = self.behind
+        assert start is not None
+        position = self.data.position if self.data is not None else self.base
+        if 0 <= position < start.base:
+            self.node.log(
+                "warning", "group.gap", group=self.spec.name, lo=position, hi=start.base
+            )  # fmt: skip
+        for one in list(self.outbox.underway):
+            self.outbox.lose_track(one, "away while the roster changed")
+        self._enter(start, now)
+
+    def _announce(self, now: int) -> None:
+        """Tell members of the roster that have not been heard in it what it is."""
+        self.announce_due = NEVER
+        if self.ring is None or now >= self.announce_until:
+            return
+        name = self.spec.name
+        directory = self.node.directory.by_name
+        missing = [
+            member for member in self.roster
+            if member != self.node.name and (
+                (known := directory.get(member)) is None
+                or (said := known.groups.get(name)) is None
+                or said.epoch < self.epoch
+            )
+        ]  # fmt: skip
+        if not missing:
+            return
+        start = Start(
+            name, self.incarnation, self.epoch, self.roster, self.lives, self.base,
+            self.resilience,
+        )  # fmt: skip
+        self.node.send_control(start)
+        self.announce_due = now + ASK_NS
+        self._wake_at(self.announce_due)
+
+
+def _ring_spec(spec: GroupSpec) -> GroupSpec:
+    return msgspec.structs.replace(spec, protocol=TOKEN)

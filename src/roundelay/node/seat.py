@@ -1,0 +1,222 @@
+"""A group's place at a node: its applications, its engines, and what is known of it."""
+
+from __future__ import annotations
+
+import re
+import time
+from abc import abstractmethod
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from roundelay.core.bundle import Bundle
+from roundelay.core.engine import NEVER
+from roundelay.core.errors import ConfigError, UsageError
+from roundelay.core.token.site import TokenSite
+from roundelay.core.token.state import NORMAL
+from roundelay.node import engines
+from roundelay.node.groups import TOKEN, GroupSpec
+from roundelay.node.hosted import Hosted
+from roundelay.node.outbox import LIMIT_BYTES, Outbox
+from roundelay.node.switchboard import Application, View
+from roundelay.node.words import Drained
+from roundelay.wire.info import GroupInfo, Start
+
+if TYPE_CHECKING:
+    from roundelay.node.node import Node
+
+
+class Seat:
+    """What `Epochs`, `Changes` and `Assembly` share."""
+
+    def __init__(self, node: Node, spec: GroupSpec, now: int) -> None:
+        engines.check_stage(spec)
+        self.node = node
+        self.spec = spec
+        burst = node.medium.burst if spec.protocol == TOKEN else 0
+        size = engines.bundle_bytes(node.medium.mtu, burst)
+        self.outbox = Outbox(spec.name, engines.LARGEST_MESSAGE, size, LIMIT_BYTES)
+        self.applications: dict[int, Application] = {}
+        self.data: Hosted | None = None
+        """What carries the applications' messages."""
+        self.ring: Hosted | None = None
+        """What agrees on rosters; in token groups the same thing."""
+        self.lingering: list[tuple[int, Hosted]] = []
+        self.incarnation = ""
+        self.epoch = -1
+        self.roster: tuple[str, ...] = ()
+        self.lives: tuple[bytes, ...] = ()
+        """The UUID that the node of each member has, or had when it entered."""
+        self.base = 0
+        self.resilience = spec.resilience
+        self.told_before = 0
+        """Messages delivered in earlier epochs of the incarnation."""
+        self.reopen = False
+        """The engine beside the ring cannot go on: a new epoch, even with the same roster."""
+        self.entered: list[str] = []
+        """Epochs that this node has been in, the latest ones."""
+        self.departed: Start | None = None
+        """The epoch that has begun without us, since we leave; we serve those who are behind."""
+        self.departed_until = 0
+        self.since = now
+        self.deadline = now
+        self.leaving = False
+        self.closed = False
+        self.state = "looking for members"
+        self.asked: dict[str, bool] = {}
+        """Who wants in (False) or out (True)."""
+        self.asked_lives: dict[str, bytes] = {}
+        """The UUIDs of their nodes: the directory may still have those of an earlier life."""
+        self.change_due = NEVER
+        self.ask_due = now
+        self.announce_until = 0
+        self.announce_due = NEVER
+        self.held_at = 0
+        self.drained: dict[str, Drained] = {}
+        self.said_drained = 0
+        self.behind: Start | None = None
+        self.behind_due = NEVER
+        self.dead_since: dict[str, int] = {}
+        self.contacts: dict[str, int] = {}
+        """Fixed roster: who has told us of its past with the group."""
+
+    # -- applications ----------------------------------------------------------------------
+
+    def join(self, application: Application, since: int | None = None) -> None:
+        self.leaving = False
+        if id(application) in self.applications:
+            return
+        self.applications[id(application)] = application
+        application.viewed(self.view())
+        if since is not None and self.data is not None:
+            self._replay(application, since)
+
+    def _replay(self, application: Application, since: int) -> None:
+        """What this member still keeps, from where the application left off."""
+        assert self.data is not None
+        for batch in self.data.history(since):
+            if batch.seq > since:
+                self.node.log("warning", "group.gap", group=self.spec.name, lo=since, hi=batch.seq)
+            application.deliver(batch)
+            since = batch.seq + len(batch.bundle)
+
+    def part(self, application: Application, now: int) -> None:
+        """The application leaves; with the last one the node does, unless it is configured."""
+        if self.applications.pop(id(application), None) is None:
+            return
+        if not self.applications and self.spec.name not in self.node.specs:
+            self.leave(now)
+
+    @abstractmethod
+    def leave(self, now: int) -> None:
+        """Be left out of the next roster."""
+
+    @abstractmethod
+    def close(self, reason: str) -> None:
+        """It is over here."""
+
+    def send(
+        self, application: Application, bundle: Bundle, tag: int, to: Iterable[str] | None
+    ) -> None:
+        members = self._destinations(to)
+        due = time.monotonic_ns() + self.node.config.answer_ns
+        self.outbox.put(application, bundle, tag, members, due)
+        self.node.wake(self.data)
+
+    def _destinations(self, to: Iterable[str] | None) -> tuple[str, ...] | None:
+        if to is None:
+            return None
+        if self.spec.protocol != "spo":
+            raise ConfigError("to", "…", f"no destinations in {self.spec.service} groups")
+        if self.data is None:
+            raise UsageError(f"group {self.spec.name} is not open yet: {self.state}")
+        wanted = set(to)
+        unknown = wanted - set(self.roster)
+        if unknown or not wanted:
+            raise ConfigError("to", ",".join(sorted(unknown)), f"members: {', '.join(self.roster)}")
+        return tuple(sorted(wanted))
+
+    # -- what is known ---------------------------------------------------------------------
+
+    def view(self) -> View:
+        if self.data is not None:
+            view = self.data.view()
+            return View(
+                view.group, f"{max(0, self.epoch)}.{view.version}", view.members, view.state
+            )
+        version = str(max(0, self.epoch))
+        return View(self.spec.name, version, self.roster if self.ring else (), self.state)
+
+    def show(self) -> None:
+        view = self.view()
+        for application in list(self.applications.values()):
+            application.viewed(view)
+
+    def info(self) -> GroupInfo | None:
+        """What to tell other nodes of it; None: nothing."""
+        if self.spec.fixed and self.spec.protocol == TOKEN:
+            version = -1
+            if self.data is not None and isinstance(self.data.engine, TokenSite):
+                version = self.data.engine.max_joined[0]
+            return GroupInfo(self.spec.name, "fixed", version, len(self.spec.members))
+        if self.ring is None:
+            return None if self.leaving else GroupInfo(self.spec.name)
+        return GroupInfo(self.spec.name, self.incarnation, self.epoch, len(self.roster))
+
+    def trouble(self) -> str:
+        """Why callers wait."""
+        state = self.data.state if self.data is not None else self.state
+        if self.ring is not None and not self.works():
+            state += ", being reformed"
+        return f"no answer in time ({state}); it may still be delivered"
+
+    def members(self) -> dict[str, object]:
+        view = self.view()
+        inside = set(view.members)
+        members = [
+            {"name": name, "alive": self.node.alive(name), "in_view": name in inside}
+            for name in self.roster
+        ]
+        return {
+            "group": view.group,
+            "version": view.version,
+            "state": view.state,
+            "members": members,
+        }
+
+    def status(self) -> dict[str, object]:
+        base: dict[str, object] = {
+            "group": self.spec.name, "service": self.spec.service, "state": self.state,
+            "incarnation": self.incarnation, "epoch": self.epoch, "roster": list(self.roster),
+            "applications": len(self.applications),
+        }  # fmt: skip
+        return base | (self.data.status() if self.data is not None else {})
+
+    def _folder(self) -> Path | None:
+        if self.node.config.dir is None:
+            return None
+        safe = re.sub(r"[^A-Za-z0-9._-]", lambda m: f"%{ord(m[0]):02x}", self.spec.name)
+        return self.node.config.dir / "groups" / safe
+
+    def works(self) -> bool:
+        """Whether rosters can be agreed on at present."""
+        engine = self.ring.engine if self.ring is not None else None
+        return isinstance(engine, TokenSite) and engine.phase == NORMAL
+
+    def _may(self, name: str) -> bool:
+        return not self.spec.members or name in self.spec.members
+
+    # -- engines ---------------------------------------------------------------------------
+
+    def _engines(self) -> list[Hosted]:
+        found = [one for one in (self.ring, self.data) if one is not None]
+        return found[:1] if self.ring is self.data else found
+
+    def _drop(self, hosted: Hosted) -> None:
+        self.node.unregister(hosted)
+        hosted.close()
+
+    def _wake_at(self, due: int) -> None:
+        if due < self.deadline:
+            self.deadline = due
+        self.node.wake()
