@@ -4,7 +4,7 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup check lint types layers test coverage seeds demo swarm chaos explore bench \
-  format lock clean
+  faults format lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -118,10 +118,15 @@ explore: $(INSTALLED) ## every reachable state of small groups
 	$(BIN)/roundelay explore --protocol to-channel --sites 2 --messages 2 --losses 2
 	$(BIN)/roundelay explore --protocol spo --sites 2 --messages 2 --losses 2
 
-bench: $(INSTALLED) ## speed of the simulator, of the engines, and of live groups
+bench: $(INSTALLED) ## speed of the simulator, the engines, live groups and the journal
 	$(PY) -m bench.simulator
 	$(PY) -m bench.engine
 	$(PY) -m bench.throughput
+	$(PY) -m bench.journal
+
+faults: $(INSTALLED) ## every one-bit flip of a journal's segment, 200 kills of a recorder
+	$(PY) -m bench.journal_faults flips
+	$(PY) -m bench.journal_faults kills
 
 clean: ## remove .venv and everything generated, but not runs/
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -95,7 +95,8 @@ def append(folder: Path, rounds: int) -> list[dict[str, Any]]:
     found = []
     for together, batch in ((TOGETHER, one) for one in BATCHES):
         found.append(append_in(folder, rounds, together, batch))
-    found.append(append_in(folder, rounds, PDU, BATCHES[1]))
+    found.append(append_in(folder, rounds, PDU, PDU * SIZE))
+    found.append(append_in(folder, rounds, PDU, 4 * PDU * SIZE))
     return found
 
 

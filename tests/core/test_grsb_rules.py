@@ -57,6 +57,7 @@ from roundelay.core.grsb.pdu import (
 from roundelay.core.grsb.site import GrsbSite
 from roundelay.core.grsb.stable import Accepted, GrsbStable, Handled, Promised, Stored
 from roundelay.core.grsb.units import Units
+from roundelay.core.grsb.user import SUBMISSIONS_MAX
 
 P = TypeVar("P", bound=Pdu)
 
@@ -926,3 +927,27 @@ def test_gr_27_no_epoch_is_used_twice_not_even_across_a_crash() -> None:
     wiped = Bench(CR2, wiped=True)
     wiped.wait(60 * SECOND)
     assert {pdu.step for pdu in wiped.of(Takeover)} == {REJOIN}
+
+
+def test_gr_19_of_a_unit_with_a_refused_part_nothing_more_is_sent() -> None:
+    bench = Bench(U, inc=1)
+    bench.site.submit_unit([b"a", b"b", b"c"], bench.now)
+    bench.site.submit(Bundle.of(b"next"), bench.now)
+    bench.collect()
+    bench.hear(SubmitAck(1, 0, STABLE, 5), CR)
+    bench.hear(SubmitAck(1, 1, REFUSED, 0), CR)
+    assert bench.told() == [("stable", (0, 1, 5)), ("refused", (1, 3))]
+    last = bench.of(Submit)[-1]
+    assert (last.sseq, last.bundle.data, last.mtype) == (1, b"next", SINGLE)
+
+
+def test_gr_1_after_very_many_submissions_the_numbers_start_over_as_another_start() -> None:
+    bench = Bench(U, inc=4)
+    user = bench.site.user
+    assert user is not None
+    user.sseq = SUBMISSIONS_MAX - 1
+    for text in (b"a", b"b"):
+        bench.site.submit(Bundle.of(text), bench.now)
+    bench.collect()
+    bench.hear(SubmitAck(4, SUBMISSIONS_MAX - 1, STABLE, 17), CR)
+    assert [(pdu.inc, pdu.sseq) for pdu in bench.of(Submit)] == [(4, SUBMISSIONS_MAX - 1), (5, 0)]

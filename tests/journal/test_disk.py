@@ -12,12 +12,15 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from msgspec import structs
 
 from bench.journal_faults import kills
+from roundelay.core.bundle import Bundle
 from roundelay.core.errors import ConfigError
 from roundelay.journal.check import check
 from roundelay.journal.files import Disk
-from roundelay.journal.journal import Journal, JournalBroken, JournalConfig, Reader
+from roundelay.journal.format import Run
+from roundelay.journal.journal import Journal, JournalBroken, JournalConfig, Reader, Selection
 from tests.journal.make import GROUP, messages, some_runs
 
 RUNS = some_runs(21, 300)
@@ -129,6 +132,32 @@ def test_with_always_there_is_one_sync_for_each_commit(tmp_path: Path) -> None:
     journal.commit()
     assert journal.syncs == 10, "nothing new, nothing to sync"
     journal.close()
+
+
+def test_a_record_that_cannot_be_written_stops_the_journal_and_is_said(tmp_path: Path) -> None:
+    said: list[str] = []
+    journal = Journal(tmp_path, GROUP, JournalConfig(), said.append)
+    journal.add(RUNS[0])
+    journal.commit()
+    journal.add(structs.replace(RUNS[1], conference=1 << 40))
+    with pytest.raises(JournalBroken, match="cannot be written"):
+        journal.commit()
+    assert said
+    assert journal.durable == RUNS[0].end
+    journal.close()
+    assert check(tmp_path).good
+
+
+def test_more_senders_than_a_block_has_room_for_make_two_blocks(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, GROUP, JournalConfig(sync="os"))
+    for number in range(70_000):
+        journal.add(Run(number, 1, f"s{number}", Bundle.of(b"x")))
+    journal.close()
+    reader = Reader(tmp_path)
+    found = [run.sender for run in reader.read()]
+    assert found == [f"s{number}" for number in range(70_000)]
+    last = reader.read(Selection(senders=frozenset({"s69999"})))
+    assert [run.position for run in last] == [69_999]
 
 
 def test_a_full_disk_stops_the_journal(tmp_path: Path) -> None:

@@ -415,3 +415,53 @@ def test_a_cut_between_two_pairs_does_not_make_two_orders() -> None:
     group.until(lambda: all(group.user(user).listener.next == total for user in group.users))
     group.until(lambda: all(group.recorder(i).mark == total for i in (0, 1)))
     group.judge()
+
+
+def test_a_user_hears_when_its_message_is_on_the_recorders_disks() -> None:
+    group = Group(FAILSAFE, config=GrsbConfig(poll_ns=100 * MS))
+    user = group.users[0]
+    group.world.pause(group.roles.recorders[1])
+    group.say(user, b"precious")
+    group.run(0.5)
+    assert [info for site, info in group.told("stable") if site == user] == [(0, 1, 0)]
+    assert not group.told("recorded")  # one of two is not all
+    group.world.resume(group.roles.recorders[1])
+    group.run(0.5)
+    assert (user, (1,)) in group.told("recorded")
+    assert all(len(group.archive(i)) == 1 for i in (0, 1))
+
+
+def test_what_a_cold_start_has_lost_is_retracted() -> None:
+    # Stable, but with nobody's disk: the users are told, and all go on with one order.
+    group = Group(SEPARATE, sites=6, config=GrsbConfig(cold_start=True))
+    group.chat(10)
+    group.run(2)
+    group.world.pause(group.roles.recorders[0])
+    group.chat(5, users=group.users[:1])
+    group.run(1)
+    assert all(len(group.texts(user)) == 15 for user in group.users)
+    group.world.power_cut()
+    group.world.restart_all()
+    group.until(lambda: group.told("reign") != [], 60)
+    group.run(1)
+    assert {info for _, info in group.told("retracted")} == {(10, 15)}
+    assert {site for site, _ in group.told("retracted")} == set(group.users)
+    group.say(group.users[1], b"new")
+    group.run(1)
+    assert all((log[-1].seq, log[-1].bundle.data) == (10, b"new") for log in group.logs.values())
+
+
+def test_fast_delivery_is_not_retracted_by_a_restart() -> None:
+    group = Group(FAILSAFE, sites=10, config=GrsbConfig(delivery="fast"))
+    user = group.users[0]
+    group.chat(10)
+    group.run(1)
+    group.world.crash(group.ruler.me, DISK)
+    group.until(lambda: group.reigns(0))
+    group.chat(10)
+    group.run(1)
+    group.world.crash(user, DISK)
+    group.world.restart(user)
+    group.run(3)
+    assert group.told("retracted") == []
+    assert [one.seq for one in group.logs[user]] == list(range(20))

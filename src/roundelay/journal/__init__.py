@@ -1,6 +1,16 @@
 """The journal: what a group delivered, on disk, in order, for as long as somebody wants it.
 
 Append-only segments of checksummed blocks, one block per commit, with a hash chain; reading needs
-no daemon.  `format` has the bytes, `segment` one file, `index` how a record is found, `journal` the
-folder, `check` how damage is found and repaired.
+no daemon.
+
+    format    the bytes of a block               files     the small files, and the disk
+    segment   one file: scanning, reading        index     where things are in a sealed segment
+    reader    selecting                          opening   taking over what was left
+    journal   appending and syncing              keeper    sealing, filling, letting go
+    rewrite   sealing, writing a segment anew    sealing   the process that seals
+    check     finding damage                     repair    putting it right
+    parquet   the same for Spark
+
+Deviations from the design: the hash chain goes from segment to segment, not from block to block,
+and is computed when a segment is sealed: SHA-256 takes three times as long as writing does.
 """

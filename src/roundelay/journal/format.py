@@ -59,6 +59,7 @@ ALIGN: Final = 8
 LINK_BYTES: Final = 32
 NO_LINK: Final = bytes(LINK_BYTES)
 BLOCK_BYTES_MAX: Final = 256 << 20
+NAMES_MAX: Final = 1 << 16
 
 HEADS_ONLY: Final = 1
 """The records were left out by a filter: who, when, how large is known, what is not."""
@@ -203,7 +204,7 @@ def encode_parts(
         size = len(data)
         tables.append(
             pack(run.position, run.time, run.number, records, size, run.conference, run.kind,
-                 sender, flags)
+                 sender & 0xFFFF, flags)
         )  # fmt: skip
         total += records
         heap_bytes += size
@@ -214,6 +215,8 @@ def encode_parts(
     small = b"".join(
         [named, bytes(-len(named) % ALIGN), *tables, size_bytes, bytes(-len(size_bytes) % ALIGN)]
     )
+    if len(names) > NAMES_MAX:
+        raise ConfigError("block", f"{len(names)} senders", f"at most {NAMES_MAX} in one commit")
     heap_pad = -heap_bytes % ALIGN
     if heap_pad:
         heap.append(bytes(heap_pad))

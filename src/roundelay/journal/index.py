@@ -48,10 +48,10 @@ HEAD: Final = struct.Struct("<8sIIIIIIIIIIQQQQQ32s32s")
 how often the segment was rewritten, its flags; end, end offset, earliest, latest, newest commit;
 link before, link"""
 BLOCK: Final = struct.Struct("<QQQIII4x")
-RUN: Final = struct.Struct("<QQqIIIIIIHHII4x")
+RUN: Final = struct.Struct("<QQqIIIIIIIH2xII")
 """position, time, number, heap at, sizes at, count, bytes, conference, kind, sender, flags,
 checksum of sizes and heap, checksum of the entry"""
-ENTRY_CHECKED: Final = 56
+ENTRY_CHECKED: Final = 60
 KEY: Final = struct.Struct("<IIIIQ")
 GAPS: Final = struct.Struct("<QQ")
 NEVER: Final = (1 << 64) - 1
@@ -127,7 +127,7 @@ class Builder:
             )  # fmt: skip
             check = crc32c(packed[:ENTRY_CHECKED])
             runs += packed[:ENTRY_CHECKED]
-            runs += check.to_bytes(4, "little") + b"\0\0\0\0"
+            runs += check.to_bytes(4, "little")
             if not run.flags & GAP:
                 self._post(self._by_conference, run.conference, number)
                 self._post(self._by_sender, sender, number)

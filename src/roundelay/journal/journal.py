@@ -17,6 +17,7 @@ keeper, which seals segments, turns them into Parquet and lets old ones go.  `fi
 from __future__ import annotations
 
 import os
+import struct
 import threading
 import time
 from bisect import insort
@@ -250,6 +251,8 @@ class Journal:
             self._write(runs[: len(runs) // 2])
             self._write(runs[len(runs) // 2 :])
             return
+        except (struct.error, OverflowError) as error:
+            self._break(f"a record between {base} and {end} cannot be written: {error}")
         try:
             segment = self._active
             if segment is None or (

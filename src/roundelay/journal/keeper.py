@@ -174,7 +174,7 @@ class Keeper:
         now = time.time_ns()
         for oldest in journal.segments[:-1]:
             too_much = config.keep_bytes and size > config.keep_bytes
-            too_old = config.keep_s and oldest.newest and now - oldest.newest > config.keep_s * 1e9
+            too_old = config.keep_s and now - oldest.newest > config.keep_s * 1e9
             if oldest is journal.active or not (too_much or too_old):
                 return
             if self._filling is not None and oldest is self._filling.segment:

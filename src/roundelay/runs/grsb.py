@@ -50,7 +50,7 @@ class BeaconMeter:
     def __init__(self) -> None:
         self.beacons = 0
         self._idle = True  # the retransmitter last spoke to say that it is alive
-        self._mark = 0
+        self._mark = self._safe = 0
 
     def sent(self, time: int, site: int, destination: int, pdu: Pdu) -> None:
         if isinstance(pdu, Bcast):
@@ -61,8 +61,9 @@ class BeaconMeter:
         elif isinstance(pdu, Poll | PollOk):
             self.beacons += 1
         elif isinstance(pdu, DaAck):
-            self.beacons += self._idle and pdu.gseq == self._mark
-            self._mark = pdu.gseq
+            again = pdu.gseq == self._mark
+            self.beacons += again and (self._idle or pdu.safe > self._safe)
+            self._mark, self._safe = pdu.gseq, pdu.safe
 
 
 def check(params: SimulateParams) -> None:

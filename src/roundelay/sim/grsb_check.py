@@ -120,6 +120,8 @@ class GrsbCheck:
             self.told.append((site, mine[lo], gseq))
         elif notice.kind == "gap_unavailable":
             self.complain("I2", f"positions {notice.info} are nowhere to be had", site)
+        elif notice.kind == "retracted":
+            self.complain("I1", f"positions {notice.info} are taken back", site)
 
     def crashed(self, time: int, site: int, keeps: str) -> None:
         if keeps == NOTHING_LEFT:

@@ -152,7 +152,8 @@ class Acknowledger:
         """From the retransmitter: what its broadcasts left out, or what is being installed."""
         if self.next_epoch >= 0 and source == self.next_cr and recovered.epoch == self.next_epoch:
             for message in recovered.messages:
-                self.fetched[message.gseq] = message
+                if message.gseq >= self.next_ring.end and len(self.fetched) < self.config.history:
+                    self.fetched[message.gseq] = message
             self._install(now)
         elif source == self.host.reign.cr and recovered.epoch == self.epoch >= self.promised:
             for message in recovered.messages:
@@ -224,7 +225,10 @@ class Acknowledger:
             return
         self.speaks(source)
         self.marks[source] = ok.upto
+        before = self.safe
         self._secure()
+        if before < self.safe == self.expected == self.acked and self.promised <= self.epoch:
+            self._ack(LINE_A)  # all is recorded: whoever waits for that hears of it
         if self.polling and self.ring and self.ring.oldest().end <= self.safe:
             self.polling = False
             self.poll_due = now + self.config.poll_ns

@@ -78,7 +78,6 @@ class Host:
         self.promised = 0  # by the council member of this site: no lower epoch may be used
         self.voting = True  # whether it has a vote, and the right to stand
         self.heard_at = 0  # when the retransmitter of that reign was last heard
-        self.start = 0  # first position of that reign, if announced
         self.announced = 0  # the epoch whose announcement was heard
         self.local: deque[tuple[Pdu, int]] = deque()  # to other roles of this site
 

@@ -27,6 +27,9 @@ from roundelay.core.grsb.pdu import (
     Takeover,
 )
 
+PAGES_MAX: Final = 64
+"""Pages of a state: more than a group can have senders."""
+
 RANGES_MAX: Final = 16
 """Ranges in one repair request."""
 
@@ -68,7 +71,7 @@ def _replay_end(pdu: ReplayEnd) -> bool:
 
 
 def _state(state: State) -> bool:
-    return 0 <= state.safe <= state.top and 0 <= state.page < state.pages
+    return 0 <= state.safe <= state.top and 0 <= state.page < state.pages <= PAGES_MAX
 
 
 def _step(pdu: Takeover | Grant) -> bool:

@@ -45,7 +45,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import NEVER, Pdu
@@ -82,12 +82,16 @@ from roundelay.core.grsb.retransmitter import Admit, Retransmitter, Sequencer
 from roundelay.core.grsb.stable import Accepted, Archive, GrsbStable
 from roundelay.core.grsb.takeover import Candidate
 from roundelay.core.grsb.user import User
+from roundelay.core.limits import whole
+
+INC_MAX: Final = (1 << 31) - 1
 
 
 class GrsbSite(Host):
     """Site `me` of a group with the roles that `roles` gives it.
 
-    `inc` must be higher than at every earlier start of this site.  `stable` is what a crash left
+    `inc` must be higher than at every earlier start of this site, the date in minutes for example
+    (more than 2²⁹ submissions of one start count as another).  `stable` is what a crash left
     (None at the first start, or if the disk was lost: then `wiped`); `archive` is where a recorder
     reads what it stored.  `position` is how far the application has come, if it knows better than
     `stable`.  `base_us` is the date at `now` = 0.
@@ -110,6 +114,7 @@ class GrsbSite(Host):
         base_us: int = 0,
         admit: Admit | None = None,
     ) -> None:
+        whole("inc", inc, 0, INC_MAX)
         super().__init__(me, roles, config, rng, base_us)
         self.heard_at = now
         self.deadline = NEVER
@@ -137,7 +142,8 @@ class GrsbSite(Host):
         if me in roles.users:
             upto = known.handled if position is None else position
             resume = min(known.resume, upto)
-            self.user = User(self, inc, upto, resume, reign.epoch, wanted, now)
+            epoch = max(reign.epoch, known.epoch)
+            self.user = User(self, inc, upto, resume, epoch, wanted, now)
         self.council: Council | None = None
         if me in roles.council:
             self.council = Council(
@@ -251,6 +257,9 @@ class GrsbSite(Host):
         if cr not in self.roles.retransmitters:
             self.drop("not a retransmitter")
             return False
+        if da >= 0 and da not in self.roles.acknowledgers:
+            self.drop("not an acknowledger")
+            return False
         if epoch < reign.epoch:
             self.drop("old epoch")
             return False
@@ -301,6 +310,7 @@ class GrsbSite(Host):
         if self.recorder is not None:
             self.recorder.marks(pdu.gseq, pdu.gseq, now)
         if self.user is not None:
+            self.user.note_recorded(pdu.safe)
             self.user.marks(pdu.gseq, pdu.gseq, now)
 
     def _on_alive(self, pdu: Alive, source: int, now: int, line: int) -> None:
@@ -317,7 +327,7 @@ class GrsbSite(Host):
         if self.recorder is not None:
             self.recorder.marks(pdu.acked, pdu.top, now)
         if self.user is not None:
-            self.user.recorded = max(self.user.recorded, pdu.recorded)
+            self.user.note_recorded(pdu.recorded)
             self.user.marks(pdu.acked, pdu.top, now)
 
     def _on_submit(self, pdu: Submit, source: int, now: int, line: int) -> None:

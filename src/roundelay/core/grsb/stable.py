@@ -45,10 +45,14 @@ class Missing(Struct, frozen=True, gc=False):
 
 
 class Handled(Struct, frozen=True, gc=False):
-    """A user has dealt with everything below `upto`; open units begin at `resume`."""
+    """A user has dealt with everything below `upto`; open units begin at `resume`.
+
+    `epoch` is the last one it heard of by then.
+    """
 
     upto: int
     resume: int
+    epoch: int = 0
 
 
 class Archive(Protocol):
@@ -80,6 +84,7 @@ class GrsbStable:
         self.accepted: Reign | None = None
         self.handled = 0
         self.resume = 0
+        self.epoch = 0
         self.log: list[Message] = []
         self.positions: list[int] = []
         self.end = 0
@@ -95,6 +100,7 @@ class GrsbStable:
             self.counters.count(message)
         elif isinstance(record, Handled):
             self.handled, self.resume = record.upto, record.resume
+            self.epoch = record.epoch
         elif isinstance(record, Promised):
             self.promised = record.epoch
         elif isinstance(record, Accepted):

@@ -55,8 +55,8 @@ class Units:
                 del self.open[mine[0]]
             return None
         unit = self.open.get(key)
-        if unit is None or unit.gid != message.gid:
-            return None
+        if unit is None or (message.gid and unit.gid and unit.gid != message.gid):
+            return None  # a journal does not keep the number: 0 stands for any
         unit.size += len(message.bundle.data)
         if unit.size > self.limit:
             del self.open[key]

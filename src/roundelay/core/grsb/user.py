@@ -34,6 +34,8 @@ from roundelay.core.grsb.reader import Reader
 from roundelay.core.grsb.stable import Handled
 from roundelay.core.grsb.units import Units
 
+SUBMISSIONS_MAX = 1 << 29
+"""Submissions of one start: their number has four bytes on the wire, less in a journal."""
 QUERIES_MAX = 8
 CONFERENCES_MAX = 255
 """Conferences, senders or kinds in one selection: their number has one byte on the wire."""
@@ -77,6 +79,7 @@ class User:
         self.wanted = check(wanted)
         self.listener = Listener(epoch, min(upto, resume), self.config.heard_max)
         self.upto = upto  # everything of ours below has been delivered
+        self.entered_at = 0  # so far when the present epoch was first heard of
         self.persisted = self.done = (upto, resume)
         self.done_at = -1  # the batch that brought us there
         self.units = Units(self.config.unit_bytes)
@@ -164,7 +167,9 @@ class User:
 
     def _next(self, now: int) -> None:
         if self.under_way is None and self.queue:
-            self.under_way = self.queue.popleft()
+            self.under_way = one = self.queue.popleft()
+            if self.sseq >= SUBMISSIONS_MAX and one.mtype in (SINGLE, START):
+                self.inc, self.sseq = self.inc + 1, 0  # as if it had started again
             self._submit(now)
 
     def _submit(self, now: int) -> None:
@@ -190,6 +195,8 @@ class User:
             return
         lo, hi = one.first, one.first + len(one.bundle.sizes)
         if ack.status == REFUSED:  # its number was not used up
+            while one.mtype not in (SINGLE, END) and self.queue and self.queue[0].gid == one.gid:
+                hi = self.queue.popleft().first + 1  # the rest of its unit makes no sense alone
             self.host.notice("refused", lo, hi)
         else:
             self.sseq += 1
@@ -212,6 +219,12 @@ class User:
             self.up = True
             self.host.notice("up")
 
+    def note_recorded(self, mark: int) -> None:
+        """The recorders have everything below `mark`, on disk."""
+        if mark > self.recorded:
+            self.recorded = mark
+            self.host.notice("recorded", mark)
+
     def hear(self, message: Message, acked: int, now: int) -> None:
         self.listener.hear(message, acked)
         self._release(now)
@@ -221,15 +234,19 @@ class User:
         self._release(now)
 
     def enter(self, epoch: int) -> None:
+        if epoch > self.listener.epoch:
+            self.entered_at = self.upto
         self.listener.enter(epoch)
 
     def begins(self, start: int) -> None:
         """The first position of the present epoch is known."""
-        if self.listener.next > start and self.config.delivery == FAST:
-            # What was delivered beyond it has vanished with the old retransmitter.
-            self.host.notice("retracted", start, self.listener.next)
+        if self.entered_at > start:
+            # What was delivered beyond it has vanished: it was only heard (`fast`), or both who
+            # had it have lost it (a cold start).
+            self.host.notice("retracted", start, self.entered_at)
             self.listener.next = self.upto = start
             self.listener.stable = min(self.listener.stable, start)
+            self.entered_at = start
 
     def _release(self, now: int) -> None:
         """GR-15: what is stable is handed over; GR-14: what is missing comes from a recorder."""
@@ -274,7 +291,7 @@ class User:
         if done != self.done:
             if self.done != self.persisted and self.done_at != self.host.batch:
                 self.persisted = self.done
-                self.host.persist(Handled(*self.done))
+                self.host.persist(Handled(*self.done, self.listener.epoch))
             self.done = done
             self.done_at = self.host.batch
 

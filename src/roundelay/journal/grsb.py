@@ -1,0 +1,114 @@
+"""A GRSB recorder's archive in a journal.
+
+A message is a run.  Its number is made of the sender's start, the submission since then, and the
+type of the message in the last three bits; so it rises, as numbers of a sender do.  The epoch and
+the number of a unit are not kept: what is recorded is stable in whatever epoch, and a sender has
+one open unit per conference.
+
+    recorder's site:  for record in out.persists: archive.keep(record); archive.journal.commit()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from msgspec import Struct
+
+from roundelay.core.bundle import Bundle
+from roundelay.core.grsb.config import EVERYTHING, Selection
+from roundelay.core.grsb.pdu import Message
+from roundelay.core.grsb.stable import Missing, Stored
+from roundelay.journal import journal as files
+from roundelay.journal.format import GAP, HEADS_ONLY, Run
+
+MTYPE_BITS: Final = 3
+US: Final = 1000
+"""Nanoseconds in the unit of a message's date."""
+
+
+def run_of(message: Message, name: Callable[[int], str] = str) -> Run:
+    """A message as a journal keeps it; `name` is what its sender is called there."""
+    number = message.inc << 32 | message.sseq << MTYPE_BITS | message.mtype
+    return Run(
+        message.gseq, message.time * US, name(message.sender), message.bundle, message.conference,
+        message.kind, number, HEADS_ONLY if message.is_head else 0,
+    )  # fmt: skip
+
+
+def message_of(run: Run, site: Callable[[str], int] = int) -> Message:
+    """The message that `run_of` made a run of."""
+    inc, sseq = run.number >> 32, (run.number & 0xFFFFFFFF) >> MTYPE_BITS
+    bundle = Bundle(run.bundle.sizes, b"") if run.flags & HEADS_ONLY else run.bundle
+    return Message(
+        0, run.position, run.time // US, site(run.sender), inc, sseq, run.conference,
+        run.number & (1 << MTYPE_BITS) - 1, 0, run.kind, bundle,
+    )  # fmt: skip
+
+
+class JournalArchive:
+    """`core.grsb.stable.Archive` on a journal."""
+
+    def __init__(
+        self,
+        journal: files.Journal,
+        name: Callable[[int], str] = str,
+        site: Callable[[str], int] = int,
+    ) -> None:
+        self.journal = journal
+        self.name = name
+        self.site = site
+
+    def keep(self, record: Struct) -> bool:
+        """Put a recorder's record into the next commit; False if it is of another kind.
+
+        What is missing needs no record: the next message begins behind it.
+        """
+        if isinstance(record, Stored):
+            self.journal.add(run_of(record.message, self.name))
+        return isinstance(record, Stored | Missing)
+
+    @property
+    def end(self) -> int:
+        return self.journal.end
+
+    @property
+    def missing(self) -> list[tuple[int, int]]:
+        return self.journal.missing
+
+    def read(self, since: int, until: int, limit: int) -> list[Message]:
+        return self.select(since, until, EVERYTHING, limit)
+
+    def select(self, since: int, until: int, wanted: Selection, limit: int) -> list[Message]:
+        found: list[Message] = []
+        if limit < 1:
+            return found
+        for message in self._messages(since, until, wanted):
+            found.append(message)
+            if len(found) == limit:
+                break
+        return found
+
+    def _messages(self, since: int, until: int, wanted: Selection) -> Iterator[Message]:
+        senders = frozenset(map(self.name, wanted.senders))
+        chosen = files.Selection(
+            since=since,
+            until=until,
+            conferences=wanted.conferences or None,
+            senders=senders or None,
+            kinds=wanted.kinds or None,
+        )
+        for run in self.journal.read(chosen):
+            if not run.flags & GAP:
+                yield message_of(run, self.site)
+
+    def at_time(self, time: int) -> int:
+        first = next(
+            (
+                run.position
+                for run in self.journal.read(files.Selection(since_time=time * US))
+                if not run.flags & GAP
+            ),
+            self.end,
+        )
+        return first
