@@ -20,6 +20,7 @@ from roundelay.core.grsb.pdu import (
     DONE,
     DUAL,
     END,
+    GAP,
     INSTALL,
     LINE_A,
     LINE_B,
@@ -331,7 +332,9 @@ def test_gr_10_of_what_the_filter_leaves_out_the_head_is_kept() -> None:
         bench.hear(ReplayReq(256, 0, 0, 2, conferences, (), (), 9), U)
         bench.wait(2 * MS)
         assert len(bench.of(ReplayData)) == answers
-    assert bench.of(ReplayEnd)[-1] == ReplayEnd(256, 0, 1, NOT_RECORDED)
+    assert bench.of(ReplayEnd) == [
+        ReplayEnd(256, 0, 1, CREDIT), ReplayEnd(256, 1, 2, NOT_RECORDED),
+    ]  # fmt: skip
 
 
 def test_gr_11_recorders_are_polled_before_anything_is_overwritten() -> None:
@@ -529,10 +532,16 @@ def test_gr_18_another_recorder_is_asked_if_one_is_silent_or_has_it_not() -> Non
     assert {dst for dst, pdu, _ in bench.sends if isinstance(pdu, ReplayReq)} == {PR, PR2}
     last = [(dst, pdu) for dst, pdu, _ in bench.sends if isinstance(pdu, ReplayReq)][-1]
     bench.clear()
-    bench.hear(ReplayEnd(last[1].request, 0, 0, NOT_RECORDED), last[0])
+    bench.hear(ReplayEnd(last[1].request, 0, 4, NOT_RECORDED), last[0])
     bench.wait(10 * MS)
     asked = [dst for dst, pdu, _ in bench.sends if isinstance(pdu, ReplayReq)]
     assert asked == [PR + PR2 - last[0]]
+    # What no recorder has is left out, and said.
+    request = bench.of(ReplayReq)[-1].request
+    bench.hear(ReplayEnd(request, 0, 3, GAP), asked[0])
+    assert bench.told() == [("gap_unavailable", (0, 3))]
+    assert bench.site.user is not None
+    assert bench.site.user.listener.next == 3
 
 
 def test_gr_19_units_take_effect_at_their_end() -> None:
@@ -951,3 +960,22 @@ def test_gr_1_after_very_many_submissions_the_numbers_start_over_as_another_star
     bench.collect()
     bench.hear(SubmitAck(4, SUBMISSIONS_MAX - 1, STABLE, 17), CR)
     assert [(pdu.inc, pdu.sseq) for pdu in bench.of(Submit)] == [(4, SUBMISSIONS_MAX - 1), (5, 0)]
+
+
+def test_gr_17_with_the_credit_used_up_the_next_stretch_is_asked_for_at_once() -> None:
+    recorder = recording(30)
+    user = Bench(U, GrsbConfig(credit=10))
+    user.hear(alive(30), CR)
+    user.wait(20 * MS)
+    rounds = 0
+    while user.texts() != [b"m%d" % i for i in range(30)]:
+        (request,) = user.of(ReplayReq)
+        user.clear()
+        recorder.clear()
+        recorder.hear(request, U)
+        recorder.wait(3 * MS)
+        for _, pdu, _ in list(recorder.sends):
+            user.hear(pdu, PR)
+        user.wait(3 * MS)
+        rounds += 1
+    assert rounds == 3

@@ -65,7 +65,7 @@ def recorded() -> tuple[list[Message], list[Reader | Journal]]:
     return messages(runs), [Reader(sealed), Reader(single), Reader(whole), journal]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(selection=selections())
 def test_any_selection_reads_what_the_dumb_way_reads(
     recorded: tuple[list[Message], list[Reader | Journal]], selection: Selection
@@ -77,7 +77,7 @@ def test_any_selection_reads_what_the_dumb_way_reads(
         assert not gaps(runs)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     selection=selections(),
     pieces=st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4)), min_size=1, max_size=40),

@@ -465,3 +465,22 @@ def test_fast_delivery_is_not_retracted_by_a_restart() -> None:
     group.run(3)
     assert group.told("retracted") == []
     assert [one.seq for one in group.logs[user]] == list(range(20))
+
+
+def test_a_user_goes_on_behind_what_no_recorder_keeps() -> None:
+    # E 42: the heads tell where it goes on, also in the middle of what is in memory.
+    roles = Roles(
+        sites=6, retransmitters=(0,), acknowledgers=(1,), recorders=(2,), users=(3, 4, 5),
+        filters={2: Selection(frozenset((7,)))},
+    )  # fmt: skip
+    group = Group(roles, config=GrsbConfig(bundle=True))
+    away = group.users[0]
+    group.world.crash(away, DISK)
+    for i in range(60):
+        group.world.send(group.users[1], [b"%d" % i], 7 if i // 10 % 2 else 8)
+    group.run(3)
+    group.world.restart(away)
+    group.until(lambda: group.user(away).listener.next == 60)
+    assert group.texts(away) == [b"%d" % i for i in range(60) if i // 10 % 2]
+    lost = [info for site, info in group.told("gap_unavailable") if site == away]
+    assert sum(hi - lo for lo, hi in lost) == 30  # type: ignore[operator]
