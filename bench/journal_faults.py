@@ -1,12 +1,13 @@
 """What a journal survives: one-bit flips, and kills of the recording process.
 
-    python -m bench.journal_faults flips [--every 1] [--repair-every 64]
+    python -m bench.journal_faults flips [--scan-every 16] [--repair-every 256]
     python -m bench.journal_faults kills [--kills 200]
 
 `flips` makes a journal of one 64-KiB segment, and a second recorder's journal of the same group.
-Every bit of the segment is flipped, one at a time: the scan must find it, with positions that cover
-what was hit.  Every so often the journal is repaired from the second one, and must then hold what
-it held, and be found good.
+Every bit of the segment is flipped, one at a time: the head or the block it is in must be refused.
+Every so often the file itself is flipped and scanned, and the scan must name positions that cover
+what was hit; every so often it is checked and repaired from the second journal, and must then hold
+what it held, and be found good.
 
 `kills` starts a process that records with policy `always` and says which position it has
 acknowledged, kills it with SIGKILL at a random moment, and looks whether everything acknowledged is
@@ -26,9 +27,18 @@ from pathlib import Path
 from random import Random
 
 from roundelay.core.bundle import Bundle
+from roundelay.core.errors import MalformedPdu
 from roundelay.journal.check import check
 from roundelay.journal.files import read_mark, segments_of
-from roundelay.journal.format import BLOCK_HEAD, GAP, SEGMENT_HEAD, Run, decode_block_head
+from roundelay.journal.format import (
+    BLOCK_HEAD,
+    GAP,
+    SEGMENT_HEAD,
+    Run,
+    check_block,
+    decode_block_head,
+    decode_head,
+)
 from roundelay.journal.journal import Journal, JournalConfig, Reader
 from roundelay.journal.repair import repair
 from roundelay.journal.segment import Segment
@@ -106,7 +116,19 @@ def scan_notices(path: Path, journal: bytes, mark: int, hit: tuple[int, int] | N
     return any(one.lo <= hit[0] and one.hi >= hit[1] for one in segment.damages)
 
 
-def flips(every: int, repair_every: int, seed: int, out: Path) -> dict[str, int]:
+def refused(part: bytearray, head: bool) -> bool:
+    """Is a head or a block not taken for what was written?"""
+    try:
+        if head:
+            decode_head(bytes(part))
+        else:
+            check_block(part, decode_block_head(part))
+    except MalformedPdu:
+        return True
+    return False
+
+
+def flips(scan_every: int, repair_every: int, seed: int, out: Path) -> dict[str, int]:
     rng = Random(seed)
     first, second = out / "first", out / "second"
     end = record(first, SEGMENT, 5)
@@ -116,23 +138,40 @@ def flips(every: int, repair_every: int, seed: int, out: Path) -> dict[str, int]
     mark = read_mark(first)
     data = bytearray(path.read_bytes())
     blocks = blocks_of(bytes(data))
-    hits: list[tuple[int, int] | None] = [None] * SEGMENT_HEAD.size
-    for _, size, lo, hi in blocks:
-        hits += [(lo, hi)] * size
-    done = {"bytes": len(data), "flips": 0, "noticed": 0, "repairs": 0, "repaired": 0}
+    parts: list[tuple[int, int, tuple[int, int] | None]] = [(0, SEGMENT_HEAD.size, None)]
+    parts += [(at, size, (lo, hi)) for at, size, lo, hi in blocks]
+    done = dict.fromkeys(
+        ("bytes", "flips", "noticed", "scans", "scans noticed", "repairs", "repaired"), 0
+    )
+    done["bytes"] = len(data)
     with path.open("r+b", buffering=0) as file:
-        for at in range(0, len(data), every):
-            for bit in range(8):
-                file.seek(at)
-                file.write(bytes((data[at] ^ 1 << bit,)))
-                done["flips"] += 1
-                done["noticed"] += scan_notices(path, journal, mark, hits[at])
-                if done["flips"] % repair_every == rng.randrange(repair_every):
-                    done["repairs"] += 1
-                    done["repaired"] += repairs(first, second, end, out / "copy")
-            file.seek(at)
-            file.write(bytes((data[at],)))
+        for start, size, hit in parts:
+            part = data[start : start + size]
+            for at in range(size):
+                for bit in range(8):
+                    part[at] ^= 1 << bit
+                    done["flips"] += 1
+                    done["noticed"] += refused(part, hit is None)
+                    scan, mend = (rng.randrange(one) == 0 for one in (scan_every, repair_every))
+                    if scan or mend:
+                        file.seek(start + at)
+                        file.write(part[at : at + 1])
+                    if scan:
+                        done["scans"] += 1
+                        done["scans noticed"] += scan_notices(path, journal, mark, hit)
+                    if mend:
+                        done["repairs"] += 1
+                        done["repaired"] += repairs(first, second, end, out / "copy")
+                    part[at] ^= 1 << bit
+                    if scan or mend:
+                        file.seek(start + at)
+                        file.write(part[at : at + 1])
     return done
+
+
+def all_noticed(done: dict[str, int]) -> bool:
+    pairs = (("flips", "noticed"), ("scans", "scans noticed"), ("repairs", "repaired"))
+    return all(done[one] == done[other] for one, other in pairs)
 
 
 def repairs(first: Path, second: Path, end: int, copy: Path) -> bool:
@@ -198,8 +237,8 @@ def kills(count: int, seed: int, folder: Path) -> dict[str, int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="What a journal survives.")
     parser.add_argument("what", choices=["flips", "kills", "child"])
-    parser.add_argument("--every", type=int, default=1, help="flip the bits of one byte in so many")
-    parser.add_argument("--repair-every", type=int, default=64, help="repair one flip in so many")
+    parser.add_argument("--scan-every", type=int, default=16, help="scan after one flip in so many")
+    parser.add_argument("--repair-every", type=int, default=256, help="repair one flip in so many")
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--folder", type=Path, help="where; default: a temporary one")
@@ -211,8 +250,8 @@ def main() -> None:
         folder: Path = options.folder or Path(scratch)
         start = time.perf_counter()
         if options.what == "flips":
-            done = flips(options.every, options.repair_every, options.seed, folder)
-            good = done["flips"] == done["noticed"] and done["repairs"] == done["repaired"]
+            done = flips(options.scan_every, options.repair_every, options.seed, folder)
+            good = all_noticed(done)
         else:
             done = kills(options.kills, options.seed, folder)
             good = not done["lost"] and not done["bad"]

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -98,6 +99,14 @@ class Framed:
         data = await self._reader.readexactly(size)
         return self._seal.open(data) if self._seal is not None else data
 
+    async def ended(self) -> None:
+        """Wait until the other side has closed: to close with credit unread would reset the
+        connection, and what is still under way to it would be lost."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ANSWER_S):
+                while await self._reader.read(4096):
+                    pass
+
     def put(self, kind: int, body: bytes) -> None:
         data = bytes((kind,)) + body
         if self._seal is not None:
@@ -149,6 +158,8 @@ class ReplayServer:
             self._drop(error.reason)
         except (OSError, EOFError, TimeoutError):
             pass  # whoever asked is gone
+        except asyncio.CancelledError:
+            pass  # the node stops; asyncio's streams would log a cancelled task as an error
         finally:
             self._sessions.discard(task)
             writer.close()
@@ -194,6 +205,7 @@ class ReplayServer:
             frames.put(BLOCK, encode_block(waiting, NO_JOURNAL, 0))
         frames.put(END, _encode(End(end, source.begin)))
         await frames.writer.drain()
+        await frames.ended()
 
 
 class Replayed:

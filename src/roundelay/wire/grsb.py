@@ -256,7 +256,10 @@ PDUS: Final[tuple[tuple[int, str, Body], ...]] = (
             number("request", "as in the request"),
             stamp("since", "nothing matches from here …"),
             stamp("next", "… up to here"),
-            choice("reason", pdu.DONE, pdu.GAP, "0 no more, 1 credit, 2 not recorded, 3 gap"),
+            choice(
+                "reason", pdu.DONE, pdu.GAP,
+                "0 no more, 1 credit; not here: 2 not recorded, 3 gap",
+            ),
         ),
     ),
     (

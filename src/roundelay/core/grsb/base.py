@@ -11,7 +11,16 @@ from msgspec import Struct
 
 from roundelay.core.engine import EVERYONE, NEVER, Delivery, Notice, Pdu
 from roundelay.core.grsb.config import GrsbConfig, Roles
-from roundelay.core.grsb.pdu import LINE_A, Counter, Message, State
+from roundelay.core.grsb.pdu import (
+    ABORT,
+    END,
+    LINE_A,
+    MIDDLE,
+    START,
+    Counter,
+    Message,
+    State,
+)
 
 REPLAYED: Final = "replayed"
 """Stage of a delivery that answers a question about the past (`User.history`)."""
@@ -65,7 +74,9 @@ class Reign(Struct, frozen=True):
 class Host:
     """A site as its roles see it: where their effects go, and what all of them know."""
 
-    def __init__(self, me: int, roles: Roles, config: GrsbConfig, rng: Random, base_us: int):
+    def __init__(
+        self, me: int, roles: Roles, config: GrsbConfig, rng: Random, base_us: int
+    ) -> None:
         self.me = me
         self.roles = roles
         self.config = config
@@ -150,10 +161,10 @@ class Counters:
     def count(self, message: Message) -> None:
         """`message` has its place."""
         known = self.by_sender.get(message.sender)
-        units = message.mtype in (1, 2, 3)
+        units = message.mtype in (START, MIDDLE, END)
         if known is not None and known.inc == message.inc:
             units = units or known.units
-        if message.mtype == 4:
+        if message.mtype == ABORT:
             # An abort record: nothing is open, and the sender's numbers are those of its new start.
             self.by_sender[message.sender] = Counter(
                 message.sender, message.inc, 0, message.gseq, False

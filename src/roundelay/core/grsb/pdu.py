@@ -231,7 +231,10 @@ class ReplayData(Pdu, frozen=True, gc=False):
 
 
 class ReplayEnd(Pdu, frozen=True, gc=False):
-    """13: no match from `since` up to `next`; `reason` says why it ends there."""
+    """13: no match from `since` up to `next`; `reason` says why it ends there.
+
+    With NOT_RECORDED and GAP: what matches from `since` up to `next` is not here.
+    """
 
     request: int
     since: int

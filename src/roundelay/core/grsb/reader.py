@@ -13,12 +13,21 @@ from collections.abc import Callable
 from roundelay.core.engine import NEVER
 from roundelay.core.grsb.base import Host, Repairs
 from roundelay.core.grsb.config import Selection
-from roundelay.core.grsb.pdu import DONE, Message, ReplayData, ReplayEnd, ReplayReq
+from roundelay.core.grsb.pdu import (
+    CREDIT,
+    GAP,
+    NOT_RECORDED,
+    Message,
+    ReplayData,
+    ReplayEnd,
+    ReplayReq,
+)
 
 Take = Callable[[Message | None, int, int], None]
 """Called in order with a message, or None, the position that follows, and the time."""
 
 KEPT_MAX = 128
+BEHIND = -1
 
 
 class Reader:
@@ -38,7 +47,8 @@ class Reader:
         self.repairs = Repairs(self.config, host.rng)
         prs = host.roles.recorders
         self.recorder = prs[host.me % len(prs)]
-        self.refusals: dict[int, tuple[int, bool]] = {}  # recorder → where it goes on, if it does
+        # Recorder → the position it cannot go on at, and where it could again.
+        self.refusals: dict[int, tuple[int, int]] = {}
         self.kept: dict[int, tuple[int, Message | None]] = {}  # stretches that do not join yet
 
     @property
@@ -100,35 +110,35 @@ class Reader:
     def on_end(self, end: ReplayEnd, source: int, now: int) -> None:
         if not self._counts(end.request):
             return
-        self._keep(end.since, end.next, None, now)
-        if end.request != self.request or source != self.recorder or not self.reading:
+        asked = end.request == self.request and source == self.recorder
+        if end.reason in (NOT_RECORDED, GAP):
+            if asked and end.since <= self.next < end.next:
+                self._refused(source, end.next, now)
             return
-        if end.next > self.next:
+        self._keep(end.since, end.next, None, now)
+        if not (asked and self.reading) or end.next > self.next:
             return  # something before it was lost or is late: asked for again when it is due
         if self.next >= self.until:
             self.stop()
-        elif end.reason in (DONE, 1) and end.next > end.since:
+        elif end.reason == CREDIT or end.next > end.since:
             self.repairs.progress(now)
-        elif end.reason in (DONE, 1):
-            self._refused(source, self.next, False, now)
         else:
-            self._refused(source, self.next, True, now)
+            self._refused(source, BEHIND, now)
 
-    def _refused(self, source: int, at: int, lost: bool, now: int) -> None:
-        """`source` cannot go on at `at`: because it is behind, or because it `lost` that."""
+    def _refused(self, source: int, beyond: int, now: int) -> None:
+        """`source` cannot go on: it is BEHIND, or it has nothing up to `beyond`."""
+        at = self.next
         self.refusals = {site: one for site, one in self.refusals.items() if one[0] == at}
-        self.refusals[source] = (at, lost)
-        prs = self.host.roles.recorders
-        if len(self.refusals) < len(prs):
+        self.refusals[source] = (at, beyond)
+        if len(self.refusals) < len(self.host.roles.recorders):
             self._other()
             self.repairs.due = max(now, self.repairs.last + self.config.repair_gap_ns)
             return
-        everybody = all(lost for _, lost in self.refusals.values())
+        hi = min(beyond for _, beyond in self.refusals.values())
         self.refusals.clear()
-        if everybody:
-            # One position at a time: the recorders know better where they go on.
-            self.host.notice("gap_unavailable", at, at + 1)
-            self._keep(at, at + 1, None, now)
+        if hi > at:  # nobody has it
+            self.host.notice("gap_unavailable", at, hi)
+            self._keep(at, hi, None, now)
             self.repairs.progress(now)
 
     def _keep(self, since: int, end: int, message: Message | None, now: int) -> None:

@@ -9,6 +9,7 @@ acknowledger's polls with that mark, and users' requests from the archive, one s
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 from roundelay.core.engine import NEVER
 from roundelay.core.grsb.base import Counters, Host, Repairs
@@ -244,24 +245,35 @@ class Recorder:
         if at >= until:
             host.send(user, ReplayEnd(request.request, begun, max(begun, until), DONE))
             return
+        missing = self.archive.missing
         matches = self._matches(at, until, wanted, credit + 1)
         for message in matches[:credit]:
-            gap = self._gap(at, message.gseq)
-            if gap is not None or message.is_head:
-                # A head whose message was as long as nothing is whole.
-                end, reason = (gap[0], GAP) if gap is not None else (message.gseq, NOT_RECORDED)
-                host.send(user, ReplayEnd(request.request, begun, end, reason))
-                return
+            if message.is_head or first_gap(missing, at, message.gseq) is not None:
+                more = True
+                break
             host.send(user, ReplayData(request.request, begun, message))
             self.served += 1
             begun = at = message.end
-        more = len(matches) > credit
-        end = matches[credit].gseq if more else until
-        gap = self._gap(at, end)
-        if gap is not None:
-            host.send(user, ReplayEnd(request.request, begun, gap[0], GAP))
         else:
-            host.send(user, ReplayEnd(request.request, begun, end, CREDIT if more else DONE))
+            more = len(matches) > credit
+        stop = next((one.gseq for one in matches if one.gseq >= at), until) if more else until
+        gap = first_gap(missing, at, stop)
+        if gap is not None:
+            stop = gap[0]
+        head = self._head(stop) if more and gap is None else None
+        lost = gap is not None or head is not None
+        if stop > begun or not lost:
+            reason = CREDIT if more or lost else DONE
+            host.send(user, ReplayEnd(request.request, begun, stop, reason))
+        if gap is not None:
+            host.send(user, ReplayEnd(request.request, *gap, GAP))
+        elif head is not None:
+            host.send(user, ReplayEnd(request.request, stop, head.end, NOT_RECORDED))
+
+    def _head(self, position: int) -> Message | None:
+        """What is at a position, if it is known by its head alone."""
+        found = self._read(position, position + 1, 1)
+        return found[0] if found and found[0].is_head else None
 
     def _matches(self, at: int, until: int, wanted: Selection, limit: int) -> list[Message]:
         oldest = next(iter(self.recent), until)
@@ -269,21 +281,12 @@ class Recorder:
         if at < oldest:
             found = self.archive.select(at, min(until, oldest), wanted, limit)
             at = oldest
-        while len(found) < limit and at < until:
-            message = self.recent.get(at)
-            if message is None:
+        for gseq, message in self.recent.items():
+            if len(found) >= limit or gseq >= until:
                 break
-            if wanted.takes(message):
+            if gseq >= at and wanted.takes(message):
                 found.append(message)
-            at = message.end
         return found
-
-    def _gap(self, lo: int, hi: int) -> tuple[int, int] | None:
-        """The first stretch within these positions that is missing here."""
-        for begin, end in self.archive.missing:
-            if begin < hi and end > lo:
-                return max(begin, lo), end
-        return None
 
     # -- asking for mercy ------------------------------------------------------------------
 
@@ -310,3 +313,11 @@ class Recorder:
             self._ask(now)
         if self.serve_due <= now and self.requests:
             self._serve(now)
+
+
+def first_gap(missing: Sequence[tuple[int, int]], lo: int, hi: int) -> tuple[int, int] | None:
+    """The first stretch within these positions that is missing."""
+    for begin, end in missing:
+        if begin < hi and end > lo:
+            return max(begin, lo), end
+    return None

@@ -20,6 +20,7 @@ from roundelay.core.engine import NEVER
 from roundelay.core.grsb.base import Counters, Host, Pages, Reign
 from roundelay.core.grsb.pdu import (
     ACCEPT,
+    BLANK,
     INSTALL,
     NO_STATE,
     OF_RECORDER,
@@ -221,7 +222,7 @@ class Candidate:
                 grant is not None
                 and site in self.whole
                 and grant.last_epoch == last.epoch
-                and grant.whose not in (0, OF_RECORDER)
+                and grant.whose not in (BLANK, OF_RECORDER)
             ):
                 self._take(site, da, now)
                 return
