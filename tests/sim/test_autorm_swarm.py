@@ -32,7 +32,7 @@ def outcome(plan: Plan, beamon_class: type[Beamon] | None = None) -> Outcome:
     return run_plan(plan, codec=BeamonCodec(), make_engine=engines(plan, beamon_class))
 
 
-@pytest.mark.parametrize("first", [0, SEEDS // 2])
+@pytest.mark.parametrize("first", [0])  # `make seeds` goes on from there
 def test_beamons_keep_their_promises_and_fall_silent_but_for_heartbeats(first):
     injected: Counter[str] = Counter()
     committed = 0

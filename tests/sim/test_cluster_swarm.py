@@ -64,7 +64,7 @@ def checked(
     return outcome, found
 
 
-@pytest.mark.parametrize("first", [0, SEEDS // 2])
+@pytest.mark.parametrize("first", [0])  # `make seeds` goes on from there
 @pytest.mark.parametrize("protocol", CLUSTERS)
 def test_a_cluster_keeps_its_promises_and_falls_silent(protocol: str, first: int):
     """I1, I4, I6–I8 at loss up to 30 %; then everything is delivered, then nothing is sent."""

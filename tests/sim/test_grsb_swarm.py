@@ -157,7 +157,9 @@ BROKEN: tuple[Callable[[Any], None], ...] = (
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__)
 def test_a_broken_rule_is_noticed(broken: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     broken(monkeypatch)
-    for seed in range(PATIENCE):
+    # A rare one: begin where it is known to show, and go round.
+    first = 58 if broken is keeps_what_it_heard else 0
+    for seed in (*range(first, PATIENCE), *range(first)):
         plan = Plan.from_seed(seed, "grsb")
         try:
             found = outcome(plan)
