@@ -8,16 +8,20 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from roundelay.client.group import Group, Message, join
-    from roundelay.core.errors import Indeterminate, RoundelayError
+    from roundelay.core.errors import Indeterminate, Refused, RoundelayError, SlowConsumer
 
-__all__ = ["Group", "Indeterminate", "Message", "RoundelayError", "join"]
+__all__ = [
+    "Group", "Indeterminate", "Message", "Refused", "RoundelayError", "SlowConsumer", "join",
+]  # fmt: skip
 
 _HOMES = {
     "Group": "roundelay.client.group",
     "Message": "roundelay.client.group",
     "join": "roundelay.client.group",
     "Indeterminate": "roundelay.core.errors",
+    "Refused": "roundelay.core.errors",
     "RoundelayError": "roundelay.core.errors",
+    "SlowConsumer": "roundelay.core.errors",
 }
 
 

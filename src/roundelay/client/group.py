@@ -32,7 +32,7 @@ from roundelay.core.errors import (
     Indeterminate,
     QueueFull,
     Refused,
-    RoundelayError,
+    SlowConsumer,
 )
 from roundelay.node.groups import AUTORM, SERVICES, GroupSpec, check_members, full_name
 from roundelay.node.interfaces import parse_address
@@ -59,21 +59,6 @@ class Message(Struct, frozen=True, gc=False):
     data: bytes
     time: int
     """When it was delivered here (ns since 1970)."""
-
-
-class SlowConsumer(RoundelayError):
-    """The application did not read for so long that deliveries had to be dropped.
-
-    `seq` is the first position that was not kept: join again with `since=seq`.
-    """
-
-    def __init__(self, group: str, seq: int | None) -> None:
-        at = "" if seq is None else f" from position {seq} on"
-        super().__init__(
-            f"group {group}: {INBOX_BYTES} bytes waited to be read, and later messages{at} were "
-            "not kept; read faster, or join again from there"
-        )
-        self.seq = seq
 
 
 class Group:
@@ -114,7 +99,9 @@ class Group:
             batch = structs.replace(batch, seq=self._since, bundle=Bundle.of(*rest))
         self._inbox_bytes += cost(batch.bundle) + BATCH_COST
         if self._inbox_bytes > INBOX_BYTES and self._inbox:
-            self._overflow = SlowConsumer(self.name, batch.seq if batch.seq >= 0 else None)
+            self._overflow = SlowConsumer(
+                self.name, batch.seq if batch.seq >= 0 else None, INBOX_BYTES
+            )
         else:
             self._inbox.append(batch)
         self._arrived.set()
@@ -383,10 +370,13 @@ def join(group: str, **options: Any) -> Joining:
     multicast   HOST:PORT of the medium
     seeds       HOST:PORT of other nodes, for networks without multicast
     advertise   HOST:PORT under which others reach this node
+    listen      HOST:PORT of this node itself, with seeds
+    via         HOST:PORT of a switch to cross (`roundelay switch`)
     key         file with the shared secret; without it, that of this user
     insecure    datagrams in the clear
     timeout     seconds after which `broadcast` raises Indeterminate
     since       position from which this application goes on
+    log_level   debug, info, warning (default) or error: JSON lines on standard error
     node        HOST:PORT or unix:PATH of a daemon to go through, instead of a node in this process
     """
     known = Options.__struct_fields__

@@ -1,4 +1,4 @@
-"""Every error Roundelay raises, in four families that call for four reactions.
+"""The errors Roundelay raises, in four families that call for four reactions.
 
     RoundelayError
     ├── UsageError                the caller's mistake: says what to do, nothing was changed
@@ -11,7 +11,8 @@
     ├── GroupTrouble              the caller did nothing wrong, the group or the network did
     │   ├── Refused               the message is certainly not delivered
     │   ├── Indeterminate         nobody can say whether it is delivered
-    │   └── ConnectionLost        the node is gone; connect and join again
+    │   ├── ConnectionLost        the node is gone; connect and join again
+    │   └── SlowConsumer          the application did not read; join again from a position
     ├── PeerError                 a peer's malformed input: counted by reason and dropped
     │   └── MalformedPdu
     └── InvariantBroken           our own bug: the site stops rather than go on wrongly
@@ -75,6 +76,22 @@ class Indeterminate(GroupTrouble):
 
 class ConnectionLost(GroupTrouble):
     """The connection to the node has ended."""
+
+
+class SlowConsumer(GroupTrouble):
+    """The application did not read for so long that deliveries could not be kept.
+
+    `seq` is the first position that was not kept (None without a total order): join again with
+    `since=seq`.
+    """
+
+    def __init__(self, group: str, seq: int | None, limit_bytes: int) -> None:
+        at = "" if seq is None else f" from position {seq} on"
+        super().__init__(
+            f"group {group}: {limit_bytes} bytes waited to be read, and later messages{at} were "
+            "not kept; read faster, or join again from there"
+        )
+        self.seq = seq
 
 
 class GroupClosed(UsageError):

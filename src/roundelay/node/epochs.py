@@ -8,7 +8,6 @@ from abc import abstractmethod
 from typing import Final
 
 import msgspec
-from msgspec import Struct
 
 from roundelay.core.engine import MS, NEVER, SECOND, Delivery, Notice
 from roundelay.core.token.config import COLD, REJOIN
@@ -27,17 +26,6 @@ GATHER_NS: Final = 150 * MS
 LINGER_NS: Final = 5 * SECOND
 """How long the engine of a finished epoch goes on serving those who are behind."""
 ENTERED_MAX: Final = 64
-
-
-class Remembered(Struct):
-    """What a member must not forget of its group (`roster.json`)."""
-
-    incarnation: str
-    epoch: int
-    roster: tuple[str, ...]
-    lives: tuple[bytes, ...]
-    base: int
-    resilience: int
 
 
 class Epochs(Seat):
@@ -60,17 +48,19 @@ class Epochs(Seat):
         path = folder / "roster.json"
         if not path.exists():
             return
-        kept = msgspec.json.decode(path.read_bytes(), type=Remembered)
+        try:
+            kept = msgspec.json.decode(path.read_bytes(), type=Start)
+        except msgspec.MsgspecError as error:
+            # Without it we are one that lost its memory, which the others will notice.
+            path.replace(path.with_suffix(".bad"))
+            self.node.log("warning", "group.roster_unreadable", path=str(path), reason=str(error))
+            return
         if self.node.name not in kept.roster:
             return
         if kept.roster == (self.node.name,):
             path.unlink()  # alone then, and everybody else may have begun anew since
             return
-        start = Start(
-            self.spec.name, kept.incarnation, kept.epoch, kept.roster, kept.lives, kept.base,
-            kept.resilience,
-        )  # fmt: skip
-        self._enter(start, now, recalled=True)
+        self._enter(kept, now, recalled=True)
 
     def _retire(self, now: int) -> None:
         """Our epoch is over; its engines only serve those who have not got there yet."""
@@ -165,17 +155,14 @@ class Epochs(Seat):
         node.register(self.data)
 
     def _remember(self, start: Start) -> None:
+        """What a member must not forget of its group; the ring's new file syncs the folder."""
         folder = self._folder()
         if folder is None:
             return
         folder.mkdir(parents=True, exist_ok=True)
         aside = folder / "roster.new"
-        kept = Remembered(
-            start.incarnation, start.epoch, start.roster, start.lives, start.base,
-            start.resilience,
-        )  # fmt: skip
         with aside.open("wb") as file:
-            file.write(msgspec.json.encode(kept))
+            file.write(msgspec.json.encode(start))
             file.flush()
             os.fsync(file.fileno())
         os.replace(aside, folder / "roster.json")

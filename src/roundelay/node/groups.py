@@ -55,7 +55,6 @@ class GroupSpec(Struct, frozen=True, kw_only=True):
     """When to deliver; empty stands for the safest stage of the protocol."""
     hub: bool = False
     """TO in channel mode, through the hub that the first member runs."""
-    profile: str = "fast"
 
     @property
     def service(self) -> str:
@@ -143,7 +142,6 @@ OPTIONS: Final[dict[str, Any]] = {
     "resilience": _resilience,
     "stage": _plain,
     "hub": _yes,
-    "profile": _plain,
 }
 
 

@@ -21,7 +21,7 @@ from roundelay.sim.load import HEADER, Load
 from roundelay.sim.member import UP
 from roundelay.sim.plan import Plan
 from roundelay.sim.ports import Codec, EngineFactory
-from roundelay.sim.strikes import SETTLE_STEPS, Outcome, Striker
+from roundelay.sim.strikes import SETTLE_STEPS, Striker
 
 GROUPS: Final = ("alpha", "beta", "gamma")
 SOMEONE: Final = 0.25
@@ -102,33 +102,16 @@ class AutoRmDriver(Striker):
     def committed(self) -> int:
         return self.check.committed
 
-    def run(self) -> Outcome:
-        world, plan = self.world, self.plan
-        self.load.start(world)
-        for strike in plan.strikes:
-            if strike.kind:
-                world.at(strike.at, partial(self.strike, strike))
-        world.run(plan.heal_ns)
-        self.heal()
-        healed = world.now
+    observers_judge = False
+
+    @property
+    def submitted(self) -> int:
+        return len(self.check.messages)
+
+    def settle(self, healed: int) -> bool:
         # Until the last replay has arrived: an old heartbeat says what is no longer true.
-        world.run(healed + plan.liveness_ns // 8)
-        step = max(1, plan.liveness_ns // SETTLE_STEPS)
-        settled = world.run_until(self.settled, healed + plan.liveness_ns, step)
-        self.after_settling(settled)
-        world.finish(settled)
-        return Outcome(
-            committed=self.committed,
-            submitted=len(self.check.messages),
-            virtual_ns=world.now,
-            healed_ns=healed,
-            settled=settled,
-            events=world.events,
-            sent=world.sent,
-            faults={kind: world.faults[kind] for kind in sorted(world.faults)},
-            undetected=len(world.undetected),
-            breaches=tuple(self.breaches),
-        )
+        self.world.run(healed + self.plan.liveness_ns // 8)
+        return self.settled_by(healed + self.plan.liveness_ns)
 
     # -- healing ---------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ from roundelay.sim.media import Medium
 from roundelay.sim.member import DOWN, UP
 from roundelay.sim.plan import Plan
 from roundelay.sim.ports import Codec, EngineFactory
-from roundelay.sim.strikes import SETTLE_STEPS, Outcome, Striker
+from roundelay.sim.strikes import Striker
 
 
 def content(number: int, source: int, size: int) -> bytes:
@@ -112,37 +112,20 @@ class GrsbDriver(Striker):
     def committed(self) -> int:
         return self.check.committed
 
-    def run(self) -> Outcome:
-        world, plan = self.world, self.plan
-        self.load.start(world)
-        for strike in plan.strikes:
-            if strike.kind:
-                world.at(strike.at, partial(self.strike, strike))
-        world.run(plan.heal_ns)
-        self.heal()
-        healed = world.now
-        step = max(1, plan.liveness_ns // SETTLE_STEPS)
-        limit = healed + plan.liveness_ns
-        settled = world.run_until(self.settled, limit, step)
-        if settled:
-            for site in self.roles.users:
-                if not self.load.send(site):
-                    self.breach("I7", "takes no message though nothing is wrong", site)
-            settled = world.run_until(self.settled, world.now + plan.liveness_ns, step)
-        self.after_settling(settled)
-        world.finish(settled)
-        return Outcome(
-            committed=self.committed,
-            submitted=len(self.check.known),
-            virtual_ns=world.now,
-            healed_ns=healed,
-            settled=settled,
-            events=world.events,
-            sent=world.sent,
-            faults={kind: world.faults[kind] for kind in sorted(world.faults)},
-            undetected=len(world.undetected),
-            breaches=tuple(self.breaches),
-        )
+    observers_judge = False
+
+    @property
+    def submitted(self) -> int:
+        return len(self.check.known)
+
+    def settle(self, healed: int) -> bool:
+        """Twice: what was under way, then a message of everybody."""
+        if not self.settled_by(healed + self.plan.liveness_ns):
+            return False
+        for site in self.roles.users:
+            if not self.load.send(site):
+                self.breach("I7", "takes no message though nothing is wrong", site)
+        return self.settled_by(self.world.now + self.plan.liveness_ns)
 
     # -- healing ---------------------------------------------------------------------------
 

@@ -130,18 +130,12 @@ class Striker(ABC):
         world.run(plan.heal_ns)
         self.heal()
         healed = world.now
-        for site in world.group:
-            # Something is pending at every site, else healing would be nothing to survive.
-            self.load.one_more(site)
-        # What is still to be submitted has its own time to commit after that.
-        rest_ns = int(2e9 * plan.messages / plan.rate) if plan.rate else plan.liveness_ns
-        limit = healed + 2 * plan.liveness_ns + rest_ns
-        settled = world.run_until(self.settled, limit, max(1, plan.liveness_ns // SETTLE_STEPS))
+        settled = self.settle(healed)
         self.after_settling(settled)
-        world.finish()
+        world.finish(settled or self.observers_judge)
         return Outcome(
             committed=self.committed,
-            submitted=self.load.submitted_total,
+            submitted=self.submitted,
             virtual_ns=world.now,
             healed_ns=healed,
             settled=settled,
@@ -151,6 +145,29 @@ class Striker(ABC):
             undetected=len(world.undetected),
             breaches=tuple(self.breaches),
         )
+
+    observers_judge = True
+    """Whether observers find out by themselves what should have been delivered by the end."""
+
+    @property
+    def submitted(self) -> int:
+        """Messages that were submitted."""
+        return self.load.submitted_total
+
+    def settle(self, healed: int) -> bool:
+        """The liveness phase: whether everything came to its end in time."""
+        world, plan = self.world, self.plan
+        for site in world.group:
+            # Something is pending at every site, else healing would be nothing to survive.
+            self.load.one_more(site)
+        # What is still to be submitted has its own time to commit after that.
+        rest_ns = int(2e9 * plan.messages / plan.rate) if plan.rate else plan.liveness_ns
+        return self.settled_by(healed + 2 * plan.liveness_ns + rest_ns)
+
+    def settled_by(self, limit: int) -> bool:
+        """Go on until everything is settled, at most until `limit`."""
+        step = max(1, self.plan.liveness_ns // SETTLE_STEPS)
+        return self.world.run_until(self.settled, limit, step)
 
     def heal(self) -> None:
         """The end of all faults: links plain, readers fast, everybody up."""

@@ -515,46 +515,59 @@ class Numbers(Part):
         yield Row(self.names[0], "u8 count, u32 each", self._meaning)
 
 
-class Counters(Part):
-    """A vector of (source, next number): u8 count, then u16 and u32 each."""
+class Pairs(Part):
+    """A vector of pairs: u8 count, then the two values of each, as `item` packs them."""
 
-    __slots__ = ("_meaning",)
+    __slots__ = ("_item", "_meaning", "_wire")
 
-    def __init__(self, name: str, meaning: str) -> None:
+    def __init__(self, name: str, item: str, wire: str, meaning: str) -> None:
         super().__init__((name,), 1)
+        self._item = struct.Struct(f">{item}")
+        self._wire = wire
         self._meaning = meaning
 
     def write(self, owner: Any, out: list[bytes]) -> None:
         pairs: tuple[tuple[int, int], ...] = getattr(owner, self.names[0])
         if len(pairs) > U8:
             raise MalformedPdu(TOO_MANY, f"{len(pairs)} {self.names[0]}, at most {U8}")
-        self._check(pairs)
-        flat = [value for pair in pairs for value in pair]
+        self.check(pairs)
+        pack = self._item.pack
         try:
-            out.append(struct.pack(">B" + "HI" * len(pairs), len(pairs), *flat))
+            out.append(bytes((len(pairs),)) + b"".join([pack(*pair) for pair in pairs]))
         except struct.error as error:
             raise MalformedPdu(BAD_VALUE, str(error)) from None
 
     def read(self, data: bytes, pos: int, end: int, values: list[Any]) -> int:
         if pos >= end:
             raise MalformedPdu(SHORT_BODY)
-        count = data[pos]
-        start = pos + 1
-        after = start + 6 * count
+        after = pos + 1 + self._item.size * data[pos]
         if after > end:
-            raise MalformedPdu(SHORT_BODY, f"{count} {self.names[0]}")
-        pairs = tuple(struct.iter_unpack(">HI", data[start:after]))
-        self._check(pairs)
+            raise MalformedPdu(SHORT_BODY, f"{data[pos]} {self.names[0]}")
+        pairs = tuple(self._item.iter_unpack(data[pos + 1 : after]))
+        self.check(pairs)
         values.append(pairs)
         return after
 
-    def _check(self, pairs: tuple[Any, ...]) -> None:
+    @abstractmethod
+    def check(self, pairs: tuple[Any, ...]) -> None:
+        """Raise MalformedPdu for pairs that no correct peer sends."""
+
+    def rows(self) -> Iterator[Row]:
+        yield Row(self.names[0], self._wire, self._meaning)
+
+
+class Counters(Pairs):
+    """A vector of (source, next number)."""
+
+    __slots__ = ()
+
+    def __init__(self, name: str, meaning: str) -> None:
+        super().__init__(name, "HI", "u8 count, (u16, u32) each", meaning)
+
+    def check(self, pairs: tuple[Any, ...]) -> None:
         sources = {source for source, _ in pairs}
         if NO_ID in sources or len(sources) < len(pairs):
             raise MalformedPdu(BAD_VALUE, f"{self.names[0]}: {len(sources)} different sources")
-
-    def rows(self) -> Iterator[Row]:
-        yield Row(self.names[0], "u8 count, (u16, u32) each", self._meaning)
 
 
 # ------------------------------------------------------------------------ bodies

@@ -5,7 +5,6 @@ Positions, epochs and dates have 8 bytes, other numbers 4, sites 2.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -21,6 +20,7 @@ from roundelay.wire.fields import (
     Members,
     Nested,
     Numbers,
+    Pairs,
     Part,
     Payload,
     Row,
@@ -68,41 +68,18 @@ class Octets(Part):
         yield Row(self.names[0], "u32 length, bytes", self._meaning)
 
 
-class Ranges(Part):
-    """Half-open ranges of positions: u8 count, then two u64 each."""
+class Ranges(Pairs):
+    """Half-open ranges of positions."""
 
-    __slots__ = ("_meaning",)
+    __slots__ = ()
 
     def __init__(self, name: str, meaning: str) -> None:
-        super().__init__((name,), 1)
-        self._meaning = meaning
+        super().__init__(name, "qq", "u8 count, (u64, u64) each", meaning)
 
-    def write(self, owner: Any, out: list[bytes]) -> None:
-        pairs: tuple[tuple[int, int], ...] = getattr(owner, self.names[0])
-        if len(pairs) > U8:
-            raise MalformedPdu(TOO_MANY, f"{len(pairs)} {self.names[0]}, at most {U8}")
-        self._check(pairs)
-        flat = [value for pair in pairs for value in pair]
-        out.append(struct.pack(f">B{len(flat)}q", len(pairs), *flat))
-
-    def read(self, data: bytes, pos: int, end: int, values: list[Any]) -> int:
-        if pos >= end:
-            raise MalformedPdu(SHORT_BODY)
-        after = pos + 1 + 16 * data[pos]
-        if after > end:
-            raise MalformedPdu(SHORT_BODY, f"{data[pos]} {self.names[0]}")
-        pairs = tuple(struct.iter_unpack(">qq", data[pos + 1 : after]))
-        self._check(pairs)
-        values.append(pairs)
-        return after
-
-    def _check(self, pairs: tuple[Any, ...]) -> None:
+    def check(self, pairs: tuple[Any, ...]) -> None:
         for lo, hi in pairs:
             if not 0 <= lo < hi <= S63:
                 raise MalformedPdu(BAD_VALUE, f"{self.names[0]}: from {lo} up to {hi}")
-
-    def rows(self) -> Iterator[Row]:
-        yield Row(self.names[0], "u8 count, (u64, u64) each", self._meaning)
 
 
 MESSAGE: Final = Body(
