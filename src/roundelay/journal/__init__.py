@@ -9,7 +9,9 @@ no daemon.
     journal   appending and syncing              keeper    sealing, filling, letting go
     rewrite   sealing, writing a segment anew    sealing   the process that seals
     check     finding damage                     repair    putting it right
-    parquet   the same for Spark
+    parquet   the same for Spark                 arrow     the same as Arrow batches
+    archive   what a folder of Parquet holds     merge     several recorders' records as one
+    chain     the hash chain, by segment
 
 Deviations from the design: the hash chain goes from segment to segment, not from block to block,
 and is computed when a segment is sealed: SHA-256 takes three times as long as writing does.

@@ -66,6 +66,11 @@ class JournalArchive:
         """
         if isinstance(record, Stored):
             self.journal.add(run_of(record.message, self.name))
+        return self.is_record(record)
+
+    @staticmethod
+    def is_record(record: Struct) -> bool:
+        """Whether a record belongs into a journal."""
         return isinstance(record, Stored | Missing)
 
     @property
@@ -74,7 +79,9 @@ class JournalArchive:
 
     @property
     def missing(self) -> list[tuple[int, int]]:
-        return self.journal.missing
+        """With what is older than the first record: never had, or let go since."""
+        begin = self.journal.begin
+        return ([(0, begin)] if begin else []) + self.journal.missing
 
     def read(self, since: int, until: int, limit: int) -> list[Message]:
         return self.select(since, until, EVERYTHING, limit)

@@ -343,6 +343,10 @@ class Blocks:
     def __len__(self) -> int:
         return self.count
 
+    def packed(self) -> bytes:
+        """All entries, end to end."""
+        return bytes(self._packed[: BLOCK.size * self.count])
+
     def __iter__(self) -> Iterator[BlockEntry]:
         for number in range(self.count):
             yield self[number]

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from roundelay.journal.segment import Segment
 
 ROWS: Final = 128 * 1024
+VERSION: Final = 1
+VERSION_KEY: Final = b"roundelay.messages.version"
+"""In the metadata of every table of messages; rises when a meaning changes.  Not in the Parquet
+beside a segment: there every byte follows from the segment, and metadata has no checksum."""
 GROUP_BYTES: Final = 64 << 20
 """A row group is at most about this, whatever its rows."""
 
@@ -47,7 +51,8 @@ def schema() -> Any:
             pa.field("conference", pa.int64(), nullable=False),
             pa.field("kind", pa.int64(), nullable=False),
             pa.field("data", pa.binary()),
-        ]
+        ],
+        metadata={VERSION_KEY: str(VERSION).encode()},
     )
 
 
@@ -120,7 +125,7 @@ def to_parquet(segment: Segment, group: str) -> Path:
     path = parquet_of(segment.path)
     aside = path.with_name(path.name + ASIDE)
     with pa.parquet.ParquetWriter(
-        aside, schema(), compression="zstd", write_page_checksum=True
+        aside, schema().remove_metadata(), compression="zstd", write_page_checksum=True
     ) as writer:
         for batch in batches(segment, group):
             writer.write_batch(batch, row_group_size=ROWS)

@@ -1,0 +1,441 @@
+"""`roundelay reconcile`, `archive` and `query`: what recorders wrote, on Spark."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+import msgspec
+
+from roundelay.cli.journal import Moment
+from roundelay.cli.options import OneOf, Whole, json_option
+from roundelay.cli.output import console, literally, number, print_json, table
+from roundelay.cli.spark_options import spark_options
+from roundelay.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from roundelay.pipeline.archive import Archived
+    from roundelay.pipeline.query import Search
+    from roundelay.pipeline.reconcile import GroupProof, Proof
+
+INCOMPLETE: Final = 1
+ROWS_SHOWN: Final = 100
+LINES_SHOWN: Final = 20
+WIDTH: Final = 60
+FORMATS: Final = ("parquet", "csv", "json")
+
+RECONCILE_EPILOG = """\b
+Examples:
+  roundelay reconcile recorder1/orders recorder2/orders recorder3/orders --out complete
+  roundelay reconcile recorder1 recorder2 --out complete --json
+
+\b
+Exit status: 0 the archive is complete and nobody disagrees, 1 positions are missing everywhere or
+recorders disagree, 2 wrong input.
+"""
+
+ARCHIVE_EPILOG = """\b
+Examples:
+  roundelay archive recorder1 --out archive
+  roundelay archive recorder1 recorder2 --out archive --keep-days 90 --keep-days token:debug=7
+"""
+
+QUERY_EPILOG = """\b
+Examples:
+  roundelay query archive recorder1 --conference 7 --text late
+  roundelay query archive "sender = 'ann' and seq between 1000 and 2000"
+  roundelay query archive "SELECT sender, count(*) AS messages FROM messages GROUP BY sender"
+  roundelay query archive --json-field order.state=open --since 2026-01-31 --json
+  roundelay query archive --group token:orders --out orders.csv
+
+\b
+Columns: group, seq, time, sender, conference, kind, data (bytes), and text: the payload where it is
+UTF-8.  Fields of JSON payloads in SQL: get_json_object(text, '$.order.state').
+"""
+
+FOLDERS = click.argument(
+    "paths", metavar="JOURNAL…", nargs=-1, required=True, type=click.Path(path_type=Path)
+)
+
+
+def _session(name: str, options: Any) -> Callable[[], AbstractContextManager[SparkSession]]:
+    @contextmanager
+    def session() -> Iterator[SparkSession]:
+        from roundelay.pipeline.session import spark_session
+
+        with spark_session(name, options) as spark:
+            from roundelay.pipeline.failures import spark_told
+
+            with spark_told():
+                yield spark
+
+    return session
+
+
+def _journals(paths: Sequence[Path]) -> list[Path]:
+    from roundelay.pipeline.journals import find
+
+    journals: dict[Path, None] = {}
+    for path in paths:
+        found, _ = find([path])  # an archive may lie beside the journals
+        if not found:
+            raise ConfigError("journal", path, "a journal, or a folder of journals")
+        journals |= dict.fromkeys(found)
+    return list(journals)
+
+
+def _positions(lo: int, hi: int) -> str:
+    return f"position {lo}" if hi == lo + 1 else f"positions {lo} to {hi - 1}"
+
+
+# ------------------------------------------------------------------------ reconcile
+
+
+@click.command(epilog=RECONCILE_EPILOG)
+@FOLDERS
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), required=True,
+    help="Folder for the archive and its proof.",
+)  # fmt: skip
+@spark_options
+@json_option
+def reconcile(paths: tuple[Path, ...], out: Path, spark_conf: Any, as_json: bool) -> int:
+    """Make one complete archive of what several recorders have.
+
+    JOURNAL is a journal's folder, or a folder of journals.  Checksums and hash chains are checked;
+    each position is taken from whoever has it; what no recorder has is named, and so is every
+    position on which recorders disagree.  OUT/_proof.json says which recorders vouch for what."""
+    from roundelay.pipeline.reconcile import reconcile as run
+
+    proof = run(_session("reconcile", spark_conf), _journals(paths), out)
+    if as_json:
+        print_json(msgspec.to_builtins(proof) | {"out": str(out)})
+    else:
+        _show_proof(proof, out)
+    return 0 if proof.complete and proof.agreed else INCOMPLETE
+
+
+def _show_proof(proof: Proof, out: Path) -> None:
+    screen = console()
+    journals = table("", "journal", "group", "from", "to", "missing", "sealed", "hash chain")
+    for one in proof.journals:
+        missing = sum(hi - lo for lo, hi in one.missing)
+        journals.add_row(
+            literally(one.journal), literally(one.group), number(one.begin),
+            number(one.end - 1) if one.end > one.begin else "–",
+            number(missing), number(one.chain.checked), "holds" if one.chain_holds else "BROKEN",
+        )  # fmt: skip
+    screen.print(journals)
+    for one in proof.journals:
+        for what in one.chain.problems[:LINES_SHOWN]:
+            click.echo(f"{one.journal}: {what}")
+    for group, told in proof.groups.items():
+        _show_group(group, told)
+    click.echo(f"archive and proof are in {out}")
+
+
+def _show_group(group: str, told: GroupProof) -> None:
+    for disagreement in told.disagreeing[:LINES_SHOWN]:
+        click.echo(f"{group}: recorders disagree on position {disagreement.seq}:")
+        for copy in disagreement.copies:
+            taken = "  (taken)" if copy.journal == disagreement.chosen else ""
+            click.echo(f"  {copy.sha256}  {copy.journal}{taken}")
+    if told.disagreements > LINES_SHOWN:
+        click.echo(f"{group}: {told.disagreements:,} positions in all on which recorders disagree")
+    for lo, hi in told.missing[:LINES_SHOWN]:
+        click.echo(f"{group}: no recorder has {_positions(lo, hi)}")
+    if len(told.missing) > LINES_SHOWN:
+        click.echo(f"{group}: and {len(told.missing) - LINES_SHOWN:,} other ranges")
+    if told.begin == told.end:
+        click.echo(f"{group}: nothing was recorded")
+        return
+    absent = sum(hi - lo for lo, hi in told.missing)
+    state = f"{absent:,} missing" if absent else "complete"
+    click.echo(
+        f"{group}: {_positions(told.begin, told.end)}, {told.records:,} records: {state}"
+    )  # fmt: skip
+
+
+# ------------------------------------------------------------------------ archive
+
+
+def keep_days_of(words: Sequence[str]) -> dict[str, int]:
+    """Days to keep, by group; of all others under the empty name.
+
+    >>> keep_days_of(["90", "token:debug=7"])
+    {'': 90, 'token:debug': 7}
+    """
+    found = {}
+    for word in words:
+        group, sign, days = word.rpartition("=")
+        if not days.isascii() or not days.isdigit() or (sign and not group):
+            raise ConfigError("keep_days", word, "DAYS or GROUP=DAYS, a whole number from 0 up")
+        found[group] = int(days)
+    return found
+
+
+@click.command(epilog=ARCHIVE_EPILOG)
+@FOLDERS
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), required=True,
+    help="Folder of the archive; one that is there already gets what is new.",
+)  # fmt: skip
+@click.option(
+    "--keep-days", "keep", metavar="[GROUP=]DAYS", multiple=True,
+    help="Let go of older days, in all groups or in one; repeat it.",
+)  # fmt: skip
+@spark_options
+@json_option
+def archive(
+    paths: tuple[Path, ...], out: Path, keep: tuple[str, ...], spark_conf: Any, as_json: bool
+) -> int:
+    """Put journals into Parquet tables, partitioned by group and day.
+
+    JOURNAL is a journal's folder, or a folder of journals; several recorders of one group complete
+    each other.  Only positions that OUT does not have are read.  Anything that reads Parquet reads
+    OUT.  Exit status 1 if recorders disagree."""
+    keep_days = keep_days_of(keep)
+    from roundelay.pipeline.archive import archive as run
+
+    done = run(_session("archive", spark_conf), _journals(paths), out, keep_days=keep_days)
+    if as_json:
+        print_json(msgspec.to_builtins(done))
+    else:
+        _show_archived(done)
+    return INCOMPLETE if any(one.disagreements for one in done.groups.values()) else 0
+
+
+def _show_archived(done: Archived) -> None:
+    shown = table("", "group", "new", "records", "days", "files", "MB", "let go", "missing")
+    for group, one in done.groups.items():
+        missing = sum(hi - lo for lo, hi in one.missing)
+        shown.add_row(
+            literally(group), number(one.new), number(one.records), number(one.days),
+            number(one.files), number(one.bytes / 1e6), number(one.let_go), number(missing),
+        )  # fmt: skip
+    console().print(shown)
+    for group, one in done.groups.items():
+        for lo, hi in one.missing[:LINES_SHOWN]:
+            click.echo(f"{group}: no journal has {_positions(lo, hi)}")
+        if one.disagreements:
+            click.echo(
+                f"{group}: recorders disagree on {one.disagreements:,} positions; "
+                "`roundelay reconcile` tells which"
+            )
+    for path in done.gone:
+        click.echo(f"{path} was gone; what the journals still have of it was taken again")
+    if done.compacted or done.removed:
+        click.echo(f"{done.compacted} files put together, {done.removed} let go")
+
+
+# ------------------------------------------------------------------------ query
+
+
+@click.command(epilog=QUERY_EPILOG)
+@click.argument("words", metavar='[PATH…] ["…"]', nargs=-1)
+@click.option(
+    "--from", "sources", metavar="PATH", multiple=True, type=click.Path(path_type=Path),
+    help="An archive, a journal, or a folder of them; if none is named, the present folder.",
+)  # fmt: skip
+@click.option("--group", "groups", multiple=True, help="Only of these groups.")
+@click.option("--conference", "conferences", type=Whole(0), multiple=True, help="Only of these.")
+@click.option("--sender", "senders", multiple=True, help="Only of these.")
+@click.option("--kind", "kinds", type=Whole(0), multiple=True, help="Only of these.")
+@click.option("--since", type=Moment(), default=0, help="From this date or time on (UTC).")
+@click.option("--until", type=Moment(), default=1 << 62, help="Before this date or time (UTC).")
+@click.option("--seq-from", type=Whole(0), default=0, help="From this position on.")
+@click.option("--seq-until", type=Whole(0), default=1 << 62, help="Before this position.")
+@click.option("--text", multiple=True, help="Part of the payload; case does not matter.")
+@click.option(
+    "--json-field", "json_fields", metavar="PATH=VALUE", multiple=True,
+    help="A field of a JSON payload, as order.lines[0].item=screw.",
+)  # fmt: skip
+@click.option("--sql", default="", help="A SELECT over the table `messages`.")
+@click.option("--limit", type=Whole(1), help=f"Rows at most; {ROWS_SHOWN} in a table.")
+@click.option("--out", type=click.Path(path_type=Path), help="Write the rows to this file.")
+@click.option(
+    "--format", "form", type=OneOf(FORMATS), help="Of that file, if its name does not say."
+)
+@spark_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
+def query(
+    words: tuple[str, ...],
+    sources: tuple[Path, ...],
+    groups: tuple[str, ...],
+    conferences: tuple[int, ...],
+    senders: tuple[str, ...],
+    kinds: tuple[int, ...],
+    since: int,
+    until: int,
+    seq_from: int,
+    seq_until: int,
+    text: tuple[str, ...],
+    json_fields: tuple[str, ...],
+    sql: str,
+    limit: int | None,
+    out: Path | None,
+    form: str | None,
+    spark_conf: Any,
+    as_json: bool,
+) -> None:
+    """Find messages in archives and journals.
+
+    "…" is a condition in SQL over the columns, or a whole SELECT over the table `messages`; a word
+    that names a folder is a place to look in.  All that is given must hold.  Archives and journals
+    are one table: what is in both is there once."""
+    from roundelay.journal.reader import Selection
+    from roundelay.pipeline.query import Search, json_field
+
+    paths, asked = _sorted_out(words, sources, sql)
+    search = Search(
+        groups=frozenset(groups) if groups else None,
+        selection=Selection(
+            since=seq_from, until=seq_until, since_time=since, until_time=until,
+            conferences=frozenset(conferences) if conferences else None,
+            senders=frozenset(senders) if senders else None,
+            kinds=frozenset(kinds) if kinds else None,
+        ),
+        text=text,
+        json_fields=tuple(map(json_field, json_fields)),
+        query=asked,
+    )  # fmt: skip
+    if sql and not search.is_sql:
+        raise ConfigError("sql", sql, "SELECT … FROM messages …")
+    if out is not None:
+        form = _format(out, form)
+    from roundelay.pipeline.journals import find
+
+    find(paths)  # nothing to look in: say so before Spark starts
+    with _session("query", spark_conf)() as spark:
+        from roundelay.pipeline.progress import watching
+
+        with watching(spark, "looking"):
+            if out is not None:
+                _with(spark, paths, search, limit, lambda rows: _write(rows, out, form or ""))
+            elif as_json:
+                _with(spark, paths, search, limit, _lines)
+            else:
+                most = limit or ROWS_SHOWN
+                columns, rows = _with(spark, paths, search, most + 1, _collected)
+    if out is None and not as_json:
+        _show_rows(columns, rows, most, limit is None)
+
+
+def _sorted_out(
+    words: Sequence[str], sources: Sequence[Path], sql: str
+) -> tuple[list[Path], str]:  # fmt: skip
+    """Places to look in, and what is asked."""
+    paths = [*sources, *(Path(word) for word in words if Path(word).is_dir())]
+    asked = [*([sql] if sql else []), *(word for word in words if not Path(word).is_dir())]
+    if len(asked) > 1:
+        allowed = f"one condition or SELECT; there is also {asked[0]!r}, or no such folder"
+        raise ConfigError("query", asked[1], allowed)
+    return paths or [Path()], asked[0] if asked else ""
+
+
+def _with(
+    spark: SparkSession,
+    paths: Sequence[Path],
+    search: Search,
+    limit: int | None,
+    use: Callable[[DataFrame], Any],
+) -> Any:
+    """Use the rows; once more without the Parquet of journals if that could not be read."""
+    from roundelay.pipeline.failures import JobFailed, spark_told
+    from roundelay.pipeline.query import found_in
+
+    allowed = "a condition such as sender = 'ann', or SELECT … FROM messages; for words use --text"
+    for native in (True, False):
+        try:
+            with spark_told("query", search.query, allowed):
+                rows = found_in(spark, paths, search, native=native)
+                return use(rows if limit is None else rows.limit(limit))
+        except JobFailed as error:
+            if not native or ".parquet" not in str(error):
+                raise
+            click.echo(f"{error}: reading the segments instead", err=True)
+    return None
+
+
+def _lines(rows: DataFrame) -> None:
+    from pyspark.sql.functions import struct, to_json
+
+    from roundelay.pipeline.query import printable
+
+    shown = printable(rows)
+    columns = [f"`{name}`" for name in shown.columns]
+    for row in shown.select(to_json(struct(*columns)).alias("line")).toLocalIterator():
+        sys.stdout.write(row.line + "\n")
+
+
+def _collected(rows: DataFrame) -> tuple[list[str], list[list[Any]]]:
+    from roundelay.pipeline.query import printable
+
+    shown = printable(rows)
+    return shown.columns, [list(row) for row in shown.collect()]
+
+
+def _show_rows(columns: list[str], rows: list[list[Any]], most: int, cut: bool) -> None:
+    from rich import box
+    from rich.table import Table
+
+    shown = Table(box=box.SIMPLE_HEAD)
+    left_out = {name for name in ("base64",) if name in columns and "data" in columns}
+    for name in columns:
+        if name not in left_out:
+            shown.add_column(literally(name), overflow="fold")
+    for row in rows[:most]:
+        cells = dict(zip(columns, row, strict=True))
+        if left_out and cells["data"] is None and cells["base64"] is not None:
+            cells["data"] = f"base64 {cells['base64']}"
+        shown.add_row(*(_cell(cells[name]) for name in columns if name not in left_out))
+    console().print(shown)
+    if len(rows) > most and cut:
+        click.echo(f"there are more; --limit shows more than {most}, --out and --json all")
+    elif not rows:
+        click.echo("nothing found")
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    text = str(value).encode("unicode_escape").decode() if not str(value).isprintable() else value
+    text = str(text)
+    return literally(text if len(text) <= WIDTH else text[: WIDTH - 1] + "…")
+
+
+def _format(out: Path, form: str | None) -> str:
+    found = form or out.suffix.lstrip(".").lower()
+    found = "json" if found in ("jsonl", "ndjson") else found
+    if found not in FORMATS:
+        raise ConfigError("out", out, "a name that ends in .parquet, .csv or .json, or --format")
+    return found
+
+
+def _write(rows: DataFrame, out: Path, form: str) -> None:
+    """One file, written aside by Spark and renamed."""
+    from roundelay.pipeline.query import printable
+
+    aside = out.with_name(f".{out.name}.{os.getpid()}.aside").absolute()
+    try:
+        one = (rows if form == "parquet" else printable(rows)).coalesce(1)
+        writer = one.write.mode("error")
+        if form == "csv":
+            # As it is: bytes at the ends of a payload are part of it.
+            writer = writer.options(
+                header=True, escape='"', ignoreLeadingWhiteSpace=False,
+                ignoreTrailingWhiteSpace=False,
+            )  # fmt: skip
+        writer.format(form).save(str(aside))
+        (part,) = aside.glob("part-*")
+        os.replace(part, out)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)

@@ -1,0 +1,523 @@
+"""An archive: messages of groups as Parquet, partitioned by group and day.
+
+::
+
+    _archive.json                               what is in it: files, positions, what was let go
+    group=token%3Aorders/day=2026-01-31/
+        00000000000000012345-5d1c….parquet      sorted by seq; named by position and content
+    _aside/                                     being written
+    _proof.json                                 where it comes from, if `reconcile` made it
+
+Any reader of partitioned Parquet can use the folder.  `group` and `day` are in the paths, the other
+columns in the files; the day is that of `time`, in UTC.  A file that `_archive.json` does not name
+does not belong to the archive: it is what a crash left, and goes with the next run.  Files never
+change, so whoever holds a manifest reads what was there when it was written.
+
+The `sha256` of a file goes over its rows, not its bytes (see `Digest`): two archives with the same
+rows have the same ones, whatever wrote them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct, field
+
+from roundelay.core.errors import ConfigError, RoundelayError, UsageError
+from roundelay.journal.files import ASIDE, Disk
+from roundelay.journal.parquet import ROWS, VERSION, arrow, schema
+from roundelay.journal.reader import EVERYTHING, Selection, merged
+
+MANIFEST: Final = "_archive.json"
+PROOF: Final = "_proof.json"
+LOCK: Final = "_lock"
+ASIDE_FOLDER: Final = "_aside"
+FORMAT: Final = 1
+DAY_US: Final = 86_400_000_000
+_EPOCH: Final = date(1970, 1, 1)
+_SPECIAL: Final = re.compile(r"""[\x00-\x1f"#%'*/:=?\\\x7f{\[\]^]""")
+"""What Spark escapes in the name of a partition; it would not understand more."""
+
+
+class ArchiveDamaged(RoundelayError):
+    """A file of an archive is not what was written, or gone."""
+
+
+class ArchiveInUse(UsageError):
+    """Another process writes to the archive."""
+
+
+class File(Struct, frozen=True):
+    """One Parquet file."""
+
+    path: str
+    """Relative to the archive."""
+    group: str
+    day: str
+    lo: int
+    hi: int
+    """Positions of its first row and behind its last."""
+    ranges: tuple[tuple[int, int], ...]
+    """Which positions exactly, half-open: there may be others' between them."""
+    rows: int
+    bytes: int
+    earliest: int
+    latest: int
+    """Times of its rows, microseconds since 1970."""
+    sha256: str
+
+
+class Holding(Struct):
+    """What an archive has of one group."""
+
+    positions: list[tuple[int, int]] = field(default_factory=list)
+    """In its files, half-open."""
+    let_go: list[tuple[int, int]] = field(default_factory=list)
+    """Were too old: not in the files, and not wanted again."""
+    histories: list[str] = field(default_factory=list)
+    """Names of the group's histories that the positions belong to, where recorders know them."""
+
+
+class Manifest(Struct):
+    """What an archive has."""
+
+    format: int = FORMAT
+    messages: int = VERSION
+    made_by: str = "archive"
+    """Or `reconcile`; neither adds to what the other has made."""
+    groups: dict[str, Holding] = field(default_factory=dict)
+    files: list[File] = field(default_factory=list)
+
+    def holding(self, group: str) -> Holding:
+        return self.groups.setdefault(group, Holding())
+
+
+def is_archive(folder: Path) -> bool:
+    return (folder / MANIFEST).is_file()
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """What the archive has; ConfigError if the folder is none."""
+    try:
+        text = (folder / MANIFEST).read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise ConfigError("archive", folder, f"a folder with {MANIFEST}") from None
+    try:
+        found = msgspec.json.decode(text, type=Manifest)
+    except msgspec.MsgspecError as error:
+        raise ArchiveDamaged(f"{folder / MANIFEST} is not as it was written: {error}") from None
+    if found.format != FORMAT or found.messages > VERSION:
+        raise ConfigError(
+            "archive", folder, f"format {FORMAT} and messages up to version {VERSION}"
+        )
+    return found
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """From now on this is what the archive has: written aside, synced, renamed."""
+    manifest.files.sort(key=lambda one: (one.group, one.day, one.lo, one.path))
+    manifest.groups = {group: manifest.groups[group] for group in sorted(manifest.groups)}
+    put(folder / MANIFEST, msgspec.json.encode(manifest))
+
+
+def put(path: Path, text: bytes) -> None:
+    """A small file: laid out for people, written aside, renamed; untouched if it says the same."""
+    if not says(path, text):
+        Disk().put(path, [_laid_out(text)])
+
+
+def says(path: Path, text: bytes) -> bool:
+    """Is this what `put` would write?"""
+    return path.exists() and path.read_bytes() == _laid_out(text)
+
+
+def _laid_out(text: bytes) -> bytes:
+    return msgspec.json.format(text, indent=1) + b"\n"
+
+
+# ------------------------------------------------------------------------ who may write, and where
+
+
+class Lock:
+    """Held by whoever writes to an archive; a process that dies lets go of it."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._file)
+            raise ArchiveInUse(f"{folder} is being written; wait, or stop that process") from None
+
+    def __enter__(self) -> Lock:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._file)
+
+
+def day_of(us: int) -> str:
+    """The day of a time, in UTC.
+
+    >>> day_of(1_700_000_000_000_000)
+    '2023-11-14'
+    """
+    return (_EPOCH + timedelta(days=us // DAY_US)).isoformat()
+
+
+def first_us(day: str) -> int:
+    """When a day begins."""
+    return (date.fromisoformat(day) - _EPOCH).days * DAY_US
+
+
+def folder_of(group: str, day: str) -> str:
+    """Where the files of a group's day are.
+
+    >>> folder_of("token:orders", "2026-01-31")
+    'group=token%3Aorders/day=2026-01-31'
+    """
+    return f"group={_SPECIAL.sub(lambda found: f'%{ord(found[0]):02X}', group)}/day={day}"
+
+
+def moment(us: int) -> datetime:
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=us)
+
+
+# ------------------------------------------------------------------------ rows of a file
+
+
+def file_schema() -> Any:
+    """The columns in the files: those of messages without `group`, which is in the path."""
+    return schema().remove(0)
+
+
+class Digest:
+    """SHA-256 over rows, column by column.
+
+    Of `seq, time, conference, kind` the values as 64-bit little-endian; of `sender` and `data` the
+    lengths (64-bit, -1 for null) and the bytes, apart.  The eight digests, end to end, are hashed
+    again.  So it depends neither on how the rows are cut into batches nor on how a file is packed.
+    """
+
+    def __init__(self) -> None:
+        self._parts = [hashlib.sha256() for _ in range(8)]
+
+    def add(self, batch: Any) -> None:
+        """Rows with the columns of `file_schema`, in the order of `seq`."""
+        import numpy as np
+
+        pa = arrow()
+        import pyarrow.compute as pc
+
+        parts = self._parts
+        for number, name in enumerate(("seq", "time", "conference", "kind")):
+            values = batch.column(name).cast(pa.int64()).to_numpy(zero_copy_only=False)
+            parts[number].update(np.ascontiguousarray(values, "<i8").tobytes())
+        for number, name in ((4, "sender"), (6, "data")):
+            column = batch.column(name).cast(pa.binary())
+            lengths = pc.fill_null(pc.binary_length(column).cast(pa.int64()), -1)
+            parts[number].update(
+                np.ascontiguousarray(lengths.to_numpy(zero_copy_only=False), "<i8").tobytes()
+            )
+            for chunk in getattr(column, "chunks", [column]):
+                parts[number + 1].update(_bytes_of(chunk))
+
+    def hex(self) -> str:
+        return hashlib.sha256(b"".join(part.digest() for part in self._parts)).hexdigest()
+
+
+def _bytes_of(column: Any) -> Any:
+    """The bytes of a binary array, end to end; those of nulls are none."""
+    import numpy as np
+
+    if column.null_count:
+        column = column.drop_null()
+    if not len(column):
+        return b""
+    _, offsets, data = column.buffers()
+    if data is None:
+        return b""
+    ends = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
+    return memoryview(data)[int(ends[0]) : int(ends[-1])]
+
+
+class Writer:
+    """Files of one group, written aside: a new one each day, or when one is large enough.
+
+    Rows come in the order of `seq`.  The files are named by position and content, so the same rows
+    make the same file name; `finish` gives what was written, still in `aside`.
+    """
+
+    def __init__(self, aside: Path, group: str, *, file_bytes: int, not_before: str = "") -> None:
+        self._aside = aside
+        self._group = group
+        self._file_bytes = file_bytes
+        self._not_before = first_us(not_before) if not_before else None
+        self._open: dict[str, _Open] = {}
+        self.files: list[File] = []
+        self.let_go: list[tuple[int, int]] = []
+        """Positions of rows that were too old to be written."""
+
+    def add(self, batch: Any) -> None:
+        """Rows of `messages`, or of `file_schema`."""
+        import numpy as np
+
+        pa = arrow()
+        if batch.num_columns > len(file_schema()):
+            batch = batch.select(file_schema().names)
+        seqs = batch.column("seq").to_numpy()
+        times = batch.column("time").cast(pa.int64()).to_numpy(zero_copy_only=False)
+        days = times // DAY_US
+        if self._not_before is not None and (times < self._not_before).any():
+            late = times < self._not_before
+            self.let_go += ranges_of(seqs[late])
+            keep = pa.array(~late)
+            batch, days = batch.filter(keep), days[~late]
+        for number in np.unique(days).tolist():
+            part = batch
+            if (days != number).any():
+                part = batch.filter(pa.array(days == number))
+            day = day_of(number * DAY_US)
+            if day not in self._open:
+                self._open[day] = _Open(self._aside, self._group, day)
+            one = self._open[day]
+            one.add(part)
+            if one.size >= self._file_bytes:
+                self.files.append(self._open.pop(day).close())
+
+    def finish(self) -> list[File]:
+        self.files += [one.close() for one in self._open.values()]
+        self._open = {}
+        return self.files
+
+
+class _Open:
+    """A file that is being written."""
+
+    def __init__(self, aside: Path, group: str, day: str) -> None:
+        pa = arrow()
+        self._group, self._day = group, day
+        aside.mkdir(parents=True, exist_ok=True)
+        self._path = aside / f"{os.urandom(8).hex()}{ASIDE}"
+        self._writer = pa.parquet.ParquetWriter(
+            self._path, file_schema(), compression="zstd", write_page_checksum=True
+        )
+        self._digest = Digest()
+        self._waiting: list[Any] = []
+        self._rows_waiting = 0
+        self.size = self.rows = 0
+        self._earliest, self._latest = 1 << 62, -(1 << 62)
+        self._ranges: list[tuple[int, int]] = []
+
+    def add(self, batch: Any) -> None:
+        import pyarrow.compute as pc
+
+        pa = arrow()
+        self._digest.add(batch)
+        seqs = batch.column("seq")
+        times = pc.min_max(batch.column("time").cast(pa.int64())).as_py()
+        for lo, hi in ranges_of(seqs.to_numpy()):
+            if self._ranges and self._ranges[-1][1] == lo:
+                lo = self._ranges.pop()[0]
+            self._ranges.append((lo, hi))
+        self._earliest = min(self._earliest, times["min"])
+        self._latest = max(self._latest, times["max"])
+        self.rows += batch.num_rows
+        self.size += batch.nbytes
+        self._waiting.append(batch)
+        self._rows_waiting += batch.num_rows
+        if self._rows_waiting >= ROWS:
+            self._flush()
+
+    def _flush(self) -> None:
+        pa = arrow()
+        waiting, self._waiting, self._rows_waiting = self._waiting, [], 0
+        if waiting:
+            table = pa.Table.from_batches(waiting, schema=file_schema())
+            self._writer.write_table(table, row_group_size=ROWS)
+
+    def close(self) -> File:
+        self._flush()
+        self._writer.close()
+        os.chmod(self._path, 0o600)  # as the journals
+        handle = os.open(self._path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        digest = self._digest.hex()
+        lo, hi = self._ranges[0][0], self._ranges[-1][1]
+        name = f"{lo:020d}-{digest[:16]}.parquet"
+        where = self._path.with_name(name)
+        os.replace(self._path, where)
+        return File(
+            f"{folder_of(self._group, self._day)}/{name}", self._group, self._day, lo, hi,
+            tuple(self._ranges), self.rows, where.stat().st_size, self._earliest, self._latest,
+            digest,
+        )  # fmt: skip
+
+
+def ranges_of(seqs: Any) -> list[tuple[int, int]]:
+    """Positions in rising order as half-open ranges.
+
+    >>> import numpy
+    >>> ranges_of(numpy.array([3, 4, 5, 9]))
+    [(3, 6), (9, 10)]
+    """
+    import numpy as np
+
+    if not len(seqs):
+        return []
+    cuts = np.flatnonzero(np.diff(seqs) != 1) + 1
+    first = seqs[np.concatenate([[0], cuts])]
+    last = seqs[np.concatenate([cuts - 1, [len(seqs) - 1]])]
+    return [(lo, hi + 1) for lo, hi in zip(first.tolist(), last.tolist(), strict=True)]
+
+
+def without(
+    ranges: Iterable[tuple[int, int]], others: Iterable[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """What is in `ranges` and not in `others`.
+
+    >>> without([(0, 10), (30, 40)], [(2, 4), (8, 35)])
+    [(0, 2), (4, 8), (35, 40)]
+    """
+    found = []
+    left, number = merged(list(others)), 0
+    for lo, hi in merged(list(ranges)):
+        while number < len(left) and left[number][1] <= lo:
+            number += 1
+        at = number
+        while at < len(left) and left[at][0] < hi:
+            start, end = left[at]
+            if start > lo:
+                found.append((lo, start))
+            lo = max(lo, end)
+            at += 1
+        if lo < hi:
+            found.append((lo, hi))
+    return found
+
+
+def common(
+    ranges: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """What is in both; each is in order, and neighbours are left apart.
+
+    >>> common([(0, 5), (5, 10)], [(3, 7), (9, 20)])
+    [(3, 5), (5, 7), (9, 10)]
+    """
+    found = []
+    a = b = 0
+    while a < len(ranges) and b < len(others):
+        lo, hi = max(ranges[a][0], others[b][0]), min(ranges[a][1], others[b][1])
+        if lo < hi:
+            found.append((lo, hi))
+        if ranges[a][1] < others[b][1]:
+            a += 1
+        else:
+            b += 1
+    return found
+
+
+def files_with(
+    manifest: Manifest, selection: Selection = EVERYTHING, groups: Collection[str] | None = None
+) -> list[File]:
+    """The files that can hold something of `selection`."""
+    return [
+        one
+        for one in manifest.files
+        if (groups is None or one.group in groups)
+        and one.lo < selection.until
+        and one.hi > selection.since
+        and one.earliest * 1000 < selection.until_time
+        and one.latest * 1000 + 999 >= selection.since_time
+    ]
+
+
+def read_archived(
+    folder: Path, file: File, selection: Selection = EVERYTHING, *, path: Path | None = None
+) -> Iterator[Any]:
+    """The rows of a file that are selected, as record batches of `messages`.
+
+    Row groups that cannot hold anything of it are not read; page checksums are compared.  `path` is
+    where the file is, if not yet in its place.
+    """
+    pa = arrow()
+    path = path or folder / file.path
+    try:
+        with pa.parquet.ParquetFile(
+            path, page_checksum_verification=True
+        ) as parquet:  # fmt: skip
+            wanted = [
+                number
+                for number in range(parquet.num_row_groups)
+                if _may_hold(parquet.metadata.row_group(number), selection)
+            ]
+            for batch in parquet.iter_batches(ROWS, row_groups=wanted):
+                group = pa.repeat(pa.scalar(file.group, pa.string()), batch.num_rows)
+                whole = pa.record_batch([group, *batch.columns], schema=schema())
+                mask = _mask(whole, selection)
+                yield whole if mask is None else whole.filter(mask)
+    except FileNotFoundError:
+        raise ArchiveDamaged(f"{path} is gone; {MANIFEST} names it") from None
+    except (OSError, pa.ArrowException) as error:
+        raise ArchiveDamaged(f"{path} is damaged: {str(error).splitlines()[0]}") from None
+
+
+def _may_hold(row_group: Any, selection: Selection) -> bool:
+    statistics = row_group.column(0).statistics
+    known = statistics is not None and statistics.has_min_max
+    if known and (statistics.max < selection.since or statistics.min >= selection.until):
+        return False
+    statistics = row_group.column(1).statistics
+    if statistics is not None and statistics.has_min_max:
+        lo = moment(max(0, selection.since_time) // 1000)
+        if statistics.max < lo:
+            return False
+        if selection.until_time < 1 << 62 and statistics.min >= moment(
+            -(-selection.until_time // 1000)
+        ):
+            return False
+    return True
+
+
+def _mask(batch: Any, selection: Selection) -> Any:
+    """Which rows are selected; None: all."""
+    import pyarrow.compute as pc
+
+    pa = arrow()
+    parts = []
+    seq = batch.column("seq")
+    if selection.since > 0:
+        parts.append(pc.greater_equal(seq, selection.since))
+    if selection.until < 1 << 62:
+        parts.append(pc.less(seq, selection.until))
+    if selection.since_time > 0 or selection.until_time < 1 << 62:
+        time = batch.column("time").cast(pa.int64())
+        # Rows have microseconds: a time selects those that begin with it.
+        parts.append(pc.greater_equal(time, -(-selection.since_time // 1000)))
+        parts.append(pc.less(time, -(-selection.until_time // 1000)))
+    for name, wanted in (
+        ("conference", selection.conferences),
+        ("sender", selection.senders),
+        ("kind", selection.kinds),
+    ):
+        if wanted is not None:
+            column = batch.column(name)
+            parts.append(pc.is_in(column, value_set=pa.array(sorted(wanted), column.type)))
+    if not parts:
+        return None
+    mask = parts[0]
+    for part in parts[1:]:
+        mask = pc.and_(mask, part)
+    return mask

@@ -1,0 +1,513 @@
+"""A journal as Arrow record batches: which pieces it has, and the rows of a piece.
+
+    reader = Reader(folder)
+    for piece in pieces(reader, selection):         # on one machine: what there is to read
+        for batch in read_piece(piece, selection):  # on another: rows, columns as in Parquet
+            ...
+
+A `Piece` is positions `lo` up to `hi` of one segment and the bytes that hold them: small, without
+open files, fit for being sent to another process that sees the same folder.  The pieces of a
+journal do not overlap.  What the journal knows it lacks is `reader.missing` and in no piece.  What
+turns out to be damaged while a piece is read is left out, and told in `lost`.
+
+Blocks are decoded many at a time by numpy: no object per record, and none per run either.  Every
+block's checksum is compared.  Anything that is not as expected (damage, a segment that was written
+anew meanwhile) makes the rest of the piece be read by `roundelay.journal.reader`, which looks at
+each block by itself and knows how to go on behind a bad one.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from crc32c import crc32c
+from msgspec import Struct
+
+from roundelay.core.errors import ConfigError, MalformedPdu
+from roundelay.journal.files import index_of, parquet_of
+from roundelay.journal.format import (
+    BLOCK_BYTES_MAX,
+    BLOCK_HEAD,
+    BLOCK_MAGIC,
+    GAP,
+    HEADS_ONLY,
+    RUN,
+    UNIFORM,
+    Run,
+    padded,
+    part_of,
+)
+from roundelay.journal.index import BLOCK, Index
+from roundelay.journal.parquet import GROUP_BYTES, ROWS, arrow, batch_of, schema
+from roundelay.journal.reader import DENSE, EVERYTHING, Reader, Selection, read_segments
+from roundelay.journal.segment import Segment
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Numbers = NDArray[np.int64]
+
+__all__ = ["PIECE_BYTES", "Piece", "path_of_parquet", "pieces", "read_piece", "schema"]
+
+PIECE_BYTES: Final = 32 << 20
+"""Of blocks; a segment that is larger becomes several pieces."""
+CHUNK_BYTES: Final = 4 << 20
+"""Read at a time."""
+
+_RUN_FIELDS: Final = {
+    "names": ["position", "time", "number", "count", "bytes", "conference", "kind", "sender",
+              "flags"],
+    "formats": ["<u8", "<u8", "<i8", "<u4", "<u4", "<u4", "<u4", "<u2", "<u2"],
+    "offsets": [0, 8, 16, 24, 28, 32, 36, 40, 42],
+    "itemsize": RUN.size,
+}  # fmt: skip
+_BLOCK_FIELDS: Final = {
+    "names": ["position", "offset", "size"],
+    "formats": ["<u8", "<u4", "<u4"],
+    "offsets": [0, 24, 28],
+    "itemsize": BLOCK.size,
+}
+
+
+def _numpy() -> Any:
+    """numpy, or an error that says how to get it."""
+    try:
+        import numpy
+    except ImportError:
+        raise ConfigError(
+            "journal", "as Arrow", "only with numpy: pip install 'roundelay[spark]'"
+        ) from None
+    return numpy
+
+
+class Piece(Struct, frozen=True):
+    """Positions of a journal that are read together; `msgspec.json` writes and reads it."""
+
+    folder: str
+    journal: str
+    """The journal's id, in hex."""
+    group: str
+    segment: str
+    """Name of the file."""
+    lo: int
+    hi: int
+    """Positions, half-open."""
+    offset: int
+    end_offset: int
+    """Where in the file the blocks are that hold them."""
+    sealed: bool = False
+    earliest: int = 0
+    latest: int = 1 << 62
+    """No record is older or younger than this (ns since 1970), as far as is known."""
+    parquet: bool = False
+    """The whole segment stands beside it as Parquet."""
+
+    @property
+    def bytes(self) -> int:
+        return self.end_offset - self.offset
+
+    @property
+    def path(self) -> Path:
+        return Path(self.folder) / self.segment
+
+
+def path_of_parquet(piece: Piece) -> Path:
+    """The Parquet of the piece's segment: rows `lo` up to `hi` of it are those of the piece."""
+    return parquet_of(piece.path)
+
+
+# ------------------------------------------------------------------------ what there is
+
+
+def pieces(
+    reader: Reader,
+    selection: Selection = EVERYTHING,
+    *,
+    piece_bytes: int = PIECE_BYTES,
+    overlap: bool = False,
+) -> list[Piece]:
+    """What of a journal can hold something of `selection`, by position, without an overlap.
+
+    Nothing but indexes is read; whoever follows a journal keeps its reader and calls `refresh`.
+    With `overlap`, positions that two segments claim (somebody copied files) are in two pieces.
+    """
+    found: list[Piece] = []
+    at = selection.since
+    for segment in reader.segments:
+        lo, hi = max(at, segment.base), min(segment.end, selection.until)
+        if lo >= hi:
+            continue
+        at = selection.since if overlap else hi
+        if _can_hold(segment, selection):
+            try:
+                found += _of_segment(reader, segment, lo, hi, piece_bytes)
+            except FileNotFoundError:  # retention let it go meanwhile
+                continue
+    return found
+
+
+def _can_hold(segment: Segment, selection: Selection) -> bool:
+    """May there be something of the selection in it, by what its index says?"""
+    if not segment.sealed:
+        return True
+    if segment.latest < selection.since_time or segment.earliest >= selection.until_time:
+        return False
+    if not selection.by_content:
+        return True
+    try:
+        with Index(index_of(segment.path)) as index:
+            return not (
+                (selection.conferences is not None
+                 and selection.conferences.isdisjoint(index.conferences))
+                or (selection.senders is not None and selection.senders.isdisjoint(index.senders))
+            )  # fmt: skip
+    except (OSError, MalformedPdu, ValueError):
+        return True
+
+
+def _of_segment(
+    reader: Reader, segment: Segment, lo: int, hi: int, piece_bytes: int
+) -> Iterator[Piece]:
+    np = _numpy()
+    with segment.view() as view:
+        blocks, holes = view.blocks, dict(view.holes)
+        if not len(blocks):
+            return
+        first, last = blocks.holding(lo), blocks.holding(hi - 1) + 1
+        table = np.frombuffer(blocks.packed(), _BLOCK_FIELDS)[first:last]
+        starts, sizes = table["offset"].astype(np.int64), table["size"].astype(np.int64)
+        # A piece ends where it is large enough, and before bytes or positions that are lost.
+        lost = starts[1:] != starts[:-1] + sizes[:-1]
+        lost |= np.isin(table["position"][1:], list(holes.values()))
+        full = np.diff((starts - starts[0]) // piece_bytes) > 0
+        cuts = [0, *(np.flatnonzero(lost | full) + 1).tolist(), last - first]
+        behind = {end: begin for begin, end in holes.items()}
+        for start, stop in pairwise(cuts):
+            end = view.end_of(first + stop - 1)
+            piece = Piece(
+                str(reader.folder), reader.meta.journal.hex(), reader.meta.group,
+                segment.path.name, max(lo, int(table["position"][start])),
+                min(hi, behind.get(end, end)), int(starts[start]),
+                int(starts[stop - 1] + sizes[stop - 1]), segment.sealed,
+                segment.earliest if segment.sealed else 0,
+                segment.latest if segment.sealed else 1 << 62,
+                segment.sealed and parquet_of(segment.path).exists(),
+            )  # fmt: skip
+            if piece.lo < piece.hi:
+                yield piece
+
+
+# ------------------------------------------------------------------------ reading
+
+
+class _Odd(Exception):
+    """Something is not as expected: to be read with care."""
+
+
+def read_piece(
+    piece: Piece,
+    selection: Selection = EVERYTHING,
+    *,
+    lost: list[tuple[int, int]] | None = None,
+) -> Iterator[Any]:
+    """The records of a piece that are selected, as Arrow record batches in the order of `seq`.
+
+    Only records whose checksum is right.  Positions of the piece that are missing or damaged are
+    appended to `lost`, half-open, by the time the last batch was given: whatever is selected by,
+    for nobody knows what was in them.
+    """
+    if lost is None:
+        lost = []
+    at = max(piece.lo, selection.since)
+    hi = min(piece.hi, selection.until)
+    if at >= hi:
+        return
+    try:
+        if piece.sealed and selection.by_content and _sparse(piece, selection):
+            yield from _carefully(piece, at, hi, selection, lost)
+            return
+        with piece.path.open("rb") as file:
+            rows = _Rows(piece, selection, lost)
+            try:
+                yield from rows.read(file.fileno(), at, hi)
+                return
+            except _Odd:
+                at = max(rows.done, at)
+        yield from _carefully(piece, at, hi, selection, lost)
+    except FileNotFoundError:  # retention let it go
+        lost.append((at, hi))
+
+
+def _sparse(piece: Piece, selection: Selection) -> bool:
+    """Is so little selected that the index is the quicker way?"""
+    try:
+        with Index(index_of(piece.path)) as index:
+            chosen = index.matching(selection.conferences, selection.senders, 0, index.runs)
+            return len(chosen) * DENSE <= index.runs
+    except (OSError, MalformedPdu, ValueError):
+        return False
+
+
+def _carefully(
+    piece: Piece, lo: int, hi: int, selection: Selection, lost: list[tuple[int, int]]
+) -> Iterator[Any]:
+    """The same by way of runs: by the index where little is selected, or block by block."""
+    segment = Segment(piece.path, bytes.fromhex(piece.journal))
+    whole = Selection(
+        since=lo, until=hi, since_time=selection.since_time, until_time=selection.until_time,
+        conferences=selection.conferences, senders=selection.senders, kinds=selection.kinds,
+    )  # fmt: skip
+    if not (selection.by_content and segment.load()):
+        segment.scan()
+    if segment.end < hi:
+        lost.append((max(lo, segment.end), hi))
+    runs: list[Run] = []
+    rows = size = 0
+    for run in read_segments([segment], whole):
+        if run.flags & GAP:
+            lost.append((run.position, run.end))
+            continue
+        at = run.position
+        while at < run.end:
+            part = part_of(run, at, min(run.end, at + ROWS - rows))
+            at = part.end
+            runs.append(part)
+            rows += part.records
+            size += len(part.bundle.data)
+            if rows >= ROWS or size >= GROUP_BYTES:
+                yield batch_of(runs, piece.group)
+                runs, rows, size = [], 0, 0
+    if runs:
+        yield batch_of(runs, piece.group)
+
+
+class _Rows:
+    """Blocks end to end, many of them to one batch."""
+
+    def __init__(self, piece: Piece, selection: Selection, lost: list[tuple[int, int]]) -> None:
+        self._piece = piece
+        self._journal = bytes.fromhex(piece.journal)
+        self._selection = selection
+        self._lost = lost
+        self._np = _numpy()
+        self._layout = self._np.dtype(_RUN_FIELDS)
+        self._names: dict[str, int] = {}
+        self._tables: dict[bytes, Numbers] = {}
+        self.done = 0
+        """Records below this position were given."""
+
+    def read(self, file: int, lo: int, hi: int) -> Iterator[Any]:
+        """All that is selected, or _Odd where it cannot go on."""
+        at, end = self._piece.offset, self._piece.end_offset
+        expected = -1
+        while at < end and self.done < hi:
+            data = os.pread(file, min(CHUNK_BYTES, end - at), at)
+            if not data:
+                raise _Odd  # the file is shorter than it was
+            if len(data) >= BLOCK_HEAD.size:
+                (size,) = struct.unpack_from("<I", data, 4)
+                if len(data) < size <= min(BLOCK_BYTES_MAX, end - at):
+                    data = os.pread(file, size, at)
+            used = 0
+            while used < len(data) and self.done < hi:
+                blocks, stop = self._blocks(data, used, expected)
+                if not blocks:
+                    if used:
+                        break  # the last one is not all in this chunk
+                    raise _Odd
+                if expected < 0 and blocks[0][1] > lo:
+                    raise _Odd
+                yield from self._batches(data, blocks, lo, hi)
+                used = stop
+                self.done = expected = blocks[-1][1] + blocks[-1][2]
+            at += used
+        # Fewer records than there should be: it was written anew meanwhile.
+        if self.done < hi:
+            raise _Odd
+
+    def _blocks(
+        self, data: bytes, at: int, expected: int
+    ) -> tuple[list[tuple[int, int, int, int, int, int]], int]:
+        """Checked blocks from offset `at` on, about as many as make a batch:
+        (offset, base, count, runs, bytes of names, size) of each; and where they end."""
+        found: list[tuple[int, int, int, int, int, int]] = []
+        view = memoryview(data)
+        rows, end = 0, len(data)
+        while end - at >= BLOCK_HEAD.size and rows < ROWS:
+            magic, size, checksum, runs, base, count, names, _, journal, _ = (
+                BLOCK_HEAD.unpack_from(data, at)
+            )  # fmt: skip
+            if magic != BLOCK_MAGIC or size < BLOCK_HEAD.size:
+                raise _Odd
+            if at + size > end:
+                break
+            runs_end = BLOCK_HEAD.size + padded(names) + RUN.size * runs
+            if (
+                (expected >= 0 and base != expected)
+                or not runs
+                or runs_end > size
+                or journal != self._journal
+                or crc32c(view[at + 12 : at + size]) != checksum
+            ):
+                if found:
+                    break  # what is before it is good
+                raise _Odd
+            found.append((at, base, count, runs, names, size))
+            expected = base + count
+            rows += count
+            at += size
+        return found, at
+
+    def _senders(self, table: bytes) -> Numbers:
+        """The names of one block, as numbers among all names."""
+        known = self._tables.get(table)
+        if known is None:
+            numbers, at = [], 0
+            try:
+                while at < len(table):
+                    (size,) = struct.unpack_from("<H", table, at)
+                    name = table[at + 2 : at + 2 + size].decode()
+                    numbers.append(self._names.setdefault(name, len(self._names)))
+                    at += 2 + size
+            except (struct.error, UnicodeDecodeError):
+                raise _Odd from None
+            known = self._tables[table] = self._np.array(numbers, self._np.int64)
+        return known
+
+    def _batches(
+        self, data: bytes, blocks: list[tuple[int, int, int, int, int, int]], lo: int, hi: int
+    ) -> Iterator[Any]:
+        np, view = self._np, memoryview(data)
+        start = BLOCK_HEAD.size
+        tables = [
+            (at + start + padded(names), RUN.size * runs) for at, _, _, runs, names, _ in blocks
+        ]
+        runs = np.frombuffer(b"".join([view[at : at + size] for at, size in tables]), self._layout)
+        per_block = np.array([one[3] for one in blocks])
+        first = np.cumsum(per_block) - per_block
+        block = np.repeat(np.arange(len(blocks)), per_block)
+        counts, sizes = runs["count"].astype(np.int64), runs["bytes"].astype(np.int64)
+        flags = runs["flags"]
+        gaps, heads = (flags & GAP) != 0, (flags & HEADS_ONLY) != 0
+        uniform = (flags & UNIFORM) != 0
+        # Is it what a journal writes?  The checksum only says that it is what was written.
+        before = np.cumsum(counts) - counts
+        table_sizes = np.where(gaps | uniform, 0, counts)
+        per_block_sized = np.add.reduceat(table_sizes, first)
+        sizes_at = np.array([at + size for at, size in tables])
+        heap_at = sizes_at + (4 * per_block_sized + 7) // 8 * 8
+        heap_bytes = np.add.reduceat(sizes, first)
+        ends = np.array([one[0] + one[5] for one in blocks])
+        whole = (
+            (counts > 0).all()
+            and (runs["position"] == blocks[0][1] + before.astype(np.uint64)).all()
+            and (np.add.reduceat(counts, first) == np.array([one[2] for one in blocks])).all()
+            and not sizes[gaps | heads].any()
+            and (sizes[uniform] > 0).all()
+            and not (sizes[uniform] % counts[uniform]).any()
+            and (heap_at + heap_bytes <= ends).all()
+        )
+        if not whole:
+            raise _Odd
+        missing = zip(runs["position"][gaps].tolist(), counts[gaps].tolist(), strict=True)
+        names = [self._senders(data[at + start : at + start + n]) for at, _, _, _, n, _ in blocks]
+        known = np.array([len(one) for one in names])
+        if (runs["sender"] >= known[block]).any():
+            raise _Odd
+        senders = np.concatenate(names)[(np.cumsum(known) - known)[block] + runs["sender"]]
+        chosen = self._chosen(runs, senders, gaps)
+        if chosen.all():
+            heaps = [
+                view[a : a + n] for a, n in zip(heap_at.tolist(), heap_bytes.tolist(), strict=True)
+            ]
+            tables_ = zip(sizes_at.tolist(), per_block_sized.tolist(), strict=True)
+        else:
+            offset = np.cumsum(sizes) - sizes
+            heap = (heap_at[block] + offset - offset[first][block])[chosen]
+            heaps = [
+                view[a : a + n]
+                for a, n in zip(heap.tolist(), sizes[chosen].tolist(), strict=True)
+            ]  # fmt: skip
+            offset = np.cumsum(table_sizes) - table_sizes
+            sized_at = (sizes_at[block] + 4 * (offset - offset[first][block]))[chosen]
+            tables_ = zip(sized_at.tolist(), table_sizes[chosen].tolist(), strict=True)
+            runs, senders, counts = runs[chosen], senders[chosen], counts[chosen]
+            sizes, heads, uniform = sizes[chosen], heads[chosen], uniform[chosen]
+        sized = np.frombuffer(b"".join([view[a : a + 4 * n] for a, n in tables_ if n]), "<u4")
+        batch = self._batch(runs, senders, counts, sizes, heads, uniform, sized, b"".join(heaps))
+        for at, records in missing:
+            if at < hi and at + records > lo:
+                self._lost.append((max(at, lo), min(at + records, hi)))
+        yield from self._sliced(batch, lo, hi)
+
+    def _chosen(self, runs: Any, senders: Any, gaps: Any) -> Any:
+        np, selection = self._np, self._selection
+        chosen = ~gaps
+        if selection.everything:
+            return chosen
+        if selection.conferences is not None:
+            chosen &= np.isin(runs["conference"], list(selection.conferences))
+        if selection.kinds is not None:
+            chosen &= np.isin(runs["kind"], list(selection.kinds))
+        if selection.senders is not None:
+            wanted = [self._names[name] for name in selection.senders if name in self._names]
+            chosen &= np.isin(senders, wanted)
+        times = runs["time"]
+        return chosen & (times >= selection.since_time) & (times < selection.until_time)
+
+    def _batch(
+        self, runs: Any, senders: Any, counts: Any, sizes: Any, heads: Any, uniform: Any,
+        sized: Any, heap: bytes,
+    ) -> Any:  # fmt: skip
+        """Rows from runs: what a run says once is said for each of its records."""
+        np, pa = self._np, arrow()
+        total = int(counts.sum())
+        before = np.cumsum(counts) - counts
+        each = np.repeat(np.where(uniform, sizes // counts, 0), counts)
+        if len(sized):
+            told = ~uniform
+            each[np.repeat(told, counts)] = sized
+            wrong = np.add.reduceat(each, before) != sizes
+            if (wrong & ~heads).any():
+                raise _Odd
+            if heads.any():
+                each[np.repeat(heads, counts)] = 0
+        offsets = np.zeros(total + 1, np.int32)
+        offsets[1:] = np.cumsum(each)
+        valid = None
+        if heads.any():
+            valid = pa.array(~np.repeat(heads, counts)).buffers()[1]
+        data = pa.Array.from_buffers(
+            pa.binary(), total, [valid, pa.py_buffer(offsets), pa.py_buffer(heap)]
+        )
+        seqs = np.repeat(runs["position"].astype(np.int64) - before, counts) + np.arange(total)
+        times = np.repeat((runs["time"] // 1000).astype(np.int64), counts)
+        names = pa.array(list(self._names), pa.string())
+        return pa.record_batch(
+            [
+                pa.repeat(pa.scalar(self._piece.group, pa.string()), total),
+                pa.array(seqs),
+                pa.array(times).cast(pa.timestamp("us", "UTC")),
+                names.take(pa.array(np.repeat(senders, counts))),
+                pa.array(np.repeat(runs["conference"].astype(np.int64), counts)),
+                pa.array(np.repeat(runs["kind"].astype(np.int64), counts)),
+                data,
+            ],
+            schema=schema(),
+        )
+
+    def _sliced(self, batch: Any, lo: int, hi: int) -> Iterator[Any]:
+        """The rows between two positions, in batches that are not too large."""
+        np = self._np
+        seqs = batch.column(1).to_numpy()
+        first, last = np.searchsorted(seqs, [lo, hi]).tolist()
+        while first < last:
+            rows = min(ROWS, last - first)
+            yield batch.slice(first, rows)
+            first += rows

@@ -1,0 +1,70 @@
+"""What Spark says when something fails, as the one line that matters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from roundelay.core.errors import ConfigError, RoundelayError
+
+_OURS = re.compile(r"^roundelay\.[\w.]+: (.+)$", re.MULTILINE)
+_CODED = re.compile(r"\[[A-Z][A-Z0-9_.]+\] (.+)")
+"""What Spark says with an error class before it."""
+
+
+class JobFailed(RoundelayError):
+    """A job on Spark ended with an error."""
+
+
+def one_line(text: str) -> str:
+    """The line of a long message that says what is wrong.
+
+    >>> one_line("[PARSE_SYNTAX_ERROR] Syntax error at or near 'x'. SQLSTATE: 42601 (line 1)")
+    "Syntax error at or near 'x'. (line 1)"
+    >>> one_line("job aborted\\n  Traceback …\\nroundelay.journal.archive.Gone: a file is gone\\n")
+    'a file is gone'
+    """
+    ours = _OURS.findall(text)
+    if ours:
+        return str(ours[-1])
+    coded = _CODED.search(text)
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no reason given"]
+    line = coded[1] if coded else lines[0]
+    return re.sub(r"\s*SQLSTATE: \w+", "", line).strip(" ;")
+
+
+def said(error: BaseException) -> str:
+    """All that an error of Spark and those behind it say."""
+    texts, seen = [], set()
+    left: list[BaseException | None] = [error]
+    while left:
+        one = left.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        texts.append(str(one))
+        left += [one.__cause__, getattr(one, "_cause", None)]
+    return "\n".join(texts)
+
+
+@contextmanager
+def spark_told(field: str = "", value: str = "", allowed: str = "") -> Iterator[None]:
+    """Failures of Spark inside become errors of ours: of `field` if the query itself is wrong."""
+    from pyspark.errors import AnalysisException, ParseException, PySparkException
+    from pyspark.logger import PySparkLogger
+
+    # It would print a page for each mistake in a query, beside the line that is made of it here.
+    PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
+    try:
+        yield
+    except (AnalysisException, ParseException) as error:
+        if not field:
+            raise JobFailed(one_line(said(error))) from error
+        raise ConfigError(field, value, f"{allowed} ({one_line(said(error))})") from error
+    except PySparkException as error:
+        raise JobFailed(one_line(said(error))) from error
+    except Exception as error:
+        if type(error).__name__ != "Py4JJavaError":
+            raise
+        raise JobFailed(one_line(said(error))) from error

@@ -1,0 +1,93 @@
+"""Bars on stderr for Spark's own progress, and an end to its jobs on Ctrl-C.
+
+Classic sessions are asked twice a second for their active stages; Spark Connect reports by itself.
+Nothing is drawn when stderr is no terminal.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PERIOD_S: Final = 0.5
+
+
+@contextmanager
+def watching(spark: SparkSession, what: str) -> Iterator[None]:
+    """Show how far the jobs inside are; cancel them when the block is left by Ctrl-C."""
+    console = Console(stderr=True)
+    try:
+        if not console.is_terminal:
+            yield
+            return
+        bar = Progress(
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+            TextColumn("tasks"), TimeElapsedColumn(), console=console, transient=True,
+        )  # fmt: skip
+        with bar, (_remote if _is_remote(spark) else _classic)(spark, bar, what):
+            yield
+    except KeyboardInterrupt:
+        with suppress(Exception):
+            if _is_remote(spark):
+                spark.interruptAll()
+            else:
+                spark.sparkContext.cancelAllJobs()
+        raise
+
+
+def _is_remote(spark: SparkSession) -> bool:
+    return not hasattr(spark, "_jsparkSession")
+
+
+@contextmanager
+def _classic(spark: SparkSession, bar: Progress, what: str) -> Iterator[None]:
+    done = threading.Event()
+    task = bar.add_task(what, total=None)
+    tracker = spark.sparkContext.statusTracker()
+
+    def look() -> None:
+        finished = total = 0
+        seen: dict[int, tuple[int, int]] = {}
+        while not done.wait(PERIOD_S):
+            with suppress(Exception):  # the session may be stopping
+                for stage in tracker.getActiveStageIds():
+                    info = tracker.getStageInfo(stage)
+                    if info is not None:
+                        seen[stage] = (info.numCompletedTasks, info.numTasks)
+                active = set(tracker.getActiveStageIds())
+                # A stage that is no longer active has done all it had to do.
+                finished = sum(n if k not in active else m for k, (m, n) in seen.items())
+                total = sum(n for _, n in seen.values())
+            bar.update(task, completed=finished, total=total or None)
+
+    thread = threading.Thread(target=look, name="spark-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+@contextmanager
+def _remote(spark: SparkSession, bar: Progress, what: str) -> Iterator[None]:
+    task = bar.add_task(what, total=None)
+
+    def tell(stages: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
+        finished = sum(stage.num_completed_tasks for stage in stages or ())
+        total = sum(stage.num_tasks for stage in stages or ())
+        bar.update(task, completed=finished, total=total or None)
+
+    spark.registerProgressHandler(tell)  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        spark.removeProgressHandler(tell)  # type: ignore[arg-type]

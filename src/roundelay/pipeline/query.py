@@ -1,0 +1,263 @@
+"""Finding messages: archives and journals together, as one table in which nothing is twice.
+
+    found = found_in(spark, paths, Search(conferences=frozenset({7}), text="late"))
+
+Archives are read by Spark's Parquet reader, and only those files whose positions, times and day
+can hold what is wanted.  Of journals only the positions are read that no archive has, side by side
+where several recorders are given.  Payloads are bytes: `text` is the payload where it is UTF-8 and
+null where it is not, and JSON fields of what is no JSON are null; no payload makes a query fail.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
+
+from roundelay.core.errors import ConfigError
+from roundelay.journal.archive import (
+    File,
+    common,
+    files_with,
+    ranges_of,
+    read_archived,
+    read_manifest,
+    without,
+)
+from roundelay.journal.reader import EVERYTHING, Selection, merged
+from roundelay.pipeline.journals import (
+    CHECKED,
+    Recorded,
+    done_by,
+    find,
+    items_in,
+    messages,
+    selected,
+)
+from roundelay.pipeline.schemas import MESSAGES, spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+VIEW: Final = "messages"
+SQL: Final = re.compile(r"\s*(\(\s*)*(select|with|values|table)\b", re.IGNORECASE)
+JSON_PATH: Final = re.compile(r"[\w-]+(\.[\w-]+|\[(\d+|\*)\])*")
+TIME_FORMAT: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"
+
+Ranges = Sequence[tuple[int, int]]
+
+
+class Search(Struct, frozen=True, kw_only=True):
+    """What is looked for: everything that is given must hold."""
+
+    groups: frozenset[str] | None = None
+    selection: Selection = EVERYTHING
+    text: tuple[str, ...] = ()
+    """Parts of the payload, upper and lower case alike."""
+    json_fields: tuple[tuple[str, str], ...] = ()
+    """(path, value): a field of a JSON payload."""
+    query: str = ""
+    """A condition in SQL over the columns, or a whole SELECT over `messages`."""
+
+    @property
+    def is_sql(self) -> bool:
+        return bool(SQL.match(self.query))
+
+
+def json_field(text: str) -> tuple[str, str]:
+    """A field and its value, as the command takes them.
+
+    >>> json_field("order.lines[0].item=screw")
+    ('$.order.lines[0].item', 'screw')
+    """
+    path, sign, value = text.partition("=")
+    path = path.strip()
+    if path.startswith("$"):
+        path = path[1:].removeprefix(".")
+    if not sign or not JSON_PATH.fullmatch(path):
+        raise ConfigError("json_field", text, "path=value, such as order.lines[0].item=screw")
+    return f"$.{path}", value
+
+
+# ------------------------------------------------------------------------ the table
+
+
+class _Taken(Struct):
+    """Positions of one history of a group that some archive has."""
+
+    group: str
+    history: frozenset[str]
+    positions: Ranges
+
+
+class _Part(Struct, frozen=True):
+    """Rows of a file of an archive that no other archive has."""
+
+    folder: str
+    file: File
+    within: tuple[tuple[int, int], ...]
+
+
+def table(
+    spark: SparkSession,
+    paths: Iterable[Path],
+    selection: Selection = EVERYTHING,
+    groups: frozenset[str] | None = None,
+    *,
+    native: bool = True,
+) -> DataFrame:
+    """The messages of archives and journals at or below these paths, each once."""
+    journals, archives = find(paths)
+    taken: list[_Taken] = []
+    frames: list[DataFrame] = []
+    parts: list[_Part] = []
+    for folder in archives:
+        manifest = read_manifest(folder)
+        whole: list[File] = []
+        before = [
+            (group, frozenset(holding.histories), holding.positions)
+            for group, holding in manifest.groups.items()
+        ]
+        had = {group: _had(taken, group, history) for group, history, _ in before}
+        for file in files_with(manifest, selection, groups):
+            left = without(file.ranges, had.get(file.group, []))
+            if left == list(file.ranges):
+                whole.append(file)
+            elif left:
+                parts.append(_Part(str(folder), file, tuple(left)))
+        if whole:
+            frames.append(_archived(spark, folder, whole))
+        taken += [_Taken(*one) for one in before]
+    frames = [selected(frame, selection) for frame in frames]
+    if parts:
+        frames.append(_partly(spark, parts, selection))
+    if journals:
+
+        def had_of(journal: Recorded) -> Ranges:
+            return _had(taken, journal.group, journal.history)
+
+        frames.append(
+            messages(spark, journals, selection, groups=groups, native=native, taken=had_of)
+        )
+    if not frames:
+        return spark.createDataFrame([], spark_schema(MESSAGES))
+    whole_frame = frames[0]
+    for frame in frames[1:]:
+        whole_frame = whole_frame.union(frame)
+    return whole_frame
+
+
+def _had(taken: Sequence[_Taken], group: str, history: frozenset[str]) -> Ranges:
+    """Positions of a group that are had already, as far as the history is the same."""
+    return merged(
+        [
+            positions
+            for one in taken
+            if one.group == group and (not one.history or not history or one.history & history)
+            for positions in one.positions
+        ]
+    )
+
+
+def _archived(spark: SparkSession, folder: Path, files: Sequence[File]) -> DataFrame:
+    names = spark_schema(MESSAGES).names
+    return (
+        spark.read.schema(spark_schema(MESSAGES))
+        .option("basePath", str(folder))
+        .option(CHECKED, "true")
+        .parquet(*(str(folder / file.path) for file in files))
+        .select(*names)
+    )
+
+
+def _partly(spark: SparkSession, parts: Sequence[_Part], selection: Selection) -> DataFrame:
+    def work(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        for part in items_in(batches, _Part):
+            for batch in read_archived(Path(part.folder), part.file, selection):
+                seqs = batch.column("seq").to_numpy()
+                for lo, hi in common(ranges_of(seqs), part.within):
+                    first, last = seqs.searchsorted([lo, hi]).tolist()
+                    yield pa.RecordBatch.slice(batch, first, last - first)
+
+    return done_by(spark, parts, lambda one: one.file.bytes, work, spark_schema(MESSAGES))
+
+
+# ------------------------------------------------------------------------ searching
+
+
+def with_text(frame: DataFrame) -> DataFrame:
+    """The messages and their payload as text; null where it is not UTF-8."""
+    from pyspark.sql.functions import col, try_validate_utf8
+
+    return frame.withColumn("text", try_validate_utf8(col("data").cast("string")))
+
+
+def found_in(
+    spark: SparkSession, paths: Iterable[Path], search: Search, *, native: bool = True
+) -> DataFrame:
+    """The rows that are looked for, by group and position; of a SELECT, whatever it gives."""
+    frame = with_text(table(spark, paths, search.selection, search.groups, native=native))
+    for condition in conditions(search):
+        frame = frame.where(condition)
+    if search.is_sql:
+        frame.createOrReplaceTempView(VIEW)
+        return spark.sql(search.query)
+    return frame.drop("text").orderBy("group", "seq")
+
+
+def conditions(search: Search) -> list[Column]:
+    """What must hold of a row beside the selection, which is looked after where rows are read."""
+    from pyspark.sql.functions import expr
+
+    found = [_has(word) for word in search.text]
+    found += [_is(path, value) for path, value in search.json_fields]
+    if search.query and not search.is_sql:
+        found.append(expr(search.query))
+    return found
+
+
+def _has(word: str) -> Column:
+    from pyspark.sql.functions import col, contains, lit, lower, make_valid_utf8
+
+    # Bytes that are no UTF-8 become replacement signs: words beside them are found all the same.
+    return contains(lower(make_valid_utf8(col("data").cast("string"))), lit(word.lower()))
+
+
+def _is(path: str, value: str) -> Column:
+    from pyspark.sql.functions import col, get_json_object, lit
+
+    found = get_json_object(col("text"), path)
+    same = found == lit(value)
+    try:
+        number = float(value)
+    except ValueError:
+        return same
+    return same | (found.try_cast("double") == lit(number))
+
+
+# ------------------------------------------------------------------------ giving it away
+
+
+def printable(frame: DataFrame) -> DataFrame:
+    """The same for formats without bytes: text, and base64 where it is none; times in ISO form."""
+    from pyspark.sql.functions import base64, col, date_format, try_validate_utf8, when
+    from pyspark.sql.types import BinaryType, TimestampType
+
+    columns = []
+    for one in frame.schema.fields:
+        value = col(f"`{one.name}`")
+        if isinstance(one.dataType, TimestampType):
+            columns.append(date_format(value, TIME_FORMAT).alias(one.name))
+        elif isinstance(one.dataType, BinaryType):
+            text = try_validate_utf8(value.cast("string"))
+            columns.append(text.alias(one.name))
+            other = "base64" if one.name == "data" else f"{one.name}_base64"
+            columns.append(when(text.isNull(), base64(value)).alias(other))
+        else:
+            columns.append(value)
+    return frame.select(*columns)

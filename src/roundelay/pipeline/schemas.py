@@ -1,0 +1,106 @@
+"""What the columns of each table are: one place, versioned, for Spark.
+
+The Arrow schemas stand where the files are written: messages in `roundelay.journal.parquet`, traces
+in `roundelay.trace.schema`.  Spark's are made from them here, never written a second time.  The
+version is in the metadata of the Arrow schema and, because Spark has no metadata for a whole table,
+in that of the first column.
+
+    messages    what groups delivered: journals, archives, the data source `roundelay`
+    trace       what happened at each site
+    gaps        positions that a journal ought to have and does not
+    runs        what a sweep measured, a row per run (`sweep`)
+    summary     its means, a row per point and measure (`sweep`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from roundelay.core.errors import ConfigError
+from roundelay.journal import parquet as journal
+from roundelay.trace import schema as trace
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+MESSAGES: Final = "messages"
+TRACE: Final = "trace"
+GAPS: Final = "gaps"
+RUNS: Final = "runs"
+SUMMARY: Final = "summary"
+GAPS_VERSION: Final = 1
+GAPS_VERSION_KEY: Final = b"roundelay.gaps.version"
+
+
+def _gaps() -> Any:
+    pa = journal.arrow()
+    return pa.schema(
+        [
+            pa.field("group", pa.string(), nullable=False),
+            pa.field("journal", pa.string(), nullable=False),
+            pa.field("since", pa.int64(), nullable=False),
+            pa.field("until", pa.int64(), nullable=False),
+        ],
+        metadata={GAPS_VERSION_KEY: str(GAPS_VERSION).encode()},
+    )
+
+
+def _trace() -> Any:
+    return trace.arrow_schema({trace.VERSION_KEY: str(trace.VERSION).encode()})
+
+
+def _runs() -> Any:
+    from roundelay.pipeline import sweep
+
+    return sweep.arrow_schema(sweep.RUN_COLUMNS)
+
+
+def _summary() -> Any:
+    from roundelay.pipeline import sweep
+
+    return sweep.arrow_schema(sweep.SUMMARY_COLUMNS)
+
+
+TABLES: Final[dict[str, Callable[[], Any]]] = {
+    MESSAGES: journal.schema,
+    TRACE: _trace,
+    GAPS: _gaps,
+    RUNS: _runs,
+    SUMMARY: _summary,
+}
+
+
+def arrow_schema(table: str) -> Any:
+    """The Arrow schema of a table, with its version in the metadata."""
+    if table not in TABLES:
+        raise ConfigError("table", table, "one of " + ", ".join(TABLES))
+    return TABLES[table]()
+
+
+def spark_schema(table: str) -> StructType:
+    """The same for Spark."""
+    return from_arrow(arrow_schema(table))
+
+
+def from_arrow(schema: Any) -> StructType:
+    """Any Arrow schema for Spark; its metadata goes to the first column."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+    from pyspark.sql.types import StructField, StructType
+
+    made: StructType = from_arrow_schema(schema)
+    metadata = {key.decode(): text.decode() for key, text in (schema.metadata or {}).items()}
+    first = made.fields[0]
+    named = StructField(first.name, first.dataType, first.nullable, metadata)
+    return StructType([named, *made.fields[1:]])
+
+
+def ddl(table: str) -> str:
+    """A schema as Spark's functions take it, columns and types.
+
+    >>> ddl("gaps")
+    'group string, journal string, since bigint, until bigint'
+    """
+    return ", ".join(
+        f"{field.name} {field.dataType.simpleString()}" for field in spark_schema(table)
+    )  # fmt: skip

