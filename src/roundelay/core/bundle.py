@@ -8,7 +8,8 @@ There is no object per message until somebody asks for the messages.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import chain
+from functools import lru_cache
+from itertools import accumulate, chain
 from struct import Struct as Layout
 from typing import Final
 
@@ -25,15 +26,35 @@ class _Codes(dict[int, str]):
 _code = _Codes((size, f"{size}s") for size in range(2048)).__getitem__
 
 
-class Bundle(Struct, frozen=True, gc=False):
+MANY: Final = 64
+"""From so many messages of one size on, the way to cut them is remembered."""
+
+
+@lru_cache(maxsize=8)
+def _equal(size: int, count: int) -> Layout:
+    """How full bundles are cut: all alike, under load."""
+    return Layout(_code(size) * count)
+
+
+Mark = tuple[int, int, int]
+"""(conference, kind, how many messages)"""
+
+
+class Bundle(Struct, frozen=True, gc=False, omit_defaults=True, repr_omit_defaults=True):
     """Messages laid end to end in `data`; `sizes` is the table of their lengths.
+
+    `marks` says which conference and kind they belong to, in runs; a bundle whose messages all
+    have conference 0 and kind 0 has none, so who does not use them pays nothing.
 
     >>> list(Bundle.of(b"one", b"three"))
     [b'one', b'three']
+    >>> Bundle.merged([Bundle.of(b"one"), Bundle.of(b"two").marked(7)]).marks
+    ((0, 0, 1), (7, 0, 1))
     """
 
     sizes: tuple[int, ...]
     data: bytes
+    marks: tuple[Mark, ...] = ()
 
     @classmethod
     def of(cls, *messages: bytes) -> Bundle:
@@ -46,7 +67,60 @@ class Bundle(Struct, frozen=True, gc=False):
         if len(parts) == 1:
             return parts[0]
         sizes = tuple(chain.from_iterable([part.sizes for part in parts]))
-        return cls(sizes, b"".join([part.data for part in parts]))
+        data = b"".join([part.data for part in parts])
+        if any(part.marks for part in parts):
+            return cls(sizes, data, _joined([mark for part in parts for mark in part.runs()]))
+        return cls(sizes, data)
+
+    # -- conference and kind ---------------------------------------------------------------
+
+    def marked(self, conference: int, kind: int = 0) -> Bundle:
+        """The same messages, all of one conference and kind."""
+        if not (conference or kind or self.marks) or not self.sizes:
+            return self
+        marks = ((conference, kind, len(self.sizes)),) if conference or kind else ()
+        return Bundle(self.sizes, self.data, marks)
+
+    def runs(self) -> tuple[Mark, ...]:
+        """The marks, also of a bundle without any."""
+        return self.marks or (((0, 0, len(self.sizes)),) if self.sizes else ())
+
+    def part(self, first: int, last: int) -> Bundle:
+        """Messages `first` up to, not including, `last`."""
+        sizes = self.sizes[first:last]
+        if size := self.uniform:
+            data = self.data[first * size : last * size]
+        else:
+            ends = list(accumulate(self.sizes, initial=0))
+            last = min(last, len(self.sizes))
+            data = self.data[ends[min(first, last)] : ends[last]]
+        return Bundle(sizes, data, self._marks_of(first, last))
+
+    def _marks_of(self, first: int, last: int) -> tuple[Mark, ...]:
+        found: list[Mark] = []
+        start = 0
+        for conference, kind, count in self.marks:
+            inside = min(last, start + count) - max(first, start)
+            if inside > 0:
+                found.append((conference, kind, inside))
+            start += count
+        return _joined(found)
+
+    def by_mark(self) -> Iterator[tuple[int, int, Bundle]]:
+        """(conference, kind, the messages) of each run, in order; those have no marks."""
+        if len(self.marks) < 2:
+            conference, kind = self.marks[0][:2] if self.marks else (0, 0)
+            yield conference, kind, Bundle(self.sizes, self.data) if self.marks else self
+            return
+        start = at = 0
+        for conference, kind, count in self.marks:
+            sizes = self.sizes[start : start + count]
+            size = sum(sizes)
+            yield conference, kind, Bundle(sizes, self.data[at : at + size])
+            start += count
+            at += size
+
+    # -- the messages ----------------------------------------------------------------------
 
     @property
     def uniform(self) -> int:
@@ -67,14 +141,30 @@ class Bundle(Struct, frozen=True, gc=False):
         if count == 1:
             return (data,)
         size = self.uniform
-        codes = _code(size) * count if size else "".join(map(_code, sizes))
-        return Layout(codes).unpack(data)
+        if not size:
+            return Layout("".join(map(_code, sizes))).unpack(data)
+        if count < MANY:
+            return Layout(_code(size) * count).unpack(data)
+        return _equal(size, count).unpack(data)
 
     def __len__(self) -> int:
         return len(self.sizes)
 
     def __iter__(self) -> Iterator[bytes]:
         return iter(self.messages())
+
+
+def _joined(marks: list[Mark]) -> tuple[Mark, ...]:
+    """Neighbours with the same conference and kind become one; all zeros become none."""
+    found: list[Mark] = []
+    for conference, kind, count in marks:
+        if found and found[-1][0] == conference and found[-1][1] == kind:
+            found[-1] = (conference, kind, found[-1][2] + count)
+        else:
+            found.append((conference, kind, count))
+    if len(found) == 1 and not (found[0][0] or found[0][1]):
+        return ()
+    return tuple(found)
 
 
 MESSAGES_MAX: Final = 65535

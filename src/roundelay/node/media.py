@@ -19,7 +19,7 @@ import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from roundelay.core.errors import ConfigError
 from roundelay.node.interfaces import LARGEST_DATAGRAM, Interface
@@ -30,6 +30,8 @@ DRAIN: Final = 64
 """Datagrams taken per wake-up, so that timers and applications get their turn."""
 BUFFER_BYTES: Final = 8 << 20
 """Asked of the kernel for each socket: room for a burst while Python is busy."""
+LENT_LEAST: Final = 4096
+"""Below, a copy costs less than a view."""
 IP_MULTICAST_ALL: Final = 49
 SO_RCVBUFFORCE: Final = 33
 SO_SNDBUFFORCE: Final = 32
@@ -98,14 +100,15 @@ class Medium(ABC):
         self.offload = self.trains and self._try_offload(sock)
         self._sockets = [sock]
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.received: Callable[[bytes, Address], None] = lambda data, source: None
+        self.lend = False
+        """Hand over views of one buffer, which are good until `received` returns."""
+        self._buffer = memoryview(bytearray(65536))
+        self.received: Callable[[Any, Address], None] = lambda data, source: None
         self.drained: Callable[[], None] = lambda: None
 
     # -- life ------------------------------------------------------------------------------
 
-    def start(
-        self, received: Callable[[bytes, Address], None], drained: Callable[[], None]
-    ) -> None:
+    def start(self, received: Callable[[Any, Address], None], drained: Callable[[], None]) -> None:
         """Hand over what arrives from now on, in the running event loop."""
         self.received, self.drained = received, drained
         self._loop = asyncio.get_running_loop()
@@ -143,15 +146,42 @@ class Medium(ABC):
         return True
 
     def _readable(self, sock: socket.socket) -> None:
+        if self.trains:
+            self._read_trains(sock)
+        else:
+            self._read(sock)
+        self.drained()
+
+    def _read(self, sock: socket.socket) -> None:
+        """What has come, one datagram at a time."""
         counts, mine, received = self.counts, self.address, self.received
-        train = self.trains
+        lend, buffer = self.lend, self._buffer
+        data: bytes | memoryview
         for _ in range(DRAIN):
             try:
-                if train:
-                    data, ancillary, _, source = sock.recvmsg(65535, 64)
+                if lend:
+                    size, source = sock.recvfrom_into(buffer)
+                    data = buffer[:size] if size > LENT_LEAST else bytes(buffer[:size])
                 else:
                     data, source = sock.recvfrom(65535)
-                    ancillary = []
+                    size = len(data)
+            except (BlockingIOError, InterruptedError):
+                break
+            except OSError:
+                self.count("receive error")  # an ICMP answer to something we sent
+                continue
+            if source == mine:
+                continue  # multicast returns our own
+            counts["received"] += 1
+            counts["bytes_in"] += size
+            received(data, source)
+
+    def _read_trains(self, sock: socket.socket) -> None:
+        """Perhaps several datagrams of one size at a time."""
+        counts, mine, received = self.counts, self.address, self.received
+        for _ in range(DRAIN):
+            try:
+                data, ancillary, _, source = sock.recvmsg(65535, 64)
             except (BlockingIOError, InterruptedError):
                 break
             except OSError:
@@ -170,12 +200,11 @@ class Medium(ABC):
             else:
                 for start in range(0, len(data), size):
                     received(data[start : start + size], source)
-        self.drained()
 
     # -- out -------------------------------------------------------------------------------
 
     @abstractmethod
-    def multicast(self, data: bytes, hint: int = 0) -> None:
+    def multicast(self, data: bytes | memoryview, hint: int = 0) -> None:
         """To everybody but ourselves."""
 
     def unicast(self, data: bytes, to: Address, hint: int = 0) -> None:
@@ -189,7 +218,7 @@ class Medium(ABC):
     def unicast_train(self, parts: list[bytes], to: Address, hint: int = 0) -> None:
         self._send_train(parts, to)
 
-    def _send(self, data: bytes, to: Address) -> None:
+    def _send(self, data: bytes | memoryview, to: Address) -> None:
         try:
             self.sock.sendto(data, to)
         except (BlockingIOError, InterruptedError):
@@ -283,7 +312,7 @@ class MulticastMedium(Medium):
     def describe(self) -> str:
         return f"multicast:{self.group[0]}:{self.group[1]}@{self.interface.name}"
 
-    def multicast(self, data: bytes, hint: int = 0) -> None:
+    def multicast(self, data: bytes | memoryview, hint: int = 0) -> None:
         self._send(data, self.group)
 
     def multicast_train(self, parts: list[bytes], hint: int = 0) -> None:
@@ -322,7 +351,7 @@ class FanoutMedium(Medium):
         if peer not in self.seeds:
             self.peers.pop(peer, None)
 
-    def multicast(self, data: bytes, hint: int = 0) -> None:
+    def multicast(self, data: bytes | memoryview, hint: int = 0) -> None:
         for peer in self.peers:
             self._send(data, peer)
 

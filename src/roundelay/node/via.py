@@ -54,8 +54,12 @@ class SwitchMedium(Medium):
         else:
             self._handed(datagram, sender)
 
-    def multicast(self, data: bytes, hint: int = 0) -> None:
+    def multicast(self, data: bytes | memoryview, hint: int = 0) -> None:
         self._send(switching.multicast(data, hint), self.switch)
+
+    def multicast_b(self, data: bytes, hint: int = 0) -> None:
+        """On line B (`node.lines`)."""
+        self._send(switching.multicast(data, hint, switching.MULTICAST_B), self.switch)
 
     def unicast(self, data: bytes, to: Address, hint: int = 0) -> None:
         self._send(switching.unicast(data, to, hint), self.switch)

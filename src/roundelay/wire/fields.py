@@ -1,8 +1,7 @@
-"""Kinds of fields, and bodies made of them.
+"""Kinds of fields, of which `body` makes bodies.
 
-A body is a class and a table of its fields in the order of the bytes, which is also the order of
-the class's attributes.  Neighbouring fields of fixed size are packed by one `struct.Struct`
-(`Fixed`); everything else is a part of its own.  All integers are big-endian.
+Neighbouring fields of fixed size are packed by one `struct.Struct` (`Fixed`); everything else is a
+part of its own.  All integers are big-endian.
 
 Reading trusts nothing: a count is compared with the bytes that are left before anything of that
 size is made, and a value that `read` would refuse is refused by `write`, too, so that no site can
@@ -14,15 +13,16 @@ from __future__ import annotations
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from functools import lru_cache
 from operator import attrgetter
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
-from roundelay.core.bundle import Bundle
 from roundelay.core.errors import MalformedPdu
 from roundelay.core.token.pdu import NO_LIST
+
+if TYPE_CHECKING:
+    from roundelay.wire.body import Body
 
 # Reasons a body is refused for.
 SHORT_BODY: Final = "short body"
@@ -338,90 +338,6 @@ class Mask(Part):
         yield Row(self.names[0], "u16 count, u16 each", self._meaning)
 
 
-@lru_cache(maxsize=64)
-def _table(count: int, width: int) -> struct.Struct:
-    """`count` sizes of `width` bytes and the length of what follows."""
-    return struct.Struct(f">{count}{'H' if width == 2 else 'I'}I")
-
-
-class Payload(Part):
-    """A bundle: u16 count, u8 width of a size, the sizes, then the messages with u32 length.
-
-    Messages of one size need no table (width 0); sizes have 2 bytes unless one of them needs 4.
-    Each bundle has exactly one form, so that what is decoded is encoded to the same bytes.
-    """
-
-    __slots__ = ()
-
-    def __init__(self, name: str) -> None:
-        super().__init__((name,), 7)
-
-    def write(self, owner: Any, out: list[bytes]) -> None:
-        bundle: Bundle = getattr(owner, self.names[0])
-        sizes, data = bundle.sizes, bundle.data
-        count, length = len(sizes), len(data)
-        if count > U16:
-            raise MalformedPdu(BAD_BUNDLE, f"{count} messages")
-        if bundle.uniform:
-            out.append(_UNIFORM.pack(count, 0, length))
-            out.append(data)
-            return
-        if sum(sizes) != length:
-            raise MalformedPdu(BAD_BUNDLE, f"{count} messages, {length} bytes")
-        width = 2 if length <= U16 or max(sizes) <= U16 else 4
-        out.append(bytes((count >> 8, count & 0xFF, width)))
-        try:
-            out.append(_table(count, width).pack(*sizes, length))
-        except struct.error as error:
-            raise MalformedPdu(BAD_BUNDLE, str(error)) from None
-        out.append(data)
-
-    def read(self, data: bytes, pos: int, end: int, values: list[Any]) -> int:
-        table = pos + 3
-        if table + 4 > end:
-            raise MalformedPdu(SHORT_BODY)
-        count, width = data[pos] << 8 | data[pos + 1], data[pos + 2]
-        if width not in (0, 2, 4):
-            raise MalformedPdu(BAD_BUNDLE, f"sizes of {width} bytes")
-        start = table + width * count + 4
-        if start > end:
-            raise MalformedPdu(SHORT_BODY, f"{count} messages")
-        if width:
-            found = _table(count, width).unpack_from(data, table)
-            sizes, length = found[:-1], found[-1]
-            # Python's sums do not wrap, so sizes that only add up modulo 2³² are refused here.
-            if sum(sizes) != length:
-                raise MalformedPdu(BAD_BUNDLE, f"sizes add up to {sum(sizes)}, not {length}")
-            if width == 4 and max(sizes, default=0) <= U16:
-                raise MalformedPdu(BAD_BUNDLE, "4 bytes for small sizes")
-        else:
-            length = int.from_bytes(data[table:start], "big")
-        after = start + length
-        if after > end:
-            raise MalformedPdu(SHORT_BODY, f"{length} bytes")
-        if width:
-            bundle = Bundle(sizes, data[start:after])
-            if bundle.uniform:
-                raise MalformedPdu(BAD_BUNDLE, "a table of equal sizes")
-        elif count and length and not length % count:
-            # At least a byte each: a count alone cannot make a large table of sizes.
-            bundle = Bundle((length // count,) * count, data[start:after])
-        else:
-            raise MalformedPdu(BAD_BUNDLE, f"{count} messages of one size in {length} bytes")
-        values.append(bundle)
-        return int(after)
-
-    def rows(self) -> Iterator[Row]:
-        name = self.names[0]
-        yield Row(f"{name}: messages", "u16 count", "application messages")
-        yield Row(f"{name}: width", "u8", "bytes of a size: 0 (all messages have one size), 2, 4")
-        yield Row(f"{name}: sizes", "that many bytes each", "length of each message, in order")
-        yield Row(f"{name}: data", "u32 length, bytes", "the messages end to end")
-
-
-_UNIFORM: Final = struct.Struct(">HBI")
-
-
 class Nested(Part):
     """An attribute that is an object with a body of its own."""
 
@@ -568,45 +484,3 @@ class Counters(Pairs):
         sources = {source for source, _ in pairs}
         if NO_ID in sources or len(sources) < len(pairs):
             raise MalformedPdu(BAD_VALUE, f"{self.names[0]}: {len(sources)} different sources")
-
-
-# ------------------------------------------------------------------------ bodies
-
-
-class Body:
-    """The bytes of one class: its attributes, in their order."""
-
-    __slots__ = ("_parts", "cls", "least")
-
-    def __init__(self, cls: type[Any], *table: Scalar | Part) -> None:
-        self.cls = cls
-        parts: list[Part] = []
-        run: list[Scalar] = []
-        for field in (*table, None):
-            if isinstance(field, Scalar):
-                run.append(field)
-                continue
-            if run:
-                parts.append(Fixed(tuple(run)))
-                run = []
-            if field is not None:
-                parts.append(field)
-        self._parts = tuple(parts)
-        self.least = sum(part.least for part in parts)
-        names = tuple(name for part in parts for name in part.names)
-        if names != cls.__struct_fields__:
-            raise TypeError(f"the table of {cls.__name__} has {names}, not its attributes")
-
-    def write(self, owner: Any, out: list[bytes]) -> None:
-        for part in self._parts:
-            part.write(owner, out)
-
-    def read(self, data: bytes, pos: int, end: int) -> tuple[Any, int]:
-        values: list[Any] = []
-        for part in self._parts:
-            pos = part.read(data, pos, end, values)
-        return self.cls(*values), pos
-
-    def rows(self) -> Iterator[Row]:
-        for part in self._parts:
-            yield from part.rows()

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import struct
 from collections import OrderedDict, deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import Final
 
 from roundelay.core.engine import SECOND
@@ -78,6 +78,37 @@ def split(datagram: bytes, mtu: int, ident: int) -> list[bytes]:
         pack(FRAGMENT, ident, index, count) + datagram[at : at + room]
         for index, at in enumerate(range(0, size, room))
     ]
+
+
+def split_parts(parts: Iterable[bytes], mtu: int, ident: int) -> list[list[bytes | memoryview]]:
+    """What `split` makes of the join of `parts`, each datagram in parts again: nothing is copied.
+
+    >>> [b"".join(one) for one in split_parts([bytes(9), bytes(2)], 19, 7)] == split(
+    ...     bytes(11), 19, 7)
+    True
+    """
+    views = [memoryview(part) for part in parts if part]
+    size = sum(map(len, views))
+    if size <= mtu:
+        return [list(views)]
+    room = mtu - HEAD.size
+    count = -(-size // room)
+    ident %= IDENTS
+    found: list[list[bytes | memoryview]] = []
+    at, views = 0, views[::-1]
+    for index in range(count):
+        one: list[bytes | memoryview] = [HEAD.pack(FRAGMENT, ident, index, count)]
+        left = room
+        while left and views:
+            taken = views[-1][at : at + left]
+            one.append(taken)
+            left -= len(taken)
+            at += len(taken)
+            if at == len(views[-1]):
+                views.pop()
+                at = 0
+        found.append(one)
+    return found
 
 
 class _Partial:
@@ -155,6 +186,16 @@ class Reassembly:
 
     def add(self, source: Hashable, data: bytes, now: int) -> bytes | None:
         """A fragment has come: the whole datagram, if it was the last one missing."""
+        pieces = self.collect(source, data, now)
+        return None if pieces is None else b"".join(pieces)
+
+    def collect(
+        self, source: Hashable, data: bytes | memoryview, now: int
+    ) -> list[bytes | memoryview] | None:
+        """Like `add`, but the whole datagram is left in pieces.
+
+        `data` is kept until then, as a view if it is large.
+        """
         self.expire(now)
         if len(data) <= HEAD.size:
             return self._drop(MALFORMED)
@@ -163,7 +204,7 @@ class Reassembly:
             return self._drop(MALFORMED)
         # A large one is copied once, into the whole.
         large = len(data) > COPIED_MAX
-        piece = memoryview(data)[HEAD.size :] if large else data[HEAD.size :]
+        piece = memoryview(data)[HEAD.size :] if large else bytes(data[HEAD.size :])
         size = len(piece)
         is_last = index == count - 1
         # All but the last fragment are of one size, so one of them tells how much there will be;
@@ -178,18 +219,20 @@ class Reassembly:
             cost += PEER_COST + MESSAGE_COST
         else:
             self._peers.move_to_end(source)
-            if ident in peer.done:
-                return self._drop(DUPLICATE)
             partial = peer.partials.get(ident)
             if partial is None:
+                if ident in peer.done:
+                    return self._drop(DUPLICATE)
                 cost += MESSAGE_COST
             elif partial.count != count or not partial.fits(index, size):
                 return self._drop(CONTRADICTION)
             elif index in partial.pieces:
                 same = partial.pieces[index] == piece
                 return self._drop(DUPLICATE if same else CONTRADICTION)
-            self._make_room_at(source, peer, ident, cost)
-        self._make_room(source, cost)
+            if peer.cost + cost > self._peer_max:
+                self._make_room_at(source, peer, ident, cost)
+        if self.cost + cost > self._total_max:
+            self._make_room(source, cost)
         if peer is None:
             peer = self._peers[source] = _Peer()
             peer.cost = self._pay(PEER_COST)
@@ -199,8 +242,10 @@ class Reassembly:
             self._order[(source, ident)] = due
             peer.cost += self._pay(MESSAGE_COST)
         partial.pieces[index] = piece
-        partial.cost += size + PIECE_COST
-        peer.cost += self._pay(size + PIECE_COST)
+        held = size + PIECE_COST
+        partial.cost += held
+        peer.cost += held
+        self.cost += held
         if is_last:
             partial.last = size
         else:
@@ -209,12 +254,12 @@ class Reassembly:
             return None
         self._forget(source, peer, ident)
         peer.done.append(ident)
-        joined = b"".join([partial.pieces[at] for at in range(count)])
-        if len(joined) > self._message_max:
+        pieces = [partial.pieces[at] for at in range(count)]
+        if sum(map(len, pieces)) > self._message_max:
             return self._drop(TOO_LARGE)
-        if joined[0] == FRAGMENT:
+        if pieces[0][0] == FRAGMENT:
             return self._drop(NESTED)
-        return joined
+        return pieces
 
     def expire(self, now: int) -> None:
         """Give up what has waited too long; `add` does so, too."""
@@ -256,7 +301,7 @@ class Reassembly:
         del self._order[(source, ident)]
         peer.cost += self._pay(-partial.cost)
 
-    def _drop(self, reason: str) -> bytes | None:
+    def _drop(self, reason: str) -> list[bytes | memoryview] | None:
         """Count it; nothing comes of it."""
         self.drops[reason] = self.drops.get(reason, 0) + 1
         return None

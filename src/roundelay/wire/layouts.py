@@ -38,9 +38,9 @@ from roundelay.core.token.pdu import (
     Vote1,
     Vote2,
 )
-from roundelay.wire import grsb
+from roundelay.wire import grsb, wide
+from roundelay.wire.body import Body
 from roundelay.wire.fields import (
-    Body,
     Counters,
     Flags,
     Mask,
@@ -48,7 +48,6 @@ from roundelay.wire.fields import (
     Nested,
     Numbers,
     Part,
-    Payload,
     Scalar,
     Vector,
     boolean,
@@ -61,6 +60,7 @@ from roundelay.wire.fields import (
     version,
     version_or_none,
 )
+from roundelay.wire.payload import Payload
 
 # Protocols.
 CM: Final = 1  # Chang–Maxemchuk, the token protocol
@@ -348,7 +348,9 @@ CLUSTER: Final = cluster(TO, TO_KINDS) + cluster(PO, PO_KINDS) + cluster(SPO, SP
 
 JOURNAL: Final = tuple(Layout(GRSB, number, name, body) for number, name, body in grsb.PDUS)
 
-LAYOUTS: Final[tuple[Layout, ...]] = TOKEN + POSITIVE_ACK + CLUSTER + JOURNAL
+HIERARCHY: Final = tuple(Layout(HGRSB, number, name, body) for number, name, body in wide.PDUS)
+
+LAYOUTS: Final[tuple[Layout, ...]] = TOKEN + POSITIVE_ACK + CLUSTER + JOURNAL + HIERARCHY
 """Every PDU that has bytes."""
 
 PROTOS: Final = frozenset(layout.proto for layout in LAYOUTS)

@@ -21,33 +21,52 @@ from __future__ import annotations
 
 import struct
 from collections import OrderedDict
-from typing import Final
+from collections.abc import Iterable
+from typing import Any, Final
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from roundelay.core.errors import MalformedPdu
+from roundelay.core.errors import InvariantBroken, MalformedPdu
 
 SEALED: Final = 0x20
 VERSION: Final = 1
 HEAD: Final = struct.Struct(">BBI16sQ")
+HEAD_SIZE: Final = HEAD.size
 TAG: Final = 16
 OVERHEAD: Final = HEAD.size + TAG
 BOOT_ID: Final = 16
 BOOT_ID_AT: Final = 6
 REPLAY_WINDOW: Final = 1024
+WINDOW_BITS: Final = (1 << REPLAY_WINDOW) - 1
 SENDERS_MAX: Final = 1024
 """Boot ids remembered; the one heard of longest ago goes first."""
 NONCE: Final = struct.Struct(">IQ")
 COPIED_MAX: Final = 1024
 """Below, a copy costs less than a view."""
+LARGE: Final = 8192
+"""Above, what is sealed or opened goes to a buffer that is used again: memory that was written a
+moment ago costs less than other memory."""
+BUFFER: Final = 65_536
+SPARE_MAX: Final = 32
+INTO: Final = hasattr(AESGCM, "decrypt_into")
+"""Whether this version of `cryptography` can write to a buffer of ours."""
 
 
-def boot_of(sealed: bytes) -> bytes:
+def boot_of(sealed: bytes | memoryview) -> bytes:
     """Who sealed a datagram; to be believed once it was opened."""
-    return sealed[BOOT_ID_AT : BOOT_ID_AT + BOOT_ID]
+    return bytes(sealed[BOOT_ID_AT : BOOT_ID_AT + BOOT_ID])
+
+
+def _foreign(kind: int, version: int, epoch: int) -> MalformedPdu:
+    """Why a datagram is none that we could open."""
+    if kind != SEALED:
+        return MalformedPdu("not sealed")
+    if version != VERSION:
+        return MalformedPdu("format version", str(version))
+    return MalformedPdu("key epoch", str(epoch))
 
 
 class _Sender:
@@ -68,7 +87,7 @@ class _Sender:
         ahead = counter - self.highest
         if ahead > 0:
             shifted = self.seen << ahead if ahead < REPLAY_WINDOW else 0
-            self.seen = (shifted | 1) & ((1 << REPLAY_WINDOW) - 1)
+            self.seen = (shifted | 1) & WINDOW_BITS
             self.highest = counter
         else:
             self.seen |= 1 << -ahead
@@ -84,6 +103,9 @@ class Seal:
         self._key = self._derive(boot_id)
         self._counter = 0
         self._senders: OrderedDict[bytes, _Sender] = OrderedDict()
+        self._plain = memoryview(bytearray(BUFFER))
+        self._sealed = memoryview(bytearray(BUFFER))
+        self._spare: list[bytearray] = []
 
     def _derive(self, boot_id: bytes) -> AESGCM:
         info = b"roundelay datagram" + struct.pack(">I", self._epoch)
@@ -94,30 +116,76 @@ class Seal:
         head = HEAD.pack(SEALED, VERSION, self._epoch, self._boot, self._counter)
         return head + self._key.encrypt(NONCE.pack(0, self._counter), data, head)
 
-    def open(self, data: bytes) -> bytes:
-        """What was sealed, or MalformedPdu with the reason to count it under."""
-        if len(data) < OVERHEAD:
+    def seal_parts(self, parts: Iterable[bytes | memoryview]) -> bytes | memoryview:
+        """The join of `parts`, sealed; a view is good until the next call."""
+        plain, at = self._plain, 0
+        for part in parts:
+            after = at + len(part)
+            if after > BUFFER - OVERHEAD:
+                raise InvariantBroken("more than a datagram to seal")
+            plain[at:after] = part
+            at = after
+        if not INTO:
+            return self.seal(bytes(plain[:at]))
+        self._counter += 1
+        head = HEAD.pack(SEALED, VERSION, self._epoch, self._boot, self._counter)
+        sealed = self._sealed
+        sealed[: HEAD.size] = head
+        end = at + OVERHEAD
+        nonce = NONCE.pack(0, self._counter)
+        self._key.encrypt_into(nonce, plain[:at], head, sealed[HEAD.size : end])
+        return sealed[:end]
+
+    def open_large(self, data: bytes | memoryview) -> bytes | memoryview:
+        """Like `open`; what is large is a view of a buffer that `give_back` takes back."""
+        buffer = None
+        if LARGE < len(data) <= BUFFER and INTO:
+            buffer = self._spare.pop() if self._spare else bytearray(BUFFER)
+        opened: bytes | memoryview = self.open(data, buffer)
+        return opened
+
+    def give_back(self, view: bytes | memoryview) -> None:
+        """Nobody looks at `view`, or at anything else of its buffer, any more."""
+        if isinstance(view, memoryview):
+            buffer = view.obj
+            if type(buffer) is bytearray and len(self._spare) < SPARE_MAX:
+                self._spare.append(buffer)
+
+    def open(self, data: bytes | memoryview, buffer: bytearray | None = None) -> Any:
+        """What was sealed, or MalformedPdu with the reason to count it under.
+
+        In bytes of its own, or as a view of the beginning of `buffer`.
+        """
+        size = len(data)
+        if size < OVERHEAD:
             raise MalformedPdu("short")
         kind, version, epoch, boot_id, counter = HEAD.unpack_from(data)
-        if kind != SEALED:
-            raise MalformedPdu("not sealed")
-        if version != VERSION:
-            raise MalformedPdu("format version", str(version))
-        if epoch != self._epoch:
-            raise MalformedPdu("key epoch", str(epoch))
+        if kind != SEALED or version != VERSION or epoch != self._epoch:
+            raise _foreign(kind, version, epoch)
         sender = self._senders.get(boot_id)
         known = sender is not None
         if sender is None:
             sender = _Sender(self._derive(boot_id))
-        if not sender.fresh(counter):
+        ahead = counter - sender.highest
+        if ahead <= 0 and not sender.fresh(counter):
             raise MalformedPdu("replay")
+        head, nonce = data[:HEAD_SIZE], NONCE.pack(0, counter)
+        inner: bytes | memoryview
         try:
-            # A view of a large one: no copy.
-            inside = memoryview(data)[HEAD.size :] if len(data) > COPIED_MAX else data[HEAD.size :]
-            inner = sender.key.decrypt(NONCE.pack(0, counter), inside, data[: HEAD.size])
+            if size <= COPIED_MAX:
+                inner = sender.key.decrypt(nonce, data[HEAD_SIZE:], head)
+            elif buffer is None:
+                inner = sender.key.decrypt(nonce, memoryview(data)[HEAD_SIZE:], head)
+            else:
+                inner = memoryview(buffer)[: size - OVERHEAD]
+                sender.key.decrypt_into(nonce, memoryview(data)[HEAD_SIZE:], head, inner)
         except InvalidTag:
             raise MalformedPdu("seal") from None
-        sender.note(counter)
+        if ahead == 1:  # as nearly all are
+            sender.highest = counter
+            sender.seen = (sender.seen << 1 | 1) & WINDOW_BITS
+        else:
+            sender.note(counter)
         if known:
             self._senders.move_to_end(boot_id)
         else:  # only who has the secret takes up room

@@ -15,7 +15,8 @@ destination, and what arrives has to name its sender::
      10     …  the datagram
 
 kind 0 is a hello: its datagram is the node's name in UTF-8; the answer carries the node's own
-address, as the switch sees it, and no datagram.  1 is a multicast to everyone else, 2 a unicast.
+address, as the switch sees it, and no datagram.  1 is a multicast to everyone else, 2 a unicast,
+3 a multicast on line B: the same to the switch, but it can lose what goes there by itself.
 All numbers are in network byte order.
 
 The hint says what the datagram carries, so that the switch can lose the third CONFIRM although the
@@ -38,6 +39,7 @@ MAGIC: Final = 0x7E
 HELLO: Final = 0
 MULTICAST: Final = 1
 UNICAST: Final = 2
+MULTICAST_B: Final = 3
 
 UNKNOWN: Final = 0
 AUTORM: Final = 255
@@ -91,9 +93,9 @@ def hello(name: str) -> bytes:
     return TO_SWITCH.pack(MAGIC, HELLO, NOWHERE, 0, UNKNOWN, 0) + name.encode()
 
 
-def multicast(datagram: bytes, hint: int = UNKNOWN) -> bytes:
-    """`datagram` for everyone else."""
-    return TO_SWITCH.pack(MAGIC, MULTICAST, NOWHERE, 0, hint >> 8, hint & 0xFF) + datagram
+def multicast(datagram: bytes | memoryview, hint: int = UNKNOWN, kind: int = MULTICAST) -> bytes:
+    """`datagram` for everyone else, on either line."""
+    return TO_SWITCH.pack(MAGIC, kind, NOWHERE, 0, hint >> 8, hint & 0xFF) + datagram
 
 
 def unicast(datagram: bytes, to: Address, hint: int = UNKNOWN) -> bytes:
@@ -126,6 +128,6 @@ def arrived(data: bytes) -> tuple[int, Address, bytes]:
     if len(data) < FROM_SWITCH.size:
         raise MalformedPdu("switch: short")
     magic, kind, ip, port = FROM_SWITCH.unpack_from(data)
-    if magic != MAGIC or kind > UNICAST:
+    if magic != MAGIC or kind > MULTICAST_B:
         raise MalformedPdu("switch: head", f"{magic:#04x} {kind}")
     return kind, (inet_ntoa(ip), port), data[FROM_SWITCH.size :]

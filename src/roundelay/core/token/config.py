@@ -57,6 +57,9 @@ class TokenConfig(Struct, frozen=True, kw_only=True):
     eager: bool = False
     """A token site stamps all waiting messages, up to K_w, and passes the token with the last of
     them; with none to stamp it sends its NULL or confirmation at once, not after T."""
+    to_source: bool = False
+    """With `eager`, L = 1 and a group of 4 sites or fewer: a token site that stamps one message
+    of another site passes the token to that site, which then knows of the commit by itself."""
     backoff: int = 0
     """How often the wait between two unanswered repetitions doubles."""
     adapt_ns: int = 0
@@ -141,6 +144,7 @@ class TokenConfig(Struct, frozen=True, kw_only=True):
             "request_delay_ns": 1 * MS,
             "retx_ns": 40 * MS,
             "eager": True,
+            "to_source": True,
             "kw": 64,
             "backoff": 4,
             "adapt_ns": 1 * MS,
@@ -167,6 +171,14 @@ class TokenConfig(Struct, frozen=True, kw_only=True):
     def impatient(self) -> bool:
         """Whether repetitions follow each other at growing distances."""
         return bool(self.backoff or self.adapt_ns)
+
+    def free_heirs(self, sites: int) -> bool:
+        """Whether the token need not go around the ring, in a group of that many sites.
+
+        In a group of 4 a majority lacks one site at most, so that it costs the resiliency test
+        nothing not to know whom the missing one may have passed the token to.
+        """
+        return self.to_source and self.eager and self.resilience == 1 and sites <= 4
 
     @property
     def silence_ns(self) -> int:
@@ -208,6 +220,8 @@ class TokenConfig(Struct, frozen=True, kw_only=True):
         whole("adapt_ns", self.adapt_ns, 0, min(self.pass_ns, self.request_ns, self.resend_ns))
         if self.adapt_ns and not self.eager:
             raise ConfigError("adapt_ns", self.adapt_ns, "0 unless eager: T is no transfer time")
+        if self.to_source and self.kr > 1:
+            raise ConfigError("to_source", self.to_source, f"off when kr is above 1 ({self.kr})")
         if self.idle_ns <= self.resend_ns << self.backoff:
             # A beacon counts as progress; more frequent than t_b, it would keep a source from
             # ever repeating its message (CM-N4).

@@ -167,9 +167,25 @@ class TokenSite(Reformation):
         handler(self, pdu, source, now)
 
     def on_timer(self, now: int) -> None:
-        for due, action in TIMERS:
-            if getattr(self, due) <= now:
-                getattr(self, action)(now)
+        # One by one, in the order of TIMERS: this is called for nearly every PDU.
+        if self.send_due <= now:
+            self.on_send_timer(now)
+        if self.request_due <= now:
+            self.on_request_timer(now)
+        if self.hold_due <= now:
+            self.on_hold_timer(now)
+        if self.pass_due <= now:
+            self.on_pass_timer(now)
+        if self.beacon_due <= now:
+            self.on_beacon_timer(now)
+        if self.token_due <= now:
+            self.on_list_timer(now)
+        if self.auth_due <= now:
+            self.on_auth_timer(now)
+        if self.silence_due <= now:
+            self.on_silence_timer(now)
+        if self.reform_due <= now:
+            self.on_reform_timer(now)
         self.deadline = min(
             self.send_due, self.request_due, self.hold_due, self.pass_due, self.beacon_due,
             self.token_due, self.auth_due, self.silence_due, self.reform_due,

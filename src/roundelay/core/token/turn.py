@@ -9,16 +9,23 @@ Deviations from the paper
 - With `eager` the token moves with the last waiting message, be it the K_w-th or not (CM-N14):
   an idle group is that of K_w = 1.  `tests/core/test_token_fast.py`.
 - The confirmation of an idle token site waits T (CM-N13), with `eager` it does not wait at all.
+- With `to_source` the token does not go around the ring: the source of a message gets it with the
+  stamp of the message, and has committed that after two PDUs instead of three.  The resiliency
+  test (CM-R3.3) then cannot know who had it next, see `reform`.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import Final
 
 from roundelay.core.bundle import NOTHING, Bundle
 from roundelay.core.engine import EVERYONE, NEVER
 from roundelay.core.token.pdu import DATA, NULL, RUN_MAX, Ack, AckRun
 from roundelay.core.token.repair import Repair
+
+ROUNDS: Final = 2
+"""`to_source`: after the stamps of so many rounds a site gets the token anyway."""
 
 
 class Turn(Repair):
@@ -77,6 +84,8 @@ class Turn(Repair):
         # CM-N14: with K_w the token stays for K_w - 1 data acknowledgements; a NULL moves it.
         stays = kind == DATA and self.turn + 1 < self.config.kw and not self.config.eager
         follower = self.me if stays else self.successor[self.me]
+        if kind == DATA and run is None and self.config.free_heirs(len(self.group)):
+            follower = self.heir(s)
         self.turn += 1
         self.shown = True
         ack = Ack(self.tl, self.nts, kind, s, n, self.me, follower)
@@ -97,6 +106,18 @@ class Turn(Repair):
             self.pass_wait = self.patience(self.config.pass_ns)
             self.pass_due = self.arm(now + self.pass_wait)
         self.apply(ack, bundle, now)
+
+    def heir(self, s: int) -> int:
+        """`to_source`: the source of the message, or a site that has not had the token for long.
+
+        Such a site would keep all others from forgetting (CM-N20), and nobody would notice if it
+        were dead.
+        """
+        if self.issues:
+            held, site = self.issues[0]
+            if held == self.have[site] and held < self.nts - ROUNDS * len(self.members):
+                return site
+        return s if s != self.me and s in self.successor else self.successor[self.me]
 
     # -- the token -------------------------------------------------------------------------
 
