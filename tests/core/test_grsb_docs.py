@@ -10,7 +10,16 @@ from roundelay.core.grsb.config import PROFILES, GrsbConfig
 from tests.core.pages import Page, cites
 
 RULES = [f"GR-{k}" for k in range(1, 29)]
-PAGE = Page("grsb.md", "grsb", ("core/test_grsb*.py", "sim/test_grsb*.py", "paper/test_grsb*.py"))
+PAGE = Page(
+    "grsb.md",
+    "grsb",
+    (
+        "core/test_grsb*.py",
+        "sim/test_grsb*.py",
+        "paper/test_grsb*.py",
+        "node/test_grsb*.py",
+    ),
+)
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import roundelay
 from roundelay.client.group import Group, Message
+from roundelay.node.grsb import GrsbSeat
 from roundelay.node.node import Node
 from roundelay.node.switch import Switch
 
@@ -116,7 +117,19 @@ def kill(node: Node) -> None:
     if node._handle is not None:
         node._handle.cancel()
     node.medium.close()
+    seats = [one for one in node.assemblies.values() if isinstance(one, GrsbSeat)]
+    for seat in seats:
+        seat.abandon()
+    node.recorders.server.abort()
+    for recorder in node.recorders.own.values():
+        recorder._items.clear()  # what is not written yet is lost
+        recorder.close()
+    node.recorders.own.clear()
+    for task in node.recorders._refetches:
+        task.cancel()
     for assembly in node.assemblies.values():
+        if assembly in seats:
+            continue
         for hosted in (*assembly._engines(), *(one for _, one in assembly.lingering)):
             if not hosted.closed:
                 hosted.close()

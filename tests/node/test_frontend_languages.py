@@ -167,7 +167,7 @@ def test_what_cannot_be_sent_ends_the_program_with_a_reason(
     call = command(languages, language)
     for words, reason in (
         (("send", "g" * 256, "never"), "255 bytes"),
-        (("ask", "everything"), "members, groups, status or why"),
+        (("ask", "everything"), "members, groups, recorders, status or why"),
     ):
         done = subprocess.run(
             [*call, server.where, *words],

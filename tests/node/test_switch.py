@@ -17,7 +17,7 @@ import pytest
 from roundelay.core.errors import ConfigError, MalformedPdu
 from roundelay.node import switch as switch_module
 from roundelay.node.switch import Switch, read_rules
-from roundelay.node.switch_rules import SEEN, Rules
+from roundelay.node.switch_rules import SEEN, SEEN_B, STRANGE_B, Rules
 from roundelay.wire import codec, layouts
 from roundelay.wire import switching as wire
 
@@ -169,7 +169,7 @@ def test_a_silent_port_is_forgotten_and_a_talking_one_is_not():
         (b"", "short"),
         (b"\x7e\x01\0\0\0\0\0\0\0", "short"),
         (b"\x7f" + bytes(20), "head"),
-        (b"\x7e\x03" + bytes(20), "head"),
+        (b"\x7e\x04" + bytes(20), "head"),
         (b"\x7e\x00" + bytes(8), "name"),
         (b"\x7e\x00" + bytes(8) + b"\xff\xfe", "name"),
         (wire.hello("x" * 65), "name"),
@@ -206,7 +206,7 @@ def test_there_is_an_end_to_ports(monkeypatch: pytest.MonkeyPatch):
 
 def test_what_came_from_the_switch_is_parsed_or_refused():
     good = wire.forwarded(wire.MULTICAST, ("127.0.0.1", 5))
-    for bad in (b"", good[:7], b"\0" + good[1:], good[:1] + b"\x03" + good[2:]):
+    for bad in (b"", good[:7], b"\0" + good[1:], good[:1] + b"\x04" + good[2:]):
         with pytest.raises(MalformedPdu):
             wire.arrived(bad)
 
@@ -304,6 +304,29 @@ def test_a_cluster_kind_goes_by_its_short_and_its_long_name():
     assert only.carry(0, 0, 1, po_dt, 2) == "targeted"
     assert both.carry(0, 0, 1, to_dt, 1) is None
     assert both.carry(0, 0, 1, po_dt, 2) == "targeted"
+
+
+def test_a_line_can_be_cut_or_made_lossy_by_itself():
+    bcast = layouts.GRSB << 8 | 3
+    on_a, on_b = SEEN[bcast], SEEN_B[bcast]
+    rules = Rules(1)
+    lane = rules.lane("a", "b")
+    rules.apply({"loss": 0.5, "line": "b", "kind": "BCAST"}, 0)
+    assert lane.carry is not None
+    assert {lane.carry(0, lane.src, lane.dst, on_a, ref) for ref in range(50)} == {None}
+    assert {lane.carry(0, lane.src, lane.dst, on_b, ref) for ref in range(50)} == {None, "loss"}
+    assert {lane.carry(0, lane.src, lane.dst, STRANGE_B, ref) for ref in range(50)} == {None}
+    rules.apply({"loss": 0, "line": "b", "kind": "BCAST"}, 0)
+    assert lane.carry is None
+    rules.apply({"cut_line": "b"}, 0)
+    (cut,) = rules.episodes
+    assert cut.carry(0, 0, 1, on_b, 1) == "line cut"
+    assert cut.carry(0, 0, 1, on_a, 1) is None
+    rules.apply({"heal": True}, 0)
+    assert rules.episodes == []
+    for rule in ({"cut_line": "c"}, {"loss": 0.1, "line": 2}):
+        with pytest.raises(ConfigError, match="a or b"):
+            rules.apply(rule, 0)
 
 
 def test_duplicates_come_and_damage_spares_the_head():

@@ -23,7 +23,7 @@ from roundelay.core.grsb.units import Units
 from roundelay.core.grsb.user import User
 from roundelay.runs.swarm import SwarmParams, run_seed
 from roundelay.sim.driver import Outcome, run_plan
-from roundelay.sim.grsb_draft import KINDS
+from roundelay.sim.grsb_draft import KINDS, LONG_AWAY, OUTCOMES, TAKE_OVER
 from roundelay.sim.plan import Plan
 from roundelay.wire.codec import GroupCodec
 
@@ -48,8 +48,10 @@ def test_groups_keep_their_promises_whatever_fails(first: int) -> None:
         injected.update(found.faults)
         committed += found.committed
     assert committed > 40 * SEEDS // 2
-    assert set(injected) <= {*KINDS, "disk:torn-tail"}
+    assert set(injected) <= {*KINDS, *OUTCOMES, "disk:torn-tail"}
     assert len(injected) > len(KINDS) // 2
+    assert injected[TAKE_OVER] > SEEDS // 4
+    assert injected[LONG_AWAY] > 0
 
 
 def test_the_way_over_bytes_changes_nothing() -> None:

@@ -296,7 +296,7 @@ def test_clocks_of_other_machines_are_put_right(tmp_path: Path, monkeypatch: pyt
     from roundelay.trace import live as module
 
     def at(machine: str, monotonic: int, wall: int) -> Callable[[], int]:
-        monkeypatch.setattr(module, "_machine", lambda: machine)
+        monkeypatch.setattr(module, "machine", lambda: machine)
         monkeypatch.setattr(module, "time_ns", lambda: wall)
         return Clock(monotonic - 1)
 

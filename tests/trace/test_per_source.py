@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from roundelay.core import events as ev
 from roundelay.core.bundle import Bundle
-from roundelay.core.engine import ACCEPTED
+from roundelay.core.engine import ACCEPTED, ACKNOWLEDGED, Delivery
+from roundelay.trace import Recorder, check_trace
 from roundelay.trace.promises import Submission
 from tests.trace.conftest import Judge
-from tests.trace.play import Play, message
+from tests.trace.play import MS, Play, message
 
 Deliver = Callable[[Play, int, Bundle, int, int], None]
 
@@ -212,3 +214,24 @@ def test_a_destination_left_out_breaks_i8(judge: Judge) -> None:
     bundle = play.submit(0)
     deliver(play, 0, bundle, 0, 0)
     assert judge(play) == {"I8": 1}
+
+
+def test_a_trace_file_says_whom_a_message_is_for(tmp_path: Path) -> None:
+    """SPO: the SUBMIT row has the destinations, so a file can be judged by itself (I8)."""
+    bundle = Bundle.of(b"for 1 and 2")
+    rows: list[ev.Row] = [(0, 0, ev.SUBMIT, 0, -1, ev.Addressed(bundle, (1, 2)))]
+    for site in (1, 2):
+        delivery = Delivery(-1, 0, 0, bundle, ACKNOWLEDGED)
+        rows.append((MS, site, ev.DELIVER, -1, 0, delivery))
+    end: ev.Row = (2 * MS, -1, ev.MARK, -1, -1, ev.END)
+    stray: ev.Row = (MS, 3, ev.DELIVER, -1, 0, Delivery(-1, 0, 0, bundle, ACKNOWLEDGED))
+
+    def judged(*told: ev.Row) -> list[str]:
+        path = tmp_path / "trace.parquet"
+        with Recorder(path, params={"sites": 4, "order": "fifo"}) as recorder:
+            recorder.rows.extend(told)
+        return [f"{v.invariant} at {v.site}" for v in check_trace(path).violations]
+
+    assert judged(*rows, end) == []
+    assert judged(*rows, stray, end) == ["I8 at 3"]
+    assert judged(*rows[:2], end) == ["I8 at 2"]

@@ -55,6 +55,7 @@ from roundelay.core.token.pdu import (
     Vote1,
     Vote2,
 )
+from roundelay.core.wide import pdu as wide
 from roundelay.wire.codec import encode, group_id
 from roundelay.wire.layouts import LAYOUTS, Layout
 
@@ -128,6 +129,17 @@ EXAMPLES: tuple[Pdu, ...] = (
     grsb.Takeover(grsb.INSTALL, 13, 1, 3, SENDERS),
     grsb.Grant(grsb.PREPARE, 13, 6, 0, 2, grsb.OF_ACKNOWLEDGER, SENDERS),
     grsb.Stale(13, 1),
+    wide.Up(2, 4, 3, 12, 7, grsb.SINGLE, 0, 2, Bundle.of(b"hi")),
+    wide.AckGcr(2, 4, 3, 12, 300, 6, 1_700_000_000_000_000, 301),
+    wide.Gbcast(2, RECORD, 301),
+    wide.AckLcr(3, 9, 301, 290),
+    wide.Galive(6, 301, 301, 290, 280),
+    wide.LsUp(14, 1, 0, 7, grsb.SINGLE, 0, 2, Bundle.of(b"hi"), 0, (14, 12)),
+    wide.LsDown(2, RECORD),
+    wide.Response(300, 301),
+    wide.LsAck(14, 1, 0, 300, (14, 12)),
+    wide.LsAsk(300, (14, 12)),
+    wide.LsData(2, RECORD, (14,)),
 )
 
 CORNERS: tuple[Pdu, ...] = (
@@ -186,6 +198,7 @@ def generated() -> str:
         4: "Cluster protocol PO (protocol 4)",
         5: "Cluster protocol SPO (protocol 5)",
         6: "GRSB (protocol 6)",
+        7: "The hierarchy (protocol 7)",
     }
     parts = []
     proto = 0

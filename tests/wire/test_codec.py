@@ -39,8 +39,10 @@ from roundelay.core.token.pdu import (
     Vote1,
     Vote2,
 )
+from roundelay.core.wide import pdu as wide
+from roundelay.wire.body import Body
 from roundelay.wire.codec import GroupCodec, decode, encode, group_id
-from roundelay.wire.fields import Body, ident
+from roundelay.wire.fields import ident
 from roundelay.wire.layouts import BY_CLASS, BY_TYPE, LAYOUTS
 from tests.wire.examples import CORNERS, EXAMPLES, packet
 
@@ -148,6 +150,28 @@ def grsb_pdus() -> dict[type[Pdu], st.SearchStrategy[Any]]:
     return {kind: st.builds(kind, *fields) for kind, fields in built.items()}
 
 
+def wide_pdus() -> dict[type[Pdu], st.SearchStrategy[Any]]:
+    messages = st.builds(
+        grsb.Message, stamps, stamps, stamps, ids, u32s, u32s, u32s, st.integers(0, 4), u32s, u32s,
+        bundles,
+    )  # fmt: skip
+    submission = (ids, u32s, u32s, u32s, st.integers(0, 3), u32s, u32s, bundles)
+    built: dict[type[Pdu], tuple[st.SearchStrategy[Any], ...]] = {
+        wide.Up: (ids, *submission),
+        wide.AckGcr: (ids, ids, u32s, u32s, stamps, stamps, stamps, stamps),
+        wide.Gbcast: (ids, messages, stamps),
+        wide.AckLcr: (ids, ids, stamps, stamps),
+        wide.Galive: (*[stamps] * 5,),
+        wide.LsUp: (*submission, st.integers(0, 255), members),
+        wide.LsDown: (ids, messages),
+        wide.Response: (stamps, stamps),
+        wide.LsAck: (ids, u32s, u32s, stamps, members),
+        wide.LsAsk: (stamps, members),
+        wide.LsData: (ids, messages, members),
+    }
+    return {kind: st.builds(kind, *fields) for kind, fields in built.items()}
+
+
 PDUS: dict[type[Pdu], st.SearchStrategy[Any]] = {
     B: bs,
     Ack: acks,
@@ -186,6 +210,7 @@ PDUS: dict[type[Pdu], st.SearchStrategy[Any]] = {
         for kind, strategy in cluster_pdus(kinds).items()
     },
     **grsb_pdus(),
+    **wide_pdus(),
 }
 any_pdu = st.sampled_from(list(PDUS)).flatmap(PDUS.__getitem__)
 
@@ -259,6 +284,10 @@ def test_the_types_are_those_of_the_specification() -> None:
     journal += ["POLL_OK", "SLOW", "REPLAY_REQ", "REPLAY_DATA", "REPLAY_END", "TAKEOVER", "GRANT"]
     journal.append("STALE")
     expected |= {(6, 1 + i): name for i, name in enumerate(journal)}
+    trunk = {32: "UP", 33: "ACK_GCR", 34: "GBCAST", 35: "ACK_LCR", 37: "GALIVE"}
+    subnet = ["LS_UP", "LS_DOWN", "RESPONSE", "LS_ACK", "LS_ASK", "LS_DATA"]
+    expected |= {(7, number): name for number, name in trunk.items()}
+    expected |= {(7, 40 + i): name for i, name in enumerate(subnet)}
     assert {(layout.proto, layout.type): layout.name for layout in LAYOUTS} == expected
     assert len(BY_TYPE) == len(BY_CLASS) == len(LAYOUTS)
 
@@ -373,7 +402,7 @@ ONES2, ONES4, ONES8 = b"\xff" * 2, b"\xff" * 4, b"\xff" * 8
         (changed(STAMPED, 2, b"\x00"), "protocol"),
         (changed(STAMPED, 3, b"\x0a"), "pdu type"),
         (changed(STAMPED, 4, b"\x08"), "flags"),
-        (changed(STAMPED, 5, b"\x02"), "line"),
+        (changed(STAMPED, 5, b"\x04"), "line"),
         (changed(STAMPED, 6, ONES2), "sender"),
         (changed(STAMPED, 16, ONES4), "bad list version"),
         (changed(STAMPED, 20, ONES2), "bad list version"),
@@ -579,7 +608,7 @@ def test_a_pdu_that_no_peer_could_decode_is_not_encoded(pdu: Pdu) -> None:
         {"chan_seq": 2**32},
         {"flags": 8},
         {"flags": -1},
-        {"line": 2},
+        {"line": 4},
     ],
 )
 def test_an_envelope_that_no_peer_could_decode_is_not_encoded(wrong: dict[str, int]) -> None:

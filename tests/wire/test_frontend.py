@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from roundelay.core.bundle import MESSAGES_MAX, Bundle
 from roundelay.core.errors import ConfigError, MalformedPdu
+from roundelay.journal.format import Run, encode_block
 from roundelay.wire.frontend import (
     BAD_BODY,
     INDETERMINATE,
@@ -37,6 +38,7 @@ from roundelay.wire.frontend import (
     plain_packets,
     portions,
     read_failure,
+    read_from,
     read_json,
     read_receipt,
     read_received,
@@ -44,6 +46,23 @@ from roundelay.wire.frontend import (
     receipt_packet,
     received_packet,
     send_packet,
+)
+from roundelay.wire.frontend_replay import (
+    Ended,
+    MarkedReceived,
+    MarkedSend,
+    Wish,
+    block_packet,
+    ended_packet,
+    marked_packet,
+    marked_received_packet,
+    more_packet,
+    read_ended,
+    read_marked,
+    read_marked_received,
+    read_more,
+    read_wish,
+    wish_packet,
 )
 
 PAGE = Path(__file__).parents[2] / "docs" / "frontend-protocol.md"
@@ -69,8 +88,15 @@ EXAMPLES = [
     send_packet("ab", HI, to=["ann", "bob"]),
     receipt_packet("ab", 7, 42, TIME),
     fail_packet("ab", 7, INDETERMINATE, "no majority"),
+    marked_packet("ab", HI, tag=9, conference=7, kind=1, recorders=1),
     from_packet("ab", 42),
+    from_packet("ab", 0, TIME),
     received_packet("ab", 42, TIME, "ann", TWO),
+    marked_received_packet("ab", 42, TIME, 7, 1, "ann", HI),
+    wish_packet("ab", Wish(id=3, since=42, conferences=(7,), senders=("ann",))),
+    block_packet("ab", 3, encode_block([Run(42, TIME, "ann", HI, 7, 1)], bytes(16), 0)),
+    more_packet("ab", 3, 1),
+    ended_packet("ab", Ended(3, 1042)),
     packet("VIEW", "ab", VIEW),
     head("STOP", "ab"),
     head("GOON", "ab"),
@@ -146,8 +172,29 @@ def test_what_is_written_is_read_again() -> None:
     assert read_send(one(EXAMPLES[9])) == Send(-1, ("ann", "bob"), False, HI)
     assert read_receipt(one(EXAMPLES[10])) == Fate(7, 42, TIME)
     assert read_failure(one(EXAMPLES[11])) == Failure(7, INDETERMINATE, "no majority")
-    assert read_received(one(EXAMPLES[13])) == Received(42, TIME, "ann", TWO)
-    assert read_json(one(EXAMPLES[14]))["members"] == ["ann", "bob"]
+    assert read_received(one(EXAMPLES[15])) == Received(42, TIME, "ann", TWO)
+    assert read_json(one(EXAMPLES[21]))["members"] == ["ann", "bob"]
+
+
+def test_what_recorders_need_is_read_again() -> None:
+    sent = read_marked(one(EXAMPLES[12]))
+    assert sent == MarkedSend(9, 7, 1, 1, None, HI.marked(7, 1))
+    named = marked_packet("ab", HI, to=["ann", "bob"])
+    assert read_marked(one(named)) == MarkedSend(-1, 0, 0, 0, ("ann", "bob"), HI)
+    assert [read_from(one(EXAMPLES[i])) for i in (13, 14)] == [(42, 0), (0, TIME)]
+    got = read_marked_received(one(EXAMPLES[16]))
+    assert got == MarkedReceived(42, TIME, "ann", HI.marked(7, 1))
+    assert read_wish(one(EXAMPLES[17])) == Wish(id=3, since=42, conferences=(7,), senders=("ann",))
+    assert read_more(one(EXAMPLES[19])) == (3, 1)
+    assert read_ended(one(EXAMPLES[20])) == Ended(3, 1042)
+    for wrong in (b'{"since":-1}', b'{"senders":"ann"}', b'{"kinds":[]}', b'{"blocks":65}'):
+        with pytest.raises(ConfigError):
+            read_wish(Packet("RPLY", "ab", wrong))
+    for command, read in (("SNDC", read_marked), ("RCVC", read_marked_received),
+                          ("MORE", read_more), ("FROM", read_from)):  # fmt: skip
+        for size in range(8):
+            with pytest.raises(MalformedPdu):
+                read(Packet(command, "ab", bytes(size)))
 
 
 # -- in any pieces

@@ -15,13 +15,15 @@ from msgspec import structs
 
 from roundelay.cli.options import OneOf, Whole
 from roundelay.core.errors import ConfigError
+from roundelay.journal.journal import ALWAYS, POLICIES, JournalConfig
 from roundelay.node.frontends import FrontendServer
-from roundelay.node.groups import parse_group
+from roundelay.node.groups import GroupSpec, check_name, parse_group
 from roundelay.node.interfaces import parse_address
 from roundelay.node.keys import load_secret
 from roundelay.node.loop import loop_factory
 from roundelay.node.node import LEVELS, Node, NodeConfig
 from roundelay.node.probe import MULTICAST, Choice
+from roundelay.node.recorder import RecordConfig, parse_record
 from roundelay.node.tracing import Tracing
 from roundelay.wire.frontend import DEFAULT, MESSAGE_BYTES, MESSAGE_BYTES_MOST
 
@@ -29,11 +31,15 @@ EPILOG = """\b
 Examples:
   roundelay node --name a --interface eth0
   roundelay node --name a --dir /var/lib/roundelay --group orders:resilient:members=a,b,c
+  roundelay node --name a --dir /var/lib/roundelay --record token:orders --fsync interval
+  roundelay node --name a --dir /var/lib/roundelay --group grsb:news:config=news.toml
+  roundelay node --name a1 --dir /var/lib/roundelay --group wide:all:config=wide.toml
   roundelay node --name a --frontend unix:/run/roundelay.sock --seeds 10.0.0.2:6677,10.0.0.3:6677
 Then, on the same machine:
   roundelay listen token:orders &
   roundelay send token:orders "first"
-A group without a prefix is an AutoRM group; token:, to:, po:, spo: and pa: select another protocol.
+A group without a prefix is an AutoRM group; token:, to:, po:, spo:, pa:, grsb: and wide: select
+another protocol.
 """
 
 
@@ -60,6 +66,12 @@ A group without a prefix is an AutoRM group; token:, to:, po:, spo: and pa: sele
 @click.option("--insecure", is_flag=True, help="Datagrams in the clear, from anybody.")
 @click.option("--group", "groups", multiple=True, metavar="NAME:service[:key=value…]",
               help="A group to take part in from the start; may be repeated.")  # fmt: skip
+@click.option("--record", "records", multiple=True, metavar="GROUP[:filter]",
+              help="Record a group in DIR/journals; filters conference=, sender=, kind=. "
+              "May be repeated.")  # fmt: skip
+@click.option("--fsync", type=OneOf(POLICIES), default=ALWAYS, show_default=True,
+              help="When what is recorded is synced to the disk.")  # fmt: skip
+@click.option("--parquet", is_flag=True, help="Turn complete segments of records into Parquet.")
 @click.option("--max-message", type=Whole(1, MESSAGE_BYTES_MOST), default=MESSAGE_BYTES,
               show_default=True, help="Bytes an application may send at once.")  # fmt: skip
 @click.option("--frontend-open", is_flag=True, help="Let other machines connect, in the clear.")
@@ -86,7 +98,8 @@ def command(**options: Any) -> int:
 def _config(
     name: str, folder: Path | None, multicast: str, interface: str, seeds: str, listen: str,
     advertise: str, via: str, ttl: int, key: Path | None, insecure: bool,
-    groups: tuple[str, ...], trace: Path | None, log_level: str,
+    groups: tuple[str, ...], records: tuple[str, ...], fsync: str, parquet: bool,
+    trace: Path | None, log_level: str,
 ) -> NodeConfig:  # fmt: skip
     def address(text: str, field: str) -> tuple[str, int] | None:
         return parse_address(text, field) if text else None
@@ -102,16 +115,37 @@ def _config(
         name=name,
     )
     secret = None if insecure else load_secret(key)
+    specs = tuple(parse_group(group) for group in groups)
     config = NodeConfig(
-        name=name, dir=folder, choice=choice, secret=secret,
-        groups=tuple(parse_group(group) for group in groups), log_level=log_level,
+        name=name, dir=folder, choice=choice, secret=secret, groups=specs, log_level=log_level,
+        records=_records(records, specs, fsync, parquet),
     )  # fmt: skip
+    if records and folder is None:
+        raise ConfigError("record", records[0], "only with --dir: the journal is kept there")
     config.check()
     if trace is not None:
         if not name:
             raise ConfigError("trace", trace, "only with --name: a trace says who wrote it")
         config = structs.replace(config, tracer=Tracing(trace, name))
     return config
+
+
+def _records(
+    texts: tuple[str, ...], specs: tuple[GroupSpec, ...], fsync: str, parquet: bool
+) -> tuple[RecordConfig, ...]:
+    """What `--record` says.  A group of `--group` may be named without its prefix there, too."""
+    journal = JournalConfig(sync=fsync, parquet=parquet)
+    journal.check()
+    full = {spec.name for spec in specs}
+    short = {spec.name.partition(":")[2]: spec.name for spec in specs if ":" in spec.name}
+    found: list[RecordConfig] = []
+    for text in texts:
+        group, wanted = parse_record(text)
+        name = check_name(group if group in full else short.get(group, group), "record")
+        if any(one.group == name for one in found):
+            raise ConfigError("record", text, f"each group once, and {name} is there already")
+        found.append(RecordConfig(group=name, wanted=wanted, journal=journal))
+    return tuple(found)
 
 
 def _lock(folder: Path | None) -> int | None:
@@ -152,7 +186,7 @@ async def _serve(
     finally:
         await server.close()
         with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(node.stop(3.0), 4.0)
+            await asyncio.wait_for(node.stop(3.0), 60.0 if config.records else 4.0)
     if node.fatal is not None:
         click.echo(f"roundelay node: stopped: {node.fatal}", err=True)
         return 1

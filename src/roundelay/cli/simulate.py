@@ -22,7 +22,9 @@ from roundelay.core.cluster.config import DEFERRED, EAGER
 from roundelay.core.grsb.config import PROFILES as GRSB_LAYOUTS
 from roundelay.runs.folder import DIAGRAM, run_folder
 from roundelay.runs.simulate import LOADS, PROFILES, SimulateParams, simulate
-from roundelay.sim.engines import SIMULATED
+from roundelay.runs.wide import NETWORKS
+from roundelay.runs.wide import SITES_EACH as SITES
+from roundelay.sim.engines import SIMULATED, WIDE
 
 POLICIES = (DEFERRED, EAGER)
 
@@ -33,13 +35,15 @@ Examples:
   roundelay simulate po --sites 8 --policy deferred --messages 20
   roundelay simulate spo --sites 8 --destinations 3 --loss 0.1 --messages 100
   roundelay simulate grsb --sites 20 --recorders 2 --away 0.3 --messages 2000
+  roundelay simulate wide --networks 4 --sites 60 --subnet 6 --away 0.3
   roundelay simulate token --profile fast --rate 5000 --messages 100000 --out runs/busy
 """
 
 
 @click.command(epilog=EPILOG)
 @click.argument("protocol", type=OneOf(SIMULATED))
-@click.option("--sites", type=Whole(2), default=5, show_default=True, help="Sites in the group, N.")
+@click.option("--sites", type=Whole(2),
+              help="Sites in the group, N.  [default: 5; wide: 5 for each network]")  # fmt: skip
 @click.option("--resilience", type=Whole(0), help="Sites that may fail, L.  [default: 1]")
 @click.option("--loss", type=LOSS, default=0.0, show_default=True,
               help="Chance that a receiver misses a PDU.")  # fmt: skip
@@ -65,9 +69,15 @@ Examples:
 @click.option("--layout", type=OneOf(GRSB_LAYOUTS),
               help="grsb: how roles are spread over the sites.  [default: separate]")  # fmt: skip
 @click.option("--recorders", type=Whole(1),
-              help="grsb: Playback Recorders.  [default: the fewest of the layout]")  # fmt: skip
-@click.option("--away", type=LOSS,
-              help="grsb: this fraction of the users is off for most of the run.")  # fmt: skip
+              help="grsb: Playback Recorders; wide: those of each network and of the global "
+                   "level.  [default: the fewest of the layout]")  # fmt: skip
+@click.option(
+    "--away", type=LOSS, help="grsb, wide: this fraction of the users is off for most of the run."
+)
+@click.option("--networks", type=Whole(2), help="wide: local networks.  [default: 3]")
+@click.option("--subnet", type=Whole(0),
+              help="wide: nodes behind the broadcaster of each network.  "
+                   "[default: a quarter of its sites]")  # fmt: skip
 @click.option("--hold-ms", type=NOT_NEGATIVE, default=50.0, show_default=True,
               help="T: how long a token site waits for a message.")  # fmt: skip
 @click.option("--size", type=Whole(10), default=64, show_default=True, help="Bytes of a message.")
@@ -80,6 +90,10 @@ def command(out: Path | None, force: bool, as_json: bool, **given: Any) -> int:
 
     The seed decides the run down to its last event: the same parameters give the same
     trace_sha256, whoever runs them.  Exit status 1 if a promise was broken."""
+    if given["sites"] is None:
+        given["sites"] = SITES
+        if given["protocol"] == WIDE:
+            given["sites"] = SITES * (given["networks"] or NETWORKS)
     params = SimulateParams(**given).settled()
     with progress(params.protocol, quiet=as_json) as tick:
         if out is None:
@@ -111,6 +125,8 @@ ROWS = (
     ("delay_ms_mean", "delay, mean (ms)"),
     ("delay_ms_p99", "delay, 99 % below (ms)"),
     ("beacons", "signs of life, their answers, polls: not counted"),
+    ("networks", "networks"),
+    ("nodes_behind", "nodes behind broadcasters"),
     ("away", "users away for most of the run"),
     ("replayed", "messages played back by recorders"),
     ("lost_copies", "copies lost"),

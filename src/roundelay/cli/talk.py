@@ -7,18 +7,19 @@ import base64
 import os
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 import click
 import msgspec
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType, structs
 
 from roundelay.cli.answers import show, show_why
 from roundelay.cli.options import Whole, json_option
 from roundelay.cli.output import print_json
 from roundelay.client.remote_node import RemoteNode
+from roundelay.client.since import parse_moment, place_of
 from roundelay.core.errors import ConfigError, PayloadTooLarge, Refused, UsageError
 from roundelay.node.switchboard import Batch, Receipt
 from roundelay.wire.frontend import DEFAULT, address
@@ -66,10 +67,15 @@ Examples:
 @click.option("--lines", is_flag=True, help="Each line is a message.")
 @click.option("--someone", is_flag=True, help="To exactly one application of one node.")
 @click.option("--to", metavar="NAMES", help="To these nodes: names with commas between them.")
+@click.option("--conference", type=Whole(0, 0xFFFFFFFF), default=0,
+              help="Recorders and replays select by it.")  # fmt: skip
+@click.option("--kind", type=Whole(0, 0xFFFFFFFF), default=0, help="The same.")
+@click.option("--recorded", type=Whole(0, 255), default=0, metavar="K",
+              help="Wait until K recorders have it on disk.")  # fmt: skip
 @json_option
 def send(
     group: str, text: str | None, node: str, lines: bool, someone: bool, to: str | None,
-    as_json: bool,
+    conference: int, kind: int, recorded: int, as_json: bool,
 ) -> None:  # fmt: skip
     """Send a message to GROUP and wait until it has its place.
 
@@ -84,13 +90,16 @@ def send(
     if not group:
         raise ConfigError("group", repr(group), "a name")
     given = None if text is None or text == "-" else text.encode(errors="surrogateescape")
-    results = _run(_send(group, given, node, lines, someone, names))
+    if someone and (conference or kind or recorded):
+        raise ConfigError("someone", "yes", "not with --conference, --kind or --recorded")
+    how = {"conference": conference, "kind": kind, "recorders": recorded, "to": names}
+    results = _run(_send(group, given, node, lines, someone, how))
     if as_json:
         print_json(results)
 
 
 async def _send(
-    group: str, given: bytes | None, where: str, lines: bool, someone: bool, to: list[str] | None
+    group: str, given: bytes | None, where: str, lines: bool, someone: bool, how: dict[str, Any]
 ) -> dict[str, Any]:
     async with await RemoteNode.connect(where, name="roundelay send") as node:
         limit = node.switchboard.max_message
@@ -108,7 +117,7 @@ async def _send(
                 for message in messages:
                     waiting.append(await node.submit(group, message, someone=True))
             else:
-                waiting.append(await node.submit(group, *messages, to=to))
+                waiting.append(await node.submit(group, *messages, **how))
             count += len(messages)
             await settle(AHEAD)
         await settle(0)
@@ -168,6 +177,8 @@ LISTEN_EPILOG = """\b
 Examples:
   roundelay listen token:orders
   roundelay listen token:orders --count 100 --json > orders.jsonl
+  roundelay listen token:orders --since start --conference 7
+  roundelay listen token:orders --since 2026-01-31T12:00Z
 """
 
 
@@ -175,15 +186,22 @@ Examples:
 @click.argument("group")
 @node_option
 @click.option("--count", type=Whole(1), help="Stop after so many messages.")
-@click.option("--since", type=Whole(0), help="Begin at this position, if the node still has it.")
+@click.option("--since", metavar="WHEN",
+              help="Begin there, then go on live: a position, a date-time, or start.")  # fmt: skip
+@click.option("--conference", type=Whole(0, 0xFFFFFFFF), help="Print only this conference.")
+@click.option("--sender", help="Print only what this node sent.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
-def listen(group: str, node: str, count: int | None, since: int | None, as_json: bool) -> None:
+def listen(
+    group: str, node: str, count: int | None, since: str | None, conference: int | None,
+    sender: str | None, as_json: bool,
+) -> None:  # fmt: skip
     """Print the messages of GROUP as they are delivered.
 
-    Ctrl-C ends it."""
+    What was before comes from the node's memory or a recorder. Ctrl-C ends it."""
     line = _json_lines if as_json else _text_lines
+    place = () if since is None else place_of(parse_moment(since))
     try:
-        _run(_listen(group, node, count, since, line))
+        _run(_listen(group, node, count, place, _Wanted(conference, sender), line))
     except KeyboardInterrupt:
         if count is not None:  # it has not seen all it was to see
             raise
@@ -193,21 +211,42 @@ async def _listen(
     group: str,
     where: str,
     count: int | None,
-    since: int | None,
+    place: tuple[int, ...],
+    wanted: _Wanted,
     line: Callable[[Batch, int | None], str],
 ) -> None:
     async with await RemoteNode.connect(where, name="roundelay listen") as node:
-        view = await node.join(group, since)
+        view = await node.join(group, *place)
         if sys.stderr.isatty():
             click.echo(f"listening to {group} at {where}: {_view(view.members)}", err=True)
         left = count
-        async for batch in node.batches():
-            sys.stdout.write(line(batch, left))
+        async for whole in node.batches():
+            for batch in wanted.of(whole):
+                sys.stdout.write(line(batch, left))
+                if left is not None:
+                    left -= len(batch.bundle)
+                    if left <= 0:
+                        return
             sys.stdout.flush()
-            if left is not None:
-                left -= len(batch.bundle)
-                if left <= 0:
-                    return
+
+
+class _Wanted(Struct, frozen=True):
+    """Which messages to print."""
+
+    conference: int | None
+    sender: str | None
+
+    def of(self, batch: Batch) -> Iterator[Batch]:
+        if self.sender is not None and batch.sender != self.sender:
+            return
+        if self.conference is None and not batch.bundle.marks:
+            yield batch
+            return
+        seq = batch.seq
+        for conference, kind, part in batch.bundle.by_mark():
+            if self.conference is None or conference == self.conference:
+                yield structs.replace(batch, seq=seq, bundle=part.marked(conference, kind))
+            seq += len(part) if seq >= 0 else 0
 
 
 class Heard(Struct, frozen=True):
@@ -218,6 +257,8 @@ class Heard(Struct, frozen=True):
     sender: str
     time: str
     data: str | None
+    conference: int | UnsetType = UNSET
+    kind: int | UnsetType = UNSET
     base64: str | UnsetType = UNSET
 
 
@@ -225,13 +266,15 @@ def _json_lines(batch: Batch, most: int | None) -> str:
     lines = []
     when = _time(batch.time)
     seq = batch.seq
+    conference, kind, _ = batch.bundle.runs()[0]  # `_Wanted.of` has cut it
+    marks = (conference or UNSET, kind or UNSET)
     for data in list(batch.bundle)[:most]:
         place = None if seq < 0 else seq
         try:
-            heard = Heard(batch.group, place, batch.sender, when, data.decode())
+            heard = Heard(batch.group, place, batch.sender, when, data.decode(), *marks)
         except UnicodeDecodeError:
             coded = base64.b64encode(data).decode()
-            heard = Heard(batch.group, place, batch.sender, when, None, coded)
+            heard = Heard(batch.group, place, batch.sender, when, None, *marks, base64=coded)
         lines.append(msgspec.json.encode(heard).decode() + "\n")
         seq += 1
         if place is None:

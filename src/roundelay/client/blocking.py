@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequen
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from roundelay.client.since import START, Moment
 from roundelay.node.loop import loop_factory
 from roundelay.node.switchboard import Batch, Receipt, View
 
@@ -68,20 +69,20 @@ class BlockingGroup:
         self._group = group
         self.name = group.name
 
-    def broadcast(self, data: bytes) -> Receipt:
-        return self._thread.call(self._group.broadcast(data))
+    def broadcast(self, data: bytes, **how: Any) -> Receipt:
+        return self._thread.call(self._group.broadcast(data, **how))
 
-    def broadcast_many(self, messages: Sequence[bytes]) -> Receipt:
-        return self._thread.call(self._group.broadcast_many(messages))
+    def broadcast_many(self, messages: Sequence[bytes], **how: Any) -> Receipt:
+        return self._thread.call(self._group.broadcast_many(messages, **how))
 
-    def send(self, data: bytes, to: Iterable[str]) -> Receipt:
-        return self._thread.call(self._group.send(data, to))
+    def send(self, data: bytes, to: Iterable[str], **how: Any) -> Receipt:
+        return self._thread.call(self._group.send(data, to, **how))
 
     def send_someone(self, data: bytes) -> Receipt:
         return self._thread.call(self._group.send_someone(data))
 
-    def post(self, messages: Sequence[bytes]) -> None:
-        self._thread.call(self._group.post(messages))
+    def post(self, messages: Sequence[bytes], **how: Any) -> None:
+        self._thread.call(self._group.post(messages, **how))
 
     def ready(self, members: int = 1, timeout: float | None = None) -> View:
         return self._thread.call(self._group.ready(members), timeout)
@@ -95,6 +96,14 @@ class BlockingGroup:
 
     def __iter__(self) -> Iterator[Message]:
         return self._drive(self._group.__aiter__())
+
+    def replay(self, since: Moment = START, until: Any = None, **which: Any) -> Iterator[Message]:
+        return self._drive(self._group.replay(since, until, **which))
+
+    def replay_batches(
+        self, since: Moment = START, until: Any = None, **which: Any
+    ) -> Iterator[Batch]:
+        return self._drive(self._group.replay_batches(since, until, **which))
 
     def _drive(self, source: AsyncIterator[T]) -> Iterator[T]:
         async def following() -> list[T]:

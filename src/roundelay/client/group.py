@@ -7,6 +7,12 @@
         async for message in group:                 # the agreed order
             print(message.seq, message.sender, message.data)
 
+What was said before is replayed from recorders (`record=True`, `roundelay node --record`)::
+
+        async for message in group.replay(since=1000, conference=7, sender="ann"):
+            ...                                     # what is recorded, and then it ends
+    roundelay.join("orders", since=1000)            # from there on, and then live
+
 The same calls work embedded (a node in this process, the default) and through a daemon
 (`node="127.0.0.1:6678"`); with a plain `with` they block (`client.blocking`).
 """
@@ -14,6 +20,7 @@ The same calls work embedded (a node in this process, the default) and through a
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
@@ -23,6 +30,9 @@ from typing import Any, Final
 from msgspec import Struct, structs
 
 from roundelay.client.blocking import BlockingGroup, LoopThread
+from roundelay.client.messages import COMMITTED, Message, marked, messages_of, synced
+from roundelay.client.replaying import Replaying
+from roundelay.client.since import Moment, place_of
 from roundelay.core.bundle import MESSAGES_MAX, Bundle
 from roundelay.core.engine import SECOND
 from roundelay.core.errors import (
@@ -30,17 +40,30 @@ from roundelay.core.errors import (
     ConnectionLost,
     GroupClosed,
     Indeterminate,
+    NoRecorder,
     QueueFull,
     Refused,
     SlowConsumer,
 )
-from roundelay.node.groups import AUTORM, SERVICES, GroupSpec, check_members, full_name
+from roundelay.journal.journal import ALWAYS, JournalConfig
+from roundelay.node.groups import (
+    AUTORM,
+    CONFIGURED,
+    SERVICES,
+    GroupSpec,
+    check_members,
+    check_roles,
+    full_name,
+    protocol_of,
+)
 from roundelay.node.interfaces import parse_address
 from roundelay.node.keys import load_secret
 from roundelay.node.node import Node, NodeConfig
 from roundelay.node.outbox import cost
 from roundelay.node.probe import MULTICAST, Choice
+from roundelay.node.recorder import Filter, RecordConfig, parse_filter
 from roundelay.node.switchboard import NO_TAG, Batch, Receipt, Refusal, View
+from roundelay.wire.frontend_replay import check_mark
 
 INBOX_BYTES: Final = 32 << 20
 """What may wait for an application that does not read; beyond it, the application has to say
@@ -49,23 +72,20 @@ BATCH_COST: Final = 128
 """What a batch takes beside its messages, about."""
 
 
-class Message(Struct, frozen=True, gc=False):
-    """One message of a group."""
-
-    seq: int | None
-    """Its position in the group's order; None where the service has no total order."""
-    sender: str
-    """Name of the node that sent it."""
-    data: bytes
-    time: int
-    """When it was delivered here (ns since 1970)."""
+HEAR_S: Final = 2.0
+"""How long after `join` a recorder may still be on its way to be heard of."""
 
 
-class Group:
+class Group(Replaying):
     """A group that was joined; made by `join`."""
 
     def __init__(
-        self, name: str, switchboard: Any, close: Any = None, since: int | None = None
+        self,
+        name: str,
+        switchboard: Any,
+        close: Any = None,
+        since: int | None = None,
+        recorders: int = 0,
     ) -> None:
         self.name = name
         """The full name, with the prefix of its protocol."""
@@ -75,6 +95,13 @@ class Group:
         self._inbox_bytes = 0
         self._since = since or 0
         """The application has everything before this position."""
+        self.conferences: frozenset[int] = frozenset()
+        """Only messages of these are delivered; empty: all."""
+        self.hosts_node = False
+        """The node is there for us alone: it may have other roles than to serve us."""
+        self._recorders = recorders
+        """How many of them must have synced a message before its receipt."""
+        self._joined_at = time.monotonic()
         self._overflow: SlowConsumer | None = None
         self._arrived = asyncio.Event()
         self._receipts: dict[int, asyncio.Future[Receipt]] = {}
@@ -89,22 +116,45 @@ class Group:
     # -- what the node calls (Application) -------------------------------------------------
 
     def deliver(self, batch: Batch) -> None:
+        if not self.conferences:
+            self._deliver(batch)
+            return
+        at = 0
+        for conference, kind, part in batch.bundle.by_mark():
+            if conference in self.conferences:
+                seq = batch.seq + at if batch.seq >= 0 else -1
+                self._deliver(structs.replace(batch, seq=seq, bundle=part.marked(conference, kind)))
+            at += len(part.sizes)
+
+    def _deliver(self, batch: Batch) -> None:
         if self._overflow is not None:
             return
         if 0 <= batch.seq < self._since:
             # The node's disk knew less than the application: it is told only what is new to it.
-            rest = batch.bundle.messages()[self._since - batch.seq :]
-            if not rest:
+            known = self._since - batch.seq
+            if known >= len(batch.bundle.sizes):
                 return
-            batch = structs.replace(batch, seq=self._since, bundle=Bundle.of(*rest))
-        self._inbox_bytes += cost(batch.bundle) + BATCH_COST
-        if self._inbox_bytes > INBOX_BYTES and self._inbox:
-            self._overflow = SlowConsumer(
-                self.name, batch.seq if batch.seq >= 0 else None, INBOX_BYTES
-            )
+            rest = batch.bundle.part(known, len(batch.bundle.sizes))
+            batch = structs.replace(batch, seq=self._since, bundle=rest)
+        size = cost(batch.bundle) + BATCH_COST
+        if self._inbox_bytes + size > INBOX_BYTES and self._inbox:
+            self._fall_behind(batch)
         else:
+            self._inbox_bytes += size
             self._inbox.append(batch)
         self._arrived.set()
+
+    def _fall_behind(self, batch: Batch) -> None:
+        """There is no room: a recorder gives it later, or the application has to be told."""
+        later = getattr(self._switchboard, "fell_behind", None)
+        if later is None or not later(self, self.name, batch.seq):
+            seq = batch.seq if batch.seq >= 0 else None
+            self._overflow = SlowConsumer(self.name, seq, INBOX_BYTES)
+
+    @property
+    def full(self) -> bool:
+        """So much is to be read that nothing of the past should be added to it."""
+        return self._inbox_bytes > INBOX_BYTES // 8
 
     def receipt(self, receipt: Receipt) -> None:
         waiting = self._receipts.pop(receipt.tag, None)
@@ -144,46 +194,85 @@ class Group:
 
     # -- sending ---------------------------------------------------------------------------
 
-    async def broadcast(self, data: bytes) -> Receipt:
+    async def broadcast(
+        self,
+        data: bytes,
+        *,
+        conference: int = 0,
+        kind: int = 0,
+        durability: str | None = None,
+        recorders: int | None = None,
+    ) -> Receipt:
         """Send `data` to every member; returns when its place in the order is final.
 
-        Raises Indeterminate when the group cannot say in time (a minority, a partition): the
-        message may still be delivered later.
-        """
-        return await self._send(Bundle.of(data), None, False)
+        `conference` and `kind` are numbers that travel with the message: recorders and replays
+        select by them, and `message.conference`, `message.kind` have them.  With
+        `durability="recorded"` it returns when `recorders` of the group's recorders (1 unless
+        said otherwise) have it on disk; without, or with "committed", as `join` was told.
 
-    async def broadcast_many(self, messages: Sequence[bytes]) -> Receipt:
+        Raises Indeterminate when the group cannot say in time (a minority, a partition): the
+        message may still be delivered later.  Raises NoRecorder, and sends nothing, when fewer
+        recorders are known than have to sync it.
+        """
+        bundle = marked(Bundle.of(data), conference, kind)
+        return await self._send(bundle, None, False, self._synced(durability, recorders))
+
+    async def broadcast_many(
+        self,
+        messages: Sequence[bytes],
+        *,
+        conference: int = 0,
+        kind: int = 0,
+        durability: str | None = None,
+        recorders: int | None = None,
+    ) -> Receipt:
         """Send several messages, in order; the receipt is that of the last one."""
         if not 0 < len(messages) <= MESSAGES_MAX:
             raise ConfigError("messages", len(messages), f"1 to {MESSAGES_MAX} at once")
-        return await self._send(Bundle.of(*messages), None, False)
+        bundle = marked(Bundle.of(*messages), conference, kind)
+        return await self._send(bundle, None, False, self._synced(durability, recorders))
 
-    async def send(self, data: bytes, to: Iterable[str]) -> Receipt:
+    async def send(
+        self, data: bytes, to: Iterable[str], *, conference: int = 0, kind: int = 0
+    ) -> Receipt:
         """Send `data` to the members named (service `selective`)."""
-        return await self._send(Bundle.of(data), tuple(to), False)
+        return await self._send(marked(Bundle.of(data), conference, kind), tuple(to), False)
 
     async def send_someone(self, data: bytes) -> Receipt:
         """Send `data` to exactly one application of one member, whichever."""
         return await self._send(Bundle.of(data), None, True)
 
-    async def _send(self, bundle: Bundle, to: tuple[str, ...] | None, someone: bool) -> Receipt:
+    def _synced(self, durability: str | None, recorders: int | None) -> int:
+        """How many recorders a receipt waits for."""
+        return synced(durability, recorders, self._recorders)
+
+    async def _send(
+        self, bundle: Bundle, to: tuple[str, ...] | None, someone: bool, recorders: int = 0
+    ) -> Receipt:
         tag = self._tag
         self._tag += 1
         waiting: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
         self._receipts[tag] = waiting
         try:
-            await self._post(bundle, tag, to, someone)
+            await self._post(bundle, tag, to, someone, recorders)
             return await waiting
         finally:
             self._receipts.pop(tag, None)
 
-    async def post(self, messages: Sequence[bytes]) -> None:
+    async def post(self, messages: Sequence[bytes], *, conference: int = 0, kind: int = 0) -> None:
         """Send messages without waiting for their commit; waits while the queue is full."""
-        await self._post(Bundle.of(*messages), NO_TAG, None, False)
+        bundle = marked(Bundle.of(*messages), conference, kind)
+        await self._post(bundle, NO_TAG, None, False)
 
     async def _post(
-        self, bundle: Bundle, tag: int, to: tuple[str, ...] | None, someone: bool
+        self,
+        bundle: Bundle,
+        tag: int,
+        to: tuple[str, ...] | None,
+        someone: bool,
+        recorders: int = 0,
     ) -> None:
+        extra = {"recorders": recorders} if recorders else {}
         while True:
             self._check_open()
             if self._untold is not None:
@@ -192,8 +281,14 @@ class Group:
                     f"group {self.name}: an earlier message was refused: {refusal.reason}"
                 )
             try:
-                self._switchboard.send(self, self.name, bundle, tag=tag, to=to, someone=someone)
+                self._switchboard.send(
+                    self, self.name, bundle, tag=tag, to=to, someone=someone, **extra
+                )
                 return
+            except NoRecorder:
+                if time.monotonic() > self._joined_at + HEAR_S:
+                    raise
+                await asyncio.sleep(0.02)  # it may not have been heard of yet
             except QueueFull:
                 self._room.clear()
                 await self._room.wait()
@@ -220,6 +315,10 @@ class Group:
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         async for batch in self.batches():
+            if batch.bundle.marks:
+                for message in messages_of(batch):
+                    yield message
+                continue
             seq: int | None = batch.seq if batch.seq >= 0 else None
             for data in batch.bundle:
                 yield Message(seq, batch.sender, data, batch.time)
@@ -310,6 +409,8 @@ class Options(Struct, frozen=True, kw_only=True):
     members: tuple[str, ...] = ()
     stage: str = ""
     hub: bool = False
+    config: str | Path = ""
+    conferences: Iterable[int] = ()
     name: str = ""
     dir: str | Path | None = None
     multicast: str = f"{MULTICAST[0]}:{MULTICAST[1]}"
@@ -321,7 +422,11 @@ class Options(Struct, frozen=True, kw_only=True):
     key: str | Path | None = None
     insecure: bool = False
     timeout: float = 10.0
-    since: int | None = None
+    since: Moment | None = None
+    record: bool | str | Filter = False
+    fsync: str = ALWAYS
+    durability: str = COMMITTED
+    recorders: int = 1
     node: str = ""
     log_level: str = "warning"
     tracer: Any = None
@@ -332,10 +437,27 @@ class Options(Struct, frozen=True, kw_only=True):
         members = check_members(tuple(self.members)) if self.members else ()
         if members and SERVICES[self.service] == AUTORM:
             raise ConfigError("members", ",".join(members), "none for fifo: who joins is a member")
-        return GroupSpec(
+        spec = GroupSpec(
             name=full_name(group, self.service), protocol=SERVICES[self.service],
             members=members, resilience=self.resilience, stage=self.stage, hub=self.hub,
+            config=str(self.config),
         )  # fmt: skip
+        return spec if self.node else check_roles(spec)
+
+    def records(self, group: str) -> tuple[RecordConfig, ...]:
+        """What the node records."""
+        wanted = self.record
+        if wanted is False:
+            return ()
+        if protocol_of(group) in CONFIGURED:
+            raise ConfigError("record", wanted, "nothing: its file says who records the group")
+        if isinstance(wanted, str):
+            wanted = parse_filter(wanted.replace(":", ",").split(","), wanted)
+        if not isinstance(wanted, Filter):
+            wanted = Filter()
+        journal = JournalConfig(sync=self.fsync)
+        journal.check()
+        return (RecordConfig(group=group, wanted=wanted, journal=journal),)
 
     def node_config(self, spec: GroupSpec) -> NodeConfig:
         choice = Choice(
@@ -352,6 +474,7 @@ class Options(Struct, frozen=True, kw_only=True):
         return NodeConfig(
             name=self.name, dir=Path(self.dir) if self.dir else None, choice=choice,
             secret=secret, groups=(spec,) if spec.protocol != AUTORM else (),
+            records=self.records(spec.name),
             log_level=self.log_level, answer_ns=int(self.timeout * SECOND), **extra,
         )  # fmt: skip
 
@@ -359,11 +482,14 @@ class Options(Struct, frozen=True, kw_only=True):
 def join(group: str, **options: Any) -> Joining:
     """Join a group of processes that share one history.
 
-    service     resilient (default), total, partial, selective, reliable, fifo
+    service     resilient (default), total, partial, selective, reliable, journal, fifo
     resilience  L: members that may fail without a committed message being lost
     members     names of all members, if they are known beforehand; needs `name` and `dir`
     stage       when to deliver: accepted, preacknowledged, acknowledged (total, partial, selective)
     hub         service total: one channel through a hub that the first member runs
+    config      services journal and wide: the file that says who plays which role (docs/grsb.md,
+                docs/wide.md)
+    conferences only messages of these, which are numbers; none named: all
     name        of this node; empty: made up, new each time
     dir         where this member keeps what must survive a restart
     interface   name or address of the network interface; empty: the first where multicast works
@@ -375,7 +501,13 @@ def join(group: str, **options: Any) -> Joining:
     key         file with the shared secret; without it, that of this user
     insecure    datagrams in the clear
     timeout     seconds after which `broadcast` raises Indeterminate
-    since       position from which this application goes on
+    since       where this application goes on: a position, a datetime or "start"; what is past
+                comes from the member's own memory or a recorder, then it is live, with no gap
+    record      True: record the group in `dir`; or a filter, such as "conference=7,sender=ann":
+                of everything else only the heads are kept
+    fsync       of the record: always (default), interval or os (docs/recorder.md)
+    durability  committed (default), or recorded: `broadcast` returns when recorders have synced
+    recorders   how many of them, 1 by default
     log_level   debug, info, warning (default) or error: JSON lines on standard error
     node        HOST:PORT or unix:PATH of a daemon to go through, instead of a node in this process
     """
@@ -385,29 +517,49 @@ def join(group: str, **options: Any) -> Joining:
             raise ConfigError(option, value, f"an option of {', '.join(known)}")
     chosen = Options(**options)
     spec = chosen.spec(group)
+    synced(chosen.durability, chosen.recorders, 0)
+    place = None if chosen.since is None else place_of(chosen.since)
+    if chosen.record is not False and chosen.node:
+        allowed = "none through a daemon: start that with --record"
+        raise ConfigError("record", chosen.record, allowed)
 
     async def open_group() -> Group:
         if chosen.node:
-            return await _through_daemon(chosen, spec)
-        return await _embedded(chosen, spec)
+            return await _through_daemon(chosen, spec, place)
+        return await _embedded(chosen, spec, place)
 
     return Joining(open_group)
 
 
-async def _embedded(options: Options, spec: GroupSpec) -> Group:
+Place = tuple[int, int] | None
+"""Position and time to begin at."""
+
+
+def _group(options: Options, spec: GroupSpec, switchboard: Any, close: Any, place: Place) -> Group:
+    recorders = synced(options.durability, options.recorders, 0)
+    since = None if place is None else place[0]
+    group = Group(spec.name, switchboard, close, since, recorders)
+    group.conferences = frozenset(options.conferences)
+    for conference in group.conferences:
+        check_mark(conference, 0)
+    return group
+
+
+async def _embedded(options: Options, spec: GroupSpec, place: Place) -> Group:
     node = Node(options.node_config(spec))
-    group = Group(spec.name, node, node.stop, options.since)
+    group = _group(options, spec, node, node.stop, place)
+    group.hosts_node = True
     node.on_fatal = lambda error: group.disconnected(f"stopped: {error}")
     try:
         await node.start()
-        node.join(group, spec.name, options.since)
+        node.join(group, spec.name, *(place or ()))
     except BaseException:
         await node.stop()
         raise
     return group
 
 
-async def _through_daemon(options: Options, spec: GroupSpec) -> Group:
+async def _through_daemon(options: Options, spec: GroupSpec, place: Place) -> Group:
     from roundelay.client.remote import RemoteSwitchboard
 
     groups: list[Group] = []
@@ -417,10 +569,10 @@ async def _through_daemon(options: Options, spec: GroupSpec) -> Group:
             group.disconnected(str(error))
 
     remote = await RemoteSwitchboard.connect(options.node, name=options.name, lost=lost)
-    group = Group(spec.name, remote, remote.close, options.since)
+    group = _group(options, spec, remote, remote.close, place)
     groups.append(group)
     try:
-        remote.join(group, spec.name, options.since)
+        remote.join(group, spec.name, *(place or ()))
     except BaseException:
         await remote.close()
         raise

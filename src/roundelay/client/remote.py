@@ -14,10 +14,10 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import Any, Final, cast
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import (
@@ -27,8 +27,11 @@ from roundelay.core.errors import (
     NodeUnreachable,
     PayloadTooLarge,
     QueueFull,
+    Refused,
     UsageError,
 )
+from roundelay.journal.format import Run
+from roundelay.node.replay import runs_of
 from roundelay.node.switchboard import NO_TAG, Application, Batch, Receipt, Refusal, View
 from roundelay.wire.frontend import (
     CLOSING,
@@ -50,6 +53,16 @@ from roundelay.wire.frontend import (
     read_receipt,
     read_received,
     send_packet,
+)
+from roundelay.wire.frontend_replay import (
+    Ended,
+    Wish,
+    marked_packet,
+    more_packet,
+    read_block,
+    read_ended,
+    read_marked_received,
+    wish_packet,
 )
 
 AHEAD_BYTES: Final = 1 << 20
@@ -97,6 +110,7 @@ class RemoteSwitchboard(asyncio.Protocol):
         self._sent: dict[int, _Sent] = {}
         self._next_tag = 0
         self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._replays: dict[int, asyncio.Queue[bytes | Ended]] = {}
         self._next_id = 0
         self._out: list[bytes] = []
         self._out_bytes = 0
@@ -153,7 +167,13 @@ class RemoteSwitchboard(asyncio.Protocol):
 
     # -- the calls of a switchboard
 
-    def join(self, application: Application, group: str, since: int | None = None) -> None:
+    def join(
+        self,
+        application: Application,
+        group: str,
+        since: int | None = None,
+        since_time: int = 0,
+    ) -> None:
         self._check()
         name_bytes("group", group)
         other = self._joined.get(group)
@@ -164,7 +184,8 @@ class RemoteSwitchboard(asyncio.Protocol):
                 f"group = {group!r} is joined over this connection already: use another connection"
             )
         self._joined[group] = application
-        self._write(head("JOIN", group) if since is None else from_packet(group, since))
+        word = head("JOIN", group) if since is None else from_packet(group, since, since_time)
+        self._write(word)
 
     def leave(self, application: Application, group: str) -> None:
         if self._joined.get(group) is application:
@@ -190,6 +211,7 @@ class RemoteSwitchboard(asyncio.Protocol):
         tag: int = NO_TAG,
         to: Iterable[str] | None = None,
         someone: bool = False,
+        recorders: int = 0,
     ) -> None:
         self._check()
         name_bytes("group", group)
@@ -205,15 +227,26 @@ class RemoteSwitchboard(asyncio.Protocol):
         if not bundle.sizes:
             raise ConfigError("bundle", "empty", "one message or more")
         names = None if to is None else tuple(to)
-        parts = list(portions(bundle, self.max_message))
+        parts = [
+            (conference, kind, part)
+            for conference, kind, run in bundle.by_mark()
+            for part in portions(run, self.max_message)
+        ]
         waiting = _Sent(application, group, tag, len(parts))
         packets = []
-        for part in parts:
+        for conference, kind, part in parts:
             own = NO_TAG
             if tag != NO_TAG:
                 own = self._next_tag
                 self._next_tag += 1
-            packets.append(send_packet(group, part, tag=own, to=names, someone=someone))
+            if conference or kind or recorders:
+                data = marked_packet(
+                    group, part, tag=own, conference=conference, kind=kind, recorders=recorders,
+                    to=names,
+                )  # fmt: skip
+            else:
+                data = send_packet(group, part, tag=own, to=names, someone=someone)
+            packets.append(data)
             if tag != NO_TAG:
                 self._sent[own] = waiting
         for data in packets:
@@ -232,6 +265,37 @@ class RemoteSwitchboard(asyncio.Protocol):
             return await answer
         finally:
             self._asked.pop(number, None)
+
+    async def replay(
+        self, group: str, wish: Wish, reached: list[int] | None = None
+    ) -> AsyncGenerator[list[Run], None]:
+        """What is recorded of the group and wished for, in order.  As much is on its way as the
+        wish has blocks; the rest follows as it is read."""
+        self._check()
+        name_bytes("group", group)
+        number = self._next_id
+        self._next_id += 1
+        blocks: asyncio.Queue[bytes | Ended] = asyncio.Queue()
+        self._replays[number] = blocks
+        self._write(wish_packet(group, structs.replace(wish, id=number)))
+        over = False
+        try:
+            while True:
+                found = await blocks.get()
+                if isinstance(found, Ended):
+                    over = True
+                    if found.error:
+                        raise Refused(f"group {group}: {found.error}")
+                    if reached is not None:
+                        reached.append(found.next)
+                    return
+                yield runs_of(found)
+                if self.error is None:
+                    self._write(more_packet(group, number, 1))
+        finally:
+            self._replays.pop(number, None)
+            if not over and self.error is None:
+                self._write(more_packet(group, number, 0))
 
     def joined(self, group: str) -> bool:
         """False also after the node refused a `join`."""
@@ -296,6 +360,8 @@ class RemoteSwitchboard(asyncio.Protocol):
         for answer in self._asked.values():
             if not answer.done():
                 answer.set_exception(error)
+        for number, blocks in self._replays.items():
+            blocks.put_nowait(Ended(number, 0, str(error)))
         for sent in {id(one): one for one in self._sent.values()}.values():
             refusal = Refusal(sent.group, sent.tag, str(error), True)
             sent.application.refused(refusal)
@@ -352,6 +418,26 @@ class RemoteSwitchboard(asyncio.Protocol):
             application.deliver(
                 Batch(packet.group, found.seq, found.sender, found.time, found.bundle)
             )
+
+    def _deliver_marked(self, packet: Packet) -> None:
+        application = self._joined.get(packet.group)
+        if application is not None:
+            found = read_marked_received(packet)
+            application.deliver(
+                Batch(packet.group, found.seq, found.sender, found.time, found.bundle)
+            )
+
+    def _block(self, packet: Packet) -> None:
+        number, block = read_block(packet)
+        blocks = self._replays.get(number)
+        if blocks is not None:
+            blocks.put_nowait(block)
+
+    def _replay_over(self, packet: Packet) -> None:
+        ended = read_ended(packet)
+        blocks = self._replays.get(ended.id)
+        if blocks is not None:
+            blocks.put_nowait(ended)
 
     def _view(self, packet: Packet) -> None:
         application = self._joined.get(packet.group)
@@ -424,6 +510,9 @@ class RemoteSwitchboard(asyncio.Protocol):
 _HANDLERS: Final[dict[str, Callable[[RemoteSwitchboard, Packet], None]]] = {
     "HELO": RemoteSwitchboard._hello,
     "RCVX": RemoteSwitchboard._deliver,
+    "RCVC": RemoteSwitchboard._deliver_marked,
+    "RPLB": RemoteSwitchboard._block,
+    "RPLE": RemoteSwitchboard._replay_over,
     "VIEW": RemoteSwitchboard._view,
     "RCPT": RemoteSwitchboard._receipt,
     "FAIL": RemoteSwitchboard._failure,

@@ -9,6 +9,7 @@ from typing import Any, Final, cast
 
 from msgspec import Struct
 
+from roundelay.client.messages import marked
 from roundelay.client.remote import CONNECT_S, RemoteSwitchboard
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import (
@@ -86,10 +87,11 @@ class RemoteNode:
 
     # -- groups
 
-    async def join(self, group: str, since: int | None = None) -> View:
+    async def join(self, group: str, since: int | None = None, since_time: int = 0) -> View:
         """Join, and wait for the node to say who is there.  `since`: begin at that position, as
-        far as the node still has what is there."""
-        self._board.join(self, group, since)
+        far as the node or a recorder has what is there; `since_time`: not before that (ns since
+        1970)."""
+        self._board.join(self, group, since, since_time)
         if group in self.views:
             return self.views[group]
         waiting = self._joins.get(group)
@@ -114,15 +116,21 @@ class RemoteNode:
         *messages: bytes,
         to: Iterable[str] | None = None,
         someone: bool = False,
+        conference: int = 0,
+        kind: int = 0,
+        recorders: int = 0,
     ) -> asyncio.Future[Receipt]:
-        """Send, and give what becomes its receipt; waits only while there is no room."""
+        """Send, and give what becomes its receipt; waits only while there is no room.
+
+        `recorders`: the receipt waits until so many have synced it."""
         tag = self._next_tag
         self._next_tag += 1
         receipt: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
         receipt.add_done_callback(_seen)
         self._receipts[tag] = receipt
         try:
-            await self._send(group, Bundle.of(*messages), tag, to, someone)
+            bundle = marked(Bundle.of(*messages), conference, kind)
+            await self._send(group, bundle, tag, to, someone, recorders)
         except BaseException:
             self._receipts.pop(tag, None)
             raise
@@ -141,12 +149,15 @@ class RemoteNode:
         return await (await self.submit(group, *messages, to=to))
 
     async def _send(
-        self, group: str, bundle: Bundle, tag: int, to: Iterable[str] | None, someone: bool
-    ) -> None:
+        self, group: str, bundle: Bundle, tag: int, to: Iterable[str] | None, someone: bool,
+        recorders: int = 0,
+    ) -> None:  # fmt: skip
         names = None if to is None else tuple(to)
         while True:
             try:
-                return self._board.send(self, group, bundle, tag=tag, to=names, someone=someone)
+                return self._board.send(
+                    self, group, bundle, tag=tag, to=names, someone=someone, recorders=recorders
+                )
             except QueueFull:
                 event = self._writable.setdefault(group, asyncio.Event())
                 event.clear()
@@ -180,6 +191,9 @@ class RemoteNode:
 
     async def members(self, group: str) -> dict[str, Any]:
         return cast("dict[str, Any]", await self._board.ask("members", group))
+
+    async def recorders(self, group: str) -> list[dict[str, Any]]:
+        return cast("list[dict[str, Any]]", await self._board.ask("recorders", group))
 
     async def groups(self) -> list[dict[str, Any]]:
         return cast("list[dict[str, Any]]", await self._board.ask("groups"))

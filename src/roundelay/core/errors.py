@@ -7,12 +7,14 @@
     │   ├── PayloadTooLarge       a message above `max_payload`; split it or raise the limit
     │   ├── ClusterBroken         a member of the cluster has failed; reopen it without that member
     │   ├── NodeUnreachable       no node answers at an address; start one, or name the right one
+    │   ├── NoRecorder            nobody, or too few, record the group; start a recorder
     │   └── GroupClosed           the group was left, or its node has stopped
     ├── GroupTrouble              the caller did nothing wrong, the group or the network did
     │   ├── Refused               the message is certainly not delivered
     │   ├── Indeterminate         nobody can say whether it is delivered
     │   ├── ConnectionLost        the node is gone; connect and join again
-    │   └── SlowConsumer          the application did not read; join again from a position
+    │   ├── SlowConsumer          the application did not read; join again from a position
+    │   └── MissingRecords        no recorder has these positions any more; skip them, or ask again
     ├── PeerError                 a peer's malformed input: counted by reason and dropped
     │   └── MalformedPdu
     └── InvariantBroken           our own bug: the site stops rather than go on wrongly
@@ -62,6 +64,17 @@ class NodeUnreachable(UsageError):
     """No node answers at the address."""
 
 
+class NoRecorder(UsageError):
+    """Fewer recorders of the group are known than have to sync a message; nothing was sent."""
+
+    def __init__(self, group: str, there: int, wanted: int) -> None:
+        super().__init__(
+            f"group {group}: {there} recorders that sync everything are known here, durability = "
+            f"recorded wants {wanted}: start one with `roundelay node --record {group}`, or "
+            "join(…, record=True)"
+        )
+
+
 class GroupTrouble(RoundelayError):
     """The group, the node or the network could not do what was asked."""
 
@@ -92,6 +105,21 @@ class SlowConsumer(GroupTrouble):
             "not kept; read faster, or join again from there"
         )
         self.seq = seq
+
+
+class MissingRecords(GroupTrouble):
+    """No recorder that answers has the positions `lo` to `hi - 1`, or only their heads.
+
+    Ask again from `hi` on, or with `missing="skip"`.
+    """
+
+    def __init__(self, group: str, lo: int, hi: int, why: str = "") -> None:
+        super().__init__(
+            f"group {group}: no recorder has positions {lo} to {hi - 1}{why}; replay with "
+            'missing="skip" to go on without them'
+        )
+        self.lo = lo
+        self.hi = hi
 
 
 class GroupClosed(UsageError):

@@ -8,8 +8,8 @@ be::
 =========  =================================  ==================  ==========================
 event      ref                                peer                obj
 =========  =================================  ==================  ==========================
-SUBMIT     index of the bundle's first        NOBODY              the Bundle
-           message among the site's own
+SUBMIT     index of the bundle's first        NOBODY              the Bundle; Addressed if it
+           message among the site's own                           is not for everyone
 SEND       unique id of the transmission      destination or      the Pdu
                                               EVERYONE
 RECEIVE    id of the SEND                     its sender          None
@@ -37,6 +37,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final, Protocol
+
+from msgspec import Struct
 
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import Delivery, Notice
@@ -83,6 +85,13 @@ IDLE: Final = "idle"
 HEAL: Final = "heal"  # no more faults from here on: the liveness phase
 END: Final = "end"  # the run has settled: whatever should have been delivered has been
 STOP: Final = "stop"  # the run was cut short: only safety can be judged
+
+
+class Addressed(Struct, frozen=True, gc=False):
+    """A bundle that was submitted to the sites `to` only (SPO); ascending."""
+
+    bundle: Bundle
+    to: tuple[int, ...]
 
 
 class RowSink(Protocol):

@@ -92,6 +92,7 @@ class Assembly(Changes):
             node, spec, me, spec.members, engine, self.outbox, self.applications,
             store=self.store, trace=node.config.tracer(spec.name, me),
         )  # fmt: skip
+        self.data.on_gap = self.lost
         self.state = "open"
         self.deadline = NEVER
         node.register(self.data)
@@ -284,9 +285,14 @@ class Assembly(Changes):
         elif any(rival < node.name and self._may(rival) for rival in rivals):
             self.deadline = now + ASK_NS  # that one begins
         else:
-            incarnation, resilience = secrets.token_hex(8), self.spec.resilience
+            incarnation, resilience, base = secrets.token_hex(8), self.spec.resilience, 0
+            continuing = node.recorders.continuing(name)
+            if continuing is not None:
+                # All members were gone, but we have recorded what there was: go on behind it.
+                parent, base = continuing
+                incarnation = f"{incarnation}@{parent}:{base}"
             roster, lives = (node.name,), (node.uuid,)
-            self._enter(Start(name, incarnation, 0, roster, lives, 0, resilience), now)
+            self._enter(Start(name, incarnation, 0, roster, lives, base, resilience), now)
 
     # -- the end ---------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import time
 from collections.abc import Callable
 from random import Random
@@ -14,12 +15,37 @@ from roundelay.core.bundle import Bundle
 from roundelay.core.engine import ACCEPTED, SECOND, Delivery
 from roundelay.core.errors import PayloadTooLarge, QueueFull
 from roundelay.core.events import DELIVER, NOBODY, SUBMIT
+from roundelay.node.catchup import CatchUp
 from roundelay.node.directory import Directory
 from roundelay.node.hosted import Tracer
 from roundelay.node.switchboard import NO_TAG, Application, Batch, Receipt, View
 
 TRACES_MAX: Final = 256
 """Groups that can have a trace."""
+
+
+MARK: Final = b"\0roundelay\0c"
+MARKED: Final = struct.Struct(f">{len(MARK)}sII")
+"""In front of a message that has a conference or kind; AutoRM's packets have no place for it."""
+
+
+def _wrapped(bundle: Bundle) -> list[bytes]:
+    """The messages as AutoRM carries them.  One that looks like a marked one is marked, too."""
+    if not bundle.marks and MARK not in bundle.data:
+        return list(bundle)
+    found = []
+    for conference, kind, part in bundle.by_mark():
+        for data in part:
+            plain = not (conference or kind or data.startswith(MARK))
+            found.append(data if plain else MARKED.pack(MARK, conference, kind) + data)
+    return found
+
+
+def _unwrapped(data: bytes) -> Bundle:
+    if not data.startswith(MARK) or len(data) < MARKED.size:
+        return Bundle.of(data)
+    _, conference, kind = MARKED.unpack_from(data)
+    return Bundle.of(data[MARKED.size :]).marked(conference, kind)
 
 
 def site_of(uuid: bytes) -> int:
@@ -45,6 +71,7 @@ class AutoRm:
         self.next_tag = 0
         self.turns: dict[str, int] = {}
         self.turned_away: dict[tuple[int, str], Application] = {}
+        self.slowed: set[str] = set()  # groups with a recorder that is behind: nothing new for now
         self.shown: dict[str, tuple[str, ...]] = {}
         self.tracer: Callable[[str, int], Tracer | None] = lambda group, member: None
         self.traces: dict[str, Tracer] = {}
@@ -67,8 +94,11 @@ class AutoRm:
 
     def leave(self, application: Application, group: str, now: int) -> None:
         joined = self.applications.get(group, {})
-        if joined.pop(id(application), None) is None:
+        found = joined.pop(id(application), None)
+        if found is None:
             return
+        if isinstance(found, CatchUp):
+            found.stop()
         if joined:
             self.beamon.join(group, now, local=len(joined))
         else:
@@ -97,7 +127,7 @@ class AutoRm:
         """Queue the messages of `bundle`, all or none of them; the tag is that of the last one."""
         beamon = self.beamon
         config = beamon.config
-        messages = list(bundle)
+        messages = _wrapped(bundle)
         if max(map(len, messages)) > config.max_message:
             raise PayloadTooLarge(
                 f"a message of {max(map(len, messages))} bytes: AutoRM groups take up to "
@@ -109,7 +139,9 @@ class AutoRm:
                 f"{len(messages)} messages of {size} bytes in all: at most {config.queue_bytes} "
                 "at once, send them in parts"
             )
-        if beamon.queued_bytes and beamon.queued_bytes + size > config.queue_bytes:
+        if group in self.slowed or (
+            beamon.queued_bytes and beamon.queued_bytes + size > config.queue_bytes
+        ):
             self.turned_away[(id(application), group)] = application
             raise QueueFull(
                 f"{beamon.queued_bytes} bytes wait to be sent (at most {config.queue_bytes}): "
@@ -160,10 +192,10 @@ class AutoRm:
         if self.look:
             self._show_views()
         if self.turned_away and self.beamon.queued_bytes * 2 <= self.beamon.config.queue_bytes:
-            waiting = list(self.turned_away.items())
-            self.turned_away.clear()
-            for (_, group), application in waiting:
-                application.writable(group)
+            for key, application in list(self.turned_away.items()):
+                if key[1] not in self.slowed:
+                    del self.turned_away[key]
+                    application.writable(key[1])
         return sends
 
     @property
@@ -210,13 +242,16 @@ class AutoRm:
             told = Delivery(-1, source, -1, bundle, ACCEPTED)
             trace.rows.append((0, site_of(self.beamon.uuid), DELIVER, -1, source, told))
         name = self.directory.name_of(delivery.source)
-        batch = Batch(delivery.group, -1, name, time.time_ns(), Bundle.of(delivery.data))
+        batch = Batch(delivery.group, -1, name, time.time_ns(), _unwrapped(delivery.data))
         if not delivery.one_of:
             for application in list(joined.values()):
                 application.deliver(batch)
             return
         sender = self.tags.get(delivery.tag, (None,))[0]
-        candidates = [one for one in joined.values() if one is not sender] or list(joined.values())
+        # Whoever catches up gets it at once: it is not among what is recorded.
+        local = [getattr(one, "application", one) for one in joined.values()]
+        local = [one for one in local if not getattr(one, "is_recorder", False)] or local
+        candidates = [one for one in local if one is not sender] or local
         turn = self.turns.get(delivery.group, 0)
         self.turns[delivery.group] = turn + 1
         candidates[turn % len(candidates)].deliver(batch)

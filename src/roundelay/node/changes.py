@@ -13,6 +13,8 @@ from roundelay.node.groups import MEMBERS_MAX, TOKEN
 from roundelay.node.words import Change, Drained, Hold, Word, decode, encode
 from roundelay.wire.info import Ask, Start
 
+MARK: Final = b"\0roundelay\0"
+"""How what the nodes themselves say in a group begins."""
 FORGET_NS: Final = 20 * SECOND
 """A member that has been dead for this long is left out of the next roster."""
 DRAIN_NS: Final = 3 * SECOND
@@ -107,13 +109,12 @@ class Changes(Epochs):
         self.node.wake(self.ring)
 
     def _mark(self) -> bytes:
-        return b"\0roundelay\0" + self.incarnation.encode() + b"\0"
+        return MARK + self.incarnation.encode() + b"\0"
 
     def _ring_delivery(self, delivery: Delivery) -> bool:
         """Look for our words in the order; True: not for applications."""
         bundle = delivery.bundle
-        mark = self._mark()
-        if not bundle.data.startswith(mark):
+        if not bundle.data.startswith(MARK) or not bundle.data.startswith(mark := self._mark()):
             return self.spec.protocol != TOKEN
         try:
             word = decode(bundle.data[len(mark) :])
@@ -139,6 +140,8 @@ class Changes(Epochs):
         """The epoch is over, here and now, for everybody."""
         token = self.spec.protocol == TOKEN
         base = self.base + delivery.seq if token else change.base
+        if token and self.data is not None:
+            self.data.expected = base  # the next epoch goes on in the place of CHANGE
         start = Start(
             self.spec.name, self.incarnation, self.epoch + 1, change.roster, change.lives, base,
             change.resilience,

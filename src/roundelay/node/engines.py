@@ -21,7 +21,7 @@ LARGEST_MESSAGE: Final = 60_000
 """Bytes of one message in an ordered group."""
 
 
-PIECES: Final = 4
+PIECES: Final = 8
 """Datagrams that a bundle may fill where none of them gets lost."""
 
 

@@ -64,6 +64,7 @@ class Epochs(Seat):
 
     def _retire(self, now: int) -> None:
         """Our epoch is over; its engines only serve those who have not got there yet."""
+        self._reach()
         for hosted in self._engines():
             hosted.held = True
             self.lingering.append((now + LINGER_NS, hosted))
@@ -87,6 +88,7 @@ class Epochs(Seat):
         self.incarnation, self.epoch = start.incarnation, start.epoch
         self.roster, self.lives, self.base = start.roster, start.lives, start.base
         self.resilience = start.resilience
+        node.recorders.entered(spec.name, self.incarnation)
         self.asked = {name: out for name, out in self.asked.items() if (name in self.roster) is out}
         self.asked_lives = {}
         self.change_due = NEVER if not self.asked else now + GATHER_NS
@@ -122,6 +124,7 @@ class Epochs(Seat):
             store=store, incarnation=f"ring {mark}", base=self.base if token else 0,
             trace=node.config.tracer(f"{spec.name} {mark}", me) if token else None,
         )  # fmt: skip
+        self.ring.on_gap = self.lost
         self.ring.intercept = self._ring_delivery
         self.ring.on_notice = self._ring_notice
         node.register(self.ring)
@@ -129,6 +132,10 @@ class Epochs(Seat):
             self.data = self.ring
         else:
             self._enter_data(me, size, mark, first, now)
+        history, position = self.reached
+        if history == self.incarnation and 0 <= position < self.base:
+            self.lost(position, self.base)
+        self.reached = ("", -1)
         self.state = "forming"
         self.announce_until = now + 3 * LINGER_NS
         self._announce(now)
@@ -152,6 +159,7 @@ class Epochs(Seat):
             trace=node.config.tracer(f"{spec.name} {mark}", me),
         )  # fmt: skip
         self.data.on_notice = self._data_notice
+        self.data.on_gap = self.lost
         node.register(self.data)
 
     def _remember(self, start: Start) -> None:
@@ -171,7 +179,13 @@ class Epochs(Seat):
             if old.name != mark:
                 old.unlink()
 
+    def _reach(self) -> None:
+        """Note how far the applications are."""
+        if self.data is not None and self.data.expected >= 0:
+            self.reached = (self.incarnation, self.data.expected)
+
     def _forget_roster(self) -> None:
+        self._reach()
         for hosted in self._engines():
             self._drop(hosted)
         self.ring = self.data = None
@@ -189,11 +203,6 @@ class Epochs(Seat):
         """We did not reach the end of our epoch: go on in the present one, behind a gap."""
         start = self.behind
         assert start is not None
-        position = self.data.position if self.data is not None else self.base
-        if 0 <= position < start.base:
-            self.node.log(
-                "warning", "group.gap", group=self.spec.name, lo=position, hi=start.base
-            )  # fmt: skip
         for one in list(self.outbox.underway):
             self.outbox.lose_track(one, "away while the roster changed")
         self._enter(start, now)

@@ -29,6 +29,7 @@ from roundelay.core.errors import (
     QueueFull,
     RoundelayError,
 )
+from roundelay.node.frontend_replay import ReplaySessions
 from roundelay.node.switchboard import Batch, Receipt, Refusal, View
 from roundelay.wire.frontend import (
     CLOSING,
@@ -47,6 +48,7 @@ from roundelay.wire.frontend import (
     read_send,
     receipt_packet,
 )
+from roundelay.wire.frontend_replay import read_marked
 
 if TYPE_CHECKING:
     from roundelay.node.frontends import FrontendServer
@@ -82,6 +84,7 @@ class _Outgoing(Struct):
     tag: int = NO_TAG
     to: tuple[str, ...] | None = None
     someone: bool = False
+    recorders: int = 0
     gathered: bool = False
     """The bundle was made here, of messages that were sent one by one."""
 
@@ -103,6 +106,7 @@ class Connection(asyncio.Protocol):
         self._ended = False
         """The application gets nothing more; its groups are left."""
         self._lost = False
+        self._replays = ReplaySessions(self._switchboard, self._write, lambda: self.queue_bytes)
         self.extended = False
         self.name = ""
         self.peer = ""
@@ -184,6 +188,13 @@ class Connection(asyncio.Protocol):
                     queue.append(
                         _Outgoing(packet.group, send.bundle, send.tag, send.to, send.someone)
                     )
+                elif packet.command == "SNDC":
+                    mine = read_marked(packet, self._server.max_message)
+                    queue.append(
+                        _Outgoing(
+                            packet.group, mine.bundle, mine.tag, mine.to, recorders=mine.recorders
+                        )
+                    )
                 elif packet.command == "HELO":
                     self._hello(packet)  # now: it changes what may follow
                 else:
@@ -203,10 +214,11 @@ class Connection(asyncio.Protocol):
         while queue:
             item = queue[0]
             if isinstance(item, _Outgoing):
+                extra = {"recorders": item.recorders} if item.recorders else {}
                 try:
                     self._switchboard.send(
                         self, item.group, item.bundle, tag=item.tag, to=item.to,
-                        someone=item.someone,
+                        someone=item.someone, **extra,
                     )  # fmt: skip
                 except QueueFull:
                     return self._stop(item.group)
@@ -249,11 +261,11 @@ class Connection(asyncio.Protocol):
         group = packet.group
         if packet.command in ("JOIN", "FROM"):
             try:
-                since = read_from(packet) if packet.command == "FROM" else None
+                place = read_from(packet) if packet.command == "FROM" else ()
                 if len(self.groups) >= GROUPS_MAX and group not in self.groups:
                     raise ConfigError("group", repr(group), f"at most {GROUPS_MAX} a connection")
                 self.groups.add(group)  # before: a view may come from within the call
-                self._switchboard.join(self, group, since)
+                self._switchboard.join(self, group, *(place if any(place[1:]) else place[:1]))
             except InvariantBroken:
                 raise
             except MalformedPdu as error:
@@ -264,8 +276,13 @@ class Connection(asyncio.Protocol):
         elif packet.command == "LEAV":
             self.groups.discard(group)
             self._switchboard.leave(self, group)
-        else:
+        elif packet.command == "ASKQ":
             self._answer(packet)
+        else:
+            try:
+                (self._replays.begin if packet.command == "RPLY" else self._replays.more)(packet)
+            except MalformedPdu as error:
+                self._malformed(error)
 
     def _hello(self, packet: Packet) -> None:
         before, self.extended = self.extended, True  # so that it hears what is wrong with HELO
@@ -345,7 +362,17 @@ class Connection(asyncio.Protocol):
     # -- to the application
 
     def deliver(self, batch: Batch) -> None:
+        if self.queue_bytes > self._server.queue_bytes_max // 2 and self.extended:
+            # Rather than be cut soon, it may get the rest from a recorder, as fast as it reads.
+            later = getattr(self._switchboard, "fell_behind", None)
+            if later is not None and later(self, batch.group, batch.seq):
+                return
         self._write(self._server.encoded(batch, self.extended))
+
+    @property
+    def full(self) -> bool:
+        """So much is to be read that nothing of the past should be added to it."""
+        return self.queue_bytes > self._server.queue_bytes_max // 8
 
     def receipt(self, receipt: Receipt) -> None:
         self._write(receipt_packet(receipt.group, receipt.tag, receipt.seq, receipt.time))
@@ -397,6 +424,7 @@ class Connection(asyncio.Protocol):
             self.flush()
             self._ended = True
             self.groups.clear()
+            self._replays.end()
             self._switchboard.gone(self)
 
     def _close(self) -> None:
@@ -431,6 +459,7 @@ class Connection(asyncio.Protocol):
             "groups": sorted(self.groups),
             "queue_bytes": self.queue_bytes,
             "waits_for": self._stopped or None,
+            "replays": len(self._replays),
         }
 
 

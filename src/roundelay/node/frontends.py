@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Final
 
 from roundelay import __version__
+from roundelay.core.bundle import Bundle
 from roundelay.core.errors import ConfigError
 from roundelay.core.limits import whole
 from roundelay.node.frontend_connection import GOODBYE_S, Connection
@@ -29,6 +30,7 @@ from roundelay.wire.frontend import (
     portions,
     received_packet,
 )
+from roundelay.wire.frontend_replay import marked_received_packet
 
 Log = Callable[..., None]
 
@@ -162,9 +164,10 @@ class FrontendServer:
         if extended:
             parts = []
             seq = batch.seq
-            for part in portions(batch.bundle, self.max_message):
-                parts.append(received_packet(batch.group, seq, batch.time, batch.sender, part))
-                seq += len(part) if seq >= 0 else 0
+            for conference, kind, bundle in batch.bundle.by_mark():
+                for part in portions(bundle, self.max_message):
+                    parts.append(_received(batch, seq, conference, kind, part))
+                    seq += len(part) if seq >= 0 else 0
             data = b"".join(parts)
         else:
             data = plain_packets("RCVE", batch.group, batch.bundle)
@@ -199,10 +202,13 @@ class FrontendServer:
             return board.groups()
         if what == "status":
             return board.status()
-        if what not in ("members", "why"):
-            raise ConfigError("ask", repr(what), "members, groups, status or why")
+        if what not in ("members", "why", "recorders"):
+            raise ConfigError("ask", repr(what), "members, groups, recorders, status or why")
         if not isinstance(of, str) or not of:
-            raise ConfigError("of", repr(of), "a group" if what == "members" else "a node")
+            raise ConfigError("of", repr(of), "a node" if what == "why" else "a group")
+        if what == "recorders":
+            known = getattr(board, "recorders", None)
+            return [] if known is None else known.listed(of)
         return board.members(of) if what == "members" else board.why(of)
 
     def status(self) -> dict[str, object]:
@@ -221,6 +227,14 @@ class FrontendServer:
             "drops": dict(sorted(self._drops.items())),
             "clients": [one.status() for one in self._connections],
         }
+
+
+def _received(batch: Batch, seq: int, conference: int, kind: int, part: Bundle) -> bytes:
+    if not (conference or kind):
+        return received_packet(batch.group, seq, batch.time, batch.sender, part)
+    return marked_received_packet(
+        batch.group, seq, batch.time, conference, kind, batch.sender, part
+    )
 
 
 def _log(level: str, event: str, **fields: object) -> None:

@@ -1,8 +1,8 @@
 """Names of groups, what they stand for, and how a group is configured.
 
 A name without a prefix is an AutoRM group, exactly as in the paper; `token:`, `to:`, `po:`,
-`spo:` and `pa:` select another protocol.  The prefix is part of the name: `orders` and
-`token:orders` are two groups.
+`spo:`, `pa:`, `grsb:` and `wide:` select another protocol.  The prefix is part of the name:
+`orders` and `token:orders` are two groups.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ TO: Final = "to"
 PO: Final = "po"
 SPO: Final = "spo"
 PA: Final = "pa"
+GRSB: Final = "grsb"
+WIDE: Final = "wide"
 
-PREFIXES: Final = (TOKEN, TO, PO, SPO, PA)
+PREFIXES: Final = (TOKEN, TO, PO, SPO, PA, GRSB, WIDE)
 
 SERVICES: Final = {
     "resilient": TOKEN,
@@ -28,13 +30,18 @@ SERVICES: Final = {
     "partial": PO,
     "selective": SPO,
     "reliable": PA,
+    "journal": GRSB,
+    "wide": WIDE,
     "fifo": AUTORM,
 }
 """Service → protocol."""
 
 SERVICE_OF: Final = {protocol: service for service, protocol in SERVICES.items()}
-TOTAL_ORDER: Final = frozenset({TOKEN, TO})
+TOTAL_ORDER: Final = frozenset({TOKEN, TO, GRSB, WIDE})
 """Protocols whose deliveries have a position."""
+
+CONFIGURED: Final = (GRSB, WIDE)
+"""Protocols whose roles come from a file."""
 
 NAME_BYTES_MAX: Final = 255
 """A frontend packet has one byte for the length of a group's name."""
@@ -55,6 +62,8 @@ class GroupSpec(Struct, frozen=True, kw_only=True):
     """When to deliver; empty stands for the safest stage of the protocol."""
     hub: bool = False
     """TO in channel mode, through the hub that the first member runs."""
+    config: str = ""
+    """The file that says who plays which role (`node.grsb_file`, `node.wide_file`)."""
 
     @property
     def service(self) -> str:
@@ -142,16 +151,20 @@ OPTIONS: Final[dict[str, Any]] = {
     "resilience": _resilience,
     "stage": _plain,
     "hub": _yes,
+    "config": _plain,
 }
 
 
 def parse_group(text: str) -> GroupSpec:
-    """`NAME:service[:key=value…]`, as `--group` takes it.
+    """`NAME:service[:key=value…]`, as `--group` takes it;
+    with a prefix the service may be left out.
 
     >>> parse_group("orders:resilient:members=a,b,c").name
     'token:orders'
     >>> parse_group("token:orders:resilient:resilience=2").resilience
     2
+    >>> parse_group("grsb:news:config=news.toml").service
+    'journal'
     """
     parts = text.split(":")
     options: dict[str, Any] = {}
@@ -160,7 +173,9 @@ def parse_group(text: str) -> GroupSpec:
         if key not in OPTIONS:
             raise ConfigError("group", text, f"options {', '.join(OPTIONS)}")
         options[key] = OPTIONS[key](value)
-    service = parts.pop() if len(parts) > 1 else ""
+    service = parts.pop() if len(parts) > 1 and parts[-1] in SERVICES else ""
+    if not service and protocol_of(":".join(parts)) != AUTORM:
+        service = SERVICE_OF[protocol_of(":".join(parts))]
     if service not in SERVICES:
         raise ConfigError(
             "group", text, f"NAME:service[:key=value…] with a service of {', '.join(SERVICES)}"
@@ -168,7 +183,23 @@ def parse_group(text: str) -> GroupSpec:
     name = full_name(":".join(parts), service)
     if SERVICES[service] == AUTORM and options:
         raise ConfigError("group", text, "no options for fifo: who joins is a member")
-    return GroupSpec(name=name, protocol=SERVICES[service], **options)
+    return check_roles(GroupSpec(name=name, protocol=SERVICES[service], **options))
+
+
+def check_roles(spec: GroupSpec) -> GroupSpec:
+    """`spec` if it has a file of roles exactly where one is needed."""
+    if spec.protocol in CONFIGURED:
+        if not spec.config:
+            raise ConfigError(
+                "config", "", f"the file that says who plays which role in {spec.name}, "
+                f"as in --group {spec.name}:config=FILE or join(…, config=FILE)",
+            )  # fmt: skip
+        if spec.members:
+            raise ConfigError("members", ",".join(spec.members), "in the file, not beside it")
+    elif spec.config:
+        services = ", ".join(SERVICE_OF[protocol] for protocol in CONFIGURED)
+        raise ConfigError("config", spec.config, f"a group of service {services}")
+    return spec
 
 
 def plain_spec(name: str, **options: Any) -> GroupSpec:

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from roundelay.core.bundle import Bundle
 from roundelay.core.cluster.spo import SpoSite
 from roundelay.core.engine import (
+    EMPTY,
     EVERYONE,
     MS,
     NEVER,
@@ -25,9 +25,19 @@ from roundelay.core.engine import (
     Pdu,
 )
 from roundelay.core.errors import RoundelayError
-from roundelay.core.events import DELIVER, NO_REF, NOBODY, NOTICE, RECEIVE, SEND, SUBMIT, Row
+from roundelay.core.events import (
+    DELIVER,
+    NO_REF,
+    NOBODY,
+    NOTICE,
+    RECEIVE,
+    SEND,
+    SUBMIT,
+    Addressed,
+    Row,
+)
 from roundelay.core.positive_ack import PositiveAckSite
-from roundelay.core.token.pdu import DATA
+from roundelay.core.token.pdu import DATA, B
 from roundelay.core.token.site import TokenSite
 from roundelay.core.token.state import NORMAL
 from roundelay.node.adaptors import ASIDE, CHAN_SEQ_AT, UNSTAMPED, MCAdaptor, OneChannelHub
@@ -36,10 +46,13 @@ from roundelay.node.outbox import Outbox, Underway
 from roundelay.node.store import Store
 from roundelay.node.switchboard import Application, Batch, View
 from roundelay.sim.disk import undelivered
-from roundelay.wire.codec import encode, group_id
+from roundelay.wire.codec import encode, encode_parts, group_id
 
 TRACE_ROWS = 1024
 """Rows of a trace that may wait for the engine's next effects."""
+
+LARGE = 16_384
+"""Bytes of a bundle that is sent in parts, without a copy of it."""
 
 HUB = 0
 """The member that runs the hub, where there is one: the first of the roster."""
@@ -49,6 +62,8 @@ class Ground(Protocol):
     """What a hosted group needs of its node."""
 
     def send_everyone(self, data: bytes, hint: int) -> None: ...
+
+    def send_parts(self, parts: list[bytes], hint: int) -> None: ...
 
     def send_member(self, name: str, data: bytes, hint: int) -> bool: ...
 
@@ -116,6 +131,8 @@ class Hosted:
         self.intercept: Callable[[Delivery], bool] | None = None
         """Sees each delivery first; True keeps it from the applications."""
         self.on_notice: Callable[[Notice], None] | None = None
+        self.on_gap: Callable[[int, int], None] | None = None
+        """The positions from the first number up to the second are passed over."""
         self.held = False
         """No new messages go to the engine while the roster changes."""
         if trace is not None:
@@ -123,10 +140,12 @@ class Hosted:
         if spec.protocol != "token":
             self.state = "open"
             self.members = tuple(range(len(roster)))
+        self.expected = self.position
+        """The position after the last one delivered; -1 where there is no order."""
 
     # -- in --------------------------------------------------------------------------------
 
-    def receive(self, pdu: Pdu, sender: int, chan_seq: int, now: int) -> None:
+    def receive(self, pdu: Pdu, sender: int, chan_seq: int, now: int, line: int = 0) -> None:
         """A PDU of this group arrived, decoded."""
         if sender >= len(self.roster) or (sender == self.me and self.hub is None):
             self.engine.drop("sender is no other member")
@@ -164,13 +183,15 @@ class Hosted:
 
     def flush(self, now: int) -> None:
         """Feed the engine, then carry out what it wants, until it wants nothing more."""
+        engine, outbox = self.engine, self.outbox
         while not self.closed:
-            self.feed(now)
-            if self.engine.deadline <= now:
+            if outbox:
+                self.feed(now)
+            if engine.deadline <= now:
                 # An eager token site decides once per batch, by a timer that is due at once.
-                self.engine.on_timer(now)
-            effects = self.engine.take()
-            if not effects:
+                engine.on_timer(now)
+            effects = engine.take()
+            if effects is EMPTY:
                 break
             if effects.persists and self.store is not None:
                 sync = self.token is not None and self.token.config.sync_commits
@@ -189,10 +210,11 @@ class Hosted:
             self.trace.flush()  # arrivals that led to nothing
         if self.acknowledged is not None:
             self.settle_acknowledged(self.acknowledged)
-        if self.deadline < now + SOON_NS:
+        if engine.deadline < now + NEAR_NS:
             # What it was for may be settled: to ask costs less than to be woken for nothing.
-            self.engine.on_timer(now)
-        self.outbox.make_room()
+            engine.on_timer(now)
+        if outbox.turned_away:
+            outbox.make_room()
 
     def ready(self) -> bool:
         """Whether the engine should be given another bundle now: one waits there at most."""
@@ -218,8 +240,8 @@ class Hosted:
                 outbox.refuse(one, "its destinations are no longer in the group")
                 continue
             if self.trace is not None:
-                row = (now, self.me, SUBMIT, self.submitted, NOBODY, bundle)
-                self.trace.rows.append(row)
+                what = bundle if to is None else Addressed(bundle, tuple(sorted({*to, self.me})))
+                self.trace.rows.append((now, self.me, SUBMIT, self.submitted, NOBODY, what))
             self.submitted += len(bundle)
             try:
                 if to is not None and isinstance(engine, SpoSite):
@@ -239,8 +261,17 @@ class Hosted:
         chan_seq = self.chan_seq
         if self.hub is not None:
             chan_seq = UNSTAMPED if destination == EVERYONE else ASIDE
-        data = encode(pdu, sender=self.me, group_id=self.id, chan_seq=chan_seq)
         self.sent += 1
+        if (
+            type(pdu) is B
+            and len(pdu.bundle.data) > LARGE
+            and destination == EVERYONE
+            and self.hub is None
+        ):
+            parts = encode_parts(pdu, self.me, self.id, chan_seq)
+            self.ground.send_parts(parts, parts[0][2] << 8 | parts[0][3])
+            return
+        data = encode(pdu, sender=self.me, group_id=self.id, chan_seq=chan_seq)
         hint = data[2] << 8 | data[3]
         if self.hub is not None and destination == EVERYONE:
             if self.hub.here:
@@ -254,12 +285,15 @@ class Hosted:
 
     def deliver(self, deliveries: list[Delivery], now: int) -> None:
         wall = time.time_ns()
-        applications = list(self.applications.values())
         name, roster, me, base = self.spec.name, self.roster, self.me, self.base
         for delivery in deliveries:
             if self.closed:
                 return
             seq = base + delivery.seq if delivery.seq >= 0 else -1
+            if seq >= 0:
+                if seq > self.expected:
+                    self.pass_over(seq)
+                self.expected = seq + len(delivery.bundle.sizes)
             if delivery.source == me:
                 one = self.own_delivered(delivery, seq, wall)
                 if one is not None and one.to is not None and roster[me] not in one.to:
@@ -268,8 +302,15 @@ class Hosted:
                 continue
             self.delivered += len(delivery.bundle.sizes)
             batch = Batch(name, seq, roster[delivery.source], wall, delivery.bundle)
-            for application in applications:
+            # Looked up each time: one that cannot keep it has another in its place from then on.
+            for application in list(self.applications.values()):
                 application.deliver(batch)
+
+    def pass_over(self, seq: int) -> None:
+        """What is before `seq` is not delivered here."""
+        lo, self.expected = self.expected, seq
+        if self.on_gap is not None and self.applications:
+            self.on_gap(lo, seq)
 
     def own_delivered(self, delivery: Delivery, seq: int, wall: int) -> Underway | None:
         """A bundle of ours came through: the oldest one under way, unless it is of another life."""
@@ -340,6 +381,8 @@ class Hosted:
             lo, hi = int(info[0]), int(info[1])  # type: ignore[call-overload]
             for _ in range(min(hi - lo, len(self.outbox.underway))):
                 self.outbox.lose_track(self.outbox.underway[0], "away for too long: history lost")
+        elif kind == "gap_unavailable" and self.position > self.expected:
+            self.pass_over(self.position)  # nothing was delivered behind it yet
         if self.on_notice is not None:
             self.on_notice(notice)
 
@@ -371,9 +414,18 @@ class Hosted:
             if seq + len(bundle) <= since:
                 continue
             if seq < since:
-                bundle = Bundle.of(*list(bundle)[since - seq :])
+                bundle = bundle.part(since - seq, len(bundle))
                 seq = since
             yield Batch(self.spec.name, seq, self.roster[entry.ack.s], wall, bundle)
+
+    @property
+    def first_kept(self) -> int:
+        """The first position that `history` has."""
+        engine = self.engine
+        if not isinstance(engine, TokenSite):
+            return self.position if self.position >= 0 else NEVER
+        first = engine.log.get(engine.first_kept) if engine.first_kept < engine.cnts else None
+        return self.base + (engine.seq if first is None else first.seq)
 
     @property
     def position(self) -> int:
@@ -424,7 +476,8 @@ def _shown(info: tuple[object, ...]) -> str:
     return text if len(text) <= 200 else text[:200] + "…"
 
 
-SOON_NS = 50 * MS
-"""A deadline nearer than this is looked at again after each batch."""
+NEAR_NS = MS // 2
+"""A deadline nearer than this is looked at again after each batch; and a timer is not moved to a
+later time before it is that near, for it may have to be moved once more until then."""
 ANSWER_NS = 10 * SECOND
 """A caller that has heard nothing for this long is told that the fate of its broadcast is open."""

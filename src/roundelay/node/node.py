@@ -12,10 +12,9 @@ import json
 import os
 import secrets
 import socket
-import struct
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -26,23 +25,36 @@ import roundelay
 from roundelay.core.autorm.config import AutoRmConfig
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import MS, NEVER, SECOND
-from roundelay.core.errors import ConfigError, MalformedPdu, UsageError
-from roundelay.node.adaptors import UNSTAMPED
+from roundelay.core.errors import ConfigError, UsageError
+from roundelay.journal.format import Run
 from roundelay.node.assembly import Assembly
 from roundelay.node.autorm import AutoRm
 from roundelay.node.directory import Directory
-from roundelay.node.groups import AUTORM, GroupSpec, check_name, plain_spec, protocol_of
-from roundelay.node.hosted import Hosted, Tracer
+from roundelay.node.groups import (
+    AUTORM,
+    CONFIGURED,
+    GRSB,
+    WIDE,
+    GroupSpec,
+    check_name,
+    plain_spec,
+    protocol_of,
+)
+from roundelay.node.grsb import GrsbSeat
+from roundelay.node.hosted import NEAR_NS, Tracer
 from roundelay.node.interfaces import LARGEST_DATAGRAM, UDP_OVERHEAD
 from roundelay.node.media import Address, FanoutMedium, Medium
+from roundelay.node.places import Driven, Place
 from roundelay.node.probe import Choice, choose
+from roundelay.node.recorder import RecordConfig
+from roundelay.node.recorders import Recorders
 from roundelay.node.switchboard import NO_TAG, Application, View
+from roundelay.node.traffic import Traffic
+from roundelay.node.wide import WideSeat
 from roundelay.wire import beamon, fragments, info, seal
-from roundelay.wire.codec import ENGINE_PDU, decode
+from roundelay.wire.frontend_replay import Wish
 from roundelay.wire.switching import hint_of
 
-GROUP_ID: Final = struct.Struct(">I")
-GROUP_ID_AT: Final = 8
 LEVELS: Final = ("debug", "info", "warning", "error")
 TICK_NS: Final = SECOND // 4
 """How often callers' patience, names and rosters are looked at."""
@@ -64,6 +76,8 @@ class NodeConfig(Struct, frozen=True, kw_only=True):
     secret: bytes | None = None
     """None: datagrams in the clear."""
     groups: tuple[GroupSpec, ...] = ()
+    records: tuple[RecordConfig, ...] = ()
+    """Groups to record (`node.recorder`)."""
     autorm: AutoRmConfig = AutoRmConfig(
         ack_jitter_ns=2 * MS,  # groups on one network are small: answers need little spreading
         max_message=16 << 20,
@@ -85,7 +99,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True):
             raise ConfigError("log_level", self.log_level, ", ".join(LEVELS))
 
 
-class Node:
+class Node(Traffic):
     """See the module.  `await start()` first, `await stop()` at the end."""
 
     def __init__(self, config: NodeConfig) -> None:
@@ -99,17 +113,19 @@ class Node:
         self.drops: dict[str, int] = {}
         self.directory = Directory()
         self.reassembly = fragments.Reassembly()
-        self.hosted: dict[int, Hosted] = {}
+        self.hosted: dict[int, Driven] = {}
         """Every engine of a group, by the id that its datagrams carry."""
-        self.assemblies: dict[str, Assembly] = {}
+        self.assemblies: dict[str, Place] = {}
         self.specs = {spec.name: spec for spec in config.groups}
+        self.recorders = Recorders(self)
         self.started = 0.0
         self._seal: seal.Seal | None = None
         self._ident = secrets.randbits(32)
-        self._touched: dict[int, Hosted] = {}
+        self._touched: dict[int, Driven] = {}
         self._armed = NEVER
         self._handle: asyncio.TimerHandle | None = None
         self._soon = False
+        self._beside = True  # something but groups' engines may have something to do
         self._tick_due = 0
         self._info_due = 0
         self._running = False
@@ -132,11 +148,13 @@ class Node:
         self.autorm = AutoRm(self.uuid, settings, self.rng, now, self.directory)
         self.autorm.tracer = self.config.tracer
         self.directory.hear(self._info(), self._address, now)
+        self.medium.lend = self._seal is not None
         self._running = True
         self.started = time.time()
         self._loop = asyncio.get_running_loop()
         self.medium.start(self._datagram, self._drained)
         self.log("info", "node.ready", medium=self.medium.describe(), why=self.why_medium)
+        await self.recorders.start(self.config.records)
         for spec in self.config.groups:
             if spec.protocol != AUTORM:
                 self.assembly(spec.name)
@@ -147,6 +165,7 @@ class Node:
         """Leave every group, as far as the others still hear us, and close."""
         if not self._running:
             self._close("the node has stopped")
+            await self.recorders.stop()
             return
         started = time.monotonic()
         for assembly in list(self.assemblies.values()):
@@ -161,6 +180,7 @@ class Node:
         self.autorm.beamon.farewell(time.monotonic_ns())
         self._drained()
         self._close("the node stops")
+        await self.recorders.stop()
 
     def _close(self, reason: str) -> None:
         """Harmless when repeated, or when the start failed."""
@@ -172,111 +192,6 @@ class Node:
         if hasattr(self, "medium"):
             self.medium.close()
 
-    # -- the medium ------------------------------------------------------------------------
-
-    @property
-    def _address(self) -> Address:
-        medium = self.medium
-        return medium.advertised if isinstance(medium, FanoutMedium) else medium.address
-
-    def drop(self, reason: str) -> None:
-        self.drops[reason] = self.drops.get(reason, 0) + 1
-
-    def _datagram(self, data: bytes, source: Address) -> None:
-        """One datagram from the medium: nothing in it is believed before it is checked."""
-        sealed, outer = self._seal, data
-        try:
-            if sealed is not None:
-                data = sealed.open(outer)
-            elif data[:1] == b"\x20":
-                raise MalformedPdu("sealed, and we have no key")
-            if data[:1] == b"\x11":
-                # Sealed pieces are put together by the sender's boot id: addresses may be reused.
-                peer = source if sealed is None else seal.boot_of(outer)
-                whole = self.reassembly.add(peer, data, time.monotonic_ns())
-                if whole is None:
-                    return
-                data = whole
-            self._packet(data, source, intact=sealed is not None)
-        except MalformedPdu as error:
-            self.drop(error.reason)
-        except Exception as error:  # a broken invariant: stop rather than go on wrongly
-            self._fail(error)
-
-    def _packet(self, data: bytes, source: Address, intact: bool = False) -> None:
-        kind = data[0] if data else -1
-        if kind == ENGINE_PDU:
-            if len(data) < GROUP_ID_AT + GROUP_ID.size:
-                raise MalformedPdu("short")
-            (group,) = GROUP_ID.unpack_from(data, GROUP_ID_AT)
-            hosted = self.hosted.get(group)
-            if hosted is None:
-                self.drop("group not hosted here")
-                return
-            envelope = decode(data, intact)
-            self._touched[group] = hosted
-            now = time.monotonic_ns()
-            if hosted.hub is not None and hosted.hub.here and envelope.chan_seq == UNSTAMPED:
-                hosted.relay(data, envelope.pdu, envelope.sender, now)
-            else:
-                hosted.receive(envelope.pdu, envelope.sender, envelope.chan_seq, now)
-        elif kind in (1, 2, 3):
-            self.autorm.beamon.receive(beamon.decode(data), time.monotonic_ns())
-            self.autorm.look = self.autorm.look or kind == beamon.HEARTBEAT
-        elif kind in (info.INFO, info.PROBE, info.CONTROL):
-            self._own_packet(info.decode(data), source)
-        else:
-            raise MalformedPdu("packet type", str(kind))
-
-    def _own_packet(self, body: Any, source: Address) -> None:
-        now = time.monotonic_ns()
-        if isinstance(body, info.Info):
-            if body.uuid == self.uuid:
-                return
-            if body.name == self.name:
-                self.log("error", "node.name_taken", name=self.name, by=body.uuid.hex())
-                self.drop("another node with our name")
-                return
-            if self.directory.hear(body, source, now):
-                self.autorm.look = True
-                self._info_due = min(self._info_due, now + self.rng.randrange(SECOND // 20))
-                self._arm(self._info_due)
-            if isinstance(self.medium, FanoutMedium):
-                for peer in (self.directory.by_name[body.name].address, *body.peers):
-                    self.medium.meet(peer)
-            for assembly in list(self.assemblies.values()):
-                assembly.heard(body, now)
-        elif isinstance(body, info.Ask | info.Start):
-            concerned = self.assemblies.get(body.group)
-            if concerned is not None:
-                concerned.told(body, now)
-
-    def send_everyone(self, data: bytes, hint: int = 0) -> None:
-        for_all = self.medium
-        if len(data) <= self._room:
-            for_all.multicast(self._seal.seal(data) if self._seal else data, hint)
-        else:
-            for_all.multicast_train(self._pieces(data), hint)
-
-    def send_to(self, address: Address, data: bytes, hint: int = 0) -> None:
-        if len(data) <= self._room:
-            self.medium.unicast(self._seal.seal(data) if self._seal else data, address, hint)
-        else:
-            self.medium.unicast_train(self._pieces(data), address, hint)
-
-    def send_member(self, name: str, data: bytes, hint: int = 0) -> bool:
-        """To the node of that name; False if nobody knows where it is."""
-        known = self.directory.by_name.get(name)
-        if known is None:
-            return False
-        self.send_to(known.address, data, hint)
-        return True
-
-    def _pieces(self, data: bytes) -> list[bytes]:
-        self._ident = (self._ident + 1) & 0xFFFFFFFF
-        pieces = fragments.split(data, self._room, self._ident)
-        return [self._seal.seal(piece) for piece in pieces] if self._seal else pieces
-
     # -- work ------------------------------------------------------------------------------
 
     def _drained(self) -> None:
@@ -285,20 +200,31 @@ class Node:
             return
         try:
             now = time.monotonic_ns()
+            due = NEVER
             touched = self._touched
             while touched:
                 self._touched = {}
                 for hosted in touched.values():
                     hosted.flush(now)
+                    if hosted.deadline < due:
+                        due = hosted.deadline
                 touched = self._touched
-            for packet in self.autorm.carry_out(now):
-                data = beamon.encode(packet)
-                self.send_everyone(data, hint_of(data))
-                if data[0] == 1:
-                    self._say_who(now)
-            self._rearm()
+            if self._beside:
+                self._beside = False
+                self._do_beside(now)
+                due = now
+            if due < self._armed or self._armed < now + NEAR_NS:
+                self._rearm()
         except Exception as error:  # a broken invariant: stop rather than go on wrongly
             self._fail(error)
+
+    def _do_beside(self, now: int) -> None:
+        """What is not the engines' of groups: heartbeats and messages of AutoRM."""
+        for packet in self.autorm.carry_out(now):
+            data = beamon.encode(packet)
+            self.send_everyone(data, hint_of(data))
+            if data[0] == 1:
+                self._say_who(now)
 
     def _fail(self, error: BaseException) -> None:
         self.fatal = error
@@ -310,10 +236,12 @@ class Node:
         if self.on_fatal is not None:
             self.on_fatal(error)
 
-    def wake(self, hosted: Hosted | None = None) -> None:
+    def wake(self, hosted: Driven | None = None) -> None:
         """Something is to be done: in this turn of the loop, but once."""
         if hosted is not None:
             self._touched[hosted.id] = hosted
+        else:
+            self._beside = True
         if not self._soon and self._running:
             self._soon = True
             self._loop.call_soon(self._woken)
@@ -346,6 +274,7 @@ class Node:
     def _timer(self) -> None:
         self._armed = NEVER
         self._handle = None
+        self._beside = True
         if not self._running:
             return
         try:
@@ -373,6 +302,7 @@ class Node:
         self._tick_due = now + (TICK_NS if self._waited_for() else 4 * TICK_NS)
         for assembly in self.assemblies.values():
             assembly.outbox.expire(now, assembly.trouble())
+        self.recorders.on_tick(now)
         for known in list(self.directory.by_uuid.values()):
             if known.uuid != self.uuid and now - known.seen > 60 * SECOND:
                 if isinstance(self.medium, FanoutMedium):
@@ -380,6 +310,8 @@ class Node:
                 self.directory.forget(known)
 
     def _waited_for(self) -> bool:
+        if self.recorders.durability.waiting:
+            return True
         return any(one.outbox or one.outbox.underway for one in self.assemblies.values())
 
     def alive(self, name: str) -> bool:
@@ -404,6 +336,7 @@ class Node:
         self._info_due = NEVER
         self.directory.hear(self._info(), self._address, now)
         self.send_everyone(info.encode(self._info()))
+        self.recorders.say(now)
 
     def say_soon(self, now: int) -> None:
         """Something about us has changed that others wait for."""
@@ -412,26 +345,28 @@ class Node:
 
     # -- groups ----------------------------------------------------------------------------
 
-    def assembly(self, group: str) -> Assembly:
+    def assembly(self, group: str) -> Place:
         """The group of that name, entered if need be."""
         found = self.assemblies.get(group)
         if found is None:
             if len(self.assemblies) >= GROUPS_MAX:
                 raise UsageError(f"{GROUPS_MAX} groups are hosted here: leave one first")
             spec = self.specs.get(group) or plain_spec(group)
-            found = self.assemblies[group] = Assembly(self, spec, time.monotonic_ns())
+            places: dict[str, Any] = {GRSB: GrsbSeat, WIDE: WideSeat}
+            place = places.get(spec.protocol, Assembly)
+            found = self.assemblies[group] = place(self, spec, time.monotonic_ns())
             self.say_soon(time.monotonic_ns())
         return found
 
-    def closed_group(self, assembly: Assembly) -> None:
+    def closed_group(self, assembly: Place) -> None:
         del self.assemblies[assembly.spec.name]
         if self._running:
             self.say_soon(time.monotonic_ns())
 
-    def send_control(self, word: info.Ask | info.Start) -> None:
+    def send_control(self, word: info.Control) -> None:
         self.send_everyone(info.encode(word))
 
-    def register(self, hosted: Hosted) -> None:
+    def register(self, hosted: Driven) -> None:
         clash = self.hosted.get(hosted.id)
         if clash is not None and clash is not hosted:
             raise UsageError(
@@ -441,20 +376,58 @@ class Node:
         self.hosted[hosted.id] = hosted
         self.wake(hosted)
 
-    def unregister(self, hosted: Hosted) -> None:
+    def unregister(self, hosted: Driven) -> None:
         if self.hosted.get(hosted.id) is hosted:
             del self.hosted[hosted.id]
         self._touched.pop(hosted.id, None)
 
     # -- applications (Switchboard) --------------------------------------------------------
 
-    def join(self, application: Application, group: str, since: int | None = None) -> None:
+    def join(
+        self,
+        application: Application,
+        group: str,
+        since: int | None = None,
+        since_time: int = 0,
+    ) -> None:
         check_name(group)
         if protocol_of(group) == AUTORM:
+            if since is not None:
+                self.recorders.replays.check_since(group, since)
             self.autorm.join(application, group, time.monotonic_ns())
+            if since is not None:
+                joined = self.autorm.applications[group]
+                self.recorders.replays.catch_up(joined, application, group, since, since_time)
+        elif since_time:
+            self.assembly(group).join(application, since, since_time)
         else:
             self.assembly(group).join(application, since)
         self.wake()
+
+    def fell_behind(self, application: Application, group: str, since: int) -> bool:
+        """The application could not keep what comes at position `since`.  True: it gets that, and
+        what follows, from a recorder as fast as it reads; False: nobody records the group."""
+        found = getattr(self.assemblies.get(group), "fell_behind", None)
+        return found is not None and bool(found(application, since))
+
+    def replay(
+        self, group: str, wish: Wish, reached: list[int] | None = None
+    ) -> AsyncGenerator[list[Run], None]:
+        """What is recorded of a group and wished for, in order (`node.replaying`); how far that
+        goes is appended to `reached`.
+
+        A group whose place here has a `replay(wish)` of its own is asked itself."""
+        check_name(group)
+        own = getattr(self.assemblies.get(group), "replay", None)
+        found: AsyncGenerator[list[Run], None] = (
+            self.recorders.replays.replay(group, wish, reached) if own is None else own(wish)
+        )
+        return found
+
+    def make_seal(self) -> seal.Seal | None:
+        """For a connection to another node, or from one."""
+        secret = self.config.secret
+        return None if secret is None else seal.Seal(secret, os.urandom(seal.BOOT_ID))
 
     def leave(self, application: Application, group: str) -> None:
         if protocol_of(group) == AUTORM:
@@ -480,12 +453,18 @@ class Node:
         tag: int = NO_TAG,
         to: Iterable[str] | None = None,
         someone: bool = False,
+        recorders: int = 0,
     ) -> None:
         if not self._running:
             raise UsageError("the node has stopped" + (f": {self.fatal}" if self.fatal else ""))
         if not bundle.sizes:
             raise UsageError("nothing to send: a bundle of no messages")
         hosted = None if someone else self.assemblies.get(group)
+        if recorders:
+            if protocol_of(group) in CONFIGURED:
+                self.assembly(group).send(application, bundle, tag, to, recorders)
+                return
+            application = self.recorders.durability.application(application, group, recorders)
         if hosted is not None:  # its name was looked at when it was entered
             hosted.send(application, bundle, tag, to)
             return
@@ -540,6 +519,7 @@ class Node:
             "dropped": self.drops | self.reassembly.drops | self.autorm.beamon.drops,
             "autorm": self.autorm.beamon.status(now),
             "groups": [assembly.status() for assembly in self.assemblies.values()],
+            "recorders": self.recorders.status(),
             "frontends": [one.status() for one in self._frontends],
         }
 

@@ -86,6 +86,8 @@ class Item:
             end += 1
         taken = sizes[start:end]
         self.start, self.at = end, at + sum(taken)
+        if bundle.marks:
+            return bundle.part(start, end)
         return Bundle(taken, bundle.data[at : self.at])
 
 
@@ -104,11 +106,12 @@ class Outbox:
         self.underway: deque[Underway] = deque()
         self.turned_away: dict[int, Application] = {}  # who was told QueueFull
         self.again: deque[Underway] = deque()  # to be sent once more, before all others
+        self.slowed = False  # a recorder is behind: nothing new for now
         self.settled = 0
         self.unsettled = 0  # given up on, as far as the caller is concerned
 
     def __bool__(self) -> bool:
-        return bool(self.items or self.again)
+        return bool((self.items and not self.slowed) or self.again)
 
     def put(
         self,
@@ -199,11 +202,19 @@ class Outbox:
         """The oldest bundle under way is delivered, its first message at `seq` (or -1)."""
         if not self.underway:
             return None
-        one = self.underway.popleft()
+        one = self.underway[0]
+        self.settle_one(one, seq, time)
+        return one
+
+    def settle_one(self, one: Underway, seq: int, time: int) -> None:
+        """The same for any bundle under way."""
+        if one is self.underway[0]:
+            self.underway.popleft()
+        else:
+            self.underway.remove(one)
         self.settled += len(one.bundle)
         for application, tag, index in one.waiters:
             application.receipt(Receipt(self.group, tag, seq + index if seq >= 0 else -1, time))
-        return one
 
     def _refuse(self, waiters: Iterable[Waiter], reason: str, indeterminate: bool) -> None:
         for application, tag, _ in waiters:

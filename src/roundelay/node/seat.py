@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,10 +15,11 @@ from roundelay.core.errors import ConfigError, UsageError
 from roundelay.core.token.site import TokenSite
 from roundelay.core.token.state import NORMAL
 from roundelay.node import engines
+from roundelay.node.catchup import CatchUp
 from roundelay.node.groups import TOKEN, GroupSpec
 from roundelay.node.hosted import Hosted
 from roundelay.node.outbox import LIMIT_BYTES, Outbox
-from roundelay.node.switchboard import Application, View
+from roundelay.node.switchboard import Application, Batch, View
 from roundelay.node.words import Drained
 from roundelay.wire.info import GroupInfo, Start
 
@@ -60,6 +61,8 @@ class Seat:
         self.departed_until = 0
         self.since = now
         self.deadline = now
+        self.reached: tuple[str, int] = ("", -1)
+        """Incarnation, and the position that its applications have reached in it."""
         self.leaving = False
         self.closed = False
         self.state = "looking for members"
@@ -82,14 +85,48 @@ class Seat:
 
     # -- applications ----------------------------------------------------------------------
 
-    def join(self, application: Application, since: int | None = None) -> None:
+    def join(self, application: Application, since: int | None = None, since_time: int = 0) -> None:
         self.leaving = False
         if id(application) in self.applications:
             return
+        if since is not None:
+            self.node.recorders.replays.check_since(self.spec.name, since)
         self.applications[id(application)] = application
         application.viewed(self.view())
-        if since is not None and self.data is not None:
+        if since is None:
+            return
+        data = self.data
+        kept = data is not None and not since_time and data.first_kept <= since <= data.position
+        if data is not None and (kept or getattr(application, "is_recorder", False)):
             self._replay(application, since)
+        elif not getattr(application, "is_recorder", False):
+            self._catch_up(application, since, since_time)
+
+    def _catch_up(self, application: Application, since: int, since_time: int = 0) -> None:
+        replays = self.node.recorders.replays
+        replays.catch_up(self.applications, application, self.spec.name, since, since_time)
+
+    def fell_behind(self, application: Application, since: int) -> bool:
+        """An application did not read for too long: it may catch up, if somebody records."""
+        # Whoever sits there in its place would find no room either.
+        here = self.applications.get(id(application)) is application
+        if here and since >= 0 and self.node.recorders.known(self.spec.name):
+            self._catch_up(application, since)
+            return True
+        return False
+
+    def lost(self, lo: int, hi: int) -> None:
+        """The member goes on behind a gap (CM-R18): applications get it from a recorder."""
+        self.node.log("warning", "group.gap", group=self.spec.name, lo=lo, hi=hi)
+        for one in list(self.applications.values()):
+            if isinstance(one, CatchUp):
+                self._catch_up(one.application, max(lo, one.at))
+            elif not getattr(one, "is_recorder", False):
+                self._catch_up(one, lo)
+
+    def history(self, since: int) -> Iterator[Batch]:
+        """What the member still keeps from position `since` on."""
+        return iter(()) if self.data is None else self.data.history(since)
 
     def _replay(self, application: Application, since: int) -> None:
         """What this member still keeps, from where the application left off."""
@@ -102,8 +139,11 @@ class Seat:
 
     def part(self, application: Application, now: int) -> None:
         """The application leaves; with the last one the node does, unless it is configured."""
-        if self.applications.pop(id(application), None) is None:
+        found = self.applications.pop(id(application), None)
+        if found is None:
             return
+        if isinstance(found, CatchUp):
+            found.stop()
         if not self.applications and self.spec.name not in self.node.specs:
             self.leave(now)
 
@@ -116,8 +156,9 @@ class Seat:
         """It is over here."""
 
     def send(
-        self, application: Application, bundle: Bundle, tag: int, to: Iterable[str] | None
-    ) -> None:
+        self, application: Application, bundle: Bundle, tag: int, to: Iterable[str] | None,
+        recorders: int = 0,
+    ) -> None:  # fmt: skip
         members = self._destinations(to)
         due = time.monotonic_ns() + self.node.config.answer_ns
         self.outbox.put(application, bundle, tag, members, due)
@@ -189,6 +230,7 @@ class Seat:
             "group": self.spec.name, "service": self.spec.service, "state": self.state,
             "incarnation": self.incarnation, "epoch": self.epoch, "roster": list(self.roster),
             "applications": len(self.applications),
+            "slowed_by": self.node.recorders.slowed_by(self.spec.name),
         }  # fmt: skip
         return base | (self.data.status() if self.data is not None else {})
 

@@ -22,11 +22,14 @@ import msgspec
 from msgspec import Struct
 
 from roundelay.core.errors import ConfigError
+from roundelay.core.grsb.pdu import Counter
+from roundelay.core.grsb.stable import Accepted, GrsbStable, Handled, Promised
 from roundelay.core.positive_ack import PositiveAckStable, Reserved
 from roundelay.core.token.pdu import Entry, Version
 from roundelay.core.token.site import TokenSite
 from roundelay.core.token.stable import Joined, Listed, Stable, Trimmed, Wiped
 from roundelay.core.token.state import NORMAL
+from roundelay.core.wide.stable import Flooded
 
 MAGIC: Final = b"RNDLST01"
 RECORD: Final = struct.Struct(">IIB")  # length, checksum, type
@@ -50,11 +53,54 @@ class Kept(Struct, frozen=True):
     wiped: bool
 
 
-RECORDS: Final[tuple[type[Struct], ...]] = (Entry, Joined, Listed, Wiped, Trimmed, Reserved, Kept)
+class Born(Struct, frozen=True):
+    """GRSB: the history that this member takes part in, and who was there when it began."""
+
+    history: str
+    council: tuple[str, ...] = ()
+    lives: tuple[bytes, ...] = ()
+    members: tuple[str, ...] = ()
+    """All of them, as they were numbered at the last start."""
+
+
+class Began(Struct, frozen=True):
+    """GRSB: which start of this member it was; the next one is higher."""
+
+    inc: int
+
+
+class Senders(Struct, frozen=True):
+    """GRSB: what a recorder knew of the senders of all it had recorded below `position`."""
+
+    position: int
+    time: int
+    counters: tuple[Counter, ...]
+
+
+class Leveled(Struct, frozen=True):
+    """The hierarchy: a record of one of its levels, by type and contents."""
+
+    level: int
+    kind: int
+    body: bytes
+
+    @classmethod
+    def of(cls, level: int, record: Struct) -> Leveled:
+        return cls(level, TYPES[type(record)], _encode(record))
+
+    @property
+    def record(self) -> Any:
+        return DECODERS[self.kind].decode(self.body)
+
+
+RECORDS: Final[tuple[type[Struct], ...]] = (
+    Entry, Joined, Listed, Wiped, Trimmed, Reserved, Kept, Promised, Accepted, Handled, Born, Began,
+    Senders, Leveled, Flooded,
+)  # fmt: skip
 """A record's type is its place here."""
 TYPES: Final = {kind: number for number, kind in enumerate(RECORDS)}
 DECODERS: Final = tuple(msgspec.msgpack.Decoder(kind) for kind in RECORDS)
-PROMISES: Final = (Joined, Listed, Wiped, Reserved)
+PROMISES: Final = (Joined, Listed, Wiped, Reserved, Promised, Accepted, Born, Began)
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -166,7 +212,8 @@ class Store:
         parts, sync = [], sync_all
         for record in records:
             parts.append(_frame(record))
-            sync = sync or isinstance(record, PROMISES)
+            inner = RECORDS[record.kind] if isinstance(record, Leveled) else type(record)
+            sync = sync or inner in PROMISES
         data = b"".join(parts)
         _write_all(self._file, data)
         self.size += len(data)
@@ -179,16 +226,20 @@ class Store:
         """Begin a new file if this one is large and the site is at a point that says it all."""
         if self.size < ROTATE_BYTES or site.phase != NORMAL or site.cnts < site.start_ts:
             return False
+        self.replace([kept_of(site)])
+        return True
+
+    def replace(self, records: Iterable[Struct]) -> None:
+        """Begin a new file with these records, which say all that the old one does."""
         aside = self.path.with_suffix(".new")
         fresh = os.open(aside, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
-        data = MAGIC + _frame(kept_of(site))
+        data = MAGIC + b"".join(map(_frame, records))
         _write_all(fresh, data)
         os.fsync(fresh)
         os.replace(aside, self.path)
         _sync_folder(self.path.parent)
         os.close(self._file)
         self._file, self.size = fresh, len(data)
-        return True
 
     def close(self) -> None:
         os.close(self._file)
@@ -214,3 +265,40 @@ def token_store(path: Path, say: Callable[[str], None]) -> Store:
 
 def positive_ack_store(path: Path, say: Callable[[str], None]) -> Store:
     return Store(path, PositiveAckStable, say)
+
+
+class GrsbKept(GrsbStable):
+    """All that a member of a GRSB group keeps, but the messages of a recorder."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.born: Born | None = None
+        self.inc = -1
+        self.senders = Senders(0, 0, ())
+
+    def apply(self, record: Struct) -> None:
+        if isinstance(record, Born):
+            self.born = record
+        elif isinstance(record, Began):
+            self.inc = record.inc
+        elif isinstance(record, Senders):
+            self.senders = record
+        else:
+            super().apply(record)
+
+    def records(self) -> list[Struct]:
+        """What makes it again."""
+        found: list[Struct] = [Began(self.inc), Handled(self.handled, self.resume, self.epoch)]
+        if self.born is not None:
+            found.append(self.born)
+        if self.promised >= 0:
+            found.append(Promised(self.promised))
+        if self.accepted is not None:
+            found.append(Accepted(self.accepted))
+        if self.senders.position:
+            found.append(self.senders)
+        return found
+
+
+def grsb_store(path: Path, say: Callable[[str], None]) -> Store:
+    return Store(path, GrsbKept, say)

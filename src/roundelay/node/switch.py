@@ -36,7 +36,9 @@ from roundelay.node.interfaces import parse_address
 from roundelay.node.switch_rules import (
     MS_MAX,
     SEEN,
+    SEEN_B,
     STRANGE,
+    STRANGE_B,
     Lane,
     Rules,
     Seen,
@@ -49,6 +51,7 @@ from roundelay.wire.switching import (
     HELLO,
     KIND_NAMES,
     MAGIC,
+    MULTICAST_B,
     OVERHEAD,
     TO_SWITCH,
     UNICAST,
@@ -260,7 +263,7 @@ class Switch:
         if size < OVERHEAD:
             return self._drop("short")
         magic, kind, to_ip, to_port, proto, pdu_type = TO_SWITCH.unpack_from(self._buffer)
-        if magic != MAGIC or kind > UNICAST:
+        if magic != MAGIC or kind > MULTICAST_B:
             return self._drop("head")
         if kind == HELLO:
             return self._hello(bytes(self._view[OVERHEAD:size]), address)
@@ -285,13 +288,14 @@ class Switch:
             self._buffer, HEAD_SHIFT, MAGIC, kind, sender.head_ip, sender.address[1]
         )
         out = self._view[HEAD_SHIFT:size]
+        seen = SEEN_B.get(hint, STRANGE_B) if kind == MULTICAST_B else SEEN.get(hint, STRANGE)
         self._ref += 1
         episodes = self.rules.episodes
         for receiver, lane in routes:
             if lane.carry is None and not episodes and not lane.last_due:
                 self._send(out, receiver)
             else:
-                self._carry(out, receiver, lane, SEEN.get(hint, STRANGE))
+                self._carry(out, receiver, lane, seen)
 
     def _carry(self, out: memoryview, receiver: Port, lane: Lane, seen: Seen) -> None:
         """One copy, past all that can happen to it."""

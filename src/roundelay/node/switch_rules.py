@@ -13,16 +13,18 @@ A rule is a JSON object.  What it may say:
 `truncate`            chance that the tail is cut off
 `from` `to` `kind`    only for copies of these senders, to these receivers, of these PDU kinds:
                       a name or a list of names
+`line`                only for what is sent on line a, or b (the second channel of GRSB groups)
 ====================  ============================================================================
 
-Such *settings* stay: a later one for the same senders, receivers and kinds replaces the earlier,
-and 0 takes it away.  The others are *episodes*, which end by `heal`, or by themselves:
+Such *settings* stay: a later one for the same senders, receivers, kinds and line replaces the
+earlier, and 0 takes it away.  The others are *episodes*, which end by `heal`, or by themselves:
 
 ====================  ============================================================================
 `partition`           [["a", "b"], ["c"]]: the sides do not hear each other; who is on no side
                       hears everybody
 `cut`                 ["a", "b"]: b does not hear a
 `split`               ["a", "b"]: neither hears the other, everybody else hears both
+`cut_line`            "b": nobody hears anything that is sent on line b; or "a"
 `clog`                {"from", "to", "ms"}: copies of that pair wait until the time is over
 `drop`                {"kind", "nth", "many", "from", "to"}: the nth PDU of a kind is lost, and the
                       many - 1 that follow it
@@ -79,8 +81,9 @@ NAMES_MAX: Final = 4096
 SETTINGS: Final = (
     "loss", "burst", "duplicate", "replay", "delay_ms", "reorder", "corrupt", "truncate",
 )  # fmt: skip
-EPISODES: Final = ("partition", "cut", "split", "clog", "drop")
-SCOPE: Final = ("from", "to", "kind")
+EPISODES: Final = ("partition", "cut", "split", "cut_line", "clog", "drop")
+SCOPE: Final = ("from", "to", "kind", "line")
+LINES: Final = ("a", "b")
 FLAPPING: Final = ("on_ms", "off_ms")
 ENDS: Final = ("heal", "clear")
 
@@ -93,13 +96,22 @@ class Seen(Pdu, frozen=True, gc=False):
 
     names: tuple[str, ...]
     """Its kind, as `plain_name`s."""
+    line: str = "a"
+
+
+def _seen(line: str) -> dict[int, Seen]:
+    return {
+        hint: Seen(tuple(plain_name(name) for name in names), line)
+        for hint, names in KIND_NAMES.items()
+    }
 
 
 STRANGE: Final = Seen(())
-SEEN: Final = {
-    hint: Seen(tuple(plain_name(name) for name in names)) for hint, names in KIND_NAMES.items()
-}
+SEEN: Final = _seen("a")
 """By hint; anything else is STRANGE."""
+STRANGE_B: Final = Seen((), "b")
+SEEN_B: Final = _seen("b")
+"""The same on line B."""
 
 KINDS: Final = frozenset(name for seen in SEEN.values() for name in seen.names)
 
@@ -112,11 +124,12 @@ class Setting(Struct, frozen=True):
     receivers: Names
     kinds: Names
     value: tuple[float, ...]
+    line: str = ""
 
     @property
-    def key(self) -> tuple[int, Names, Names, Names]:
+    def key(self) -> tuple[int, Names, Names, Names, str]:
         """In the order in which a copy meets them."""
-        return SETTINGS.index(self.fault), self.senders, self.receivers, self.kinds
+        return SETTINGS.index(self.fault), self.senders, self.receivers, self.kinds, self.line
 
     @property
     def idle(self) -> bool:
@@ -130,12 +143,16 @@ class Setting(Struct, frozen=True):
     def link(self) -> Link:
         """A link for one lane; ConfigError where the value is out of range."""
         made = PLAIN if self.idle else _LINKS[self.fault](*self.value)
-        return OfKind(made, self.kinds) if self.kinds else made
+        return OfKind(made, self.kinds, self.line) if self.kinds or self.line else made
 
     def __str__(self) -> str:
         """As the rule that makes it, more or less: `loss from a to b, c of kind confirm`."""
         text = self.fault
-        scope = (("from", self.senders), ("to", self.receivers), ("of kind", self.kinds))
+        line = (self.line,) if self.line else ()
+        scope = (
+            ("from", self.senders), ("to", self.receivers), ("of kind", self.kinds),
+            ("on line", line),
+        )  # fmt: skip
         for word, names in scope:
             if names:
                 text += f" {word} {', '.join(names)}"
@@ -143,17 +160,22 @@ class Setting(Struct, frozen=True):
 
 
 class OfKind(Link):
-    """A link that sees datagrams of some kinds only."""
+    """A link that sees datagrams of some kinds, or of one line, only."""
 
-    def __init__(self, link: Link, kinds: Names) -> None:
+    def __init__(self, link: Link, kinds: Names, line: str = "") -> None:
         self.link = link
         self.kinds = frozenset(kinds)
+        self.line = line
 
     def bind(self, stream: Callable[[str], Random], count: Callable[[str], None]) -> None:
         self.link.bind(stream, count)
 
     def carry(self, time: int, src: int, dst: int, pdu: Pdu, ref: int) -> Fate:
-        if isinstance(pdu, Seen) and not self.kinds.isdisjoint(pdu.names):
+        if (
+            isinstance(pdu, Seen)
+            and (not self.line or pdu.line == self.line)
+            and not (self.kinds and self.kinds.isdisjoint(pdu.names))
+        ):
             return self.link.carry(time, src, dst, pdu, ref)
         return None
 
@@ -186,6 +208,19 @@ class Dropped(Link):
             if self.first <= self.seen < self.beyond:
                 self.count(self.kind)
         return "targeted" if self.first <= self.seen < self.beyond else None
+
+
+class LineCut(Link):
+    """Nothing gets through on one line."""
+
+    kind = "line:cut"
+    episode = True
+
+    def __init__(self, line: str) -> None:
+        self.line = line
+
+    def carry(self, time: int, src: int, dst: int, pdu: Pdu, ref: int) -> Fate:
+        return "line cut" if isinstance(pdu, Seen) and pdu.line == self.line else None
 
 
 class Lane:
@@ -314,9 +349,11 @@ class Rules:
         senders = _names("from", rule.get("from"))
         receivers = _names("to", rule.get("to"))
         kinds = _kinds(rule.get("kind"))
+        line = _line("line", rule["line"]) if "line" in rule else ""
         made = []
         for fault in faults:
-            setting = Setting(fault, senders, receivers, kinds, _VALUES[fault](fault, rule[fault]))
+            value = _VALUES[fault](fault, rule[fault])
+            setting = Setting(fault, senders, receivers, kinds, value, line)
             setting.link()  # refuses what is out of range
             made.append(setting)
         return made
@@ -354,6 +391,9 @@ class Rules:
     def _split(self, value: Any, now: int, on_ns: int, off_ns: int) -> Link:
         a, b = self._pair("split", value)
         return Partition([(a, b), (b, a)], "partition:non-transitive", on_ns, off_ns)
+
+    def _cut_line(self, value: Any, now: int, on_ns: int, off_ns: int) -> Link:
+        return LineCut(_line("cut_line", value))
 
     def _clog(self, value: Any, now: int, on_ns: int, off_ns: int) -> Link:
         if not isinstance(value, dict) or set(value) != {"from", "to", "ms"}:
@@ -494,6 +534,12 @@ def _names(field: str, value: Any, allowed: str = "") -> Names:
         return ()
     values: Iterable[Any] = value if isinstance(value, list) else [value]
     return tuple(sorted({_name(field, one, allowed) for one in values}))
+
+
+def _line(field: str, value: Any) -> str:
+    if value not in LINES:
+        raise ConfigError(field, value, " or ".join(LINES))
+    return str(value)
 
 
 def _kinds(value: Any) -> Names:

@@ -25,8 +25,10 @@ class Batch(Struct, frozen=True, gc=False):
     sender: str
     """Name of the node that sent them."""
     time: int
-    """Wall clock of this node when they were delivered (ns since 1970)."""
+    """Wall clock of this node when they were delivered (ns since 1970); of a replay, that of the
+    recorder's."""
     bundle: Bundle
+    """With conference and kind in its marks."""
 
 
 class View(Struct, frozen=True):
@@ -85,10 +87,18 @@ NO_TAG = -1
 class Switchboard(Protocol):
     """The node as its applications see it.  Errors are `RoundelayError`s with a clear text."""
 
-    def join(self, application: Application, group: str, since: int | None = None) -> None:
+    def join(
+        self,
+        application: Application,
+        group: str,
+        since: int | None = None,
+        since_time: int = 0,
+    ) -> None:
         """Deliver the group's messages to `application` from now on.  Harmless when repeated.
 
-        `since`: first those from that position on, as far as the node still has them."""
+        `since`: first those from that position on, as far as the node still has them or a recorder
+        of the group does; then live, with no gap and no duplicate.  `since_time`: of those only
+        what was recorded at that time (ns since 1970) or later."""
 
     def leave(self, application: Application, group: str) -> None:
         """Stop doing so.  Harmless when not joined."""
@@ -105,12 +115,15 @@ class Switchboard(Protocol):
         tag: int = NO_TAG,
         to: Iterable[str] | None = None,
         someone: bool = False,
+        recorders: int = 0,
     ) -> None:
         """Broadcast the messages of `bundle`; needs no `join`.
 
         `to`: names of the destinations (selective groups).  `someone`: to exactly one application
-        of one node.  With a tag, `receipt` or `refused` follows exactly once.  Raises QueueFull,
-        and then `writable(group)` follows; PayloadTooLarge; other RoundelayErrors.
+        of one node.  `recorders`: the receipt waits until so many have synced the messages.
+        Conference and kind are in the marks of the bundle.  With a tag, `receipt` or `refused`
+        follows exactly once.  Raises QueueFull, and then `writable(group)` follows;
+        PayloadTooLarge; other RoundelayErrors.
         """
 
     def members(self, group: str) -> dict[str, object]:

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Final
 
 from roundelay.core.events import DISK
-from roundelay.node.groups import PA, PO, SPO, TO, TOKEN, protocol_of
+from roundelay.node.groups import GRSB, PA, PO, SPO, TO, TOKEN, WIDE, protocol_of
 from roundelay.trace.live import ALL, LiveTrace
 
-ORDERS: Final = {TOKEN: "total", TO: "total", PO: "fifo", SPO: "fifo", PA: "none"}
+ORDERS: Final = {TOKEN: "total", TO: "total", PO: "fifo", SPO: "fifo", PA: "none", GRSB: "total",
+                 WIDE: "total"}  # fmt: skip
 """What a checker may expect of a protocol."""
 
 
@@ -28,9 +29,10 @@ class Tracing:
         self.made: list[LiveTrace] = []
 
     def __call__(self, group: str, member: int) -> LiveTrace:
-        order = ORDERS.get(protocol_of(group), "fifo")
+        protocol = protocol_of(group)
+        known = {"protocol": protocol, "order": ORDERS.get(protocol, "fifo")}
         trace = LiveTrace(
-            self.folder, group=group, name=self.name, site=member, params={"order": order},
+            self.folder, group=group, name=self.name, site=member, params=known,
             keeps=self.keeps, level=self.level,
         )  # fmt: skip
         self.made.append(trace)

@@ -123,6 +123,7 @@ class ClusterRun:
         if params.load == "isolated":
             self.world.observe(self.slowest)
         self.load = self._load(to)
+        self.patience_ns = params.messages * 1000 * params.sites**2 * UNIT_NS
         self.silent = False
         self.pdus = 0
         self.pdus_by_kind: dict[str, int] = {}
@@ -141,7 +142,7 @@ class ClusterRun:
         """Until everything is delivered, and then until the network is silent."""
         world, meter = self.world, self.meter
         self.load.start(world)
-        limit = world.now + self.params.messages * 1000 * self.params.sites**2 * UNIT_NS
+        limit = world.now + self.patience_ns
         while world.heap and not (self.load.done and meter.complete):
             if world.heap[0][0] > limit:
                 break

@@ -12,6 +12,7 @@ docs/runs.md defines every parameter and every field of the results.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from math import isclose, isfinite
 from pathlib import Path
 from random import Random
@@ -25,7 +26,8 @@ from roundelay.core.positive_ack import PositiveAckConfig, PositiveAckSite, Posi
 from roundelay.core.token.config import TokenConfig
 from roundelay.core.token.site import TokenSite
 from roundelay.core.token.stable import Stable
-from roundelay.runs import cluster, grsb
+from roundelay.core.wide.topology import Atlas
+from roundelay.runs import cluster, grsb, wide
 from roundelay.runs.measure import Meter, StorageMeter
 from roundelay.sim.engines import (
     CLUSTERS,
@@ -35,6 +37,7 @@ from roundelay.sim.engines import (
     TO,
     TO_CHANNEL,
     TOKEN,
+    WIDE,
 )
 from roundelay.sim.links import PLAIN, Lossy
 from roundelay.sim.load import HEADER, SIZE, Isolated, Load, Poisson, Saturating
@@ -93,6 +96,8 @@ class SimulateParams(Struct, frozen=True, kw_only=True):
     layout: str | None = None
     recorders: int | None = None
     away: float | None = None
+    networks: int | None = None
+    subnet: int | None = None
     hold_ms: float = HOLD_MS_DEFAULT
     size: int = SIZE
     wire: bool = False
@@ -132,10 +137,16 @@ class SimulateParams(Struct, frozen=True, kw_only=True):
                     raise ConfigError(field, getattr(self, field), only)
         if self.protocol == GRSB:
             grsb.check(done)
-        else:
-            for field in ("layout", "recorders", "away"):
-                if getattr(self, field) is not None:
-                    raise ConfigError(field, getattr(self, field), f"only with {GRSB}")
+        elif self.protocol == WIDE:
+            wide.check(done)
+        limited = {
+            "layout": (GRSB,), "recorders": (GRSB, WIDE), "away": (GRSB, WIDE),
+            "networks": (WIDE,), "subnet": (WIDE,),
+        }  # fmt: skip
+        for field, protocols in limited.items():
+            if getattr(self, field) is not None and self.protocol not in protocols:
+                allowed = f"only with {' or '.join(protocols)}"
+                raise ConfigError(field, getattr(self, field), allowed)
         return done
 
     def _resilience(self) -> int:
@@ -173,7 +184,7 @@ class SimulateParams(Struct, frozen=True, kw_only=True):
     @property
     def order(self) -> str:
         """What the protocol promises: what the checkers hold it to."""
-        if self.protocol in (TOKEN, TO, TO_CHANNEL, GRSB):
+        if self.protocol in (TOKEN, TO, TO_CHANNEL, GRSB, WIDE):
             return TOTAL
         return FIFO if self.protocol in CLUSTERS else NONE
 
@@ -204,6 +215,9 @@ class SimulateParams(Struct, frozen=True, kw_only=True):
 class Run:
     """A run in the making: the world and all who look on."""
 
+    STEADY: type[Load] = Poisson
+    """Loads that go on whatever is delivered."""
+
     def __init__(self, params: SimulateParams, recorder: Recorder | None) -> None:
         self.params = params
         self.recorder = recorder
@@ -232,8 +246,7 @@ class Run:
             params.sites,
             make,
             seed=params.seed,
-            # All who hear a PDU hear it at the same instant, long before T has passed.
-            medium=Bus(max(1, params.hold_ns // 1000)),
+            medium=self._make_medium(),
             links=Lossy(params.loss) if params.loss else PLAIN,
             make_stable=make_stable,
             codec=GroupCodec("simulate") if params.wire else None,
@@ -247,6 +260,10 @@ class Run:
         self.next_look = LOOK_EVENTS
         self.pdus = 0
         self.pdus_by_kind: dict[str, int] = {}
+
+    def _make_medium(self) -> Bus:
+        """All who hear a PDU hear it at the same instant, long before T has passed."""
+        return Bus(max(1, self.params.hold_ns // 1000))
 
     def _make_load(self) -> Load:
         params = self.params
@@ -323,7 +340,7 @@ class Run:
         A world that runs out of events is at the end of its step, not at its last event.
         """
         return self.params.profile == FAST or (
-            isinstance(self.load, Poisson) and not self.load.done
+            isinstance(self.load, self.STEADY) and not self.load.done
         )
 
     def _look(self) -> None:
@@ -344,7 +361,7 @@ class Run:
 
 
 def results(
-    run: Run | cluster.ClusterRun | grsb.GrsbRun, trace_sha256: str | None
+    run: Run | cluster.ClusterRun | grsb.GrsbRun | wide.WideRun, trace_sha256: str | None
 ) -> dict[str, Any]:
     """`results.json`: docs/runs.md says what each field means."""
     params, world, meter = run.params, run.world, run.meter
@@ -391,29 +408,39 @@ def results(
             for violation in run.checker.violations
         ],
     }
-    if isinstance(run, cluster.ClusterRun | grsb.GrsbRun):
+    if isinstance(run, cluster.ClusterRun | grsb.GrsbRun | wide.WideRun):
         found |= run.own_results()
     return found
 
 
 def simulate(
-    params: SimulateParams, *, trace: Path | None = None, progress: Progress | None = None
+    params: SimulateParams,
+    *,
+    trace: Path | None = None,
+    progress: Progress | None = None,
+    hashed: bool = True,
 ) -> dict[str, Any]:
     """Run it and say what came out; `trace` is where its trace file goes, if one is wanted.
+
+    Without one and without `hashed` it takes less time, and `trace_sha256` is None.
 
     >>> simulate(SimulateParams(sites=3, messages=20))["delivered_everywhere"]
     True
     """
     params = params.settled()
-    recorder = Recorder(trace, params=trace_params(params))
-    with recorder:
-        run: Run | cluster.ClusterRun | grsb.GrsbRun
+    recorder = None
+    if hashed or trace is not None:
+        recorder = Recorder(trace, params=trace_params(params))
+    with recorder or nullcontext():
+        run: Run | cluster.ClusterRun | grsb.GrsbRun | wide.WideRun
         if params.protocol == GRSB:
             run = grsb.GrsbRun(params, recorder)
+        elif params.protocol == WIDE:
+            run = wide.WideRun(params, recorder)
         else:
             run = (cluster.ClusterRun if params.protocol in CLUSTERS else Run)(params, recorder)
         run.run(progress)
-    return results(run, recorder.sha256())
+    return results(run, None if recorder is None else recorder.sha256())
 
 
 def trace_params(params: SimulateParams) -> dict[str, Any]:
@@ -421,6 +448,8 @@ def trace_params(params: SimulateParams) -> dict[str, Any]:
     found = {"command": "simulate", "order": params.order} | structs.asdict(params)
     if params.protocol == GRSB:
         found["users"] = list(grsb.roles(params).users)
+    elif params.protocol == WIDE:
+        found["users"] = list(Atlas(wide.group(params).topology()).origins)
     return found
 
 

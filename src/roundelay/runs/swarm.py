@@ -27,7 +27,7 @@ from msgspec import Struct, structs
 from roundelay.core.errors import ConfigError, InvariantBroken
 from roundelay.core.events import RowSink
 from roundelay.sim.driver import Outcome, engines, run_plan
-from roundelay.sim.engines import AUTORM, GRSB, SWARMED
+from roundelay.sim.engines import AUTORM, GRSB, SWARMED, WIDE
 from roundelay.sim.fast_draft import ANY
 from roundelay.sim.faults import CLUSTER_TARGETS, FAULT_KINDS
 from roundelay.sim.plan import TOKEN, Plan
@@ -205,7 +205,7 @@ def _run(plan: Plan, mutant: str | None, checkers: Checkers, recorder: RowSink |
     rule = None if mutant is None else mutant_named(mutant)
     return run_plan(
         plan,
-        observers=[] if plan.protocol in (AUTORM, GRSB) else [checkers.first],
+        observers=[] if plan.protocol in (AUTORM, GRSB, WIDE) else [checkers.first],
         recorder=recorder,
         trace_receives=True,
         codec=BeamonCodec() if plan.protocol == AUTORM else GroupCodec("swarm"),
@@ -217,7 +217,7 @@ def _run(plan: Plan, mutant: str | None, checkers: Checkers, recorder: RowSink |
 
 def trace_params(plan: Plan) -> dict[str, Any]:
     """What the trace file of a seed says about its run."""
-    judged = {"judged": "live"} if plan.protocol == GRSB else {}
+    judged = {"judged": "live"} if plan.protocol in (AUTORM, GRSB, WIDE) else {}
     return judged | {
         "command": "swarm",
         "protocol": plan.protocol,

@@ -19,7 +19,7 @@ from roundelay.core.engine import Delivery, Notice
 from roundelay.core.events import DISK, MEMORY, NOTHING_LEFT, RowSink
 from roundelay.sim.autorm_driver import AutoRmDriver
 from roundelay.sim.cluster_driver import ClusterDriver, Successors
-from roundelay.sim.engines import AUTORM, CLUSTERS, GRSB, TOKEN, factory
+from roundelay.sim.engines import AUTORM, CLUSTERS, GRSB, TOKEN, WIDE, factory
 from roundelay.sim.faults import REFORMATION_TARGETS, Strike
 from roundelay.sim.grsb_driver import GrsbDriver
 from roundelay.sim.load import Load, Poisson
@@ -27,6 +27,7 @@ from roundelay.sim.member import UP
 from roundelay.sim.plan import Plan
 from roundelay.sim.ports import Codec, EngineFactory, StableState
 from roundelay.sim.strikes import Breach, Outcome, Striker
+from roundelay.sim.wide_driver import WideDriver
 
 __all__ = ["Breach", "Driver", "Outcome", "engines", "run_plan"]
 
@@ -56,6 +57,8 @@ def run_plan(
         return AutoRmDriver(plan, observers, recorder, trace_receives, codec, make_engine).run()
     if plan.protocol == GRSB:
         return GrsbDriver(plan, observers, recorder, trace_receives, codec, make_engine).run()
+    if plan.protocol == WIDE:
+        return WideDriver(plan, observers, recorder, trace_receives, codec, make_engine).run()
     if plan.protocol in CLUSTERS:
         return ClusterDriver(
             plan, observers, recorder, trace_receives, codec, make_engine, successors

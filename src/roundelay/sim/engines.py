@@ -25,10 +25,14 @@ from roundelay.core.positive_ack import PositiveAckConfig, PositiveAckSite, Posi
 from roundelay.core.token.config import TokenConfig
 from roundelay.core.token.site import TokenSite
 from roundelay.core.token.stable import Stable
+from roundelay.core.wide.site import WideSite
+from roundelay.core.wide.stable import WideStable
 from roundelay.sim.autorm_world import beamons
 from roundelay.sim.grsb_group import GrsbGroup
 from roundelay.sim.grsb_world import SiteMaker
 from roundelay.sim.ports import EngineFactory, StableState
+from roundelay.sim.wide_group import WideGroup
+from roundelay.sim.wide_world import WideMaker
 
 TOKEN: Final = "token"
 POSITIVE_ACK: Final = "positive-ack"
@@ -38,6 +42,7 @@ PO: Final = "po"
 SPO: Final = "spo"
 AUTORM: Final = "autorm"
 GRSB: Final = "grsb"
+WIDE: Final = "wide"
 
 CLUSTERS: Final[dict[str, type[Any]]] = {
     TO: ToSite,
@@ -50,13 +55,13 @@ CLUSTERS: Final[dict[str, type[Any]]] = {
 PROTOCOLS: Final = (TOKEN, POSITIVE_ACK, *CLUSTERS)
 """The protocols of a fixed group."""
 
-SIMULATED: Final = (*PROTOCOLS, GRSB)
+SIMULATED: Final = (*PROTOCOLS, GRSB, WIDE)
 """Those that can be simulated and measured."""
 
-SWARMED: Final = (*PROTOCOLS, AUTORM, GRSB)
+SWARMED: Final = (*PROTOCOLS, AUTORM, GRSB, WIDE)
 """Those that random runs exist of."""
 
-Config = TokenConfig | PositiveAckConfig | ClusterConfig | AutoRmConfig | GrsbGroup
+Config = TokenConfig | PositiveAckConfig | ClusterConfig | AutoRmConfig | GrsbGroup | WideGroup
 
 
 def config_class(protocol: str) -> type[Config]:
@@ -67,6 +72,8 @@ def config_class(protocol: str) -> type[Config]:
         return AutoRmConfig
     if protocol == GRSB:
         return GrsbGroup
+    if protocol == WIDE:
+        return WideGroup
     return TokenConfig if protocol == TOKEN else PositiveAckConfig
 
 
@@ -79,6 +86,8 @@ def stable_class(protocol: str) -> Callable[[], StableState] | None:
         return None
     if protocol == GRSB:
         return GrsbStable
+    if protocol == WIDE:
+        return WideStable
     return Stable if protocol == TOKEN else PositiveAckStable
 
 
@@ -101,6 +110,9 @@ def factory(
     if protocol == GRSB:
         assert isinstance(config, GrsbGroup)
         return SiteMaker(config.roles(sites), config, site_class or GrsbSite)
+    if protocol == WIDE:
+        assert isinstance(config, WideGroup)
+        return WideMaker(config.topology(sites), config, site_class or WideSite)
     if protocol == TOKEN:
         token_class: type[TokenSite] = site_class or TokenSite
 

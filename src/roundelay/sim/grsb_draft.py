@@ -28,6 +28,13 @@ KINDS: Final = (
 )  # fmt: skip
 """What a GRSB group has to survive."""
 
+TAKE_OVER: Final = "take-over"
+GIVEN_UP: Final = "recorder:given-up"
+LONG_AWAY: Final = "away:thousand"
+OUTCOMES: Final = (TAKE_OVER, GIVEN_UP, LONG_AWAY, "line:single", "line:dual")
+"""What that led to, counted beside it: another reign, a recorder nobody waited for any more, a
+user that came back a thousand messages later, one line in place of two, and two again."""
+
 
 class GrsbDraft(Draft):
     """Draws a plan of GRSB."""
@@ -48,7 +55,9 @@ class GrsbDraft(Draft):
         links = self.links(kinds)
         strikes = self.strikes(kinds, sites)
         heal_ns = strikes[-1].at + self.unit_ns * rng.randint(1, 3)
-        messages = rng.choice((60, 120, 250, 400, 400, 2500))
+        messages = rng.choice((60, 120, 250, 400, 400, 4000))
+        if AWAY in kinds and messages == 400:
+            messages = 4000  # so that whoever is away misses thousands
         return {
             "sites": sites,
             "boot": "preformed",

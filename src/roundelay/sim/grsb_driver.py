@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, Final
 
+from roundelay.core.engine import Notice
 from roundelay.core.events import DISK, MEMORY, NOTHING_LEFT, RowSink
 from roundelay.core.grsb.config import Selection
 from roundelay.core.grsb.pdu import LINE_A, LINE_B
@@ -19,6 +20,7 @@ from roundelay.core.grsb.site import GrsbSite
 from roundelay.core.grsb.stable import GrsbStable
 from roundelay.sim.faults import Strike
 from roundelay.sim.grsb_check import GrsbCheck
+from roundelay.sim.grsb_draft import AWAY, GIVEN_UP, LONG_AWAY, TAKE_OVER
 from roundelay.sim.grsb_group import CONFERENCES, KINDS_OF_MESSAGES, GrsbGroup
 from roundelay.sim.grsb_world import GrsbWorld, Lines, LineSite
 from roundelay.sim.load import HEADER, Load
@@ -27,6 +29,12 @@ from roundelay.sim.member import DOWN, UP
 from roundelay.sim.plan import Plan
 from roundelay.sim.ports import Codec, EngineFactory
 from roundelay.sim.strikes import Striker
+
+THOUSAND: Final = 1000
+LONG: Final = 4000
+"""Messages of a plan in which somebody is off for thousands more."""
+TOGETHER: Final = 16
+STEPS: Final = 2000
 
 
 def content(number: int, source: int, size: int) -> bytes:
@@ -64,6 +72,21 @@ class UserLoad(Load):
         return self.world.send(site, made, conference, kind)
 
 
+class Outcomes:
+    """An observer: counts what the faults led to, beside the faults."""
+
+    def __init__(self, driver: GrsbDriver) -> None:
+        self.driver = driver
+
+    def noticed(self, time: int, site: int, notice: Notice) -> None:
+        if notice.kind == "reign":
+            self.driver.world.fault(TAKE_OVER)
+        elif notice.kind == "line":
+            self.driver.world.fault(f"line:{notice.info[0]}")
+        elif notice.kind == "suspect":
+            self.driver.world.fault(GIVEN_UP)
+
+
 class GrsbDriver(Striker):
     """One run of a plan of GRSB."""
 
@@ -85,7 +108,7 @@ class GrsbDriver(Striker):
         self.group = group
         self.roles = group.roles(plan.sites)
         self.check = GrsbCheck(self.breach)
-        watching = [self.check, *observers]
+        watching = [self.check, Outcomes(self), *observers]
         super().__init__(plan, watching, recorder, trace_receives, codec, make_engine)
         rng = self.world.stream("selections")
         for site in self.roles.users:
@@ -119,13 +142,38 @@ class GrsbDriver(Striker):
         return len(self.check.known)
 
     def settle(self, healed: int) -> bool:
-        """Twice: what was under way, then a message of everybody."""
+        """What was under way, then a message of everybody; then perhaps a long absence."""
         if not self.settled_by(healed + self.plan.liveness_ns):
             return False
         for site in self.roles.users:
             if not self.load.send(site):
                 self.breach("I7", "takes no message though nothing is wrong", site)
-        return self.settled_by(self.world.now + self.plan.liveness_ns)
+        if not self.settled_by(self.world.now + self.plan.liveness_ns):
+            return False
+        return self.long_absence()
+
+    def long_absence(self) -> bool:
+        """In some runs: a user is off for thousands of messages of the others, and comes back."""
+        plan, roles = self.plan, self.roles
+        site = roles.users[-1]
+        others = roles.users[:-1]
+        away = plan.messages >= LONG and any(strike.kind == AWAY for strike in plan.strikes)
+        if not away or not others or site in roles.council:
+            return True
+        left = self.committed
+        self.world.crash(site, DISK)
+
+        def said_enough() -> bool:
+            missing = left + 2 * THOUSAND - self.committed
+            for other in others:
+                for _ in range(min(TOGETHER, missing)):
+                    self.load.send(other)
+            return missing <= 0
+
+        limit = self.world.now + plan.liveness_ns
+        said = self.world.run_until(said_enough, limit, max(1, plan.liveness_ns // STEPS))
+        self.come_back(site, left)
+        return said and self.settled_by(self.world.now + plan.liveness_ns)
 
     # -- healing ---------------------------------------------------------------------------
 
@@ -326,7 +374,13 @@ class GrsbDriver(Striker):
         if site not in self.roles.council and self.crash(site, DISK):
             self.count(strike.kind, site)
             rest = max(strike.lasts_ns, (self.plan.heal_ns - self.world.now) * 3 // 4)
-            self.world.after(rest, partial(self.world.restart, site))
+            self.world.after(rest, partial(self.come_back, site, self.committed))
+
+    def come_back(self, site: int, left: int) -> None:
+        """A user that was off since `left` messages were delivered."""
+        if self.committed - left >= THOUSAND:
+            self.world.fault(LONG_AWAY)
+        self.world.restart(site)
 
     def strike_line(self, strike: Strike, how: str) -> None:
         line = self.lines[LINE_B if strike.args[-1] % 3 or how == "cut" else LINE_A]

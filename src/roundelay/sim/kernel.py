@@ -39,6 +39,7 @@ from roundelay.core.events import (
     STOP,
     SUBMIT,
     TOKEN,
+    Addressed,
     Row,
     RowSink,
 )
@@ -192,7 +193,8 @@ class Kernel:
             if to is None:
                 engine.submit(bundle, member.local(self.now))
             else:
-                engine.submit(bundle, member.local(self.now), tuple(to))
+                to = tuple(sorted(to))
+                engine.submit(bundle, member.local(self.now), to)
         except (QueueFull, ClusterBroken):
             self.submissions_refused += 1
             return False
@@ -200,7 +202,8 @@ class Kernel:
         index = member.index
         member.index += len(bundle)
         if self.rows is not None:
-            self.rows.append((self.now, site, SUBMIT, index, NOBODY, bundle))
+            what = bundle if to is None else Addressed(bundle, tuple(to))
+            self.rows.append((self.now, site, SUBMIT, index, NOBODY, what))
         for call in self.on_submitted:
             call(self.now, site, index, bundle)
         self.settle(member, engine)

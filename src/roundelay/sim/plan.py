@@ -34,6 +34,7 @@ from roundelay.sim.engines import (
     TO,
     TO_CHANNEL,
     TOKEN,
+    WIDE,
     config_class,
 )
 from roundelay.sim.fast_draft import ANY, FAST, PROFILES, FastClusterDraft, FastDraft
@@ -41,6 +42,8 @@ from roundelay.sim.faults import FAULT_KINDS, LINK_KINDS, LinkSpec, Strike
 from roundelay.sim.grsb_draft import GrsbDraft
 from roundelay.sim.grsb_group import GrsbGroup
 from roundelay.sim.load import Destinations
+from roundelay.sim.wide_draft import WideDraft
+from roundelay.sim.wide_group import WideGroup
 
 __all__ = [
     "FAULT_KINDS",
@@ -90,6 +93,8 @@ class Plan(Struct, frozen=True, kw_only=True):
             draft = AutoRmDraft
         elif protocol == GRSB:
             draft = GrsbDraft
+        elif protocol == WIDE:
+            draft = WideDraft
         if profile not in PROFILES:
             raise ConfigError("profile", profile, " or ".join(PROFILES))
         if profile == FAST:
@@ -114,7 +119,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     @property
     def order(self) -> str:
         """What the protocol promises about order: `total`, `fifo` or `none`."""
-        if self.protocol in (TOKEN, GRSB):
+        if self.protocol in (TOKEN, GRSB, WIDE):
             return "total"
         if self.protocol == AUTORM:
             return "fifo"
@@ -142,6 +147,6 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     def settings(
         self,
-    ) -> TokenConfig | PositiveAckConfig | ClusterConfig | AutoRmConfig | GrsbGroup:
+    ) -> TokenConfig | PositiveAckConfig | ClusterConfig | AutoRmConfig | GrsbGroup | WideGroup:
         """The configuration of the engines, checked."""
         return config_class(self.protocol)(**self.config).check(self.sites)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from importlib import import_module
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from roundelay.core.errors import UsageError
 from roundelay.core.events import END, HEAL
 from roundelay.trace.checkers import TOTAL, Checker
 from roundelay.trace.per_source import Destinations
+from roundelay.trace.promises import Submission
 from roundelay.trace.reader import TraceFile
 from roundelay.trace.schema import TraceRow, notice_of
 from roundelay.trace.total import HORIZON
@@ -29,9 +34,10 @@ def check_trace(
 ) -> Checker:
     """A checker that has seen the whole trace `path`.
 
-    What is not given is taken from the parameters in the file: `sites` (how many, or which),
-    `order`, `liveness_ns`.  I6 is not judged, since a trace has no samples of buffers; and unless
-    the trace has an END mark, neither is what only has to be true in the end.
+    What is not given is taken from the file: `sites` (how many, or which), `order` and
+    `liveness_ns` from its parameters, destinations from its SUBMIT rows.  I6 is not judged, since a
+    trace has no samples of buffers; and unless the trace has an END mark, neither is what only has
+    to be true in the end.
     """
     trace = TraceFile(path)
     params = trace.params
@@ -43,9 +49,13 @@ def check_trace(
     every = _sites(trace)
     # Where only some sites have applications, the others have nothing to be judged by.
     users = params.get("users") or every
+    order = order or params.get("order", TOTAL)
+    said = SaidDestinations(tuple(users))
+    if destinations is None and order != TOTAL and _some_are_addressed(trace):
+        destinations = said
     checker = Checker(
         users,
-        order=order or params.get("order", TOTAL),
+        order=order,
         liveness_ns=params.get("liveness_ns") if liveness_ns is None else liveness_ns,
         destinations=destinations,
         horizon=horizon,
@@ -62,9 +72,45 @@ def check_trace(
         if row.event == "MARK" and row.kind == END:
             settled = True
         else:
-            _tell(checker, row, up)
+            if row.event == "SUBMIT":
+                said.row = row
+            tell(checker, row, up)
     checker.finished(trace.last_ns, up, settled)
     return checker
+
+
+class SaidDestinations:
+    """Whom the messages of `row` are for, as that row says; everyone if it does not."""
+
+    def __init__(self, everyone: tuple[int, ...]) -> None:
+        self.everyone = everyone
+        self.row: TraceRow | None = None
+
+    def __call__(self, submission: Submission) -> Collection[int]:
+        if self.row is None or not self.row.info:
+            return self.everyone
+        return destinations_of(self.row.info)
+
+
+def destinations_of(info: str) -> tuple[int, ...]:
+    """The destinations that the `info` of a SUBMIT names.
+
+    >>> destinations_of("[2,3]")
+    (2, 3)
+    """
+    try:
+        return msgspec.json.decode(info, type=tuple[int, ...])
+    except msgspec.MsgspecError:
+        raise UsageError(f"a SUBMIT has damaged destinations: {info!r}") from None
+
+
+def _some_are_addressed(trace: TraceFile) -> bool:
+    compute = import_module("pyarrow.compute")
+    for batch in trace.batches(columns=("time", "event", "info")):
+        info = batch.filter(compute.equal(batch.column("event"), "SUBMIT")).column("info")
+        if info.null_count < len(info):
+            return True
+    return False
 
 
 def _sites(trace: TraceFile) -> tuple[int, ...]:
@@ -76,7 +122,7 @@ def _sites(trace: TraceFile) -> tuple[int, ...]:
     raise UsageError(f"trace {trace.path} does not say which sites its group has")
 
 
-def _tell(checker: Checker, row: TraceRow, up: set[int]) -> None:
+def tell(checker: Checker, row: TraceRow, up: set[int]) -> None:
     """Let the checker see one row, and keep track of who is up."""
     time, site, event = row.time, row.site, row.event
     if event == "SUBMIT":

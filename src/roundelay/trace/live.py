@@ -149,7 +149,7 @@ class LiveTrace:
         """The position behind the last that earlier lives of the process have delivered."""
         header = Header(
             version=VERSION, group=group, name=name, site=site, boot=self.boot, keeps=keeps,
-            monotonic_ns=clock(), wall_ns=time_ns(), machine=_machine(), params=dict(params or {}),
+            monotonic_ns=clock(), wall_ns=time_ns(), machine=machine(), params=dict(params or {}),
         )  # fmt: skip
         self._write(MAGIC + _framed(self._encode(header)))
         if self.boot and site != NOBODY:
@@ -334,7 +334,7 @@ def _stem(group: str, name: str) -> str:
     )
 
 
-def _machine() -> str:
+def machine() -> str:
     """The same for processes that share a monotonic clock."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

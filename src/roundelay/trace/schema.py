@@ -23,7 +23,7 @@ from msgspec import Struct
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import Delivery, Notice, Pdu
 from roundelay.core.errors import UsageError
-from roundelay.core.events import EVENT_NAMES, LOSE, RECEIVE, Row
+from roundelay.core.events import EVENT_NAMES, LOSE, RECEIVE, Addressed, Row
 from roundelay.trace.fingerprint import Fingerprints, combined
 
 VERSION: Final = 1
@@ -149,6 +149,7 @@ class Flattener:
         self._by_type: dict[type, _Step] = {
             str: _text,
             Bundle: self._bundle,
+            Addressed: self._addressed,
             Delivery: self._delivery,
             Notice: self._notice,
         }
@@ -216,6 +217,10 @@ class Flattener:
         cells[SIZE] = len(bundle.data)
         cells[DIGEST] = combined(messages)
         cells[MESSAGES] = messages
+
+    def _addressed(self, what: Addressed, cells: Cells) -> None:
+        self._bundle(what.bundle, cells)
+        cells[INFO] = msgspec.json.encode(what.to).decode()
 
     def _notice(self, notice: Notice, cells: Cells) -> None:
         _notice(notice, cells)

@@ -87,7 +87,10 @@ TO_NODE: Final = (
     Command("SNDR", "B", "send messages to everyone and give me a receipt"),
     Command("SNDO", "B", "send messages to someone and give me a receipt"),
     Command("SNDD", "B", "send messages to the nodes named and give me a receipt"),
+    Command("SNDC", "B", "send messages of a conference, or to be recorded, for a receipt"),
     Command("FROM", "B", "join, and begin at that position"),
+    Command("RPLY", "B", "replay what was recorded of the group", json=True),
+    Command("MORE", "B", "so many more blocks of a replay may come"),
     Command("ASKQ", "B", "answer a question about the node", named=False, json=True),
 )
 
@@ -95,6 +98,9 @@ TO_APPLICATION: Final = (
     Command("RCVE", "B", "a message of a group you joined", paper=True),
     Command("HELO", "B", "who I am and what I allow", named=False, json=True),
     Command("RCVX", "B", "messages of one sender, with their place in the order"),
+    Command("RCVC", "B", "the same, of one conference and kind"),
+    Command("RPLB", "B", "a block of a replay"),
+    Command("RPLE", "B", "the end of a replay", json=True),
     Command("RCPT", "B", "what you sent has its place in the order for good"),
     Command("FAIL", "B", "what you sent is not, or may not be, delivered", named=False),
     Command("VIEW", "B", "who is in the group, and whether it moves", json=True),
@@ -103,8 +109,8 @@ TO_APPLICATION: Final = (
     Command("ANSW", "B", "the answer to a question", named=False, json=True),
 )
 
-RESERVED: Final = ("AUTH", "RPLY")
-"""Kept for authentication and replay; refused until there is such a thing."""
+RESERVED: Final = ("AUTH",)
+"""Kept for authentication; refused until there is such a thing."""
 
 
 class Packet(Struct, frozen=True, gc=False):
@@ -372,12 +378,12 @@ def send_packet(
         if not 0 < len(raws) <= NAME_BYTES:
             raise ConfigError("to", f"{len(raws)} names", f"1 to {NAME_BYTES} names")
         names = bytes((len(raws),)) + b"".join(bytes((len(raw),)) + raw for raw in raws)
-    return packet(command, group, _TAG.pack(tag) + names + _batch(bundle))
+    return packet(command, group, _TAG.pack(tag) + names + batch_bytes(bundle))
 
 
 def read_send(found: Packet, message_bytes: int = MESSAGE_BYTES_MOST) -> Send:
     body = found.message
-    (tag,) = _unpack(_TAG, body, 0)
+    (tag,) = unpack(_TAG, body, 0)
     if tag < NO_TAG:
         raise MalformedPdu(BAD_BODY, f"tag {tag}, at least {NO_TAG}")
     at = _TAG.size
@@ -389,10 +395,10 @@ def read_send(found: Packet, message_bytes: int = MESSAGE_BYTES_MOST) -> Send:
         count = body[at]
         at += 1
         for _ in range(count):
-            name, at = _short_name(body, at)
+            name, at = short_name(body, at)
             names.append(name)
         to = tuple(names)
-    bundle = _read_batch(body, at)
+    bundle = read_batch(body, at)
     if not bundle.sizes:
         raise MalformedPdu(BAD_BODY, "no messages")
     if len(bundle.data) > message_bytes:
@@ -402,28 +408,31 @@ def read_send(found: Packet, message_bytes: int = MESSAGE_BYTES_MOST) -> Send:
     return Send(tag, to, found.command == "SNDO", bundle)
 
 
-def from_packet(group: str, seq: int) -> bytes:
-    """FROM: i64 seq."""
-    return packet("FROM", group, _TAG.pack(seq))
+def from_packet(group: str, seq: int, time: int = 0) -> bytes:
+    """FROM: i64 seq, and i64 time if there is one."""
+    return packet("FROM", group, _PLACE.pack(seq, time) if time else _TAG.pack(seq))
 
 
-def read_from(found: Packet) -> int:
-    (seq,) = _unpack(_TAG, found.message, 0)
-    if len(found.message) != _TAG.size or seq < 0:
-        raise MalformedPdu(BAD_BODY, f"FROM {seq} in {len(found.message)} bytes")
-    return int(seq)
+def read_from(found: Packet) -> tuple[int, int]:
+    """Position, and time or 0."""
+    body = found.message
+    seq, time = _PLACE.unpack(body) if len(body) == _PLACE.size else (*unpack(_TAG, body, 0), 0)
+    if len(body) not in (_TAG.size, _PLACE.size) or seq < 0 or time < 0:
+        raise MalformedPdu(BAD_BODY, f"FROM {seq}, {time} in {len(body)} bytes")
+    return int(seq), int(time)
 
 
 def received_packet(group: str, seq: int, time: int, sender: str, bundle: Bundle) -> bytes:
     """RCVX: i64 seq · i64 time · u8 size and sender · batch."""
     raw = sender.encode()[:NAME_BYTES]
-    return packet("RCVX", group, _PLACE.pack(seq, time) + bytes((len(raw),)) + raw + _batch(bundle))
+    start = _PLACE.pack(seq, time) + bytes((len(raw),)) + raw
+    return packet("RCVX", group, start + batch_bytes(bundle))
 
 
 def read_received(found: Packet) -> Received:
-    seq, time = _unpack(_PLACE, found.message, 0)
-    sender, at = _short_name(found.message, _PLACE.size, named=False)
-    return Received(seq, time, sender, _read_batch(found.message, at))
+    seq, time = unpack(_PLACE, found.message, 0)
+    sender, at = short_name(found.message, _PLACE.size, named=False)
+    return Received(seq, time, sender, read_batch(found.message, at))
 
 
 def receipt_packet(group: str, tag: int, seq: int, time: int) -> bytes:
@@ -443,7 +452,7 @@ def fail_packet(group: str, tag: int, flags: int, reason: str) -> bytes:
 
 
 def read_failure(found: Packet) -> Failure:
-    tag, flags = _unpack(_FAIL, found.message, 0)
+    tag, flags = unpack(_FAIL, found.message, 0)
     return Failure(tag, flags, found.message[_FAIL.size :].decode(errors="replace"))
 
 
@@ -473,14 +482,14 @@ def portions(bundle: Bundle, message_bytes: int) -> Iterator[Bundle]:
     yield Bundle(bundle.sizes[first:], bundle.data[start:])
 
 
-def _batch(bundle: Bundle) -> bytes:
+def batch_bytes(bundle: Bundle) -> bytes:
     """u16 count · u32 length of each · the messages end to end."""
     count = len(bundle.sizes)
     return struct.pack(f">H{count}I", count, *bundle.sizes) + bundle.data
 
 
-def _read_batch(body: bytes, at: int) -> Bundle:
-    (count,) = _unpack(_COUNT, body, at)
+def read_batch(body: bytes, at: int) -> Bundle:
+    (count,) = unpack(_COUNT, body, at)
     at += _COUNT.size
     first = at + 4 * count
     if first > len(body):
@@ -491,14 +500,14 @@ def _read_batch(body: bytes, at: int) -> Bundle:
     return Bundle(sizes, body[first:])
 
 
-def _short_name(body: bytes, at: int, named: bool = True) -> tuple[str, int]:
+def short_name(body: bytes, at: int, named: bool = True) -> tuple[str, int]:
     if at >= len(body) or at + 1 + body[at] > len(body):
         raise MalformedPdu(BAD_BODY, "a name is cut off")
     after = at + 1 + body[at]
     return _name(body[at + 1 : after], named), after
 
 
-def _unpack(layout: struct.Struct, body: bytes, at: int) -> tuple[Any, ...]:
+def unpack(layout: struct.Struct, body: bytes, at: int) -> tuple[Any, ...]:
     if len(body) < at + layout.size:
         raise MalformedPdu(BAD_BODY, f"{len(body)} bytes, at least {at + layout.size}")
     return layout.unpack_from(body, at)

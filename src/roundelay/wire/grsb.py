@@ -10,19 +10,18 @@ from typing import Any, Final
 
 from roundelay.core.errors import MalformedPdu
 from roundelay.core.grsb import pdu
+from roundelay.wire.body import Body
 from roundelay.wire.fields import (
     BAD_VALUE,
     S63,
     SHORT_BODY,
     TOO_MANY,
     U8,
-    Body,
     Members,
     Nested,
     Numbers,
     Pairs,
     Part,
-    Payload,
     Row,
     Vector,
     boolean,
@@ -31,6 +30,7 @@ from roundelay.wire.fields import (
     number,
     stamp,
 )
+from roundelay.wire.payload import Payload
 
 TICKET_MAX: Final = 1024
 """Bytes of a ticket."""

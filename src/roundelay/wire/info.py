@@ -4,7 +4,8 @@
 
     0x12  INFO     a node's name, UUID, address, peers, and the groups it takes part in
     0x13  PROBE    a node looking whether multicast reaches itself: 16 random bytes
-    0x14  CONTROL  how a group without a fixed roster is put together (`node.assembly`)
+    0x14  CONTROL  how a group without a fixed roster is put together (`node.assembly`), and what
+                   recorders say (`node.recorders`)
 
 Each is one byte of type, one of version, the body, and a CRC-32 over all of it.  The bodies of
 INFO and CONTROL are msgpack arrays; a node that does not know them ignores them, so nodes of the
@@ -36,6 +37,7 @@ GROUPS_MAX: Final = 256
 MEMBERS_MAX: Final = 128
 PEERS_MAX: Final = 64
 TEXT_MAX: Final = 64
+HOLES_MAX: Final = 16
 EPOCH_MAX: Final = 1 << 48
 POSITION_MAX: Final = 1 << 62
 """What a packet may say at most; a correct node stays far below."""
@@ -50,6 +52,8 @@ class GroupInfo(Struct, frozen=True, array_like=True, gc=False):
     incarnation: str = ""
     epoch: int = -1
     size: int = 0
+    line: Address = ("", 0)
+    """Where the node listens on line B, if others cannot know (`node.lines`)."""
 
 
 class Info(Struct, frozen=True, array_like=True):
@@ -89,7 +93,38 @@ class Start(Struct, frozen=True, array_like=True, tag="start"):
     resilience: int
 
 
-Control = Ask | Start
+class Recorded(Struct, frozen=True, array_like=True, tag="recorded"):
+    """How far a recorder is; `whole` if it leaves nothing out."""
+
+    group: str
+    name: str
+    """Of the node."""
+    port: int
+    """TCP, at the node's address: where it replays (`node.replay`)."""
+    begin: int
+    next: int
+    """It has written positions `begin` to `next - 1`, but for `holes`."""
+    durable: int
+    """What is below is on disk."""
+    holes: tuple[tuple[int, int], ...] = ()
+    """The last ones, half-open."""
+    whole: bool = True
+    slow: bool = False
+    """Send nothing new for a while."""
+    history: str = ""
+    """The incarnation of the group that it has recorded; empty where there is only one."""
+    syncs: bool = True
+    """It makes what it has written durable by and by; otherwise nobody need wait for that."""
+
+
+class Wanted(Struct, frozen=True, array_like=True, tag="wanted"):
+    """Somebody waits for messages of the group to be recorded: say at once how far it is."""
+
+    group: str
+    name: str
+
+
+Control = Ask | Start | Recorded | Wanted
 
 _encode = msgspec.msgpack.Encoder().encode
 _info = msgspec.msgpack.Decoder(Info)
@@ -106,7 +141,7 @@ def encode(body: Info | Control | bytes) -> bytes:
     return packet + CHECKSUM.pack(crc32(packet))
 
 
-def decode(packet: bytes) -> Info | Ask | Start | bytes:
+def decode(packet: bytes) -> Info | Control | bytes:
     """What `encode` was given, or MalformedPdu."""
     end = len(packet) - CHECKSUM.size
     if end < 2:
@@ -122,7 +157,9 @@ def decode(packet: bytes) -> Info | Ask | Start | bytes:
         if packet[0] == INFO:
             return _check_info(_info.decode(body))
         if packet[0] == CONTROL:
-            word: Ask | Start = _control.decode(body)
+            word: Control = _control.decode(body)
+            if isinstance(word, Recorded | Wanted):
+                return _check_recorded(word)
             return _check_control(word)
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
         raise MalformedPdu("node packet", str(error)) from None
@@ -145,6 +182,7 @@ def _check_info(info: Info) -> Info:
             and len(group.incarnation) <= TEXT_MAX
             and -1 <= group.epoch <= EPOCH_MAX
             and 0 <= group.size <= MEMBERS_MAX
+            and (group.line == ("", 0) or _is_address(group.line))
         )
     return info
 
@@ -167,6 +205,20 @@ def _check_control(word: Ask | Start) -> Ask | Start:
         and 0 <= word.base <= POSITION_MAX
         and 0 <= word.resilience < MEMBERS_MAX
     )
+    return word
+
+
+def _check_recorded(word: Recorded | Wanted) -> Recorded | Wanted:
+    _insist(_named(word.group, GROUP_NAME_MAX) and _named(word.name, NODE_NAME_MAX))
+    if isinstance(word, Recorded):
+        _insist(
+            0 < word.port < 65536
+            and 0 <= word.begin <= word.next <= POSITION_MAX
+            and 0 <= word.durable <= POSITION_MAX
+            and len(word.holes) <= HOLES_MAX
+            and len(word.history) <= TEXT_MAX
+            and all(0 <= lo < hi <= POSITION_MAX for lo, hi in word.holes)
+        )
     return word
 
 

@@ -177,21 +177,21 @@ class Recorder:
         left = self.config.rec_burst
         for lo, hi in recover.ranges:
             at = lo
-            for message in self._read(lo, hi, left):
+            for message in self.read(lo, hi, left):
                 if message.is_head or message.gseq != at:
                     break
                 self.host.send(source, Recovered(at, message.end, (message,), recover.epoch))
                 at = message.end
                 left -= 1
             if at == lo:
-                after = self._read(lo, NEVER, 1)
+                after = self.read(lo, NEVER, 1)
                 whole = after and not after[0].is_head and after[0].gseq > lo
                 upto = min(hi, after[0].gseq) if whole else lo
                 self.host.send(source, Recovered(lo, upto, (), recover.epoch))
             if left <= 0:
                 return
 
-    def _read(self, since: int, until: int, limit: int) -> list[Message]:
+    def read(self, since: int, until: int, limit: int) -> list[Message]:
         """From memory where the archive may lag behind this batch, else from the archive."""
         until = min(until, self.mark)
         if since in self.recent:
@@ -272,7 +272,7 @@ class Recorder:
 
     def _head(self, position: int) -> Message | None:
         """What is at a position, if it is known by its head alone."""
-        found = self._read(position, position + 1, 1)
+        found = self.read(position, position + 1, 1)
         return found[0] if found and found[0].is_head else None
 
     def _matches(self, at: int, until: int, wanted: Selection, limit: int) -> list[Message]:

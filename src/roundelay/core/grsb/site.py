@@ -97,6 +97,11 @@ class GrsbSite(Host):
     `stable`.  `base_us` is the date at `now` = 0.
     """
 
+    # What plays the roles: the hierarchy (`core.wide`) has its own.
+    retransmitter_class: type[Retransmitter] = Retransmitter
+    recorder_class: type[Recorder] = Recorder
+    user_class: type[User] | None = User
+
     def __init__(
         self,
         me: int,
@@ -130,20 +135,20 @@ class GrsbSite(Host):
         self.recorder: Recorder | None = None
         self.user: User | None = None
         if me in roles.retransmitters:
-            self.retransmitter = Retransmitter(self, now, admit)
+            self.retransmitter = self.retransmitter_class(self, now, admit)
             self.candidate = Candidate(self, self.retransmitter, now)
         if me in roles.acknowledgers:
             self.acknowledger = Acknowledger(self, now)
         if me in roles.recorders:
-            self.recorder = Recorder(
+            self.recorder = self.recorder_class(
                 self, archive or known, Counters(known.counters.by_sender.values()),
                 reign.epoch, now,
             )  # fmt: skip
-        if me in roles.users:
+        if me in roles.users and self.user_class is not None:
             upto = known.handled if position is None else position
             resume = min(known.resume, upto)
             epoch = max(reign.epoch, known.epoch)
-            self.user = User(self, inc, upto, resume, epoch, wanted, now)
+            self.user = self.user_class(self, inc, upto, resume, epoch, wanted, now)
         self.council: Council | None = None
         if me in roles.council:
             self.council = Council(

@@ -1,0 +1,302 @@
+"""A local network: LCR, LDA and LPR (PROTOCOLS §7.4, HG-5, HG-7, HG-8).
+
+It is a GRSB group whose retransmitter gives no places: it sends what its users submit up to the
+GCR, and broadcasts in its network what comes down from there, in that order.  So a position of a
+network is the position of the whole.  What GRSB does for a group it does for a network: repair,
+replay for who was off, take-over by a standby, which goes on where its predecessor was.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from msgspec import structs
+
+from roundelay.core.engine import NEVER, Pdu
+from roundelay.core.grsb.base import Host, Reign
+from roundelay.core.grsb.pdu import ABORT, LINE_A, STABLE, Message, Submit, SubmitAck
+from roundelay.core.grsb.retransmitter import Admit, Retransmitter, Sequencer
+from roundelay.core.grsb.site import GrsbSite
+from roundelay.core.grsb.user import User
+from roundelay.core.wide.config import ALL_ACTIVE, WideConfig
+from roundelay.core.wide.pdu import SUBNET, TRUNK, AckLcr, Galive, LsAck, LsDown, LsUp, Response
+from roundelay.core.wide.stable import Flooded
+from roundelay.core.wide.topology import Atlas, Network
+from roundelay.core.wide.trunk import Trunk, covers
+
+
+class LocalRetransmitter(Retransmitter):
+    """LCR, reigning in its network or standing by."""
+
+    def __init__(self, host: Host, now: int, admit: Admit | None = None) -> None:
+        super().__init__(host, now, admit)
+        assert isinstance(host, LocalSite)
+        assert host.trunk is not None
+        self.trunk = host.trunk
+        self.network = host.network
+
+    def begin(self, reign: Reign, sequencer: Sequencer, recorded: int, now: int) -> None:
+        self.trunk.start(sequencer.next, now)
+        super().begin(reign, sequencer, recorded, now)
+
+    def stand_by(self) -> None:
+        super().stand_by()
+        self.trunk.stop()
+
+    def on_submit(self, submit: Submit, sender: int, now: int) -> None:
+        """HG-5: what is new goes up; what is known is answered, what waits is waited for."""
+        before = self.queued.get(sender)
+        super().on_submit(submit, sender, now)
+        waiting = self.queued.get(sender)
+        if waiting is not None and waiting is not before:
+            self.trunk.submit(sender, waiting, now)
+
+    def on_ls_up(self, up: LsUp, now: int) -> None:
+        """HG-5, HG-14: the broadcaster hands up a message; one that has its place is answered."""
+        if not self.reigning:
+            return
+        known = self.sequencer.counters.get(up.origin)
+        if (
+            known is not None
+            and (known.inc, known.sseq) == (up.inc, up.sseq + 1)
+            and known.gseq < self.acked
+        ):
+            ack = LsAck(up.origin, up.inc, up.sseq, known.gseq, up.path[:-1])
+            self.host.send(self.network.broadcaster, ack, SUBNET)
+            return
+        submit = Submit(up.inc, up.sseq, up.conference, up.mtype, up.gid, up.kind, b"", up.bundle)
+        self.on_submit(submit, up.origin, now)
+
+    def _answer(self, sender: int, submit: Submit, status: int, gseq: int) -> None:
+        if sender in self.network.users:
+            super()._answer(sender, submit, status, gseq)
+
+    def _confirm(self, message: Message) -> None:
+        """GR-5: to users of this network; nodes of the second kind see it come down."""
+        if message.mtype != ABORT and message.sender in self.network.users:
+            ack = SubmitAck(message.inc, message.sseq, STABLE, message.gseq)
+            self.host.send(message.sender, ack)
+
+    def _pump(self, now: int) -> None:
+        """HG-7: broadcast in the network, in the order of the whole."""
+        trunk, sequencer = self.trunk, self.sequencer
+        while trunk.ready and len(self.outstanding) < self.config.window and self._room():
+            given = trunk.take(now)
+            # The place is the GCR's, the reign in which it is broadcast here is our own.
+            message = Message(
+                self.epoch, given.gseq, given.time, given.sender, given.inc, given.sseq,
+                given.conference, given.mtype, given.gid, given.kind, given.bundle,
+            )  # fmt: skip
+            sequencer.remember(message)
+            self._placed(message)
+            if not self.outstanding:
+                self.tries = 0
+                self.bcast_due = now + self.config.bcast_ns
+            self.outstanding.append(message)
+            self._broadcast(message)
+            self.alive_due = now + self.config.alive_ns
+
+    def _placed(self, message: Message) -> None:
+        """What a user of ours submitted has come down."""
+        self.trunk.placed(message)
+        waiting = self.queued.get(message.sender)
+        if waiting is not None and covers(message, waiting):
+            self.queue.remove((message.sender, waiting))
+            del self.queued[message.sender]
+
+    def pump(self, now: int) -> None:
+        """Something may have come down."""
+        if self.reigning:
+            self._pump(now)
+
+
+class LocalUser(User):
+    """A node of the first kind."""
+
+    def begins(self, start: int) -> None:
+        """Nothing is ever taken back: a network that begins anew gets the same order again."""
+
+
+class Liaison:
+    """LDA of a network towards the GCR (HG-8)."""
+
+    def __init__(self, host: LocalSite, now: int) -> None:
+        self.host = host
+        self.config = host.wide
+        self.gcr = host.atlas.global_roles.retransmitters[0]
+        self.epoch = -1
+        self.known = (0, 0)  # what the GCR has said that it knows
+        self.said = (0, 0)
+        self.said_at = -NEVER
+        self.due = NEVER
+
+    def on_galive(self, galive: Galive, source: int, now: int) -> None:
+        """The mark of the GCR: what it covers need not be said again."""
+        if galive.epoch < self.epoch:
+            return
+        if galive.epoch > self.epoch or source != self.gcr:
+            self.epoch, self.gcr = galive.epoch, source
+        self.known = (galive.net_acked, galive.net_safe)
+        marks = self._marks()
+        if marks is not None and (marks != self.known or marks[0] < galive.acked):
+            self._say(marks, now)  # also that we are there, though behind
+
+    def _marks(self) -> tuple[int, int] | None:
+        da = self.host.acknowledger
+        return None if da is None or da.epoch < 0 else (da.acked, da.safe)
+
+    def look(self, now: int) -> None:
+        """HG-8: say so when more is acknowledged, or recorded; again until the GCR has heard it."""
+        marks = self._marks()
+        if marks is None or marks == self.known:
+            self.due = NEVER
+            return
+        every = self.config.alive_ns
+        if marks != self.said:
+            every = 0 if self.config.ack_mode == ALL_ACTIVE else self.config.trunk_ns
+        self.due = self.said_at + every
+        if self.due <= now:
+            self._say(marks, now)
+
+    def _say(self, marks: tuple[int, int], now: int) -> None:
+        self.said = marks
+        self.said_at = now
+        self.due = now + self.config.alive_ns
+        host = self.host
+        host.send_trunk(self.gcr, AckLcr(host.network.net, host.reign.cr, *marks))
+
+
+class Pacer:
+    """LPR towards the broadcaster: one message every (D+2)T (HG-7, HG-9).
+
+    Its queue is the archive from `next` on: the k-th message of it leaves (k-1)(D+2)T from now at
+    the earliest, and stays in the archive for longer than k(D+2)T.
+    """
+
+    def __init__(self, host: LocalSite, position: int, now: int) -> None:
+        self.host = host
+        self.link_ns = host.wide.link_ns
+        self.net = host.network.net
+        self.broadcaster = host.network.broadcaster
+        self.gap_ns = (host.atlas.diameters[self.net] + 2) * self.link_ns
+        self.next = position
+        self.under_way: Message | None = None
+        self.free_at = now  # (D+2)T after the last one
+        self.due = NEVER
+
+    def look(self, now: int) -> None:
+        """HG-9: the next one, if there is one and the last flood has had its time."""
+        recorder = self.host.recorder
+        if self.under_way is not None or recorder is None or self.next >= recorder.mark:
+            return
+        if now < self.free_at:
+            self.due = self.free_at
+            return
+        found = recorder.read(self.next, NEVER, 1)
+        if not found:
+            return
+        self.under_way = found[0]
+        self.free_at = now + self.gap_ns
+        self._give(now)
+
+    def _give(self, now: int) -> None:
+        assert self.under_way is not None
+        self.due = now + 4 * self.link_ns
+        self.host.send(self.broadcaster, LsDown(self.net, self.under_way), SUBNET)
+
+    def on_response(self, response: Response, now: int) -> None:
+        """The broadcaster has got rid of it."""
+        message = self.under_way
+        if message is None or response.gseq != message.gseq:
+            return
+        self.under_way = None
+        self.next = max(message.end, response.next)
+        self.host.persist(Flooded(self.next))
+        self.due = NEVER
+        self.look(now)
+
+    def on_timer(self, now: int) -> None:
+        if self.due <= now:
+            self.due = NEVER
+            if self.under_way is not None:
+                self._give(now)
+            else:
+                self.look(now)
+
+
+class LocalSite(GrsbSite):
+    """The roles of a network on one machine."""
+
+    retransmitter_class = LocalRetransmitter
+    user_class = LocalUser
+
+    def __init__(
+        self, atlas: Atlas, network: Network, wide: WideConfig, loop: deque[tuple[Pdu, int]],
+        trunk: Trunk | None, me: int, *args: object, flooded: int = 0, **given: object,
+    ) -> None:  # fmt: skip
+        self.atlas = atlas
+        self.network = network
+        self.wide = wide
+        self.loop = loop
+        self.trunk = trunk
+        roles = atlas.local_roles[network.net]
+        # A network that has lost LCR and LDA begins anew from its recorders: the order is the
+        # GCR's, and what they lack comes down again.
+        config = structs.replace(wide, cold_start=True)
+        super().__init__(me, roles, config, *args, **given)  # type: ignore[arg-type]
+        now = self.heard_at
+        self.liaison = Liaison(self, now) if self.acknowledger is not None else None
+        self.pacer: Pacer | None = None
+        if network.broadcaster >= 0 and me == network.recorders[0]:
+            self.pacer = Pacer(self, flooded, now)
+
+    @property
+    def lcr(self) -> LocalRetransmitter | None:
+        role = self.retransmitter
+        assert role is None or isinstance(role, LocalRetransmitter)
+        return role
+
+    def send(self, dst: int, pdu: Pdu, line: int = LINE_A) -> None:
+        if dst == self.me and line == SUBNET:
+            self.loop.append((pdu, SUBNET))
+        else:
+            super().send(dst, pdu, line)
+
+    def send_trunk(self, dst: int, pdu: Pdu) -> None:
+        if dst == self.me:
+            self.loop.append((pdu, TRUNK))
+        else:
+            self.out.sends.append((dst, pdu, TRUNK))
+
+    def say_marks(self, gcr: int) -> None:
+        """LCR itself, when it is told again what it has: it is there."""
+        cr = self.lcr
+        if cr is not None and cr.reigning:
+            ack = AckLcr(self.network.net, self.me, cr.acked, min(cr.recorded, cr.acked))
+            self.send_trunk(gcr, ack)
+
+    def look(self, now: int) -> None:
+        """After whatever happened."""
+        if self.lcr is not None:
+            self.lcr.pump(now)
+        if self.liaison is not None:
+            self.liaison.look(now)
+        if self.pacer is not None:
+            self.pacer.look(now)
+        self._settle(now)
+
+    def on_timer(self, now: int) -> None:
+        super().on_timer(now)
+        if self.liaison is not None and self.liaison.due <= now:
+            self.liaison.look(now)
+        if self.pacer is not None and self.pacer.due <= now:
+            self.pacer.on_timer(now)
+
+    def wake(self) -> int:
+        """The deadline of all of it."""
+        due = self.deadline
+        if self.liaison is not None:
+            due = min(due, self.liaison.due)
+        if self.pacer is not None:
+            due = min(due, self.pacer.due)
+        return due

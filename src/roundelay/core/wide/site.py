@@ -1,0 +1,400 @@
+"""A site of the hierarchy: roles of the global level, of its network, and behind a broadcaster.
+
+Theory of operation (Hoque, Amin, Hossain §7–§9).  A user sends its message to the LCR of its
+network, which signs it (SrcNetID) and sends it up to the GCR.  The GCR gives it its place in the
+one order of all networks and tells every network of it; each LCR broadcasts in its network what
+comes down, in that order, as the retransmitter of a GRSB group does.  Its LDA acknowledges, its
+LPR records for those who are off, and gives one message after the other to LB, which floods the
+subnet behind it.  A network that is cut off is not waited for: when it is back its LCR fetches what
+it missed from the GPR.
+
+Global level and networks are GRSB groups (`globe`, `local`), joined at the LCRs (`trunk`); the
+subnet is `subnet` and `node`.  The shape is that of `core.grsb.site`, with two more lines: TRUNK
+between networks, where nothing is multicast, and SUBNET between neighbours in a subnet.  A
+multicast on the other lines reaches the sites attached to the sender's network.
+
+Deviations from PROTOCOLS §7, whose rules had not been executed before:
+
+- HG-1: a number is known by its origin, (origin, start, oseq), not by (net, up_seq): an LCR that
+  starts again, or its standby, does not know what was sent up before, and what a user repeats would
+  get a second place.  `up_seq` is gone.
+- HG-1: GBCAST leaves when the GDA has the message, not before.  So whatever an LCR hears is stable,
+  and a take-over of the GCR takes nothing back from any network.
+- HG-2/HG-3: SrcNetID is carried by UP, GBCAST and LS_DOWN; elsewhere it is that of the sender.
+- HG-3: the GPR waits for *all* networks, also for the one a message came from.  That one may have
+  lost AckGCR and, with its LCR, the message; the GPR would have let go the only copy.
+- HG-3/HG-8: AckLCR says how far LDA has acknowledged and how far LPR has *recorded*; the GPR lets
+  go by the second.  LDA holds it in memory only.
+- HG-3: a GPR that is behind skips what all networks have recorded: other GPRs have let it go, and
+  it would report a loss that is none.
+- HG-3: GBCAST is repeated only to networks that are silent, one message a round, and a network
+  answers what it is told twice: gaps are found by who has them (HG-6).
+- HG-5: what waits for its place waits by origin, one each, and all go up at once; one at a time for
+  the whole network would cost a round trip of the trunk per message.
+- HG-6: an LCR fetches only as much as its network can take (`ready_max`).
+- HG-7: a network whose LCR and LDA have both lost their state begins anew from its recorders, and
+  its users take nothing back: the order is the GCR's, so what comes down again is the same.
+- HG-9: LPR goes on when (D+2)T are over *and* LB has answered; LB answers when its links have.
+  A broadcaster that dies between the two would leave its subnet without a message.
+- HG-10: after a crash, LB floods again what LPR gives it again; nodes know it by its position.
+- HG-12: a neighbour that is suspect is tried once per flood, not R times: LPR would wait for it.
+- HG-13: a message that climbs carries its path, so it never goes in circles; repetitions may take
+  any link.  With the last flood's link alone a node whose parent has died would never get through
+  while nothing comes down.
+- HG-14: a node that missed its own message coming down would repeat it for ever: what has its place
+  already is answered (LS_ACK), back along the path.
+- HG-15: without repair a gap is given up when no neighbour tries any more, open units with it.
+  With repair, a question that a neighbour cannot answer goes on, up to the recorder; and nodes ask
+  now and then even without a gap, for the last message may be the one that was missed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+from roundelay.core.bundle import Bundle
+from roundelay.core.engine import NEVER, Pdu
+from roundelay.core.errors import UsageError
+from roundelay.core.grsb.base import GrsbEffects
+from roundelay.core.grsb.config import EVERYTHING, Selection
+from roundelay.core.grsb.pdu import LINE_A, LINE_B, ReplayData, ReplayEnd, Stale
+from roundelay.core.grsb.stable import Archive
+from roundelay.core.wide.checks import well_formed
+from roundelay.core.wide.config import WideConfig
+from roundelay.core.wide.globe import GlobalRecorder, GlobalRetransmitter, GlobalSite
+from roundelay.core.wide.local import LocalSite
+from roundelay.core.wide.node import Node, NodeHost
+from roundelay.core.wide.pdu import (
+    SUBNET,
+    TRUNK,
+    AckGcr,
+    AckLcr,
+    Galive,
+    Gbcast,
+    LsAsk,
+    LsData,
+    LsUp,
+    Response,
+    Up,
+)
+from roundelay.core.wide.stable import GLOBAL, LOCAL, NODE, Kept, WideStable
+from roundelay.core.wide.subnet import FLOODS_MAX
+from roundelay.core.wide.topology import Atlas
+from roundelay.core.wide.trunk import Trunk, TrunkHost
+
+
+class WideSite:
+    """Site `me`; see `GrsbSite` for `inc`, `stable`, `wiped`, `position`, `wanted` and `base_us`.
+
+    `archive` is where its LPR, `globe_archive` where its GPR reads.
+    """
+
+    def __init__(
+        self,
+        me: int,
+        atlas: Atlas,
+        config: WideConfig,
+        rng: Random,
+        now: int = 0,
+        *,
+        inc: int = 0,
+        stable: WideStable | None = None,
+        archive: Archive | None = None,
+        globe_archive: Archive | None = None,
+        wiped: bool = False,
+        position: int | None = None,
+        wanted: Selection = EVERYTHING,
+        base_us: int = 0,
+    ) -> None:
+        self.me = me
+        self.atlas = atlas
+        self.config = config
+        self.deadline = NEVER
+        self.drops: dict[str, int] = {}
+        self.loop: deque[tuple[Pdu, int]] = deque()  # to other levels of this site
+        self.network = atlas.network_of(me)
+        self.globe: GlobalSite | None = None
+        self.local: LocalSite | None = None
+        self.trunk: Trunk | None = None
+        self.node: Node | None = None
+        known = stable if stable is not None else WideStable()
+        network = self.network
+        if me in atlas.global_roles.council:
+            self.globe = GlobalSite(
+                atlas, config, self.loop, me, rng, now,
+                inc=inc, stable=None if stable is None else known.globe, archive=globe_archive,
+                wiped=wiped, base_us=base_us,
+            )  # fmt: skip
+            if isinstance(self.globe.recorder, GlobalRecorder):
+                self.globe.recorder.freed = known.globe.freed
+        if network is not None and me in network.attached:
+            if me in network.retransmitters:
+                host = TrunkHost(me, atlas, config, rng, self.loop)
+                self.trunk = Trunk(host, atlas, config, now)
+            self.local = LocalSite(
+                atlas, network, config, self.loop, self.trunk, me, rng, now,
+                inc=inc, stable=None if stable is None else known.local, archive=archive,
+                wiped=wiped, position=position, wanted=wanted, base_us=base_us,
+                flooded=known.flooded,
+            )  # fmt: skip
+        if network is not None and network.edges and (
+            me == network.broadcaster or me in network.nodes
+        ):  # fmt: skip
+            at = known.handled if position is None else position
+            if me == network.broadcaster:
+                at = 0
+            self.node = Node(
+                NodeHost(me, atlas, config, rng, self.loop), atlas, config, self._lcr, now,
+                inc=inc, position=at, resume=min(known.resume, at), wanted=wanted,
+            )  # fmt: skip
+        self._settle(now)
+
+    def _lcr(self) -> int:
+        assert self.local is not None
+        return self.local.reign.cr
+
+    # -- verbs -----------------------------------------------------------------------------
+
+    @property
+    def app(self) -> LocalSite | Node:
+        """Where the application of this site is."""
+        if self.local is not None and self.local.user is not None:
+            return self.local
+        if self.node is not None and not self.node.flood.root:
+            return self.node
+        raise UsageError(f"site {self.me} is no user: give it that role, or use another site")
+
+    @property
+    def inc(self) -> int:
+        """Which start of this site its submissions belong to."""
+        app = self.app
+        if isinstance(app, Node):
+            return app.inc
+        assert app.user is not None
+        return app.user.inc
+
+    def submit(self, bundle: Bundle, now: int, **options: Any) -> int:
+        """See `core.grsb.user.User.submit`."""
+        first = self.app.submit(bundle, now, **options)
+        self._settle(now)
+        return first
+
+    def submit_unit(self, parts: Sequence[bytes], now: int, **options: Any) -> int:
+        """See `core.grsb.user.User.submit_unit`."""
+        first = self.app.submit_unit(parts, now, **options)
+        self._settle(now)
+        return first
+
+    def select(self, wanted: Selection, now: int) -> None:
+        """See `core.grsb.user.User.select`."""
+        app = self.app
+        if isinstance(app, Node):
+            app.select(wanted)
+        else:
+            app.select(wanted, now)
+        self._settle(now)
+
+    def history(self, wanted: Selection, now: int, **options: Any) -> int:
+        """See `core.grsb.user.User.history`; nodes of the first kind only."""
+        app = self.app
+        if isinstance(app, Node):
+            raise UsageError(f"site {self.me} has no recorder at hand: ask at an attached node")
+        number = app.history(wanted, now, **options)
+        self._settle(now)
+        return number
+
+    def receive(self, pdu: Pdu, source: int, now: int, line: int = LINE_A) -> None:
+        """`pdu` arrived from site `source` on `line`."""
+        if not (0 <= source < self.atlas.sites and well_formed(pdu)):
+            self.drop("malformed")
+            return
+        self._dispatch(pdu, source, now, line)
+        self._settle(now)
+
+    def on_timer(self, now: int) -> None:
+        """Do whatever is due at `now`."""
+        if self.globe is not None and self.globe.deadline <= now:
+            self.globe.on_timer(now)
+        if self.local is not None and self.local.wake() <= now:
+            self.local.on_timer(now)
+        if self.trunk is not None and self.trunk.deadline <= now:
+            self.trunk.on_timer(now)
+        if self.node is not None and self.node.deadline <= now:
+            self.node.on_timer(now)
+        self._settle(now)
+
+    def take(self) -> GrsbEffects:
+        """The effects since the last call, handed over to the caller."""
+        out = GrsbEffects()
+        parts: list[tuple[int, Any]] = [
+            (GLOBAL, self.globe), (LOCAL, self.local),
+            (LOCAL, None if self.trunk is None else self.trunk.host),
+            (NODE, None if self.node is None else self.node.host),
+        ]  # fmt: skip
+        for level, part in parts:
+            if part is None:
+                continue
+            made = part.take()
+            out.persists += [Kept(level, record) for record in made.persists]
+            out.sends += made.sends
+            out.deliveries += made.deliveries
+            out.notices += made.notices
+        return out
+
+    def drop(self, reason: str) -> None:
+        self.drops[reason] = self.drops.get(reason, 0) + 1
+
+    def _settle(self, now: int) -> None:
+        """What the levels of this site said to each other, then the deadline."""
+        while True:
+            if self.local is not None:
+                self.local.look(now)
+            if not self.loop:
+                break
+            pdu, line = self.loop.popleft()
+            self._dispatch(pdu, self.me, now, line)
+        due = NEVER
+        if self.globe is not None:
+            due = self.globe.deadline
+        if self.local is not None:
+            due = min(due, self.local.wake())
+        if self.trunk is not None:
+            due = min(due, self.trunk.deadline)
+        if self.node is not None:
+            due = min(due, self.node.deadline)
+        self.deadline = due
+
+    # -- what comes in ---------------------------------------------------------------------
+
+    def _dispatch(self, pdu: Pdu, source: int, now: int, line: int) -> None:
+        if line == TRUNK:
+            self._on_trunk(pdu, source, now)
+        elif line == SUBNET:
+            self._on_subnet(pdu, source, now)
+        elif line in (LINE_A, LINE_B):
+            if self.local is not None and self.atlas.net_of(source) == self.local.network.net:
+                self.local.receive(pdu, source, now, line)
+            else:
+                self.drop("of another network")
+        else:
+            self.drop("line")
+
+    def _on_trunk(self, pdu: Pdu, source: int, now: int) -> None:
+        globe, local, trunk = self.globe, self.local, self.trunk
+        from_gcr = source in self.atlas.global_roles.retransmitters
+        if isinstance(pdu, Gbcast | AckGcr | Galive) and not from_gcr:
+            self.drop("not a retransmitter")
+        elif isinstance(pdu, Up | AckLcr):
+            gcr = None if globe is None else globe.retransmitter
+            if isinstance(gcr, GlobalRetransmitter):
+                if isinstance(pdu, Up):
+                    gcr.on_up(pdu, source, now)
+                else:
+                    gcr.on_ack_lcr(pdu, source, now)
+                assert globe is not None
+                globe.settle(now)
+        elif isinstance(pdu, Gbcast):
+            if trunk is not None and not trunk.on_gbcast(pdu, now) and local is not None:
+                local.say_marks(source)
+        elif isinstance(pdu, AckGcr):
+            if trunk is not None:
+                trunk.on_ack_gcr(pdu, now)
+        elif isinstance(pdu, Galive):
+            if trunk is not None:
+                trunk.on_galive(pdu, source, now)
+            if local is not None and local.liaison is not None:
+                local.liaison.on_galive(pdu, source, now)
+            if globe is not None and isinstance(globe.recorder, GlobalRecorder):
+                globe.recorder.on_galive(pdu)
+        elif isinstance(pdu, ReplayData | ReplayEnd):
+            if trunk is not None and source in self.atlas.global_roles.recorders:
+                if isinstance(pdu, ReplayData):
+                    trunk.on_replay_data(pdu, now)
+                else:
+                    trunk.on_replay_end(pdu, source, now)
+        else:
+            if isinstance(pdu, Stale) and trunk is not None:
+                trunk.on_stale(pdu)
+            if globe is not None:
+                globe.receive(pdu, source, now, LINE_A)
+
+    def _on_subnet(self, pdu: Pdu, source: int, now: int) -> None:
+        local, network, node = self.local, self.network, self.node
+        if network is None or self.atlas.net_of(source) != network.net:
+            self.drop("of another network")
+            return
+        from_lb = source == network.broadcaster
+        if local is not None and from_lb:
+            pacer = local.pacer
+            if isinstance(pdu, LsUp) and local.lcr is not None and pdu.path[-1] == source:
+                if pdu.origin in network.nodes:
+                    local.lcr.on_ls_up(pdu, now)
+                return
+            if isinstance(pdu, Response) and pacer is not None:
+                pacer.on_response(pdu, now)
+                return
+            if isinstance(pdu, LsAsk) and pacer is not None:
+                self._answer(pdu)
+                return
+        if node is not None:
+            node.receive(pdu, source, now)
+        else:
+            self.drop("not behind the broadcaster")
+
+    def _answer(self, ask: LsAsk) -> None:
+        """HG-15: LPR has everything; what was not flooded yet comes by itself."""
+        local = self.local
+        assert local is not None
+        assert local.recorder is not None
+        assert local.pacer is not None
+        upto = min(local.pacer.next, local.recorder.mark)
+        if ask.since >= upto:
+            return
+        for message in local.recorder.read(ask.since, upto, self.config.rec_burst):
+            data = LsData(local.network.net, message, ask.path[:-1])
+            local.send(local.network.broadcaster, data, SUBNET)
+
+    # -- what is kept ----------------------------------------------------------------------
+
+    def usage(self) -> dict[str, int]:
+        """How full the buffers are."""
+        found: dict[str, int] = {}
+        if self.globe is not None:
+            found |= {f"global_{name}": used for name, used in self.globe.usage().items()}
+            if isinstance(self.globe.retransmitter, GlobalRetransmitter):
+                found["ack_gcr"] = len(self.globe.retransmitter.held)
+        if self.local is not None:
+            found |= self.local.usage()
+        if self.trunk is not None:
+            found["ready"] = len(self.trunk.ready)
+            found["trunk_heard"] = len(self.trunk.listener.heard)
+            found["pending"] = len(self.trunk.pending)
+        if self.node is not None:
+            flood = self.node.flood
+            found["ls_held"] = len(flood.held)
+            found["ls_keep"] = len(flood.kept)
+            found["ls_waiting"] = len(flood.waiting)
+            found["ls_submissions"] = len(self.node.queue)
+        return found
+
+    def caps(self) -> dict[str, int]:
+        config = self.config
+        found: dict[str, int] = {
+            "ready": config.ready_max + config.credit,
+            "trunk_heard": config.heard_max + 1,
+            "pending": self.atlas.sites,
+            "ls_held": config.ls_held + 1,
+            "ls_keep": config.ls_keep,
+            "ls_submissions": config.own_limit,
+        }
+        if self.globe is not None:
+            found |= {f"global_{name}": cap for name, cap in self.globe.caps().items()}
+            found["ack_gcr"] = config.history + config.window
+        if self.local is not None:
+            found |= self.local.caps()
+        if self.node is not None:
+            found["ls_waiting"] = len(self.node.flood.links) * FLOODS_MAX
+        return found

@@ -1,0 +1,233 @@
+"""An LCR on the global level: what it sends up and what comes down (HG-4, HG-5, HG-6).
+
+It listens to the GCR, and what it misses, for a moment or for weeks, it fetches from the GPR.  It
+has a bounded number of messages at hand for its network; whoever is slow there slows nobody else.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from random import Random
+
+from roundelay.core.engine import NEVER, Pdu
+from roundelay.core.grsb.base import GrsbEffects, Host
+from roundelay.core.grsb.config import EVERYTHING
+from roundelay.core.grsb.listener import Listener
+from roundelay.core.grsb.pdu import ABORT, LINE_A, Message, ReplayData, ReplayEnd, Stale, Submit
+from roundelay.core.grsb.reader import Reader
+from roundelay.core.wide.config import WideConfig
+from roundelay.core.wide.pdu import TRUNK, AckGcr, Galive, Gbcast, Up
+from roundelay.core.wide.topology import Atlas
+
+
+class TrunkHost(Host):
+    """Where the trunk's effects go."""
+
+    def __init__(
+        self, me: int, atlas: Atlas, config: WideConfig, rng: Random, loop: deque[tuple[Pdu, int]]
+    ) -> None:
+        super().__init__(me, atlas.global_roles, config, rng, 0)
+        self.loop = loop
+
+    def send(self, dst: int, pdu: Pdu, line: int = LINE_A) -> None:
+        if dst == self.me:
+            self.loop.append((pdu, TRUNK))
+        else:
+            self.out.sends.append((dst, pdu, TRUNK))
+
+    def take(self) -> GrsbEffects:
+        out, self.out = self.out, GrsbEffects()
+        return out
+
+
+def covers(message: Message, submit: Submit) -> bool:
+    """Whether a submission of its sender is over when `message` has its place."""
+    if message.mtype == ABORT:  # the record that goes before the first message of a start
+        return submit.inc < message.inc
+    return (submit.inc, submit.sseq) <= (message.inc, message.sseq)
+
+
+class Pending:
+    """A submission that has no place yet."""
+
+    __slots__ = ("due", "submit")
+
+    def __init__(self, submit: Submit, due: int) -> None:
+        self.submit = submit
+        self.due = due
+
+
+class Trunk:
+    """LCR_`net`, while it reigns in its network."""
+
+    def __init__(self, host: TrunkHost, atlas: Atlas, config: WideConfig, now: int) -> None:
+        self.host = host
+        self.config = config
+        self.net = atlas.net_of(host.me)
+        self.running = False
+        self.epoch = -1  # the last one heard of
+        self.gcr = atlas.global_roles.retransmitters[0]
+        self.heard_at = now
+        self.up = True  # whether the global level is heard
+        self.listener = Listener(0, 0, config.heard_max)
+        self.reader = Reader(host, 0, EVERYTHING, self._replayed)
+        self.ready: deque[Message] = deque()
+        self.pending: dict[int, Pending] = {}
+        self.stuck_until = -NEVER  # no GPR has what comes next: ask again then
+
+    def start(self, position: int, now: int) -> None:
+        """LCR reigns, and its network has everything below `position`."""
+        self.running = True
+        stable = max(position, self.listener.stable)
+        self.listener = Listener(0, position, self.config.heard_max)
+        self.listener.mark(stable, stable)
+        self.reader.stop()
+        self.ready.clear()
+        self.pending.clear()
+        self._release(now)
+
+    def stop(self) -> None:
+        """Another one reigns in this network."""
+        self.running = False
+        self.reader.stop()
+        self.ready.clear()
+        self.pending.clear()
+
+    # -- up --------------------------------------------------------------------------------
+
+    def submit(self, origin: int, submit: Submit, now: int) -> None:
+        """HG-5: with the signature of the network, repeated until it has a place."""
+        self.pending[origin] = Pending(submit, now + self.config.trunk_ns)
+        self._send_up(origin, submit)
+
+    def _send_up(self, origin: int, submit: Submit) -> None:
+        up = Up(
+            self.net, origin, submit.inc, submit.sseq, submit.conference, submit.mtype, submit.gid,
+            submit.kind, submit.bundle,
+        )  # fmt: skip
+        self.host.send(self.gcr, up)
+
+    def placed(self, message: Message) -> None:
+        """HG-6: a message of ours that comes down counts as its AckGCR."""
+        pending = self.pending.get(message.sender)
+        if pending is not None and covers(message, pending.submit):
+            del self.pending[message.sender]
+
+    def on_ack_gcr(self, ack: AckGcr, now: int) -> None:
+        """HG-6: what we sent up has its place, and comes back without its contents."""
+        if not self.running or ack.net != self.net:
+            return
+        pending = self.pending.get(ack.origin)
+        if pending is not None:
+            submit = pending.submit
+            if (submit.inc, submit.sseq) == (ack.inc, ack.sseq):
+                del self.pending[ack.origin]
+                if ack.time:
+                    self.listener.repaired(
+                        Message(
+                            ack.epoch, ack.gseq, ack.time, ack.origin, ack.inc, ack.sseq,
+                            submit.conference, submit.mtype, submit.gid, submit.kind, submit.bundle,
+                        )
+                    )  # fmt: skip
+        self._marks(ack.acked, now)
+
+    # -- down ------------------------------------------------------------------------------
+
+    def on_gbcast(self, gbcast: Gbcast, now: int) -> bool:
+        """HG-6: whether it was new."""
+        if not self.running:
+            return True
+        new = gbcast.message.gseq >= self.listener.next
+        self.listener.hear(gbcast.message, gbcast.acked)
+        self._release(now)
+        return new
+
+    def on_galive(self, galive: Galive, source: int, now: int) -> None:
+        """HG-6: a gap after the last message shows here."""
+        if galive.epoch >= self.epoch:
+            self.epoch = galive.epoch
+            if source != self.gcr:
+                self.gcr = source
+                for pending in self.pending.values():
+                    pending.due = now
+        self.heard_at = now
+        if not self.up:
+            self.up = True
+            self.host.notice("trunk", "up")
+        self._marks(galive.acked, now)
+
+    def on_stale(self, stale: Stale) -> None:
+        if stale.epoch >= self.epoch and stale.cr in self.host.roles.retransmitters:
+            self.gcr = stale.cr
+
+    def _marks(self, acked: int, now: int) -> None:
+        self.listener.mark(acked, acked)
+        if self.running:
+            self._release(now)
+
+    def _release(self, now: int) -> None:
+        """In the order of positions; HG-4: what is missing comes from the GPR."""
+        listener, room = self.listener, self.config.ready_max
+        while len(self.ready) < room:
+            message = next(listener.ready(), None)
+            if message is None:
+                break
+            self.ready.append(message)
+        # Not for every message that is taken: a request brings several.
+        enough = room if self.reader.reading else room // 2 + 1
+        if listener.missing and len(self.ready) < enough and now >= self.stuck_until:
+            until = listener.gaps(1)[0][1]
+            self.reader.read(listener.next, until, now)
+        elif self.reader.reading:
+            self.reader.stop()
+
+    def _replayed(self, message: Message | None, end: int, now: int) -> None:
+        if message is None or message.gseq != self.listener.next:
+            # Nothing may be left out: the positions of a network are those of the whole.
+            self.stuck_until = now + self.config.alive_timeout_ns
+            self.host.notice("broken", "no GPR has what this network lacks: restore its journal")
+        else:
+            self.ready.append(message)
+            self.listener.skip(end)
+        self._release(now)
+
+    def take(self, now: int) -> Message:
+        """The next message for the network."""
+        message = self.ready.popleft()
+        self._release(now)
+        return message
+
+    def on_replay_data(self, data: ReplayData, now: int) -> None:
+        if self.running:
+            self.reader.on_data(data, now)
+
+    def on_replay_end(self, end: ReplayEnd, source: int, now: int) -> None:
+        if self.running:
+            self.reader.on_end(end, source, now)
+
+    # -- timers ----------------------------------------------------------------------------
+
+    @property
+    def deadline(self) -> int:
+        due = min(self.reader.repairs.due, self.stuck_until if self.stuck_until > 0 else NEVER)
+        for pending in self.pending.values():
+            if pending.due < due:
+                due = pending.due
+        if self.running and self.up:
+            due = min(due, self.heard_at + self.config.alive_timeout_ns)
+        return due if self.running else NEVER
+
+    def on_timer(self, now: int) -> None:
+        if not self.running:
+            return
+        for origin, pending in self.pending.items():
+            if pending.due <= now:
+                pending.due = now + self.config.trunk_ns
+                self._send_up(origin, pending.submit)
+        if self.up and self.heard_at + self.config.alive_timeout_ns <= now:
+            self.up = False
+            self.host.notice("trunk", "down")
+        self.reader.on_timer(now)
+        if 0 < self.stuck_until <= now:
+            self.stuck_until = -NEVER
+            self._release(now)

@@ -1,0 +1,286 @@
+"""From what was recorded to what is live, with no gap and no duplicate (GR-17).
+
+An application that begins at an earlier position, lost its connection, did not read for too long,
+or sits on a member that came back behind a gap (CM-R18) gets what it lacks from recorders.  In the
+group's place for it, meanwhile, sits a `CatchUp`.  It keeps the last of what is delivered live, up
+to `TAIL_BYTES`, and replays until it has reached the first message it keeps; then it hands over
+the rest and goes away.  Live messages that it cannot keep are recorded by then, and replayed.  So
+memory is bounded however long the replay takes, the group waits for nobody, and the positions say
+that nothing is left out or repeated.
+
+It never gives an application more than it reads: a replay waits where live delivery would not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+
+from msgspec import structs
+
+from roundelay.core.errors import RoundelayError
+from roundelay.journal.format import GAP, HEADS_ONLY, Run
+from roundelay.node.outbox import cost
+from roundelay.node.switchboard import Application, Batch, Receipt, Refusal, View
+from roundelay.wire.frontend_replay import Wish
+
+if TYPE_CHECKING:
+    from roundelay.node.node import Node
+
+TAIL_BYTES: Final = 2 << 20
+YOUNG_BYTES: Final = 16 << 20
+"""The same, as long as it is not known whether somebody records the group."""
+BATCH_COST: Final = 128
+LOOK_S: Final = 0.02
+FULL_S: Final = 0.005
+NOBODY_S: Final = 1.0
+"""How long to listen for a recorder, once the member is at work."""
+STUCK_S: Final = 15.0
+"""How long recorders may have nothing new of what is needed next."""
+
+
+@runtime_checkable
+class History(Protocol):
+    """A member that keeps some of what it has delivered."""
+
+    def history(self, since: int) -> Iterator[Batch]: ...
+
+
+def batch_of(group: str, run: Run, ordered: bool = True) -> Batch:
+    """A recorded run as it was delivered."""
+    bundle = run.bundle.marked(run.conference, run.kind)
+    return Batch(group, run.position if ordered else -1, run.sender, run.time, bundle)
+
+
+def full(application: Application) -> bool:
+    """Whether an application has so much to read that it should get no more of the past now."""
+    found: bool = getattr(application, "full", False)
+    return found
+
+
+class CatchUp:
+    """Sits in the place of an application until it has caught up."""
+
+    is_recorder = False
+
+    def __init__(
+        self, node: Node, slots: dict[int, Application], application: Application, group: str,
+        at: int, since_time: int, counted: int,
+    ) -> None:  # fmt: skip
+        self.node = node
+        self.application = application
+        self.group = group
+        self.at = at
+        """The application has everything before this position."""
+        self.live = False
+        self.missed = 0
+        self._slots = slots
+        self._since_time = since_time
+        self._counted = counted  # where there is no order: our own count, as the recorder's
+        self._ordered = counted < 0
+        self._tail: deque[tuple[int, Batch]] = deque()
+        self._tail_bytes = 0
+        self._began = time.monotonic()
+        self._task: asyncio.Task[None] | None = None
+        self._done: Callable[[], None] = lambda: None
+
+    def start(self, done: Callable[[], None]) -> None:
+        self._done = done
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def stop(self) -> None:
+        """The application is gone."""
+        if self._task is not None:
+            self._task.cancel()
+        self._over()
+
+    def _over(self) -> None:
+        self._tail.clear()
+        done, self._done = self._done, lambda: None
+        done()
+
+    # -- as the group calls it -------------------------------------------------------------
+
+    def deliver(self, batch: Batch) -> None:
+        count = len(batch.bundle.sizes)
+        position = batch.seq
+        if not self._ordered:
+            position = self._counted
+            self._counted += count
+        if position + count <= self.at:
+            return
+        if self.live:
+            self._leave_place()
+            self._give(position, batch)
+            return
+        self._tail.append((position, batch))
+        self._tail_bytes += cost(batch.bundle) + BATCH_COST
+        if self._tail_bytes > TAIL_BYTES and len(self._tail) > 1:
+            if not self.node.recorders.known(self.group):
+                if not self._young() or self._tail_bytes > YOUNG_BYTES:
+                    self._go_live_anyway()  # nobody keeps it if we do not
+                return
+            while self._tail_bytes > TAIL_BYTES and len(self._tail) > 1:
+                self._tail_bytes -= cost(self._tail.popleft()[1].bundle) + BATCH_COST
+
+    def receipt(self, receipt: Receipt) -> None:
+        self.application.receipt(receipt)
+
+    def refused(self, refusal: Refusal) -> None:
+        self.application.refused(refusal)
+
+    def viewed(self, view: View) -> None:
+        self.application.viewed(view)
+
+    def writable(self, group: str) -> None:
+        self.application.writable(group)
+
+    # -- catching up -----------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        progress = time.monotonic()
+        while not self._caught_up():
+            while full(self.application):
+                await asyncio.sleep(FULL_S)
+            if not self.node.recorders.known(self.group):
+                if self._nobody():
+                    self._go_live_anyway()
+                    return
+                await asyncio.sleep(LOOK_S)
+                continue
+            before = self.at
+            try:
+                await self._replay()
+            except RoundelayError as error:
+                self.node.log("info", "group.catch_up", group=self.group, text=str(error))
+            if self.at > before:
+                progress = time.monotonic()
+                continue
+            if self._tail and time.monotonic() - progress > STUCK_S:
+                self._go_live_anyway()
+                return
+            await asyncio.sleep(LOOK_S)
+
+    def _nobody(self) -> bool:
+        """Nobody records the group, as far as can be known by now."""
+        return not self._young() and (bool(self._tail) or self._position() >= 0)
+
+    def _young(self) -> bool:
+        """A recorder may still be on its way to be heard of."""
+        return (
+            time.time() < self.node.started + NOBODY_S
+            or time.monotonic() < self._began + NOBODY_S / 4
+        )
+
+    def _position(self) -> int:
+        """The position that is delivered next; -1: the member is not at work yet."""
+        if not self._ordered:
+            return self._counted
+        return self.node.recorders.position(self.group)
+
+    async def _replay(self) -> None:
+        """What is recorded, up to what we keep of the live messages, or to where the group is."""
+        replays = self.node.recorders.replays
+        until = self._tail[0][0] if self._tail else replays.end(self.group)
+        if until <= self.at:
+            self._since_time = 0
+            return
+        wish = Wish(since=self.at, until=until, since_time=self._since_time)
+        reached: list[int] = []
+        async with aclosing(replays.replay(self.group, wish, reached)) as found:
+            async for chunk in found:
+                for run in chunk:
+                    while full(self.application):
+                        await asyncio.sleep(FULL_S)
+                    self._replayed(run)
+                if self._tail and self._tail[0][0] <= self.at:
+                    return
+        self.at, self._since_time = max([self.at, *reached]), 0
+
+    def _replayed(self, run: Run) -> None:
+        if run.end <= self.at:
+            return
+        if run.flags & (GAP | HEADS_ONLY):
+            if not self._since_time:
+                self._miss(run.position, run.end)
+        else:
+            self._give(run.position, batch_of(self.group, run, self._ordered))
+            self._since_time = 0
+        self.at = run.end
+
+    def _give(self, position: int, batch: Batch) -> None:
+        """Hand on what the application does not have yet."""
+        count = len(batch.bundle.sizes)
+        if position < self.at:
+            bundle = batch.bundle.part(self.at - position, count)
+            batch = structs.replace(
+                batch, bundle=bundle, seq=self.at if batch.seq >= 0 else batch.seq
+            )
+        self.at = position + count
+        self.application.deliver(batch)
+
+    def _miss(self, lo: int, hi: int) -> None:
+        self.missed += hi - lo
+        self.node.log("warning", "group.gap", group=self.group, lo=lo, hi=hi)
+
+    # -- handing over ----------------------------------------------------------------------
+
+    def _caught_up(self) -> bool:
+        """Hand over what follows without a gap; True: it is done."""
+        tail = self._tail
+        while tail and tail[0][0] <= self.at:
+            if full(self.application):
+                return False
+            position, batch = tail.popleft()
+            self._tail_bytes -= cost(batch.bundle) + BATCH_COST
+            if position + len(batch.bundle.sizes) > self.at:
+                self._give(position, batch)
+        if tail or (self._since_time and self.node.recorders.known(self.group)):
+            return False
+        if 0 <= self._position() <= self.at:
+            # What comes next is live.  We stay until it comes, and see that it is new.
+            self.live = True
+            self._over()
+            return True
+        return False
+
+    def _go_live_anyway(self) -> None:
+        """Nobody has what is missing: go on behind it, and say so."""
+        place = self.node.assemblies.get(self.group)
+        if self._ordered and not self._since_time and isinstance(place, History):
+            first = self._tail[0][0] if self._tail else None
+            for batch in place.history(self.at):
+                if first is not None and batch.seq >= first:
+                    break
+                if batch.seq + len(batch.bundle.sizes) > self.at:
+                    self._jump(batch.seq)
+                    self._give(batch.seq, batch)
+        for position, batch in self._tail:
+            if position + len(batch.bundle.sizes) > self.at:
+                self._jump(position)
+                self._give(position, batch)
+        self._jump(self._position())
+        self.live = True
+        self._over()
+        if self._task is not None and self._task is not asyncio.current_task():
+            self._task.cancel()
+
+    def _jump(self, position: int) -> None:
+        if position > self.at:
+            self._miss(self.at, position)
+            self.at = position
+
+    def _leave_place(self) -> None:
+        key = id(self.application)
+        if self._slots.get(key) is self:
+            self._slots[key] = self.application
+
+    def status(self) -> dict[str, object]:
+        return {
+            "group": self.group, "position": self.at, "live_from": self._position(),
+            "kept_bytes": self._tail_bytes, "missed": self.missed,
+        }  # fmt: skip

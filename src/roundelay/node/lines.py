@@ -1,0 +1,120 @@
+"""Line B: a second way to reach everybody, beside the medium of the node (GR-22).
+
+The node's own medium is line A.  What line B is depends on it:
+
+- multicast: another multicast group, by default the next address and port, perhaps on another
+  interface;
+- unicast fan-out: another UDP port of each node, or the address that the file gives it; nodes tell
+  each other which in their INFO;
+- our own switch: a second channel through the same port, which the switch can cut by itself.
+
+Only multicasts go over line B.  Everything that arrives on it is handed to the node like what
+arrives on line A; which line a PDU was sent on stands in its envelope.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from ipaddress import IPv4Address
+from typing import TYPE_CHECKING, Protocol
+
+from roundelay.core.errors import ConfigError
+from roundelay.node.interfaces import find, parse_address
+from roundelay.node.media import Address, FanoutMedium, Medium, MulticastMedium
+from roundelay.node.via import SwitchMedium
+
+if TYPE_CHECKING:
+    from roundelay.node.node import Node
+
+
+class Line(Protocol):
+    """Where multicasts go."""
+
+    mtu: int
+
+    def multicast(self, data: bytes, hint: int = 0) -> None: ...
+
+    def multicast_train(self, parts: list[bytes], hint: int = 0) -> None: ...
+
+
+class SwitchLine:
+    """The second channel of a node's port at the switch."""
+
+    def __init__(self, medium: SwitchMedium) -> None:
+        self.medium = medium
+        self.mtu = medium.mtu
+
+    def multicast(self, data: bytes, hint: int = 0) -> None:
+        self.medium.multicast_b(data, hint)
+
+    def multicast_train(self, parts: list[bytes], hint: int = 0) -> None:
+        for part in parts:
+            self.medium.multicast_b(part, hint)
+
+
+class SecondLine:
+    """Line B of one group at one node."""
+
+    def __init__(self, line: Line, close: Callable[[], None], where: str) -> None:
+        self.line = line
+        self.close = close
+        self.where = where
+        self.met: dict[str, Address] = {}
+
+    @property
+    def address(self) -> Address:
+        """Where others reach us on it, if they have to be told."""
+        line = self.line
+        return line.advertised if isinstance(line, FanoutMedium) else ("", 0)
+
+    def meet(self, name: str, address: Address) -> None:
+        """Another member is there, perhaps elsewhere than before."""
+        before = self.met.get(name)
+        if isinstance(self.line, FanoutMedium) and before != address:
+            if before is not None:
+                self.line.part(before)
+            self.line.meet(address)
+            self.met[name] = address
+
+
+def second(group: Address) -> Address:
+    """Line B beside a multicast group.
+
+    >>> second(("239.255.66.77", 6677))
+    ('239.255.66.78', 6678)
+    """
+    host = IPv4Address(group[0])
+    following = host + 1 if (host + 1).is_multicast else host - 1
+    return str(following), group[1] + 1 if group[1] < 65535 else group[1] - 1
+
+
+def open_line(node: Node, where: str | dict[str, str], interface: str) -> SecondLine:
+    """Line B, as the file says or as goes best with the medium of `node`."""
+    medium = node.medium
+    if isinstance(medium, SwitchMedium):
+        return SecondLine(SwitchLine(medium), lambda: None, f"{medium.describe()}/b")
+    made = _made(node, medium, where, interface)
+    node.attach(made)
+    return SecondLine(made, made.close, made.describe())
+
+
+def _made(node: Node, medium: Medium, where: str | dict[str, str], interface: str) -> Medium:
+    if isinstance(medium, MulticastMedium):
+        if isinstance(where, dict):
+            raise ConfigError("line_b", "a table", "ADDR:PORT of a multicast group on this medium")
+        group = parse_address(where, "line_b") if where else second(medium.group)
+        if group == medium.group:
+            raise ConfigError("line_b", where, f"another group than line A, {where}")
+        there = find(interface) if interface else medium.interface
+        line = MulticastMedium(group, there, node.config.choice.ttl)
+        line.ignore_own()
+        return line
+    assert isinstance(medium, FanoutMedium)
+    if isinstance(where, str) and where:
+        raise ConfigError("line_b", where, "with seeds: a table of members and their HOST:PORT")
+    own = where.get(node.name, "") if isinstance(where, dict) else ""
+    address = parse_address(own, "line_b") if own else (medium.address[0], 0)
+    made = FanoutMedium(address, (), medium.mtu)
+    if not own and medium.advertised != medium.address:
+        made.advertised = (medium.advertised[0], made.address[1])
+    return made

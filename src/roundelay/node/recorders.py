@@ -1,0 +1,396 @@
+"""The recorders of a group, as a node sees them: its own, and those it hears of.
+
+Every recorder says with its node's INFO how far it is (`wire.info.Recorded`); at once when it
+becomes slow, or when somebody waits for messages to be recorded (`Wanted`).  From that a node
+knows whom to ask for a replay, when to hold new messages back for a recorder that is behind
+(GR-12; a user that is behind never does that, GR-13), and when `durability="recorded"` is
+fulfilled.  A recorder that is not heard of any more slows nobody, and counts for nothing.
+
+A recorder fills its holes from the others, and what there was before its journal began: after a
+time away, or with a new disk, it ends up with what they have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
+
+from roundelay.core.engine import SECOND
+from roundelay.core.errors import ConfigError, RoundelayError
+from roundelay.journal.format import GAP, HEADS_ONLY, Run, head_only
+from roundelay.journal.journal import OS, JournalBroken, Reader
+from roundelay.journal.reader import merged
+from roundelay.node.durability import Durability
+from roundelay.node.groups import TOKEN, TOTAL_ORDER, protocol_of
+from roundelay.node.recorder import RecordConfig, Recorder, folder_of
+from roundelay.node.replay import ReplayServer
+from roundelay.node.replaying import Replays, Source
+from roundelay.node.seat import Seat
+from roundelay.wire.info import HOLES_MAX, Recorded, Wanted
+
+if TYPE_CHECKING:
+    from roundelay.node.node import Node
+
+HEARD_MAX: Final = 1024
+FORGET_NS: Final = 30 * SECOND
+"""A recorder that has said nothing for so long is none."""
+SLOW_NS: Final = 3 * SECOND
+"""A recorder that is slow says so at least every second; without that, the group goes on."""
+WANTED_NS: Final = 3 * SECOND
+REFETCH_S: Final = 1.0
+FILL_BYTES: Final = 8 << 20
+"""What is put into a journal at a time; a hole inside a segment makes it be written anew."""
+CLOSE_S: Final = 60.0
+
+
+class _Heard(Struct):
+    """What a recorder elsewhere said last."""
+
+    word: Recorded
+    seen: int
+
+
+class Recorders:
+    """See the module."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.own: dict[str, Recorder] = {}
+        """By group.  A service with a recorder of its own (its engine's) puts it here, too."""
+        self.heard: dict[tuple[str, str], _Heard] = {}
+        self.server = ReplayServer(self._reader, node.make_seal)
+        self.replays = Replays(self)
+        self.durability = Durability(self)
+        self._wanted: dict[str, int] = {}
+        self._said: dict[str, tuple[bool, int]] = {}
+        self._slow: dict[str, dict[str, int]] = {}
+        """Group to recorders that are behind, and until when they count as that."""
+        self._refetches: list[asyncio.Task[None]] = []
+        self.refetched = 0
+
+    # -- life ------------------------------------------------------------------------------
+
+    async def start(self, configs: Iterable[RecordConfig]) -> None:
+        for config in configs:
+            await self.add(config)
+
+    async def add(self, config: RecordConfig) -> Recorder:
+        """Record a group from now on."""
+        node, group = self.node, config.group
+        if group in self.own:
+            raise ConfigError("record", group, "each group once")
+        if node.config.dir is None:
+            raise ConfigError("dir", None, "a directory: a recorder keeps a journal there")
+        if not self.server.port:
+            await self.server.start(node.medium.address[0])
+        ordered = protocol_of(group) in TOTAL_ORDER
+        recorder = Recorder(
+            config, folder_of(node.config.dir, group), ordered=ordered,
+            changed=lambda: self.changed(recorder),
+            say=lambda text: node.log("warning", "recorder", group=group, text=text),
+        )  # fmt: skip
+        self.own[group] = recorder
+        node.join(recorder, group, recorder.next if ordered else None)
+        if ordered:
+            self._refetches.append(asyncio.create_task(self._refetch(recorder)))
+        return recorder
+
+    async def adopt(self, recorder: Any) -> None:
+        """A recorder that its group's engine feeds (`node.grsb_journal`): others may replay it."""
+        if recorder.group in self.own:
+            raise ConfigError("record", recorder.group, "nothing: its file says who records it")
+        if not self.server.port:
+            await self.server.start(self.node.medium.address[0])
+        self.own[recorder.group] = recorder
+        self._refetches.append(asyncio.create_task(self._refetch(recorder)))
+        self._tell(recorder)
+
+    async def stop(self) -> None:
+        """Write everything, and close the journals."""
+        await self.replays.stop()
+        for task in self._refetches:
+            task.cancel()
+        await asyncio.gather(*self._refetches, return_exceptions=True)
+        self._refetches.clear()
+        await self.server.close()
+        own, self.own = self.own, {}
+        async with asyncio.timeout(CLOSE_S):
+            for recorder in own.values():
+                await asyncio.to_thread(recorder.close)
+
+    def _reader(self, group: str) -> Reader | None:
+        recorder = self.own.get(group)
+        return None if recorder is None else recorder.journal.reader()
+
+    # -- what recorders say ----------------------------------------------------------------
+
+    def word(self, recorder: Recorder) -> Recorded:
+        journal = recorder.journal
+        end = journal.end
+        holes = journal.missing[-HOLES_MAX:]
+        return Recorded(
+            recorder.group, self.node.name, self.server.port, min(journal.begin, end), end,
+            min(journal.durable, end), tuple(holes), recorder.wanted.everything, recorder.slow,
+            recorder.history, recorder.config.journal.sync != OS,
+        )  # fmt: skip
+
+    def say(self, now: int) -> None:
+        """With every INFO."""
+        for recorder in self.own.values():
+            self._tell(recorder)
+
+    def _tell(self, recorder: Recorder) -> None:
+        word = self.word(recorder)
+        self._said[recorder.group] = (word.slow, word.durable)
+        self.node.send_control(word)
+
+    def changed(self, recorder: Recorder) -> None:
+        """A recorder of ours got further, became slow, recovered or broke."""
+        now = time.monotonic_ns()
+        group = recorder.group
+        slow, durable = self._said.get(group, (False, -1))
+        if recorder.slow != slow or (
+            self._wanted.get(group, 0) > now and recorder.journal.durable != durable
+        ):
+            self._tell(recorder)
+            self._note_slow(group, self.node.name, recorder.slow, now)
+        self.durability.check(group)
+
+    def hear(self, word: Recorded | Wanted, now: int) -> None:
+        if isinstance(word, Wanted):
+            recorder = self.own.get(word.group)
+            if recorder is not None:
+                self._wanted[word.group] = now + WANTED_NS
+                self._tell(recorder)
+            return
+        key = (word.group, word.name)
+        if word.name == self.node.name:
+            return
+        if key not in self.heard and len(self.heard) >= HEARD_MAX:
+            self.node.drop("too many recorders")
+            return
+        self.heard[key] = _Heard(word, now)
+        self._note_slow(word.group, word.name, word.slow, now)
+        self.durability.check(word.group)
+
+    def want(self, group: str) -> None:
+        """Somebody here waits for messages of a group to be recorded."""
+        self.node.send_control(Wanted(group, self.node.name))
+
+    # -- back-pressure ---------------------------------------------------------------------
+
+    def _note_slow(self, group: str, name: str, slow: bool, now: int) -> None:
+        known = self._slow.setdefault(group, {})
+        if slow:
+            known[name] = now + SLOW_NS
+        else:
+            known.pop(name, None)
+        self._throttle(group)
+
+    def slowed_by(self, group: str) -> list[str]:
+        """Recorders that new messages wait for."""
+        return sorted(self._slow.get(group, ()))
+
+    def _throttle(self, group: str) -> None:
+        on = bool(self._slow.get(group))
+        node = self.node
+        assembly = node.assemblies.get(group)
+        if assembly is not None and assembly.outbox.slowed != on:
+            assembly.outbox.slowed = on
+            node.wake(getattr(assembly, "data", None))
+        if on:
+            node.autorm.slowed.add(group)
+        elif group in node.autorm.slowed:
+            node.autorm.slowed.discard(group)
+            node.wake()
+        if not on:
+            self._slow.pop(group, None)
+
+    def on_tick(self, now: int) -> None:
+        """A few times a second."""
+        for key, heard in list(self.heard.items()):
+            if now - heard.seen > FORGET_NS:
+                del self.heard[key]
+        for group, known in list(self._slow.items()):
+            for name, until in list(known.items()):
+                recorder = self.own.get(group) if name == self.node.name else None
+                if recorder is not None and recorder.slow:
+                    known[name] = now + SLOW_NS
+                    self._tell(recorder)
+                elif until <= now:
+                    del known[name]
+            self._throttle(group)
+        self.durability.on_tick(now)
+
+    # -- who has what ----------------------------------------------------------------------
+
+    def sources(self, group: str, *, own: bool = False, lively: bool = False) -> list[Source]:
+        """Recorders of a group that can be asked, ours first, then those that leave nothing out.
+
+        `lively`: only those that are heard of at present.  Others may merely be busy."""
+        found = []
+        mine = self.own.get(group)
+        history = self._history(group)
+        if mine is not None and history in (None, mine.history):
+            found.append(Source(self.word(mine), here=mine))
+        if own:
+            return found
+        node, now = self.node, time.monotonic_ns()
+        others = []
+        for (name, _), heard in self.heard.items():
+            word = heard.word
+            known = node.directory.by_name.get(word.name)
+            lives = now - heard.seen < SLOW_NS or node.alive(word.name)
+            same = history in (None, word.history)
+            if name == group and known is not None and same and (lives or not lively):
+                one = Source(word, address=(known.address[0], word.port))
+                others.append((not lives, not word.whole, word.begin, word.name, one))
+        others.sort(key=lambda one: one[:4])
+        return found + [one[4] for one in others]
+
+    def _history(self, group: str) -> str | None:
+        """Which history of the group a recorder must have to be of use; None: there is only one,
+        or we do not take part.  Nobody's is what fits as long as we are not in."""
+        place: object = self.node.assemblies.get(group)
+        if not isinstance(place, Seat) or protocol_of(group) not in TOTAL_ORDER:
+            return None
+        if place.spec.fixed and place.spec.protocol == TOKEN:
+            return None
+        return place.incarnation or "?"
+
+    def position(self, group: str) -> int:
+        """The position that the member here delivers next; -1: none yet, or no order."""
+        data = getattr(self.node.assemblies.get(group), "data", None)
+        return -1 if data is None else int(data.position)
+
+    def known(self, group: str) -> bool:
+        return bool(self.sources(group))
+
+    def continuing(self, group: str) -> tuple[str, int] | None:
+        """History and position at which a group that begins anew here can go on."""
+        recorder = self.own.get(group)
+        if recorder is None or not recorder.ordered or not recorder.next or not recorder.history:
+            return None
+        return recorder.history.partition("@")[0], recorder.next
+
+    def entered(self, group: str, history: str) -> None:
+        """What is delivered from now on belongs to this history of the group."""
+        recorder = self.own.get(group)
+        if recorder is not None:
+            recorder.enter(history)
+
+    # -- what is missing here --------------------------------------------------------------
+
+    async def _refetch(self, recorder: Recorder) -> None:
+        """Holes are filled from other recorders as soon as one of them can."""
+        while True:
+            await asyncio.sleep(REFETCH_S)
+            if recorder.broken:
+                continue
+            try:
+                if isinstance(recorder, Recorder):
+                    await self._draw_level(recorder)
+                if recorder.journal.segments:
+                    for lo, hi in self._lacking(recorder):
+                        await self._fetch(recorder, lo, hi)
+            except RoundelayError as error:
+                self.node.log("warning", "recorder.refetch", group=recorder.group, text=str(error))
+                if isinstance(error, JournalBroken):
+                    return
+
+    async def _draw_level(self, recorder: Recorder) -> None:
+        """Where nobody says anything: what is between our journal and where the member is."""
+        group, at = recorder.group, recorder.next
+        until = self.position(group)
+        others = [one for one in self.sources(group) if one.here is None and one.has(at, until)]
+        if not others:
+            return
+        if not at:
+            at = min(one.has(0, until)[0][0] for one in others)  # where a new journal can begin
+        stream = self.replays.stretch(group, at, until, without=frozenset({self.node.name}))
+        async with aclosing(stream) as fetched:
+            async for chunk in fetched:
+                for run in chunk:
+                    kept = _keep(run, recorder)
+                    if kept is None or run.position != at or recorder.next not in (0, at):
+                        return  # somebody spoke: the rest is a hole, and is filled as such
+                    recorder.take(kept)
+                    at = run.end
+                    self.refetched += run.records
+                while recorder.backlog > recorder.config.backlog_bytes // 2:
+                    await asyncio.sleep(0.02)
+
+    def _lacking(self, recorder: Recorder) -> list[tuple[int, int]]:
+        """What we do not have and somebody else does."""
+        journal = recorder.journal
+        config = recorder.config.journal
+        lacking = list(journal.missing)
+        if journal.begin and not (config.keep_bytes or config.keep_s):
+            lacking.insert(0, (0, journal.begin))
+        found = []
+        for source in self.sources(recorder.group):
+            if source.here is None:
+                for lo, hi in lacking:
+                    for start, end in source.has(lo, hi):
+                        found.append((start, end))
+        return merged(found)
+
+    async def _fetch(self, recorder: Recorder, lo: int, hi: int) -> None:
+        waiting: list[Run] = []
+        size = 0
+        mine = frozenset({self.node.name})
+        stream = self.replays.stretch(recorder.group, lo, hi, without=mine)
+        async with aclosing(stream) as fetched:
+            async for chunk in fetched:
+                for run in chunk:
+                    kept = _keep(run, recorder)
+                    if kept is not None:
+                        waiting.append(kept)
+                        size += len(run.bundle.data) + 64
+                if size >= FILL_BYTES:
+                    self.refetched += await _fill(recorder, waiting)
+                    waiting, size = [], 0
+        if waiting:
+            self.refetched += await _fill(recorder, waiting)
+        self.changed(recorder)
+
+    def status(self) -> dict[str, object]:
+        return {
+            "own": [recorder.status() for recorder in self.own.values()],
+            "replay": self.server.status() if self.server.port else None,
+            "refetched": self.refetched,
+            "heard": [_shown(heard.word) for heard in self.heard.values()],
+            "waiting": self.durability.waiting,
+            "catching_up": self.replays.status(),
+        }
+
+    def listed(self, group: str) -> list[dict[str, object]]:
+        """As JSON: the answer to `recorders`."""
+        return [_shown(one.word) | {"here": one.here is not None} for one in self.sources(group)]
+
+
+def _keep(run: Run, recorder: Recorder) -> Run | None:
+    """What to put into our journal of what another recorder has."""
+    if run.flags & GAP:
+        return None
+    if not recorder.wanted.takes(run.sender, run.conference, run.kind):
+        return head_only(run)
+    return None if run.flags & HEADS_ONLY else run
+
+
+async def _fill(recorder: Recorder, runs: list[Run]) -> int:
+    filled = await asyncio.to_thread(recorder.journal.fill, runs)
+    return sum(hi - lo for lo, hi in filled)
+
+
+def _shown(word: Recorded) -> dict[str, object]:
+    return {
+        "group": word.group, "node": word.name, "begin": word.begin, "next": word.next,
+        "durable": word.durable, "missing": [list(hole) for hole in word.holes],
+        "whole": word.whole, "slow": word.slow, "port": word.port,
+    }  # fmt: skip

@@ -1,0 +1,233 @@
+"""What a node gets from the medium, and what it gives to it: sealed, split, and sorted by group."""
+
+from __future__ import annotations
+
+import struct
+import time
+from abc import ABC, abstractmethod
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+from roundelay.core.engine import SECOND
+from roundelay.core.errors import MalformedPdu
+from roundelay.node.adaptors import UNSTAMPED
+from roundelay.node.directory import Directory
+from roundelay.node.lines import Line
+from roundelay.node.media import Address, FanoutMedium, Medium
+from roundelay.node.places import Driven, Place
+from roundelay.wire import beamon, fragments, info, quick, seal
+from roundelay.wire.codec import CHECKSUM, ENGINE_PDU, checksum, decode, decode_pieces
+
+if TYPE_CHECKING:
+    from roundelay.node.autorm import AutoRm
+    from roundelay.node.recorders import Recorders
+
+GROUP_ID: Final = struct.Struct(">I")
+GROUP_ID_AT: Final = 8
+SMALL: Final = 4096
+"""Bytes of a datagram that is looked at by the quick way first."""
+NO_CHECKSUM: Final = bytes(CHECKSUM.size)
+
+
+class Traffic(ABC):
+    """The part of a node that deals with datagrams."""
+
+    name: str
+    uuid: bytes
+    rng: Random
+    medium: Medium
+    drops: dict[str, int]
+    directory: Directory
+    reassembly: fragments.Reassembly
+    hosted: dict[int, Driven]
+    assemblies: dict[str, Place]
+    recorders: Recorders
+    autorm: AutoRm
+    _seal: seal.Seal | None
+    _ident: int
+    _touched: dict[int, Driven]
+    _beside: bool
+    _info_due: int
+    _room: int
+
+    @abstractmethod
+    def _drained(self) -> None:
+        """All that had arrived was handed over."""
+
+    @abstractmethod
+    def _fail(self, error: BaseException) -> None: ...
+
+    @abstractmethod
+    def _arm(self, due: int, move: bool = False) -> None: ...
+
+    @abstractmethod
+    def log(self, level: str, event: str, **fields: object) -> None: ...
+
+    # -- what arrives ----------------------------------------------------------------------
+
+    @property
+    def _address(self) -> Address:
+        medium = self.medium
+        return medium.advertised if isinstance(medium, FanoutMedium) else medium.address
+
+    def drop(self, reason: str) -> None:
+        self.drops[reason] = self.drops.get(reason, 0) + 1
+
+    def _datagram(self, data: bytes | memoryview, source: Address) -> None:
+        """One datagram from the medium: nothing in it is believed before it is checked."""
+        sealed, outer = self._seal, data
+        try:
+            if sealed is not None:
+                if len(outer) < SMALL:
+                    opened: bytes = sealed.open(outer)
+                    found = quick.read(opened)
+                    if found is not None:
+                        group, pdu, sender, chan_seq = found
+                        hosted = self.hosted.get(group)
+                        if hosted is not None and hosted.hub is None:
+                            self._touched[group] = hosted
+                            hosted.receive(pdu, sender, chan_seq, time.monotonic_ns())
+                            return
+                    data = opened
+                else:
+                    data = sealed.open_large(outer)
+            elif data[:1] == b"\x20":
+                raise MalformedPdu("sealed, and we have no key")
+            if type(data) is bytes and data[:1] != b"\x11":
+                self._packet(data, source, intact=sealed is not None)
+                return
+            pieces: list[bytes | memoryview] | None = [data]
+            if data[0] == fragments.FRAGMENT:
+                # Sealed pieces are put together by the sender's boot id: addresses may be reused.
+                peer = source if sealed is None else seal.boot_of(outer)
+                pieces = self.reassembly.collect(peer, data, time.monotonic_ns())
+            if pieces is not None:
+                self._pieces_packet(pieces, source, intact=sealed is not None)
+                if sealed is not None:
+                    for piece in pieces:
+                        sealed.give_back(piece)
+        except MalformedPdu as error:
+            self.drop(error.reason)
+        except Exception as error:  # a broken invariant: stop rather than go on wrongly
+            self._fail(error)
+
+    def _pieces_packet(
+        self, pieces: list[bytes | memoryview], source: Address, intact: bool
+    ) -> None:
+        """A large packet; nothing of it may refer to `pieces` afterwards."""
+        first = pieces[0]
+        if first[0] == ENGINE_PDU and len(first) >= GROUP_ID_AT + GROUP_ID.size:
+            (group,) = GROUP_ID.unpack_from(first, GROUP_ID_AT)
+            hosted = self.hosted.get(group)
+            if hosted is not None and hosted.hub is None:
+                envelope = decode_pieces(pieces, intact)
+                self._touched[group] = hosted
+                now = time.monotonic_ns()
+                hosted.receive(envelope.pdu, envelope.sender, envelope.chan_seq, now, envelope.line)
+                return
+        self._packet(b"".join(pieces), source, intact)
+
+    def _packet(self, data: bytes, source: Address, intact: bool = False) -> None:
+        kind = data[0] if data else -1
+        if kind == ENGINE_PDU:
+            if len(data) < GROUP_ID_AT + GROUP_ID.size:
+                raise MalformedPdu("short")
+            (group,) = GROUP_ID.unpack_from(data, GROUP_ID_AT)
+            hosted = self.hosted.get(group)
+            if hosted is None:
+                self.drop("group not hosted here")
+                return
+            envelope = decode(data, intact)
+            self._touched[group] = hosted
+            now = time.monotonic_ns()
+            if hosted.hub is not None and hosted.hub.here and envelope.chan_seq == UNSTAMPED:
+                hosted.relay(data, envelope.pdu, envelope.sender, now)
+            else:
+                hosted.receive(envelope.pdu, envelope.sender, envelope.chan_seq, now, envelope.line)
+            return
+        self._beside = True
+        if kind in (1, 2, 3):
+            self.autorm.beamon.receive(beamon.decode(data), time.monotonic_ns())
+            self.autorm.look = self.autorm.look or kind == beamon.HEARTBEAT
+        elif kind in (info.INFO, info.PROBE, info.CONTROL):
+            self._own_packet(info.decode(data), source)
+        else:
+            raise MalformedPdu("packet type", str(kind))
+
+    def _own_packet(self, body: Any, source: Address) -> None:
+        now = time.monotonic_ns()
+        if isinstance(body, info.Info):
+            if body.uuid == self.uuid:
+                return
+            if body.name == self.name:
+                self.log("error", "node.name_taken", name=self.name, by=body.uuid.hex())
+                self.drop("another node with our name")
+                return
+            if self.directory.hear(body, source, now):
+                self.autorm.look = True
+                self._info_due = min(self._info_due, now + self.rng.randrange(SECOND // 20))
+                self._arm(self._info_due)
+            if isinstance(self.medium, FanoutMedium):
+                for peer in (self.directory.by_name[body.name].address, *body.peers):
+                    self.medium.meet(peer)
+            for assembly in list(self.assemblies.values()):
+                assembly.heard(body, now)
+        elif isinstance(body, info.Ask | info.Start):
+            concerned = self.assemblies.get(body.group)
+            if concerned is not None:
+                concerned.told(body, now)
+        elif isinstance(body, info.Recorded | info.Wanted):
+            self.recorders.hear(body, now)
+
+    # -- what is sent ------------------------------------------------------------------------
+
+    def send_everyone(self, data: bytes, hint: int = 0) -> None:
+        for_all = self.medium
+        if len(data) <= self._room:
+            for_all.multicast(self._seal.seal(data) if self._seal else data, hint)
+        else:
+            for_all.multicast_train(self._pieces(data), hint)
+
+    def send_parts(self, parts: list[bytes], hint: int = 0) -> None:
+        """A large PDU to everybody, its checksum still missing."""
+        sealed = self._seal
+        if sealed is None or self.medium.trains:
+            parts.append(checksum(parts))
+            self.send_everyone(b"".join(parts), hint)
+            return
+        # The seal tells more than the checksum would: nobody looks at that.
+        parts.append(NO_CHECKSUM)
+        self._ident = (self._ident + 1) & 0xFFFFFFFF
+        for piece in fragments.split_parts(parts, self._room, self._ident):
+            self.medium.multicast(sealed.seal_parts(piece), hint)
+
+    def send_line(self, line: Line, data: bytes, hint: int = 0) -> None:
+        """To everybody, on another line than the medium (`node.lines`)."""
+        room = min(self._room, line.mtu - (seal.OVERHEAD if self._seal else 0))
+        if len(data) <= room:
+            line.multicast(self._seal.seal(data) if self._seal else data, hint)
+        else:
+            line.multicast_train(self._pieces(data, room), hint)
+
+    def attach(self, medium: Medium) -> None:
+        """What arrives there is for us as well."""
+        medium.start(self._datagram, self._drained)
+
+    def send_to(self, address: Address, data: bytes, hint: int = 0) -> None:
+        if len(data) <= self._room:
+            self.medium.unicast(self._seal.seal(data) if self._seal else data, address, hint)
+        else:
+            self.medium.unicast_train(self._pieces(data), address, hint)
+
+    def send_member(self, name: str, data: bytes, hint: int = 0) -> bool:
+        """To the node of that name; False if nobody knows where it is."""
+        known = self.directory.by_name.get(name)
+        if known is None:
+            return False
+        self.send_to(known.address, data, hint)
+        return True
+
+    def _pieces(self, data: bytes, room: int = 0) -> list[bytes]:
+        self._ident = (self._ident + 1) & 0xFFFFFFFF
+        pieces = fragments.split(data, room or self._room, self._ident)
+        return [self._seal.seal(piece) for piece in pieces] if self._seal else pieces

@@ -1,0 +1,352 @@
+"""A `wide` group at a node: the roles that the group's file gives it, on all levels.
+
+Beginning, applications and files are those of a `journal` group (`node.grsb`); what is driven is
+a `core.wide.site.WideSite`.  What is said within a network is multicast there: in a multicast group
+of its own where the node's medium is multicast, else to each of its members.  Everything between
+networks goes from node to node.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from roundelay.core.engine import EVERYONE, Pdu
+from roundelay.core.events import RECEIVE
+from roundelay.core.grsb.base import GrsbEffects, Reign
+from roundelay.core.grsb.config import Selection
+from roundelay.core.grsb.pdu import LINE_A, Alive, PollOk
+from roundelay.core.grsb.site import GrsbSite
+from roundelay.core.grsb.stable import Handled
+from roundelay.core.wide import node as wide_node
+from roundelay.core.wide.globe import GlobalRetransmitter
+from roundelay.core.wide.pdu import TRUNK
+from roundelay.core.wide.site import WideSite
+from roundelay.core.wide.stable import GLOBAL, LOCAL, NODE, Kept, WideStable
+from roundelay.node.grsb import ROTATE_BYTES, GrsbSeat
+from roundelay.node.grsb_tools import status_of
+from roundelay.node.lines import open_line
+from roundelay.node.media import Address, MulticastMedium
+from roundelay.node.store import Born, GrsbKept, Leveled
+from roundelay.node.wide_file import WideFile, read_file
+from roundelay.node.wide_kept import LevelJournal, LevelSeat, WideKept
+from roundelay.wire.codec import encode
+
+if TYPE_CHECKING:
+    from roundelay.node.groups import GroupSpec
+    from roundelay.node.node import Node
+
+
+class NodeUser:
+    """A node behind a broadcaster, with the face of a user."""
+
+    up = True
+    recorded = 0
+    epoch = 0
+
+    def __init__(self, node: wide_node.Node) -> None:
+        self.node = node
+        self.units = node.units
+
+    @property
+    def listener(self) -> NodeUser:
+        return self
+
+    @property
+    def next(self) -> int:
+        return self.node.flood.next
+
+    @property
+    def upto(self) -> int:
+        return self.node.upto
+
+    @property
+    def wanted(self) -> Selection:
+        return self.node.wanted
+
+    @property
+    def under_way(self) -> Any:
+        return self.node.under_way
+
+    @property
+    def queue(self) -> Any:
+        return self.node.queue
+
+
+class LiveSite(WideSite):
+    """With the face of a GRSB site: that of the network, or of the global level if it has none.
+
+    A node behind a broadcaster has neither.
+    """
+
+    @property
+    def level(self) -> Any:
+        if self.local is not None or self.globe is not None:
+            return self.local or self.globe
+        assert self.node is not None
+        return Outside(self.node)
+
+    @property
+    def reign(self) -> Reign:
+        found: Reign = self.level.reign
+        return found
+
+    @property
+    def heard_at(self) -> int:
+        found: int = self.level.heard_at
+        return found
+
+    @property
+    def user(self) -> Any:
+        return self.level.user
+
+    @property
+    def retransmitter(self) -> Any:
+        return self.level.retransmitter
+
+    @property
+    def acknowledger(self) -> Any:
+        return self.level.acknowledger
+
+    @property
+    def recorder(self) -> Any:
+        return self.level.recorder
+
+    @property
+    def council(self) -> Any:
+        """Of the level that has no vote yet, if there is one."""
+        for part in (self.local, self.globe):
+            if part is not None and part.council is not None and not part.council.voting:
+                return part.council
+        return self.level.council
+
+
+class Outside:
+    """What a node behind a broadcaster has of a GRSB site."""
+
+    retransmitter = acknowledger = recorder = council = None
+
+    def __init__(self, node: wide_node.Node) -> None:
+        self.user = NodeUser(node)
+        self.reign = node.host.reign
+        self.heard_at = node.host.heard_at
+
+
+def line_of(group: Address, net: int) -> str:
+    """The multicast group of a network beside that of the nodes.
+
+    >>> line_of(("239.255.66.77", 6677), 2)
+    '239.255.66.81:6681'
+    """
+    host = IPv4Address(group[0]) + 2 + net
+    if not host.is_multicast:
+        host = IPv4Address(group[0]) - 2 - net
+    port = group[1] + 2 + net
+    return f"{host}:{port if port <= 65535 else group[1] - 2 - net}"
+
+
+class WideSeat(GrsbSeat):
+    """One `wide` group at one node."""
+
+    reads: Callable[[Path], Any] = staticmethod(read_file)
+    kept_class = WideKept
+    kept: WideKept
+    site: Any
+
+    def __init__(self, node: Node, spec: GroupSpec, now: int) -> None:
+        self.journals: dict[int, LevelJournal] = {}
+        super().__init__(node, spec, now)
+
+    @property
+    def wide_file(self) -> WideFile:
+        return cast("WideFile", self.file)
+
+    @property
+    def net(self) -> int:
+        return self.wide_file.atlas.net_of(self.me)
+
+    # -- how it begins ---------------------------------------------------------------------
+
+    def begin(self, now: int, *, again: bool, wiped: bool) -> None:
+        medium = self.node.medium
+        network = self.wide_file.atlas.network_of(self.me)
+        attached = network is not None and self.me in network.attached
+        if self.line is None and isinstance(medium, MulticastMedium) and attached:
+            where = self.wide_file.lines.get(self.net) or line_of(medium.group, self.net)
+            self.line = open_line(self.node, where, "")
+        if not (attached or self.in_council):  # behind LB: from the beginning, or where it was
+            self.kept.apply(Born(self.history_name, members=self.roster))
+            self.save()
+            self._open(now, again=True, wiped=False)
+        else:
+            super().begin(now, again=again, wiped=wiped)
+
+    def _begin_here(self, alive: Alive, now: int) -> None:
+        """A user without a past begins where its network is."""
+        kept = self.kept
+        kept.apply(Born(self.history_name, members=self.roster))
+        kept.local.handled = kept.local.resume = alive.acked
+        kept.local.epoch = alive.epoch
+        self.save()
+        self._open(now, again=True, wiped=False)
+
+    def _open(self, now: int, *, again: bool, wiped: bool) -> None:
+        """Make the engine; its journals first."""
+        atlas = self.wide_file.atlas
+        roles = {GLOBAL: atlas.global_roles}
+        if self.net:
+            roles[LOCAL] = atlas.local_roles[self.net]
+        for level, one in roles.items():
+            if self.me in one.recorders:
+                journal = LevelJournal(LevelSeat(self, level, one))
+                journal.recall(self.kept.levels[level])
+                self.journals[level] = journal
+        self.journal = self.journals.get(LOCAL)
+        self.site = self.make_site(now, self.kept if again else None, wiped)
+        for level, journal in self.journals.items():
+            journal.opened(self._part(level))
+        if self.is_user:
+            self.trace = self.node.config.tracer(self.spec.name, self.me)
+            self.traced = self.trace.position if self.trace is not None else 0
+        self._say_how(now)
+        self.node.wake(self)
+
+    def make_site(self, now: int, kept: GrsbKept | None, wiped: bool) -> Any:
+        archives = {level: journal.archive for level, journal in self.journals.items()}
+        return LiveSite(
+            self.me, self.wide_file.atlas, cast("Any", self.config), self.node.rng, now,
+            inc=self.inc, stable=cast("WideStable | None", kept), wiped=wiped,
+            archive=archives.get(LOCAL), globe_archive=archives.get(GLOBAL),
+            wanted=self._wanted(), base_us=time.time_ns() // 1000 - now // 1000,
+        )  # fmt: skip
+
+    def _part(self, level: int) -> GrsbSite:
+        part = self.site.globe if level == GLOBAL else self.site.local
+        assert isinstance(part, GrsbSite)
+        return part
+
+    # -- in and out ------------------------------------------------------------------------
+
+    def receive(self, pdu: Pdu, sender: int, chan_seq: int, now: int, line: int = 0) -> None:
+        if sender >= len(self.roster) or sender == self.me:
+            self.node.drop("sender is no other member")
+            return
+        self.received += 1
+        if self.site is None:
+            network = self.wide_file.atlas.network_of(self.me)
+            ours = network is not None and sender in network.retransmitters and line <= 1
+            if not (isinstance(pdu, Alive) and ours and now >= self.started_at):
+                return
+            self._begin_here(pdu, now)
+        if self.trace is not None:
+            ref = sender << 48 | chan_seq
+            self.trace.rows.append((now, self.me, RECEIVE, ref, sender, None))
+        self.site.receive(pdu, sender, now, line)
+
+    def _persist(self, effects: GrsbEffects) -> None:
+        """Promises and records are on disk before anything of the batch is sent."""
+        levels: dict[int, list[Any]] = {}
+        for kept in effects.persists:
+            assert isinstance(kept, Kept)
+            levels.setdefault(kept.level, []).append(kept.record)
+        rest: list[Any] = []
+        for level, records in levels.items():
+            journal = self.journals.get(level)
+            left = records if journal is None else journal.keep(records)
+            rest += [Leveled.of(level, record) for record in left]
+        if not rest:
+            return
+        for record in rest:
+            self.kept.apply(record)
+        if self.store is not None:
+            if self.store.size > ROTATE_BYTES:
+                self.store.replace(self.kept.records())
+            else:
+                self.store.write(rest, False)
+
+    def _transmit(self, destination: int, pdu: Pdu, line: int) -> None:
+        if type(pdu) is PollOk:
+            journal = self.journals.get(GLOBAL if line == TRUNK else LOCAL)
+            told = None if journal is None else journal.durable(pdu.upto)
+            if told is None:
+                return
+            pdu = PollOk(told)
+        self.chan_seq = (self.chan_seq + 1) & 0xFFFFFFFF
+        data = encode(pdu, sender=self.me, group_id=self.id, chan_seq=self.chan_seq, line=line)
+        self.sent += 1
+        hint = data[2] << 8 | data[3]
+        if destination != EVERYONE:
+            self._unicast(destination, data, hint)
+        elif self.line is not None:
+            self.node.send_line(self.line.line, data, hint)
+        else:
+            network = self.wide_file.atlas.network_of(self.me)
+            for site in () if network is None else network.attached:
+                if site != self.me:
+                    self._unicast(site, data, hint)
+        if self.failpoint is not None:
+            self.failpoint.sent(hint)
+
+    def _unicast(self, site: int, data: bytes, hint: int) -> None:
+        if not self.node.send_member(self.roster[site], data, hint):
+            self.node.drop("address of a member not known yet")
+
+    def tell_level(self, level: int) -> None:
+        """A journal has got further: the acknowledger of its level need not ask."""
+        if self.site is None or self.closed:
+            return
+        part = self._part(level)
+        if part.recorder is not None and part.reign.da != self.me:
+            line = TRUNK if level == GLOBAL else LINE_A
+            self._transmit(part.reign.da, PollOk(part.recorder.mark), line)
+
+    # -- what is known ---------------------------------------------------------------------
+
+    def status(self) -> dict[str, object]:
+        found = super().status()
+        names = self.wide_file.names
+        found["network"] = self.net
+        found["networks"] = [
+            list(names(network.attached)) for network in self.wide_file.topology.networks
+        ]
+        site = self.site
+        if site is None:
+            return found
+        if site.trunk is not None and site.trunk.running:
+            found["trunk"] = "up" if site.trunk.up else "down"
+            found["gcr"] = self.roster[site.trunk.gcr]
+        globe = site.globe
+        if globe is not None:
+            shown = status_of(globe, self.roster, 1)
+            gcr = globe.retransmitter
+            if isinstance(gcr, GlobalRetransmitter) and gcr.reigning:
+                shown["networks"] = {
+                    str(one.net): {"active": one.active, "acked": one.acked, "recorded": one.safe}
+                    for one in gcr.branches.values()
+                }
+            if GLOBAL in self.journals:
+                shown["journal"] = self.journals[GLOBAL].status()
+            found["global"] = shown
+        return found
+
+    # -- the end ---------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """The end: what the applications have been given is noted."""
+        user = self.site.user if self.site is not None else None
+        if self.store is not None and user is not None and self.node.fatal is None:
+            resume = user.units.resume(user.listener.next)
+            handled = Handled(user.upto, resume, user.listener.epoch)
+            level = NODE if isinstance(user, NodeUser) else LOCAL
+            self.store.write([Leveled.of(level, handled)], False)
+        self.abandon()
+
+    def abandon(self) -> None:
+        super().abandon()
+        for journal in self.journals.values():
+            if journal is not self.journal:
+                journal.close()
+        self.journals.clear()

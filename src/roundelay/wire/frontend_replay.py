@@ -1,0 +1,239 @@
+"""Conferences, recorded receipts and replay in the frontend protocol: SNDC, RCVC, RPLY, MORE,
+RPLB, RPLE.  `wire.frontend` has the packets these are made of.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import Any, Final
+
+from msgspec import Struct
+
+from roundelay.core.bundle import Bundle
+from roundelay.core.errors import ConfigError, MalformedPdu
+from roundelay.core.limits import whole
+from roundelay.wire.frontend import (
+    BAD_BODY,
+    MESSAGE_BYTES_MOST,
+    NAME_BYTES,
+    NO_TAG,
+    TOO_LARGE,
+    Packet,
+    batch_bytes,
+    json_packet,
+    name_bytes,
+    packet,
+    read_batch,
+    read_json,
+    short_name,
+    unpack,
+)
+
+NUMBER_MAX: Final = (1 << 32) - 1
+POSITION_MAX: Final = 1 << 62
+RECORDERS_MAX: Final = 255
+LISTED_MAX: Final = 1024
+"""Conferences, senders or kinds that one replay can name."""
+CREDIT_BLOCKS: Final = 4
+CREDIT_MAX: Final = 64
+
+_SEND: Final = struct.Struct(">qIIBB")
+_PLACE: Final = struct.Struct(">qqII")
+_MORE: Final = struct.Struct(">qI")
+_ID: Final = struct.Struct(">q")
+
+
+class MarkedSend(Struct, frozen=True, gc=False):
+    """What SNDC says."""
+
+    tag: int
+    conference: int
+    kind: int
+    recorders: int
+    """How many recorders must have synced before the receipt; 0: none."""
+    to: tuple[str, ...] | None
+    bundle: Bundle
+    """With its mark."""
+
+
+class Wish(Struct, frozen=True, kw_only=True):
+    """What RPLY says: which records of a group.  Everything that is given must hold."""
+
+    id: int = 0
+    since: int = 0
+    until: int = POSITION_MAX
+    """Positions, half-open.  POSITION_MAX: up to what is recorded when it gets there."""
+    since_time: int = 0
+    until_time: int = POSITION_MAX
+    """Nanoseconds since 1970, as the recorder's clock had it."""
+    conferences: tuple[int, ...] | None = None
+    senders: tuple[str, ...] | None = None
+    kinds: tuple[int, ...] | None = None
+    blocks: int = CREDIT_BLOCKS
+    """How many blocks may come before the first MORE."""
+    own: bool = False
+    """Only what the node itself records, nothing from other nodes."""
+
+    def check(self) -> None:
+        for field in ("id", "since", "until", "since_time", "until_time"):
+            whole(field, getattr(self, field), 0, POSITION_MAX)
+        whole("blocks", self.blocks, 1, CREDIT_MAX)
+        for field in ("conferences", "kinds"):
+            for value in getattr(self, field) or ():
+                whole(field, value, 0, NUMBER_MAX)
+        for field in ("conferences", "senders", "kinds"):
+            listed = getattr(self, field)
+            if listed is not None and not 0 < len(listed) <= LISTED_MAX:
+                raise ConfigError(field, f"{len(listed)} of them", f"1 to {LISTED_MAX}")
+
+
+def check_mark(conference: int, kind: int) -> None:
+    whole("conference", conference, 0, NUMBER_MAX)
+    whole("kind", kind, 0, NUMBER_MAX)
+
+
+def marked_packet(
+    group: str,
+    bundle: Bundle,
+    *,
+    tag: int = NO_TAG,
+    conference: int = 0,
+    kind: int = 0,
+    recorders: int = 0,
+    to: Iterable[str] | None = None,
+) -> bytes:
+    """SNDC: i64 tag · u32 conference · u32 kind · u8 recorders · u8 count and names · batch."""
+    check_mark(conference, kind)
+    whole("recorders", recorders, 0, RECORDERS_MAX)
+    raws = [name_bytes("to", name) for name in to or ()]
+    if len(raws) > NAME_BYTES or (to is not None and not raws):
+        raise ConfigError("to", f"{len(raws)} names", f"1 to {NAME_BYTES} names")
+    names = b"".join(bytes((len(raw),)) + raw for raw in raws)
+    start = _SEND.pack(tag, conference, kind, recorders, len(raws))
+    return packet("SNDC", group, start + names + batch_bytes(bundle))
+
+
+def read_marked(found: Packet, message_bytes: int = MESSAGE_BYTES_MOST) -> MarkedSend:
+    body = found.message
+    tag, conference, kind, recorders, count = unpack(_SEND, body, 0)
+    if tag < NO_TAG:
+        raise MalformedPdu(BAD_BODY, f"tag {tag}, at least {NO_TAG}")
+    at = _SEND.size
+    names = []
+    for _ in range(count):
+        name, at = short_name(body, at)
+        names.append(name)
+    bundle = read_batch(body, at)
+    if not bundle.sizes:
+        raise MalformedPdu(BAD_BODY, "no messages")
+    if len(bundle.data) > message_bytes:
+        raise MalformedPdu(TOO_LARGE, f"SNDC of {len(bundle.data)} bytes, at most {message_bytes}")
+    marked = bundle.marked(conference, kind)
+    return MarkedSend(tag, conference, kind, recorders, tuple(names) or None, marked)
+
+
+class MarkedReceived(Struct, frozen=True, gc=False):
+    """What RCVC says; the bundle has its mark."""
+
+    seq: int
+    time: int
+    sender: str
+    bundle: Bundle
+
+
+def marked_received_packet(
+    group: str, seq: int, time: int, conference: int, kind: int, sender: str, bundle: Bundle
+) -> bytes:
+    """RCVC: i64 seq · i64 time · u32 conference · u32 kind · u8 size and sender · batch."""
+    raw = sender.encode()[:NAME_BYTES]
+    start = _PLACE.pack(seq, time, conference, kind) + bytes((len(raw),)) + raw
+    return packet("RCVC", group, start + batch_bytes(bundle))
+
+
+def read_marked_received(found: Packet) -> MarkedReceived:
+    seq, time, conference, kind = unpack(_PLACE, found.message, 0)
+    sender, at = short_name(found.message, _PLACE.size, named=False)
+    bundle = read_batch(found.message, at).marked(conference, kind)
+    return MarkedReceived(seq, time, sender, bundle)
+
+
+def wish_packet(group: str, wish: Wish) -> bytes:
+    """RPLY: a JSON object of those fields that are not as in `Wish`."""
+    wish.check()
+    plain = Wish()
+    said: dict[str, Any] = {"id": wish.id}
+    for field in Wish.__struct_fields__[1:]:
+        value = getattr(wish, field)
+        if value != getattr(plain, field):
+            said[field] = value
+    return json_packet("RPLY", group, said)
+
+
+def read_wish(found: Packet) -> Wish:
+    """Raises ConfigError that names the field."""
+    said = read_json(found)
+    values: dict[str, Any] = {}
+    for field in Wish.__struct_fields__:
+        if field not in said:
+            continue
+        value = said[field]
+        if field in ("conferences", "senders", "kinds"):
+            kind: type = str if field == "senders" else int
+            if not isinstance(value, list) or not all(type(one) is kind for one in value):
+                raise ConfigError(field, str(value)[:60], "a list")
+            value = tuple(value)
+        elif field == "own":
+            if type(value) is not bool:
+                raise ConfigError(field, str(value)[:60], "true or false")
+        elif type(value) is not int:
+            raise ConfigError(field, str(value)[:60], "a whole number")
+        values[field] = value
+    wish = Wish(**values)
+    wish.check()
+    return wish
+
+
+def more_packet(group: str, number: int, blocks: int) -> bytes:
+    """MORE: i64 id · u32 blocks; 0 blocks end the replay."""
+    return packet("MORE", group, _MORE.pack(number, blocks))
+
+
+def read_more(found: Packet) -> tuple[int, int]:
+    if len(found.message) != _MORE.size:
+        raise MalformedPdu(BAD_BODY, f"MORE of {len(found.message)} bytes")
+    number, blocks = _MORE.unpack(found.message)
+    return number, blocks
+
+
+def block_packet(group: str, number: int, block: bytes) -> bytes:
+    """RPLB: i64 id · a block as in a journal's segment."""
+    return packet("RPLB", group, _ID.pack(number) + block)
+
+
+def read_block(found: Packet) -> tuple[int, bytes]:
+    (number,) = unpack(_ID, found.message, 0)
+    return number, found.message[_ID.size :]
+
+
+class Ended(Struct, frozen=True):
+    """What RPLE says."""
+
+    id: int
+    next: int = 0
+    """Everything selected below this position has been sent."""
+    error: str = ""
+
+
+def ended_packet(group: str, ended: Ended) -> bytes:
+    """RPLE: a JSON object."""
+    said: dict[str, object] = {"id": ended.id, "next": ended.next}
+    return json_packet("RPLE", group, said | ({"error": ended.error} if ended.error else {}))
+
+
+def read_ended(found: Packet) -> Ended:
+    said = read_json(found)
+    number, following = said.get("id"), said.get("next", 0)
+    if type(number) is not int or type(following) is not int:
+        raise MalformedPdu(BAD_BODY, "RPLE without an id")
+    return Ended(number, following, str(said.get("error", "")))

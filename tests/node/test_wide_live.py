@@ -1,0 +1,272 @@
+"""`wide` groups live: three networks of three nodes, cut off and healed, killed and started."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roundelay.core.errors import ConfigError
+from roundelay.node.store import Store
+from roundelay.node.wide import WideSeat
+from roundelay.node.wide_file import parse, read_file
+from roundelay.node.wide_kept import WideKept
+from tests.node.live import Member, Net, check_total_order, delivered, run, until
+
+NETWORKS = (("a1", "a2", "a3"), ("b1", "b2", "b3"), ("c1", "c2", "c3"))
+NAMES = tuple(name for network in NETWORKS for name in network)
+USERS = tuple(name for network in NETWORKS for name in network[1:])
+FILE = "\n".join(f"[[networks]]\nmembers = {json.dumps(network)}" for network in NETWORKS)
+
+
+class World:
+    """Nine nodes in this process, each with a directory."""
+
+    def __init__(self, net: Net, folder: Path, text: str = FILE) -> None:
+        self.net = net
+        self.folder = folder
+        self.file = folder / "wide.toml"
+        self.file.write_text(text)
+        self.members: dict[str, Member] = {}
+
+    async def start(self, *names: str) -> None:
+        for name in names:
+            self.members[name] = await self.net.join(
+                name, "all", service="wide", config=self.file, dir=self.folder / name
+            )
+        await until(
+            lambda: all(self.members[name].group.view.state == "open" for name in names),
+            f"{names} open", 60,
+        )  # fmt: skip
+
+    def seat(self, name: str) -> WideSeat:
+        place = self.members[name].node.assemblies["wide:all"]
+        assert isinstance(place, WideSeat)
+        return place
+
+    def of(self, *names: str) -> list[Member]:
+        return [self.members[name] for name in names]
+
+
+@pytest.mark.parametrize("medium", ["switch", "multicast"])
+def test_three_networks_have_one_order(medium: str, tmp_path: Path) -> None:
+    async def test() -> None:
+        async with Net(medium) as net:
+            world = World(net, tmp_path)
+            await world.start(*NAMES)
+            receipt = await world.members["c3"].group.broadcast(b"alone", durability="recorded")
+            assert receipt.seq == 0
+            for name in USERS:
+                texts = [b"%d of %s" % (i, name.encode()) for i in range(20)]
+                await world.members[name].group.post(texts)
+            await delivered(world.of(*USERS), 20 * len(USERS) + 1, 60)
+            check_total_order(world.of(*USERS))
+            assert {len(one.got) for one in world.of(*USERS)} == {20 * len(USERS) + 1}
+            status = world.seat("a1").status()
+            assert status["roles"] == ["GCR", "LCR", "LPR"]
+            assert status["network"] == 1
+            shown: Any = status["global"]
+            assert set(shown["networks"]) == {"1", "2", "3"}
+            if medium == "multicast":  # each network has its own line
+                lines = {world.seat(network[0]).status()["line_b"] for network in NETWORKS}
+                assert len(lines) == 3
+
+    run(test, 150)
+
+
+def test_a_network_that_was_cut_off_gets_everything_in_the_same_order(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with Net("switch") as net:
+            world = World(net, tmp_path)
+            await world.start(*NAMES)
+            await world.members["a3"].group.broadcast(b"before")
+            await delivered(world.of(*USERS), 1, 60)
+            net.switch.apply({"partition": [[*NETWORKS[0], *NETWORKS[1]], [*NETWORKS[2]]]})
+            many = 400
+            for name in ("a3", "b3"):
+                texts = [b"%d of %s" % (i, name.encode()) for i in range(many // 2)]
+                await world.members[name].group.broadcast_many(texts)
+            near = world.of("a2", "a3", "b2", "b3")
+            await delivered(near, many + 1, 60)
+            far = world.of("c2", "c3")
+            assert all(len(one.got) == 1 for one in far)
+            await until(lambda: not _networks(world)["3"]["active"], "the network is given up", 30)
+            net.switch.apply({"heal": True})
+            await delivered(far, many + 1, 60)
+            await world.members["c3"].group.broadcast(b"after")
+            await delivered(world.of(*USERS), many + 2, 60)
+            check_total_order(world.of(*USERS))
+            await until(lambda: _networks(world)["3"]["active"], "the network is active", 30)
+
+    run(test, 200)
+
+
+def test_nodes_behind_a_broadcaster_take_part(tmp_path: Path) -> None:
+    text = """
+[[networks]]
+members = ["a1", "a2", "a3", "x", "y", "z"]
+broadcaster = "a3"
+edges = [["a3", "x"], ["x", "y"], ["y", "z"], ["x", "z"]]
+
+[[networks]]
+members = ["b1", "b2"]
+"""
+
+    async def test() -> None:
+        async with Net("switch") as net:
+            world = World(net, tmp_path, text)
+            everybody = ("a1", "a2", "a3", "x", "y", "z", "b1", "b2")
+            await world.start(*everybody)
+            users = ("a2", "a3", "x", "y", "z", "b2")
+            receipt = await world.members["z"].group.broadcast(b"from behind")
+            assert receipt.seq == 0
+            await world.members["b2"].group.broadcast_many([b"%d" % i for i in range(20)])
+            await delivered(world.of(*users), 21, 60)
+            check_total_order(world.of(*users))
+            assert world.seat("y").status()["roles"] == ["node behind LB"]
+            assert world.seat("a3").status()["roles"] == ["user", "LB"]
+            # Off for a while: what it missed comes from its neighbours, or from the recorder.
+            for name in ("y", "a3"):
+                await world.members[name].die()
+            await world.members["b2"].group.broadcast_many([b"off %d" % i for i in range(20)])
+            await world.start("a3", "y")
+            await delivered(world.of("a2", "x", "z", "b2"), 41, 60)
+            expected = world.members["b2"].order
+            await until(
+                lambda: world.members["y"].order
+                and world.members["y"].order == expected[-len(world.members["y"].order) :]
+                and len(world.members["y"].order) >= 20,
+                "the node is back", 60,
+            )  # fmt: skip
+            check_total_order(world.of("a2", "x", "y", "z", "b2"))
+
+    run(test, 240)
+
+
+def _networks(world: World) -> dict[str, Any]:
+    shown: Any = world.seat("a1").status()["global"]
+    networks: dict[str, Any] = shown["networks"]
+    return networks
+
+
+def test_nodes_that_are_killed_and_started_again_lose_nothing(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with Net("switch") as net:
+            world = World(net, tmp_path)
+            await world.start(*NAMES)
+            await world.members["b3"].group.broadcast_many([b"first %d" % i for i in range(30)])
+            await delivered(world.of(*USERS), 30, 60)
+            for name in ("c1", "c3", "a1"):  # LCR with LPR, a user, the GCR
+                await world.members[name].die()
+            await world.start("a1", "c1", "c3")
+            await world.members["b3"].group.broadcast_many([b"second %d" % i for i in range(30)])
+            await delivered(world.of("a2", "a3", "b2", "b3", "c2"), 60, 90)
+            await until(
+                lambda: [one for one in world.members["c3"].data if one.startswith(b"second")]
+                == [b"second %d" % i for i in range(30)], "the user is back", 60,
+            )  # fmt: skip
+            check_total_order(world.of("a2", "a3", "b2", "b3", "c2"))
+            # What was before is in the journal of its network.
+            before = [
+                message.data async for message in world.members["c3"].group.replay(since=0)
+            ]  # fmt: skip
+            assert before[:30] == [b"first %d" % i for i in range(30)]
+
+    run(test, 240)
+
+
+# -- files -----------------------------------------------------------------------------------
+
+
+def test_a_file_gives_every_node_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "wide.toml"
+    path.write_text(FILE)
+    file = read_file(path)
+    assert file.members == NAMES
+    assert file.roles_of(0) == ["GCR", "LCR", "LPR"]
+    assert file.roles_of(1) == ["GPR", "LDA", "user"]
+    assert file.roles_of(3) == ["GDA", "LCR", "LPR"]
+    assert file.roles_of(8) == ["user"]
+    assert file.topology.networks[2].users == (7, 8)
+    assert file.config().trunk_ns > 0
+    named = parse(
+        {
+            "networks": [
+                {"members": ["a", "b", "c"], "retransmitters": ["a", "b"], "acknowledgers": ["c"],
+                 "recorders": ["b"], "users": ["c"], "line": "239.1.2.3:4000"},
+                {"members": ["d", "e"]},
+            ],
+            "global": {"gcr": ["a", "d"], "gda": ["c"], "gpr": ["e"]},
+            "parameters": {"trunk_ms": 5, "ack_mode": "all-active", "takeover_ms": 900},
+        }
+    )  # fmt: skip
+    assert named.roles_of(3) == ["standby GCR", "LCR", "LPR"]
+    assert named.roles_of(1) == ["standby LCR", "LPR"]
+    assert named.lines == {1: "239.1.2.3:4000"}
+    assert named.config().ack_mode == "all-active"
+    assert named.digest != file.digest
+
+
+A, B = {"members": ["a", "b"]}, {"members": ["c", "d"]}
+
+
+@pytest.mark.parametrize(
+    ("table", "field"),
+    [
+        ({}, "networks"),
+        ({"networks": [A]}, "networks"),
+        ({"networks": [A, A]}, "members"),
+        ({"networks": [A, {"members": ["c"]}]}, "networks 2: members"),
+        ({"networks": [A, {"line": "x"}]}, "members"),
+        ({"networks": [A, B | {"line": "nowhere"}]}, "networks 2: line"),
+        ({"networks": [A, B | {"odd": 1}]}, "networks 2.odd"),
+        ({"networks": [A, B | {"recorders": ["a"]}]}, "networks 2: retransmitters"),
+        ({"networks": [A, B], "global": {"gcr": ["x"]}}, "global.gcr"),
+        ({"networks": [A, B], "global": {"gcr": ["a"], "gda": ["a"]}}, "gda"),
+        ({"networks": [A, B], "parameters": {"delivery": "fast"}}, "parameters.delivery"),
+        ({"networks": [A, B], "parameters": {"trunk_ms": "x"}}, "parameters.trunk_ms"),
+        ({"networks": [A, B], "parameters": {"ack_mode": "x"}}, "parameters.ack_mode"),
+        ({"networks": [A, B], "parameters": {"ready_max": 1.5}}, "parameters.ready_max"),
+        ({"networks": [A, B], "odd": 1}, "odd"),
+        ({"networks": [A, B | {"broadcaster": "c"}]}, "networks 2: broadcaster"),
+        ({"networks": [A, B | {"edges": [["c", "x"]]}]}, "networks 2: edges"),
+        ({"networks": [A, B | {"edges": [["d", "d"]]}]}, "networks 2: edges"),
+        ({"networks": [A, B], "parameters": {"ls_repair": 1}}, "parameters.ls_repair"),
+    ],
+)
+def test_a_file_that_makes_no_sense_is_refused_by_its_field(
+    table: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(table)
+    assert caught.value.field == field
+
+
+def test_records_of_all_levels_come_back(tmp_path: Path) -> None:
+    from roundelay.core.grsb.base import Reign
+    from roundelay.core.grsb.stable import Accepted, Handled, Promised
+    from roundelay.core.wide.stable import GLOBAL, LOCAL
+    from roundelay.node.store import Began, Born, Leveled
+
+    store = Store(tmp_path / "g" / "wide.log", WideKept)
+    store.stable = WideKept()
+    records = [
+        Born("h", ("a",), (b"u",), ("a", "b")), Began(7),
+        Leveled.of(GLOBAL, Promised(9)), Leveled.of(GLOBAL, Accepted(Reign(9, 1, 2))),
+        Leveled.of(LOCAL, Handled(40, 38, 3)),
+    ]  # fmt: skip
+    store.write(records, False)
+    assert store.synced == 1
+    for record in records:
+        store.stable.apply(record)
+    for _ in range(2):  # as written, and as replaced
+        again = Store(tmp_path / "g" / "wide.log", WideKept).stable
+        assert again.born == records[0]
+        assert again.inc == 7
+        assert (again.globe.promised, again.globe.accepted) == (9, Reign(9, 1, 2))
+        assert (again.local.handled, again.local.resume, again.local.epoch) == (40, 38, 3)
+        assert again.local.accepted is None
+        store.replace(store.stable.records())
+    store.close()
