@@ -4,7 +4,7 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup check lint types layers test coverage seeds demo swarm chaos explore bench \
-  faults format lock clean
+  faults cluster-test format lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -23,7 +23,7 @@ PYTEST ?=
 PIP := $(PY) -m pip --disable-pip-version-check
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 # ------------------------------------------------------------------------------------- set-up
 
@@ -87,7 +87,7 @@ test: check ## all checks, all tests, branch coverage of the core, 2,000 swarm s
 seeds: $(INSTALLED)
 	$(BIN)/roundelay swarm --seeds 0:2000 --jobs $(JOBS)
 	$(BIN)/roundelay swarm --profile fast --seeds 0:200 --jobs $(JOBS)
-	@for protocol in to to-channel po spo autorm; do \
+	@for protocol in to to-channel po spo autorm grsb wide; do \
 	  $(BIN)/roundelay swarm --protocol $$protocol --seeds 0:100 --jobs $(JOBS) || exit 1; \
 	done
 
@@ -121,12 +121,18 @@ explore: $(INSTALLED) ## every reachable state of small groups
 bench: $(INSTALLED) ## speed of the simulator, the engines, live groups and the journal
 	$(PY) -m bench.simulator
 	$(PY) -m bench.engine
+	$(PY) -m bench.processor
 	$(PY) -m bench.throughput
 	$(PY) -m bench.journal
+	$(PY) -m bench.sweep
+	$(PY) -m bench.wide
 
 faults: $(INSTALLED) ## every one-bit flip of a journal's segment, 200 kills of a recorder
 	$(PY) -m bench.journal_faults flips
 	$(PY) -m bench.journal_faults kills
+
+cluster-test: $(INSTALLED) ## sweep, verify, reconcile and a stream on a Spark master and two workers
+	$(PY) -m tools.cluster_test
 
 clean: ## remove .venv and everything generated, but not runs/
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -197,7 +197,7 @@ def test_the_demo_with_real_processes_ends_with_all_sites_agreeing(
     call: Any, tmp_path: Path
 ) -> None:
     out = tmp_path / "live"
-    done = call("demo", "--messages", 2000, "--out", out, "--json")
+    done = call("demo", "--messages", 2000, "--no-spark", "--out", out, "--json")
     assert done.status == 0
     assert done.json["verdict"] == "kept"
     assert done.json["everywhere"] >= 2000

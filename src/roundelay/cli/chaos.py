@@ -52,6 +52,8 @@ Examples:
 @click.option("--partitions", type=Whole(0), default=DEFAULTS.partitions, show_default=True)
 @click.option("--partition", type=POSITIVE, default=DEFAULTS.partition_s, show_default=True,
               help="Seconds the network is split for.")  # fmt: skip
+@click.option("--recorders", type=Whole(0, 26), default=DEFAULTS.recorders, show_default=True,
+              help="Sites that keep a journal, which must be complete in the end.")  # fmt: skip
 @click.option("--wild", type=Whole(0, 100), default=DEFAULTS.wild, show_default=True,
               help="So many more troubles of any kind, and worse weather.")  # fmt: skip
 @click.option("--patience", type=POSITIVE, default=DEFAULTS.patience_s, show_default=True,

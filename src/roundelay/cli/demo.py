@@ -34,16 +34,20 @@ FRAME_NS = 40 * MS
 @click.option("--simulated", is_flag=True, help="In virtual time instead of real processes.")
 @click.option("--messages", type=Whole(100), default=100_000, show_default=True,
               help="Of all senders together (real processes).")  # fmt: skip
+@click.option("--spark/--no-spark", "on_spark", default=True,
+              help="End with proofs and figures on Spark (real processes).")  # fmt: skip
 @json_option
 def command(
-    seed: int, out: Path, quick: bool, simulated: bool, messages: int, as_json: bool
+    seed: int, out: Path, quick: bool, simulated: bool, messages: int, on_spark: bool, as_json: bool
 ) -> int:
     """Watch five processes agree on one order.
 
     Three of them send, one packet in twenty is lost, and the process that holds the token is
-    killed and comes back.  Ends with a verdict; exit status 1 if it is not unanimous."""
+    killed and comes back.  Two record what is said.  Then Spark proves from the traces that the
+    promises were kept, makes one archive of the two journals, and draws the papers' figures.
+    Exit status 1 if the verdict is not unanimous."""
     if not simulated:
-        return _live(seed, out, quick, messages, as_json)
+        return _live(seed, out, quick, messages, on_spark, as_json)
     params = DemoParams(seed=seed)
     with run_folder(out, force=True) as folder:
         folder.write_params("demo", structs.asdict(params))
@@ -67,7 +71,9 @@ def command(
     return 0 if results["verdict"] else 1
 
 
-def _live(seed: int, out: Path, quick: bool, messages: int, as_json: bool) -> int:
+def _live(
+    seed: int, out: Path, quick: bool, messages: int, on_spark: bool, as_json: bool
+) -> int:  # fmt: skip
     """The demo with real processes."""
     watch = not (as_json or quick) and sys.stdout.isatty()
     told = as_json or watch
@@ -76,11 +82,40 @@ def _live(seed: int, out: Path, quick: bool, messages: int, as_json: bool) -> in
                         (lambda line: None) if told else click.echo)  # fmt: skip
         results = asyncio.run(_watched(demo, watch, told))
         demo.write(results)
+    if not as_json:
+        _show_live(demo, results)
+    good = results["verdict"] == "kept"
+    if good and on_spark:
+        good = _prove(demo, results, as_json)
     if as_json:
         print_json(results)
     else:
-        _show_live(demo, results, folder)
-    return 0 if results["verdict"] == "kept" else 1
+        click.echo(f"  {folder.path}/: open {REPORT}, or {DIAGRAM} for the kill itself")
+    return 0 if good else 1
+
+
+def _prove(demo: LiveDemo, results: dict[str, Any], quiet: bool) -> bool:
+    """The part on Spark; without Spark a line that says how to have it."""
+    try:
+        import matplotlib  # noqa: F401
+        import pyspark  # noqa: F401
+    except ImportError:
+        if not quiet:
+            click.echo("  (proofs and figures on Spark: pip install 'roundelay[spark,plots]')")
+        return True
+    from roundelay.pipeline.demo import on_spark, sections
+    from roundelay.pipeline.session import SparkOptions
+
+    def tell(text: str) -> None:
+        if not quiet:
+            click.echo(f"  {text}")
+
+    tell("Now on Spark, from what they left behind:")
+    found = on_spark(demo.home.path, demo.journals(), SparkOptions(), tell)
+    results["spark"] = found
+    demo.write(results, sections(demo.home.path, found))
+    tell(f"{', '.join(f'{what} {seconds} s' for what, seconds in found['seconds'].items())}\n")
+    return bool(found["good"])
 
 
 async def _watched(demo: LiveDemo, watch: bool, told: bool) -> dict[str, Any]:
@@ -103,7 +138,7 @@ def _tell_places(demo: LiveDemo) -> None:
         click.echo(f"{demo.seconds():6.1f} s  delivered per site: {places}")
 
 
-def _show_live(demo: LiveDemo, results: dict[str, Any], folder: RunFolder) -> None:
+def _show_live(demo: LiveDemo, results: dict[str, Any]) -> None:
     screen = console()
     promises = table("Promises", "", "", "")
     promises.columns[1].justify = "left"
@@ -123,7 +158,6 @@ def _show_live(demo: LiveDemo, results: dict[str, Any], folder: RunFolder) -> No
     good = results["verdict"] == "kept"
     colour = "green" if good else "red"
     screen.print(f"\n  [bold {colour}]{literally(demo.sentence(results))}[/bold {colour}]\n")
-    screen.print(f"  {folder.path}/: open {REPORT}, or {DIAGRAM} for the kill itself")
 
 
 def _run(demo: Demo) -> None:

@@ -35,13 +35,24 @@ COMMANDS: Final = {
     "status": "Show what a node does.",
     "why": "Say why a node is dead or alive to another.",
     "journal": "Read, check and repair what a recorder wrote.",
+    "sweep": "Simulate a whole grid of parameters on Spark.",
+    "figures": "Draw the papers' figures from a sweep.",
+    "verify": "Prove order and delivery from the traces of all sites, on Spark.",
+    "reconcile": "Make one complete archive of several recorders' journals.",
+    "archive": "Turn journals into Parquet tables by group and day.",
+    "query": "Find messages in archives and journals.",
+    "advise": "Say which protocol and parameters suit a recorded workload.",
     "switch": "Stand between real nodes as a network with faults.",
     "chaos": "Run real processes through loss, kills, a pause and a partition, and check them.",
 }
 """In the order in which one meets them; each lives in the module of its name, unless `HOMES` says
 otherwise."""
 
-HOMES: Final = dict.fromkeys(("send", "listen", "members", "groups", "status", "why"), "talk")
+HOMES: Final = {
+    **dict.fromkeys(("send", "listen", "members", "groups", "status", "why"), "talk"),
+    **dict.fromkeys(("sweep", "figures"), "sweep"),
+    **dict.fromkeys(("reconcile", "archive", "query"), "archive"),
+}
 """Commands that share a module, where each has its own name."""
 
 EXAMPLES: Final = """\b

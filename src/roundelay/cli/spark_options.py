@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -39,6 +40,8 @@ def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
             if not sign or not key:
                 raise ConfigError("--conf", text, "KEY=VALUE, such as spark.driver.memory=4g")
             conf[key] = value
+        # On Ctrl-C py4j would tell the root logger about the call that was interrupted.
+        logging.getLogger().addHandler(logging.NullHandler())
         options = SparkOptions(master=master, remote=remote, conf=conf)
         return command(*args, spark_conf=options, **others)
 

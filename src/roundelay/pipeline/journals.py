@@ -207,7 +207,8 @@ def messages(
             .option(CHECKED, "true")
             .parquet(*map(str, parquet))
         )
-        frame = frame.union(selected(native_rows, selection))
+        native_rows = selected(native_rows, selection)
+        frame = frame.union(native_rows) if jobs else native_rows
     return frame
 
 

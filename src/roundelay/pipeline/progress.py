@@ -39,6 +39,7 @@ def watching(spark: SparkSession, what: str) -> Iterator[None]:
             if _is_remote(spark):
                 spark.interruptAll()
             else:
+                spark.sparkContext.setLogLevel("OFF")  # every cancelled task would complain
                 spark.sparkContext.cancelAllJobs()
         raise
 

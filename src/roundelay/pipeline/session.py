@@ -11,8 +11,10 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import signal
 import sys
 import tempfile
+import threading
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -101,6 +103,9 @@ def open_session(name: str, options: SparkOptions) -> tuple[SparkSession, bool]:
         builder = builder.config(key, value)
     try:
         spark = builder.getOrCreate()
+        if threading.current_thread() is threading.main_thread():
+            # Spark's own handler calls Spark in the middle of another call; `progress` cancels.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         if remote or not _is_local(master or str(spark.sparkContext.master)):
             _ship(spark, bool(remote))
     except RoundelayError:

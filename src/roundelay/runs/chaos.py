@@ -30,6 +30,8 @@ import msgspec
 
 from roundelay.core.errors import RoundelayError
 from roundelay.core.events import END, FAULT, HEAL, MARK, NO_REF, NOBODY, PAUSE, RESUME, STOP
+from roundelay.journal.reader import Reader, merged
+from roundelay.node.recorder import folder_of
 from roundelay.runs.chaos_net import network
 from roundelay.runs.chaos_plan import (
     CLOG,
@@ -191,6 +193,7 @@ class Chaos:
     async def run(self) -> dict[str, Any]:
         """The run and its verdict."""
         self._tidy()
+        shutil.rmtree(self.folder / "journals", ignore_errors=True)
         await self.net.start(NAMES[: self.params.sites])
         looker = LiveTrace(self.traces, group=GROUP, name="harness", site=NOBODY)
         self.looker = looker
@@ -223,6 +226,7 @@ class Chaos:
                 secret=secret if params.sealed else None, folder=str(self.folder / "sites" / name),
                 traces=str(self.traces), level=params.level, life=0, messages=shares[number],
                 rate=shares[number] / params.seconds, size=params.bytes, mutant=params.mutant,
+                record=number < params.recorders,
             )  # fmt: skip
             self.sites.append(Site(number, orders))
         for site in self.sites:
@@ -367,6 +371,30 @@ class Chaos:
 
     # -- what is left behind ---------------------------------------------------------------
 
+    def journals(self) -> list[Path]:
+        """Of the recorders, when the run is over."""
+        return [self.folder / "journals" / s.name for s in self.sites if s.orders.record]
+
+    def _unrecorded(self, committed: int) -> list[str]:
+        """What the recorders do not have, though all had time to write and to fetch it."""
+        found = []
+        for site in self.sites:
+            if site.orders.record:
+                reader = Reader(folder_of(Path(site.orders.folder), GROUP))
+                holes = merged([*reader.missing, (reader.end, committed)])
+                found += [f"recorder {site.name} lacks {lo} to {hi - 1}" for lo, hi in holes]
+                reader.close()
+        return found
+
+    def _keep_journals(self) -> None:
+        """Put them where they stay when what else the sites kept is taken away."""
+        for site, to in zip([s for s in self.sites if s.orders.record], self.journals(),
+                            strict=True):  # fmt: skip
+            journal = folder_of(Path(site.orders.folder), GROUP)
+            if journal.exists():
+                to.parent.mkdir(exist_ok=True)
+                shutil.move(journal, to)
+
     def _tidy(self) -> None:
         """Take away what an earlier run in this folder has left of its processes."""
         for folder in (self.traces, self.folder / "sites"):
@@ -389,7 +417,8 @@ class Chaos:
     def _verdict(self, failure: str) -> dict[str, Any]:
         params = self.params
         known = {"protocol": "token", "sites": params.sites, "order": "total",
-                 "seed": params.seed, "liveness_ns": int(LIVENESS_S * 1e9)}  # fmt: skip
+                 "resilience": params.resilience, "seed": params.seed,
+                 "liveness_ns": int(LIVENESS_S * 1e9)}  # fmt: skip
         merged = merge(self.traces, self.folder / "trace.parquet", group=GROUP, params=known)
         checker = check_trace(merged.path)
         false = sum(site.false for site in self.sites)
@@ -398,7 +427,10 @@ class Chaos:
             violations.append(f"I5: {false} receipts name a position that is not theirs")
         if not failure and checker.everywhere < params.messages:
             failure = f"only {checker.everywhere} of {params.messages} messages are everywhere"
+        if not failure:
+            violations += self._unrecorded(checker.committed)
         verdict = "broken" if violations else "failed" if failure else "kept"
+        self._keep_journals()
         if verdict == "kept":
             self._tidy()
         return {

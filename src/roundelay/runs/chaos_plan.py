@@ -78,6 +78,8 @@ class ChaosParams(Struct, frozen=True, kw_only=True):
     pause_s: float = 10.0
     partitions: int = 1
     partition_s: float = 5.0
+    recorders: int = 0
+    """Sites that record the group; their journals must have everything in the end."""
     wild: int = 0
     """Further troubles, of any kind, and worse weather."""
     sealed: bool = True
@@ -91,7 +93,8 @@ class ChaosParams(Struct, frozen=True, kw_only=True):
         for field, least, most in (
             ("sites", 3, len(NAMES)), ("senders", 1, self.sites), ("messages", 1, 100_000_000),
             ("bytes", 16, 32_768), ("kills", 0, 100), ("wipes", 0, 100), ("pauses", 0, 100),
-            ("partitions", 0, 100), ("wild", 0, 100), ("resilience", 0, (self.sites - 1) // 2),
+            ("partitions", 0, 100), ("recorders", 0, self.sites), ("wild", 0, 100),
+            ("resilience", 0, (self.sites - 1) // 2),
         ):  # fmt: skip
             value = getattr(self, field)
             if not least <= value <= most:

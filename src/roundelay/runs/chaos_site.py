@@ -28,6 +28,7 @@ from roundelay.node import engines
 from roundelay.node.groups import GroupSpec
 from roundelay.node.node import Node, NodeConfig
 from roundelay.node.probe import Choice
+from roundelay.node.recorder import RecordConfig
 from roundelay.node.switchboard import Batch, Receipt, Refusal, View
 from roundelay.node.tracing import Tracing
 
@@ -61,6 +62,7 @@ class Orders(Struct, frozen=True, kw_only=True):
     """Per second."""
     size: int
     wiped: bool = False
+    record: bool = False
     mutant: str = ""
     """Run with a rule switched off (`sim.mutants`)."""
 
@@ -196,6 +198,7 @@ async def run(orders: Orders) -> int:
     config = NodeConfig(
         name=orders.name, dir=Path(orders.folder), secret=orders.secret, groups=(spec,),
         choice=Choice(via=orders.via, interface=orders.interface, name=orders.name), tracer=tracing,
+        records=(RecordConfig(group=GROUP),) if orders.record else (),
     )  # fmt: skip
     node = Node(config)
     stop, go = asyncio.Event(), asyncio.Event()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -29,7 +29,7 @@ def live_params(seed: int, messages: int = 100_000) -> ChaosParams:
     """What decides the demo, as far as anything does."""
     return ChaosParams(
         seed=seed, sites=5, senders=3, loss=0.05, messages=messages, seconds=messages / 5000,
-        kills=1, pauses=0, partitions=0, level=ALL,
+        kills=1, pauses=0, partitions=0, recorders=2, level=ALL,
     )  # fmt: skip
 
 
@@ -63,8 +63,8 @@ class LiveDemo(Chaos):
         finally:
             looker.cancel()
 
-    def write(self, results: dict[str, Any]) -> None:
-        """Diagram, results and report."""
+    def write(self, results: dict[str, Any], more: Sequence[str] = ()) -> None:
+        """Diagram, results and report, with what else there is to say in it."""
         home = self.home
         home.write_params("demo", msgspec.to_builtins(self.params))
         home.write_results(results)
@@ -73,7 +73,7 @@ class LiveDemo(Chaos):
         picture_of_crash = render(trace, *_around(crash), title="The token site is killed")
         home.diagram.write_text(picture_of_crash, encoding="utf-8")
         picture_of_return = render(trace, *_around(back), title="It comes back")
-        home.write_report(self._report(results, picture_of_crash, picture_of_return))
+        home.write_report(self._report(results, picture_of_crash, picture_of_return, more))
 
     def sentence(self, results: dict[str, Any]) -> str:
         """The verdict in words."""
@@ -85,7 +85,9 @@ class LiveDemo(Chaos):
             )
         return f"The sites do NOT agree, or a promise was broken. {results['failure']}"
 
-    def _report(self, results: dict[str, Any], crash: str, back: str) -> str:
+    def _report(
+        self, results: dict[str, Any], crash: str, back: str, more: Sequence[str]
+    ) -> str:  # fmt: skip
         params = self.params
         broken = {text.split(":")[0].split()[0] for text in results["violations"]}
         promises = [
@@ -109,6 +111,7 @@ class LiveDemo(Chaos):
             grid("What happened", ("", ""), story),
             picture("The kill", crash),
             picture("The return", back, 1),
+            *more,
             files(),
         ]
         subtitle = (

@@ -1,0 +1,140 @@
+"""`roundelay sweep` and `roundelay figures`: a grid of simulations, and pictures of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import click
+from msgspec import structs
+
+from roundelay.cli.options import Whole, json_option
+from roundelay.cli.output import console, literally, number, print_json, table
+from roundelay.cli.spark_options import spark_options
+from roundelay.core.errors import RoundelayError
+
+SWEEP_EPILOG = """\b
+Examples:
+  roundelay sweep fig6 --messages 2000 --seeds 5 --out runs/fig6
+  roundelay sweep grid.toml --out runs/mine --master spark://host:7077
+
+\b
+A grid file:
+  messages = 1000
+  seeds = 5
+  [[grid]]
+  protocol = ["token", "positive-ack"]
+  sites = [3, 10]
+  loss = [0.0, 0.05, 0.1]
+"""
+
+FIGURES_EPILOG = """\b
+Examples:
+  roundelay figures runs/fig6 --out figures
+  roundelay figures runs/fig6 runs/table1 runs/complexity runs/spo --out figures
+"""
+
+
+@click.command(epilog=SWEEP_EPILOG)
+@click.argument("grid")
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True,
+              help="Folder for runs.parquet and summary.parquet.")  # fmt: skip
+@click.option("--messages", type=Whole(1), help="Messages a run, whatever the grid says.")
+@click.option("--seeds", type=Whole(1), help="Runs at each point, whatever the grid says.")
+@click.option("--force", is_flag=True, help="Replace another sweep in that folder.")
+@spark_options
+@json_option
+def sweep(
+    grid: str,
+    out: Path,
+    messages: int | None,
+    seeds: int | None,
+    force: bool,
+    spark_conf: Any,
+    as_json: bool,
+) -> int:
+    """Simulate every point of a GRID, several times, on Spark.
+
+    GRID is fig6, table1, complexity or spo, the figures of the papers, or a TOML file.  A sweep
+    that was interrupted goes on where it was when the same command is given again, and with more
+    --seeds only the new ones are run.  Exit status 1 if a promise was broken in a run."""
+    from roundelay.pipeline.grid import load
+
+    chosen = load(grid, messages, seeds)
+    from roundelay.pipeline.session import spark_session
+
+    began = monotonic()
+    with spark_session("sweep", spark_conf) as spark:
+        from roundelay.pipeline.sweep import RUNS, SUMMARY
+        from roundelay.pipeline.sweep import sweep as run_sweep
+
+        started = monotonic()
+        try:
+            done = run_sweep(spark, chosen, out, force=force)
+        except KeyboardInterrupt:
+            click.echo(f"what is finished is kept in {out}: the same command goes on", err=True)
+            raise
+        ended = monotonic()
+    found = structs.asdict(done) | {"out": str(out)}
+    if as_json:
+        print_json(found | {"start_s": started - began, "sweep_s": ended - started})
+    else:
+        screen = console()
+        grid_ = table(f"sweep {done.grid}", "", "")
+        for text, value in (
+            ("points", done.points), ("runs", done.runs), ("runs kept from before", done.kept),
+            ("tasks", done.tasks), ("violations", done.violations),
+            ("runs with something undelivered", done.undelivered),
+            ("start of Spark (s)", started - began), ("sweep (s)", ended - started),
+        ):  # fmt: skip
+            grid_.add_row(text, number(value))
+        screen.print(grid_)
+        screen.print(f"  written: {out / RUNS}, {out / SUMMARY}")
+    return 1 if done.violations or done.undelivered else 0
+
+
+@click.command(epilog=FIGURES_EPILOG)
+@click.argument("folders", metavar="DIR...", nargs=-1, required=True,
+                type=click.Path(path_type=Path))  # fmt: skip
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True,
+              help="Folder for the pictures, figures.csv and verdict.json.")  # fmt: skip
+@json_option
+def figures(folders: tuple[Path, ...], out: Path, as_json: bool) -> int:
+    """Draw the papers' figures from sweeps, and judge every point.
+
+    DIR is what `roundelay sweep` wrote.  Exit status 1 if a point lies outside the tolerance."""
+    try:
+        from roundelay.pipeline.figures import make_figures
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] not in ("matplotlib", "pyarrow"):
+            raise
+        raise RoundelayError(
+            f"figures need {error.name}: pip install 'roundelay[plots,trace]'"
+        ) from None
+
+    found = make_figures(folders, out)
+    if as_json:
+        print_json(found)
+    else:
+        _show(found, out)
+    return 0 if found["good"] else 1
+
+
+def _show(found: dict[str, Any], out: Path) -> None:
+    screen = console()
+    grid = table("", "figure", "points", "judged", "outside", "largest deviation", "at")
+    for one in found["figures"]:
+        worst = one["worst"]
+        grid.add_row(
+            one["figure"], number(one["points"]), number(one["judged"]), number(one["outside"]),
+            "" if worst is None else f"{worst['deviation']:+.1%}",
+            "" if worst is None else literally(worst["point"]),
+        )  # fmt: skip
+    screen.print(grid)
+    for claim in found["claims"]:
+        mark = "[green]yes[/green]" if claim["holds"] else "[red]NO [/red]"
+        screen.print(f"  {mark} {literally(claim['figure'])}: {literally(claim['claim'])}")
+    for row in found["outside"]:
+        screen.print(f"  [red]outside[/red] {literally(row)}")
+    screen.print(f"  written: {out}  ({', '.join(found['files'])})", soft_wrap=True)

@@ -1,0 +1,139 @@
+"""The rows of a run as DataFrames of Spark: deliveries and submissions, one row per message.
+
+What the oracle (`verify_sql`, `verify_sql_sources`, `verify_holders`) works with.  A row knows its
+`place` in the trace, its `moment` (see `verify_control`) and the life of its site.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as fn
+
+from roundelay.core.errors import UsageError
+from roundelay.core.events import NOBODY
+from roundelay.pipeline.verify_columns import OFFSET_BITS, PROVISIONAL
+from roundelay.pipeline.verify_control import (
+    ALWAYS,
+    EVENTS,
+    NOTICES,
+    ROWS_MAX,
+    Control,
+    Special,
+    control_of,
+)
+from roundelay.pipeline.verify_runs import Run
+from roundelay.trace.schema import NONE, TraceRow
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+ROWS: Final = 10_000
+"""Counterexamples of one kind that are fetched; `broken` counts no more than these."""
+
+
+class Frames:
+    """What the oracle knows of one run."""
+
+    def __init__(self, spark: SparkSession, run: Run, control: Control | None = None) -> None:
+        self.spark = spark
+        self.run = run
+        self.rows = self._read()
+        self.sends = True
+        self.addressed = False
+        self.control = control or self._look()
+        self.deliveries = self._deliveries()
+        self.submits = self._submits()
+
+    # -- what there is ---------------------------------------------------------------------
+
+    def _read(self) -> DataFrame:
+        parts = [
+            self.spark.read.parquet(part.path).withColumn(
+                "place", fn.col("_metadata.row_index") + fn.lit(part.first)
+            )
+            for part in self.run.parts
+        ]
+        rows = reduce(lambda a, b: a.unionByName(b), parts)
+        return rows.withColumn("moment", fn.col("time") if self.run.apart else fn.col("place"))
+
+    def _look(self) -> Control:
+        """The special rows, and what else has to be known beforehand."""
+        rows, run = self.rows, self.run
+        about = rows.agg(
+            fn.max("time").alias("last"),
+            fn.max(fn.col("event") == "SEND").alias("sends"),
+            fn.max((fn.col("event") == "SUBMIT") & fn.col("info").isNotNull()).alias("addressed"),
+            fn.collect_set("site").alias("sites"),
+        ).first()
+        assert about is not None
+        unknown = set(about.sites) - {*run.sites, NOBODY}
+        if unknown:
+            raise UsageError(f"{run.name}: there is no site {min(unknown)} in this group")
+        self.sends, self.addressed = bool(about.sends), bool(about.addressed)
+        names = list(TraceRow.__struct_fields__)
+        special = (
+            rows.filter(fn.col("event").isin(*EVENTS))
+            .filter((fn.col("event") != "NOTICE") | fn.col("kind").isin(*NOTICES))
+            .select("place", *names)
+            .limit(ROWS_MAX + 1)
+        )
+        found = [Special(row.place, _trace_row(row, names)) for row in special.collect()]
+        control = control_of(run, found)
+        control.last_ns = about.last or 0
+        return control
+
+    def _deliveries(self) -> DataFrame:
+        """One row per delivered message."""
+        rows = (
+            self.rows.filter((fn.col("event") == "DELIVER") & fn.col("site").isin(*self.run.users))
+            .filter(~fn.coalesce(fn.col("kind"), fn.lit("")).isin(*PROVISIONAL))
+            .select("site", "time", "place", "moment", "seq", "source", "number",
+                    fn.posexplode("messages").alias("offset", "fp"))
+        )  # fmt: skip
+        rows = rows.withColumn("pos", fn.col("seq") + fn.col("offset"))
+        return self._with_life(rows, self.control.afresh, "life", before=False)
+
+    def _submits(self) -> DataFrame:
+        """One row per submitted message; `key` rises in the order in which a site submitted."""
+        rows = (
+            self.rows.filter((fn.col("event") == "SUBMIT") & fn.col("site").isin(*self.run.users))
+            .select("site", "time", "place", "moment", "info",
+                    fn.posexplode("messages").alias("offset", "fp"))
+        )  # fmt: skip
+        key = fn.shiftleft("place", OFFSET_BITS) + fn.col("offset")
+        rows = rows.withColumn("key", key).withColumn("to", fn.from_json("info", "array<int>"))
+        return self._with_life(rows.drop("info"), self.control.ended, "life", before=True)
+
+    def _with_life(
+        self, rows: DataFrame, ends: dict[int, list[int]], name: str, *, before: bool
+    ) -> DataFrame:
+        """In which life of its site a row was written; `before`: an end belongs to the old life."""
+        if not any(ends.values()):
+            return rows.withColumn(name, fn.lit(0))
+        spans = []
+        for site, moments in ends.items():
+            edges = [-1, *moments, ALWAYS]
+            spans += [(site, life, edges[life], edges[life + 1]) for life in range(len(edges) - 1)]
+        lives = self.spark.createDataFrame(spans, f"site int, {name} int, since long, till long")
+        moment = fn.col("moment")
+        inside: Column
+        if before:
+            inside = (moment > fn.col("since")) & (moment <= fn.col("till"))
+        else:
+            inside = (moment >= fn.col("since")) & (moment < fn.col("till"))
+        life = fn.broadcast(lives.withColumnRenamed("site", "whose"))
+        joined = rows.join(life, (fn.col("site") == fn.col("whose")) & inside, "left")
+        filled = joined.withColumn(name, fn.coalesce(fn.col(name), fn.lit(0)))
+        return filled.drop("whose", "since", "till")
+
+
+def _trace_row(row: Any, names: list[str]) -> TraceRow:
+    blank: dict[str, Any] = {"kind": "", "info": "", "messages": (), "digest": None}
+    values: dict[str, Any] = {}
+    for name in names:
+        value = row[name]
+        values[name] = blank.get(name, NONE) if value is None else value
+    values["messages"] = tuple(values["messages"])
+    return TraceRow(**values)
