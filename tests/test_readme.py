@@ -12,7 +12,7 @@ README = (Path(__file__).resolve().parents[1] / "README.md").read_text(encoding=
 
 
 def test_the_ten_lines_give_three_processes_one_history(tmp_path: Path) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    code, _ = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
     # On this machine only, on a medium of its own, with a key of its own.
     port = 20000 + os.getpid() % 20000
     code = code.replace(

@@ -136,10 +136,10 @@ def _prepare_jvm() -> dict[str, str]:
     return {
         "spark.driver.extraJavaOptions": (
             f"-Dlog4j2.configurationFile={PACKAGE / 'pipeline' / 'log4j2.properties'} "
-            f"-Dderby.system.home={scratch} -XX:-UsePerfData"
+            f"-Dderby.system.home={scratch} -Djava.io.tmpdir={scratch} -XX:-UsePerfData"
         ),
+        "spark.local.dir": scratch,
         "spark.sql.warehouse.dir": f"{scratch}/warehouse",
-        "spark.sql.artifact.root.dir": scratch,
     }
 
 
