@@ -17,8 +17,8 @@ from roundelay.core.autorm.packets import (
 )
 from roundelay.core.engine import MS, SECOND
 from roundelay.core.events import NOTHING_LEFT
-from roundelay.sim.autorm_driver import content
 from roundelay.sim.links import Lossy, Partition, Reordered
+from roundelay.sim.load import content
 from roundelay.wire.beamon import encode
 from tests.core.beamons import G, ack, data, delivered, heartbeat, node, run, sent, uuid
 from tests.sim.autorm_net import got, idle, world
@@ -40,7 +40,7 @@ def test_packets_may_disappear_and_come_out_of_order_and_messages_do_not():
     # §1: IP multicast "exhibits unfavourable properties, e.g. packets may disappear or appear out
     # of order".
     made, log = world(3, Lossy(0.15) | Reordered(0.3, 20 * MS))
-    messages = [content(k, 0, 4000) for k in range(30)]
+    messages = [content(0, k, 4000) for k in range(30)]
     for k, message in enumerate(messages):
         made.send(0, G, message, k)
     assert made.run_until(lambda: idle(made), 100 * SECOND, 50 * MS)
@@ -153,7 +153,7 @@ def test_after_a_join_the_next_heartbeat_announces_the_group():
 def test_a_message_to_everyone_is_sent_to_the_whole_group():
     # §2.3.
     made, log = world(4)
-    made.send(1, G, content(0, 1, 10), 0)
+    made.send(1, G, content(1, 0, 10), 0)
     made.run(made.now + SECOND)
     assert [len(got(log, site)) for site in made.group] == [1, 1, 1, 1]
 
@@ -163,7 +163,7 @@ def test_a_message_to_someone_goes_to_a_node_picked_at_random_from_the_table():
     # directly transmit a message".
     made, log = world(4)
     for k in range(40):
-        made.send(0, G, content(k, 0, 10), k, someone=True, sender_joined=True)
+        made.send(0, G, content(0, k, 10), k, someone=True, sender_joined=True)
     made.run(made.now + 10 * SECOND)
     where = [site for _, site, _ in log.deliveries]
     assert len(where) == 40
@@ -226,7 +226,7 @@ def test_there_are_only_three_types_of_packets_and_heartbeats_never_end():
     # heartbeats "are continuously send by each Beamon".
     made, log = world(3, Lossy(0.1))
     for k in range(20):
-        made.send(k % 3, G, content(k, k % 3, 3000), k)
+        made.send(k % 3, G, content(k % 3, k, 3000), k)
     made.run(made.now + 30 * SECOND)
     assert {type(pdu) for _, _, pdu in log.sends} == {Heartbeat, Data, Acknowledgement}
     last = made.now - SECOND

@@ -28,19 +28,17 @@ from roundelay.core.grsb.pdu import (
     Submit,
     SubmitAck,
 )
-from roundelay.sim.grsb_world import DATE_US
+from roundelay.sim.line_world import DATE_US
 from roundelay.sim.links import Lossy
-from tests.sim.grsb_net import Group, Hook, lines
+from tests.sim.grsb_net import Group, lines
+from tests.sim.line_net import Hook
 
 
 def test_a_receiver_that_was_off_misses_nothing() -> None:
     # §2 (1): existing technology loses what is sent while a receiver is off.
     group = Group(SEPARATE)
     off = group.users[0]
-    group.world.crash(off, DISK)
-    group.chat(50, users=group.users[1:])
-    group.run(3)
-    group.world.restart(off)
+    group.chat_without(off, 50, seconds=3)
     group.until(lambda: len(group.texts(off)) == 50)
     group.judge()
 
@@ -384,10 +382,7 @@ def test_a_redundant_recorder_is_just_a_second_one() -> None:
     group.run(2)
     group.world.crash(group.roles.recorders[0], DISK)
     late = group.users[0]
-    group.world.crash(late, DISK)
-    group.chat(30, users=group.users[1:])
-    group.run(2)
-    group.world.restart(late)
+    group.chat_without(late, 30, seconds=2)
     group.until(lambda: len(group.texts(late)) == 60)
     assert group.archive(1) != group.archive(0)
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 import itertools
 
 from roundelay.core.engine import EVERYONE, MS, SECOND
-from roundelay.core.events import DISK
 from roundelay.core.grsb.pdu import Bcast
 from roundelay.core.wide.pdu import AckGcr, AckLcr, Gbcast, LsDown, LsUp, Up
-from tests.sim.grsb_net import Hook
+from tests.sim.line_net import Hook
 from tests.sim.wide_net import T_NS, Hierarchy
 
 
@@ -19,10 +18,7 @@ def test_nodes_of_the_first_kind_may_be_off() -> None:
     # Abstract: they can be temporarily in 'not alive' condition.
     group = Hierarchy(networks=(5, 4), subnets=(2, 0))
     off = group.network(1).users[0]
-    group.world.crash(off, DISK)
-    group.chat(40, users=[user for user in group.users if user != off])
-    group.run(3)
-    group.world.restart(off)
+    group.chat_without(off, 40, seconds=3)
     group.until(lambda: group.everybody_has(40), 60)
     group.judge()
 
@@ -142,14 +138,10 @@ def test_a_network_broadcasts_its_own_message_when_the_gcr_has_acknowledged_it()
 def test_lpr_gives_one_message_at_a_time_to_lb_and_waits() -> None:
     # §9.3: send m to LB_i to broadcast it, wait for (D+2)T.
     group = Hierarchy(networks=(4, 2), subnets=(6, 0))
-    network = group.network(1)
     pause = (group.atlas.diameters[1] + 2) * T_NS
     group.chat(10, gap_ns=MS, users=group.network(2).users)
     group.until(lambda: group.everybody_has(10), 60)
-    begins: dict[int, int] = {}
-    for time, site, to, pdu in group.sends:
-        if isinstance(pdu, LsDown) and site == network.broadcaster and to in network.nodes:
-            begins.setdefault(pdu.message.gseq, time)
+    begins = group.flooded(1)
     starts = [begins[at] for at in sorted(begins)]
     assert len(starts) == 10
     # T to LB may differ by nothing here: links take exactly T.
@@ -185,10 +177,7 @@ def test_what_comes_down_is_forwarded_even_in_case_of_collision() -> None:
     group.chat(5, users=group.network(2).users)
     group.until(lambda: group.everybody_has(23), 300)
     far = group.atlas.diameters[1] * T_NS
-    begins: dict[int, int] = {}
-    for time, site, to, pdu in group.sends:
-        if isinstance(pdu, LsDown) and site == network.broadcaster and to in network.nodes:
-            begins.setdefault(pdu.message.gseq, time)
+    begins = group.flooded(1)
     for (site, at), time in group.arrived.items():
         if site in network.nodes:
             assert time - begins[at] <= far  # nothing on its way up held it up

@@ -14,6 +14,7 @@ from roundelay.core.errors import ConfigError, InvariantBroken
 from roundelay.runs import swarm as swarm_module
 from roundelay.runs.swarm import SwarmParams, kinds_of, parse_seeds, run_seed, swarm
 from roundelay.sim.plan import PROTOCOLS, Plan
+from roundelay.sim.world import World
 
 
 @pytest.fixture(scope="module")
@@ -109,12 +110,9 @@ def test_damage_that_the_codec_does_not_notice_is_a_finding(
     assert [one["invariant"] for one in found["violations"]] == ["codec"]
 
 
-def test_a_broken_promise_is_a_finding_and_status_1(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """An application that is handed something twice: I4."""
-    from roundelay.sim.world import World
-
+@pytest.fixture
+def handed_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Applications are handed something twice: I4."""
     genuine = World.hand_over
 
     def twice(self: World, site: Any, delivery: Any) -> None:
@@ -123,6 +121,10 @@ def test_a_broken_promise_is_a_finding_and_status_1(
             genuine(self, site, delivery)
 
     monkeypatch.setattr(World, "hand_over", twice)
+
+
+@pytest.mark.usefixtures("handed_twice")
+def test_a_broken_promise_is_a_finding_and_status_1(capsys: pytest.CaptureFixture[str]) -> None:
     status = run_command(["swarm", "--seeds", "0:3", "--jobs", "1", "--json", "--stop-at-first"])
     found = json.loads(capsys.readouterr().out)
     assert status == 1
@@ -153,19 +155,8 @@ def test_one_seed_again_with_its_plan_and_its_folder(
     assert Plan.from_json(json.dumps(params["plan"]).encode()) == plan
 
 
-def test_the_folder_of_a_failing_seed_shows_the_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from roundelay.sim.world import World
-
-    genuine = World.hand_over
-
-    def twice(self: World, site: Any, delivery: Any) -> None:
-        genuine(self, site, delivery)
-        if delivery.seq == 20:
-            genuine(self, site, delivery)
-
-    monkeypatch.setattr(World, "hand_over", twice)
+@pytest.mark.usefixtures("handed_twice")
+def test_the_folder_of_a_failing_seed_shows_the_failure(tmp_path: Path) -> None:
     out = tmp_path / "seed"
     assert run_command(["swarm", "--seeds", "3:4", "--out", str(out)]) == 1
     assert "A promise was broken" in (out / "report.html").read_text()

@@ -13,8 +13,8 @@ from roundelay.core.bundle import Bundle
 from roundelay.core.engine import MS, SECOND
 from roundelay.core.errors import UsageError
 from roundelay.core.events import NOTHING_LEFT
-from roundelay.sim.autorm_driver import content
 from roundelay.sim.links import Delayed, Lossy, Partition
+from roundelay.sim.load import content
 from tests.sim.autorm_net import G, got, idle, world
 
 # -- the properties --------------------------------------------------------------------------
@@ -45,7 +45,7 @@ def test_ar_t3_messages_of_a_sender_keep_their_order_across_two_groups(wire):
         made.join(site, "a")
         made.join(site, "b")
     made.run(made.now + 3 * SECOND)
-    messages = [content(k, 0, 1 + 700 * (k % 9)) for k in range(60)]
+    messages = [content(0, k, 1 + 700 * (k % 9)) for k in range(60)]
     for k, message in enumerate(messages):
         made.send(0, "ab"[k % 2], message, k)
     assert made.run_until(lambda: idle(made), 200 * SECOND, 50 * MS)
@@ -62,7 +62,7 @@ def test_with_scope_group_each_group_keeps_its_order_and_does_not_wait_for_the_o
     made.run(made.now + 3 * SECOND)
     made.send(0, "a", content(0, 0, 400_000), 0)
     for k in range(1, 6):
-        made.send(0, "b", content(k, 0, 10), k)
+        made.send(0, "b", content(0, k, 10), k)
     assert made.run_until(lambda: idle(made), 60 * SECOND, 50 * MS)
     for site in (1, 2):
         order = [delivery.group for _, at, delivery in log.deliveries if at == site]
@@ -74,7 +74,7 @@ def test_ar_t4_a_message_to_someone_reaches_exactly_one_application_of_one_node(
     """AR-T4, under loss."""
     made, log = world(5, Lossy(0.2))
     for k in range(100):
-        made.send(k % 5, G, content(k, k % 5, 20), k, someone=True, sender_joined=True)
+        made.send(k % 5, G, content(k % 5, k, 20), k, someone=True, sender_joined=True)
     assert made.run_until(lambda: idle(made), 100 * SECOND, 50 * MS)
     times = Counter(delivery.bundle.data for _, _, delivery in log.deliveries)
     assert len(times) == 100
@@ -103,9 +103,9 @@ def test_ar_t5_a_receiver_that_hears_nothing_is_dropped_and_comes_back():
     made.heal()
     made.run(made.now + SECOND)
     assert made.beamon(3).uuid in made.beamon(0).environment.nodes
-    made.send(0, G, content(1, 0, 10), 1)
+    made.send(0, G, content(0, 1, 10), 1)
     made.run(made.now + SECOND)
-    assert got(log, 3) == [content(1, 0, 10)]
+    assert got(log, 3) == [content(0, 1, 10)]
     assert not log.complaints
 
 
@@ -204,7 +204,7 @@ def test_a_node_that_starts_again_is_another_node():
 
 def test_a_node_that_is_stopped_for_ten_seconds_goes_on_and_nothing_comes_twice():
     made, log = world(4, Lossy(0.1))
-    messages = [content(k, 0, 2000) for k in range(200)]
+    messages = [content(0, k, 2000) for k in range(200)]
     for k, message in enumerate(messages):
         made.send(0, G, message, k)
     made.run(made.now + SECOND)

@@ -22,6 +22,7 @@ from roundelay.sim.autorm_world import AutoRmWorld
 from roundelay.sim.driver import Outcome, engines, run_plan
 from roundelay.sim.plan import Plan
 from roundelay.wire.beamon import BeamonCodec
+from tests.sim.swarming import promises_kept
 
 SEEDS = 60
 PATIENCE = 60
@@ -34,15 +35,7 @@ def outcome(plan: Plan, beamon_class: type[Beamon] | None = None) -> Outcome:
 
 @pytest.mark.parametrize("first", [0])  # `make seeds` goes on from there
 def test_beamons_keep_their_promises_and_fall_silent_but_for_heartbeats(first):
-    injected: Counter[str] = Counter()
-    committed = 0
-    for seed in range(first, first + SEEDS // 2):
-        plan = Plan.from_seed(seed, "autorm")
-        found = outcome(plan)
-        assert not found.breaches, f"{plan.rerun}: {found.breaches[0]}"
-        assert found.settled, plan.rerun
-        injected.update(found.faults)
-        committed += found.committed
+    injected, committed = promises_kept("autorm", range(first, first + SEEDS // 2), outcome)
     assert committed > 40 * SEEDS // 2
     assert set(injected) <= set(KINDS)
     assert len(injected) > len(KINDS) - 4

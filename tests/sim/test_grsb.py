@@ -12,7 +12,8 @@ from roundelay.core.grsb.database import Replica, Update
 from roundelay.core.grsb.pdu import LINE_B, Alive, Bcast, DaAck, Slow
 from roundelay.runs.simulate import SimulateParams, simulate
 from roundelay.sim.links import Lossy
-from tests.sim.grsb_net import Group, Hook, lines
+from tests.sim.grsb_net import Group, lines
+from tests.sim.line_net import Hook
 
 
 @pytest.mark.parametrize("layout", [DEMO, SEPARATE, FAILSAFE])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,31 +20,18 @@ from roundelay.core.grsb.takeover import Candidate
 from roundelay.core.grsb.units import Units
 from roundelay.core.grsb.user import User
 from roundelay.runs.swarm import SwarmParams, run_seed
-from roundelay.sim.driver import Outcome, run_plan
 from roundelay.sim.grsb_draft import KINDS, LONG_AWAY, OUTCOMES, TAKE_OVER
 from roundelay.sim.plan import Plan
-from roundelay.wire.codec import GroupCodec
+from tests.sim.swarming import notice, outcome, promises_kept, simulate_command, swarm_command
 
 SEEDS = 40
 PATIENCE = 120
 """Seeds within which a broken rule has to show."""
 
 
-def outcome(plan: Plan) -> Outcome:
-    return run_plan(plan, codec=GroupCodec("swarm"))
-
-
 @pytest.mark.parametrize("first", [0, SEEDS // 2])
 def test_groups_keep_their_promises_whatever_fails(first: int) -> None:
-    injected: Counter[str] = Counter()
-    committed = 0
-    for seed in range(first, first + SEEDS // 2):
-        plan = Plan.from_seed(seed, "grsb")
-        found = outcome(plan)
-        assert not found.breaches, f"{plan.rerun}: {found.breaches[0]}"
-        assert found.settled, plan.rerun
-        injected.update(found.faults)
-        committed += found.committed
+    injected, committed = promises_kept("grsb", range(first, first + SEEDS // 2))
     assert committed > 40 * SEEDS // 2
     assert set(injected) <= {*KINDS, *OUTCOMES, "disk:torn-tail"}
     assert len(injected) > len(KINDS) // 2
@@ -161,37 +146,22 @@ def test_a_broken_rule_is_noticed(broken: Any, monkeypatch: pytest.MonkeyPatch) 
     broken(monkeypatch)
     # A rare one: begin where it is known to show, and go round.
     first = 58 if broken is keeps_what_it_heard else 0
-    for seed in (*range(first, PATIENCE), *range(first)):
-        plan = Plan.from_seed(seed, "grsb")
-        try:
-            found = outcome(plan)
-        except Exception:
-            return  # an invariant within the engines
-        if found.breaches:
-            return
-    pytest.fail(f"{PATIENCE} seeds did not notice")
+    seeds = (*range(first, PATIENCE), *range(first))
+    notice(Plan.from_seed(seed, "grsb") for seed in seeds)
 
 
 # -- the command -------------------------------------------------------------------------------
 
 
 def test_the_swarm_command_runs_grsb(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    line = ["swarm", "--protocol", "grsb", "--seeds", "0:3", "--jobs", "1", "--json"]
-    assert run_command(line) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["violations"] == []
-    assert found["committed"] > 100
-    assert run_command([*line[:4], "2", "--out", str(tmp_path / "run"), "--json"]) == 0
-    assert (tmp_path / "run" / "trace.parquet").exists()
+    assert swarm_command(capsys, tmp_path / "run", "grsb", 3) > 100
 
 
 def test_the_simulate_command_runs_grsb(capsys: pytest.CaptureFixture[str]) -> None:
-    line = ["simulate", "grsb", "--sites", "12", "--recorders", "2", "--away", "0.5"]
-    line += ["--layout", "failsafe", "--messages", "300", "--json"]
-    assert run_command(line) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["delivered_everywhere"]
-    assert found["same_order"]
+    found = simulate_command(
+        capsys, "grsb", "--sites", "12", "--recorders", "2", "--away", "0.5",
+        "--layout", "failsafe", "--messages", "300",
+    )  # fmt: skip
     assert (found["recorders"], found["users"], found["away"]) == (2, 6, 3)
     assert found["replayed"] >= 3 * 200
     for wrong in (["--sites", "4"], ["--away", "1"], ["--layout", "odd"]):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,30 +15,17 @@ from roundelay.core.wide.globe import GlobalRetransmitter
 from roundelay.core.wide.local import LocalUser
 from roundelay.core.wide.subnet import Flood
 from roundelay.core.wide.trunk import Trunk
-from roundelay.sim.driver import Outcome, run_plan
 from roundelay.sim.plan import Plan
 from roundelay.sim.wide_draft import KINDS, OUTCOMES
-from roundelay.wire.codec import GroupCodec
+from tests.sim.swarming import notice, outcome, promises_kept, simulate_command, swarm_command
 
 SEEDS = 10
 PATIENCE = 12
 """Seeds within which a broken rule has to show, from where it is known to."""
 
 
-def outcome(plan: Plan) -> Outcome:
-    return run_plan(plan, codec=GroupCodec("swarm"))
-
-
 def test_networks_keep_their_promises_whatever_fails() -> None:
-    injected: Counter[str] = Counter()
-    committed = 0
-    for seed in range(SEEDS):
-        plan = Plan.from_seed(seed, "wide")
-        found = outcome(plan)
-        assert not found.breaches, f"{plan.rerun}: {found.breaches[0]}"
-        assert found.settled, plan.rerun
-        injected.update(found.faults)
-        committed += found.committed
+    injected, committed = promises_kept("wide", range(SEEDS))
     assert committed > 40 * SEEDS
     assert set(injected) <= {*KINDS, *OUTCOMES.values(), "disk:torn-tail"}
     assert all(injected[what] > 0 for what in OUTCOMES.values())
@@ -123,15 +108,8 @@ BROKEN: tuple[tuple[Callable[[Any], None], int], ...] = (
 @pytest.mark.parametrize(("broken", "first"), BROKEN, ids=lambda one: getattr(one, "__name__", ""))
 def test_a_broken_rule_is_noticed(broken: Any, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     broken(monkeypatch)
-    for seed in range(first, first + PATIENCE):
-        plan = structs.replace(Plan.from_seed(seed, "wide"), wire=False)
-        try:
-            found = outcome(plan)
-        except Exception:
-            return  # an invariant within the engines
-        if found.breaches:
-            return
-    pytest.fail(f"{PATIENCE} seeds did not notice")
+    plans = (Plan.from_seed(seed, "wide") for seed in range(first, first + PATIENCE))
+    notice(structs.replace(plan, wire=False) for plan in plans)
 
 
 # -- the commands ------------------------------------------------------------------------------
@@ -140,23 +118,14 @@ def test_a_broken_rule_is_noticed(broken: Any, first: int, monkeypatch: pytest.M
 def test_the_swarm_command_runs_the_hierarchy(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    line = ["swarm", "--protocol", "wide", "--seeds", "0:2", "--jobs", "1", "--json"]
-    assert run_command(line) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["violations"] == []
-    assert found["committed"] > 50
-    assert run_command([*line[:4], "2", "--out", str(tmp_path / "run"), "--json"]) == 0
-    assert (tmp_path / "run" / "trace.parquet").exists()
+    assert swarm_command(capsys, tmp_path / "run", "wide", 2) > 50
 
 
 def test_the_simulate_command_runs_the_hierarchy(capsys: pytest.CaptureFixture[str]) -> None:
-    line = ["simulate", "wide", "--networks", "3", "--sites", "30", "--recorders", "2"]
-    line += ["--away", "0.4", "--messages", "200", "--json"]
-    assert run_command(line) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["delivered_everywhere"]
-    assert found["same_order"]
-    assert found["violations"] == []
+    found = simulate_command(
+        capsys, "wide", "--networks", "3", "--sites", "30", "--recorders", "2",
+        "--away", "0.4", "--messages", "200",
+    )  # fmt: skip
     assert (found["networks"], found["recorders"]) == (3, 2)
     assert found["away"] > 0
     assert found["nodes_behind"] > 0
@@ -167,9 +136,8 @@ def test_the_simulate_command_runs_the_hierarchy(capsys: pytest.CaptureFixture[s
 
 
 def test_a_graph_of_200_nodes_can_be_simulated(capsys: pytest.CaptureFixture[str]) -> None:
-    line = ["simulate", "wide", "--networks", "2", "--sites", "210", "--subnet", "100"]
-    assert run_command([*line, "--messages", "6", "--rate", "1", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = simulate_command(
+        capsys, "wide", "--networks", "2", "--sites", "210", "--subnet", "100",
+        "--messages", "6", "--rate", "1",
+    )  # fmt: skip
     assert found["nodes_behind"] == 200
-    assert found["delivered_everywhere"]
-    assert found["same_order"]

@@ -1,29 +1,33 @@
-"""A hierarchy in a test: a world, what its users delivered, and what was sent."""
+"""A hierarchy in a test."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from roundelay.core.engine import MS, SECOND, Notice, Pdu
+from roundelay.core.engine import MS
 from roundelay.core.grsb.base import GrsbDelivery
+from roundelay.core.grsb.stable import GrsbStable
+from roundelay.core.wide.pdu import LsDown
 from roundelay.core.wide.site import WideSite
 from roundelay.core.wide.topology import Atlas, Network
 from roundelay.sim.links import Partition
 from roundelay.sim.wide_check import WideCheck
-from roundelay.sim.wide_driver import archives
 from roundelay.sim.wide_group import WideGroup
 from roundelay.sim.wide_world import WideLines, WideWorld, wide_world
+from tests.sim.line_net import LineNet
 
 T_NS = 10 * MS
 
 
-class Hierarchy:
+class Hierarchy(LineNet[WideSite]):
     """Networks of `given` sizes (see `WideGroup`); times are those of the default configuration.
 
     Links of subnets take exactly T unless `subnet_ns` says otherwise.
     """
+
+    world: WideWorld
+    step_ns = 20 * MS
 
     def __init__(
         self, *, links: Any = None, subnet_ns: tuple[int, int] = (T_NS, T_NS),
@@ -31,70 +35,24 @@ class Hierarchy:
     ) -> None:  # fmt: skip
         self.config = WideGroup(**given).check()
         self.atlas = Atlas(self.config.topology())
-        self.logs: dict[int, list[GrsbDelivery]] = {user: [] for user in self.atlas.origins}
+        super().__init__(tuple(self.atlas.origins))
         self.arrived: dict[tuple[int, int], int] = {}  # (site, position) → when it was delivered
-        self.notices: list[tuple[int, int, Notice]] = []
-        self.kinds: Counter[str] = Counter()
-        self.sends: list[tuple[int, int, int, Pdu]] = []
-        self.wrong: list[tuple[str, str, int]] = []
-        self.check = WideCheck(lambda *what: self.wrong.append(what), excused)
+        self.check = WideCheck(self.complain, excused)
         options: dict[str, Any] = {} if links is None else {"links": links}
-        self.world: WideWorld = wide_world(
+        self.world = wide_world(
             self.atlas.topology, self.config, observers=[self, self.check],
             medium=WideLines(self.atlas, subnet_ns=subnet_ns), **options,
         )  # fmt: skip
-        self.users = tuple(self.atlas.origins)
-        self.spoken = 0
-
-    # -- looking on ------------------------------------------------------------------------
 
     def delivered(self, time: int, site: int, delivery: GrsbDelivery) -> None:
-        self.logs[site].append(delivery)
+        super().delivered(time, site, delivery)
         self.arrived[site, delivery.seq] = time
-
-    def noticed(self, time: int, site: int, notice: Notice) -> None:
-        self.notices.append((time, site, notice))
-
-    def sent(self, time: int, site: int, destination: int, pdu: Pdu) -> None:
-        self.kinds[type(pdu).__name__] += 1
-        self.sends.append((time, site, destination, pdu))
-
-    def told(self, kind: str) -> list[tuple[int, tuple[object, ...]]]:
-        return [(site, notice.info) for _, site, notice in self.notices if notice.kind == kind]
-
-    # -- acting ----------------------------------------------------------------------------
-
-    def say(self, user: int, *parts: bytes, at: int | None = None, conference: int = 0) -> None:
-        if at is None:
-            assert self.world.send(user, parts, conference)
-        else:
-            self.world.at(at, lambda: self.world.send(user, parts, conference))
-
-    def chat(
-        self, messages: int, gap_ns: int = 20 * MS, users: Sequence[int] | None = None
-    ) -> None:
-        """Messages of all users in turn."""
-        who = users or self.users
-        start = self.world.now
-        for i in range(messages):
-            user = who[i % len(who)]
-            self.spoken += 1
-            self.say(user, b"%d of %d" % (self.spoken, user), at=start + i * gap_ns)
 
     def cut(self, net: int) -> None:
         """A network from all others."""
         side = self.sites_of(net)
         rest = [site for site in self.world.group if site not in side]
         self.world.set_links(Partition.symmetric(side, rest))
-
-    def run(self, seconds: float) -> None:
-        self.world.run(self.world.now + int(seconds * SECOND))
-
-    def until(self, done: Callable[[], bool], seconds: float = 120) -> None:
-        limit = self.world.now + int(seconds * SECOND)
-        assert self.world.run_until(done, limit, 20 * MS), "it did not come to that"
-
-    # -- asking ----------------------------------------------------------------------------
 
     def network(self, net: int) -> Network:
         return self.atlas.networks[net]
@@ -103,10 +61,14 @@ class Hierarchy:
         network = self.network(net)
         return [*network.attached, *network.nodes]
 
-    def site(self, number: int) -> WideSite:
-        site = self.world.site(number)
-        assert site is not None
-        return site
+    def flooded(self, net: int) -> dict[int, int]:
+        """Position → when the broadcaster of a network first gave it to its subnet."""
+        network = self.network(net)
+        begins: dict[int, int] = {}
+        for time, site, to, pdu in self.sends:
+            if isinstance(pdu, LsDown) and site == network.broadcaster and to in network.nodes:
+                begins.setdefault(pdu.message.gseq, time)
+        return begins
 
     @property
     def gcr(self) -> Any:
@@ -146,15 +108,7 @@ class Hierarchy:
 
     def gpr_log(self, index: int = 0) -> list[int]:
         """Positions a GPR still keeps."""
-        disk = self.world.sites[self.atlas.topology.gpr[index]].disk
-        assert disk is not None
-        return list(disk.stable.globe.positions)
-
-    def texts(self, user: int) -> list[bytes]:
-        return [data for one in self.logs[user] for data in one.bundle]
-
-    def everybody_has(self, messages: int, users: Sequence[int] | None = None) -> bool:
-        return all(len(self.texts(user)) >= messages for user in users or self.users)
+        return list(self.world.on_disk(self.atlas.topology.gpr[index]).globe.positions)
 
     def recorded(self, top: int) -> bool:
         """Whether all recorders have everything."""
@@ -166,8 +120,9 @@ class Hierarchy:
                     return False
         return all(self.gpr(i).mark >= top for i in range(len(self.atlas.topology.gpr)))
 
+    def archives(self) -> dict[int, GrsbStable]:
+        return self.world.recorded(self.atlas)
+
     def judge(self) -> None:
-        """Everything has settled: the checker finds nothing wrong."""
         self.until(lambda: self.recorded(self.gcr.acked))
-        self.check.finish(archives(self.world, self.atlas), self.users)
-        assert not self.wrong, self.wrong[0]
+        super().judge()

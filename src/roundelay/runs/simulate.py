@@ -28,6 +28,7 @@ from roundelay.core.token.site import TokenSite
 from roundelay.core.token.stable import Stable
 from roundelay.core.wide.topology import Atlas
 from roundelay.runs import cluster, grsb, wide
+from roundelay.runs.line import LineRun
 from roundelay.runs.measure import Meter, StorageMeter
 from roundelay.sim.engines import (
     CLUSTERS,
@@ -360,9 +361,7 @@ class Run:
         return max(tokens, default=self.storage.storage_max)
 
 
-def results(
-    run: Run | cluster.ClusterRun | grsb.GrsbRun | wide.WideRun, trace_sha256: str | None
-) -> dict[str, Any]:
+def results(run: Run | cluster.ClusterRun | LineRun, trace_sha256: str | None) -> dict[str, Any]:
     """`results.json`: docs/runs.md says what each field means."""
     params, world, meter = run.params, run.world, run.meter
     total = meter.submitted_total
@@ -408,7 +407,7 @@ def results(
             for violation in run.checker.violations
         ],
     }
-    if isinstance(run, cluster.ClusterRun | grsb.GrsbRun | wide.WideRun):
+    if isinstance(run, cluster.ClusterRun | LineRun):
         found |= run.own_results()
     return found
 
@@ -432,7 +431,7 @@ def simulate(
     if hashed or trace is not None:
         recorder = Recorder(trace, params=trace_params(params))
     with recorder or nullcontext():
-        run: Run | cluster.ClusterRun | grsb.GrsbRun | wide.WideRun
+        run: Run | cluster.ClusterRun | LineRun
         if params.protocol == GRSB:
             run = grsb.GrsbRun(params, recorder)
         elif params.protocol == WIDE:

@@ -1,33 +1,27 @@
 """One simulated run of the hierarchy: several networks, subnets behind some, users that are away.
 
-PDUs are counted without *beacons*: signs of life, polls, questions of nodes that miss nothing, and
-acknowledgements that say nothing new.  Those come by the clock, not by the message.
+Beacons are signs of life, polls, questions of nodes that miss nothing, and acknowledgements that
+say nothing new.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from roundelay.core.engine import SECOND, Delivery, Pdu
+from roundelay.core.engine import Pdu
 from roundelay.core.errors import ConfigError
-from roundelay.core.events import DISK
 from roundelay.core.grsb.pdu import Alive, DaAck, Poll, PollOk
+from roundelay.core.grsb.site import GrsbSite
+from roundelay.core.grsb.stable import GrsbStable
 from roundelay.core.wide.pdu import Galive, LsAsk
+from roundelay.core.wide.site import WideSite
 from roundelay.core.wide.topology import Atlas
-from roundelay.runs.grsb import LEAVE, RETURN, STALL_NS, STEP_NS, OneUserAtATime
-from roundelay.runs.measure import Meter
-from roundelay.sim.links import PLAIN, Lossy
-from roundelay.sim.load import Load, Poisson, Saturating
-from roundelay.sim.strikes import Breach
+from roundelay.runs.line import BeaconMeter, LineRun, check_away
 from roundelay.sim.wide_check import WideCheck
-from roundelay.sim.wide_driver import archives
 from roundelay.sim.wide_group import LEAST, WideGroup
 from roundelay.sim.wide_world import WideLines, WideWorld, wide_world
 from roundelay.trace.recorder import Recorder
-from roundelay.trace.schema import kind_of
-from roundelay.wire.codec import GroupCodec
 
 if TYPE_CHECKING:
     from roundelay.runs.simulate import SimulateParams
@@ -41,11 +35,10 @@ TRUNK_TIMES: Final = 10
 """The trunk is so many times slower than a local line."""
 
 
-class BeaconMeter:
-    """An observer: what is sent by the clock."""
+class LevelBeacons(BeaconMeter):
+    """Of all levels."""
 
     def __init__(self) -> None:
-        self.beacons = 0
         self._marks: dict[tuple[int, int], int] = {}
 
     def sent(self, time: int, site: int, destination: int, pdu: Pdu) -> None:
@@ -60,8 +53,7 @@ class BeaconMeter:
 def check(params: SimulateParams) -> None:
     """Raise ConfigError for what a hierarchy cannot do."""
     group(params)
-    if params.away is not None and not 0 <= params.away < 1:
-        raise ConfigError("away", params.away, "a number from 0 up to, not including, 1")
+    check_away(params)
 
 
 def group(params: SimulateParams) -> WideGroup:
@@ -98,121 +90,49 @@ def group(params: SimulateParams) -> WideGroup:
     return made.check(params.sites)
 
 
-class WideRun:
-    """A run in the making; the same face as `runs.simulate.Run`."""
+class WideRun(LineRun):
+    """A run of several networks."""
+
+    world: WideWorld
 
     def __init__(self, params: SimulateParams, recorder: Recorder | None) -> None:
-        self.params = params
         self.group = group(params)
         self.atlas = Atlas(self.group.topology(params.sites))
-        self.users = tuple(self.atlas.origins)
-        self.meter = Meter(params.sites, params.messages, receivers=lambda *_: len(self.users))
-        self.violations: list[Breach] = []
-        self.check = WideCheck(self._breach)
-        self.beacons = BeaconMeter()
-        delay = max(1, params.hold_ns // 1000)
+        self.networks = tuple(self.atlas.networks.values())
+        users = tuple(self.atlas.origins)
+        super().__init__(params, recorder, users, WideCheck(self.breach), LevelBeacons())
+
+    def make_world(self, delay_ns: int, **options: Any) -> WideWorld:
         link = self.group.link_ns
-        far = TRUNK_TIMES * delay
-        self.world: WideWorld = wide_world(
-            self.atlas.topology,
-            self.group,
-            seed=params.seed,
-            medium=WideLines(self.atlas, (delay, delay), (far, far), (link // 2, link)),
-            links=Lossy(params.loss) if params.loss else PLAIN,
-            codec=GroupCodec("simulate") if params.wire else None,
-            recorder=recorder,
-            observers=[self.meter, self.check, self.beacons, self],
-            sample_ns=STEP_NS,
-        )
-        self.load = self._load()
-        free = [
+        far = TRUNK_TIMES * delay_ns
+        lines = WideLines(self.atlas, (delay_ns, delay_ns), (far, far), (link // 2, link))
+        return wide_world(self.atlas.topology, self.group, medium=lines, **options)
+
+    @property
+    def first_kind(self) -> int:
+        return sum(len(network.users) for network in self.networks)
+
+    def may_leave(self) -> Sequence[int]:
+        return [
             user
-            for network in self.atlas.networks.values()
+            for network in self.networks
             for user in network.users
             if user not in self.atlas.local_roles[network.net].council
             and user not in self.atlas.global_roles.council
             and user != network.broadcaster
         ]
-        first = sum(len(network.users) for network in self.atlas.networks.values())
-        away = min(len(free), round((params.away or 0.0) * first))
-        self.away = free[len(free) - away :]
-        self.left = self.returned = not self.away
-        self.storage_max = 0
-        self.pdus = 0
-        self.pdus_by_kind: dict[str, int] = {}
 
-    @property
-    def checker(self) -> WideRun:
-        return self
+    def archives(self) -> dict[int, GrsbStable]:
+        return self.world.recorded(self.atlas)
 
-    def _breach(self, invariant: str, detail: str, site: int) -> None:
-        self.violations.append(Breach(invariant, site, self.world.now, detail))
-
-    def _load(self) -> Load:
-        params, users = self.params, self.users
-        if params.load == "isolated":
-            gap = 10 * params.hold_ns
-            return OneUserAtATime(params.messages, users, params.size, gap)
-        if params.load == "saturated":
-            return Saturating(params.messages, users, params.size)
-        assert params.rate is not None
-        return Poisson(params.messages, params.rate, users, params.size)
-
-    def delivered(self, time: int, site: int, delivery: Delivery) -> None:
-        """Users leave and return by how far the group has come."""
-        share = self.check.committed / self.params.messages
-        if not self.left and share >= LEAVE:
-            self.left = True
-            for one in self.away:
-                self.world.after(0, partial(self.world.crash, one, DISK))
-        elif not self.returned and share >= RETURN:
-            self.returned = True
-            for one in self.away:
-                self.world.after(0, partial(self.world.restart, one))
-
-    def sampled(self, time: int, site: int, usage: dict[str, int], caps: dict[str, int]) -> None:
-        most = max(usage.get("da_buffer", 0), usage.get("global_da_buffer", 0))
-        self.storage_max = max(self.storage_max, most)
-
-    def run(self, progress: Callable[[int, int], None] | None = None) -> bool:
-        world, meter = self.world, self.meter
-        self.load.start(world)
-        meter.on_complete = world.stop
-        last, since = -1, 0
-        while not (meter.complete and self.load.done):
-            world.run(world.now + STEP_NS)
-            if meter.everywhere > last:
-                last, since = meter.everywhere, world.now
-                if progress is not None:
-                    progress(meter.everywhere, self.params.messages)
-            elif self.check.committed < self.params.messages:
-                since = max(since, meter.last_delivery_ns)
-            if world.now - since > STALL_NS:
-                break
-        settled = meter.complete and self.load.done
-        self.pdus = world.sent - self.beacons.beacons
-        self.pdus_by_kind = {kind_of(kind): count for kind, count in world.sent_by_kind.items()}
-        world.run(world.now + 4 * SECOND)  # the recorders have everything, too
-        self.check.finish(archives(world, self.atlas), self.users if settled else ())
-        world.finish(settled=settled)
-        return settled
+    def parts(self, site: WideSite) -> Iterable[GrsbSite | None]:
+        return (site.local, site.globe)
 
     def own_results(self) -> dict[str, Any]:
-        """What only the hierarchy has to say."""
-        replayed = 0
-        for number in self.world.group:
-            site = self.world.site(number)
-            for part in () if site is None else (site.local, site.globe):
-                if part is not None and part.recorder is not None:
-                    replayed += part.recorder.served
-        networks = self.atlas.networks.values()
         return {
-            "networks": len(networks),
+            "networks": len(self.networks),
             "recorders": self.group.recorders,
-            "users": sum(len(network.users) for network in networks),
-            "nodes_behind": sum(len(network.nodes) for network in networks),
+            "users": self.first_kind,
+            "nodes_behind": sum(len(network.nodes) for network in self.networks),
             "diameter": max(self.atlas.diameters.values()),
-            "away": len(self.away),
-            "beacons": self.beacons.beacons,
-            "replayed": replayed,
-        }
+        } | super().own_results()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from random import Random
 from typing import Final
 
 from roundelay.core.autorm.beamon import Beamon
@@ -17,7 +16,7 @@ from roundelay.core.events import MEMORY, NOTHING_LEFT, RowSink
 from roundelay.sim.autorm_check import AutoRmCheck
 from roundelay.sim.autorm_world import AutoRmWorld
 from roundelay.sim.faults import Strike
-from roundelay.sim.load import HEADER, Load
+from roundelay.sim.load import Load, content
 from roundelay.sim.member import UP
 from roundelay.sim.plan import Plan
 from roundelay.sim.ports import Codec, EngineFactory
@@ -26,11 +25,6 @@ from roundelay.sim.strikes import SETTLE_STEPS, Striker
 GROUPS: Final = ("alpha", "beta", "gamma")
 SOMEONE: Final = 0.25
 """How many of the messages are to someone."""
-
-
-def content(number: int, source: int, size: int) -> bytes:
-    """A message that is unique in every part."""
-    return HEADER.pack(source, number) + Random(f"{source}/{number}").randbytes(size)
 
 
 class GroupLoad(Load):
@@ -58,7 +52,7 @@ class GroupLoad(Load):
         """The number of the message, or -1 if the site did not take it."""
         number = self.submitted_total
         self.submitted_total += 1
-        data = content(number, site, size)
+        data = content(site, number, size)
         joined = group in self.world.applications[site] and self.rng.random() < 0.5
         taken = self.world.send(site, group, data, number, someone=someone, sender_joined=joined)
         return number if taken else -1

@@ -145,16 +145,13 @@ class GrsbCheck:
         """The order, from what the recorders have; they must agree."""
         whole: dict[int, Message] = {}
         for site, stable in archives.items():
-            at = 0
+            at = self.begins(stable)
             for message in stable.log:
                 if message.gseq != at and not any(hi == message.gseq for _, hi in stable.missing):
                     self.complain("I1", f"recorded {message.gseq} where {at} was due", site)
                 at = message.end
-                other = whole.get(message.gseq)
-                if other is not None and other.head() != message.head():
+                if not self.agrees(message, whole):
                     self.complain("I1", f"recorders differ at position {message.gseq}", site)
-                if other is None or other.is_head:
-                    whole[message.gseq] = message
         log = [whole[at] for at in sorted(whole)]
         last: dict[int, tuple[int, int]] = {}
         for message in log:
@@ -165,6 +162,17 @@ class GrsbCheck:
                 self.complain("I1", f"sender {message.sender}: {number} is out of order", -1)
             last[message.sender] = number
         return log
+
+    def begins(self, stable: GrsbStable) -> int:
+        """The first position that a recorder has to have."""
+        return 0
+
+    def agrees(self, message: Message, whole: dict[int, Message]) -> bool:
+        """Whether `message` is what others recorded there; the first one is put into `whole`."""
+        other = whole.get(message.gseq)
+        if other is None or other.is_head:
+            whole[message.gseq] = message
+        return other is None or other.head() == message.head()
 
     def finish(self, archives: Mapping[int, GrsbStable], users: tuple[int, ...]) -> None:
         """Everything has settled: judge it all."""

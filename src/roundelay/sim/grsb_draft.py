@@ -58,21 +58,28 @@ class GrsbDraft(Draft):
         messages = rng.choice((60, 120, 250, 400, 400, 4000))
         if AWAY in kinds and messages == 400:
             messages = 4000  # so that whoever is away misses thousands
-        return {
-            "sites": sites,
+        return self.whole(
+            sites=sites,
+            config=config,
+            medium="lines",
+            medium_args=(self.one_way_ns // 4, self.one_way_ns),
+            messages=messages,
+            links=links,
+            strikes=strikes,
+            heal_ns=heal_ns,
+            liveness_ns=20 * self.unit_ns + 4 * messages * self.turn_ns,
+        )
+
+    def whole(self, *, messages: int, heal_ns: int, **drawn: Any) -> dict[str, Any]:
+        """What was drawn, and the rest."""
+        return drawn | {
             "boot": "preformed",
-            "config": config,
-            "medium": "lines",
-            "medium_args": (self.one_way_ns // 4, self.one_way_ns),
-            "wire": rng.random() < 0.25,
+            "wire": self.rng.random() < 0.25,
             "messages": messages,
             "rate": messages * 1e9 / heal_ns,
-            "size": rng.choice((12, 64, 200, 1000)),
-            "links": links,
-            "strikes": strikes,
+            "size": self.rng.choice((12, 64, 200, 1000)),
             "beyond": False,
             "heal_ns": heal_ns,
-            "liveness_ns": 20 * self.unit_ns + 4 * messages * self.turn_ns,
         }
 
     def grsb(self) -> dict[str, Any]:

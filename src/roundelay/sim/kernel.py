@@ -13,6 +13,7 @@ What can go wrong with sites is in `world`, what can go wrong between them in `l
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
@@ -59,7 +60,7 @@ WAKES_MAX: Final = 10_000
 """Wake-ups of one site in one instant before it is called a loop."""
 
 
-class Kernel:
+class Kernel(ABC):
     """`sites` engines made by `make_engine`, on `medium`, with the faults of `links`.
 
     `make_stable` makes an empty stable state; without it persists are dropped and a crash cannot
@@ -365,9 +366,9 @@ class Kernel:
             for notice in out.notices:
                 self.notify(site, notice)
 
+    @abstractmethod
     def offer(self, site: Member, consumer: Consumer, delivery: Delivery) -> None:
         """Put `delivery` into the mailbox of a slow reader; a world knows how."""
-        raise NotImplementedError
 
     def hand_over(self, site: Member, delivery: Delivery) -> None:
         """The application receives `delivery`."""

@@ -41,6 +41,11 @@ def message(source: int, number: int, size: int = SIZE) -> bytes:
     return HEADER.pack(source, number).ljust(size, b"\0")
 
 
+def content(source: int, number: int, size: int) -> bytes:
+    """The same, with `size` bytes behind it that are its own: it is unique in every part."""
+    return HEADER.pack(source, number) + Random(f"{source}/{number}").randbytes(size)
+
+
 def identity(data: bytes) -> tuple[int, int]:
     """(source, number) of a message."""
     source, number = HEADER.unpack_from(data)

@@ -14,7 +14,7 @@ from msgspec import structs
 from roundelay.core.engine import Notice
 from roundelay.core.events import MEMORY
 from roundelay.core.grsb.config import EVERYTHING
-from roundelay.core.grsb.pdu import ABORT, Message
+from roundelay.core.grsb.pdu import Message
 from roundelay.core.grsb.stable import GrsbStable
 from roundelay.core.wide.stable import GlobalStable
 from roundelay.sim.grsb_check import Complain, GrsbCheck, surfaced
@@ -43,28 +43,12 @@ class WideCheck(GrsbCheck):
         if site in self.excused and keeps != MEMORY:
             self.hurt.add(site)
 
-    def recorded(self, archives: Mapping[int, GrsbStable]) -> list[Message]:
-        whole: dict[int, Message] = {}
-        for site, stable in archives.items():
-            at = stable.freed if isinstance(stable, GlobalStable) else 0
-            for message in stable.log:
-                if message.gseq != at and not any(hi == message.gseq for _, hi in stable.missing):
-                    self.complain("I1", f"recorded {message.gseq} where {at} was due", site)
-                at = message.end
-                # Reigns of networks are their own.
-                plain = structs.replace(message, epoch=0)
-                if whole.setdefault(message.gseq, plain) != plain:
-                    self.complain("I1", f"recorders differ at position {message.gseq}", site)
-        log = [whole[at] for at in sorted(whole)]
-        last: dict[int, tuple[int, int]] = {}
-        for message in log:
-            number = (message.inc, message.sseq)
-            if message.mtype == ABORT:
-                continue
-            if number <= last.get(message.sender, (-1, -1)):
-                self.complain("I1", f"sender {message.sender}: {number} is out of order", -1)
-            last[message.sender] = number
-        return log
+    def begins(self, stable: GrsbStable) -> int:
+        return stable.freed if isinstance(stable, GlobalStable) else 0
+
+    def agrees(self, message: Message, whole: dict[int, Message]) -> bool:
+        plain = structs.replace(message, epoch=0)  # reigns of networks are their own
+        return whole.setdefault(message.gseq, plain) == plain
 
     def finish(self, archives: Mapping[int, GrsbStable], users: tuple[int, ...]) -> None:
         """Everything has settled: judge it all."""

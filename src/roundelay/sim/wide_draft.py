@@ -78,19 +78,14 @@ class WideDraft(GrsbDraft):
         far = self.one_way_ns
         deepest = max(subnets) + 3
         self.turn_ns += 4 * trunk + (deepest * link * 8 if any(subnets) else 0)
-        return {
-            "sites": sites,
-            "boot": "preformed",
-            "config": config,
-            "medium": "wide",
-            "medium_args": (near // 4, near, far // 2, far, link // 2, link),
-            "wire": rng.random() < 0.25,
-            "messages": messages,
-            "rate": messages * 1e9 / heal_ns,
-            "size": rng.choice((12, 64, 200, 1000)),
-            "links": links,
-            "strikes": strikes,
-            "beyond": False,
-            "heal_ns": heal_ns,
-            "liveness_ns": 40 * self.unit_ns + 8 * messages * self.turn_ns,
-        }
+        return self.whole(
+            sites=sites,
+            config=config,
+            medium="wide",
+            medium_args=(near // 4, near, far // 2, far, link // 2, link),
+            messages=messages,
+            links=links,
+            strikes=strikes,
+            heal_ns=heal_ns,
+            liveness_ns=40 * self.unit_ns + 8 * messages * self.turn_ns,
+        )

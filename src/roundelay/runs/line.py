@@ -1,0 +1,183 @@
+"""One simulated run of sites that speak on lines: what GRSB and its hierarchy share.
+
+PDUs are counted without *beacons*, which come by the clock, not by the message: each protocol says
+what they are.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from roundelay.core.engine import SECOND, Delivery, Pdu
+from roundelay.core.errors import ConfigError
+from roundelay.core.events import DISK
+from roundelay.core.grsb.site import GrsbSite
+from roundelay.core.grsb.stable import GrsbStable
+from roundelay.runs.measure import Meter
+from roundelay.sim.grsb_check import GrsbCheck
+from roundelay.sim.line_world import LineWorld
+from roundelay.sim.links import PLAIN, Lossy
+from roundelay.sim.load import Isolated, Load, Poisson, Saturating
+from roundelay.sim.strikes import Breach
+from roundelay.trace.recorder import Recorder
+from roundelay.trace.schema import kind_of
+from roundelay.wire.codec import GroupCodec
+
+if TYPE_CHECKING:
+    from roundelay.runs.simulate import SimulateParams
+
+LEAVE: Final = 0.1
+RETURN: Final = 0.8
+"""Those who are away leave when so many of the messages are delivered, and return then."""
+
+STALL_NS: Final = 600 * SECOND
+STEP_NS: Final = SECOND // 4
+
+
+def check_away(params: SimulateParams) -> None:
+    if params.away is not None and not 0 <= params.away < 1:
+        raise ConfigError("away", params.away, "a number from 0 up to, not including, 1")
+
+
+class OneUserAtATime(Isolated):
+    """The next message when every user has the last one."""
+
+    def receivers(self, source: int, number: int) -> Collection[int]:
+        return self.sources
+
+
+class BeaconMeter(ABC):
+    """An observer: what is sent by the clock."""
+
+    beacons = 0
+
+    @abstractmethod
+    def sent(self, time: int, site: int, destination: int, pdu: Pdu) -> None:
+        """Count `pdu` if it is a beacon."""
+
+
+class LineRun(ABC):
+    """A run in the making; the same face as `runs.simulate.Run`."""
+
+    def __init__(
+        self,
+        params: SimulateParams,
+        recorder: Recorder | None,
+        users: tuple[int, ...],
+        check: GrsbCheck,
+        beacons: BeaconMeter,
+    ) -> None:
+        self.params = params
+        self.users = users
+        self.meter = Meter(params.sites, params.messages, receivers=lambda *_: len(users))
+        self.violations: list[Breach] = []
+        self.check = check
+        self.beacons = beacons
+        self.world = self.make_world(
+            max(1, params.hold_ns // 1000),
+            seed=params.seed,
+            links=Lossy(params.loss) if params.loss else PLAIN,
+            codec=GroupCodec("simulate") if params.wire else None,
+            recorder=recorder,
+            observers=[self.meter, self.check, self.beacons, self],
+            sample_ns=STEP_NS,
+        )
+        self.load = self._load()
+        free = self.may_leave()
+        away = min(len(free), round((params.away or 0.0) * self.first_kind))
+        self.away = free[len(free) - away :]
+        self.left = self.returned = not self.away
+        self.storage_max = 0
+        self.pdus = 0
+        self.pdus_by_kind: dict[str, int] = {}
+
+    @abstractmethod
+    def make_world(self, delay_ns: int, **options: Any) -> LineWorld[Any]:
+        """A world in which a local line takes `delay_ns`."""
+
+    @property
+    @abstractmethod
+    def first_kind(self) -> int:
+        """How many users there are, not counting those behind a broadcaster."""
+
+    @abstractmethod
+    def may_leave(self) -> Sequence[int]:
+        """Users that can do without their site for a while."""
+
+    @abstractmethod
+    def archives(self) -> dict[int, GrsbStable]:
+        """What all recorders have on disk."""
+
+    @abstractmethod
+    def parts(self, site: Any) -> Iterable[GrsbSite | None]:
+        """The parts of a site in GRSB groups."""
+
+    @property
+    def checker(self) -> LineRun:
+        return self
+
+    def breach(self, invariant: str, detail: str, site: int) -> None:
+        self.violations.append(Breach(invariant, site, self.world.now, detail))
+
+    def _load(self) -> Load:
+        params, users = self.params, self.users
+        if params.load == "isolated":
+            gap = 10 * params.hold_ns
+            return OneUserAtATime(params.messages, users, params.size, gap)
+        if params.load == "saturated":
+            return Saturating(params.messages, users, params.size)
+        assert params.rate is not None
+        return Poisson(params.messages, params.rate, users, params.size)
+
+    def delivered(self, time: int, site: int, delivery: Delivery) -> None:
+        """Users leave and return by how far the group has come."""
+        share = self.check.committed / self.params.messages
+        if not self.left and share >= LEAVE:
+            self.left = True
+            for one in self.away:
+                self.world.after(0, partial(self.world.crash, one, DISK))
+        elif not self.returned and share >= RETURN:
+            self.returned = True
+            for one in self.away:
+                self.world.after(0, partial(self.world.restart, one))
+
+    def sampled(self, time: int, site: int, usage: dict[str, int], caps: dict[str, int]) -> None:
+        most = max(usage.get("da_buffer", 0), usage.get("global_da_buffer", 0))
+        self.storage_max = max(self.storage_max, most)
+
+    def run(self, progress: Callable[[int, int], None] | None = None) -> bool:
+        world, meter = self.world, self.meter
+        self.load.start(world)
+        meter.on_complete = world.stop
+        last, since = -1, 0
+        while not (meter.complete and self.load.done):
+            world.run(world.now + STEP_NS)
+            if meter.everywhere > last:
+                last, since = meter.everywhere, world.now
+                if progress is not None:
+                    progress(meter.everywhere, self.params.messages)
+            elif self.check.committed < self.params.messages:
+                since = max(since, meter.last_delivery_ns)
+            if world.now - since > STALL_NS:
+                break
+        settled = meter.complete and self.load.done
+        self.pdus = world.sent - self.beacons.beacons
+        self.pdus_by_kind = {kind_of(kind): count for kind, count in world.sent_by_kind.items()}
+        world.run(world.now + 4 * SECOND)  # the recorders have everything, too
+        self.check.finish(self.archives(), self.users if settled else ())
+        world.finish(settled=settled)
+        return settled
+
+    def own_results(self) -> dict[str, Any]:
+        """What only such protocols have to say."""
+        sites = [self.world.site(number) for number in self.world.group]
+        parts = [part for site in sites if site is not None for part in self.parts(site)]
+        recorders = [part.recorder for part in parts if part is not None]
+        return {
+            "away": len(self.away),
+            "beacons": self.beacons.beacons,
+            "replayed": sum(one.served for one in recorders if one is not None),
+        }
