@@ -114,18 +114,22 @@ chaos: $(INSTALLED) ## real processes under faults; RUNS=N
 explore: $(INSTALLED) ## every reachable state of small groups
 	$(BIN)/roundelay explore --sites 3 --resilience 0 --timestamps 3 --crashes 1
 	$(BIN)/roundelay explore --sites 3 --resilience 1 --timestamps 3 --crashes 1
+	$(BIN)/roundelay explore --sites 3 --timestamps 2 --crashes 1 --attempts 1 --to-source
 	$(BIN)/roundelay explore --protocol po --sites 3 --messages 1 --losses 1
 	$(BIN)/roundelay explore --protocol to-channel --sites 2 --messages 2 --losses 2
 	$(BIN)/roundelay explore --protocol spo --sites 2 --messages 2 --losses 2
 
-bench: $(INSTALLED) ## speed of the simulator, the engines, live groups and the journal
+bench: $(INSTALLED) ## speed of simulator, engines, live groups, journal, recorder and Spark (long)
 	$(PY) -m bench.simulator
 	$(PY) -m bench.engine
 	$(PY) -m bench.processor
 	$(PY) -m bench.throughput
 	$(PY) -m bench.journal
-	$(PY) -m bench.sweep
+	$(PY) -m bench.recorder
 	$(PY) -m bench.wide
+	$(PY) -m bench.sweep
+	$(PY) -m bench.source
+	$(PY) -m bench.verify
 
 faults: $(INSTALLED) ## every one-bit flip of a journal's segment, 200 kills of a recorder
 	$(PY) -m bench.journal_faults flips

@@ -31,6 +31,7 @@ SMALLEST = [
     Scope(sites=2, resilience=0, timestamps=1, attempts=1, messages=1, crashes=1, boot=COLD),
     Scope(sites=2, resilience=0, timestamps=1, attempts=1, messages=1, crashes=0, wipes=1),
     Scope(sites=3, resilience=1, timestamps=1, attempts=0, messages=1, crashes=0),
+    Scope(sites=3, timestamps=1, attempts=0, messages=1, crashes=0, to_source=True),
 ]
 
 

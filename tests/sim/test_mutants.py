@@ -59,8 +59,8 @@ def usual(scope: Scope) -> bool:
     """Whether the large explorations (`make explore`) contain this one."""
     large = Scope(resilience=scope.resilience)
     return (
-        (scope.sites, scope.kr, scope.boot, scope.history)
-        == (large.sites, large.kr, large.boot, large.history)
+        (scope.sites, scope.kr, scope.boot, scope.history, scope.to_source)
+        == (large.sites, large.kr, large.boot, large.history, large.to_source)
         and scope.timestamps <= large.timestamps
         and scope.crashes <= large.crashes
         and scope.attempts <= large.attempts

@@ -35,6 +35,8 @@ Examples:
               help="With a first list, or without.  [default: preformed]")  # fmt: skip
 @click.option("--history", type=Whole(0, 4096),
               help="Entries kept for sites that were away.  [default: 4096]")  # fmt: skip
+@click.option("--to-source", is_flag=True, default=None,
+              help="The source of a message gets the token (profile `fast`).")  # fmt: skip
 @click.option("--losses", type=Whole(0), help="Clusters: copies lost, in all.  [default: 1]")
 @click.option("--early", type=Whole(0),
               help="Clusters: long timers that pass too early, in all.  [default: 0]")  # fmt: skip

@@ -53,6 +53,7 @@ def run_explorer(
         "kr": scope.kr,
         "boot": scope.boot,
         "history": scope.history,
+        "to_source": scope.to_source,
         "mutant": mutant,
         **_found(found),
     }

@@ -39,7 +39,7 @@ IN_A_LIST_MANY: Final = ("qb", "qc", "transfers", "since_data")
 WITH_THE_TOKEN: Final = ("hold_ts", "turn", "hold_due")
 RECOVERING: Final = ("new_tl", "recover_from", "gap", "staged")  # phases S2 and O2
 VOTES: Final = ("votes", "yes_votes")  # phases O1 and O2
-SHORT_HISTORY: Final = ("first_kept", "pruned", "have", "issues")  # only decide what is forgotten
+SHORT_HISTORY: Final = ("first_kept", "pruned", "have", "issues")  # what is forgotten, see `Scope`
 
 TRIED: Final = ("hold_due", "beacon_due", "reform_due")  # timers; the others are left out below
 
@@ -93,8 +93,9 @@ def fingerprint(site: TokenSite) -> tuple[Any, ...]:
             tuple(site.transfers), min(site.since_data, site.config.kr),
         )  # fmt: skip
         if site.holding:
-            null_due = site.uncommitted > 0 and site.hold_due < NEVER
-            more += (site.hold_ts, site.turn, null_due)
+            # With `eager` a turn is this timer; without, it sends a NULL or confirms again.
+            matters = site.config.eager or site.uncommitted > 0
+            more += (site.hold_ts, site.turn, matters and site.hold_due < NEVER)
     elif phase == O1:
         more = tuple(sorted(site.votes.items()))
     elif phase in (O2, S2):

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from roundelay.core.errors import ConfigError
 from roundelay.core.token.config import COLD, PREFORMED, TokenConfig
+from roundelay.core.token.turn import ROUNDS
 
 MOST: Final = 100
 """The largest bound of any kind: costs are counted in seven bits each."""
@@ -42,6 +43,8 @@ class Scope(Struct, frozen=True, kw_only=True):
     """How the group begins: `preformed` or `cold`."""
     history: int = KEEP_ALL
     """Entries kept for sites that were away."""
+    to_source: bool = False
+    """Whether the source of a message gets the token, as in the `fast` profile."""
 
     def check(self) -> Self:
         """Raise ConfigError unless all bounds make sense."""
@@ -55,6 +58,16 @@ class Scope(Struct, frozen=True, kw_only=True):
                 raise ConfigError(field, value, f"a whole number from {least} to {most}")
         if self.boot not in (PREFORMED, COLD):
             raise ConfigError("boot", self.boot, f"{PREFORMED} or {COLD}")
+        if self.to_source:
+            if not self.config().free_heirs(self.sites):
+                allowed = "off unless L = 1 and there are 4 sites or fewer"
+                raise ConfigError("to_source", True, allowed)
+            # With more stamps who gets the token depends on what each site is known to have,
+            # which the explorer compares only where it decides what is forgotten.
+            most = ROUNDS * (self.sites // 2 + 1)
+            if self.timestamps > most:
+                allowed = f"{most} at most with to_source and {self.sites} sites"
+                raise ConfigError("timestamps", self.timestamps, allowed)
         self.config().check(self.sites)
         return self
 
@@ -72,6 +85,8 @@ class Scope(Struct, frozen=True, kw_only=True):
             bundle=False,
             kr=self.kr,
             history=self.history,
+            eager=self.to_source,
+            to_source=self.to_source,
             boot=boot or self.boot,
         )
 
@@ -87,7 +102,9 @@ class Scope(Struct, frozen=True, kw_only=True):
         words = ["roundelay explore"]
         for field in self.__struct_fields__:
             value = getattr(self, field)
-            if field in _ALWAYS or value != getattr(usual, field):
+            if field == "to_source":
+                words += ["--to-source"] if value else []
+            elif field in _ALWAYS or value != getattr(usual, field):
                 words.append(f"--{field} {value}")
         if mutant:
             words.append(f"--mutant {mutant}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from random import Random
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from roundelay.core.engine import NEVER
 from roundelay.core.token.config import TokenConfig
@@ -179,6 +179,17 @@ class WitnessTooFar(TokenSite):
         self.resilience += 1
         passed = super().resilient(votes, old, start_ts)
         self.resilience -= 1
+        return passed
+
+
+class KnowsTheHeir(TokenSite):
+    __slots__ = ()
+
+    def resilient(self, votes: dict[int, Vote1], old: tuple[int, int], start_ts: int) -> bool:
+        free = self.config
+        self.config = structs.replace(free, to_source=False)
+        passed = super().resilient(votes, old, start_ts)
+        self.config = free
         return passed
 
 

@@ -194,6 +194,13 @@ _add(
     _ONE_L0,
 )
 _add(
+    "knows-the-heir",
+    broken.KnowsTheHeir,
+    "CM-R3.3, `to_source`: the next sites in the ring count as those that stamp next",
+    "the token went to the source: a site that never had it vouches that nothing was committed",
+    Scope(resilience=1, timestamps=1, crashes=1, attempts=1, messages=1, to_source=True),
+)
+_add(
     "starts-too-low",
     broken.StartsTooLow,
     "CM-R3.2: the new list starts at the smallest nts",
