@@ -19,6 +19,7 @@ from roundelay.core.errors import PayloadTooLarge, QueueFull, UsageError
 from roundelay.node.frontends import FrontendServer
 from roundelay.node.switchboard import (
     NO_TAG,
+    UNIT,
     Application,
     Batch,
     Receipt,
@@ -105,6 +106,7 @@ class LocalBoard:
         tag: int = NO_TAG,
         to: Iterable[str] | None = None,
         someone: bool = False,
+        unit: bool = False,
     ) -> None:
         found = self.group(group)
         if max(bundle.sizes) > self.largest:
@@ -119,7 +121,7 @@ class LocalBoard:
         names = None if to is None else set(to)
 
         def commit() -> None:
-            self._commit(found, application, bundle, tag, names, someone)
+            self._commit(found, application, bundle, tag, names, someone, unit)
 
         if found.shut:
             found.queue.append(commit)
@@ -134,6 +136,7 @@ class LocalBoard:
         tag: int,
         to: set[str] | None,
         someone: bool,
+        unit: bool,
     ) -> None:
         ordered = group.name.startswith(("token:", "to:"))
         seq = group.seq if ordered else -1
@@ -146,6 +149,8 @@ class LocalBoard:
         elif to is not None and self.name not in to:
             receivers = []
         batch = Batch(group.name, seq, self.name, now, bundle)
+        if unit:
+            batch = Batch(group.name, seq + len(bundle) - 1, self.name, now, bundle, UNIT)
         if ordered and not someone:
             group.kept.append(batch)
         for receiver in receivers:

@@ -34,12 +34,14 @@ from roundelay.node.frontends import FrontendServer
 from roundelay.node.switchboard import Receipt, Refusal
 from roundelay.wire.frontend import (
     MESSAGE_BYTES,
+    Packet,
     from_packet,
     head,
     json_packet,
     packet,
     send_packet,
 )
+from roundelay.wire.frontend_replay import marked_packet, read_marked_received
 from tests.node.board import Listener, LocalBoard, run, until
 
 
@@ -614,6 +616,37 @@ def test_a_remote_application_sees_what_a_local_one_sees() -> None:
             await board.ask("status")
             assert far.messages[-1] == b"doubt"
             await board.close()
+
+    run(test)
+
+
+def test_a_unit_is_one_packet_to_who_knows_units_and_messages_in_a_row_to_others() -> None:
+    """GR-19: nothing comes between its parts, whoever is told."""
+
+    async def test() -> None:
+        async with server() as node:
+            paper, plain, units = await node.raw(), await node.raw(), await node.raw()
+            await plain.hello()
+            units.b(b"HELO", b"", b'{"units":true}')
+            assert (await units.read())[0] == b"HELO"
+            for client in (paper, plain, units):
+                client.a(b"JOIN", b"token:g")
+            for client in (plain, units):
+                assert (await client.read())[0] == b"VIEW"
+            await until(lambda: node.status["groups"] == {"token:g": 3})
+            parts = Bundle.of(b"one", b"two")
+            units.write(marked_packet("token:g", parts, tag=4, conference=7, unit=True))
+            for text in parts:
+                assert await paper.read() == (b"RCVE", b"token:g", text)
+            for text in parts:
+                command, group, message = await plain.read()
+                found = read_marked_received(Packet(command.decode(), group.decode(), message))
+                assert (command, found.seq) == (b"RCVC", 1)
+                assert found.bundle == Bundle.of(text).marked(7)
+            command, group, message = await units.read()
+            found = read_marked_received(Packet(command.decode(), group.decode(), message))
+            assert (command, found.seq, found.bundle) == (b"RCVU", 1, parts.marked(7))
+            assert (await units.read())[0] == b"RCPT"
 
     run(test)
 

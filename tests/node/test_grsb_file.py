@@ -72,6 +72,7 @@ cold_start = true
 [journal]
 sync = "always"
 keep_s = 3600.0
+keep_conference_s = {7 = 86400, 8 = 0.5}
 [filters.p2]
 conferences = [7, 8]
 senders = ["ann"]
@@ -81,6 +82,7 @@ senders = ["ann"]
     assert (config.takeover_ns, config.credit, config.cold_start) == (800_000_000, 5, True)
     assert config.max_payload == 9000
     assert (file.journal.sync, file.journal.keep_s) == ("always", 3600.0)
+    assert file.journal.keep_conference_s == {7: 86400, 8: 0.5}
     kept = file.roles.selection(5)
     assert (kept.conferences, kept.senders) == (frozenset({7, 8}), frozenset({7}))
     plain = read(tmp_path, FAILSAFE)
@@ -101,19 +103,23 @@ senders = ["ann"]
         ('profile = "best"\nmembers = ["a", "b"]', "profile = 'best' .* demo or separate"),
         ('profile = "separate"\nmembers = ["a", "b"]', "members = 2 .* 4 or more for the profile"),
         ('profile = "demo"\nmembers = ["a", "b"]\nrecorders = ["a"]', "recorders = .* how many"),
+        ('profile = "demo"\nmembers = ["a", "b"]\nrecorders = 0', "recorders = 0 .* from 1 to 1"),
         ('profile = "demo"\nmembers = ["a", "b"]\nusers = ["b"]', "users = .* left to the profile"),
         ('profile = "demo"\nmembers = ["a", "b"]\ncolour = "red"', "colour = 'red' .* one of"),
         ('profile = "demo"\nmembers = ["a", "b"]\nlines = "two"', "lines = 'two' .* 1 or 2"),
         ('profile = "demo"\nmembers = ["a", "b"]\nline_b = "x:1"', "line_b = x:1 .* lines = 2"),
         (SPREAD + 'users = ["x"]', "users = x is not allowed: members: a, b, c"),
-        (SPREAD.replace('["b"]', '["a"]') + 'users = ["b"]', "acknowledgers = .* other sites"),
+        (SPREAD.replace('["b"]', '["a"]') + 'users = ["b"]', "acknowledgers = a .* other sites"),
         (FAILSAFE + "[parameters]\nspeed = 3", r"parameters.speed = 3 .* one of submit_ms"),
         (FAILSAFE + "[parameters]\ntakeover_ms = -1", "parameters.takeover_ms = -1"),
         (FAILSAFE + "[parameters]\nalive_ms = 5000", "alive_ns = 5000000000 .* less than"),
         (FAILSAFE + '[parameters]\ndelivery = "soon"', "delivery = 'soon' .* stable or fast"),
         (FAILSAFE + '[journal]\nsync = "os"', "journal.sync = 'os' .* always or interval"),
         (FAILSAFE + "[journal]\nsegment_bytes = 1", "journal.segment_bytes = 1"),
-        (FAILSAFE + "[filters.ann]\nconferences = [7]", "filters = 7 .* recorders only"),
+        (FAILSAFE + "[filters.ann]\nconferences = [7]", "filters = ann .* recorders only"),
+        (FAILSAFE + "[journal]\nkeep_conference_s = {x = 1}", "keep_conference_s = .* {7 = 86400}"),
+        (FAILSAFE + "[journal]\nkeep_conference_s = 7", "journal.keep_conference_s = 7 .* seconds"),
+        (FAILSAFE + "[journal]\nkeep_conference_s = {7 = -1}", "keep_conference_s = 7: -1"),
         (FAILSAFE + "[filters.p1]\nconferences = [-7]", "filters.p1.conferences = -7"),
         (FAILSAFE + 'line_b = "nowhere"', "line_b = nowhere .* HOST:PORT"),
     ],

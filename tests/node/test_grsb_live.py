@@ -157,6 +157,11 @@ def test_each_profile_runs_from_a_file_of_two_lines(
             assert receipt.seq == 6
             for name in recorders:
                 assert town.status(name)["journal"]["durable"] >= 7
+                shown_by: Any = town.members[name].node.status()["recorders"]
+                (own,) = shown_by["own"]
+                said = [own[key] for key in ("fsync", "slow", "slowed", "backlog_bytes", "broken")]
+                assert said == ["interval", False, 0, 0, None]
+                assert {"folder", "begin", "end", "durable", "missing"} <= set(own)
             many = [member.group.broadcast_many([b"x" * 50] * 500) for member in users]
             await asyncio.gather(*many)
             await delivered(users, 1007)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+import roundelay
 from roundelay.client import group as group_module
 from roundelay.client.group import SlowConsumer
 from roundelay.core.errors import ConfigError, GroupClosed, PayloadTooLarge
@@ -17,7 +20,7 @@ MEDIA = ("multicast", "fanout")
 EACH = 60
 
 
-async def chatter(members: list[Member], each: int = EACH) -> dict[bytes, int]:
+async def chatter(members: list[Member], each: int = EACH) -> dict[bytes, int | None]:
     """Every member broadcasts at once; where each message came to be."""
 
     async def one(member: Member) -> None:
@@ -25,7 +28,7 @@ async def chatter(members: list[Member], each: int = EACH) -> dict[bytes, int]:
             data = b"%s %d" % (member.name.encode(), number)
             receipts[data] = (await member.group.broadcast(data)).seq
 
-    receipts: dict[bytes, int] = {}
+    receipts: dict[bytes, int | None] = {}
     await asyncio.gather(*(one(member) for member in members))
     return receipts
 
@@ -59,7 +62,7 @@ def test_everybody_hears_each_sender_in_its_order(service: str, medium: str) -> 
         async with Net(medium) as net:
             members = await net.form("abc", service=service)
             receipts = await chatter(members, 20)
-            assert set(receipts.values()) == {-1}
+            assert set(receipts.values()) == {None}
             await delivered(members, 60)
             for member in members:
                 assert all(message.seq is None for message in member.got)
@@ -143,7 +146,7 @@ def test_many_messages_in_one_call_stay_together_and_in_order() -> None:
             assert receipt.seq == 4999
             await delivered(members, 5000)
             assert all(member.data == many for member in members)
-            with pytest.raises(ConfigError, match="messages = 0"):
+            with pytest.raises(ConfigError, match=r"messages = 0"):
                 await members[0].group.broadcast_many([])
 
     run(test)
@@ -227,6 +230,49 @@ def test_a_slow_consumer_is_told_and_slows_nobody(monkeypatch: pytest.MonkeyPatc
             assert seen == list(range(len(seen)))
             assert 0 < len(seen) < 1000
             assert caught.value.seq == len(seen)
+
+    run(test)
+
+
+def test_only_bytes_are_sent_and_no_order_has_no_positions() -> None:
+    async def test() -> None:
+        async with Net() as net:
+            a = await net.join("a", service="fifo")
+            text: Any = "text"
+            for call in (a.group.broadcast, a.group.send_someone):
+                with pytest.raises(ConfigError, match=r"data = 'text' .* bytes; encode text first"):
+                    await call(text)
+            for many in (a.group.broadcast_many, a.group.post):
+                with pytest.raises(ConfigError, match=r"messages = 'text' .* encode text first"):
+                    await many([b"one", text])
+                with pytest.raises(ConfigError, match=r"messages = b'one' .* a list"):
+                    await many(b"one")  # type: ignore[arg-type]
+            receipt = await a.group.broadcast(bytearray(b"one"))
+            await delivered([a], 1)
+            assert (receipt.group, receipt.seq) == ("g", None)
+            assert a.order == [(None, "a", b"one")]
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"resilience": -1, "node": "unix:none"}, "resilience = -1 .* from 0 to 127"),
+        ({"timeout": 0}, "timeout = 0 .* above 0"),
+        ({"timeout": "3"}, "timeout = '3' .* seconds"),
+        ({"keep_s": 60}, "keep_s = 60 .* only with record"),
+        ({"record": True, "keep_s": "60"}, "keep_s = '60' .* a number"),
+        ({"record": True, "keep_bytes": -1}, "keep_bytes = -1 .* 0 or more"),
+        ({"record": True, "keep_conference_s": {"7": 60}}, "keep_conference_s = .* {7: 86400}"),
+    ],
+)
+def test_an_option_that_makes_no_sense_is_named(
+    options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    async def test() -> None:
+        with pytest.raises(ConfigError, match=message):
+            await roundelay.join("g", dir=tmp_path, insecure=True, **options)
 
     run(test)
 

@@ -13,17 +13,20 @@ from click.testing import CliRunner
 
 import roundelay
 from roundelay.cli.main import cli
+from roundelay.client import group as group_module
 from roundelay.client.group import Group
 from roundelay.client.recorder import RecorderClient
-from roundelay.core.errors import NoRecorder, Refused
+from roundelay.core.errors import Indeterminate, NoRecorder, Refused, SlowConsumer
 from roundelay.journal.format import Run
 from roundelay.node.frontends import FrontendServer
 from tests.node.live import Member, Net, delivered, run, together, until
 
 
-async def daemon(member: Member) -> tuple[FrontendServer, str]:
+async def daemon(
+    member: Member, where: str = "127.0.0.1:0", **limits: int
+) -> tuple[FrontendServer, str]:
     """A frontend on a member's node."""
-    server = FrontendServer(member.node, ["127.0.0.1:0"], name=member.name)
+    server = FrontendServer(member.node, [where], name=member.name, **limits)
     await server.start()
     member.node.add_frontend(server)
     return server, server.addresses[0]
@@ -49,7 +52,7 @@ def test_a_daemon_replays_and_hands_over_as_an_embedded_node_does(tmp_path: Path
                 await remote.broadcast_many([b"one", b"two"], conference=7, kind=2)
                 await remote.broadcast_many([b"three"], durability="recorded")
                 await a.group.broadcast(b"four", conference=7)
-                with pytest.raises(Refused, match="1 recorders that sync"):
+                with pytest.raises(Refused, match=r"^group token:g: 1 recorders that sync"):
                     await remote.broadcast(b"five", durability="recorded", recorders=2)
                 got = []
                 async for message in remote:
@@ -82,6 +85,89 @@ def test_a_daemon_replays_and_hands_over_as_an_embedded_node_does(tmp_path: Path
         assert got == seqs
 
     run(test, 20)
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_who_reads_too_slowly_behind_a_daemon_catches_up_from_the_recorder(
+    recorded: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_module, "INBOX_BYTES", 2 << 20)
+
+    async def test() -> None:
+        async with Net() as net:
+            a = await net.join("a", dir=tmp_path, record=recorded, fsync="os")
+            b = await net.join("b")
+            await together([a, b])
+            server, where = await daemon(b)
+            async with roundelay.join("g", node=where) as slow:
+                await slow.ready(2)
+                for number in range(40):
+                    data = b"%d %s" % (number, bytes(4000))
+                    await a.group.broadcast_many([data] * 50)
+                    receipt = await slow.broadcast(b"mine")  # who does not read may still send
+                assert receipt.seq == 40 * 51 - 1
+                await delivered([a], 40 * 51)
+                assert slow._inbox_bytes <= 2 << 20
+                if recorded:
+                    assert b.node.recorders.replays.status()
+                found = []
+
+                async def read(slow: Group) -> None:
+                    async for message in slow:
+                        found.append((message.seq, message.data))
+                        if len(found) == 40 * 51:
+                            break
+
+                if recorded:
+                    await read(slow)
+                else:
+                    with pytest.raises(SlowConsumer, match="from position"):
+                        await read(slow)
+                assert found == [(m.seq, m.data) for m in a.got][: len(found)]
+            await server.close()
+
+    run(test)
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_who_begins_with_more_than_fits_its_queue_gets_each_message_once(
+    recorded: bool, tmp_path: Path
+) -> None:
+    async def test() -> None:
+        async with Net() as net:
+            a = await net.join("a", dir=tmp_path, record=recorded, fsync="os")
+            b = await net.join("b")
+            await together([a, b])
+            # A Unix socket keeps little by itself.
+            server, where = await daemon(
+                b, f"unix:{tmp_path}/socket", max_message=1 << 16, queue_bytes_max=1 << 17
+            )
+            for _ in range(40):  # ten times the queue, all of it in the member's memory
+                await a.group.broadcast_many([bytes(3000)] * 10)
+            await delivered([a, b], 400)
+            async with roundelay.join("g", node=where, since=0) as late:
+                found = []
+                async for message in late:
+                    found.append(message.seq)
+                    if len(found) == 400:
+                        break
+                assert found == list(range(400))
+            await server.close()
+
+    run(test, 20)
+
+
+def test_the_callers_timeout_holds_behind_a_daemon_too(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with Net() as net:
+            a = await net.join("a", members=("a", "b", "c"), dir=tmp_path)  # the others never come
+            server, where = await daemon(a)
+            async with roundelay.join("g", node=where, timeout=0.2) as remote:
+                with pytest.raises(Indeterminate, match=r"in 0\.2 s; it may still be delivered"):
+                    await remote.broadcast(b"one")
+            await server.close()
+
+    run(test)
 
 
 def test_a_reader_without_asyncio_gets_ranges_on_credit(tmp_path: Path) -> None:
@@ -167,7 +253,10 @@ def test_listen_prints_what_was_recorded_and_then_what_comes(tmp_path: Path) -> 
 
 def test_a_blocking_group_replays_too(tmp_path: Path) -> None:
     options = Net().where() | {"name": "a", "insecure": True}
-    with roundelay.join("g", dir=tmp_path, record=True, **options) as group:
+    with roundelay.join("g", dir=tmp_path, record=True, keep_s=3600, **options) as group:
+        views = group.views()
+        while next(views).members != ("a",):
+            pass
         with pytest.raises(NoRecorder):
             group.broadcast(b"x", durability="recorded", recorders=2)
         group.broadcast(b"one", conference=7, durability="recorded")

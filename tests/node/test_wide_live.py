@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from roundelay.core.errors import ConfigError
+from roundelay.journal.journal import Journal
 from roundelay.node.store import Store
 from roundelay.node.wide import WideSeat
 from roundelay.node.wide_file import parse, read_file
@@ -175,6 +176,54 @@ def test_nodes_that_are_killed_and_started_again_lose_nothing(tmp_path: Path) ->
             assert before[:30] == [b"first %d" % i for i in range(30)]
 
     run(test, 240)
+
+
+def test_who_is_killed_is_told_nothing_twice_and_closes_each_journal_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I4: also the last batch, for which no later one has said that it was delivered."""
+    text = """
+[[networks]]
+members = ["a1", "a2", "x"]
+edges = [["a1", "x"]]
+
+[[networks]]
+members = ["b1", "b2"]
+"""
+    closed: list[Journal] = []
+    close = Journal.close
+
+    def counted(journal: Journal) -> None:
+        closed.append(journal)
+        close(journal)
+
+    monkeypatch.setattr(Journal, "close", counted)
+
+    async def test() -> None:
+        async with Net("switch") as net:
+            world = World(net, tmp_path, text)
+            names = ("a1", "a2", "x", "b1", "b2")
+            await world.start(*names)
+            await world.members["a2"].group.broadcast(b"before")
+            receipt = await world.members["x"].group.broadcast_unit([b"1", b"2", b"3"])
+            assert receipt.seq == 3
+            await delivered(world.of("a2", "x", "b2"), 4, 60)
+            for one in world.of("a2", "x", "b2"):  # a unit is where its last part is
+                assert [(got.seq, got.unit) for got in one.got[1:]] == [
+                    (3, "start"), (3, "middle"), (3, "end"),
+                ]  # fmt: skip
+            for name in ("x", "b2"):  # behind LB, and at a network
+                await world.members[name].die()
+            await world.start("x", "b2")
+            await world.members["a2"].group.broadcast(b"after")
+            await delivered(world.of("x", "b2"), 1, 60)
+            assert [one.order for one in world.of("x", "b2")] == [[(4, "a2", b"after")]] * 2
+            for name in names:
+                await world.members[name].die()
+
+    run(test, 120)
+    assert len(closed) >= 3  # of two networks, and of the global level
+    assert len(set(map(id, closed))) == len(closed)
 
 
 # -- files -----------------------------------------------------------------------------------

@@ -62,6 +62,7 @@ from roundelay.wire.frontend_replay import (
     read_marked_received,
     read_more,
     read_wish,
+    wish_id,
     wish_packet,
 )
 
@@ -97,6 +98,8 @@ EXAMPLES = [
     block_packet("ab", 3, encode_block([Run(42, TIME, "ann", HI, 7, 1)], bytes(16), 0)),
     more_packet("ab", 3, 1),
     ended_packet("ab", Ended(3, 1042)),
+    marked_packet("ab", TWO, tag=10, conference=7, unit=True),
+    marked_received_packet("ab", 42, TIME, 7, 0, "ann", TWO, unit=True),
     packet("VIEW", "ab", VIEW),
     head("STOP", "ab"),
     head("GOON", "ab"),
@@ -173,7 +176,7 @@ def test_what_is_written_is_read_again() -> None:
     assert read_receipt(one(EXAMPLES[10])) == Fate(7, 42, TIME)
     assert read_failure(one(EXAMPLES[11])) == Failure(7, INDETERMINATE, "no majority")
     assert read_received(one(EXAMPLES[15])) == Received(42, TIME, "ann", TWO)
-    assert read_json(one(EXAMPLES[21]))["members"] == ["ann", "bob"]
+    assert read_json(one(EXAMPLES[23]))["members"] == ["ann", "bob"]
 
 
 def test_what_recorders_need_is_read_again() -> None:
@@ -187,10 +190,20 @@ def test_what_recorders_need_is_read_again() -> None:
     assert read_wish(one(EXAMPLES[17])) == Wish(id=3, since=42, conferences=(7,), senders=("ann",))
     assert read_more(one(EXAMPLES[19])) == (3, 1)
     assert read_ended(one(EXAMPLES[20])) == Ended(3, 1042)
+    unit = read_marked(one(EXAMPLES[21]))
+    assert unit == MarkedSend(10, 7, 0, 0, None, TWO.marked(7), unit=True)
+    assert read_marked_received(one(EXAMPLES[22])).bundle == TWO.marked(7)
     for wrong in (b'{"since":-1}', b'{"senders":"ann"}', b'{"kinds":[]}', b'{"blocks":65}'):
         with pytest.raises(ConfigError):
             read_wish(Packet("RPLY", "ab", wrong))
+    # What the node would refuse is refused before it is sent; else, it is said which replay it was.
+    for unfit in (Wish(senders=(5,)), Wish(kinds=(True,))):  # type: ignore[arg-type]
+        with pytest.raises(ConfigError):
+            wish_packet("ab", unfit)
+    asked = [b'{"id":3,"since":-1}', b'{"id":-1}', b'{"id":"3"}', b"{}"]
+    assert [wish_id(Packet("RPLY", "ab", one)) for one in asked] == [3, -1, -1, 0]
     for command, read in (("SNDC", read_marked), ("RCVC", read_marked_received),
+                          ("SNDU", read_marked), ("RCVU", read_marked_received),
                           ("MORE", read_more), ("FROM", read_from)):  # fmt: skip
         for size in range(8):
             with pytest.raises(MalformedPdu):

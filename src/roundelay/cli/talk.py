@@ -18,10 +18,11 @@ from msgspec import UNSET, Struct, UnsetType, structs
 from roundelay.cli.answers import show, show_why
 from roundelay.cli.options import Whole, json_option
 from roundelay.cli.output import print_json
+from roundelay.client.messages import places_in_unit
 from roundelay.client.remote_node import RemoteNode
 from roundelay.client.since import parse_moment, place_of
 from roundelay.core.errors import ConfigError, PayloadTooLarge, Refused, UsageError
-from roundelay.node.switchboard import Batch, Receipt
+from roundelay.node.switchboard import UNIT, Batch, Receipt
 from roundelay.wire.frontend import DEFAULT, address
 
 T = TypeVar("T")
@@ -57,6 +58,7 @@ Examples:
   cat orders.txt | roundelay send token:orders - --lines
   roundelay send work "whoever is free" --someone
   roundelay send spo:staff "only you two" --to ann,bob
+  cat transfer.txt | roundelay send grsb:bank - --unit
 """
 
 
@@ -70,12 +72,14 @@ Examples:
 @click.option("--conference", type=Whole(0, 0xFFFFFFFF), default=0,
               help="Recorders and replays select by it.")  # fmt: skip
 @click.option("--kind", type=Whole(0, 0xFFFFFFFF), default=0, help="The same.")
+@click.option("--unit", is_flag=True,
+              help="Each line is a message; all take effect together (grsb:, wide:).")  # fmt: skip
 @click.option("--recorded", type=Whole(0, 255), default=0, metavar="K",
               help="Wait until K recorders have it on disk.")  # fmt: skip
 @json_option
 def send(
     group: str, text: str | None, node: str, lines: bool, someone: bool, to: str | None,
-    conference: int, kind: int, recorded: int, as_json: bool,
+    conference: int, kind: int, unit: bool, recorded: int, as_json: bool,
 ) -> None:  # fmt: skip
     """Send a message to GROUP and wait until it has its place.
 
@@ -90,9 +94,12 @@ def send(
     if not group:
         raise ConfigError("group", repr(group), "a name")
     given = None if text is None or text == "-" else text.encode(errors="surrogateescape")
-    if someone and (conference or kind or recorded):
-        raise ConfigError("someone", "yes", "not with --conference, --kind or --recorded")
+    if someone and (conference or kind or recorded or unit):
+        raise ConfigError("someone", "yes", "not with --conference, --kind, --unit or --recorded")
     how = {"conference": conference, "kind": kind, "recorders": recorded, "to": names}
+    if unit:
+        lines = True
+        how["unit"] = True
     results = _run(_send(group, given, node, lines, someone, how))
     if as_json:
         print_json(results)
@@ -112,7 +119,7 @@ async def _send(
             while len(waiting) > most:
                 last = max(last, (await waiting.popleft()).seq)
 
-        async for messages in _messages(given, lines, limit):
+        async for messages in _messages(given, lines, limit, bool(how.get("unit"))):
             if someone:  # each to someone, not all to the same one
                 for message in messages:
                     waiting.append(await node.submit(group, message, someone=True))
@@ -124,8 +131,19 @@ async def _send(
     return {"group": group, "messages": count, "seq": None if last < 0 else last}
 
 
-async def _messages(given: bytes | None, lines: bool, limit: int) -> AsyncIterator[list[bytes]]:
-    """The messages to send, as they come."""
+async def _messages(
+    given: bytes | None, lines: bool, limit: int, together: bool
+) -> AsyncIterator[list[bytes]]:
+    """The messages to send, as they come, or all `together`."""
+    if together:
+        gathered: list[bytes] = []
+        async for some in _messages(given, lines, limit, False):
+            gathered += some
+            if sum(map(len, gathered)) > limit:
+                raise PayloadTooLarge(f"a unit of more than {limit} bytes: send several")
+        if gathered:
+            yield gathered
+        return
     rest = bytearray()
     async for chunk in _given(given) if given is not None else _input():
         rest += chunk
@@ -260,6 +278,7 @@ class Heard(Struct, frozen=True):
     conference: int | UnsetType = UNSET
     kind: int | UnsetType = UNSET
     base64: str | UnsetType = UNSET
+    unit: str | UnsetType = UNSET
 
 
 def _json_lines(batch: Batch, most: int | None) -> str:
@@ -268,24 +287,27 @@ def _json_lines(batch: Batch, most: int | None) -> str:
     seq = batch.seq
     conference, kind, _ = batch.bundle.runs()[0]  # `_Wanted.of` has cut it
     marks = (conference or UNSET, kind or UNSET)
-    for data in list(batch.bundle)[:most]:
+    for i, data in enumerate(list(batch.bundle)[:most]):
         place = None if seq < 0 else seq
+        unit: Any = places_in_unit(len(batch.bundle))[i] if batch.unit == UNIT else UNSET
         try:
-            heard = Heard(batch.group, place, batch.sender, when, data.decode(), *marks)
+            heard = Heard(batch.group, place, batch.sender, when, data.decode(), *marks, unit=unit)
         except UnicodeDecodeError:
             coded = base64.b64encode(data).decode()
-            heard = Heard(batch.group, place, batch.sender, when, None, *marks, base64=coded)
+            heard = Heard(
+                batch.group, place, batch.sender, when, None, *marks, base64=coded, unit=unit
+            )
         lines.append(msgspec.json.encode(heard).decode() + "\n")
-        seq += 1
-        if place is None:
-            seq = -1
+        if place is not None and batch.unit != UNIT:
+            seq += 1
     return "".join(lines)
 
 
 def _text_lines(batch: Batch, most: int | None) -> str:
     lines = []
     for i, data in enumerate(list(batch.bundle)[:most]):
-        place = "" if batch.seq < 0 else f"{batch.seq + i} "
+        seq = batch.seq if batch.unit == UNIT else batch.seq + i
+        place = "" if batch.seq < 0 else f"{seq} "
         lines.append(f"{place}{batch.sender}: {data.decode(errors='backslashreplace')}\n")
     return "".join(lines)
 

@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from roundelay.client.since import START, Moment
 from roundelay.node.loop import loop_factory
-from roundelay.node.switchboard import Batch, Receipt, View
+from roundelay.node.switchboard import Batch, View
 
 if TYPE_CHECKING:
     from roundelay.client.group import Group, Message
+    from roundelay.client.messages import Receipt
 
 T = TypeVar("T")
 
@@ -75,6 +76,9 @@ class BlockingGroup:
     def broadcast_many(self, messages: Sequence[bytes], **how: Any) -> Receipt:
         return self._thread.call(self._group.broadcast_many(messages, **how))
 
+    def broadcast_unit(self, parts: Sequence[bytes], **how: Any) -> Receipt:
+        return self._thread.call(self._group.broadcast_unit(parts, **how))
+
     def send(self, data: bytes, to: Iterable[str], **how: Any) -> Receipt:
         return self._thread.call(self._group.send(data, to, **how))
 
@@ -90,6 +94,9 @@ class BlockingGroup:
     @property
     def view(self) -> View:
         return self._group.view
+
+    def views(self) -> Iterator[View]:
+        return self._drive(self._group.views())
 
     def batches(self) -> Iterator[Batch]:
         return self._drive(self._group.batches())

@@ -20,9 +20,8 @@ The same calls work embedded (a node in this process, the default) and through a
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -30,25 +29,26 @@ from typing import Any, Final
 from msgspec import Struct, structs
 
 from roundelay.client.blocking import BlockingGroup, LoopThread
-from roundelay.client.messages import COMMITTED, Message, marked, messages_of, synced
+from roundelay.client.messages import COMMITTED, Message, Receipt, messages_of, synced
 from roundelay.client.replaying import Replaying
+from roundelay.client.sending import Sending
 from roundelay.client.since import Moment, place_of
-from roundelay.core.bundle import MESSAGES_MAX, Bundle
 from roundelay.core.engine import SECOND
 from roundelay.core.errors import (
     ConfigError,
     ConnectionLost,
     GroupClosed,
     Indeterminate,
-    NoRecorder,
-    QueueFull,
     Refused,
     SlowConsumer,
 )
+from roundelay.core.limits import whole
 from roundelay.journal.journal import ALWAYS, JournalConfig
+from roundelay.node import switchboard
 from roundelay.node.groups import (
     AUTORM,
     CONFIGURED,
+    MEMBERS_MAX,
     SERVICES,
     GroupSpec,
     check_members,
@@ -62,7 +62,7 @@ from roundelay.node.node import Node, NodeConfig
 from roundelay.node.outbox import cost
 from roundelay.node.probe import MULTICAST, Choice
 from roundelay.node.recorder import Filter, RecordConfig, parse_filter
-from roundelay.node.switchboard import NO_TAG, Batch, Receipt, Refusal, View
+from roundelay.node.switchboard import NO_TAG, WHOLE, Batch, Refusal, View
 from roundelay.wire.frontend_replay import check_mark
 
 INBOX_BYTES: Final = 32 << 20
@@ -70,13 +70,12 @@ INBOX_BYTES: Final = 32 << 20
 how it wants to go on (`SlowConsumer`)."""
 BATCH_COST: Final = 128
 """What a batch takes beside its messages, about."""
+TIMEOUT_MAX_S: Final = 365 * 86_400
+RETENTION: Final = ("keep_bytes", "keep_s", "keep_conference_s")
+"""Options that say how long the record is kept."""
 
 
-HEAR_S: Final = 2.0
-"""How long after `join` a recorder may still be on its way to be heard of."""
-
-
-class Group(Replaying):
+class Group(Sending, Replaying):
     """A group that was joined; made by `join`."""
 
     def __init__(
@@ -87,31 +86,26 @@ class Group(Replaying):
         since: int | None = None,
         recorders: int = 0,
     ) -> None:
+        super().__init__(recorders)
         self.name = name
         """The full name, with the prefix of its protocol."""
         self._switchboard = switchboard
         self._close = close
         self._inbox: deque[Batch] = deque()
         self._inbox_bytes = 0
+        self._holds = False
+        """A daemon knows that we can take no more now."""
         self._since = since or 0
         """The application has everything before this position."""
         self.conferences: frozenset[int] = frozenset()
         """Only messages of these are delivered; empty: all."""
         self.hosts_node = False
         """The node is there for us alone: it may have other roles than to serve us."""
-        self._recorders = recorders
-        """How many of them must have synced a message before its receipt."""
-        self._joined_at = time.monotonic()
         self._overflow: SlowConsumer | None = None
         self._arrived = asyncio.Event()
-        self._receipts: dict[int, asyncio.Future[Receipt]] = {}
-        self._tag = 0
-        self._room = asyncio.Event()
-        self._room.set()
         self._view = View(name, "0", (), "looking for members")
         self._changed = asyncio.Event()
         self._closed: str | None = None
-        self._untold: Refusal | None = None
 
     # -- what the node calls (Application) -------------------------------------------------
 
@@ -132,7 +126,7 @@ class Group(Replaying):
         if 0 <= batch.seq < self._since:
             # The node's disk knew less than the application: it is told only what is new to it.
             known = self._since - batch.seq
-            if known >= len(batch.bundle.sizes):
+            if known >= batch.positions:
                 return
             rest = batch.bundle.part(known, len(batch.bundle.sizes))
             batch = structs.replace(batch, seq=self._since, bundle=rest)
@@ -142,7 +136,16 @@ class Group(Replaying):
         else:
             self._inbox_bytes += size
             self._inbox.append(batch)
+            if self._inbox_bytes > INBOX_BYTES // 2 and not self._holds:
+                self._hold(True)
         self._arrived.set()
+
+    def _hold(self, stop: bool) -> None:
+        """Tell a daemon in time: what is on its way still needs room."""
+        self._holds = stop
+        hold = getattr(self._switchboard, "hold", None)
+        if hold is not None:
+            hold(self.name, stop)
 
     def _fall_behind(self, batch: Batch) -> None:
         """There is no room: a recorder gives it later, or the application has to be told."""
@@ -156,10 +159,11 @@ class Group(Replaying):
         """So much is to be read that nothing of the past should be added to it."""
         return self._inbox_bytes > INBOX_BYTES // 8
 
-    def receipt(self, receipt: Receipt) -> None:
+    def receipt(self, receipt: switchboard.Receipt) -> None:
         waiting = self._receipts.pop(receipt.tag, None)
         if waiting is not None and not waiting.done():
-            waiting.set_result(receipt)
+            seq = receipt.seq if receipt.seq >= 0 else None
+            waiting.set_result(Receipt(receipt.group, seq, receipt.time))
 
     def refused(self, refusal: Refusal) -> None:
         if refusal.tag == NO_TAG:  # only a daemon says that: our `join`, or a `post`
@@ -171,7 +175,8 @@ class Group(Replaying):
         waiting = self._receipts.pop(refusal.tag, None)
         if waiting is not None and not waiting.done():
             kind = Indeterminate if refusal.indeterminate else Refused
-            waiting.set_exception(kind(f"group {self.name}: {refusal.reason}"))
+            about = f"group {self.name}: "  # a daemon may have said it already
+            waiting.set_exception(kind(about + refusal.reason.removeprefix(about)))
 
     def viewed(self, view: View) -> None:
         self._view = view
@@ -192,107 +197,6 @@ class Group(Replaying):
                 waiting.set_exception(Indeterminate(f"group {self.name}: {reason}"))
         self._receipts.clear()
 
-    # -- sending ---------------------------------------------------------------------------
-
-    async def broadcast(
-        self,
-        data: bytes,
-        *,
-        conference: int = 0,
-        kind: int = 0,
-        durability: str | None = None,
-        recorders: int | None = None,
-    ) -> Receipt:
-        """Send `data` to every member; returns when its place in the order is final.
-
-        `conference` and `kind` are numbers that travel with the message: recorders and replays
-        select by them, and `message.conference`, `message.kind` have them.  With
-        `durability="recorded"` it returns when `recorders` of the group's recorders (1 unless
-        said otherwise) have it on disk; without, or with "committed", as `join` was told.
-
-        Raises Indeterminate when the group cannot say in time (a minority, a partition): the
-        message may still be delivered later.  Raises NoRecorder, and sends nothing, when fewer
-        recorders are known than have to sync it.
-        """
-        bundle = marked(Bundle.of(data), conference, kind)
-        return await self._send(bundle, None, False, self._synced(durability, recorders))
-
-    async def broadcast_many(
-        self,
-        messages: Sequence[bytes],
-        *,
-        conference: int = 0,
-        kind: int = 0,
-        durability: str | None = None,
-        recorders: int | None = None,
-    ) -> Receipt:
-        """Send several messages, in order; the receipt is that of the last one."""
-        if not 0 < len(messages) <= MESSAGES_MAX:
-            raise ConfigError("messages", len(messages), f"1 to {MESSAGES_MAX} at once")
-        bundle = marked(Bundle.of(*messages), conference, kind)
-        return await self._send(bundle, None, False, self._synced(durability, recorders))
-
-    async def send(
-        self, data: bytes, to: Iterable[str], *, conference: int = 0, kind: int = 0
-    ) -> Receipt:
-        """Send `data` to the members named (service `selective`)."""
-        return await self._send(marked(Bundle.of(data), conference, kind), tuple(to), False)
-
-    async def send_someone(self, data: bytes) -> Receipt:
-        """Send `data` to exactly one application of one member, whichever."""
-        return await self._send(Bundle.of(data), None, True)
-
-    def _synced(self, durability: str | None, recorders: int | None) -> int:
-        """How many recorders a receipt waits for."""
-        return synced(durability, recorders, self._recorders)
-
-    async def _send(
-        self, bundle: Bundle, to: tuple[str, ...] | None, someone: bool, recorders: int = 0
-    ) -> Receipt:
-        tag = self._tag
-        self._tag += 1
-        waiting: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
-        self._receipts[tag] = waiting
-        try:
-            await self._post(bundle, tag, to, someone, recorders)
-            return await waiting
-        finally:
-            self._receipts.pop(tag, None)
-
-    async def post(self, messages: Sequence[bytes], *, conference: int = 0, kind: int = 0) -> None:
-        """Send messages without waiting for their commit; waits while the queue is full."""
-        bundle = marked(Bundle.of(*messages), conference, kind)
-        await self._post(bundle, NO_TAG, None, False)
-
-    async def _post(
-        self,
-        bundle: Bundle,
-        tag: int,
-        to: tuple[str, ...] | None,
-        someone: bool,
-        recorders: int = 0,
-    ) -> None:
-        extra = {"recorders": recorders} if recorders else {}
-        while True:
-            self._check_open()
-            if self._untold is not None:
-                refusal, self._untold = self._untold, None
-                raise Refused(
-                    f"group {self.name}: an earlier message was refused: {refusal.reason}"
-                )
-            try:
-                self._switchboard.send(
-                    self, self.name, bundle, tag=tag, to=to, someone=someone, **extra
-                )
-                return
-            except NoRecorder:
-                if time.monotonic() > self._joined_at + HEAR_S:
-                    raise
-                await asyncio.sleep(0.02)  # it may not have been heard of yet
-            except QueueFull:
-                self._room.clear()
-                await self._room.wait()
-
     def _check_open(self) -> None:
         if self._closed is not None:
             raise GroupClosed(f"group {self.name}: {self._closed}")
@@ -305,6 +209,8 @@ class Group(Replaying):
             while self._inbox:
                 batch = self._inbox.popleft()
                 self._inbox_bytes -= cost(batch.bundle) + BATCH_COST
+                if self._holds and not self.full:
+                    self._hold(False)
                 yield batch
             if self._overflow is not None:
                 raise self._overflow
@@ -315,7 +221,7 @@ class Group(Replaying):
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         async for batch in self.batches():
-            if batch.bundle.marks:
+            if batch.bundle.marks or batch.unit != WHOLE:
                 for message in messages_of(batch):
                     yield message
                 continue
@@ -396,6 +302,19 @@ class Joining:
         self._blocking.leave()
 
 
+def _check_retention(option: str, value: Any) -> None:
+    """The journal looks at numbers only."""
+    if option == "keep_conference_s":
+        fits = isinstance(value, Mapping) and all(
+            isinstance(one, int) and isinstance(seconds, int | float)
+            for one, seconds in value.items()
+        )
+        if not fits:
+            raise ConfigError(option, value, "conferences and seconds, as in {7: 86400}")
+    elif not isinstance(value, int if option == "keep_bytes" else int | float):
+        raise ConfigError(option, repr(value), "a number from 0 up")
+
+
 def _addresses(values: Iterable[str] | str, field: str) -> tuple[tuple[str, int], ...]:
     items = values.split(",") if isinstance(values, str) else values
     return tuple(parse_address(item.strip(), field) for item in items if item.strip())
@@ -425,6 +344,9 @@ class Options(Struct, frozen=True, kw_only=True):
     since: Moment | None = None
     record: bool | str | Filter = False
     fsync: str = ALWAYS
+    keep_bytes: int = 0
+    keep_s: float = 0.0
+    keep_conference_s: Mapping[int, float] = {}
     durability: str = COMMITTED
     recorders: int = 1
     node: str = ""
@@ -434,6 +356,10 @@ class Options(Struct, frozen=True, kw_only=True):
     def spec(self, group: str) -> GroupSpec:
         if self.service not in SERVICES:
             raise ConfigError("service", self.service, ", ".join(SERVICES))
+        whole("resilience", self.resilience, 0, MEMBERS_MAX - 1)
+        timeout: Any = self.timeout
+        if not isinstance(timeout, int | float) or not 0 < timeout <= TIMEOUT_MAX_S:
+            raise ConfigError("timeout", repr(timeout), "seconds, above 0 and up to a year")
         members = check_members(tuple(self.members)) if self.members else ()
         if members and SERVICES[self.service] == AUTORM:
             raise ConfigError("members", ",".join(members), "none for fifo: who joins is a member")
@@ -455,7 +381,12 @@ class Options(Struct, frozen=True, kw_only=True):
             wanted = parse_filter(wanted.replace(":", ",").split(","), wanted)
         if not isinstance(wanted, Filter):
             wanted = Filter()
-        journal = JournalConfig(sync=self.fsync)
+        for option in RETENTION:
+            _check_retention(option, getattr(self, option))
+        journal = JournalConfig(
+            sync=self.fsync, keep_bytes=self.keep_bytes, keep_s=self.keep_s,
+            keep_conference_s=self.keep_conference_s,
+        )  # fmt: skip
         journal.check()
         return (RecordConfig(group=group, wanted=wanted, journal=journal),)
 
@@ -506,6 +437,9 @@ def join(group: str, **options: Any) -> Joining:
     record      True: record the group in `dir`; or a filter, such as "conference=7,sender=ann":
                 of everything else only the heads are kept
     fsync       of the record: always (default), interval or os (docs/recorder.md)
+    keep_bytes  of the record: the oldest part of it goes when it takes more; 0 (default): no limit
+    keep_s      the same, for what was recorded longer ago than so many seconds
+    keep_conference_s  as {7: 86400}: of older records of conference 7 only the heads are kept
     durability  committed (default), or recorded: `broadcast` returns when recorders have synced
     recorders   how many of them, 1 by default
     log_level   debug, info, warning (default) or error: JSON lines on standard error
@@ -522,6 +456,9 @@ def join(group: str, **options: Any) -> Joining:
     if chosen.record is not False and chosen.node:
         allowed = "none through a daemon: start that with --record"
         raise ConfigError("record", chosen.record, allowed)
+    for option in RETENTION:
+        if chosen.record is False and option in options:
+            raise ConfigError(option, options[option], "only with record=True, or a filter")
 
     async def open_group() -> Group:
         if chosen.node:
@@ -570,6 +507,7 @@ async def _through_daemon(options: Options, spec: GroupSpec, place: Place) -> Gr
 
     remote = await RemoteSwitchboard.connect(options.node, name=options.name, lost=lost)
     group = _group(options, spec, remote, remote.close, place)
+    group.answer_s = options.timeout
     groups.append(group)
     try:
         remote.join(group, spec.name, *(place or ()))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
 
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import ConfigError
 from roundelay.core.limits import whole
-from roundelay.node.switchboard import Batch
+from roundelay.node.switchboard import END, MIDDLE, START, UNIT, WHOLE, Batch
 from roundelay.wire.frontend_replay import RECORDERS_MAX, check_mark
 
 COMMITTED: Final = "committed"
@@ -29,6 +29,27 @@ def synced(durability: str | None, recorders: int | None, otherwise: int) -> int
     if durability not in (None, RECORDED):
         raise ConfigError("durability", durability, f"{COMMITTED} or {RECORDED}")
     return otherwise or 1 if recorders is None else recorders
+
+
+def bundle_of(messages: Any, field: str = "data") -> Bundle:
+    """`messages` as one bundle; ConfigError says which of them is none.
+
+    >>> bundle_of(["text"])
+    Traceback (most recent call last):
+    ...
+    roundelay.core.errors.ConfigError: data = 'text' is not allowed: bytes; encode text first
+    """
+    if isinstance(messages, str | bytes | bytearray | memoryview):
+        raise ConfigError(field, repr(messages)[:40], "a list of messages, each of them bytes")
+    try:
+        bundle = Bundle.of(*messages)
+    except TypeError:
+        kinds = bytes | bytearray | memoryview
+        wrong = next((one for one in messages if not isinstance(one, kinds)), messages)
+        raise ConfigError(field, repr(wrong)[:40], "bytes; encode text first") from None
+    if sum(bundle.sizes) != len(bundle.data):
+        raise ConfigError(field, "an array of larger items", "bytes, as of its tobytes()")
+    return bundle
 
 
 def marked(bundle: Bundle, conference: int, kind: int) -> Bundle:
@@ -52,12 +73,40 @@ class Message(Struct, frozen=True, gc=False):
     conference: int = 0
     kind: int = 0
     """What its sender gave it (`broadcast`)."""
+    unit: str = WHOLE
+    """`start`, `middle` or `end` of a unit (`broadcast_unit`); `whole`: it is no part of one."""
+
+
+class Receipt(Struct, frozen=True, gc=False):
+    """A broadcast whose fate is known: it has its place in the order for good."""
+
+    group: str
+    """Its full name."""
+    seq: int | None
+    """Position of its (last) message; None where the service has no total order."""
+    time: int
+    """When that was known to the node (ns since 1970)."""
+
+
+def places_in_unit(count: int) -> list[str]:
+    """What the `count` parts of a unit are called.
+
+    >>> places_in_unit(3)
+    ['start', 'middle', 'end']
+    """
+    return [START, *[MIDDLE] * (count - 2), END]
 
 
 def messages_of(batch: Batch) -> Iterator[Message]:
     """The messages of a batch, one by one."""
     seq: int | None = batch.seq if batch.seq >= 0 else None
     sender, when = batch.sender, batch.time
+    if batch.unit != WHOLE:
+        conference, kind, count = batch.bundle.runs()[0]
+        places = places_in_unit(count) if batch.unit == UNIT else [batch.unit] * count
+        for data, place in zip(batch.bundle, places, strict=True):
+            yield Message(seq, sender, data, when, conference, kind, place)
+        return
     for conference, kind, part in batch.bundle.by_mark():
         for data in part:
             yield Message(seq, sender, data, when, conference, kind)

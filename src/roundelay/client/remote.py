@@ -32,7 +32,16 @@ from roundelay.core.errors import (
 )
 from roundelay.journal.format import Run
 from roundelay.node.replay import runs_of
-from roundelay.node.switchboard import NO_TAG, Application, Batch, Receipt, Refusal, View
+from roundelay.node.switchboard import (
+    NO_TAG,
+    UNIT,
+    WHOLE,
+    Application,
+    Batch,
+    Receipt,
+    Refusal,
+    View,
+)
 from roundelay.wire.frontend import (
     CLOSING,
     DEFAULT,
@@ -115,6 +124,7 @@ class RemoteSwitchboard(asyncio.Protocol):
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._paused = False
+        self._heeds_stop = False
         self._stopped: set[str] = set()
         self._blocked: dict[tuple[int, str], Application] = {}
 
@@ -151,7 +161,7 @@ class RemoteSwitchboard(asyncio.Protocol):
         return made
 
     async def _greet(self, name: str) -> None:
-        hello = {"extended": True, "name": name, "protocol": PROTOCOL}
+        hello = {"extended": True, "name": name, "protocol": PROTOCOL, "units": True}
         self._transport.write(json_packet("HELO", "", hello))
         try:
             await self._greeted
@@ -212,6 +222,7 @@ class RemoteSwitchboard(asyncio.Protocol):
         to: Iterable[str] | None = None,
         someone: bool = False,
         recorders: int = 0,
+        unit: bool = False,
     ) -> None:
         self._check()
         name_bytes("group", group)
@@ -232,6 +243,11 @@ class RemoteSwitchboard(asyncio.Protocol):
             for conference, kind, run in bundle.by_mark()
             for part in portions(run, self.max_message)
         ]
+        if unit and len(parts) > 1:
+            raise PayloadTooLarge(
+                f"a unit of {len(bundle.data)} bytes: the node at {self.where} takes at most "
+                f"{self.max_message}, of one conference and kind; send several"
+            )
         waiting = _Sent(application, group, tag, len(parts))
         packets = []
         for conference, kind, part in parts:
@@ -239,10 +255,10 @@ class RemoteSwitchboard(asyncio.Protocol):
             if tag != NO_TAG:
                 own = self._next_tag
                 self._next_tag += 1
-            if conference or kind or recorders:
+            if conference or kind or recorders or unit:
                 data = marked_packet(
                     group, part, tag=own, conference=conference, kind=kind, recorders=recorders,
-                    to=names,
+                    to=names, unit=unit,
                 )  # fmt: skip
             else:
                 data = send_packet(group, part, tag=own, to=names, someone=someone)
@@ -300,6 +316,12 @@ class RemoteSwitchboard(asyncio.Protocol):
     def joined(self, group: str) -> bool:
         """False also after the node refused a `join`."""
         return group in self._joined
+
+    def hold(self, group: str, stop: bool) -> None:
+        """The application can take no more of the group now, or it can again.  If somebody records
+        the group, the node gives it the rest from there meanwhile, as fast as it is read."""
+        if self.error is None and self._heeds_stop and group in self._joined:
+            self._write(head("STOP" if stop else "GOON", group))
 
     def pause_reading(self) -> None:
         """Take nothing more from the node for now.  It cuts those who do that for too long."""
@@ -408,6 +430,7 @@ class RemoteSwitchboard(asyncio.Protocol):
         self.version = str(hello.get("version", ""))
         limit = hello.get("max_message")
         self.max_message = limit if isinstance(limit, int) else MESSAGE_BYTES
+        self._heeds_stop = hello.get("stop") is True
         if not self._greeted.done():
             self._greeted.set_result(None)
 
@@ -423,8 +446,9 @@ class RemoteSwitchboard(asyncio.Protocol):
         application = self._joined.get(packet.group)
         if application is not None:
             found = read_marked_received(packet)
+            unit = UNIT if packet.command == "RCVU" else WHOLE
             application.deliver(
-                Batch(packet.group, found.seq, found.sender, found.time, found.bundle)
+                Batch(packet.group, found.seq, found.sender, found.time, found.bundle, unit)
             )
 
     def _block(self, packet: Packet) -> None:
@@ -511,6 +535,7 @@ _HANDLERS: Final[dict[str, Callable[[RemoteSwitchboard, Packet], None]]] = {
     "HELO": RemoteSwitchboard._hello,
     "RCVX": RemoteSwitchboard._deliver,
     "RCVC": RemoteSwitchboard._deliver_marked,
+    "RCVU": RemoteSwitchboard._deliver_marked,
     "RPLB": RemoteSwitchboard._block,
     "RPLE": RemoteSwitchboard._replay_over,
     "VIEW": RemoteSwitchboard._view,

@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 
 from msgspec import Struct
 
-from roundelay.client.messages import marked
+from roundelay.client.messages import marked, messages_of
 from roundelay.client.remote import CONNECT_S, RemoteSwitchboard
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import (
@@ -19,7 +19,7 @@ from roundelay.core.errors import (
     Refused,
     RoundelayError,
 )
-from roundelay.node.switchboard import NO_TAG, Batch, Receipt, Refusal, View
+from roundelay.node.switchboard import NO_TAG, UNIT, WHOLE, Batch, Receipt, Refusal, View
 from roundelay.wire.frontend import DEFAULT
 
 HOLD_BYTES: Final = 4 << 20
@@ -35,6 +35,8 @@ class Message(Struct, frozen=True, gc=False):
     sender: str
     time: int
     data: bytes
+    unit: str = WHOLE
+    """`start`, `middle` or `end` of a unit; `whole`: it is no part of one."""
 
 
 class RemoteNode:
@@ -119,10 +121,12 @@ class RemoteNode:
         conference: int = 0,
         kind: int = 0,
         recorders: int = 0,
+        unit: bool = False,
     ) -> asyncio.Future[Receipt]:
         """Send, and give what becomes its receipt; waits only while there is no room.
 
-        `recorders`: the receipt waits until so many have synced it."""
+        `recorders`: the receipt waits until so many have synced it.  `unit`: the messages take
+        effect together (services journal and wide)."""
         tag = self._next_tag
         self._next_tag += 1
         receipt: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
@@ -130,7 +134,7 @@ class RemoteNode:
         self._receipts[tag] = receipt
         try:
             bundle = marked(Bundle.of(*messages), conference, kind)
-            await self._send(group, bundle, tag, to, someone, recorders)
+            await self._send(group, bundle, tag, to, someone, recorders, unit)
         except BaseException:
             self._receipts.pop(tag, None)
             raise
@@ -150,14 +154,15 @@ class RemoteNode:
 
     async def _send(
         self, group: str, bundle: Bundle, tag: int, to: Iterable[str] | None, someone: bool,
-        recorders: int = 0,
+        recorders: int = 0, unit: bool = False,
     ) -> None:  # fmt: skip
         names = None if to is None else tuple(to)
         while True:
             try:
                 return self._board.send(
-                    self, group, bundle, tag=tag, to=names, someone=someone, recorders=recorders
-                )
+                    self, group, bundle, tag=tag, to=names, someone=someone, recorders=recorders,
+                    unit=unit,
+                )  # fmt: skip
             except QueueFull:
                 event = self._writable.setdefault(group, asyncio.Event())
                 event.clear()
@@ -182,6 +187,12 @@ class RemoteNode:
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         async for batch in self.batches():
+            if batch.unit == UNIT:
+                for part in messages_of(batch):
+                    yield Message(
+                        batch.group, batch.seq, batch.sender, batch.time, part.data, part.unit
+                    )
+                continue
             seq = batch.seq
             for data in batch.bundle:
                 yield Message(batch.group, seq, batch.sender, batch.time, data)

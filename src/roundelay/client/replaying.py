@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import aclosing
 from datetime import datetime
@@ -13,11 +13,12 @@ from roundelay.client.since import START, Moment, wish_of
 from roundelay.core.errors import ConfigError, MissingRecords
 from roundelay.journal.format import GAP, HEADS_ONLY
 from roundelay.node.catchup import batch_of
-from roundelay.node.groups import TOTAL_ORDER, protocol_of
+from roundelay.node.groups import CONFIGURED, TOTAL_ORDER, protocol_of
+from roundelay.node.recorded_units import is_message, part_of_unit
 from roundelay.node.switchboard import Batch
 
 
-class Replaying:
+class Replaying(ABC):
     """The part of a `Group` that is about the past."""
 
     name: str
@@ -47,6 +48,9 @@ class Replaying:
         As much is fetched as is read.  When a recorder fails in the middle, another one goes on
         where it was.  What is delivered live meanwhile waits as usual; to go on from a replay to
         live messages without a gap, join with `since`.
+
+        Parts of units come as they were recorded: each at its own position, also if the rest of
+        its unit never came; `message.unit` tells.
         """
         batches = self.replay_batches(
             since, until, conference=conference, sender=sender, kind=kind, missing=missing
@@ -72,13 +76,17 @@ class Replaying:
         self._check_open()
         wish = wish_of(since, until, conference=conference, sender=sender, kind=kind)
         ordered = protocol_of(self.name) in TOTAL_ORDER
+        units = protocol_of(self.name) in CONFIGURED
         begun = since == START or bool(wish.since_time)  # then a gap before the first is none
         async with aclosing(self._switchboard.replay(self.name, wish)) as chunks:
             async for chunk in chunks:
                 for run in chunk:
                     if not run.flags & (GAP | HEADS_ONLY):
                         begun = False
-                        yield batch_of(self.name, run, ordered)
+                        if not units:
+                            yield batch_of(self.name, run, ordered)
+                        elif is_message(run):
+                            yield batch_of(self.name, run, ordered, part_of_unit(run))
                     elif missing == "raise" and not (begun and run.flags & GAP):
                         why = " but their heads" if run.flags & HEADS_ONLY else ""
                         raise MissingRecords(self.name, run.position, run.end, why)

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from roundelay.core.bundle import Bundle
 from roundelay.core.grsb.config import EVERYTHING, Selection
-from roundelay.core.grsb.pdu import Message
+from roundelay.core.grsb.pdu import SINGLE, Message
 from roundelay.core.grsb.stable import Missing, Stored
 from roundelay.journal import journal as files
 from roundelay.journal.format import GAP, HEADS_ONLY, Run
@@ -42,8 +42,19 @@ def message_of(run: Run, site: Callable[[str], int] = int) -> Message:
     bundle = Bundle(run.bundle.sizes, b"") if run.flags & HEADS_ONLY else run.bundle
     return Message(
         0, run.position, run.time // US, site(run.sender), inc, sseq, run.conference,
-        run.number & (1 << MTYPE_BITS) - 1, 0, run.kind, bundle,
+        mtype_of(run), 0, run.kind, bundle,
     )  # fmt: skip
+
+
+def mtype_of(run: Run) -> int:
+    """SINGLE, START, MIDDLE, END or ABORT: what a run of such a journal is."""
+    return run.number & (1 << MTYPE_BITS) - 1 if run.number >= 0 else SINGLE
+
+
+def follows(run: Run, other: Run) -> bool:
+    """Whether `other` is the next submission of the same start of the same sender."""
+    numbered = run.number >> MTYPE_BITS, other.number >> MTYPE_BITS
+    return run.sender == other.sender and numbered[0] + 1 == numbered[1]
 
 
 class JournalArchive:

@@ -18,14 +18,18 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from msgspec import structs
 
 from roundelay.core.errors import RoundelayError
+from roundelay.core.grsb.pdu import END, MIDDLE
 from roundelay.journal.format import GAP, HEADS_ONLY, Run
+from roundelay.journal.grsb import mtype_of
+from roundelay.node.groups import CONFIGURED, protocol_of
 from roundelay.node.outbox import cost
-from roundelay.node.switchboard import Application, Batch, Receipt, Refusal, View
+from roundelay.node.recorded_units import RecordedUnits, unit_batch
+from roundelay.node.switchboard import WHOLE, Application, Batch, Receipt, Refusal, View
 from roundelay.wire.frontend_replay import Wish
 
 if TYPE_CHECKING:
@@ -39,6 +43,10 @@ LOOK_S: Final = 0.02
 FULL_S: Final = 0.005
 NOBODY_S: Final = 1.0
 """How long to listen for a recorder, once the member is at work."""
+BACK: Final = 1024
+WIDER: Final = 16
+"""Positions to look back for the beginning of a unit, and how many times more if it is not there:
+usually its parts are close together."""
 STUCK_S: Final = 15.0
 """How long recorders may have nothing new of what is needed next."""
 
@@ -50,16 +58,16 @@ class History(Protocol):
     def history(self, since: int) -> Iterator[Batch]: ...
 
 
-def batch_of(group: str, run: Run, ordered: bool = True) -> Batch:
+def batch_of(group: str, run: Run, ordered: bool = True, unit: str = WHOLE) -> Batch:
     """A recorded run as it was delivered."""
     bundle = run.bundle.marked(run.conference, run.kind)
-    return Batch(group, run.position if ordered else -1, run.sender, run.time, bundle)
+    return Batch(group, run.position if ordered else -1, run.sender, run.time, bundle, unit)
 
 
-def full(application: Application) -> bool:
+def full(application: Application, group: str) -> bool:
     """Whether an application has so much to read that it should get no more of the past now."""
     found: bool = getattr(application, "full", False)
-    return found
+    return found or group in getattr(application, "held", ())
 
 
 class CatchUp:
@@ -84,6 +92,10 @@ class CatchUp:
         self._ordered = counted < 0
         self._tail: deque[tuple[int, Batch]] = deque()
         self._tail_bytes = 0
+        self._units: RecordedUnits | None = None  # where a group has units
+        if protocol_of(group) in CONFIGURED:
+            place: Any = node.assemblies[group]
+            self._units = RecordedUnits(place.config.unit_bytes)
         self._began = time.monotonic()
         self._task: asyncio.Task[None] | None = None
         self._done: Callable[[], None] = lambda: None
@@ -106,7 +118,7 @@ class CatchUp:
     # -- as the group calls it -------------------------------------------------------------
 
     def deliver(self, batch: Batch) -> None:
-        count = len(batch.bundle.sizes)
+        count = batch.positions
         position = batch.seq
         if not self._ordered:
             position = self._counted
@@ -120,7 +132,7 @@ class CatchUp:
         self._tail.append((position, batch))
         self._tail_bytes += cost(batch.bundle) + BATCH_COST
         if self._tail_bytes > TAIL_BYTES and len(self._tail) > 1:
-            if not self.node.recorders.known(self.group):
+            if not self.node.recorders.known(self.group) and not self._member_has(self.at):
                 if not self._young() or self._tail_bytes > YOUNG_BYTES:
                     self._go_live_anyway()  # nobody keeps it if we do not
                 return
@@ -144,9 +156,14 @@ class CatchUp:
     async def _run(self) -> None:
         progress = time.monotonic()
         while not self._caught_up():
-            while full(self.application):
+            while self._full():
                 await asyncio.sleep(FULL_S)
+                progress = time.monotonic()  # it is not the recorders who are late
             if not self.node.recorders.known(self.group):
+                if self._remembered():
+                    progress = time.monotonic()
+                    await asyncio.sleep(0)
+                    continue
                 if self._nobody():
                     self._go_live_anyway()
                     return
@@ -165,6 +182,9 @@ class CatchUp:
                 return
             await asyncio.sleep(LOOK_S)
 
+    def _full(self) -> bool:
+        return full(self.application, self.group)
+
     def _nobody(self) -> bool:
         """Nobody records the group, as far as can be known by now."""
         return not self._young() and (bool(self._tail) or self._position() >= 0)
@@ -175,6 +195,25 @@ class CatchUp:
             time.time() < self.node.started + NOBODY_S
             or time.monotonic() < self._began + NOBODY_S / 4
         )
+
+    def _member_has(self, position: int) -> bool:
+        """Whether the member itself still keeps what comes at a position."""
+        data = getattr(self.node.assemblies.get(self.group), "data", None)
+        first = getattr(data, "first_kept", None)
+        if first is None or not self._ordered or self._since_time:
+            return False
+        return bool(first <= position < self._position())
+
+    def _remembered(self) -> bool:
+        """Give what the member itself still keeps, as much as the application takes."""
+        before = self.at
+        place = self.node.assemblies.get(self.group)
+        if isinstance(place, History) and self._member_has(self.at):
+            for batch in place.history(self.at):
+                if batch.seq > self.at or self._full():
+                    break
+                self._give(batch.seq, batch)
+        return self.at > before
 
     def _position(self) -> int:
         """The position that is delivered next; -1: the member is not at work yet."""
@@ -194,8 +233,10 @@ class CatchUp:
         async with aclosing(replays.replay(self.group, wish, reached)) as found:
             async for chunk in found:
                 for run in chunk:
-                    while full(self.application):
+                    while self._full():
                         await asyncio.sleep(FULL_S)
+                    if self._units is not None and self._units.lacks(run):
+                        await self._look_back(self._units, run)
                     self._replayed(run)
                 if self._tail and self._tail[0][0] <= self.at:
                     return
@@ -207,14 +248,53 @@ class CatchUp:
         if run.flags & (GAP | HEADS_ONLY):
             if not self._since_time:
                 self._miss(run.position, run.end)
+            if self._units is not None:
+                self._units.void(run.sender)
+        elif self._units is not None:
+            self._put_together(self._units, run)
+            self._since_time = 0
         else:
             self._give(run.position, batch_of(self.group, run, self._ordered))
             self._since_time = 0
         self.at = run.end
 
+    def _put_together(self, units: RecordedUnits, run: Run) -> None:
+        """GR-19: a unit is given whole, where its last part is."""
+        parts = units.take(run)
+        if len(parts) == 1:
+            self._give(run.position, batch_of(self.group, run, self._ordered))
+        elif parts:
+            self._give(run.position, unit_batch(self.group, parts))
+        elif mtype_of(run) == END:
+            self._miss(run.position, run.end)  # its beginning is nowhere to be had
+
+    async def _look_back(self, units: RecordedUnits, run: Run) -> None:
+        """Fetch the beginning of the unit that `run` goes on with: it is before our time."""
+        replays = self.node.recorders.replays
+        width, hi = BACK, run.position
+        while True:
+            lo = max(0, hi - width)
+            before = RecordedUnits(units.limit)
+            last: Run | None = None
+            wish = Wish(since=lo, until=hi, senders=(run.sender,), conferences=(run.conference,))
+            async with aclosing(replays.replay(self.group, wish)) as found:
+                async for chunk in found:
+                    for one in chunk:
+                        if not one.flags & (GAP | HEADS_ONLY):
+                            before.take(one)
+                            last = one
+            if run.sender in before.open:
+                units.open[run.sender] = before.open[run.sender]
+                return
+            if not lo or (last is not None and mtype_of(last) != MIDDLE):
+                return
+            width *= WIDER
+
     def _give(self, position: int, batch: Batch) -> None:
         """Hand on what the application does not have yet."""
-        count = len(batch.bundle.sizes)
+        count = batch.positions
+        if self._units is not None:
+            self._units.open.pop(batch.sender, None)
         if position < self.at:
             bundle = batch.bundle.part(self.at - position, count)
             batch = structs.replace(
@@ -233,20 +313,31 @@ class CatchUp:
         """Hand over what follows without a gap; True: it is done."""
         tail = self._tail
         while tail and tail[0][0] <= self.at:
-            if full(self.application):
+            if self._full():
                 return False
             position, batch = tail.popleft()
             self._tail_bytes -= cost(batch.bundle) + BATCH_COST
-            if position + len(batch.bundle.sizes) > self.at:
+            if position + batch.positions > self.at:
                 self._give(position, batch)
         if tail or (self._since_time and self.node.recorders.known(self.group)):
             return False
-        if 0 <= self._position() <= self.at:
+        if 0 <= self._position() <= self.at and self._member_has_units():
             # What comes next is live.  We stay until it comes, and see that it is new.
             self.live = True
             self._over()
             return True
         return False
+
+    def _member_has_units(self) -> bool:
+        """Whether units that have begun here will come whole from the member: it may have begun
+        in the middle of one."""
+        if self._units is None or not self._units.open:
+            return True
+        place: Any = self.node.assemblies[self.group]
+        wanted = getattr(self.application, "conferences", None)
+        begun = {(one, parts[-1].conference) for one, parts in self._units.open.items()}
+        mine = {unit for unit in begun if not wanted or unit[1] in wanted}
+        return bool(mine <= place.open_units())
 
     def _go_live_anyway(self) -> None:
         """Nobody has what is missing: go on behind it, and say so."""
@@ -256,11 +347,11 @@ class CatchUp:
             for batch in place.history(self.at):
                 if first is not None and batch.seq >= first:
                     break
-                if batch.seq + len(batch.bundle.sizes) > self.at:
+                if batch.seq + batch.positions > self.at:
                     self._jump(batch.seq)
                     self._give(batch.seq, batch)
         for position, batch in self._tail:
-            if position + len(batch.bundle.sizes) > self.at:
+            if position + batch.positions > self.at:
                 self._jump(position)
                 self._give(position, batch)
         self._jump(self._position())

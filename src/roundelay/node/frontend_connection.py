@@ -7,7 +7,8 @@ nothing is dropped.
 
 The other way round nothing waits.  Deliveries are gathered for one write per turn of the event
 loop; an application that does not read is cut when `queue_bytes_max` are waiting for it, so that
-it slows nobody.
+it slows nobody.  Before that, or when it says STOP, it gets the rest from a recorder if there is
+one, as fast as it reads.
 
 Rules: AR-F1 what is not a packet closes the connection, and is counted by reason; AR-F2 a
 connection that ends has left its groups; AR-F3 is the node's part.
@@ -26,6 +27,7 @@ from roundelay.core.errors import (
     ConfigError,
     InvariantBroken,
     MalformedPdu,
+    NoRecorder,
     QueueFull,
     RoundelayError,
 )
@@ -62,6 +64,9 @@ TURN: Final = 256
 QUESTION: Final = 64
 """Commands other than sends that a connection gets done before others have their turn, and for how
 many of them a question counts."""
+HEAR_S: Final = 2.0
+LOOK_S: Final = 0.02
+"""How long after the connection began a recorder may still be on its way to be heard of."""
 WRITE_BYTES: Final = 256 << 10
 """More than that is written at once, not at the end of the turn."""
 GOODBYE_S: Final = 2.0
@@ -85,6 +90,7 @@ class _Outgoing(Struct):
     to: tuple[str, ...] | None = None
     someone: bool = False
     recorders: int = 0
+    unit: bool = False
     gathered: bool = False
     """The bundle was made here, of messages that were sent one by one."""
 
@@ -103,14 +109,19 @@ class Connection(asyncio.Protocol):
         self._stopped = ""
         """The group without room that keeps us from reading."""
         self._waits_its_turn = False
+        self._began = server.loop.time()
         self._ended = False
         """The application gets nothing more; its groups are left."""
         self._lost = False
         self._replays = ReplaySessions(self._switchboard, self._write, lambda: self.queue_bytes)
         self.extended = False
+        self.units = False
+        """It wants units as such."""
         self.name = ""
         self.peer = ""
         self.groups: set[str] = set()
+        self.held: set[str] = set()
+        """Groups that the application can take no more of now (STOP)."""
 
     # -- the socket
 
@@ -188,13 +199,14 @@ class Connection(asyncio.Protocol):
                     queue.append(
                         _Outgoing(packet.group, send.bundle, send.tag, send.to, send.someone)
                     )
-                elif packet.command == "SNDC":
+                elif packet.command in ("SNDC", "SNDU"):
                     mine = read_marked(packet, self._server.max_message)
                     queue.append(
                         _Outgoing(
-                            packet.group, mine.bundle, mine.tag, mine.to, recorders=mine.recorders
+                            packet.group, mine.bundle, mine.tag, mine.to,
+                            recorders=mine.recorders, unit=mine.unit,
                         )
-                    )
+                    )  # fmt: skip
                 elif packet.command == "HELO":
                     self._hello(packet)  # now: it changes what may follow
                 else:
@@ -214,7 +226,9 @@ class Connection(asyncio.Protocol):
         while queue:
             item = queue[0]
             if isinstance(item, _Outgoing):
-                extra = {"recorders": item.recorders} if item.recorders else {}
+                extra: dict[str, Any] = {"recorders": item.recorders} if item.recorders else {}
+                if item.unit:
+                    extra["unit"] = True
                 try:
                     self._switchboard.send(
                         self, item.group, item.bundle, tag=item.tag, to=item.to,
@@ -225,6 +239,9 @@ class Connection(asyncio.Protocol):
                 except InvariantBroken:
                     raise
                 except RoundelayError as error:
+                    early = self._server.loop.time() < self._began + HEAR_S
+                    if isinstance(error, NoRecorder) and early:
+                        return self._take_turns(LOOK_S)
                     queue.popleft()
                     if item.gathered:  # one of them is to blame, not all
                         queue.extendleft(_singly(item))
@@ -250,12 +267,12 @@ class Connection(asyncio.Protocol):
             self._go_on()
         return None
 
-    def _take_turns(self) -> None:
+    def _take_turns(self, delay_s: float = 0.0) -> None:
         """Let others have the node for a while: some questions take it long to answer."""
         if not self._lost:
             self._transport.pause_reading()
         self._waits_its_turn = True
-        self._server.loop.call_soon(self._pass_on)
+        self._server.loop.call_later(delay_s, self._pass_on)
 
     def _obey(self, packet: Packet) -> None:
         group = packet.group
@@ -275,7 +292,12 @@ class Connection(asyncio.Protocol):
                 self._fail(group, NO_TAG, REFUSED_JOIN, str(error))
         elif packet.command == "LEAV":
             self.groups.discard(group)
+            self.held.discard(group)
             self._switchboard.leave(self, group)
+        elif packet.command == "STOP":
+            self.held |= {group} & self.groups
+        elif packet.command == "GOON":
+            self.held.discard(group)
         elif packet.command == "ASKQ":
             self._answer(packet)
         else:
@@ -298,6 +320,7 @@ class Connection(asyncio.Protocol):
         self._write(json_packet("HELO", "", self._server.greeting()))
         if wish.get("extended", True):
             self._parser.extend()
+            self.units = wish.get("units") is True
         else:
             self.extended = before
 
@@ -362,12 +385,13 @@ class Connection(asyncio.Protocol):
     # -- to the application
 
     def deliver(self, batch: Batch) -> None:
-        if self.queue_bytes > self._server.queue_bytes_max // 2 and self.extended:
+        waiting = self.queue_bytes > self._server.queue_bytes_max // 2
+        if (waiting or batch.group in self.held) and self.extended:
             # Rather than be cut soon, it may get the rest from a recorder, as fast as it reads.
             later = getattr(self._switchboard, "fell_behind", None)
             if later is not None and later(self, batch.group, batch.seq):
                 return
-        self._write(self._server.encoded(batch, self.extended))
+        self._write(self._server.encoded(batch, self.extended, self.units))
 
     @property
     def full(self) -> bool:
@@ -424,6 +448,7 @@ class Connection(asyncio.Protocol):
             self.flush()
             self._ended = True
             self.groups.clear()
+            self.held.clear()
             self._replays.end()
             self._switchboard.gone(self)
 

@@ -23,6 +23,7 @@ from roundelay.wire.frontend_replay import (
     ended_packet,
     read_more,
     read_wish,
+    wish_id,
 )
 
 SESSIONS_MAX: Final = 4
@@ -51,7 +52,7 @@ class ReplaySessions:
         try:
             wish = read_wish(packet)
         except ConfigError as error:
-            self._write(ended_packet(packet.group, Ended(-1, 0, str(error))))
+            self._write(ended_packet(packet.group, Ended(wish_id(packet), 0, str(error))))
             return
         why = ""
         if wish.id in self._tasks:

@@ -19,7 +19,7 @@ from roundelay.core.errors import ConfigError
 from roundelay.core.limits import whole
 from roundelay.node.frontend_connection import GOODBYE_S, Connection
 from roundelay.node.frontend_sockets import tcp_socket, unix_socket
-from roundelay.node.switchboard import Batch, Switchboard
+from roundelay.node.switchboard import UNIT, Batch, Switchboard
 from roundelay.wire.frontend import (
     MESSAGE_BYTES,
     MESSAGE_BYTES_MOST,
@@ -77,7 +77,7 @@ class FrontendServer:
         self._paths: list[tuple[str, int]] = []
         self._connections: set[Connection] = set()
         self._unflushed: list[Connection] = []
-        self._encoded: dict[bool, tuple[Batch, bytes]] = {}
+        self._encoded: dict[tuple[bool, bool], tuple[Batch, bytes]] = {}
         self._accepted = 0
         self._drops: Counter[str] = Counter()
 
@@ -156,12 +156,16 @@ class FrontendServer:
             name=connection.name, detail=detail,
         )  # fmt: skip
 
-    def encoded(self, batch: Batch, extended: bool) -> bytes:
+    def encoded(self, batch: Batch, extended: bool, units: bool = False) -> bytes:
         """The bytes of a batch: made once, however many applications get it."""
-        last = self._encoded.get(extended)
+        last = self._encoded.get((extended, units))
         if last is not None and last[0] is batch:
             return last[1]
-        if extended:
+        if extended and batch.unit == UNIT:
+            conference, kind, _ = batch.bundle.runs()[0]
+            pieces = [batch.bundle] if units else map(Bundle.of, batch.bundle)
+            data = b"".join(_received(batch, batch.seq, conference, kind, one) for one in pieces)
+        elif extended:
             parts = []
             seq = batch.seq
             for conference, kind, bundle in batch.bundle.by_mark():
@@ -171,7 +175,7 @@ class FrontendServer:
             data = b"".join(parts)
         else:
             data = plain_packets("RCVE", batch.group, batch.bundle)
-        self._encoded[extended] = (batch, data)
+        self._encoded[extended, units] = (batch, data)
         return data
 
     def to_flush(self, connection: Connection) -> None:
@@ -193,6 +197,7 @@ class FrontendServer:
             "protocol": PROTOCOL,
             "max_message": self.max_message,
             "queue_bytes": self.queue_bytes_max,
+            "stop": True,
         }
 
     def ask(self, what: object, of: object) -> object:
@@ -230,10 +235,12 @@ class FrontendServer:
 
 
 def _received(batch: Batch, seq: int, conference: int, kind: int, part: Bundle) -> bytes:
-    if not (conference or kind):
+    """`part` is all of a unit or, for who does not know units, one message of it."""
+    unit = batch.unit == UNIT and part is batch.bundle
+    if not (conference or kind or unit):
         return received_packet(batch.group, seq, batch.time, batch.sender, part)
     return marked_received_packet(
-        batch.group, seq, batch.time, conference, kind, batch.sender, part
+        batch.group, seq, batch.time, conference, kind, batch.sender, part, unit
     )
 
 

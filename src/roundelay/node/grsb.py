@@ -16,26 +16,34 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from msgspec import Struct, structs
+
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import EVERYONE, MS, NEVER, Notice, Pdu
-from roundelay.core.errors import ConfigError, GroupClosed, RoundelayError, UsageError
+from roundelay.core.errors import (
+    ConfigError,
+    GroupClosed,
+    PayloadTooLarge,
+    RoundelayError,
+    UsageError,
+)
 from roundelay.core.events import DELIVER, NO_REF, NOBODY, NOTICE, RECEIVE, SEND, SUBMIT
 from roundelay.core.grsb.base import GrsbDelivery, GrsbEffects
 from roundelay.core.grsb.config import Selection
-from roundelay.core.grsb.pdu import LINE_B, SINGLE_LINE, Alive, PollOk
+from roundelay.core.grsb.pdu import LINE_A, LINE_B, SINGLE_LINE, Alive, PollOk
 from roundelay.core.grsb.site import GrsbSite
 from roundelay.core.grsb.stable import Handled
 from roundelay.node import engines
 from roundelay.node.catchup import CatchUp
 from roundelay.node.failpoints import Failpoint
 from roundelay.node.groups import GroupSpec
-from roundelay.node.grsb_birth import Birth
 from roundelay.node.grsb_journal import SeatJournal
-from roundelay.node.grsb_tools import RECORDED, MarkedOutbox, status_of, wanted_by
+from roundelay.node.grsb_shown import ShownSeat
+from roundelay.node.grsb_tools import RECORDED, MarkedOutbox, as_one, how_far, is_unit, wanted_by
 from roundelay.node.hosted import TRACE_ROWS, Tracer
-from roundelay.node.outbox import LIMIT_BYTES, Outbox
+from roundelay.node.outbox import LIMIT_BYTES
 from roundelay.node.store import Born, GrsbKept
-from roundelay.node.switchboard import Application, Batch, View
+from roundelay.node.switchboard import UNIT, WHOLE, Application, Batch
 from roundelay.wire.codec import encode
 
 if TYPE_CHECKING:
@@ -48,7 +56,7 @@ BURST_BYTES: Final = 1 << 20
 """What a recorder may send at once: about what a receiver has room for."""
 
 
-class GrsbSeat(Birth):
+class GrsbSeat(ShownSeat):
     """One `journal` group at one node: its place among the groups, and what is driven."""
 
     hub = None
@@ -65,21 +73,13 @@ class GrsbSeat(Birth):
         self.config = self.file.config(
             max_payload=max(bundled, engines.LARGEST_MESSAGE), credit=burst, rec_burst=burst
         )
-        self.outbox: Outbox = MarkedOutbox(spec.name, engines.LARGEST_MESSAGE, bundled, LIMIT_BYTES)
-        self.applications: dict[int, Application] = {}
-        self.site: GrsbSite | None = None
-        self.journal: SeatJournal | None = None
+        self.outbox = MarkedOutbox(spec.name, engines.LARGEST_MESSAGE, bundled, LIMIT_BYTES)
         self.trace: Tracer | None = None
         self.traced = 0  # everything below is in the trace, or in that of an earlier life
         self.failpoint = Failpoint.wanted()
+        self.stable_parts = 0  # messages of the submission under way that have their place
         self.chan_seq = time.time_ns() // 1_000_000 & 0xFFFFFFFF
         self.leaving = False
-        self.state = "looking for the group"
-        self.mode = -1
-        self.up = True
-        self.submitted = self.delivered = self.received = self.sent = 0
-        self.present: tuple[str, ...] = ()
-        self.views = 0
         self.look_due = now
         if self.failpoint is not None:
             node.log("warning", "group.failpoint", group=spec.name, at=self.failpoint.text)
@@ -103,28 +103,40 @@ class GrsbSeat(Birth):
         self.site = None
         self.outbox.abandon(reason)
 
+    @property
+    def kept_of_user(self) -> GrsbKept:
+        """The part of what is kept that says how far a user is."""
+        return self.kept
+
     def _begin_here(self, alive: Alive, now: int) -> None:
         """A user without a past begins where the group is."""
-        kept = self.kept
-        kept.apply(Born(self.history_name, members=self.roster))
-        kept.handled = kept.resume = alive.acked
-        kept.epoch = alive.epoch
+        self.kept.apply(Born(self.history_name, members=self.roster))
+        mine = self.kept_of_user
+        mine.handled = mine.resume = alive.acked
+        mine.epoch = alive.epoch
         self.save()
         self._open(now, again=True, wiped=False)
 
     def _open(self, now: int, *, again: bool, wiped: bool) -> None:
-        """Make the engine."""
-        if self.me in self.roles.recorders:
-            self.journal = SeatJournal(self)
-            self.journal.recall(self.kept)
+        """Make the engine; its journals first."""
+        self._open_journals()
         self.site = self.make_site(now, self.kept if again else None, wiped)
-        if self.journal is not None:
-            self.journal.opened(self.site)
+        self._opened()
         if self.is_user:  # nobody else delivers anything
             self.trace = self.node.config.tracer(self.spec.name, self.me)
             self.traced = self.trace.position if self.trace is not None else 0
-        self._say_how(now)
+        self.say_how(now)
         self.node.wake(self)
+
+    def _open_journals(self) -> None:
+        if self.me in self.roles.recorders:
+            self.journal = SeatJournal(self)
+            self.journal.recall(self.kept)
+
+    def _opened(self) -> None:
+        """The journals have their engine."""
+        if self.journal is not None and self.site is not None:
+            self.journal.opened(self.site)
 
     def make_site(self, now: int, kept: GrsbKept | None, wiped: bool) -> GrsbSite:
         """The engine, with the roles of this member."""
@@ -161,7 +173,8 @@ class GrsbSeat(Birth):
 
     def fell_behind(self, application: Application, since: int) -> bool:
         """An application did not read for too long: it may catch up."""
-        here = id(application) in self.applications
+        # Whoever sits there in its place would find no room either.
+        here = self.applications.get(id(application)) is application
         if here and since >= 0 and self.node.recorders.known(self.spec.name):
             self._catch_up(application, since)
             return True
@@ -203,11 +216,12 @@ class GrsbSeat(Birth):
         tag: int,
         to: Iterable[str] | None,
         recorders: int = 0,
+        unit: bool = False,
     ) -> None:
         """`recorders`: the receipt waits until that many that leave nothing out have it on disk.
 
         Where there is none, it waits for the group's own mark: all that are not given up have it,
-        and one that keeps it whole.
+        and one that keeps it whole.  `unit`: the messages take effect together (GR-19).
         """
         self._must_be_user()
         if to is not None:
@@ -219,8 +233,23 @@ class GrsbSeat(Birth):
             durability = self.node.recorders.durability
             application = durability.application(application, self.spec.name, recorders)
         due = time.monotonic_ns() + self.node.config.answer_ns
-        self.outbox.put(application, bundle, tag, (RECORDED,) if marked else None, due)
+        unit = unit and len(bundle) > 1
+        if unit:
+            self._check_unit(bundle)
+        self.outbox.put(application, bundle, tag, (RECORDED,) if marked else None, due, unit)
         self.node.wake(self if self.site is not None else None)
+
+    def _check_unit(self, bundle: Bundle) -> None:
+        config = self.config
+        if len(bundle.runs()) > 1:
+            raise UsageError("a unit is of one conference and kind: send several")
+        if len(bundle) > config.own_limit:
+            raise ConfigError("parts", len(bundle), f"at most {config.own_limit} in one unit")
+        if len(bundle.data) > config.unit_bytes:
+            raise PayloadTooLarge(
+                f"a unit of {len(bundle.data)} bytes: {self.spec.name} takes up to "
+                f"{config.unit_bytes}; send several, or give its file a larger unit_bytes"
+            )
 
     @property
     def data(self) -> Self | None:
@@ -241,9 +270,7 @@ class GrsbSeat(Birth):
             return
         self.received += 1
         if isinstance(pdu, Alive):
-            self.mode = pdu.mode
-            if self.site is None and now >= self.started_at:
-                self._begin_here(pdu, now)
+            self._hear_alive(pdu, sender, line, now)
         site = self.site
         if site is None:
             return
@@ -252,9 +279,14 @@ class GrsbSeat(Birth):
             self.trace.rows.append((now, self.me, RECEIVE, ref, sender, None))
         site.receive(pdu, sender, now, line)
 
+    def _hear_alive(self, alive: Alive, sender: int, line: int, now: int) -> None:
+        self.mode = alive.mode
+        if self.site is None and now >= self.started_at:
+            self._begin_here(alive, now)
+
     def relay(self, data: bytes, pdu: Pdu, sender: int, now: int) -> None:
-        """There is no hub."""
-        raise NotImplementedError
+        """Nobody has reason to ask for that."""
+        self.node.drop("to be relayed in a group without a hub")
 
     @property
     def deadline(self) -> int:
@@ -277,7 +309,7 @@ class GrsbSeat(Birth):
         if not self.history_name and not self.closed:
             self._meet(now)
         if self.site is not None and self.site.user is None:
-            self._say_how(now)
+            self.say_how(now)
         present = tuple(name for name in self.roster if self.node.alive(name))
         if present != self.present:
             self.present = present
@@ -322,11 +354,18 @@ class GrsbSeat(Birth):
         ):
             bundle, marks, one = outbox.gather()
             assert marks is not None
+            unit = is_unit(marks)
             if self.trace is not None:
-                self.trace.rows.append((now, self.me, SUBMIT, self.submitted, NOBODY, bundle))
+                shown = as_one(bundle) if unit else bundle
+                self.trace.rows.append((now, self.me, SUBMIT, self.submitted, NOBODY, shown))
             self.submitted += len(bundle)
+            self.stable_parts = 0
+            conference, kind = int(marks[0]), int(marks[1])
             try:
-                site.submit(bundle, now, conference=int(marks[0]), kind=int(marks[1]))
+                if unit:
+                    site.submit_unit(list(bundle), now, conference=conference, kind=kind)
+                else:
+                    site.submit(bundle, now, conference=conference, kind=kind)
             except RoundelayError as error:
                 outbox.refuse(one, str(error))
 
@@ -337,11 +376,11 @@ class GrsbSeat(Birth):
         the engine itself would rather tell the last batch again after a crash.  Whoever must not
         miss anything then says where it was (`since`).
         """
-        rest = effects.persists
-        if self.journal is not None:
-            rest = self.journal.keep(rest)
+        records = effects.persists
         if effects.deliveries:
-            rest = [record for record in rest if type(record) is not Handled]
+            records = [record for record in records if not how_far(record)]
+        rest = self._recorded_first(records)
+        if effects.deliveries:
             rest.append(self._handled())
         if not rest:
             return
@@ -353,7 +392,11 @@ class GrsbSeat(Birth):
             else:
                 self.store.write(rest, False)
 
-    def _handled(self) -> Handled:
+    def _recorded_first(self, records: list[Struct]) -> list[Struct]:
+        """Records go to the journal; returns the rest, as it is to be written."""
+        return list(records) if self.journal is None else self.journal.keep(records)
+
+    def _handled(self) -> Struct:
         """How far the applications are, with what is about to be delivered."""
         user = self.site.user if self.site is not None else None
         assert user is not None
@@ -361,8 +404,9 @@ class GrsbSeat(Birth):
         return Handled(user.upto, resume, user.listener.epoch)
 
     def _transmit(self, destination: int, pdu: Pdu, line: int) -> None:
-        if self.journal is not None and type(pdu) is PollOk:
-            told = self.journal.durable(pdu.upto)
+        if type(pdu) is PollOk:
+            journal = self._journal_at(line)
+            told = None if journal is None else journal.durable(pdu.upto)
             if told is None:
                 return
             pdu = PollOk(told)
@@ -371,27 +415,41 @@ class GrsbSeat(Birth):
         self.sent += 1
         hint = data[2] << 8 | data[3]
         if destination != EVERYONE:
-            if not self.node.send_member(self.roster[destination], data, hint):
-                self.node.drop("address of a member not known yet")
-        elif line == LINE_B and self.line is not None:
-            self.node.send_line(self.line.line, data, hint)
+            self._unicast(destination, data, hint)
         else:
-            self.node.send_everyone(data, hint)
+            self._multicast(data, hint, line)
         if self.failpoint is not None:
             self.failpoint.sent(hint)
 
+    def _journal_at(self, line: int) -> SeatJournal | None:
+        """That of the recorder that speaks on this line."""
+        return self.journal
+
+    def _unicast(self, site: int, data: bytes, hint: int) -> None:
+        if not self.node.send_member(self.roster[site], data, hint):
+            self.node.drop("address of a member not known yet")
+
+    def _multicast(self, data: bytes, hint: int, line: int) -> None:
+        if line == LINE_B and self.line is not None:
+            self.node.send_line(self.line.line, data, hint)
+        else:
+            self.node.send_everyone(data, hint)
+
     def tell_recorded(self) -> None:
         """The journal has got further: the acknowledger need not ask."""
-        site = self.site
-        if site is None or site.recorder is None or self.closed or site.reign.da == self.me:
-            return
-        self._transmit(site.reign.da, PollOk(site.recorder.mark), 0)
+        if self.site is not None:
+            self._tell_recorded(self.site, LINE_A)
+
+    def _tell_recorded(self, site: GrsbSite, line: int) -> None:
+        if site.recorder is not None and not self.closed and site.reign.da != self.me:
+            self._transmit(site.reign.da, PollOk(site.recorder.mark), line)
 
     def _deliver(self, deliveries: list[GrsbDelivery]) -> None:
         name, roster = self.spec.name, self.roster
         for one in deliveries:
             bundle = one.bundle.marked(one.conference, one.kind)
-            batch = Batch(name, one.seq, roster[one.source], one.time * 1000, bundle)
+            unit = UNIT if one.is_unit else WHOLE
+            batch = Batch(name, one.seq, roster[one.source], one.time * 1000, bundle, unit)
             self.delivered += len(bundle.sizes)
             for application in list(self.applications.values()):
                 application.deliver(batch)
@@ -409,10 +467,14 @@ class GrsbSeat(Birth):
             self.node.log(level, f"group.{kind}", group=self.spec.name, info=shown)
 
     def _stable(self, lo: int, hi: int, gseq: int) -> None:
-        """GR-5: the submission under way has its place for good."""
+        """GR-5: the submission under way has its place for good; of a unit, one of its parts."""
         one = next((one for one in self.outbox.underway if one.number < 0), None)
-        if one is not None:
-            one.number = gseq
+        if one is None:
+            return
+        self.stable_parts += hi - lo
+        if self.stable_parts >= len(one.bundle):
+            # Counted back from the end of a unit, whose parts need not stand side by side.
+            one.number = gseq + (hi - lo) - len(one.bundle)
             self._settle()
 
     def _settle(self) -> None:
@@ -433,36 +495,22 @@ class GrsbSeat(Birth):
         if one is not None:
             self.outbox.refuse(one, "the retransmitter has refused it")
 
-    def _say_how(self, now: int) -> None:
-        """The state, as this member sees it: a user by its notices, others by what they hear."""
-        site = self.site
-        assert site is not None
-        if site.user is None:
-            reigns = site.retransmitter is not None and site.retransmitter.reigning
-            self.up = reigns or now - site.heard_at < self.config.alive_timeout_ns
-        if site.council is not None and not site.council.voting:
-            self.say_state("rejoining without its disk: waiting for an answer of all others")
-        elif self.up and not self.split:
-            self.say_state("open")
-        elif not self.state.startswith("broken"):
-            self.say_state("silent: no retransmitter is heard")
-
     def _down(self) -> None:
         self.up = False
-        self._say_how(time.monotonic_ns())
+        self.say_how(time.monotonic_ns())
 
     def _come_up(self) -> None:
         self.up = True
-        self._say_how(time.monotonic_ns())
+        self.say_how(time.monotonic_ns())
 
     def _votes(self) -> None:
-        self._say_how(time.monotonic_ns())
+        self.say_how(time.monotonic_ns())
 
     def _broken(self, reason: str) -> None:
         self.say_state(f"broken: {reason}")
 
     def _reign(self, epoch: int, cr: int, da: int) -> None:
-        self._say_how(time.monotonic_ns())
+        self.say_how(time.monotonic_ns())
 
     def _line_changed(self, mode: str) -> None:
         self.mode = SINGLE_LINE if mode == "single" else 0
@@ -476,6 +524,8 @@ class GrsbSeat(Birth):
             ref = me << 48 | (self.chan_seq + i) & 0xFFFFFFFF
             add((now, me, SEND, ref, destination, pdu))
         for delivery in effects.deliveries:
+            if delivery.is_unit:
+                delivery = structs.replace(delivery, bundle=as_one(delivery.bundle))
             if delivery.seq > self.traced:  # not for us, or before our time
                 passed = Notice("gap_unavailable", (self.traced, delivery.seq))
                 add((now, me, NOTICE, NO_REF, NOBODY, passed))
@@ -485,61 +535,6 @@ class GrsbSeat(Birth):
         for notice in effects.notices:
             add((now, me, NOTICE, NO_REF, NOBODY, notice))
         trace.flush()
-
-    # -- what is known ---------------------------------------------------------------------
-
-    def say_state(self, state: str) -> None:
-        if state != self.state:
-            self.state = state
-            self.views += 1
-            self.show()
-
-    def view(self) -> View:
-        epoch = self.site.reign.epoch if self.site is not None else 0
-        members = self.present or (self.node.name,)
-        return View(self.spec.name, f"{max(0, epoch)}.{self.views}", members, self.state)
-
-    def show(self) -> None:
-        view = self.view()
-        for application in list(self.applications.values()):
-            application.viewed(view)
-
-    def works(self) -> bool:
-        return self.site is not None and self.up
-
-    def trouble(self) -> str:
-        state = self.state if self.state != "open" else "the retransmitter has not answered"
-        return f"no answer in time ({state}); it may still be delivered"
-
-    def members(self) -> dict[str, object]:
-        view = self.view()
-        members = [
-            {
-                "name": name, "alive": self.node.alive(name), "in_view": name in view.members,
-                "roles": self.file.roles_of(site),
-            }
-            for site, name in enumerate(self.roster)
-        ]  # fmt: skip
-        about = {"group": view.group, "version": view.version, "state": view.state}
-        return about | {"members": members}
-
-    def status(self) -> dict[str, object]:
-        found: dict[str, object] = {
-            "group": self.spec.name, "service": self.spec.service, "protocol": self.spec.protocol,
-            "state": self.state, "me": self.node.name, "roles": self.role_names,
-            "roster": list(self.roster), "members": list(self.view().members),
-            "config": str(self.file.path), "history": self.history_name or None,
-            "line_b": self.line.where if self.line is not None else None,
-            "applications": len(self.applications), "delivered": self.delivered,
-            "submitted": self.submitted, "waiting_bytes": self.outbox.bytes,
-            "underway": len(self.outbox.underway), "pdus_sent": self.sent,
-            "pdus_received": self.received,
-        }  # fmt: skip
-        if self.site is not None:
-            found |= status_of(self.site, self.roster, self.mode if self.line is not None else 1)
-        if self.journal is not None:
-            found["journal"] = self.journal.status()
-        return found
 
     # -- the end ---------------------------------------------------------------------------
 
@@ -572,11 +567,14 @@ class GrsbSeat(Birth):
         if self.store is not None:
             self.store.close()
             self.store = None
+        self._close_journals()
+        if self.line is not None:
+            self.line.close()
+
+    def _close_journals(self) -> None:
         if self.journal is not None:
             self.journal.close()
             self.journal = None
-        if self.line is not None:
-            self.line.close()
 
     def fail(self, reason: str) -> None:
         self.state = f"broken: {reason}"

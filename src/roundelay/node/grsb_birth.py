@@ -17,19 +17,20 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
 from roundelay.core.engine import MS, SECOND
 from roundelay.core.errors import ConfigError
 from roundelay.node.groups import GroupSpec, check_roles
-from roundelay.node.grsb_file import GrsbFile, read_file
+from roundelay.node.grsb_file import read_file
 from roundelay.node.lines import SecondLine, open_line
+from roundelay.node.role_file import RoleFile
 from roundelay.node.store import Began, Born, GrsbKept, Store
 from roundelay.wire.codec import group_id
 from roundelay.wire.info import MEMBERS_MAX as SHOWN_MAX
@@ -44,20 +45,20 @@ INC_EPOCH_S: Final = 1_704_067_200
 """2024-01-01: starts of a member are numbered by the second since then."""
 
 
-class Birth:
+class Birth(ABC):
     """The part of a group's place that is about its beginning; the rest is the subclass's."""
 
     id: int
     """Of our datagrams; 0: no history yet."""
 
     # What a group with a file of another kind has (`node.wide`).
-    reads: Callable[[Path], Any] = staticmethod(read_file)
+    reads: Callable[[Path], RoleFile] = staticmethod(read_file)
     kept_class: type[GrsbKept] = GrsbKept
 
     def __init__(self, node: Node, spec: GroupSpec, now: int) -> None:
         self.node = node
         self.spec = check_roles(spec)
-        self.file: GrsbFile = self.reads(Path(spec.config))
+        self.file: RoleFile = self.reads(Path(spec.config))
         if node.name not in self.file.members:
             raise ConfigError(
                 "name", node.name, f"a member of {spec.name}: {', '.join(self.file.members)}"

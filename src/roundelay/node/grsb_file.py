@@ -20,13 +20,11 @@ What else a file may have is in `KEYS`, `PARAMETERS` and `JOURNAL`.
 
 from __future__ import annotations
 
-import tomllib
-from hashlib import sha256
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from msgspec import Struct
 
 from roundelay.core.engine import MS, SECOND
 from roundelay.core.errors import ConfigError
@@ -44,8 +42,17 @@ from roundelay.core.limits import whole
 from roundelay.journal.journal import ALWAYS, INTERVAL, JournalConfig
 from roundelay.node.groups import check_name
 from roundelay.node.interfaces import parse_address
+from roundelay.node.role_file import (
+    RoleFile,
+    milliseconds,
+    named,
+    one_of,
+    read_role_file,
+    titled,
+    true_or_false,
+    whole_number,
+)
 
-FILE_BYTES_MAX: Final = 1 << 20
 NAME_BYTES_MAX: Final = 64
 """Of a member: what a node's name may have."""
 
@@ -64,7 +71,9 @@ NUMBERS: Final = (
     "backlog_limit", "credit", "heard_max", "unit_bytes",
 )  # fmt: skip
 PARAMETERS: Final = (*(f"{name}_ms" for name in TIMES), *NUMBERS, "delivery", "cold_start")
-JOURNAL: Final = ("sync", "interval_s", "segment_bytes", "keep_bytes", "keep_s", "parquet")
+JOURNAL: Final = (
+    "sync", "interval_s", "segment_bytes", "keep_bytes", "keep_s", "keep_conference_s", "parquet",
+)  # fmt: skip
 FILTER: Final = ("conferences", "senders", "kinds")
 NUMBER_MAX: Final = (1 << 32) - 1
 
@@ -77,75 +86,34 @@ process of a busy machine may be late by tenths of a second, which is no reason 
 when all nodes were stopped, or lost power, the group goes on with what its recorders have."""
 
 
-class GrsbFile(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class GrsbFile(RoleFile):
     """A file that makes sense."""
 
-    path: Path
-    members: tuple[str, ...]
-    roles: Roles
-    parameters: dict[str, Any]
-    journal: JournalConfig
-    line_b: str | dict[str, str]
-    """Address of a multicast group, or each member's own address on that line; empty: default."""
-    interface_b: str
-
     @property
-    def digest(self) -> str:
-        """The same for files that put the same members into the same places."""
+    def places(self) -> list[Any]:
         roles = self.roles
         kept = [
             (site, sorted(one.conferences), sorted(one.senders), sorted(one.kinds))
             for site, one in sorted(roles.filters.items())
         ]
-        places = [self.members, *(getattr(roles, name) for name in ROLES), roles.lines, kept]
-        return sha256(msgspec.json.encode(places)).hexdigest()[:12]
-
-    @property
-    def council(self) -> tuple[str, ...]:
-        return self.names(self.roles.council)
-
-    def names(self, sites: tuple[int, ...]) -> tuple[str, ...]:
-        return tuple(self.members[site] for site in sites)
+        return [*(getattr(roles, name) for name in ROLES), roles.lines, kept]
 
     def roles_of(self, site: int) -> list[str]:
-        """In the singular; all but the first of their kind stand by."""
+        """In the singular."""
         found = []
         for name in ROLES:
-            sites: tuple[int, ...] = getattr(self.roles, name)
-            if site in sites:
-                spare = name in ROLES[:2] and site != sites[0]
-                found.append(("standby " if spare else "") + name[:-1])
+            found += titled(name[:-1], site, getattr(self.roles, name), name in ROLES[:2])
         return found
 
     def config(self, **settings: Any) -> GrsbConfig:
-        """The engine's constants; `settings` are those that depend on the medium."""
         config = GrsbConfig.fast(**(LIVE | settings | self.parameters))
         return config.check(self.roles.sites)
 
 
 def read_file(path: Path) -> GrsbFile:
     """The roles in `path`; ConfigError says what is wrong with it, and where."""
-    table = read_table(path)
-    try:
-        return parse(table, path)
-    except ConfigError as error:
-        field = f"config {path}: {error.field}"
-        raise ConfigError(field, error.value, error.allowed) from None
-
-
-def read_table(path: Path) -> dict[str, Any]:
-    """A file as TOML reads it."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(FILE_BYTES_MAX + 1)
-    except OSError as error:
-        raise ConfigError("config", path, f"a file that can be read ({error.strerror})") from None
-    if len(data) > FILE_BYTES_MAX:
-        raise ConfigError("config", path, f"a file of at most {FILE_BYTES_MAX} bytes")
-    try:
-        return tomllib.loads(data.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError("config", path, f"a TOML file ({error})") from None
+    return read_role_file(path, parse)
 
 
 def parse(table: dict[str, Any], path: Path = Path()) -> GrsbFile:
@@ -161,7 +129,10 @@ def parse(table: dict[str, Any], path: Path = Path()) -> GrsbFile:
     )
     if type(roles.lines) is not int:
         raise ConfigError("lines", repr(roles.lines), "1 or 2")
-    roles.check()
+    try:
+        roles.check()
+    except ConfigError as error:
+        raise named(error, members) from None
     if roles.lines == 1:
         for key in ("line_b", "interface_b"):
             if key in table:
@@ -205,29 +176,29 @@ def members_of(value: Any) -> tuple[str, ...]:
 
 def _profile(table: dict[str, Any], members: tuple[str, ...]) -> Roles:
     """The first members get the roles."""
-    name, many = table["profile"], table.get("recorders", 0)
+    name, many = table["profile"], table.get("recorders")
     if name not in PROFILES:
         raise ConfigError("profile", repr(name), " or ".join(PROFILES))
     for key in ("retransmitters", "acknowledgers", "users"):
         if key in table:
             raise ConfigError(key, table[key], "left to the profile, or no profile")
-    if type(many) is not int or not 0 <= many < len(members):
+    if many is not None and (type(many) is not int or not 1 <= many < len(members)):
         allowed = f"with a profile: how many, from 1 to {len(members) - 1}"
         raise ConfigError("recorders", many, allowed)
     try:
-        return Roles.profile(name, len(members), many)
+        return Roles.profile(name, len(members), many or 0)
     except ConfigError as error:
         raise ConfigError("members", len(members), error.allowed) from None
 
 
 def spread(table: dict[str, Any], sites: dict[str, int]) -> Roles:
     """Every role is named."""
-    named: dict[str, tuple[int, ...]] = {}
+    chosen: dict[str, tuple[int, ...]] = {}
     for role in ROLES[:3]:
         if role not in table:
             raise ConfigError(role, "missing", "names of members; or profile = " + repr(DEMO))
-        named[role] = sites_of(role, table[role], sites)
-    taken = {site for places in named.values() for site in places}
+        chosen[role] = sites_of(role, table[role], sites)
+    taken = {site for places in chosen.values() for site in places}
     rest = tuple(site for site in sites.values() if site not in taken)
     users = sites_of("users", table["users"], sites) if "users" in table else rest
     if not users:
@@ -236,8 +207,8 @@ def spread(table: dict[str, Any], sites: dict[str, int]) -> Roles:
     if idle:
         raise ConfigError("users", ", ".join(idle), "a role for every member")
     return Roles(
-        sites=len(sites), retransmitters=named["retransmitters"],
-        acknowledgers=named["acknowledgers"], recorders=named["recorders"], users=users,
+        sites=len(sites), retransmitters=chosen["retransmitters"],
+        acknowledgers=chosen["acknowledgers"], recorders=chosen["recorders"], users=users,
     )  # fmt: skip
 
 
@@ -278,21 +249,13 @@ def parameters_of(table: Any) -> dict[str, Any]:
     for key, value in only("parameters", table, PARAMETERS).items():
         field = f"parameters.{key}"
         if key == "delivery":
-            if value not in (STABLE, FAST):
-                raise ConfigError(field, repr(value), f"{STABLE} or {FAST}")
-            found[key] = value
+            found[key] = one_of(field, value, (STABLE, FAST))
         elif key == "cold_start":
-            if type(value) is not bool:
-                raise ConfigError(field, repr(value), "true or false")
-            found[key] = value
+            found[key] = true_or_false(field, value)
         elif key.endswith("_ms"):
-            if type(value) not in (int, float) or not 0 <= value <= 3_600_000:
-                raise ConfigError(field, repr(value), "milliseconds, up to an hour")
-            found[f"{key[:-3]}_ns"] = int(value * MS)
+            found[f"{key[:-3]}_ns"] = milliseconds(field, value)
         else:
-            if type(value) is not int:
-                raise ConfigError(field, repr(value), "a whole number")
-            found[key] = value
+            found[key] = whole_number(field, value)
     return found
 
 
@@ -303,14 +266,29 @@ def journal_of(table: Any) -> JournalConfig:
     if sync not in (ALWAYS, INTERVAL):
         allowed = f"{ALWAYS} or {INTERVAL}: the group lets go of what its recorders have"
         raise ConfigError("journal.sync", repr(sync), allowed)
+    conferences = _conferences("journal.keep_conference_s", table.get("keep_conference_s", {}))
     try:
-        config = msgspec.convert(table | {"sync": sync}, JournalConfig)
+        config = msgspec.convert(
+            table | {"sync": sync, "keep_conference_s": conferences}, JournalConfig
+        )
         config.check()
     except msgspec.ValidationError as error:
         raise ConfigError("journal", table, str(error)) from None
     except ConfigError as error:
         raise ConfigError(f"journal.{error.field}", error.value, error.allowed) from None
     return config
+
+
+def _conferences(field: str, table: Any) -> dict[int, float]:
+    """Seconds by conference: keys of TOML are texts."""
+    found: dict[int, float] = {}
+    for key, seconds in table.items() if isinstance(table, dict) else [("", table)]:
+        number = int(key) if key.isascii() and key.isdecimal() else -1
+        if not 0 <= number <= NUMBER_MAX or type(seconds) not in (int, float):
+            allowed = "conferences and seconds, as in {7 = 86400}"
+            raise ConfigError(field, repr(table)[:60], allowed)
+        found[number] = seconds
+    return found
 
 
 def _text(field: str, value: Any) -> str:

@@ -12,6 +12,7 @@ polls and serves no more replays, the acknowledger gives it up, and the other re
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -71,7 +72,20 @@ class Face:
         """The engine knows which history it is in."""
 
     def status(self) -> dict[str, object]:
-        return self._inner.status() | {"filter": self.wanted.shown() or None}
+        """As `Recorder.status` has it."""
+        site = self._inner.site
+        engine = site.recorder if site is not None else None
+        slow = engine is not None and (
+            time.monotonic_ns() - engine.slow_at < engine.config.slow_hold_ns
+        )
+        return self._inner.status() | {
+            "fsync": self.journal.config.sync,
+            "slow": slow,  # it has asked the acknowledger for mercy (GR-12)
+            "slowed": 0 if engine is None else engine.slowed,
+            "backlog_bytes": 0,  # what it takes in is written before it says anything
+            "recorded": self.recorded,
+            "filter": self.wanted.shown() or None,
+        }
 
     def close(self) -> None:
         """See `SeatJournal.close`."""

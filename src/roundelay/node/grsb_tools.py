@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from msgspec import Struct
+
 from roundelay.core.bundle import Bundle
 from roundelay.core.grsb.acknowledger import Acknowledger
 from roundelay.core.grsb.config import EVERYTHING, Selection
+from roundelay.core.grsb.party import CONFERENCES_MAX
 from roundelay.core.grsb.pdu import DUAL, SINGLE_LINE
 from roundelay.core.grsb.site import GrsbSite
-from roundelay.core.grsb.user import CONFERENCES_MAX
+from roundelay.core.grsb.stable import Handled
 from roundelay.node.catchup import CatchUp
 from roundelay.node.outbox import Item, Outbox
-from roundelay.node.switchboard import NO_TAG, Application
+from roundelay.node.switchboard import NO_TAG, UNIT, Application
 
 UNKNOWN: Final = -1
 """No retransmitter has said yet how many lines are used."""
@@ -24,28 +27,51 @@ RECORDED: Final = "recorded"
 LINES: Final = {UNKNOWN: None, DUAL: "two", SINGLE_LINE: "one"}
 
 
+class UnitItem(Item):
+    """The parts of a unit: they leave together, and with nothing else."""
+
+    __slots__ = ()
+
+    def take(self, room: int, places: int, alone: bool) -> Bundle | None:
+        self.start = len(self.bundle.sizes)
+        return self.bundle
+
+
 class MarkedOutbox(Outbox):
     """A submission has one conference and kind: bundles are made of messages that share them.
 
-    They stand where other services have destinations (`Item.to`), with `recorded` behind them if
-    the receipt is to wait for a recorder.
+    They stand where other services have destinations (`Item.to`), with the number of the unit if
+    it is one, and `recorded` behind them if the receipt is to wait for a recorder.
     """
 
+    units = 0
+    """Units so far."""
+
     def put(
-        self,
-        application: Application,
-        bundle: Bundle,
-        tag: int,
-        to: tuple[str, ...] | None,
-        due: int,
-    ) -> None:
+        self, application: Application, bundle: Bundle, tag: int, to: tuple[str, ...] | None,
+        due: int, unit: bool = False,
+    ) -> None:  # fmt: skip
+        """`unit`: the messages, which have one mark, are to take effect together."""
         super().put(application, bundle, tag, None, due)
         self.items.pop()
         parts = list(bundle.by_mark())
         for number, (conference, kind, part) in enumerate(parts, 1):
             mine = tag if number == len(parts) else NO_TAG
-            marks = (str(conference), str(kind), *(to or ()))
-            self.items.append(Item(part, application, mine, marks, due))
+            self.units += unit
+            which = (f"{UNIT} {self.units}",) if unit else ()
+            marks = (str(conference), str(kind), *which, *(to or ()))
+            kept = UnitItem if unit else Item
+            self.items.append(kept(part, application, mine, marks, due))
+
+
+def is_unit(marks: tuple[str, ...]) -> bool:
+    """Whether what `MarkedOutbox.gather` gave is one."""
+    return len(marks) > 2 and marks[2].startswith(UNIT)
+
+
+def as_one(bundle: Bundle) -> Bundle:
+    """All of a unit as one message: so a trace has it, where it has its one position."""
+    return Bundle((len(bundle.data),), bundle.data)
 
 
 def wanted_by(applications: Iterable[Application]) -> Selection:
@@ -60,6 +86,11 @@ def wanted_by(applications: Iterable[Application]) -> Selection:
     if len(chosen) > CONFERENCES_MAX:
         return EVERYTHING
     return Selection(frozenset(chosen or {NO_CONFERENCE}))
+
+
+def how_far(record: Struct) -> bool:
+    """Whether a record, of whatever level, says how far a user is."""
+    return type(getattr(record, "record", record)) is Handled
 
 
 def slowed_by(da: Acknowledger, names: tuple[str, ...]) -> list[str]:

@@ -8,11 +8,18 @@ event loop and none of them blocks.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Final, Protocol
 
 from msgspec import Struct
 
 from roundelay.core.bundle import Bundle
+
+WHOLE: Final = "whole"
+UNIT: Final = "unit"
+START: Final = "start"
+MIDDLE: Final = "middle"
+END: Final = "end"
+"""What messages are of a unit (GR-19): none of one, all of one, or one part of it."""
 
 
 class Batch(Struct, frozen=True, gc=False):
@@ -29,6 +36,14 @@ class Batch(Struct, frozen=True, gc=False):
     recorder's."""
     bundle: Bundle
     """With conference and kind in its marks."""
+    unit: str = WHOLE
+    """`unit`: the messages are the parts of one, and `seq` is the position of the last, where they
+    take effect.  A replay has parts alone: `start`, `middle` or `end`, each at its own position."""
+
+    @property
+    def positions(self) -> int:
+        """How many positions of the order it takes the application further."""
+        return 1 if self.unit == UNIT else len(self.bundle.sizes)
 
 
 class View(Struct, frozen=True):
@@ -116,11 +131,13 @@ class Switchboard(Protocol):
         to: Iterable[str] | None = None,
         someone: bool = False,
         recorders: int = 0,
+        unit: bool = False,
     ) -> None:
         """Broadcast the messages of `bundle`; needs no `join`.
 
         `to`: names of the destinations (selective groups).  `someone`: to exactly one application
         of one node.  `recorders`: the receipt waits until so many have synced the messages.
+        `unit`: they take effect together, or not at all (groups that have a file of roles).
         Conference and kind are in the marks of the bundle.  With a tag, `receipt` or `refused`
         follows exactly once.  Raises QueueFull, and then `writable(group)` follows;
         PayloadTooLarge; other RoundelayErrors.

@@ -14,26 +14,25 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from roundelay.core.engine import EVERYONE, Pdu
-from roundelay.core.events import RECEIVE
-from roundelay.core.grsb.base import GrsbEffects, Reign
+from msgspec import Struct
+
+from roundelay.core.grsb.base import Reign
 from roundelay.core.grsb.config import Selection
-from roundelay.core.grsb.pdu import LINE_A, Alive, PollOk
+from roundelay.core.grsb.pdu import LINE_A, LINE_B, Alive
 from roundelay.core.grsb.site import GrsbSite
-from roundelay.core.grsb.stable import Handled
 from roundelay.core.wide import node as wide_node
 from roundelay.core.wide.globe import GlobalRetransmitter
 from roundelay.core.wide.pdu import TRUNK
 from roundelay.core.wide.site import WideSite
 from roundelay.core.wide.stable import GLOBAL, LOCAL, NODE, Kept, WideStable
-from roundelay.node.grsb import ROTATE_BYTES, GrsbSeat
+from roundelay.node.grsb import GrsbSeat
+from roundelay.node.grsb_journal import SeatJournal
 from roundelay.node.grsb_tools import status_of
 from roundelay.node.lines import open_line
 from roundelay.node.media import Address, MulticastMedium
 from roundelay.node.store import Born, GrsbKept, Leveled
 from roundelay.node.wide_file import WideFile, read_file
 from roundelay.node.wide_kept import LevelJournal, LevelSeat, WideKept
-from roundelay.wire.codec import encode
 
 if TYPE_CHECKING:
     from roundelay.node.groups import GroupSpec
@@ -151,7 +150,7 @@ def line_of(group: Address, net: int) -> str:
 class WideSeat(GrsbSeat):
     """One `wide` group at one node."""
 
-    reads: Callable[[Path], Any] = staticmethod(read_file)
+    reads: Callable[[Path], WideFile] = staticmethod(read_file)
     kept_class = WideKept
     kept: WideKept
     site: Any
@@ -184,17 +183,11 @@ class WideSeat(GrsbSeat):
         else:
             super().begin(now, again=again, wiped=wiped)
 
-    def _begin_here(self, alive: Alive, now: int) -> None:
-        """A user without a past begins where its network is."""
-        kept = self.kept
-        kept.apply(Born(self.history_name, members=self.roster))
-        kept.local.handled = kept.local.resume = alive.acked
-        kept.local.epoch = alive.epoch
-        self.save()
-        self._open(now, again=True, wiped=False)
+    @property
+    def kept_of_user(self) -> GrsbKept:
+        return self.kept.local
 
-    def _open(self, now: int, *, again: bool, wiped: bool) -> None:
-        """Make the engine; its journals first."""
+    def _open_journals(self) -> None:
         atlas = self.wide_file.atlas
         roles = {GLOBAL: atlas.global_roles}
         if self.net:
@@ -205,14 +198,10 @@ class WideSeat(GrsbSeat):
                 journal.recall(self.kept.levels[level])
                 self.journals[level] = journal
         self.journal = self.journals.get(LOCAL)
-        self.site = self.make_site(now, self.kept if again else None, wiped)
+
+    def _opened(self) -> None:
         for level, journal in self.journals.items():
             journal.opened(self._part(level))
-        if self.is_user:
-            self.trace = self.node.config.tracer(self.spec.name, self.me)
-            self.traced = self.trace.position if self.trace is not None else 0
-        self._say_how(now)
-        self.node.wake(self)
 
     def make_site(self, now: int, kept: GrsbKept | None, wiped: bool) -> Any:
         archives = {level: journal.archive for level, journal in self.journals.items()}
@@ -230,78 +219,46 @@ class WideSeat(GrsbSeat):
 
     # -- in and out ------------------------------------------------------------------------
 
-    def receive(self, pdu: Pdu, sender: int, chan_seq: int, now: int, line: int = 0) -> None:
-        if sender >= len(self.roster) or sender == self.me:
-            self.node.drop("sender is no other member")
-            return
-        self.received += 1
-        if self.site is None:
-            network = self.wide_file.atlas.network_of(self.me)
-            ours = network is not None and sender in network.retransmitters and line <= 1
-            if not (isinstance(pdu, Alive) and ours and now >= self.started_at):
-                return
-            self._begin_here(pdu, now)
-        if self.trace is not None:
-            ref = sender << 48 | chan_seq
-            self.trace.rows.append((now, self.me, RECEIVE, ref, sender, None))
-        self.site.receive(pdu, sender, now, line)
+    def _hear_alive(self, alive: Alive, sender: int, line: int, now: int) -> None:
+        """A user without a past begins where its network is."""
+        network = self.wide_file.atlas.network_of(self.me)
+        ours = network is not None and sender in network.retransmitters and line <= LINE_B
+        if self.site is None and ours and now >= self.started_at:
+            self._begin_here(alive, now)
 
-    def _persist(self, effects: GrsbEffects) -> None:
-        """Promises and records are on disk before anything of the batch is sent."""
-        levels: dict[int, list[Any]] = {}
-        for kept in effects.persists:
+    def _recorded_first(self, records: list[Struct]) -> list[Struct]:
+        levels: dict[int, list[Struct]] = {}
+        for kept in records:
             assert isinstance(kept, Kept)
             levels.setdefault(kept.level, []).append(kept.record)
-        rest: list[Any] = []
-        for level, records in levels.items():
+        rest: list[Struct] = []
+        for level, mine in levels.items():
             journal = self.journals.get(level)
-            left = records if journal is None else journal.keep(records)
+            left = mine if journal is None else journal.keep(mine)
             rest += [Leveled.of(level, record) for record in left]
-        if not rest:
-            return
-        for record in rest:
-            self.kept.apply(record)
-        if self.store is not None:
-            if self.store.size > ROTATE_BYTES:
-                self.store.replace(self.kept.records())
-            else:
-                self.store.write(rest, False)
+        return rest
 
-    def _transmit(self, destination: int, pdu: Pdu, line: int) -> None:
-        if type(pdu) is PollOk:
-            journal = self.journals.get(GLOBAL if line == TRUNK else LOCAL)
-            told = None if journal is None else journal.durable(pdu.upto)
-            if told is None:
-                return
-            pdu = PollOk(told)
-        self.chan_seq = (self.chan_seq + 1) & 0xFFFFFFFF
-        data = encode(pdu, sender=self.me, group_id=self.id, chan_seq=self.chan_seq, line=line)
-        self.sent += 1
-        hint = data[2] << 8 | data[3]
-        if destination != EVERYONE:
-            self._unicast(destination, data, hint)
-        elif self.line is not None:
+    def _handled(self) -> Struct:
+        level = NODE if isinstance(self.site.user, NodeUser) else LOCAL
+        return Leveled.of(level, super()._handled())
+
+    def _journal_at(self, line: int) -> SeatJournal | None:
+        return self.journals.get(GLOBAL if line == TRUNK else LOCAL)
+
+    def _multicast(self, data: bytes, hint: int, line: int) -> None:
+        """To the members of our network."""
+        if self.line is not None:
             self.node.send_line(self.line.line, data, hint)
-        else:
-            network = self.wide_file.atlas.network_of(self.me)
-            for site in () if network is None else network.attached:
-                if site != self.me:
-                    self._unicast(site, data, hint)
-        if self.failpoint is not None:
-            self.failpoint.sent(hint)
-
-    def _unicast(self, site: int, data: bytes, hint: int) -> None:
-        if not self.node.send_member(self.roster[site], data, hint):
-            self.node.drop("address of a member not known yet")
+            return
+        network = self.wide_file.atlas.network_of(self.me)
+        for site in () if network is None else network.attached:
+            if site != self.me:
+                self._unicast(site, data, hint)
 
     def tell_level(self, level: int) -> None:
         """A journal has got further: the acknowledger of its level need not ask."""
-        if self.site is None or self.closed:
-            return
-        part = self._part(level)
-        if part.recorder is not None and part.reign.da != self.me:
-            line = TRUNK if level == GLOBAL else LINE_A
-            self._transmit(part.reign.da, PollOk(part.recorder.mark), line)
+        if self.site is not None:
+            self._tell_recorded(self._part(level), TRUNK if level == GLOBAL else LINE_A)
 
     # -- what is known ---------------------------------------------------------------------
 
@@ -334,19 +291,8 @@ class WideSeat(GrsbSeat):
 
     # -- the end ---------------------------------------------------------------------------
 
-    def stop(self) -> None:
-        """The end: what the applications have been given is noted."""
-        user = self.site.user if self.site is not None else None
-        if self.store is not None and user is not None and self.node.fatal is None:
-            resume = user.units.resume(user.listener.next)
-            handled = Handled(user.upto, resume, user.listener.epoch)
-            level = NODE if isinstance(user, NodeUser) else LOCAL
-            self.store.write([Leveled.of(level, handled)], False)
-        self.abandon()
-
-    def abandon(self) -> None:
-        super().abandon()
+    def _close_journals(self) -> None:
         for journal in self.journals.values():
-            if journal is not self.journal:
-                journal.close()
+            journal.close()
         self.journals.clear()
+        self.journal = None

@@ -29,8 +29,8 @@ network.  `parameters` and `journal` are those of `node.grsb_file`, and `PARAMET
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,10 +41,19 @@ from roundelay.core.errors import ConfigError
 from roundelay.core.grsb.config import Roles
 from roundelay.core.wide.config import ALL_ACTIVE, SEQUENCED, WideConfig
 from roundelay.core.wide.topology import Atlas, Network, Topology
-from roundelay.journal.journal import JournalConfig
 from roundelay.node import grsb_file
 from roundelay.node.grsb_file import LIVE
 from roundelay.node.interfaces import parse_address
+from roundelay.node.role_file import (
+    RoleFile,
+    milliseconds,
+    named,
+    one_of,
+    read_role_file,
+    titled,
+    true_or_false,
+    whole_number,
+)
 
 KEYS: Final = ("networks", "global", "parameters", "journal")
 NETWORK: Final = ("members", *grsb_file.ROLES, "line", "broadcaster", "edges")
@@ -59,91 +68,64 @@ TITLES: Final = {
 }  # fmt: skip
 
 
-class WideFile:
+@dataclass(frozen=True, kw_only=True)
+class WideFile(RoleFile):
     """A file that makes sense; to a place it looks like that of a `journal` group."""
 
-    def __init__(
-        self, path: Path, members: tuple[str, ...], topology: Topology, lines: dict[int, str],
-        parameters: dict[str, Any], journal: JournalConfig,
-    ) -> None:  # fmt: skip
-        self.path = path
-        self.members = members
-        self.topology = topology
-        self.lines = lines
-        self.parameters = parameters
-        self.journal = journal
-        self.line_b = self.interface_b = ""
+    topology: Topology
+    lines: dict[int, str]
+    """Multicast groups of networks that name one."""
 
     @cached_property
     def atlas(self) -> Atlas:
         return Atlas(self.topology)
 
-    @cached_property
-    def roles(self) -> Roles:
-        """All roles of all levels: who must have a disk, who begins, who has an application."""
-        topology = self.topology
-
-        def every(role: str, first: tuple[int, ...]) -> tuple[int, ...]:
-            found = list(first)
-            for network in topology.networks:
-                found += getattr(network, role)
-            return tuple(dict.fromkeys(found))
-
-        return Roles(
-            sites=topology.sites, retransmitters=every("retransmitters", topology.gcr),
-            acknowledgers=every("acknowledgers", topology.gda),
-            recorders=every("recorders", topology.gpr),
-            users=every("users", ()) + every("nodes", ()),
-        )  # fmt: skip
-
     @property
-    def digest(self) -> str:
-        """The same for files that put the same members into the same places."""
-        places = [self.members, msgspec.to_builtins(self.topology)]
-        return sha256(msgspec.json.encode(places)).hexdigest()[:12]
-
-    @property
-    def council(self) -> tuple[str, ...]:
-        return self.names(self.roles.council)
-
-    def names(self, sites: tuple[int, ...]) -> tuple[str, ...]:
-        return tuple(self.members[site] for site in sites)
+    def places(self) -> list[Any]:
+        return [msgspec.to_builtins(self.topology)]
 
     def roles_of(self, site: int) -> list[str]:
-        """By the paper's names; all but the first of their kind stand by."""
+        """By the paper's names."""
         found = []
         for name in GLOBAL:
-            sites: tuple[int, ...] = getattr(self.topology, name)
-            if site in sites:
-                spare = name != "gpr" and site != sites[0]
-                found.append(("standby " if spare else "") + name.upper())
+            found += titled(name.upper(), site, getattr(self.topology, name), name != "gpr")
         network = self.atlas.network_of(site)
-        for role, title in TITLES.items() if network is not None else ():
-            sites = getattr(network, role)
-            if site in sites:
-                spare = role in grsb_file.ROLES[:2] and site != sites[0]
-                found.append(("standby " if spare else "") + title)
-        if network is not None and site == network.broadcaster:
+        if network is None:
+            return found
+        for role, title in TITLES.items():
+            found += titled(title, site, getattr(network, role), role in grsb_file.ROLES[:2])
+        if site == network.broadcaster:
             found.append("LB")
-        if network is not None and site in network.nodes:
+        if site in network.nodes:
             found.append("node behind LB")
         return found
 
     def config(self, **settings: Any) -> WideConfig:
-        """The engine's constants; `settings` are those that depend on the medium."""
         live = LIVE | {"cold_start": False, "ls_repair": True, "link_ns": 20 * MS}
         config = WideConfig.fast(**(live | settings | self.parameters))
         return config.check(self.topology.sites)
 
 
+def _every_role(topology: Topology) -> Roles:
+    """The roles of all levels."""
+
+    def every(role: str, first: tuple[int, ...]) -> tuple[int, ...]:
+        found = list(first)
+        for network in topology.networks:
+            found += getattr(network, role)
+        return tuple(dict.fromkeys(found))
+
+    return Roles(
+        sites=topology.sites, retransmitters=every("retransmitters", topology.gcr),
+        acknowledgers=every("acknowledgers", topology.gda),
+        recorders=every("recorders", topology.gpr),
+        users=every("users", ()) + every("nodes", ()),
+    )  # fmt: skip
+
+
 def read_file(path: Path) -> WideFile:
     """The networks in `path`; ConfigError says what is wrong with it, and where."""
-    table = grsb_file.read_table(path)
-    try:
-        return parse(table, path)
-    except ConfigError as error:
-        field = f"config {path}: {error.field}"
-        raise ConfigError(field, error.value, error.allowed) from None
+    return read_role_file(path, parse)
 
 
 def parse(table: dict[str, Any], path: Path = Path()) -> WideFile:
@@ -169,11 +151,19 @@ def parse(table: dict[str, Any], path: Path = Path()) -> WideFile:
         if "line" in one:
             parse_address(str(one["line"]), f"networks {number}: line")
             lines[number] = str(one["line"])
-    topology = _topology(table.get("global", {}), tuple(networks), sites)
+    try:
+        topology = _topology(table.get("global", {}), tuple(networks), sites).check()
+    except ConfigError as error:
+        raise named(error, members) from None
     found = WideFile(
-        path, members, topology.check(), lines, _parameters(table.get("parameters", {})),
-        grsb_file.journal_of(table.get("journal", {})),
-    )  # fmt: skip
+        path=path,
+        members=members,
+        roles=_every_role(topology),
+        parameters=_parameters(table.get("parameters", {})),
+        journal=grsb_file.journal_of(table.get("journal", {})),
+        topology=topology,
+        lines=lines,
+    )
     found.config()
     return found
 
@@ -190,8 +180,7 @@ def _network(number: int, table: dict[str, Any], sites: dict[str, int]) -> Netwo
     if edges and lb not in inside:
         raise ConfigError("broadcaster", repr(lb), "a member that an edge leads to")
     mine = {name: sites[name] for name in table["members"] if name == lb or name not in inside}
-    named = [role for role in grsb_file.ROLES if role in table]
-    if named:
+    if any(role in table for role in grsb_file.ROLES):
         roles = grsb_file.spread(table, mine)
     elif len(mine) < 2:
         raise ConfigError("members", len(mine), "two or more: LCR and LDA need a machine each")
@@ -212,8 +201,8 @@ def _edges(value: Any, members: list[str]) -> list[tuple[str, str]]:
     """Links of a subnet."""
     found = []
     for pair in value if isinstance(value, list) else [value]:
-        named = isinstance(pair, list) and len(pair) == 2 and len({*map(str, pair)}) == 2
-        if not (named and all(name in members for name in pair)):
+        two = isinstance(pair, list) and len(pair) == 2 and len({*map(str, pair)}) == 2
+        if not (two and all(name in members for name in pair)):
             allowed = 'pairs of members of this network, as in [["a", "b"], ["b", "c"]]'
             raise ConfigError("edges", repr(pair)[:60], allowed)
         found.append((pair[0], pair[1]))
@@ -244,20 +233,11 @@ def _parameters(table: Any) -> dict[str, Any]:
     for key, value in table.items():
         field = f"parameters.{key}"
         if key in TIMES:
-            if type(value) not in (int, float) or not 0 < value <= 3_600_000:
-                raise ConfigError(field, repr(value), "milliseconds, up to an hour")
-            found[f"{key[:-3]}_ns"] = int(value * MS)
+            found[f"{key[:-3]}_ns"] = milliseconds(field, value, zero=False)
         elif key in NUMBERS:
-            if type(value) is not int:
-                raise ConfigError(field, repr(value), "a whole number")
-            found[key] = value
+            found[key] = whole_number(field, value)
         elif key == "ls_repair":
-            if type(value) is not bool:
-                raise ConfigError(field, repr(value), "true or false")
-            found[key] = value
-    if "ack_mode" in table:
-        if table["ack_mode"] not in (SEQUENCED, ALL_ACTIVE):
-            allowed = f"{SEQUENCED} or {ALL_ACTIVE}"
-            raise ConfigError("parameters.ack_mode", repr(table["ack_mode"]), allowed)
-        found["ack_mode"] = table["ack_mode"]
+            found[key] = true_or_false(field, value)
+        elif key == "ack_mode":
+            found[key] = one_of(field, value, (SEQUENCED, ALL_ACTIVE))
     return found

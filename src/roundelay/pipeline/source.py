@@ -110,7 +110,7 @@ class RoundelaySource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Make `roundelay` known to this session, where Spark does not find it by itself."""
+    """Make `roundelay` known to a SparkSession that does not find it by itself."""
     spark.dataSource.register(RoundelaySource)
 
 

@@ -15,6 +15,7 @@ import glob
 import os
 import re
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import combinations
@@ -104,22 +105,23 @@ def is_ordered(group: str) -> bool:
     return group.startswith(TOTAL_ORDER)
 
 
-class Place:
+class Place(ABC):
     """One journal, archive or recorder, of one group."""
 
     group: str
     history: frozenset[str] = frozenset()
     """Names of the group's histories that its positions belong to; empty: not known."""
 
-    def refresh(self) -> None:
+    def refresh(self) -> None:  # noqa: B027 (an archive that nobody adds to has nothing to do)
         """Look what has come since."""
 
+    @abstractmethod
     def have(self) -> list[Range]:
         """Positions that are here, in order."""
-        raise NotImplementedError
 
+    @abstractmethod
     def tasks(self, selection: Selection, task_bytes: int) -> list[Task]:
-        raise NotImplementedError
+        """What Spark's tasks are to read of it, about `task_bytes` each."""
 
 
 class JournalPlace(Place):

@@ -88,9 +88,12 @@ TO_NODE: Final = (
     Command("SNDO", "B", "send messages to someone and give me a receipt"),
     Command("SNDD", "B", "send messages to the nodes named and give me a receipt"),
     Command("SNDC", "B", "send messages of a conference, or to be recorded, for a receipt"),
+    Command("SNDU", "B", "send messages that take effect together: a unit"),
     Command("FROM", "B", "join, and begin at that position"),
     Command("RPLY", "B", "replay what was recorded of the group", json=True),
     Command("MORE", "B", "so many more blocks of a replay may come"),
+    Command("STOP", "A", "I can take no more of the group now"),
+    Command("GOON", "A", "I can again"),
     Command("ASKQ", "B", "answer a question about the node", named=False, json=True),
 )
 
@@ -99,6 +102,7 @@ TO_APPLICATION: Final = (
     Command("HELO", "B", "who I am and what I allow", named=False, json=True),
     Command("RCVX", "B", "messages of one sender, with their place in the order"),
     Command("RCVC", "B", "the same, of one conference and kind"),
+    Command("RCVU", "B", "a unit: messages that take effect together"),
     Command("RPLB", "B", "a block of a replay"),
     Command("RPLE", "B", "the end of a replay", json=True),
     Command("RCPT", "B", "what you sent has its place in the order for good"),

@@ -1,5 +1,5 @@
-"""Conferences, recorded receipts and replay in the frontend protocol: SNDC, RCVC, RPLY, MORE,
-RPLB, RPLE.  `wire.frontend` has the packets these are made of.
+"""Conferences, units, recorded receipts and replay in the frontend protocol: SNDC, SNDU, RCVC,
+RCVU, RPLY, MORE, RPLB, RPLE.  `wire.frontend` has the packets these are made of.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _ID: Final = struct.Struct(">q")
 
 
 class MarkedSend(Struct, frozen=True, gc=False):
-    """What SNDC says."""
+    """What SNDC and SNDU say."""
 
     tag: int
     conference: int
@@ -55,6 +55,8 @@ class MarkedSend(Struct, frozen=True, gc=False):
     to: tuple[str, ...] | None
     bundle: Bundle
     """With its mark."""
+    unit: bool = False
+    """The messages are the parts of one unit."""
 
 
 class Wish(Struct, frozen=True, kw_only=True):
@@ -81,7 +83,12 @@ class Wish(Struct, frozen=True, kw_only=True):
         whole("blocks", self.blocks, 1, CREDIT_MAX)
         for field in ("conferences", "kinds"):
             for value in getattr(self, field) or ():
+                if type(value) is bool:  # JSON would say so, and the node refuse it
+                    raise ConfigError(field, value, "a whole number")
                 whole(field, value, 0, NUMBER_MAX)
+        for name in self.senders or ():
+            if not isinstance(name, str):
+                raise ConfigError("senders", repr(name), "names of nodes")
         for field in ("conferences", "senders", "kinds"):
             listed = getattr(self, field)
             if listed is not None and not 0 < len(listed) <= LISTED_MAX:
@@ -102,8 +109,12 @@ def marked_packet(
     kind: int = 0,
     recorders: int = 0,
     to: Iterable[str] | None = None,
+    unit: bool = False,
 ) -> bytes:
-    """SNDC: i64 tag · u32 conference · u32 kind · u8 recorders · u8 count and names · batch."""
+    """SNDC: i64 tag · u32 conference · u32 kind · u8 recorders · u8 count and names · batch.
+
+    SNDU is the same for a unit.
+    """
     check_mark(conference, kind)
     whole("recorders", recorders, 0, RECORDERS_MAX)
     raws = [name_bytes("to", name) for name in to or ()]
@@ -111,7 +122,8 @@ def marked_packet(
         raise ConfigError("to", f"{len(raws)} names", f"1 to {NAME_BYTES} names")
     names = b"".join(bytes((len(raw),)) + raw for raw in raws)
     start = _SEND.pack(tag, conference, kind, recorders, len(raws))
-    return packet("SNDC", group, start + names + batch_bytes(bundle))
+    command = "SNDU" if unit else "SNDC"
+    return packet(command, group, start + names + batch_bytes(bundle))
 
 
 def read_marked(found: Packet, message_bytes: int = MESSAGE_BYTES_MOST) -> MarkedSend:
@@ -128,13 +140,15 @@ def read_marked(found: Packet, message_bytes: int = MESSAGE_BYTES_MOST) -> Marke
     if not bundle.sizes:
         raise MalformedPdu(BAD_BODY, "no messages")
     if len(bundle.data) > message_bytes:
-        raise MalformedPdu(TOO_LARGE, f"SNDC of {len(bundle.data)} bytes, at most {message_bytes}")
-    marked = bundle.marked(conference, kind)
-    return MarkedSend(tag, conference, kind, recorders, tuple(names) or None, marked)
+        raise MalformedPdu(
+            TOO_LARGE, f"{found.command} of {len(bundle.data)} bytes, at most {message_bytes}"
+        )
+    marked, unit = bundle.marked(conference, kind), found.command == "SNDU"
+    return MarkedSend(tag, conference, kind, recorders, tuple(names) or None, marked, unit)
 
 
 class MarkedReceived(Struct, frozen=True, gc=False):
-    """What RCVC says; the bundle has its mark."""
+    """What RCVC and RCVU say; the bundle has its mark."""
 
     seq: int
     time: int
@@ -143,12 +157,16 @@ class MarkedReceived(Struct, frozen=True, gc=False):
 
 
 def marked_received_packet(
-    group: str, seq: int, time: int, conference: int, kind: int, sender: str, bundle: Bundle
-) -> bytes:
-    """RCVC: i64 seq · i64 time · u32 conference · u32 kind · u8 size and sender · batch."""
+    group: str, seq: int, time: int, conference: int, kind: int, sender: str, bundle: Bundle,
+    unit: bool = False,
+) -> bytes:  # fmt: skip
+    """RCVC: i64 seq · i64 time · u32 conference · u32 kind · u8 size and sender · batch.
+
+    RCVU is the same for a unit, whose `seq` is that of its last message.
+    """
     raw = sender.encode()[:NAME_BYTES]
     start = _PLACE.pack(seq, time, conference, kind) + bytes((len(raw),)) + raw
-    return packet("RCVC", group, start + batch_bytes(bundle))
+    return packet("RCVU" if unit else "RCVC", group, start + batch_bytes(bundle))
 
 
 def read_marked_received(found: Packet) -> MarkedReceived:
@@ -168,6 +186,12 @@ def wish_packet(group: str, wish: Wish) -> bytes:
         if value != getattr(plain, field):
             said[field] = value
     return json_packet("RPLY", group, said)
+
+
+def wish_id(found: Packet) -> int:
+    """Which replay a packet asks for, also if the rest of it makes no sense; -1 if none."""
+    number = read_json(found).get("id", 0)
+    return number if type(number) is int and 0 <= number <= POSITION_MAX else -1
 
 
 def read_wish(found: Packet) -> Wish:

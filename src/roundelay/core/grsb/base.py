@@ -44,6 +44,11 @@ class GrsbDelivery(Delivery, frozen=True, gc=False):
     upto: int = 0
     query: int = -1
 
+    @property
+    def is_unit(self) -> bool:
+        """Its messages took effect together; those before the last have positions of their own."""
+        return len(self.bundle.sizes) > self.upto - self.seq
+
 
 class GrsbEffects:
     """What a site wants done, in this order: persists, sends, deliveries, notices.

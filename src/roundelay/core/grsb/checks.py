@@ -34,16 +34,17 @@ RANGES_MAX: Final = 16
 """Ranges in one repair request."""
 
 
-def _message(message: Message) -> bool:
+def message_fits(message: Message) -> bool:
     return bool(message.bundle.sizes) and message.gseq >= 0 and 0 <= message.mtype <= ABORT
 
 
-def _submit(pdu: Submit) -> bool:
+def submission_fits(pdu: Any) -> bool:
+    """Of a PDU that carries one: `Submit`, and those of the hierarchy."""
     return bool(pdu.bundle.sizes) and 0 <= pdu.mtype <= END
 
 
 def _bcast(pdu: Bcast) -> bool:
-    return _message(pdu.message) and pdu.acked <= pdu.message.gseq
+    return message_fits(pdu.message) and pdu.acked <= pdu.message.gseq
 
 
 def _alive(pdu: Alive) -> bool:
@@ -55,7 +56,7 @@ def _recover(pdu: Recover) -> bool:
 
 
 def _recovered(pdu: Recovered) -> bool:
-    return 0 <= pdu.lo <= pdu.hi and all(map(_message, pdu.messages))
+    return 0 <= pdu.lo <= pdu.hi and all(map(message_fits, pdu.messages))
 
 
 def _replay_req(pdu: ReplayReq) -> bool:
@@ -63,7 +64,7 @@ def _replay_req(pdu: ReplayReq) -> bool:
 
 
 def _replay_data(pdu: ReplayData) -> bool:
-    return _message(pdu.message) and pdu.since <= pdu.message.gseq
+    return message_fits(pdu.message) and pdu.since <= pdu.message.gseq
 
 
 def _replay_end(pdu: ReplayEnd) -> bool:
@@ -79,7 +80,7 @@ def _step(pdu: Takeover | Grant) -> bool:
 
 
 CHECKS: Final[dict[type[Pdu], Callable[[Any], bool]]] = {
-    Submit: _submit,
+    Submit: submission_fits,
     Bcast: _bcast,
     DaAck: lambda pdu: 0 <= pdu.safe <= pdu.gseq,
     Alive: _alive,

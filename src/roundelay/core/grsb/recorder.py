@@ -58,6 +58,8 @@ class Recorder:
         self.refused_at = 0  # the position that was refused
         self.gaps: deque[int] = deque(maxlen=self.config.gap_limit + 1)  # times
         self.slow_at = -NEVER
+        self.slowed = 0
+        """How often it has asked for mercy (GR-12, GR-13)."""
         self.requests: dict[int, ReplayReq] = {}  # by user, one each
         self.serve_due = NEVER
         self.served_at = -NEVER
@@ -300,6 +302,7 @@ class Recorder:
     def _slow(self, level: int, now: int) -> None:
         if now - self.slow_at >= self.config.slow_hold_ns // 4:
             self.slow_at = now
+            self.slowed += 1
             self.host.send(self.host.reign.da, Slow(min(level, 8)))
 
     # -- timers ----------------------------------------------------------------------------

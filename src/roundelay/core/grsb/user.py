@@ -9,18 +9,14 @@ joins what was heard live.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
-
-from roundelay.core.bundle import Bundle
 from roundelay.core.engine import COMMITTED, NEVER, STAMPED
-from roundelay.core.errors import PayloadTooLarge, QueueFull, Refused, UsageError
-from roundelay.core.grsb.base import REPLAYED, GrsbDelivery, Host
-from roundelay.core.grsb.config import EVERYTHING, FAST, Selection
+from roundelay.core.errors import QueueFull, Refused
+from roundelay.core.grsb.base import REPLAYED, Host
+from roundelay.core.grsb.config import FAST, Selection
 from roundelay.core.grsb.listener import Listener
+from roundelay.core.grsb.party import Party, Waiting, check
 from roundelay.core.grsb.pdu import (
     END,
-    MIDDLE,
     REFUSED,
     SINGLE,
     START,
@@ -31,32 +27,11 @@ from roundelay.core.grsb.pdu import (
     SubmitAck,
 )
 from roundelay.core.grsb.reader import Reader
-from roundelay.core.grsb.stable import Handled
 from roundelay.core.grsb.units import Units
 
 SUBMISSIONS_MAX = 1 << 29
 """Submissions of one start: their number has four bytes on the wire, less in a journal."""
 QUERIES_MAX = 8
-CONFERENCES_MAX = 255
-"""Conferences, senders or kinds in one selection: their number has one byte on the wire."""
-
-
-class Waiting:
-    """A submission to come: messages `first` … of this user, of one conference and kind."""
-
-    __slots__ = ("bundle", "conference", "first", "gid", "kind", "mtype", "ticket")
-
-    def __init__(
-        self, first: int, bundle: Bundle, conference: int, kind: int, mtype: int, gid: int,
-        ticket: bytes,
-    ) -> None:  # fmt: skip
-        self.first = first
-        self.bundle = bundle
-        self.conference = conference
-        self.kind = kind
-        self.mtype = mtype
-        self.gid = gid
-        self.ticket = ticket
 
 
 class Query:
@@ -67,110 +42,39 @@ class Query:
         self.units = units
 
 
-class User:
+class User(Party):
     """UN of the start `inc`, which has dealt with everything below `upto`."""
 
     def __init__(
         self, host: Host, inc: int, upto: int, resume: int, epoch: int, wanted: Selection, now: int
     ) -> None:
-        self.host = host
-        self.config = host.config
-        self.inc = inc
-        self.wanted = check(wanted)
+        super().__init__(host, inc, upto, resume, wanted)
         self.listener = Listener(epoch, min(upto, resume), self.config.heard_max)
-        self.upto = upto  # everything of ours below has been delivered
         self.entered_at = 0  # so far when the present epoch was first heard of
-        self.persisted = self.done = (upto, resume)
-        self.done_at = -1  # the batch that brought us there
-        self.units = Units(self.config.unit_bytes)
         self.reader = Reader(host, 0, self.wanted, self._replayed)
         self.queries: dict[int, Query] = {}
         self.asked = 0  # queries so far
         self.up = True
         self.recorded = 0  # everything below is with the recorders
         self.heard_at = now
-        # Submissions.
-        self.count = 0  # messages submitted since the start
-        self.gid = 0
-        self.queue: deque[Waiting] = deque()
-        self.under_way: Waiting | None = None
-        self.sseq = 0
         self.submit_due = NEVER
         self.hint = -1  # who may reign now, by hearsay
 
     # -- submitting ------------------------------------------------------------------------
 
-    def submit(
-        self, bundle: Bundle, now: int, conference: int = 0, kind: int = 0, ticket: bytes = b""
-    ) -> int:
-        """Broadcast the messages of `bundle`; returns the number of the first.
-
-        Raises QueueFull, PayloadTooLarge, or Refused while the retransmitter is not heard.
-        """
-        self._may(1, len(bundle.data))
-        if not bundle.sizes:
-            raise UsageError("an empty bundle: submit one message or more")
-        first = self.count
-        self.count += len(bundle.sizes)
-        last = self.queue[-1] if self.queue else None
-        if (
-            self.config.bundle
-            and last is not None
-            and (last.mtype, last.conference, last.kind) == (SINGLE, conference, kind)
-            and last.ticket == ticket
-            and len(last.bundle.data) + len(bundle.data) <= self.config.max_payload
-        ):
-            last.bundle = Bundle.merged((last.bundle, bundle))
-        else:
-            self.queue.append(Waiting(first, bundle, conference, kind, SINGLE, 0, ticket))
-        self._next(now)
-        return first
-
-    def submit_unit(
-        self, parts: Sequence[bytes], now: int, conference: int = 0, kind: int = 0,
-        ticket: bytes = b"",
-    ) -> int:  # fmt: skip
-        """Broadcast `parts` so that they take effect together (GR-19)."""
-        if len(parts) < 2:
-            return self.submit(Bundle.of(*parts), now, conference, kind, ticket)
-        self._may(len(parts), max(map(len, parts)))
-        if sum(map(len, parts)) > self.config.unit_bytes:
-            raise PayloadTooLarge(
-                f"{sum(map(len, parts))} bytes are above unit_bytes = {self.config.unit_bytes}: "
-                "send several units"
-            )
-        first = self.count
-        self.gid += 1
-        for i, part in enumerate(parts):
-            mtype = START if i == 0 else END if i == len(parts) - 1 else MIDDLE
-            waiting = Waiting(
-                self.count, Bundle.of(part), conference, kind, mtype, self.gid, ticket
-            )
-            self.queue.append(waiting)
-            self.count += 1
-        self._next(now)
-        return first
+    @property
+    def gathers(self) -> bool:
+        return self.config.bundle
 
     def _may(self, many: int, size: int) -> None:
         if not self.up:  # GR-20
             raise Refused("the retransmitter has not been heard for a while: wait for `up`")
-        if size > self.config.max_payload:
-            raise PayloadTooLarge(
-                f"{size} bytes are above max_payload = {self.config.max_payload}: "
-                "send them as a unit of several messages"
-            )
-        if len(self.queue) + many > self.config.own_limit:
-            raise QueueFull(
-                f"{len(self.queue)} submissions wait (own_limit = {self.config.own_limit}): "
-                "submit again when some are stable"
-            )
+        super()._may(many, size)
 
-    def _next(self, now: int) -> None:
-        if self.under_way is None and self.queue:
-            self.under_way = one = self.queue.popleft()
-            if self.sseq >= SUBMISSIONS_MAX and one.mtype in (SINGLE, START):
-                self.inc, self.sseq = self.inc + 1, 0  # as if it had started again
-            self._submit(now)
+    def _launch(self, one: Waiting, now: int) -> None:
+        if self.sseq >= SUBMISSIONS_MAX and one.mtype in (SINGLE, START):
+            self.inc, self.sseq = self.inc + 1, 0  # as if it had started again
+        self._submit(now)
 
     def _submit(self, now: int) -> None:
         """GR-1."""
@@ -208,8 +112,7 @@ class User:
     # -- listening -------------------------------------------------------------------------
 
     def select(self, wanted: Selection) -> None:
-        """From the next message on, only what `wanted` takes is delivered (GR-16)."""
-        self.wanted = check(wanted)
+        super().select(wanted)
         self.reader.change(wanted)
 
     def heard(self, now: int) -> None:
@@ -254,7 +157,7 @@ class User:
         fast = self.config.delivery == FAST and self.host.announced == listener.epoch
         for message in listener.ready(fast):
             self._handle(message, STAMPED if fast else COMMITTED)
-        self._persist()
+        self._handled(listener.next, listener.epoch)
         if listener.missing:
             until = listener.gaps(1)[0][1]
             self.reader.read(listener.next, until, now)
@@ -267,33 +170,6 @@ class User:
             self._handle(message, COMMITTED)
         self.listener.skip(end)
         self._release(now)
-
-    def _handle(self, message: Message, stage: str) -> None:
-        """GR-16, GR-19: the next message of the order."""
-        if self.wanted.takes(message) or message.mtype > END:
-            bundle = self.units.take(message)
-            if bundle is not None and message.gseq >= self.upto:
-                self._deliver(message, bundle, stage, -1)
-
-    def _deliver(self, message: Message, bundle: Bundle, stage: str, query: int) -> None:
-        self.host.out.deliveries.append(
-            GrsbDelivery(
-                message.gseq, message.sender, message.number, bundle, stage, message.conference,
-                message.kind, message.time, message.end, query,
-            )
-        )  # fmt: skip
-
-    def _persist(self) -> None:
-        """What the batches before this one have delivered: this one may still be cut short."""
-        at = self.listener.next
-        self.upto = max(self.upto, at)
-        done = (self.upto, self.units.resume(at))
-        if done != self.done:
-            if self.done != self.persisted and self.done_at != self.host.batch:
-                self.persisted = self.done
-                self.host.persist(Handled(*self.done, self.listener.epoch))
-            self.done = done
-            self.done_at = self.host.batch
 
     # -- asking about the past -------------------------------------------------------------
 
@@ -373,14 +249,3 @@ class User:
         self.reader.on_timer(now)
         for query in list(self.queries.values()):
             query.reader.on_timer(now)
-
-
-def check(wanted: Selection) -> Selection:
-    """Raise UsageError for a selection that no request can carry."""
-    for name in ("conferences", "senders", "kinds"):
-        if len(getattr(wanted, name)) > CONFERENCES_MAX:
-            raise UsageError(f"{name}: at most {CONFERENCES_MAX} of them, or all (none named)")
-    return wanted
-
-
-__all__ = ["EVERYTHING", "User", "check"]

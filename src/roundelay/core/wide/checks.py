@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from roundelay.core.engine import Pdu
 from roundelay.core.grsb import checks
-from roundelay.core.grsb.pdu import ABORT, END, Message
+from roundelay.core.grsb.checks import message_fits, submission_fits
 from roundelay.core.wide.pdu import (
     AckGcr,
     AckLcr,
@@ -22,16 +22,8 @@ from roundelay.core.wide.pdu import (
 from roundelay.core.wide.subnet import PATH_MAX
 
 
-def _message(message: Message) -> bool:
-    return bool(message.bundle.sizes) and message.gseq >= 0 and 0 <= message.mtype <= ABORT
-
-
-def _submission(pdu: Up | LsUp) -> bool:
-    return bool(pdu.bundle.sizes) and 0 <= pdu.mtype <= END
-
-
 def _ls_up(pdu: LsUp) -> bool:
-    return _submission(pdu) and 0 < len(pdu.path) <= PATH_MAX + 1
+    return submission_fits(pdu) and 0 < len(pdu.path) <= PATH_MAX + 1
 
 
 def _galive(pdu: Galive) -> bool:
@@ -39,15 +31,15 @@ def _galive(pdu: Galive) -> bool:
 
 
 CHECKS: Final[dict[type[Pdu], Callable[[Any], bool]]] = {
-    Up: _submission,
+    Up: submission_fits,
     AckGcr: lambda pdu: 0 <= pdu.gseq < pdu.acked,
-    Gbcast: lambda pdu: _message(pdu.message),
+    Gbcast: lambda pdu: message_fits(pdu.message),
     AckLcr: lambda pdu: 0 <= pdu.safe <= pdu.acked,
     Galive: _galive,
     LsUp: _ls_up,
-    LsDown: lambda pdu: _message(pdu.message),
+    LsDown: lambda pdu: message_fits(pdu.message),
     LsAsk: lambda pdu: 0 < len(pdu.path) <= PATH_MAX + 1,
-    LsData: lambda pdu: _message(pdu.message),
+    LsData: lambda pdu: message_fits(pdu.message),
 }
 
 

@@ -7,18 +7,14 @@ it comes down (HG-14).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from random import Random
 
-from roundelay.core.bundle import Bundle
 from roundelay.core.engine import COMMITTED, NEVER, Pdu
-from roundelay.core.errors import PayloadTooLarge, QueueFull, UsageError
-from roundelay.core.grsb.base import GrsbDelivery, GrsbEffects, Host
+from roundelay.core.grsb.base import GrsbEffects, Host
 from roundelay.core.grsb.config import EVERYTHING, Selection
-from roundelay.core.grsb.pdu import END, LINE_A, MIDDLE, SINGLE, START, Message
-from roundelay.core.grsb.stable import Handled
-from roundelay.core.grsb.units import Units
-from roundelay.core.grsb.user import Waiting, check
+from roundelay.core.grsb.party import Party, Waiting
+from roundelay.core.grsb.pdu import END, LINE_A, Message
 from roundelay.core.wide.config import WideConfig
 from roundelay.core.wide.pdu import LsAck, LsAsk, LsData, LsDown, LsUp, Response
 from roundelay.core.wide.subnet import Climb, Flood
@@ -46,88 +42,27 @@ class NodeHost(Host):
         return out
 
 
-class Node:
+class Node(Party):
     """`position`: how far the application has come; `resume`: where its open units began."""
+
+    host: NodeHost
 
     def __init__(
         self, host: NodeHost, atlas: Atlas, config: WideConfig, lcr: Callable[[], int], now: int,
         *, inc: int, position: int, resume: int, wanted: Selection = EVERYTHING,
     ) -> None:  # fmt: skip
-        self.host = host
-        self.config = config
-        self.inc = inc
-        self.wanted = check(wanted)
-        self.units = Units(config.unit_bytes)
-        self.upto = position
+        super().__init__(host, inc, position, resume, wanted)
         begin = min(position, resume) if config.ls_repair else position
         self.flood = Flood(host, atlas, config, begin, self._take, self._skipped, now)
         self.climb = Climb(host, self.flood, lcr)
-        self.done = self.persisted = (position, resume)
-        self.done_at = -1
-        # Submissions.
-        self.count = 0
-        self.gid = 0
-        self.sseq = 0
         self.attempt = 0
-        self.queue: deque[Waiting] = deque()
-        self.under_way: Waiting | None = None
         self.repeat_due = NEVER
 
     # -- submitting ------------------------------------------------------------------------
 
-    def submit(
-        self, bundle: Bundle, now: int, conference: int = 0, kind: int = 0, ticket: bytes = b""
-    ) -> int:
-        """Broadcast the messages of `bundle`; returns the number of the first."""
-        self._may(1, len(bundle.data))
-        if not bundle.sizes:
-            raise UsageError("an empty bundle: submit one message or more")
-        first = self.count
-        self.count += len(bundle.sizes)
-        self.queue.append(Waiting(first, bundle, conference, kind, SINGLE, 0, b""))
-        self._next(now)
-        return first
-
-    def submit_unit(
-        self, parts: Sequence[bytes], now: int, conference: int = 0, kind: int = 0,
-        ticket: bytes = b"",
-    ) -> int:  # fmt: skip
-        """Broadcast `parts` so that they take effect together (GR-19)."""
-        if len(parts) < 2:
-            return self.submit(Bundle.of(*parts), now, conference, kind)
-        self._may(len(parts), max(map(len, parts)))
-        if sum(map(len, parts)) > self.config.unit_bytes:
-            raise PayloadTooLarge(
-                f"{sum(map(len, parts))} bytes are above unit_bytes = {self.config.unit_bytes}: "
-                "send several units"
-            )
-        first = self.count
-        self.gid += 1
-        for i, part in enumerate(parts):
-            mtype = START if i == 0 else END if i == len(parts) - 1 else MIDDLE
-            one = Waiting(self.count, Bundle.of(part), conference, kind, mtype, self.gid, b"")
-            self.queue.append(one)
-            self.count += 1
-        self._next(now)
-        return first
-
-    def _may(self, many: int, size: int) -> None:
-        if size > self.config.max_payload:
-            raise PayloadTooLarge(
-                f"{size} bytes are above max_payload = {self.config.max_payload}: "
-                "send them as a unit of several messages"
-            )
-        if len(self.queue) + many > self.config.own_limit:
-            raise QueueFull(
-                f"{len(self.queue)} submissions wait (own_limit = {self.config.own_limit}): "
-                "submit again when some are stable"
-            )
-
-    def _next(self, now: int) -> None:
-        if self.under_way is None and self.queue:
-            self.under_way = self.queue.popleft()
-            self.attempt = 0
-            self._send_up(now)
+    def _launch(self, one: Waiting, now: int) -> None:
+        self.attempt = 0
+        self._send_up(now)
 
     def _send_up(self, now: int) -> None:
         """HG-14: again after a random while, until it is seen to come down."""
@@ -154,43 +89,19 @@ class Node:
 
     # -- listening -------------------------------------------------------------------------
 
-    def select(self, wanted: Selection) -> None:
-        """From the next message on, only what `wanted` takes is delivered."""
-        self.wanted = check(wanted)
-
     def _take(self, message: Message, now: int) -> None:
         """The next message in order."""
         if self.flood.root:
             return
         if message.sender == self.host.me and message.mtype <= END:
             self._over(message.inc, message.sseq, message.gseq, now)
-        if self.wanted.takes(message) or message.mtype > END:
-            bundle = self.units.take(message)
-            if bundle is not None and message.gseq >= self.upto:
-                self.host.out.deliveries.append(
-                    GrsbDelivery(
-                        message.gseq, message.sender, message.number, bundle, COMMITTED,
-                        message.conference, message.kind, message.time, message.end, -1,
-                    )
-                )  # fmt: skip
-        self._persist()
+        self._handle(message, COMMITTED)
+        self._handled(self.flood.next)
 
     def _skipped(self, lo: int, hi: int) -> None:
         """What was missed may have been part of what is open."""
         self.units.open.clear()
         self.host.notice("gap_unavailable", lo, hi)
-
-    def _persist(self) -> None:
-        """What the batches before this one have delivered: this one may still be cut short."""
-        at = self.flood.next
-        self.upto = max(self.upto, at)
-        done = (self.upto, self.units.resume(at))
-        if done != self.done:
-            if self.done != self.persisted and self.done_at != self.host.batch:
-                self.persisted = self.done
-                self.host.persist(Handled(*self.done))
-            self.done = done
-            self.done_at = self.host.batch
 
     # -- what comes in ---------------------------------------------------------------------
 

@@ -1,0 +1,142 @@
+"""One connection to a node, without asyncio: what `Publisher` and `RecorderClient` have in common.
+
+It does one thing at a time.  Whoever waits for a packet passes over those that are none of its
+business; whoever writes takes in meanwhile what the node says, so that the two never wait for each
+other.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+from types import TracebackType
+from typing import Any, Final, Self
+
+from roundelay.core.errors import ConnectionLost, MalformedPdu, NodeUnreachable, UsageError
+from roundelay.wire.frontend import (
+    CLOSING,
+    PROTOCOL,
+    Packet,
+    Parser,
+    address,
+    json_packet,
+    name_bytes,
+    read_failure,
+    read_json,
+)
+
+RECEIVE_BYTES: Final = 1 << 20
+TIMEOUT_S: Final = 60.0
+"""A node that says nothing for so long while it is asked for something counts as lost."""
+
+
+class Connection:
+    """To the node at `where` (HOST:PORT or unix:PATH), for the group of that full name.
+
+    `name` is the application's, `start` what a node is to be started with where none answers.
+    Raises NodeUnreachable; later ConnectionLost when the node is gone.
+    """
+
+    def __init__(
+        self, where: str, group: str, *, name: str, start: str = "", timeout_s: float = TIMEOUT_S
+    ) -> None:
+        name_bytes("group", group)
+        self.where = where
+        self.group = group
+        self.name = name
+        self._parser = Parser.at_application()
+        self._next_id = 0
+        self._timeout_s = timeout_s
+        target = address(where, "node")
+        try:
+            if target.path:
+                self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                self._socket.settimeout(timeout_s)
+                self._socket.connect(target.path)
+            else:
+                self._socket = socket.create_connection((target.host, target.port), timeout_s)
+            self._write(json_packet("HELO", "", {"name": name, "protocol": PROTOCOL}))
+            hello = read_json(self._await("HELO"))
+        except (OSError, ConnectionLost) as error:
+            raise NodeUnreachable(
+                f"no node answers at {where} ({error}): start one with "
+                f"`roundelay node --frontend {where} {start}…`"
+            ) from None
+        self.node = str(hello.get("node", ""))
+        """The node's name: the sender of what is sent here."""
+
+    def ask(self, what: str, of: str | None = None) -> Any:
+        """`members`, `groups`, `status`, …, as the node answers them."""
+        self._write(json_packet("ASKQ", "", {"id": self._number(), "ask": what, "of": of}))
+        found = read_json(self._await("ANSW"))
+        if "error" in found:
+            raise UsageError(str(found["error"]))
+        return found.get("answer")
+
+    def _number(self) -> int:
+        """Of the next question."""
+        number = self._next_id
+        self._next_id += 1
+        return number
+
+    def _write(self, data: bytes) -> None:
+        """Send all of it, and take in meanwhile what the node says, so that it never waits."""
+        rest = memoryview(data)
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN | select.POLLOUT)
+        self._socket.setblocking(False)
+        try:
+            while rest:
+                ready = dict(poll.poll(self._timeout_s * 1000)).get(self._socket.fileno(), 0)
+                if not ready:
+                    raise self._lost(f"no room at the node for {self._timeout_s:.0f} s")
+                if ready & ~select.POLLOUT:
+                    self._take_in()
+                if ready & select.POLLOUT:
+                    rest = rest[self._socket.send(rest) :]
+        except OSError as error:
+            raise self._lost(str(error)) from None
+        finally:
+            if self._socket.fileno() >= 0:
+                self._socket.settimeout(self._timeout_s)
+
+    def _take_in(self) -> None:
+        data = self._socket.recv(RECEIVE_BYTES)
+        if not data:
+            raise self._lost("the node closed it")
+        self._parser.feed(data)
+
+    def _await(self, *commands: str) -> Packet:
+        """The next packet with one of these commands; others are none of our business."""
+        while True:
+            try:
+                for packet in self._parser.packets():
+                    if packet.command == "FAIL":
+                        failure = read_failure(packet)
+                        if failure.flags & CLOSING:
+                            raise self._lost(failure.reason)
+                    if packet.command in commands:
+                        return packet
+                self._take_in()
+            except OSError as error:
+                raise self._lost(str(error)) from None
+            except MalformedPdu as error:
+                raise self._lost(f"it does not speak the frontend protocol: {error}") from None
+
+    def _lost(self, why: str) -> ConnectionLost:
+        self.close()
+        return ConnectionLost(f"the connection to the node at {self.where} has ended ({why})")
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

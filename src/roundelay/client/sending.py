@@ -1,0 +1,171 @@
+"""The sending side of a `Group`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from roundelay.client.messages import Receipt, bundle_of, marked, synced
+from roundelay.core.bundle import MESSAGES_MAX, Bundle
+from roundelay.core.errors import ConfigError, Indeterminate, NoRecorder, QueueFull, Refused
+from roundelay.node.switchboard import NO_TAG, Refusal
+
+HEAR_S: Final = 2.0
+"""How long after `join` a recorder may still be on its way to be heard of."""
+
+
+class Sending(ABC):
+    """The part of a `Group` that sends."""
+
+    name: str
+    _switchboard: Any
+
+    def __init__(self, recorders: int) -> None:
+        self._recorders = recorders
+        """How many of them must have synced a message before its receipt."""
+        self.answer_s: float | None = None
+        """How long a receipt may take; None: our own node sees to that."""
+        self._joined_at = time.monotonic()
+        self._receipts: dict[int, asyncio.Future[Receipt]] = {}
+        self._tag = 0
+        self._room = asyncio.Event()
+        self._room.set()
+        self._untold: Refusal | None = None
+
+    @abstractmethod
+    def _check_open(self) -> None: ...
+
+    async def broadcast(
+        self,
+        data: bytes,
+        *,
+        conference: int = 0,
+        kind: int = 0,
+        durability: str | None = None,
+        recorders: int | None = None,
+    ) -> Receipt:
+        """Send `data` to every member; returns when its place in the order is final.
+
+        `conference` and `kind` are numbers that travel with the message: recorders and replays
+        select by them, and `message.conference`, `message.kind` have them.  With
+        `durability="recorded"` it returns when `recorders` of the group's recorders (1 unless
+        said otherwise) have it on disk; without, or with "committed", as `join` was told.
+
+        Raises Indeterminate when the group cannot say in time (a minority, a partition): the
+        message may still be delivered later.  Raises NoRecorder, and sends nothing, when fewer
+        recorders are known than have to sync it.
+        """
+        bundle = marked(bundle_of([data]), conference, kind)
+        return await self._send(bundle, None, False, self._synced(durability, recorders))
+
+    async def broadcast_many(
+        self,
+        messages: Sequence[bytes],
+        *,
+        conference: int = 0,
+        kind: int = 0,
+        durability: str | None = None,
+        recorders: int | None = None,
+    ) -> Receipt:
+        """Send several messages, in order; the receipt is that of the last one."""
+        bundle = marked(bundle_of(messages, "messages"), conference, kind)
+        if not 0 < len(bundle) <= MESSAGES_MAX:
+            raise ConfigError("messages", len(bundle), f"1 to {MESSAGES_MAX} at once")
+        return await self._send(bundle, None, False, self._synced(durability, recorders))
+
+    async def broadcast_unit(
+        self,
+        parts: Sequence[bytes],
+        *,
+        conference: int = 0,
+        kind: int = 0,
+        durability: str | None = None,
+        recorders: int | None = None,
+    ) -> Receipt:
+        """Send messages that take effect together, or not at all (services journal and wide).
+
+        Each part has its own place in the order, but they are delivered together, where the last
+        of them has its place; `message.unit` says which is `start`, `middle` and `end`, and all
+        have its `seq`.  If we do not live to send the last one, nobody is told the others.
+        """
+        bundle = marked(bundle_of(parts, "parts"), conference, kind)
+        if not 0 < len(bundle) <= MESSAGES_MAX:
+            raise ConfigError("parts", len(bundle), f"1 to {MESSAGES_MAX} of a unit")
+        synced = self._synced(durability, recorders)
+        return await self._send(bundle, None, False, synced, unit=True)
+
+    async def send(
+        self, data: bytes, to: Iterable[str], *, conference: int = 0, kind: int = 0
+    ) -> Receipt:
+        """Send `data` to the members named (service `selective`)."""
+        return await self._send(marked(bundle_of([data]), conference, kind), tuple(to), False)
+
+    async def send_someone(self, data: bytes) -> Receipt:
+        """Send `data` to exactly one application of one member, whichever."""
+        return await self._send(bundle_of([data]), None, True)
+
+    def _synced(self, durability: str | None, recorders: int | None) -> int:
+        """How many recorders a receipt waits for."""
+        return synced(durability, recorders, self._recorders)
+
+    async def _send(
+        self, bundle: Bundle, to: tuple[str, ...] | None, someone: bool, recorders: int = 0,
+        unit: bool = False,
+    ) -> Receipt:  # fmt: skip
+        tag = self._tag
+        self._tag += 1
+        waiting: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        self._receipts[tag] = waiting
+        try:
+            await self._post(bundle, tag, to, someone, recorders, unit)
+            if self.answer_s is None:
+                return await waiting
+            await asyncio.wait([waiting], timeout=self.answer_s)
+            if not waiting.done():
+                raise Indeterminate(
+                    f"group {self.name}: the node has not answered in {self.answer_s:g} s; it "
+                    "may still be delivered"
+                )
+            return waiting.result()
+        finally:
+            self._receipts.pop(tag, None)
+
+    async def post(self, messages: Sequence[bytes], *, conference: int = 0, kind: int = 0) -> None:
+        """Send messages without waiting for their commit; waits while the queue is full."""
+        bundle = marked(bundle_of(messages, "messages"), conference, kind)
+        await self._post(bundle, NO_TAG, None, False)
+
+    async def _post(
+        self,
+        bundle: Bundle,
+        tag: int,
+        to: tuple[str, ...] | None,
+        someone: bool,
+        recorders: int = 0,
+        unit: bool = False,
+    ) -> None:
+        extra: dict[str, Any] = {"recorders": recorders} if recorders else {}
+        if unit:
+            extra["unit"] = True
+        while True:
+            self._check_open()
+            if self._untold is not None:
+                refusal, self._untold = self._untold, None
+                raise Refused(
+                    f"group {self.name}: an earlier message was refused: {refusal.reason}"
+                )
+            try:
+                self._switchboard.send(
+                    self, self.name, bundle, tag=tag, to=to, someone=someone, **extra
+                )
+                return
+            except NoRecorder:
+                if time.monotonic() > self._joined_at + HEAR_S:
+                    raise
+                await asyncio.sleep(0.02)  # it may not have been heard of yet
+            except QueueFull:
+                self._room.clear()
+                await self._room.wait()

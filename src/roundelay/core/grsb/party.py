@@ -1,0 +1,191 @@
+"""A party to the order: it submits one message after the other, and its application is handed what
+is broadcast.
+
+That much a user of a group (`core.grsb.user`) and a node behind a broadcaster (`core.wide.node`)
+have in common: what waits to be submitted and how units are made of it (GR-1, GR-19), what the
+application gets of the order (GR-16, GR-19), and how far it is known to have come.  Whom they send
+to, who tells them that a submission is over, and where messages come from is their own affair.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from roundelay.core.bundle import Bundle
+from roundelay.core.errors import PayloadTooLarge, QueueFull, UsageError
+from roundelay.core.grsb.base import GrsbDelivery, Host
+from roundelay.core.grsb.config import Selection
+from roundelay.core.grsb.pdu import END, MIDDLE, SINGLE, START, Message
+from roundelay.core.grsb.stable import Handled
+from roundelay.core.grsb.units import Units
+
+CONFERENCES_MAX: Final = 255
+"""Conferences, senders or kinds in one selection: their number has one byte on the wire."""
+
+
+class Waiting:
+    """A submission to come: messages `first` … of this party, of one conference and kind."""
+
+    __slots__ = ("bundle", "conference", "first", "gid", "kind", "mtype", "ticket")
+
+    def __init__(
+        self, first: int, bundle: Bundle, conference: int, kind: int, mtype: int, gid: int,
+        ticket: bytes,
+    ) -> None:  # fmt: skip
+        self.first = first
+        self.bundle = bundle
+        self.conference = conference
+        self.kind = kind
+        self.mtype = mtype
+        self.gid = gid
+        self.ticket = ticket
+
+
+class Party(ABC):
+    """Of the start `inc`; its application has dealt with everything below `upto`.
+
+    `resume` is where the units began that were open then.
+    """
+
+    def __init__(self, host: Host, inc: int, upto: int, resume: int, wanted: Selection) -> None:
+        self.host = host
+        self.config = host.config
+        self.inc = inc
+        self.wanted = check(wanted)
+        self.units = Units(self.config.unit_bytes)
+        self.upto = upto  # everything of ours below has been delivered
+        self.persisted = self.done = (upto, resume)
+        self.done_at = -1  # the batch that brought us there
+        # Submissions.
+        self.count = 0  # messages submitted since the start
+        self.gid = 0
+        self.sseq = 0
+        self.queue: deque[Waiting] = deque()
+        self.under_way: Waiting | None = None
+
+    # -- submitting ------------------------------------------------------------------------
+
+    @property
+    def gathers(self) -> bool:
+        """Whether what waits goes together with what comes behind it."""
+        return False
+
+    @abstractmethod
+    def _launch(self, one: Waiting, now: int) -> None:
+        """`one` is under way from now on: send it for the first time."""
+
+    def submit(
+        self, bundle: Bundle, now: int, conference: int = 0, kind: int = 0, ticket: bytes = b""
+    ) -> int:
+        """Broadcast the messages of `bundle`; returns the number of the first.
+
+        Raises QueueFull, PayloadTooLarge, or Refused while the retransmitter is not heard.
+        """
+        self._may(1, len(bundle.data))
+        if not bundle.sizes:
+            raise UsageError("an empty bundle: submit one message or more")
+        first = self.count
+        self.count += len(bundle.sizes)
+        last = self.queue[-1] if self.queue else None
+        if (
+            self.gathers
+            and last is not None
+            and (last.mtype, last.conference, last.kind) == (SINGLE, conference, kind)
+            and last.ticket == ticket
+            and len(last.bundle.data) + len(bundle.data) <= self.config.max_payload
+        ):
+            last.bundle = Bundle.merged((last.bundle, bundle))
+        else:
+            self.queue.append(Waiting(first, bundle, conference, kind, SINGLE, 0, ticket))
+        self._next(now)
+        return first
+
+    def submit_unit(
+        self, parts: Sequence[bytes], now: int, conference: int = 0, kind: int = 0,
+        ticket: bytes = b"",
+    ) -> int:  # fmt: skip
+        """Broadcast `parts` so that they take effect together (GR-19)."""
+        if len(parts) < 2:
+            return self.submit(Bundle.of(*parts), now, conference, kind, ticket)
+        self._may(len(parts), max(map(len, parts)))
+        if sum(map(len, parts)) > self.config.unit_bytes:
+            raise PayloadTooLarge(
+                f"{sum(map(len, parts))} bytes are above unit_bytes = {self.config.unit_bytes}: "
+                "send several units"
+            )
+        first = self.count
+        self.gid += 1
+        for i, part in enumerate(parts):
+            mtype = START if i == 0 else END if i == len(parts) - 1 else MIDDLE
+            waiting = Waiting(
+                self.count, Bundle.of(part), conference, kind, mtype, self.gid, ticket
+            )
+            self.queue.append(waiting)
+            self.count += 1
+        self._next(now)
+        return first
+
+    def _may(self, many: int, size: int) -> None:
+        if size > self.config.max_payload:
+            raise PayloadTooLarge(
+                f"{size} bytes are above max_payload = {self.config.max_payload}: "
+                "send them as a unit of several messages"
+            )
+        if len(self.queue) + many > self.config.own_limit:
+            raise QueueFull(
+                f"{len(self.queue)} submissions wait (own_limit = {self.config.own_limit}): "
+                "submit again when some are stable"
+            )
+
+    def _next(self, now: int) -> None:
+        """GR-1: one submission is under way at a time."""
+        if self.under_way is None and self.queue:
+            self.under_way = one = self.queue.popleft()
+            self._launch(one, now)
+
+    # -- listening -------------------------------------------------------------------------
+
+    def select(self, wanted: Selection) -> None:
+        """From the next message on, only what `wanted` takes is delivered (GR-16)."""
+        self.wanted = check(wanted)
+
+    def _handle(self, message: Message, stage: str) -> None:
+        """GR-16, GR-19: the next message of the order."""
+        if self.wanted.takes(message) or message.mtype > END:
+            bundle = self.units.take(message)
+            if bundle is not None and message.gseq >= self.upto:
+                self._deliver(message, bundle, stage)
+
+    def _deliver(self, message: Message, bundle: Bundle, stage: str, query: int = -1) -> None:
+        self.host.out.deliveries.append(
+            GrsbDelivery(
+                message.gseq, message.sender, message.number, bundle, stage, message.conference,
+                message.kind, message.time, message.end, query,
+            )
+        )  # fmt: skip
+
+    def _handled(self, at: int, epoch: int = 0) -> None:
+        """Everything below `at` is dealt with.
+
+        What is persisted is what the batches before this one have delivered: this one may still be
+        cut short.
+        """
+        self.upto = max(self.upto, at)
+        done = (self.upto, self.units.resume(at))
+        if done != self.done:
+            if self.done != self.persisted and self.done_at != self.host.batch:
+                self.persisted = self.done
+                self.host.persist(Handled(*self.done, epoch))
+            self.done = done
+            self.done_at = self.host.batch
+
+
+def check(wanted: Selection) -> Selection:
+    """Raise UsageError for a selection that no request can carry."""
+    for name in ("conferences", "senders", "kinds"):
+        if len(getattr(wanted, name)) > CONFERENCES_MAX:
+            raise UsageError(f"{name}: at most {CONFERENCES_MAX} of them, or all (none named)")
+    return wanted

@@ -1,0 +1,108 @@
+"""What the place of a `journal` group shows of itself: its state, who is there, how far it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from roundelay.core.grsb.config import GrsbConfig
+from roundelay.core.grsb.site import GrsbSite
+from roundelay.node.groups import GroupSpec
+from roundelay.node.grsb_birth import Birth
+from roundelay.node.grsb_journal import SeatJournal
+from roundelay.node.grsb_tools import MarkedOutbox, status_of
+from roundelay.node.switchboard import Application, View
+
+if TYPE_CHECKING:
+    from roundelay.node.node import Node
+
+
+class ShownSeat(Birth):
+    """The part of a group's place that is asked how it is."""
+
+    config: GrsbConfig
+    outbox: MarkedOutbox
+
+    def __init__(self, node: Node, spec: GroupSpec, now: int) -> None:
+        super().__init__(node, spec, now)
+        self.applications: dict[int, Application] = {}
+        self.site: GrsbSite | None = None
+        self.journal: SeatJournal | None = None
+        self.state = "looking for the group"
+        self.mode = -1
+        self.up = True
+        self.submitted = self.delivered = self.received = self.sent = 0
+        self.present: tuple[str, ...] = ()
+        self.views = 0
+
+    def say_state(self, state: str) -> None:
+        if state != self.state:
+            self.state = state
+            self.views += 1
+            self.show()
+
+    def say_how(self, now: int) -> None:
+        """The state, as this member sees it: a user by its notices, others by what they hear."""
+        site = self.site
+        assert site is not None
+        if site.user is None:
+            reigns = site.retransmitter is not None and site.retransmitter.reigning
+            self.up = reigns or now - site.heard_at < self.config.alive_timeout_ns
+        if site.council is not None and not site.council.voting:
+            self.say_state("rejoining without its disk: waiting for an answer of all others")
+        elif self.up and not self.split:
+            self.say_state("open")
+        elif not self.state.startswith("broken"):
+            self.say_state("silent: no retransmitter is heard")
+
+    def view(self) -> View:
+        epoch = self.site.reign.epoch if self.site is not None else 0
+        members = self.present or (self.node.name,)
+        return View(self.spec.name, f"{max(0, epoch)}.{self.views}", members, self.state)
+
+    def show(self) -> None:
+        view = self.view()
+        for application in list(self.applications.values()):
+            application.viewed(view)
+
+    def works(self) -> bool:
+        return self.site is not None and self.up
+
+    def trouble(self) -> str:
+        state = self.state if self.state != "open" else "the retransmitter has not answered"
+        return f"no answer in time ({state}); it may still be delivered"
+
+    def open_units(self) -> set[tuple[str, int]]:
+        """Sender and conference of the units that the member has the beginning of."""
+        user = self.site.user if self.site is not None else None
+        found = user.units.open if user is not None else ()
+        return {(self.roster[sender], conference) for sender, conference in found}
+
+    def members(self) -> dict[str, object]:
+        view = self.view()
+        members = [
+            {
+                "name": name, "alive": self.node.alive(name), "in_view": name in view.members,
+                "roles": self.file.roles_of(site),
+            }
+            for site, name in enumerate(self.roster)
+        ]  # fmt: skip
+        about = {"group": view.group, "version": view.version, "state": view.state}
+        return about | {"members": members}
+
+    def status(self) -> dict[str, object]:
+        found: dict[str, object] = {
+            "group": self.spec.name, "service": self.spec.service, "protocol": self.spec.protocol,
+            "state": self.state, "me": self.node.name, "roles": self.role_names,
+            "roster": list(self.roster), "members": list(self.view().members),
+            "config": str(self.file.path), "history": self.history_name or None,
+            "line_b": self.line.where if self.line is not None else None,
+            "applications": len(self.applications), "delivered": self.delivered,
+            "submitted": self.submitted, "waiting_bytes": self.outbox.bytes,
+            "underway": len(self.outbox.underway), "pdus_sent": self.sent,
+            "pdus_received": self.received,
+        }  # fmt: skip
+        if self.site is not None:
+            found |= status_of(self.site, self.roster, self.mode if self.line is not None else 1)
+        if self.journal is not None:
+            found["journal"] = self.journal.status()
+        return found
