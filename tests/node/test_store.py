@@ -140,6 +140,7 @@ def test_a_new_file_says_the_same_as_the_long_one_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_module, "ROTATE_BYTES", 2000)
+    monkeypatch.setattr(store_module, "ROTATE_TIMES", 1)
     ring = Ring(3)
     store = token_store(tmp_path / "token.log", quiet)
     taken = rotated = 0
@@ -148,6 +149,8 @@ def test_a_new_file_says_the_same_as_the_long_one_before(
         ring.run(150 * MS)
         store.write(ring.persisted[0][taken:], sync_all=False)
         taken = len(ring.persisted[0])
+        if number % 2:
+            store.settle()  # otherwise more may be written while the new file is
         if not store.rotate(ring[0]):
             continue
         rotated += 1
@@ -165,6 +168,29 @@ def test_a_new_file_says_the_same_as_the_long_one_before(
     last = token_store(store.path, quiet)
     assert fields(last.stable)["seq"] == ring[0].seq == 60
     last.close()
+
+
+def test_a_member_that_dies_while_a_new_file_is_written_has_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "ROTATE_BYTES", 100)
+    ring = Ring(3)
+    ring.submit(0, "before")
+    ring.run(500 * MS)
+    store = token_store(tmp_path / "token.log", quiet)
+    store.write(ring.persisted[0], sync_all=False)
+    taken = len(ring.persisted[0])
+    assert not store.rotate(ring[0])
+    ring.submit(1, "meanwhile")
+    ring.run(500 * MS)
+    store.write(ring.persisted[0][taken:], sync_all=False)
+    store.settle()
+    assert (tmp_path / "token.new").exists()
+    found = token_store(store.path, quiet)  # as if it had been killed now
+    found.close()
+    assert fields(found.stable) == fields(fold(ring.persisted[0]))
+    store.close()
+    assert not (tmp_path / "token.new").exists()
 
 
 def test_promises_are_synced_and_commits_only_where_there_is_no_other_copy(

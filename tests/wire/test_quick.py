@@ -10,7 +10,7 @@ import pytest
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import Pdu
 from roundelay.core.errors import InvariantBroken, MalformedPdu
-from roundelay.core.token.pdu import Ack, B, Confirm, RetxAck
+from roundelay.core.token.pdu import Ack, AckRun, B, Confirm, RetxAck
 from roundelay.wire import fragments, quick, seal
 from roundelay.wire.codec import checksum, decode, decode_pieces, encode, encode_parts
 from tests.wire.examples import EXAMPLES
@@ -22,6 +22,8 @@ PDUS: tuple[Pdu, ...] = (
     Ack((0, 0), 0, 0, 0, 0, 0, 0),
     Confirm((7, 2), -1, 3, -1),
     Confirm((7, 2), (1 << 63) - 1, 3, 5),
+    AckRun((7, 2), 99, 3, 0, ((1, 41), (0, 7), (3, 0xFFFFFFFF))),
+    AckRun((7, 2), 0, 3, 0, ()),
 )
 SLOW: tuple[Pdu, ...] = (
     B((7, 2), 1, 41, Bundle.of(b"one", b"three")),
@@ -76,6 +78,9 @@ def test_what_the_general_way_refuses_the_quick_way_leaves_to_it(pdu: Pdu) -> No
         Ack((7, 2), 5, 1, 1, 41, 0, 0xFFFF),
         Confirm((0xFFFFFFFF, 2), 5, 1, 5),
         Confirm((7, 2), -2, 1, 5),
+        AckRun((7, 2), -1, 3, 0, ((1, 41),)),
+        AckRun((7, 2), 9, 3, 0, ((1, 41), (1, 42))),
+        AckRun((7, 2), 9, 3, 0, ((0xFFFF, 41),)),
         B((7, 2), 0xFFFF, 41, Bundle.of(b"hi")),
         B((7, 2), 1, 1 << 32, Bundle.of(b"hi")),
         B((7, 2), 1, 4, Bundle((3,), b"hi")),

@@ -36,6 +36,12 @@ def _equal(size: int, count: int) -> Layout:
     return Layout(_code(size) * count)
 
 
+@lru_cache(maxsize=4)
+def equal_sizes(size: int, count: int) -> tuple[int, ...]:
+    """The sizes of `count` messages of one size; those of full bundles are one table for all."""
+    return (size,) * count
+
+
 Mark = tuple[int, int, int]
 """(conference, kind, how many messages)"""
 
@@ -66,7 +72,8 @@ class Bundle(Struct, frozen=True, gc=False, omit_defaults=True, repr_omit_defaul
         parts = list(bundles)
         if len(parts) == 1:
             return parts[0]
-        sizes = tuple(chain.from_iterable([part.sizes for part in parts]))
+        tables = [part.sizes for part in parts]
+        sizes = _equal_table(tables) or tuple(chain.from_iterable(tables))
         data = b"".join([part.data for part in parts])
         if any(part.marks for part in parts):
             return cls(sizes, data, _joined([mark for part in parts for mark in part.runs()]))
@@ -130,8 +137,11 @@ class Bundle(Struct, frozen=True, gc=False, omit_defaults=True, repr_omit_defaul
         if count:
             size = sizes[0]
             # The product tells most cases apart without a look at every size.
-            if size * count == len(self.data) and sizes.count(size) == count:
-                return size
+            if size * count == len(self.data):
+                if count >= MANY and sizes is equal_sizes(size, count):
+                    return size
+                if sizes.count(size) == count:
+                    return size
         return 0
 
     def messages(self) -> tuple[bytes, ...]:
@@ -152,6 +162,17 @@ class Bundle(Struct, frozen=True, gc=False, omit_defaults=True, repr_omit_defaul
 
     def __iter__(self) -> Iterator[bytes]:
         return iter(self.messages())
+
+
+def _equal_table(tables: list[tuple[int, ...]]) -> tuple[int, ...]:
+    """The join of `tables` if it is long and all sizes are one; else nothing."""
+    count = sum(map(len, tables))
+    if count < MANY or not tables[0]:
+        return ()
+    size = tables[0][0]
+    if not size or any(table.count(size) != len(table) for table in tables):
+        return ()
+    return equal_sizes(size, count)
 
 
 def _joined(marks: list[Mark]) -> tuple[Mark, ...]:

@@ -45,7 +45,7 @@ from typing import Final
 from crc32c import crc32c
 from msgspec import Struct
 
-from roundelay.core.bundle import NOTHING, Bundle
+from roundelay.core.bundle import MANY, NOTHING, Bundle, equal_sizes
 from roundelay.core.errors import ConfigError, MalformedPdu
 
 SEGMENT_MAGIC: Final = b"RNDLJRN1"
@@ -192,7 +192,14 @@ def encode_parts(
         else:
             # As `Bundle.uniform`, without the calls: this is where appending spends its time.
             first = table[0]
-            if first and first * records == len(data) and table.count(first) == records:
+            if (
+                first
+                and first * records == len(data)
+                and (
+                    (records >= MANY and table is equal_sizes(first, records))
+                    or table.count(first) == records
+                )
+            ):
                 flags = UNIFORM
             else:
                 sizes.extend(table)

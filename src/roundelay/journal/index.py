@@ -107,7 +107,7 @@ class Builder:
         self._earliest, self._latest = NEVER, 0
         self._newest = self._end = self._end_offset = 0
 
-    def add(self, at: int, head: BlockHead, data: bytes) -> None:
+    def add(self, at: int, head: BlockHead, data: bytes | memoryview) -> None:
         """A checked block, which is at offset `at`."""
         self._hash.update(data)
         view = memoryview(data)

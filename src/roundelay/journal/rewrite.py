@@ -52,22 +52,24 @@ def build(segment: Segment, before: bytes) -> Builder:
     """The index of a segment, from its blocks; MalformedPdu if one of them is damaged."""
     builder = Builder(before, segment.head.rewritten, segment.head.flags)
     at, expected = SEGMENT_HEAD.size, segment.base
+    buffer = bytearray()
     with segment.path.open("rb") as file:
         while at < segment.size:
-            head, data = block_at(file.fileno(), at, segment.size, segment.journal)
+            head, data = block_at(file.fileno(), at, segment.size, segment.journal, buffer)
             if head.base != expected:
                 raise MalformedPdu("block", f"at {head.base}, where {expected} should be")
             builder.add(at, head, data)
             at, expected = at + head.size, head.end
+            del data  # so that the buffer can be enlarged
     return builder
 
 
 def verify(segment: Segment) -> None:
     """Raise MalformedPdu unless every block is as it was written."""
-    at = SEGMENT_HEAD.size
+    at, buffer = SEGMENT_HEAD.size, bytearray()
     with segment.path.open("rb") as file:
         while at < segment.size:
-            at += block_at(file.fileno(), at, segment.size, segment.journal)[0].size
+            at += block_at(file.fileno(), at, segment.size, segment.journal, buffer)[0].size
 
 
 def make_durable(segment: Segment, disk: Disk) -> None:

@@ -207,14 +207,27 @@ class Segment:
         return View(self)
 
 
-def block_at(file: int, at: int, file_size: int, journal: bytes) -> tuple[BlockHead, bytes]:
-    """The checked block at offset `at`; MalformedPdu says what is wrong with it."""
+def block_at(
+    file: int, at: int, file_size: int, journal: bytes, buffer: bytearray | None = None
+) -> tuple[BlockHead, bytes | memoryview]:
+    """The checked block at offset `at`; MalformedPdu says what is wrong with it.
+
+    In bytes of its own, or as a view of the beginning of `buffer`, which is enlarged if need be:
+    fresh memory for each block takes as long as reading it.
+    """
     head = decode_block_head(os.pread(file, BLOCK_HEAD.size, at))
     if head.size > file_size - at:
         raise MalformedPdu("block", "short")
     if head.journal != journal:
         raise MalformedPdu("block", "of another journal")
-    data = os.pread(file, head.size, at)
+    data: bytes | memoryview
+    if buffer is None:
+        data = os.pread(file, head.size, at)
+    else:
+        if len(buffer) < head.size:
+            buffer.extend(bytes(head.size - len(buffer)))
+        data = memoryview(buffer)[: head.size]
+        data = data[: os.preadv(file, [data], at)]
     check_block(data, head)
     return head, data
 

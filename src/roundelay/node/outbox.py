@@ -77,9 +77,14 @@ class Item:
             self.start = len(sizes)
             return bundle
         end, last = start, min(len(sizes), start + places)
-        while end < last and sizes[end] <= room:
-            room -= sizes[end]
-            end += 1
+        if last == len(sizes) and len(bundle.data) - at <= room:
+            end = last
+        elif size := bundle.uniform:
+            end = min(last, start + max(0, room) // size)
+        else:
+            while end < last and sizes[end] <= room:
+                room -= sizes[end]
+                end += 1
         if end == start:
             if not alone:
                 return None

@@ -6,11 +6,12 @@ there, which is said in the log.  A record that is damaged although others follo
 thing: promises may be lost with it, so the file is put aside and the member comes back as one that
 has lost its disk (CM-R17).  The records that are promises to peers are synced before anything
 is sent; the others are only written (`core.token.stable` says why that is enough).  When the file
-has grown large it is replaced by a new one, written aside and renamed.
+has grown large it is replaced by a new one, written aside and renamed (`node.rotation`).
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import struct
 from collections.abc import Callable, Iterable
@@ -30,10 +31,13 @@ from roundelay.core.token.site import TokenSite
 from roundelay.core.token.stable import Joined, Listed, Stable, Trimmed, Wiped
 from roundelay.core.token.state import NORMAL
 from roundelay.core.wide.stable import Flooded
+from roundelay.node.rotation import Rotation, write_parts
 
 MAGIC: Final = b"RNDLST01"
 RECORD: Final = struct.Struct(">IIB")  # length, checksum, type
 ROTATE_BYTES: Final = 64 << 20
+ROTATE_TIMES: Final = 4
+"""A new file is begun when this one is so large, and so many times what it began with."""
 SCAN_BYTES: Final = 1 << 20
 """How far behind a damaged record to look for a sound one."""
 
@@ -124,10 +128,10 @@ def _restore(stable: Stable, kept: Kept) -> None:
     stable.wiped = kept.wiped
 
 
-def _frame(record: Struct) -> bytes:
+def _frame(record: Struct) -> tuple[bytes, bytes]:
     body = _encode(record)
     kind = TYPES[type(record)]
-    return RECORD.pack(len(body), crc32(body, kind), kind) + body
+    return RECORD.pack(len(body), crc32(body, kind), kind), body
 
 
 def _unframe(data: memoryview, at: int) -> tuple[Struct, int] | None:
@@ -164,8 +168,12 @@ class Store:
         self.written = 0
         self.damaged = False
         """The file had a hole; what is left of it is beside it, and this one is new."""
+        self._rotation: Rotation | None = None
+        self._begun_with = 0  # bytes that the file began with when it was begun anew
+        self._promised = False  # a promise was appended since the rotation began
+        self._renamed = False  # and the folder was not synced since
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists() and not MAGIC.startswith(path.read_bytes()[: len(MAGIC) + 1]):
+        if path.exists() and not MAGIC.startswith(_first_bytes(path, len(MAGIC) + 1)):
             try:
                 self.stable = make()
                 good = self._read(say)
@@ -189,66 +197,106 @@ class Store:
 
     def _read(self, say: Callable[[str], None]) -> int:
         """Fold what the file says into `stable`; how far it is good."""
-        data = self.path.read_bytes()
-        if not data.startswith(MAGIC):
+        if _first_bytes(self.path, len(MAGIC)) != MAGIC:
             raise ConfigError("dir", self.path, "a file of Roundelay: move this one away")
-        at = len(MAGIC)
-        view = memoryview(data)
+        with (
+            self.path.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+            memoryview(mapped) as data,
+        ):
+            return self._fold(data, say)
+
+    def _fold(self, view: memoryview, say: Callable[[str], None]) -> int:
+        at, size = len(MAGIC), len(view)
         while (found := _unframe(view, at)) is not None:
             record, at = found
             if isinstance(record, Kept):
                 _restore(self.stable, record)
             else:
                 self.stable.apply(record)
-        for later in range(at + 1, min(len(data), at + SCAN_BYTES)):
+        for later in range(at + 1, min(size, at + SCAN_BYTES)):
             if _unframe(view, later) is not None:
                 raise Damaged(f"damaged between {at} and {later}, with sound records behind")
-        if at < len(data):
-            say(f"{self.path}: the last {len(data) - at} bytes were not written whole; left out")
+        if at < size:
+            say(f"{self.path}: the last {size - at} bytes were not written whole; left out")
         return at
 
     def write(self, records: Iterable[Struct], sync_all: bool) -> None:
         """Append; durable when it returns if a record is a promise to peers, or with `sync_all`."""
-        parts, sync = [], sync_all
+        parts: list[bytes] = []
+        sync = sync_all
         for record in records:
-            parts.append(_frame(record))
+            parts += _frame(record)
             inner = RECORDS[record.kind] if isinstance(record, Leveled) else type(record)
             sync = sync or inner in PROMISES
-        data = b"".join(parts)
-        _write_all(self._file, data)
-        self.size += len(data)
-        self.written += len(data)
+        size = write_parts(self._file, parts)
+        self.size += size
+        self.written += size
         if sync:
             os.fsync(self._file)
+            if self._renamed:
+                _sync_folder(self.path.parent)
+                self._renamed = False
+            self._promised = True
             self.synced += 1
 
     def rotate(self, site: TokenSite) -> bool:
-        """Begin a new file if this one is large and the site is at a point that says it all."""
-        if self.size < ROTATE_BYTES or site.phase != NORMAL or site.cnts < site.start_ts:
+        """Begin a new file if this one is large and the site is at a point that says it all.
+
+        That is done beside; True when a new file has taken over.
+        """
+        rotation = self._rotation
+        if rotation is not None:
+            if rotation.done:
+                self._take_over(rotation)
+                return True
             return False
-        self.replace([kept_of(site)])
-        return True
+        if self.size < max(ROTATE_BYTES, ROTATE_TIMES * self._begun_with):
+            return False
+        if site.phase != NORMAL or site.cnts < site.start_ts:
+            return False
+        kept = kept_of(site)
+        self._promised = False
+        self._rotation = Rotation(
+            self.path, self._file, self.size, lambda: (MAGIC, *_frame(kept))
+        )  # fmt: skip
+        return False
+
+    def settle(self) -> None:
+        """Wait for the new file if one is being written."""
+        if self._rotation is not None:
+            self._rotation.wait()
+
+    def _take_over(self, rotation: Rotation) -> None:
+        self._rotation = None
+        fresh = rotation.take_over(self.size, self._promised)
+        os.close(self._file)
+        self._file, self.size = fresh, os.fstat(fresh).st_size
+        self._begun_with = rotation.begun_with
+        self._renamed = True
 
     def replace(self, records: Iterable[Struct]) -> None:
         """Begin a new file with these records, which say all that the old one does."""
         aside = self.path.with_suffix(".new")
         fresh = os.open(aside, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
-        data = MAGIC + b"".join(map(_frame, records))
-        _write_all(fresh, data)
+        parts = [part for record in records for part in _frame(record)]
+        size = write_parts(fresh, [MAGIC, *parts])
         os.fsync(fresh)
         os.replace(aside, self.path)
         _sync_folder(self.path.parent)
         os.close(self._file)
-        self._file, self.size = fresh, len(data)
+        self._file, self.size = fresh, size
 
     def close(self) -> None:
+        if self._rotation is not None:
+            self._rotation.give_up()
+            self._rotation = None
         os.close(self._file)
 
 
-def _write_all(file: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(file, view) :]
+def _first_bytes(path: Path, count: int) -> bytes:
+    with path.open("rb") as file:
+        return file.read(count)
 
 
 def _sync_folder(folder: Path) -> None:

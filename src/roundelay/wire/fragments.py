@@ -31,6 +31,7 @@ from roundelay.core.limits import whole
 
 FRAGMENT: Final = 0x11
 HEAD: Final = struct.Struct(">BIHH")
+HEAD_SIZE: Final = HEAD.size
 COUNT_MAX: Final = (1 << 16) - 1
 IDENTS: Final = 1 << 32
 
@@ -152,8 +153,8 @@ class Reassembly:
     """
 
     __slots__ = (
-        "_count_max", "_message_max", "_order", "_patience", "_peer_max", "_peers", "_total_max",
-        "cost", "drops",
+        "_count_max", "_due", "_message_max", "_order", "_patience", "_peer_max", "_peers",
+        "_total_max", "cost", "drops",
     )  # fmt: skip
 
     def __init__(
@@ -180,6 +181,7 @@ class Reassembly:
         self._peers: OrderedDict[Hashable, _Peer] = OrderedDict()
         # (source, ident) → when to give it up, oldest first.
         self._order: OrderedDict[tuple[Hashable, int], int] = OrderedDict()
+        self._due = 0  # nothing is to be given up before that
         self.cost = 0
         """Bytes held, with what holding them costs."""
         self.drops: dict[str, int] = {}
@@ -196,23 +198,44 @@ class Reassembly:
 
         `data` is kept until then, as a view if it is large.
         """
-        self.expire(now)
-        if len(data) <= HEAD.size:
+        if self._order and now >= self._due:
+            self.expire(now)
+        size = len(data) - HEAD_SIZE
+        if size <= 0:
             return self._drop(MALFORMED)
         kind, ident, index, count = HEAD.unpack_from(data)
         if kind != FRAGMENT or count < 2 or index >= count:
             return self._drop(MALFORMED)
         # A large one is copied once, into the whole.
-        large = len(data) > COPIED_MAX
-        piece = memoryview(data)[HEAD.size :] if large else bytes(data[HEAD.size :])
-        size = len(piece)
+        large = size > COPIED_MAX
+        piece = memoryview(data)[HEAD_SIZE:] if large else bytes(data[HEAD_SIZE:])
         is_last = index == count - 1
+        peer = self._peers.get(source)
+        if peer is not None:
+            # Nearly all are of a message that has begun, and neither the first nor the last of it.
+            partial = peer.partials.get(ident)
+            held = size + PIECE_COST
+            if (
+                partial is not None
+                and size == partial.room
+                and count == partial.count
+                and not is_last
+                and index not in partial.pieces
+                and len(partial.pieces) < count - 1
+                and peer.cost + held <= self._peer_max
+                and self.cost + held <= self._total_max
+            ):
+                self._peers.move_to_end(source)
+                partial.pieces[index] = piece
+                partial.cost += held
+                peer.cost += held
+                self.cost += held
+                return None
         # All but the last fragment are of one size, so one of them tells how much there will be;
         # the last tells that there is at least a byte in each before it.
         least = size + count - 1 if is_last else size * (count - 1) + 1
         if least > self._message_max or count > self._count_max:
             return self._drop(TOO_LARGE)
-        peer = self._peers.get(source)
         partial = None
         cost = size + PIECE_COST
         if peer is None:
@@ -265,6 +288,7 @@ class Reassembly:
         """Give up what has waited too long; `add` does so, too."""
         while self._order:
             (source, ident), due = next(iter(self._order.items()))
+            self._due = due
             if due > now:
                 return
             self._drop(LATE)

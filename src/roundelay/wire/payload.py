@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Final
 
-from roundelay.core.bundle import Bundle
+from roundelay.core.bundle import MANY, Bundle, equal_sizes
 from roundelay.core.errors import MalformedPdu
 from roundelay.wire.fields import BAD_BUNDLE, SHORT_BODY, U16, Part, Row
 from roundelay.wire.marks import read_marks, write_marks
@@ -106,7 +106,8 @@ class Payload(Part):
                 raise MalformedPdu(BAD_BUNDLE, "a table of equal sizes")
         elif count and length and not length % count:
             # At least a byte each: a count alone cannot make a large table of sizes.
-            sizes = (length // count,) * count
+            size = length // count
+            sizes = equal_sizes(size, count) if count >= MANY else (size,) * count
         else:
             raise MalformedPdu(BAD_BUNDLE, f"{count} messages of one size in {length} bytes")
         return sizes, start, int(after)

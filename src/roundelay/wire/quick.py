@@ -1,6 +1,7 @@
-"""The three PDUs that carry nearly all traffic of a token group, read and written at one go.
+"""The PDUs that carry nearly all traffic of a token group, read and written at one go.
 
-B, ACK and CONFIRM, as `layouts` has them: the envelope and the fields of the body in one `struct`.
+B, ACK, ACK_RUN and CONFIRM, as `layouts` has them: the envelope and the fields of the body in one
+`struct`, but for the stamps of a run.
 Both directions do what the general way does, in less time, or return None and leave it to that:
 for what is rare (a table of sizes, flags), and for what is wrong, which it has words for.
 """
@@ -13,7 +14,7 @@ from typing import Any, Final
 
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import Pdu
-from roundelay.core.token.pdu import Ack, B, Confirm
+from roundelay.core.token.pdu import Ack, AckRun, B, Confirm
 from roundelay.wire.fields import S63, U16, U32
 from roundelay.wire.layouts import CM
 
@@ -22,7 +23,12 @@ Found = tuple[int, Pdu, int, int]
 
 HEAD: Final = b"\x10\x01" + bytes((CM,))
 """Kind, version and protocol; the PDU type, no flags and line A follow."""
-HEADS: Final = {B: HEAD + b"\1\0\0", Ack: HEAD + b"\2\0\0", Confirm: HEAD + b"\3\0\0"}
+HEADS: Final = {
+    B: HEAD + b"\1\0\0",
+    Ack: HEAD + b"\2\0\0",
+    Confirm: HEAD + b"\3\0\0",
+    AckRun: HEAD + b"\x09\0\0",
+}
 HEAD_SIZE: Final = 6
 ENVELOPE: Final = "HII"  # sender, group, chan_seq
 CHECKSUM: Final = 4
@@ -30,6 +36,8 @@ CHECKSUM: Final = 4
 B_FIELDS: Final = struct.Struct(f">6s{ENVELOPE}IHHIHBI")
 ACK_FIELDS: Final = struct.Struct(f">6s{ENVELOPE}IHqBHIHH")
 CONFIRM_FIELDS: Final = struct.Struct(f">6s{ENVELOPE}IHqHq")
+RUN_FIELDS: Final = struct.Struct(f">6s{ENVELOPE}IHqHHB")
+STAMP: Final = struct.Struct(">HI")
 
 
 def _read_b(data: bytes) -> Found | None:
@@ -69,10 +77,29 @@ def _read_confirm(data: bytes) -> Found | None:
     return group, Confirm((version, site), ts, by, top), sender, chan_seq
 
 
+def _read_run(data: bytes) -> Found | None:
+    if len(data) < RUN_FIELDS.size + CHECKSUM:
+        return None
+    _, sender, group, chan_seq, version, site, ts, by, follower, count = RUN_FIELDS.unpack_from(
+        data
+    )
+    if len(data) != RUN_FIELDS.size + count * STAMP.size + CHECKSUM:
+        return None
+    stamps = tuple(STAMP.iter_unpack(data[RUN_FIELDS.size : -CHECKSUM]))
+    sources = {s for s, _ in stamps}
+    if (
+        ts < 0 or version == U32 or U16 in (sender, site, by, follower)
+        or U16 in sources or len(sources) != count
+    ):  # fmt: skip
+        return None
+    return group, AckRun((version, site), ts, by, follower, stamps), sender, chan_seq
+
+
 READERS: Final[dict[bytes, Callable[[bytes], Found | None]]] = {
     HEADS[B]: _read_b,
     HEADS[Ack]: _read_ack,
     HEADS[Confirm]: _read_confirm,
+    HEADS[AckRun]: _read_run,
 }
 
 
@@ -126,10 +153,27 @@ def _write_confirm(pdu: Confirm, sender: int, group: int, chan_seq: int) -> byte
     return CONFIRM_FIELDS.pack(HEADS[Confirm], sender, group, chan_seq, version, site, ts, by, top)
 
 
+def _write_run(pdu: AckRun, sender: int, group: int, chan_seq: int) -> bytes | None:
+    version, site = pdu.tl
+    ts, by, follower, stamps = pdu.ts, pdu.by, pdu.next, pdu.stamps
+    sources = {s for s, _ in stamps}
+    if (
+        not 0 <= ts <= S63
+        or sender >= U16 or version >= U32 or site >= U16 or by >= U16 or follower >= U16
+        or U16 in sources or len(sources) != len(stamps)
+    ):  # fmt: skip
+        return None
+    head = RUN_FIELDS.pack(
+        HEADS[AckRun], sender, group, chan_seq, version, site, ts, by, follower, len(stamps)
+    )
+    return head + b"".join([STAMP.pack(s, n) for s, n in stamps])
+
+
 WRITERS: Final[dict[type[Any], Callable[[Any, int, int, int], bytes | None]]] = {
     B: _write_b,
     Ack: _write_ack,
     Confirm: _write_confirm,
+    AckRun: _write_run,
 }
 
 

@@ -38,7 +38,6 @@ HEAD_SIZE: Final = HEAD.size
 TAG: Final = 16
 OVERHEAD: Final = HEAD.size + TAG
 BOOT_ID: Final = 16
-BOOT_ID_AT: Final = 6
 REPLAY_WINDOW: Final = 1024
 WINDOW_BITS: Final = (1 << REPLAY_WINDOW) - 1
 SENDERS_MAX: Final = 1024
@@ -53,11 +52,6 @@ BUFFER: Final = 65_536
 SPARE_MAX: Final = 32
 INTO: Final = hasattr(AESGCM, "decrypt_into")
 """Whether this version of `cryptography` can write to a buffer of ours."""
-
-
-def boot_of(sealed: bytes | memoryview) -> bytes:
-    """Who sealed a datagram; to be believed once it was opened."""
-    return bytes(sealed[BOOT_ID_AT : BOOT_ID_AT + BOOT_ID])
 
 
 def _foreign(kind: int, version: int, epoch: int) -> MalformedPdu:
@@ -106,6 +100,8 @@ class Seal:
         self._plain = memoryview(bytearray(BUFFER))
         self._sealed = memoryview(bytearray(BUFFER))
         self._spare: list[bytearray] = []
+        self.opened = b""
+        """Boot id of who sealed what was opened last."""
 
     def _derive(self, boot_id: bytes) -> AESGCM:
         info = b"roundelay datagram" + struct.pack(">I", self._epoch)
@@ -181,6 +177,7 @@ class Seal:
                 sender.key.decrypt_into(nonce, memoryview(data)[HEAD_SIZE:], head, inner)
         except InvalidTag:
             raise MalformedPdu("seal") from None
+        self.opened = boot_id
         if ahead == 1:  # as nearly all are
             sender.highest = counter
             sender.seen = (sender.seen << 1 | 1) & WINDOW_BITS
