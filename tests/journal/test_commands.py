@@ -42,6 +42,24 @@ def test_info_says_what_a_journal_holds(folder: Path, capsys: pytest.CaptureFixt
     assert GROUP in out
 
 
+def test_info_and_check_know_what_is_not_sealed_yet_and_what_is_empty(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal = Journal(tmp_path, GROUP)
+    status, out, _ = call(capsys, "check", tmp_path)
+    assert status == 0
+    assert "empty, 0 records" in out
+    for one in RUNS:
+        journal.add(one)
+    journal.commit()
+    _, before, _ = call(capsys, "info", tmp_path, "--json")
+    journal.close()
+    _, after, _ = call(capsys, "info", tmp_path, "--json")
+    unsealed, sealed = json.loads(before), json.loads(after)
+    assert (unsealed.pop("sealed"), sealed.pop("sealed")) == (0, 1)
+    assert unsealed == sealed
+
+
 def test_cat_prints_what_is_selected(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = call(
         capsys, "cat", folder, "--json", "--conference", 1, "--conference", 2, "--sender", "bob",

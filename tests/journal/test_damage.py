@@ -201,7 +201,23 @@ def test_the_last_segment_that_was_taken_away_is_missed(
     path = segments_of(folder)[-1]
     for one in (path, index_of(path), parquet_of(path)):
         one.unlink()
-    assert check(folder).missing == [(int(path.stem), RUNS[-1].end)]
+    lost = [(int(path.stem), RUNS[-1].end)]
+    assert check(folder).missing == lost
+    assert Reader(folder).missing == gaps(Reader(folder).read()) == lost
+    mended(folder, two[1])
+
+
+def test_a_journal_of_which_no_segment_is_left_is_missed_and_recorded_again(
+    two: tuple[Path, Path], tmp_path: Path
+) -> None:
+    folder = copied(two[0], tmp_path / "copy")
+    for path in segments_of(folder):
+        for one in (path, index_of(path), parquet_of(path)):
+            one.unlink()
+    everything = [(0, RUNS[-1].end)]
+    assert check(folder).missing == gaps(Reader(folder).read()) == everything
+    assert repair(folder, []).still_missing == everything
+    assert check(folder).missing == everything  # and it is still known
     mended(folder, two[1])
 
 

@@ -237,6 +237,26 @@ def test_segments_go_when_they_are_old(tmp_path: Path) -> None:
     assert check(tmp_path).good
 
 
+def test_a_segment_is_complete_when_its_first_records_are_as_old_as_they_may_get(
+    tmp_path: Path,
+) -> None:
+    runs = some_runs(5, 8)
+    journal = Journal(tmp_path, GROUP, JournalConfig(keep_s=0.01))
+
+    def complete() -> bool:
+        journal.keeper.settle()
+        return journal.active is None
+
+    for run in runs:
+        journal.add(run)
+        journal.commit()
+        until(complete)  # though it is far from full
+    assert journal.begin > 0
+    assert journal.end == runs[-1].end
+    journal.close()
+    assert check(tmp_path).good
+
+
 def heads_of(runs: list[Run], conferences: set[int]) -> list[object]:
     return [
         (*one.fields[:-1], None if one.conference in conferences else one.data)

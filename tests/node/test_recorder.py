@@ -370,6 +370,8 @@ def test_a_recorder_whose_disk_fails_stops_says_so_and_acknowledges_nothing(
             shown = a.node.status()["recorders"]["own"][0]  # type: ignore[index, call-overload]
             assert "sync failed" in shown["broken"]
             await a.group.broadcast(b"three")  # the group goes on
+            with pytest.raises(NoRecorder):  # and nobody waits for this recorder any more
+                await a.group.broadcast(b"four", durability="recorded")
             disk.failing = False
 
     run(test)

@@ -17,12 +17,17 @@ from roundelay.cli.answers import show
 from roundelay.cli.options import Whole, json_option
 from roundelay.cli.output import print_json
 from roundelay.core.errors import ConfigError, MalformedPdu
+from roundelay.core.grsb.pdu import SINGLE
 from roundelay.journal.check import Problem, Verdict, check
 from roundelay.journal.files import index_of, read_mark, segments_of
 from roundelay.journal.format import GAP, HEADS_ONLY, Run
+from roundelay.journal.grsb import mtype_of
 from roundelay.journal.index import Index
-from roundelay.journal.journal import Reader, Selection
+from roundelay.journal.journal import EVERYTHING, Reader, Selection
+from roundelay.journal.reader import read_segments
 from roundelay.journal.repair import repair
+from roundelay.node.groups import CONFIGURED, protocol_of
+from roundelay.node.recorded_units import is_message, part_of_unit
 
 EPILOG = """\b
 Examples:
@@ -57,16 +62,23 @@ def info(folder: Path, as_json: bool) -> None:
     reader = Reader(folder)
     conferences: dict[int, int] = {}
     senders: dict[str, int] = {}
+    latest = max((segment.latest for segment in reader.segments), default=0)
+    earliest = latest
     for segment in reader.segments:
         if segment.sealed:
             with (
                 suppress(OSError, MalformedPdu, ValueError),
                 Index(index_of(segment.path)) as index,
             ):
+                earliest = min(earliest, index.earliest)
                 _add(conferences, index.conferences)
                 _add(senders, index.senders)
-    latest = max((segment.latest for segment in reader.segments), default=0)
-    earliest = min((one.earliest for one in reader.segments if one.sealed), default=0)
+            continue
+        for run in read_segments([segment], EVERYTHING):
+            if not run.flags & GAP:
+                earliest = min(earliest, run.time)
+                _add(conferences, {run.conference: len(run.bundle.data)})
+                _add(senders, {run.sender: len(run.bundle.data)})
     show(
         {
             "group": reader.meta.group,
@@ -79,8 +91,10 @@ def info(folder: Path, as_json: bool) -> None:
             "sealed": sum(segment.sealed for segment in reader.segments),
             "bytes": sum(segment.size for segment in reader.segments),
             "missing": [list(one) for one in reader.missing],
-            "payload bytes by conference": {str(key): conferences[key] for key in conferences},
-            "payload bytes by sender": senders,
+            "payload bytes by conference": {
+                str(key): conferences[key] for key in sorted(conferences)
+            },
+            "payload bytes by sender": {key: senders[key] for key in sorted(senders)},
         },
         as_json,
     )
@@ -129,6 +143,8 @@ class Line(Struct, frozen=True):
     base64: str | UnsetType = UNSET
     size: int | UnsetType = UNSET
     """Where only the head was kept."""
+    unit: str | UnsetType = UNSET
+    """Of groups with units: `start`, `middle`, `end`; `abort`: the sender started again."""
 
 
 class Missing(Struct, frozen=True):
@@ -178,8 +194,12 @@ def _json_lines(run: Run, group: str, most: int) -> str:
         return msgspec.json.encode(Missing(group, (run.position, run.end))).decode() + "\n"
     lines = []
     when = _time(run.time)
+    unit = _unit(run, group)
     for number, (size, data) in enumerate(_records(run)[:most]):
-        line = Line(group, run.position + number, run.sender, when, run.conference, run.kind, None)
+        line = Line(
+            group, run.position + number, run.sender, when, run.conference, run.kind, None,
+            unit=unit,
+        )  # fmt: skip
         if data is None:
             line = msgspec.structs.replace(line, size=size)
         else:
@@ -189,6 +209,13 @@ def _json_lines(run: Run, group: str, most: int) -> str:
                 line = msgspec.structs.replace(line, base64=base64.b64encode(data).decode())
         lines.append(msgspec.json.encode(line).decode() + "\n")
     return "".join(lines)
+
+
+def _unit(run: Run, group: str) -> str | UnsetType:
+    """What a record is of a unit, if it is of one."""
+    if protocol_of(group) not in CONFIGURED or mtype_of(run) == SINGLE:
+        return UNSET
+    return part_of_unit(run) if is_message(run) else "abort"
 
 
 def _text_lines(run: Run, group: str, most: int) -> str:
@@ -235,9 +262,11 @@ def check_command(folder: Path, as_json: bool) -> int:
         _problems(verdict.problems)
         if verdict.unfinished:
             click.echo(f"a write was under way: {verdict.unfinished}")
+        empty = verdict.end <= verdict.begin
+        where = "empty" if empty else f"positions {verdict.begin} to {verdict.end - 1}"
         state = "as it was written" if verdict.good else f"{len(verdict.problems)} problems"
         click.echo(
-            f"{folder}: {verdict.group}, positions {verdict.begin} to {verdict.end - 1}, "
+            f"{folder}: {verdict.group}, {where}, "
             f"{verdict.records:,} records in {verdict.segments} segments: {state}"
         )
     return 0 if verdict.good else BROKEN

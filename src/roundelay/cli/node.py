@@ -13,9 +13,9 @@ from typing import Any
 import click
 from msgspec import structs
 
-from roundelay.cli.options import OneOf, Whole
+from roundelay.cli.options import NOT_NEGATIVE, OneOf, Whole
 from roundelay.core.errors import ConfigError
-from roundelay.journal.journal import ALWAYS, POLICIES, JournalConfig
+from roundelay.journal.journal import ALWAYS, POLICIES, SEGMENT_BYTES_MAX, JournalConfig
 from roundelay.node.frontends import FrontendServer
 from roundelay.node.groups import GroupSpec, check_name, parse_group
 from roundelay.node.interfaces import parse_address
@@ -55,9 +55,9 @@ another protocol.
               help="Name or address.  Default: the first where multicast works.")  # fmt: skip
 @click.option("--seeds", default="", metavar="H:P,…",
               help="Other nodes, for networks without multicast.")  # fmt: skip
-@click.option("--listen", default="", metavar="H:P", help="With --seeds: own address.")
+@click.option("--listen", default="", metavar="H:P", help="Own address, without multicast.")
 @click.option("--advertise", default="", metavar="H:P",
-              help="With --seeds: the address others use for this node.")  # fmt: skip
+              help="The address others use for this node, without multicast.")  # fmt: skip
 @click.option("--via", default="", metavar="H:P", help="Cross the switch there (roundelay switch).")
 @click.option("--ttl", type=Whole(1, 255), default=1, show_default=True,
               help="Networks a multicast may cross.")  # fmt: skip
@@ -72,6 +72,16 @@ another protocol.
 @click.option("--fsync", type=OneOf(POLICIES), default=ALWAYS, show_default=True,
               help="When what is recorded is synced to the disk.")  # fmt: skip
 @click.option("--parquet", is_flag=True, help="Turn complete segments of records into Parquet.")
+@click.option("--keep-bytes", type=Whole(0), default=0, metavar="N",
+              help="The oldest records go when a journal takes more. 0: all stay.")  # fmt: skip
+@click.option("--keep-s", type=NOT_NEGATIVE, default=0.0, metavar="S",
+              help="Records older than so many seconds go. 0: all stay.")  # fmt: skip
+@click.option("--keep-conference", "kept_conferences", multiple=True, metavar="C=S",
+              help="Of records of conference C that are older than S seconds only the heads stay. "
+              "May be repeated.")  # fmt: skip
+@click.option("--segment-bytes", type=Whole(1 << 12, SEGMENT_BYTES_MAX),
+              default=JournalConfig().segment_bytes, show_default=True, metavar="N",
+              help="Records go a segment at a time; so large it is.")  # fmt: skip
 @click.option("--max-message", type=Whole(1, MESSAGE_BYTES_MOST), default=MESSAGE_BYTES,
               show_default=True, help="Bytes an application may send at once.")  # fmt: skip
 @click.option("--frontend-open", is_flag=True, help="Let other machines connect, in the clear.")
@@ -99,6 +109,7 @@ def _config(
     name: str, folder: Path | None, multicast: str, interface: str, seeds: str, listen: str,
     advertise: str, via: str, ttl: int, key: Path | None, insecure: bool,
     groups: tuple[str, ...], records: tuple[str, ...], fsync: str, parquet: bool,
+    keep_bytes: int, keep_s: float, kept_conferences: tuple[str, ...], segment_bytes: int,
     trace: Path | None, log_level: str,
 ) -> NodeConfig:  # fmt: skip
     def address(text: str, field: str) -> tuple[str, int] | None:
@@ -116,9 +127,14 @@ def _config(
     )
     secret = None if insecure else load_secret(key)
     specs = tuple(parse_group(group) for group in groups)
+    journal = JournalConfig(
+        sync=fsync, parquet=parquet, keep_bytes=keep_bytes, keep_s=keep_s,
+        segment_bytes=segment_bytes, keep_conference_s=dict(map(_kept, kept_conferences)),
+    )  # fmt: skip
+    journal.check()
     config = NodeConfig(
         name=name, dir=folder, choice=choice, secret=secret, groups=specs, log_level=log_level,
-        records=_records(records, specs, fsync, parquet),
+        records=_records(records, specs, journal),
     )  # fmt: skip
     if records and folder is None:
         raise ConfigError("record", records[0], "only with --dir: the journal is kept there")
@@ -130,17 +146,33 @@ def _config(
     return config
 
 
+def _kept(text: str) -> tuple[int, float]:
+    """What `--keep-conference` says: a conference and for how long it is kept whole."""
+    conference, _, seconds = text.partition("=")
+    try:
+        found = (int(conference), float(seconds))
+        if 0 <= found[0] < 1 << 32 and 0 <= found[1] < float("inf"):
+            return found
+    except ValueError:
+        pass
+    raise ConfigError("keep_conference", text, "a conference and seconds, as in 7=86400")
+
+
 def _records(
-    texts: tuple[str, ...], specs: tuple[GroupSpec, ...], fsync: str, parquet: bool
+    texts: tuple[str, ...], specs: tuple[GroupSpec, ...], journal: JournalConfig
 ) -> tuple[RecordConfig, ...]:
     """What `--record` says.  A group of `--group` may be named without its prefix there, too."""
-    journal = JournalConfig(sync=fsync, parquet=parquet)
-    journal.check()
     full = {spec.name for spec in specs}
     short = {spec.name.partition(":")[2]: spec.name for spec in specs if ":" in spec.name}
     found: list[RecordConfig] = []
     for text in texts:
         group, wanted = parse_record(text)
+        last = group.rpartition(":")[2]
+        if ":" in group and (last in ("", "conference", "sender", "kind") or last.isdecimal()):
+            allowed = (
+                "GROUP, or GROUP:filter; a filter is conference=, sender= or kind= and a value"
+            )
+            raise ConfigError("record", text, allowed)
         name = check_name(group if group in full else short.get(group, group), "record")
         if any(one.group == name for one in found):
             raise ConfigError("record", text, f"each group once, and {name} is there already")
@@ -152,8 +184,12 @@ def _lock(folder: Path | None) -> int | None:
     """Two nodes in one folder would overwrite each other's promises."""
     if folder is None:
         return None
-    folder.mkdir(parents=True, exist_ok=True)
-    handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        why = f"a folder that can be made and written ({error.strerror})"
+        raise ConfigError("dir", folder, why) from None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -8,6 +8,7 @@ compared.  It can be used while a recorder is writing.
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from pathlib import Path
 from typing import Final
 
@@ -99,13 +100,14 @@ class _Check:
         except MalformedPdu as error:
             self._problem(SYNCED, str(error))
         self._expected = NOWHERE
-        for path, following in zip(paths, [*paths[1:], None], strict=True):
+        for path, following in zip_longest(paths, paths[1:]):
             try:
                 self._segment(path, following)
             except FileNotFoundError:
                 continue  # let go meanwhile
         if not paths and self.verdict.durable:
             self._problem(SYNCED, "no segment is left", 0, self.verdict.durable)
+            self._expected = self.verdict.durable
         self.verdict.end = max(self._expected, 0)
         self.verdict.chain = self._link.hex() if self._known else ""
 

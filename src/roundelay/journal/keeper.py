@@ -43,6 +43,8 @@ class Keeper:
         self._filling: _Filling | None = None
         self._forgotten: dict[int, frozenset[int]] = {}
         """Segment to the conferences that were dropped in it."""
+        self._begun = (-1, 0.0)
+        """The segment that is appended to, and when it was first seen with something in it."""
         self.anchor: tuple[int, bytes] = self._last_link()
         self._thread = threading.Thread(target=self._run, name="journal-keeper", daemon=True)
         self._thread.start()
@@ -90,6 +92,7 @@ class Keeper:
     def settle(self) -> None:
         """Seal what is complete, let go what is old."""
         with self._shape:
+            self._round_off()
             self._seal_all()
             self._retain()
             self._drop_conferences()
@@ -102,10 +105,15 @@ class Keeper:
                 continue
             if segment is self._journal.active and not last:
                 continue
-            if not segment.sealed and not segment.damages and segment.end > segment.base:
+            if self._to_seal(segment):
                 self._seal(segment)
-            if segment.sealed:
+                self._retain()  # where much is written, sealing may never be done
+            if segment.sealed and segment in self._journal.segments:
                 self._parquet(segment)
+
+    @staticmethod
+    def _to_seal(segment: Segment) -> bool:
+        return not segment.sealed and not segment.damages and segment.end > segment.base
 
     def _seal(self, segment: Segment) -> None:
         before = self._last_link(segment.base)[1]
@@ -167,6 +175,18 @@ class Keeper:
 
     # -- letting go ------------------------------------------------------------------------
 
+    def _round_off(self) -> None:
+        """Where records go by their age, a segment is complete when its first ones are that old:
+        in a group where little is said it would not fill up for years."""
+        config, active = self._journal.config, self._journal.active
+        ages = [age for age in (config.keep_s, *config.keep_conference_s.values()) if age > 0]
+        if not ages or active is None or active.end == active.base:
+            return
+        if self._begun[0] != active.base:
+            self._begun = (active.base, time.monotonic())
+        elif time.monotonic() - self._begun[1] >= min(ages):
+            self._journal.complete()
+
     def _retain(self) -> None:
         """Let the oldest segments go, as far as the configuration says."""
         config, journal = self._journal.config, self._journal
@@ -177,6 +197,8 @@ class Keeper:
             too_old = config.keep_s and now - oldest.newest > config.keep_s * 1e9
             if oldest is journal.active or not (too_much or too_old):
                 return
+            if self._to_seal(oldest):
+                return  # its link in the chain is needed first
             if self._filling is not None and oldest is self._filling.segment:
                 self._finish_filling()
             journal.take_out(oldest)

@@ -7,6 +7,7 @@ flag GAP in their place, whatever it selects by: nobody here knows what was in t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -14,7 +15,7 @@ from typing import Final
 from msgspec import Struct
 
 from roundelay.core.errors import MalformedPdu
-from roundelay.journal.files import read_meta, segments_of
+from roundelay.journal.files import read_mark, read_meta, segments_of
 from roundelay.journal.format import GAP, Run, RunHead, Wanted, gap, part_of
 from roundelay.journal.segment import Damage, Segment, View
 
@@ -62,6 +63,8 @@ class Reader:
         self.folder = folder
         self.meta = read_meta(folder)
         self.segments: list[Segment] = []
+        self._mark = 0
+        """Below it everything was on disk: if the segments end before it, the rest was lost."""
         if segments is None:
             self.refresh()
         else:
@@ -71,6 +74,8 @@ class Reader:
         """Look what has come since."""
         known = {segment.path: segment for segment in self.segments}
         found = []
+        with suppress(MalformedPdu):  # a damaged mark hides nothing but a lost end
+            self._mark = read_mark(self.folder)  # before the rest: the mark follows the records
         for path in segments_of(self.folder):
             segment = known.get(path)
             try:
@@ -91,18 +96,25 @@ class Reader:
 
     @property
     def end(self) -> int:
+        return max(self._mark, self._end_here)
+
+    @property
+    def _end_here(self) -> int:
         return self.segments[-1].end if self.segments else 0
 
     @property
     def missing(self) -> list[tuple[int, int]]:
-        return missing_of(self.segments)
+        return merged([*missing_of(self.segments), (self._end_here, self._mark)])
 
     def close(self) -> None:
         self.segments = []
 
     def read(self, selection: Selection = EVERYTHING) -> Iterator[Run]:
         """The records that are selected, in order."""
-        return read_segments(self.segments, selection)
+        yield from read_segments(self.segments, selection)
+        lost, until = max(selection.since, self._end_here), min(selection.until, self._mark)
+        if lost < until:
+            yield gap(lost, until)
 
     def damages(self) -> list[Damage]:
         return [damage for segment in self.segments for damage in segment.damages]

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from roundelay.core.errors import ConfigError
 from roundelay.journal.check import Problem, check
-from roundelay.journal.files import PARQUET, SEGMENT, Disk, look
+from roundelay.journal.files import PARQUET, SEGMENT, Disk, look, segments_of
 from roundelay.journal.format import GAP, HEADS_ONLY, Run
 from roundelay.journal.journal import Journal, JournalConfig
 from roundelay.journal.opening import lost_end
@@ -100,9 +100,15 @@ def repair(
             done.rewritten.append(problem.file)
         if "hash chain does not fit" in problem.what:
             distrusted.add(problem.file)
+    lost = verdict.missing if not segments_of(folder) else []
+    if lost and not any(True for lo, hi in lost for _ in _first(others.fetch(lo, hi))):
+        done.still_missing = lost  # nothing is opened: the mark is all that tells of them
+        return done
     config = JournalConfig(parquet=any(folder.glob(f"*{PARQUET}")))
     journal = Journal(folder, group, config, disk=disk)
     try:
+        for lo, hi in lost:
+            done.restored += _record(journal, others.fetch(lo, hi))
         damaged = dict.fromkeys(
             one.file for one in verdict.problems if one.file.endswith(SEGMENT) and one.hi > one.lo
         )
@@ -112,6 +118,9 @@ def repair(
             done.restored += _fill(journal, others.fetch(lo, hi))
         journal.keeper.settle()
         done.still_missing = journal.missing
+        for lo, hi in lost:  # before the first and behind the last that others have
+            done.still_missing += [(lo, journal.begin), (journal.end, hi)]
+        done.still_missing = merged(done.still_missing)
     finally:
         journal.close()
     done.restored = merged(done.restored)
@@ -152,6 +161,21 @@ def _looked_at(segment: Segment, after: int) -> Segment:
         if again.end < segment.end:
             again.scan(segment.end)
     return again
+
+
+def _record(journal: Journal, runs: Iterable[Run]) -> list[tuple[int, int]]:
+    """No segment is left: what others have is recorded once more."""
+    restored: list[tuple[int, int]] = []
+    size = 0
+    for run in runs:
+        journal.add(run)
+        restored.append((run.position, run.end))
+        size += len(run.bundle.data) + 64
+        if size >= TOGETHER_BYTES:
+            journal.commit()
+            restored, size = merged(restored), 0
+    journal.commit()
+    return merged(restored)
 
 
 def _fill(journal: Journal, runs: Iterable[Run]) -> list[tuple[int, int]]:

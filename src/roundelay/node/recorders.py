@@ -136,7 +136,7 @@ class Recorders:
         return Recorded(
             recorder.group, self.node.name, self.server.port, min(journal.begin, end), end,
             min(journal.durable, end), tuple(holes), recorder.wanted.everything, recorder.slow,
-            recorder.history, recorder.config.journal.sync != OS,
+            recorder.history, recorder.config.journal.sync != OS and not recorder.broken,
         )  # fmt: skip
 
     def say(self, now: int) -> None:

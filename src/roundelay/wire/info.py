@@ -91,6 +91,9 @@ class Start(Struct, frozen=True, array_like=True, tag="start"):
     """UUIDs of the members' nodes; one that has another by now has forgotten its promises."""
     base: int
     resilience: int
+    counted: tuple[tuple[str, int, int], ...] = ()
+    """(name, epoch, number): when that epoch ended, at most that many bundles of this member were
+    in its order.  So one who was away knows what of its own certainly is not."""
 
 
 class Recorded(Struct, frozen=True, array_like=True, tag="recorded"):
@@ -114,7 +117,8 @@ class Recorded(Struct, frozen=True, array_like=True, tag="recorded"):
     history: str = ""
     """The incarnation of the group that it has recorded; empty where there is only one."""
     syncs: bool = True
-    """It makes what it has written durable by and by; otherwise nobody need wait for that."""
+    """It makes what it has written durable by and by; otherwise (it leaves that to the system, or
+    its disk has failed) nobody need wait for that."""
 
 
 class Wanted(Struct, frozen=True, array_like=True, tag="wanted"):
@@ -204,6 +208,11 @@ def _check_control(word: Ask | Start) -> Ask | Start:
         and 0 <= word.epoch <= EPOCH_MAX
         and 0 <= word.base <= POSITION_MAX
         and 0 <= word.resilience < MEMBERS_MAX
+        and len(word.counted) <= MEMBERS_MAX
+        and all(
+            _named(name, NODE_NAME_MAX) and 0 <= epoch <= EPOCH_MAX and 0 <= number <= POSITION_MAX
+            for name, epoch, number in word.counted
+        )
     )
     return word
 
