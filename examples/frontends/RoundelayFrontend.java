@@ -13,6 +13,7 @@ import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
 
@@ -369,6 +370,9 @@ public final class RoundelayFrontend implements AutoCloseable {
                 }
                 node.leave(group);
             }
+        } catch (IOException | ExecutionException error) {
+            System.err.println(args[0] + ": " + error.getMessage());
+            System.exit(1);
         }
     }
 }

@@ -168,4 +168,7 @@ def main(address: str, action: str, *words: str) -> None:
 if __name__ == "__main__":
     if len(sys.argv) < 3:
         raise SystemExit(__doc__)
-    main(*sys.argv[1:])
+    try:
+        main(*sys.argv[1:])
+    except (OSError, EOFError) as error:
+        raise SystemExit(f"{sys.argv[1]}: {error}") from None

@@ -79,6 +79,56 @@ def test_wrong_parameters_give_one_line_and_status_2(
     assert_one_line(done, field, allowed)
 
 
+RECORD = ("node", "--name", "a", "--insecure")
+WRONG_RECORD = [
+    ("record", "only with --dir", ("--record", "token:orders")),
+    ("record", "a filter is conference=", ("--record", "token:orders:conference")),
+    ("record", "a filter is conference=", ("--record", "token:orders:7")),
+    ("record", "a filter is conference=", ("--record", "token:orders:")),
+    ("record", "a whole number below", ("--record", "token:orders:conference=seven")),
+    ("record", "filters conference=", ("--record", "token:orders:colour=7")),
+    ("fsync", "always or interval or os", ("--fsync", "sometimes")),
+    ("keep_bytes", "from 0 up", ("--keep-bytes", "-1")),
+    ("keep_s", "from 0 up", ("--keep-s", "a day")),
+    ("keep_conference", "as in 7=86400", ("--keep-conference", "7")),
+    ("keep_conference", "as in 7=86400", ("--keep-conference", "7=inf")),
+    ("segment_bytes", "from 4096 to", ("--segment-bytes", "100")),
+    ("dir", "a folder that can be made and written", ("--dir", "/proc/none")),
+    ("dir", "a folder that can be made and written", ("--dir", __file__)),
+]
+
+
+@pytest.mark.parametrize(
+    ("field", "allowed", "words"), WRONG_RECORD, ids=[" ".join(words) for *_, words in WRONG_RECORD]
+)
+def test_what_cannot_be_recorded_gives_one_line(
+    call: Any, field: str, allowed: str, words: tuple[str, ...]
+) -> None:
+    assert_one_line(call(*RECORD, *words), field, allowed)
+
+
+def test_what_a_recorder_keeps_is_said_on_the_command_line(
+    call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Any] = []
+
+    async def serve(config: Any, *rest: Any) -> int:
+        started.append(config)
+        return 0
+
+    monkeypatch.setattr("roundelay.cli.node._serve", serve)
+    done = call(
+        *RECORD, "--dir", tmp_path, "--record", "token:orders:kind=1", "--fsync", "interval",
+        "--keep-bytes", "1000000", "--keep-s", "60", "--keep-conference", "7=5",
+        "--keep-conference", "8=0.5", "--segment-bytes", "65536",
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    (record,) = started[0].records
+    journal = record.journal
+    assert (journal.sync, journal.keep_bytes, journal.keep_s) == ("interval", 1_000_000, 60.0)
+    assert (journal.keep_conference_s, journal.segment_bytes) == ({7: 5.0, 8: 0.5}, 65536)
+
+
 def assert_one_line(done: Any, field: str, allowed: str) -> None:
     assert done.status == 2
     assert done.out == ""

@@ -395,6 +395,12 @@ def test_why_of_a_node_never_heard_of():
     assert about["reason"] == "nothing has been heard of it"
 
 
+def test_why_of_the_node_itself():
+    one = node()
+    about = one.why(one.uuid, 0)
+    assert (about["verdict"], about["reason"]) == ("alive", "this is the node that was asked")
+
+
 def test_only_the_last_dead_are_remembered():
     made = Environment(AutoRmConfig())
     for k in range(GONE_MAX + 1):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
@@ -66,6 +67,54 @@ def test_the_other_of_two_goes_on_alone_at_once() -> None:
             receipt = await asyncio.wait_for(b.group.broadcast(b"alone"), 5)
             assert receipt.seq == 20
             await together([b])
+
+    run(test)
+
+
+@pytest.mark.parametrize("service", ["resilient", "partial"])
+def test_members_that_all_leave_at_once_are_all_out_soon(service: str) -> None:
+    async def test() -> None:
+        async with Net() as net:
+            members = await net.form("abc", service=service)
+            places = [member.node.assemblies[member.group.name] for member in members]
+            for place in places:
+                place.leave(time.monotonic_ns())
+            await until(lambda: all(place.closed for place in places), "everybody has left")
+
+    run(test)
+
+
+def test_what_a_member_had_under_way_when_it_was_left_out_is_delivered_when_it_is_back(
+    monkeypatch: Any,
+) -> None:
+    monkeypatch.setattr(changes, "FORGET_NS", SECOND // 2)
+    monkeypatch.setattr(epochs, "LINGER_NS", SECOND)
+
+    async def test() -> None:
+        async with Net("switch") as net:
+            members = await net.form("abcde", resilience=2, timeout=1.0)
+            a, b, c, d, e = members
+            await d.group.broadcast(b"before")
+            net.switch.apply({"partition": [["a", "b", "c"], ["d", "e"]]})
+            texts = [b"d0", b"d1", b"d2", b"e0"]
+            sends = [(d if text[:1] == b"d" else e).group.broadcast(text) for text in texts]
+            answers = await asyncio.gather(*sends, return_exceptions=True)
+            assert all(isinstance(answer, Indeterminate) for answer in answers)
+            place = a.node.assemblies[a.group.name]
+            await until(lambda: place.roster == ("a", "b", "c"), "d and e are out")
+            await a.group.broadcast(b"without")
+            # No engine is left that could bring them to the end of the epoch they know.
+            await until(lambda: not place.lingering, "the epoch before is forgotten")
+            net.switch.apply({"heal": True})
+            await together(members)
+            await delivered([a, b, c], 6)
+            await d.group.broadcast(b"end")
+            await delivered([a, b, c], 7)
+            for member in (a, b, c):
+                assert member.data == a.data
+            assert a.data[:2] == [b"before", b"without"]
+            assert sorted(a.data[2:]) == sorted([*texts, b"end"])
+            assert a.from_("d")[1:] == [b"d0", b"d1", b"d2", b"end"]
 
     run(test)
 

@@ -16,6 +16,7 @@ from zlib import crc32
 import msgspec
 import pytest
 
+from roundelay.node.hints import HINTS, NAME_TAKEN, NO_KEY
 from roundelay.node.interfaces import parse_address
 from roundelay.wire import codec, info
 from roundelay.wire.seal import Seal
@@ -310,10 +311,36 @@ def test_a_second_node_with_our_name_is_noticed(capsys: pytest.CaptureFixture[st
             a = await net.join("same")
             await together([a])
             await net.join("same")
-            await until(lambda: drops(a).get("another node with our name"), "the other one")
+            await until(lambda: drops(a).get(NAME_TAKEN, 0) > 2, "the other one")
 
     run(test)
-    assert "node.name_taken" in capsys.readouterr().err
+    said = [line for line in capsys.readouterr().err.splitlines() if "node.name_taken" in line]
+    assert len(said) == 2  # once by each of them, and not again
+    assert "start one of them with another --name" in said[0]
+
+
+def test_what_cannot_be_read_is_said_once_with_what_to_do(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    async def test() -> None:
+        async with Net() as net:
+            nodes = [await net.join("clear")]
+            for name in ("sealed", "other"):
+                # Three nodes that cannot read each other: each of them is alone.
+                key = tmp_path / name
+                key.write_text(os.urandom(32).hex())
+                nodes.append(await net.join(name, insecure=False, key=str(key)))
+            await Stranger(net).say(nodes[0], bytes((info.INFO, info.VERSION + 1)) + bytes(30))
+            for node, reason in ((0, NO_KEY), (1, "not sealed"), (1, "seal")):
+                enough = HINTS[reason].after + 2
+                member = nodes[node]
+                await until(lambda m=member, r=reason, n=enough: drops(m).get(r, 0) >= n, reason)  # type: ignore[misc]
+
+    run(test)
+    said = capsys.readouterr().err
+    for reason in (NO_KEY, "not sealed", "seal", "format version"):
+        assert HINTS[reason].text in said
+    assert said.count(HINTS[NO_KEY].text) == 1  # further datagrams are not worth another line
 
 
 def test_a_larger_group_that_nobody_is_alive_in_ends_nothing() -> None:

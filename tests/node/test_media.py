@@ -14,7 +14,7 @@ from roundelay.node import probe as probe_module
 from roundelay.node.interfaces import Interface, find, interfaces, parse_address
 from roundelay.node.media import Address, FanoutMedium, Medium, MulticastMedium
 from roundelay.node.probe import Choice, choose
-from tests.node.live import multicast, run, until
+from tests.node.live import free_ports, multicast, run, until
 
 LOOPBACK = find("lo")
 
@@ -245,6 +245,12 @@ def test_the_probe_says_what_it_chose_and_why(monkeypatch: pytest.MonkeyPatch) -
         assert medium.kind == "fanout"
         assert why == "seeds were given"
         assert medium.mtu == LOOPBACK.datagram
+        medium.close()
+
+        own = ("127.0.0.1", free_ports(1)[0])
+        medium, why = await choose(Choice(multicast=group, advertise=own))
+        assert medium.describe() == f"fanout:{own[0]}:{own[1]}"
+        assert why == "an own address, but no seed, was given"
         medium.close()
 
         medium, why = await choose(Choice(via=("127.0.0.1", 9), name="a"))

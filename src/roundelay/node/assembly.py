@@ -30,7 +30,7 @@ from roundelay.core.errors import ConfigError
 from roundelay.core.token.config import COLD, REJOIN
 from roundelay.core.token.pdu import NO_LIST
 from roundelay.node import engines
-from roundelay.node.changes import Changes
+from roundelay.node.changes import DEPART_NS, Changes
 from roundelay.node.epochs import ASK_NS, GATHER_NS, LINGER_NS
 from roundelay.node.groups import MEMBERS_MAX, TOKEN, GroupSpec
 from roundelay.node.hosted import Hosted
@@ -90,7 +90,7 @@ class Assembly(Changes):
         engine = engines.token_engine(me, size, config, node.rng, now, stable)
         self.ring = self.data = Hosted(
             node, spec, me, spec.members, engine, self.outbox, self.applications,
-            store=self.store, trace=node.config.tracer(spec.name, me),
+            store=self.store, trace=node.config.tracer(spec.name, me, resilience=spec.resilience),
         )  # fmt: skip
         self.data.on_gap = self.lost
         self.state = "open"
@@ -202,8 +202,7 @@ class Assembly(Changes):
         if me not in start.roster:
             if self.ring is not None and me in self.roster:
                 # Left out while we were away: ask to be admitted again.
-                for one in list(self.outbox.underway):
-                    self.outbox.lose_track(one, "away while the roster changed")
+                self._sort_out(start)
                 self._forget_roster()
                 self.state = "looking for members"
                 self._wake_at(now)
@@ -245,6 +244,9 @@ class Assembly(Changes):
             self._announce(now)
         self._look_after_members(now)
         if self.leaving:
+            if self.roster == (self.node.name,):
+                self._last_one_out(now)
+                return
             self._ask_out(now)
         if self.spec.protocol != TOKEN and self.data is None and len(self.roster) > 1:
             self._ask(self.incarnation)  # to be opened again with us
@@ -300,6 +302,8 @@ class Assembly(Changes):
         """Ask to be left out of the next roster; then close."""
         if self.closed or (self.spec.fixed and self.spec.protocol == TOKEN):
             return
+        if self.departed is None:
+            self.departed_until = 0
         self.leaving = True
         if self.departed is None and (self.ring is None or self.roster == (self.node.name,)):
             self.close("left")
@@ -315,6 +319,25 @@ class Assembly(Changes):
         self.change_due = min(self.change_due, now)
         self.node.send_control(Ask(self.spec.name, self.incarnation, name, leave=True))
         self._wake_at(self.ask_due)
+
+    def _last_one_out(self, now: int) -> None:
+        """All the others left while we wanted to: nobody is there to ask.
+
+        Those who have not heard yet that they are out are served for a while.
+        """
+        behind = any(
+            (said := known.groups.get(self.spec.name)) is not None
+            and said.incarnation == self.incarnation
+            and said.epoch < self.epoch
+            and self.node.alive(known.name)
+            for known in self.node.directory.by_name.values()
+        )
+        if not self.departed_until:
+            self.departed_until = now + DEPART_NS
+        if behind and now < self.departed_until:
+            self._wake_at(now + ASK_NS // 3)
+            return
+        self.close("left")
 
     def close(self, reason: str) -> None:
         if self.closed:

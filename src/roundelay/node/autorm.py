@@ -202,7 +202,9 @@ class AutoRm:
     def deadline(self) -> int:
         """When there is something to do at the latest."""
         due: int = self.beamon.deadline
-        return min([due, *(until for until, _ in self.unnamed.values())])
+        if self.unnamed:
+            due = min(due, *(until for until, _ in self.unnamed.values()))
+        return due
 
     def _await_name(self, delivery: Any, now: int) -> bool:
         """Keep back what a node sends before we know its name, for a moment.

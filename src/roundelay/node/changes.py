@@ -142,9 +142,11 @@ class Changes(Epochs):
         base = self.base + delivery.seq if token else change.base
         if token and self.data is not None:
             self.data.expected = base  # the next epoch goes on in the place of CHANGE
+        if token:
+            self._count()
         start = Start(
             self.spec.name, self.incarnation, self.epoch + 1, change.roster, change.lives, base,
-            change.resilience,
+            change.resilience, self._counted(),
         )  # fmt: skip
         if not token and self.outbox.underway:
             reason = "a member failed: it may or may not have been delivered"
@@ -166,6 +168,25 @@ class Changes(Epochs):
         if self.leaving:
             self.departed, self.departed_until = start, now + DEPART_NS
         self._wake_at(now)
+
+    def _count(self) -> None:
+        """How many bundles of each member the epoch that ends has, as far as acknowledged here.
+
+        What is not among them was not delivered by anybody and never will be: its source may send
+        it again, whatever it has missed meanwhile.
+        """
+        ring = self.ring
+        assert ring is not None
+        assert ring.token is not None
+        directory, group = self.node.directory.by_name, self.spec.name
+        for member, name in enumerate(self.roster):
+            known = directory.get(name)
+            said = known.groups.get(group) if known is not None else None
+            if said is not None and said.epoch >= self.epoch:
+                # It was in this epoch: how earlier ones ended is no question any more.
+                for old in [key for key in self.counted if key[0] == name]:
+                    del self.counted[old]
+            self.counted[name, self.epoch] = ring.token.next_num[member]
 
     def _depart(self, now: int) -> None:
         """We may be the only one to know that the epoch is over: stay until the others do."""

@@ -13,7 +13,7 @@ from roundelay.core.engine import MS, NEVER, SECOND, Delivery, Notice
 from roundelay.core.token.config import COLD, REJOIN
 from roundelay.core.token.pdu import NO_LIST
 from roundelay.node import engines
-from roundelay.node.groups import TOKEN, GroupSpec
+from roundelay.node.groups import MEMBERS_MAX, TOKEN, GroupSpec
 from roundelay.node.hosted import Hosted
 from roundelay.node.outbox import Outbox
 from roundelay.node.seat import Seat
@@ -85,9 +85,12 @@ class Epochs(Seat):
         node, spec = self.node, self.spec
         self._retire(now)
         self.outbox.send_again()
+        if start.incarnation != self.incarnation:
+            self.counted = {}  # epochs of another history
         self.incarnation, self.epoch = start.incarnation, start.epoch
         self.roster, self.lives, self.base = start.roster, start.lives, start.base
         self.resilience = start.resilience
+        self.counted |= {(name, epoch): number for name, epoch, number in start.counted}
         node.recorders.entered(spec.name, self.incarnation)
         self.asked = {name: out for name, out in self.asked.items() if (name in self.roster) is out}
         self.asked_lives = {}
@@ -118,11 +121,12 @@ class Epochs(Seat):
         config = engines.token_config(resilience, boot, self.outbox.bundle_bytes)
         engine = engines.token_engine(me, size, config, node.rng, now, stable)
         outbox = self.outbox if token else Outbox(spec.name, 1 << 16, 1 << 16, 1 << 20)
+        tracer = node.config.tracer
         self.ring = Hosted(
             node, spec if token else _ring_spec(spec), me, self.roster, engine, outbox,
             self.applications if token else {},
             store=store, incarnation=f"ring {mark}", base=self.base if token else 0,
-            trace=node.config.tracer(f"{spec.name} {mark}", me) if token else None,
+            trace=tracer(f"{spec.name} {mark}", me, resilience=resilience) if token else None,
         )  # fmt: skip
         self.ring.on_gap = self.lost
         self.ring.intercept = self._ring_delivery
@@ -191,6 +195,7 @@ class Epochs(Seat):
         self.ring = self.data = None
         self.incarnation, self.epoch, self.roster, self.lives, self.base = "", -1, (), (), 0
         self.told_before = 0
+        self.counted = {}
         self.asked.clear()
         self.asked_lives.clear()
         self.behind, self.behind_due = None, NEVER
@@ -203,9 +208,28 @@ class Epochs(Seat):
         """We did not reach the end of our epoch: go on in the present one, behind a gap."""
         start = self.behind
         assert start is not None
-        for one in list(self.outbox.underway):
-            self.outbox.lose_track(one, "away while the roster changed")
+        self._sort_out(start)
         self._enter(start, now)
+
+    def _sort_out(self, start: Start) -> None:
+        """We were away while the roster changed: of what we have under way, what may be in the
+        order is lost track of; what certainly is not stays, and is sent again.
+        """
+        ring, underway = self.ring, list(self.outbox.underway)
+        doubtful = len(underway)
+        if self.spec.protocol == TOKEN and ring is not None and ring.token is not None:
+            # The engine's own bundles are the first of those under way; others never left here.
+            doubtful = len(ring.token.own)
+            for name, epoch, number in start.counted:
+                if name == self.node.name and epoch == self.epoch:
+                    doubtful = min(doubtful, max(0, number - ring.token.own_base))
+        for one in underway[:doubtful]:
+            self.outbox.lose_track(one, "away while the roster changed")
+
+    def _counted(self) -> tuple[tuple[str, int, int], ...]:
+        last = list(self.counted.items())[-MEMBERS_MAX:]
+        self.counted = dict(last)
+        return tuple((name, epoch, number) for (name, epoch), number in last)
 
     def _announce(self, now: int) -> None:
         """Tell members of the roster that have not been heard in it what it is."""
@@ -226,7 +250,7 @@ class Epochs(Seat):
             return
         start = Start(
             name, self.incarnation, self.epoch, self.roster, self.lives, self.base,
-            self.resilience,
+            self.resilience, self._counted(),
         )  # fmt: skip
         self.node.send_control(start)
         self.announce_due = now + ASK_NS

@@ -157,7 +157,7 @@ OPTIONS: Final[dict[str, Any]] = {
 
 def parse_group(text: str) -> GroupSpec:
     """`NAME:service[:key=value…]`, as `--group` takes it;
-    with a prefix the service may be left out.
+    with a prefix, and no further colon in the name, the service may be left out.
 
     >>> parse_group("orders:resilient:members=a,b,c").name
     'token:orders'
@@ -174,7 +174,7 @@ def parse_group(text: str) -> GroupSpec:
             raise ConfigError("group", text, f"options {', '.join(OPTIONS)}")
         options[key] = OPTIONS[key](value)
     service = parts.pop() if len(parts) > 1 and parts[-1] in SERVICES else ""
-    if not service and protocol_of(":".join(parts)) != AUTORM:
+    if not service and len(parts) == 2 and protocol_of(":".join(parts)) != AUTORM:
         service = SERVICE_OF[protocol_of(":".join(parts))]
     if service not in SERVICES:
         raise ConfigError(
@@ -187,7 +187,9 @@ def parse_group(text: str) -> GroupSpec:
 
 
 def check_roles(spec: GroupSpec) -> GroupSpec:
-    """`spec` if it has a file of roles exactly where one is needed."""
+    """`spec` if it has a file of roles exactly where one is needed, and an L that can be."""
+    if not 0 <= spec.resilience < MEMBERS_MAX:
+        raise ConfigError("resilience", spec.resilience, f"0 to {MEMBERS_MAX - 1}")
     if spec.protocol in CONFIGURED:
         if not spec.config:
             raise ConfigError(

@@ -87,8 +87,8 @@ class NodeConfig(Struct, frozen=True, kw_only=True):
     log_level: str = "warning"
     answer_ns: int = 10 * SECOND
     """After so long a caller is told that the fate of its broadcast is open."""
-    tracer: Callable[[str, int], Tracer | None] = lambda group, member: None
-    """Makes the trace of a group, if there is to be one."""
+    tracer: Callable[..., Tracer | None] = lambda group, member, **known: None
+    """Makes the trace of a group, if there is to be one; `known` goes into it (`node.tracing`)."""
 
     def check(self) -> None:
         if self.name:
@@ -178,6 +178,7 @@ class Node(Traffic):
                 break
             await asyncio.sleep(0.02)
         self.autorm.beamon.farewell(time.monotonic_ns())
+        self._beside = True
         self._drained()
         self._close("the node stops")
         await self.recorders.stop()
@@ -252,15 +253,17 @@ class Node(Traffic):
 
     def _rearm(self) -> None:
         """One timer, for whatever is due first."""
-        due = min(self._tick_due, self._info_due, self.autorm.deadline)
-        for hosted in self.hosted.values():
-            if hosted.deadline < due:
-                due = hosted.deadline
-        for assembly in self.assemblies.values():
-            if assembly.deadline < due:
-                due = assembly.deadline
+        due = self._first_due()
         if due != self._armed:
             self._arm(due, move=True)
+
+    def _first_due(self) -> int:
+        due = min(self._tick_due, self._info_due, self.autorm.deadline)
+        for hosted in self.hosted.values():
+            due = min(due, hosted.deadline)
+        for assembly in self.assemblies.values():
+            due = min(due, assembly.deadline)
+        return due
 
     def _arm(self, due: int, move: bool = False) -> None:
         if due >= self._armed and not move:
@@ -274,11 +277,15 @@ class Node(Traffic):
     def _timer(self) -> None:
         self._armed = NEVER
         self._handle = None
-        self._beside = True
         if not self._running:
             return
         try:
             now = time.monotonic_ns()
+            due = self._first_due()
+            if due > now:  # what it was for has been settled meanwhile, or the loop is early
+                self._arm(due)
+                return
+            self._beside = True
             for hosted in list(self.hosted.values()):
                 if hosted.deadline <= now:
                     hosted.on_timer(now)
@@ -454,11 +461,15 @@ class Node(Traffic):
         to: Iterable[str] | None = None,
         someone: bool = False,
         recorders: int = 0,
+        unit: bool = False,
     ) -> None:
         if not self._running:
             raise UsageError("the node has stopped" + (f": {self.fatal}" if self.fatal else ""))
         if not bundle.sizes:
             raise UsageError("nothing to send: a bundle of no messages")
+        if unit:
+            self._send_unit(application, group, bundle, tag, to, recorders)
+            return
         hosted = None if someone else self.assemblies.get(group)
         if recorders:
             if protocol_of(group) in CONFIGURED:
@@ -478,10 +489,24 @@ class Node(Traffic):
         else:
             self.assembly(group).send(application, bundle, tag, to)
 
+    def _send_unit(
+        self, application: Application, group: str, bundle: Bundle, tag: int,
+        to: Iterable[str] | None, recorders: int,
+    ) -> None:  # fmt: skip
+        check_name(group)
+        if protocol_of(group) not in CONFIGURED:
+            raise UsageError(
+                f"group {group} has no units: take a group of the service journal or wide"
+            )
+        place: Any = self.assembly(group)
+        place.send(application, bundle, tag, to, recorders, unit=True)
+
     def members(self, group: str) -> dict[str, object]:
         if protocol_of(group) == AUTORM:
             view = self.autorm.view(group)
-            return _view_json(view, [{"name": name} for name in view.members])
+            # Who is dead is not in this view, so that the rows of all services read the same.
+            rows = [{"name": name, "alive": True, "in_view": True} for name in view.members]
+            return _view_json(view, rows)
         assembly = self.assemblies.get(group)
         if assembly is None:
             return _view_json(View(group, "0", (), "not joined here"), [])
@@ -528,8 +553,8 @@ class Node(Traffic):
         uuid = known.uuid if known else _uuid(node)
         found: dict[str, object] = {"node": node, "uuid": uuid.hex() if uuid else None}
         if uuid is None:
-            found["verdict"] = "unknown: nothing was ever heard of a node of this name"
-            return found
+            reason = "nothing was ever heard of a node of this name"
+            return found | {"verdict": "unknown", "reason": reason}
         found |= self.autorm.beamon.why(uuid, time.monotonic_ns())
         found["node"] = self.directory.name_of(uuid)
         return found

@@ -53,8 +53,9 @@ async def choose(choice: Choice) -> tuple[Medium, str]:
     """A medium that works, and why it is this one."""
     if choice.via is not None:
         return SwitchMedium(choice.via, choice.name), "a switch was asked for"
-    if choice.seeds or choice.listen is not None:
-        return _fanout(choice), "seeds were given"
+    if choice.seeds or choice.listen is not None or choice.advertise is not None:
+        what = "seeds were" if choice.seeds else "an own address, but no seed, was"
+        return _fanout(choice), f"{what} given"
     check_multicast(choice.multicast)
     wanted = [find(choice.interface)] if choice.interface else preferred()
     tried = []
@@ -84,7 +85,8 @@ async def choose(choice: Choice) -> tuple[Medium, str]:
 def _fanout(choice: Choice) -> FanoutMedium:
     own = choice.listen
     if own is None:
-        interface = find(choice.interface) if choice.interface else _towards(choice.seeds)
+        others = [*choice.seeds, *([choice.advertise] if choice.advertise else [])]
+        interface = find(choice.interface) if choice.interface else _towards(others)
         own = (interface.address, choice.advertise[1] if choice.advertise else 0)
     local = own[0].startswith("127.")
     mtu = choice.mtu or (find(LOOPBACK).datagram if local else FANOUT_MTU)

@@ -15,7 +15,7 @@ from roundelay.core.errors import ConfigError, UsageError
 from roundelay.core.token.site import TokenSite
 from roundelay.core.token.state import NORMAL
 from roundelay.node import engines
-from roundelay.node.catchup import CatchUp
+from roundelay.node.catchup import CatchUp, full
 from roundelay.node.groups import TOKEN, GroupSpec
 from roundelay.node.hosted import Hosted
 from roundelay.node.outbox import LIMIT_BYTES, Outbox
@@ -52,6 +52,8 @@ class Seat:
         self.resilience = spec.resilience
         self.told_before = 0
         """Messages delivered in earlier epochs of the incarnation."""
+        self.counted: dict[tuple[str, int], int] = {}
+        """By member and epoch that is over: how many bundles of the member are in its order."""
         self.reopen = False
         """The engine beside the ring cannot go on: a new epoch, even with the same roster."""
         self.entered: list[str] = []
@@ -132,6 +134,9 @@ class Seat:
         """What this member still keeps, from where the application left off."""
         assert self.data is not None
         for batch in self.data.history(since):
+            if full(application, self.spec.name):
+                self._catch_up(application, since)  # the rest follows as it is read
+                return
             if batch.seq > since:
                 self.node.log("warning", "group.gap", group=self.spec.name, lo=since, hi=batch.seq)
             application.deliver(batch)

@@ -12,6 +12,7 @@ from roundelay.core.engine import SECOND
 from roundelay.core.errors import MalformedPdu
 from roundelay.node.adaptors import UNSTAMPED
 from roundelay.node.directory import Directory
+from roundelay.node.hints import HINTS, NAME_TAKEN, NO_KEY
 from roundelay.node.lines import Line
 from roundelay.node.media import Address, FanoutMedium, Medium
 from roundelay.node.places import Driven, Place
@@ -71,7 +72,12 @@ class Traffic(ABC):
         return medium.advertised if isinstance(medium, FanoutMedium) else medium.address
 
     def drop(self, reason: str) -> None:
-        self.drops[reason] = self.drops.get(reason, 0) + 1
+        count = self.drops[reason] = self.drops.get(reason, 0) + 1
+        hint = HINTS.get(reason)
+        if hint is None or count != hint.after:
+            return
+        if not hint.alone or self.directory.by_name.keys() <= {self.name}:
+            self.log("warning", hint.event, reason=reason, hint=hint.text)
 
     def _datagram(self, data: bytes | memoryview, source: Address) -> None:
         """One datagram from the medium: nothing in it is believed before it is checked."""
@@ -92,14 +98,14 @@ class Traffic(ABC):
                 else:
                     data = sealed.open_large(outer)
             elif data[:1] == b"\x20":
-                raise MalformedPdu("sealed, and we have no key")
+                raise MalformedPdu(NO_KEY)
             if type(data) is bytes and data[:1] != b"\x11":
                 self._packet(data, source, intact=sealed is not None)
                 return
             pieces: list[bytes | memoryview] | None = [data]
             if data[0] == fragments.FRAGMENT:
                 # Sealed pieces are put together by the sender's boot id: addresses may be reused.
-                peer = source if sealed is None else seal.boot_of(outer)
+                peer = source if sealed is None else sealed.opened
                 pieces = self.reassembly.collect(peer, data, time.monotonic_ns())
             if pieces is not None:
                 self._pieces_packet(pieces, source, intact=sealed is not None)
@@ -160,8 +166,7 @@ class Traffic(ABC):
             if body.uuid == self.uuid:
                 return
             if body.name == self.name:
-                self.log("error", "node.name_taken", name=self.name, by=body.uuid.hex())
-                self.drop("another node with our name")
+                self.drop(NAME_TAKEN)
                 return
             if self.directory.hear(body, source, now):
                 self.autorm.look = True

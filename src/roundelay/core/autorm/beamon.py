@@ -41,7 +41,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from roundelay.core.autorm.config import AutoRmConfig
-from roundelay.core.autorm.environment import DEAD, DROPPED, Environment, Node
+from roundelay.core.autorm.environment import ALIVE, DEAD, DROPPED, Environment, Node
 from roundelay.core.autorm.packets import (
     CONFIRMATION,
     GROUPS_MAX,
@@ -500,7 +500,10 @@ class Beamon:
 
     def why(self, uuid: bytes, now: int) -> dict[str, Any]:
         """Why the node `uuid` is dead or alive to this one."""
-        return self.environment.why(uuid, now)
+        about = self.environment.why(uuid, now)
+        if uuid == self.uuid:
+            about |= {"verdict": ALIVE, "reason": "this is the node that was asked"}
+        return about
 
     def nodes(self, now: int) -> list[dict[str, Any]]:
         """The environment table, a row for each other node."""
