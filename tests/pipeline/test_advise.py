@@ -147,6 +147,9 @@ def test_the_fewest_pdus_win_among_those_that_give_what_is_asked_for() -> None:
     assert best(everyone, Wish(resilience=2)) is None
     nearly = tried("token", 4.03, 20)
     assert best([*everyone, nearly], Wish()) == nearly
+    stuck = tried("token", 3.6, 60, delay_ms_mean=20_000.0)  # one in a hundred waits for the next
+    assert best([*everyone, stuck], Wish()) == good
+    assert stuck.misses(Wish()) == ["after 20000 ms on average"]
     assert "not quick enough" in " ".join(words(dear, None, everyone, Wish(delay_ms=1)))
     assert "None of 7" in words(None, None, everyone, Wish(resilience=2))[0]
 

@@ -155,7 +155,10 @@ def test_a_journal_with_damaged_parquet_is_read_by_its_segments(
 
 
 def test_what_is_wrong_with_a_query_is_one_line(
-    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    place: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for words, part in (
         ((place / "archive", "bogus = 3"), "bogus"),
@@ -164,6 +167,8 @@ def test_what_is_wrong_with_a_query_is_one_line(
         (("--from", tmp_path, "seq = 1"), "journal.json"),
         ((place / "archive", "--sql", "DROP TABLE x"), "SELECT"),
         ((place / "archive", "--out", "rows.txt"), "--format"),
+        ((place / "archive", "--out", tmp_path / "none" / "rows.csv"), "a folder that is there"),
+        ((place / "archive", "--out", tmp_path, "--format", "csv"), "this is a folder"),
         ((place / "archive", "--json-field", "order"), "path=value"),
     ):
         status, out, err = call(capsys, *words)
@@ -171,3 +176,7 @@ def test_what_is_wrong_with_a_query_is_one_line(
         assert part in err
     with pytest.raises(ConfigError):
         json_field("a b=3")
+    monkeypatch.chdir(tmp_path)
+    status, _, err = call(capsys, "archve")
+    assert status == 2
+    assert "'archve' is no folder" in err

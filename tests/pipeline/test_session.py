@@ -13,6 +13,7 @@ import pytest
 from roundelay.core.errors import ConfigError
 from roundelay.pipeline import java
 from roundelay.pipeline.session import PACKAGE, SparkOptions, package_archive, spark_session
+from roundelay.pipeline.workers import python_for_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,6 +73,29 @@ def test_options_that_contradict_each_other_are_refused() -> None:
         SparkOptions(master="local[2]", remote="sc://here")
     with pytest.raises(ConfigError, match="sc://"):
         SparkOptions(remote="here:15002")
+    for wrong in ("here", "local[]", "local[0]", "spark://here", "spark:here:7077", "http://a:1"):
+        with pytest.raises(ConfigError, match="--master"):
+            SparkOptions(master=wrong)
+    for right in ("local", "local[*]", "local[2,3]", "local-cluster[2,1,1024]", "yarn",
+                  "spark://a:7077,b:7077", "k8s://https://a:443"):  # fmt: skip
+        assert SparkOptions(master=right).master == right
+
+
+def test_without_spark_every_command_says_what_to_install(tmp_path: Path) -> None:
+    code = (
+        "import sys; from roundelay.cli.main import run\n"
+        "for name in ('pyspark', 'pyarrow', 'pandas', 'numpy'): sys.modules[name] = None\n"
+        "for words in ('sweep spo --out o', 'verify .', 'reconcile . --out o', 'archive . --out o',"
+        " 'query .', 'advise .'):\n"
+        "    assert run(words.split()) == 2, words\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, text=True
+    )
+    lines = done.stderr.splitlines()
+    assert len(lines) == 6
+    assert all(line.endswith("pip install 'roundelay[spark]'") for line in lines), lines
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_executors_get_is_this_package(tmp_path: Path) -> None:
@@ -92,6 +116,23 @@ def test_a_session_that_is_there_is_used_and_left_running(spark: SparkSession) -
     with spark_session("inner") as inner:
         assert inner is spark
     assert spark.range(3).count() == 3
+
+
+def test_workers_here_import_the_installed_pyspark_and_leave_the_rest_of_the_path(
+    tmp_path: Path,
+) -> None:
+    import pyspark
+
+    library = Path(pyspark.__file__).parent / "python" / "lib"
+    (tmp_path / "ours.py").write_text("")
+    said = subprocess.run(
+        [python_for_spark(), "-c", "import ours, pyspark, sys; print(pyspark.__file__, sys.path)"],
+        check=True, capture_output=True, text=True,
+        env={"PYTHONPATH": f"{library}/pyspark.zip:{library}/py4j-1-src.zip:{tmp_path}:/other.zip"},
+    ).stdout  # fmt: skip
+    assert said.startswith(f"{pyspark.__file__} ")
+    assert "/other.zip" in said
+    assert str(library) not in said
 
 
 def test_tasks_run_with_this_python(spark: SparkSession) -> None:

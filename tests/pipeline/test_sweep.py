@@ -90,14 +90,32 @@ def test_more_seeds_run_only_what_is_new_and_another_grid_is_refused(
 ) -> None:
     sweep(spark, small(seeds=1), tmp_path)
     before = {row["run"] for row in rows_of(tmp_path / RUNS)}
+    damaged = min((tmp_path / RUNS).glob("part-*.parquet"))
+    lost = len(rows_of(damaged))
+    damaged.write_bytes(damaged.read_bytes()[:-20])
     done = sweep(spark, small(seeds=2), tmp_path)
-    assert (done.runs, done.kept) == (24, 12)
+    assert (done.runs, done.kept) == (24, 12 - lost), "what cannot be read is run again"
     after = [row["run"] for row in rows_of(tmp_path / RUNS)]
     assert len(after) == len(set(after)) == 24
     assert before < set(after)
     assert {row["runs"] for row in rows_of(tmp_path / SUMMARY)} == {2}
     with pytest.raises(ConfigError, match=r"out = .* the same sweep"):
         sweep(spark, small(messages=21), tmp_path)
+
+
+def test_a_folder_that_will_not_do_is_told_before_spark_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "params.json").write_text('{"fingerprint": "x"}')
+    for out, part in (("file", "is a file"), ("file/below", "(Not a directory)"),
+                      ("other", "--force")):  # fmt: skip
+        words = ["sweep", "spo", "--out", str(tmp_path / out), "--master", "spark://127.0.0.1:1"]
+        assert roundelay(words) == 2
+        err = capsys.readouterr().err
+        assert part in err
+        assert err.count("\n") == 1
 
 
 def test_an_interrupted_sweep_keeps_what_is_finished_and_goes_on(

@@ -178,7 +178,7 @@ def test_a_point_has_mean_interval_model_and_deviation() -> None:
     mean = sum(values) / 4
     spread = (sum((value - mean) ** 2 for value in values) / 3) ** 0.5
     assert found[PDUS]["mean"] == pytest.approx(mean)
-    assert found[PDUS]["ci95"] == pytest.approx(3.1824 * spread / 2)
+    assert found[PDUS]["ci95"] == pytest.approx(3.18244630528 * spread / 2)
     assert found[PDUS]["model"] == pytest.approx(cost.x_p_token(5, 1, 1.0, 0.05))
     assert found[PDUS]["deviation"] == pytest.approx(mean / found[PDUS]["model"] - 1)
     assert found[PDUS]["messages"] == 120

@@ -17,7 +17,7 @@ from roundelay.cli.journal import Moment
 from roundelay.cli.options import OneOf, Whole, json_option
 from roundelay.cli.output import console, literally, number, print_json, table
 from roundelay.cli.spark_options import spark_options
-from roundelay.core.errors import ConfigError
+from roundelay.core.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -311,9 +311,18 @@ def query(
         raise ConfigError("sql", sql, "SELECT … FROM messages …")
     if out is not None:
         form = _format(out, form)
+        _check_file(out)
     from roundelay.pipeline.journals import find
 
-    find(paths)  # nothing to look in: say so before Spark starts
+    try:
+        find(paths)  # nothing to look in: say so before Spark starts
+    except ConfigError as error:
+        if asked not in words or sources or any(Path(word).is_dir() for word in words):
+            raise
+        # `roundelay query archve`: no folder was named, so this one is looked in.
+        raise UsageError(
+            f"{error}; {asked!r} is no folder, and was taken for a condition"
+        ) from None
     with _session("query", spark_conf)() as spark:
         from roundelay.pipeline.progress import watching
 
@@ -418,6 +427,14 @@ def _format(out: Path, form: str | None) -> str:
     if found not in FORMATS:
         raise ConfigError("out", out, "a name that ends in .parquet, .csv or .json, or --format")
     return found
+
+
+def _check_file(out: Path) -> None:
+    """Raise ConfigError if it cannot be written, before Spark starts."""
+    if out.is_dir():
+        raise ConfigError("out", out, "the name of a file; this is a folder")
+    if not os.access(out.absolute().parent, os.W_OK | os.X_OK):
+        raise ConfigError("out", out, "a file in a folder that is there and can be written")
 
 
 def _write(rows: DataFrame, out: Path, form: str) -> None:

@@ -32,8 +32,9 @@ def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
     def with_spark(
         *args: Any, master: str | None, remote: str | None, settings: tuple[str, ...], **others: Any
     ) -> Any:
-        from roundelay.pipeline.session import SparkOptions
+        from roundelay.pipeline.session import SparkOptions, require_spark
 
+        require_spark()
         conf = {}
         for text in settings:
             key, sign, value = text.partition("=")

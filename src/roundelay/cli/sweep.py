@@ -12,7 +12,7 @@ from msgspec import structs
 from roundelay.cli.options import Whole, json_option
 from roundelay.cli.output import console, literally, number, print_json, table
 from roundelay.cli.spark_options import spark_options
-from roundelay.core.errors import RoundelayError
+from roundelay.core.errors import UsageError
 
 SWEEP_EPILOG = """\b
 Examples:
@@ -63,15 +63,15 @@ def sweep(
 
     chosen = load(grid, messages, seeds)
     from roundelay.pipeline.session import spark_session
+    from roundelay.pipeline.sweep import RUNS, SUMMARY, claim
+    from roundelay.pipeline.sweep import sweep as run_sweep
 
+    claim(out.resolve(), chosen, force)  # a folder that will not do: say so before Spark starts
     began = monotonic()
     with spark_session("sweep", spark_conf) as spark:
-        from roundelay.pipeline.sweep import RUNS, SUMMARY
-        from roundelay.pipeline.sweep import sweep as run_sweep
-
         started = monotonic()
         try:
-            done = run_sweep(spark, chosen, out, force=force)
+            done = run_sweep(spark, chosen, out)
         except KeyboardInterrupt:
             click.echo(f"what is finished is kept in {out}: the same command goes on", err=True)
             raise
@@ -109,7 +109,7 @@ def figures(folders: tuple[Path, ...], out: Path, as_json: bool) -> int:
     except ImportError as error:
         if (error.name or "").partition(".")[0] not in ("matplotlib", "pyarrow"):
             raise
-        raise RoundelayError(
+        raise UsageError(
             f"figures need {error.name}: pip install 'roundelay[plots,trace]'"
         ) from None
 

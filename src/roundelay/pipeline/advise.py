@@ -4,8 +4,8 @@ The recorded messages are sent once more (`runs.replay`), on Spark, under every 
 times with other losses.  The recommendation follows one criterion, which the answer states:
 
     of the candidates that give the order and survive the failures asked for, that deliver
-    everything, and deliver 99 % of it within the time allowed: the one with the fewest PDUs
-    per broadcast; among those within 1 % of it the quickest.
+    everything, and deliver 99 % of it within the time allowed, and so on average: the one with
+    the fewest PDUs per broadcast; among those within 1 % of it the quickest.
 
 If none is quick enough, the quickest of the others is named, and so is what it misses.
 """
@@ -84,7 +84,7 @@ class Wish(Struct, frozen=True, kw_only=True):
         return (
             f"the fewest PDUs per broadcast, with {ordered[self.order]}, "
             f"{_failures(self.resilience)} survived, everything delivered and 99 % of it within "
-            f"{self.delay_ms:g} ms; among those within 1 % of it the quickest"
+            f"{self.delay_ms:g} ms, and so on average; among those within 1 % of it the quickest"
         )
 
 
@@ -150,6 +150,9 @@ class Tried(Struct, frozen=True, kw_only=True):
             found.append("did not deliver everything")
         if self.delay_ms_p99 > wish.delay_ms:
             found.append(f"99 % within {self.delay_ms_p99:.0f} ms only")
+        elif self.delay_ms_mean > wish.delay_ms:
+            # One in a hundred that waits for the next message, in a group that is hardly used.
+            found.append(f"after {self.delay_ms_mean:.0f} ms on average")
         return found
 
 
@@ -322,7 +325,7 @@ def best(tried: Sequence[Tried], wish: Wish) -> Tried | None:
         close = [one for one in good if one.pdus_per_message <= CLOSE * fewest]
         return min(close, key=lambda one: (one.delay_ms_p99, one.storage_max))
     slow = [one for one in sound if not one.misses(patient)]
-    return min(slow, key=lambda one: one.delay_ms_p99, default=None)
+    return min(slow, key=lambda one: max(one.delay_ms_p99, one.delay_ms_mean), default=None)
 
 
 def words(chosen: Tried | None, now: Tried | None, tried: Sequence[Tried], wish: Wish) -> list[str]:

@@ -6,15 +6,15 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from roundelay.core.errors import ConfigError, RoundelayError
+from roundelay.core.errors import ConfigError, UsageError
 
 _OURS = re.compile(r"^roundelay\.[\w.]+: (.+)$", re.MULTILINE)
 _CODED = re.compile(r"\[[A-Z][A-Z0-9_.]+\] (.+)")
 """What Spark says with an error class before it."""
 
 
-class JobFailed(RoundelayError):
-    """A job on Spark ended with an error."""
+class JobFailed(UsageError):
+    """A job on Spark ended with an error: status 2, so that nobody takes it for a verdict."""
 
 
 def one_line(text: str) -> str:
@@ -24,6 +24,8 @@ def one_line(text: str) -> str:
     "Syntax error at or near 'x'. (line 1)"
     >>> one_line("job aborted\\n  Traceback …\\nroundelay.journal.archive.Gone: a file is gone\\n")
     'a file is gone'
+    >>> one_line("An error occurred while calling o1.save.\\n: org.x.IO: No such folder\\n\\tat y")
+    'No such folder'
     """
     ours = _OURS.findall(text)
     if ours:
@@ -31,6 +33,8 @@ def one_line(text: str) -> str:
     coded = _CODED.search(text)
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no reason given"]
     line = coded[1] if coded else lines[0]
+    if line.startswith("An error occurred while calling") and len(lines) > 1:
+        line = re.sub(r"^:\s*(?:[\w.$]+:\s*)?", "", lines[1])
     return re.sub(r"\s*SQLSTATE: \w+", "", line).strip(" ;")
 
 

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from roundelay.core.errors import RoundelayError
+from roundelay.core.errors import UsageError
 
 SUPPORTED: Final = (17, 21, 25)
 """Major versions that Spark 4.3 runs on."""
@@ -28,7 +28,7 @@ SUPPORTED: Final = (17, 21, 25)
 PREFIX: Final = "java-for-spark-"
 
 
-class NoJava(RoundelayError):
+class NoJava(UsageError):
     """There is no Java that Spark could use."""
 
 
@@ -77,15 +77,22 @@ def home_for_spark(environ: Mapping[str, str] | None = None) -> Path:
     java = choose(environ).resolve()
     if java.parent.parent.name.startswith(PREFIX):
         return java.parent.parent  # a process of ours set JAVA_HOME
-    script = _shim(java)
+    file = placed(f"{PREFIX}{{}}/bin/java", _shim(java))
+    if file is None:
+        raise NoJava(f"neither {_cache()} nor {tempfile.gettempdir()} can be written")
+    return file.parent.parent
+
+
+def placed(name: str, script: str) -> Path | None:
+    """The script as an executable file; `{}` in its name is its hash.  None: nowhere to put it."""
+    name = name.format(hashlib.sha256(script.encode()).hexdigest()[:12])
     for base in (_cache(), Path(tempfile.gettempdir()) / f"roundelay-{os.getuid()}"):
-        home = base / f"{PREFIX}{hashlib.sha256(script.encode()).hexdigest()[:12]}"
         try:
-            _place(home / "bin" / "java", script)
+            _place(base / name, script)
         except OSError:
             continue  # a home that cannot be written; the temporary folder can
-        return home
-    raise NoJava(f"neither {_cache()} nor {tempfile.gettempdir()} can be written")
+        return base / name
+    return None
 
 
 def _wanted() -> str:

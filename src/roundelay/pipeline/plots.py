@@ -78,14 +78,22 @@ def _points(axis: Any, x: Callable[[Row], float], rows: Iterable[Row], colour: s
     if not rows:
         return
     xs, means = [x(row) for row in rows], [row["mean"] for row in rows]
-    axis.errorbar(xs, means, yerr=[row["ci95"] or 0.0 for row in rows], fmt="none", ecolor=colour,
-                  elinewidth=1.3, capsize=0, zorder=3, clip_on=False)  # fmt: skip
+    bars = [row["ci95"] or 0.0 for row in rows]
+    cut = any(_reach(row) < row["mean"] + bar for row, bar in zip(rows, bars, strict=True))
+    axis.errorbar(xs, means, yerr=bars, fmt="none", ecolor=colour, elinewidth=1.3, capsize=0,
+                  zorder=3, clip_on=cut)  # fmt: skip
     axis.plot(xs, means, marker=marker, color=colour, markersize=size, markeredgewidth=1.4,
               linestyle="none", zorder=3, label=label, clip_on=False)  # fmt: skip
     off = [row for row in rows if row["verdict"] == OUTSIDE]
     if off:
         axis.plot([x(row) for row in off], [row["mean"] for row in off], "o", color="#c00000",
                   markersize=12, markerfacecolor="none", markeredgewidth=1.2, zorder=4)  # fmt: skip
+
+
+def _reach(row: Row) -> float:
+    """How high a panel has to be; an interval of two runs, which can be huge, ends at its edge."""
+    mean: float = row["mean"]
+    return min(mean + (row["ci95"] or 0.0), 1.25 * mean)
 
 
 def _names(axis: Any, ends: Sequence[tuple[float, str, str]], x: float) -> None:
@@ -199,7 +207,7 @@ def _fig6_panel(axis: Any, rows: Sequence[Row], sites: int, levels: Sequence[int
             ends.append((line[-1], f"τ = {tau:g}, any L", colour))
     axis.set_xlim(0, right)
     top = max([positive[-1], *(cost.x_p_token(sites, max(levels), 0.1, p) for p in grid)])
-    axis.set_ylim(0, 1.06 * max([top, *(row["mean"] for row in rows)]))
+    axis.set_ylim(0, 1.06 * max([top, *map(_reach, rows)]))
     axis.set_xticks([0, 0.05, 0.1, 0.15, 0.2] if right == 0.2 else losses)
     axis.yaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     _names(axis, ends, right)
@@ -316,7 +324,7 @@ def complexity(rows: Sequence[Row]) -> Any:
     left.set_ylabel("PDUs per broadcast")
     right.set_ylabel("slots, rounds")
     for axis in (left, right):
-        axis.set_ylim(0, 1.06 * worst[-1])
+        axis.set_ylim(-0.04 * worst[-1], 1.06 * worst[-1])  # below 0, so that marks at 3 are whole
     _names(left, [(worst[-1], "worst, n² − n + 1", INK), (best[-1], "best, 2n", INK)], high)
     _names(right, [(worst[-1], "serial, worst", INK), (best[-1], "serial, best: 2n", INK),
                    (3, "parallel: 3", INK)], high)  # fmt: skip
@@ -412,7 +420,7 @@ def spo2(rows: Sequence[Row]) -> Any:
     axis.set_xlabel("probability that an entity loses a PDU")
     axis.set_ylabel("slots until acknowledged at all destinations")
     axis.set_xlim(0, max(row["loss"] for row in rows))
-    axis.set_ylim(0, 1.08 * max(row["mean"] for row in rows))
+    axis.set_ylim(0, 1.06 * max(map(_reach, rows)))
     _names(axis, ends, max(row["loss"] for row in rows))
     _caption(
         figure,

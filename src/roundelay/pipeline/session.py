@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import shutil
 import signal
 import sys
@@ -18,13 +19,16 @@ import threading
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct, field
 
-from roundelay.core.errors import ConfigError, RoundelayError
+from roundelay.core.errors import ConfigError, RoundelayError, UsageError
 from roundelay.pipeline import java
+from roundelay.pipeline.failures import one_line, said
+from roundelay.pipeline.workers import python_for_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,6 +39,8 @@ COMMON: Final = {
     "spark.ui.showConsoleProgress": "false",  # `progress` shows it
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # A type that others read as a moment in UTC, as in archives; by default it is an old one.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # Without it a data source that knows how to push filters down refuses to work at all.
     "spark.sql.python.filterPushdown.enabled": "true",
 }
@@ -48,7 +54,14 @@ LOCAL: Final = {
 }
 
 
-class NoSpark(RoundelayError):
+MASTER: Final = re.compile(
+    r"local(\[(\*|[1-9]\d*)(,[1-9]\d*)?\])?|local-cluster\[\d+,\d+,\d+\]"
+    r"|spark://\S+:\d+|yarn|k8s://\S+"
+)
+"""What Spark takes.  Of anything else it prints a page, and ends the JVM."""
+
+
+class NoSpark(UsageError):
     """Spark is not installed, or could not be started."""
 
 
@@ -64,6 +77,15 @@ class SparkOptions(Struct, frozen=True):
             raise ConfigError("--remote", self.remote, "one of --master and --remote, not both")
         if self.remote and not self.remote.startswith("sc://"):
             raise ConfigError("--remote", self.remote, "sc://HOST[:PORT]")
+        if self.master and not MASTER.fullmatch(self.master):
+            allowed = "local, local[N], local[*], spark://HOST:PORT, yarn or k8s://…"
+            raise ConfigError("--master", self.master, allowed)
+
+
+def require_spark() -> None:
+    """Raise NoSpark where it is not installed, before something else that it brings is missed."""
+    if find_spec("pyspark") is None:
+        raise NoSpark("Spark is not installed: pip install 'roundelay[spark]'")
 
 
 @contextmanager
@@ -79,10 +101,9 @@ def spark_session(name: str, options: SparkOptions | None = None) -> Iterator[Sp
 
 def open_session(name: str, options: SparkOptions) -> tuple[SparkSession, bool]:
     """A session, and whether this call made it."""
-    try:
-        from pyspark.sql import SparkSession
-    except ImportError:
-        raise NoSpark("Spark is not installed: pip install 'roundelay[spark]'") from None
+    require_spark()
+    from pyspark.sql import SparkSession
+
     active = SparkSession.getActiveSession()
     if active is not None:
         return active, False
@@ -96,7 +117,7 @@ def open_session(name: str, options: SparkOptions) -> tuple[SparkSession, bool]:
     else:
         conf = {**COMMON, **(LOCAL if _is_local(master) else {})}
         if not submitted:
-            conf |= _prepare_jvm()
+            conf |= _prepare_jvm(_is_local(master))
         if master:
             builder = builder.master(master)
     for key, value in {**conf, **options.conf}.items():
@@ -112,8 +133,9 @@ def open_session(name: str, options: SparkOptions) -> tuple[SparkSession, bool]:
         raise
     except Exception as error:
         where = remote or master or "spark-submit"
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise NoSpark(f"Spark did not start on {where}: {reason[0]}") from error
+        raise NoSpark(
+            f"Spark did not start on {where}: {one_line(said(error) or type(error).__name__)}"
+        ) from error
     return spark, True
 
 
@@ -126,10 +148,12 @@ def _is_local(master: str) -> bool:
     return master == "local" or master.startswith("local[")
 
 
-def _prepare_jvm() -> dict[str, str]:
+def _prepare_jvm(local: bool) -> dict[str, str]:
     """Before a JVM of ours starts: its Java, its workers' Python, where it may leave files."""
     os.environ["JAVA_HOME"] = str(java.home_for_spark())
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    quick = python_for_spark()
+    if os.environ.get("PYSPARK_PYTHON", quick) == quick:  # not set, or by us
+        os.environ["PYSPARK_PYTHON"] = quick if local else sys.executable
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     scratch = tempfile.mkdtemp(prefix="roundelay-spark-")
     atexit.register(shutil.rmtree, scratch, ignore_errors=True)

@@ -6,7 +6,8 @@ The sums are rounded once (`math.fsum`), so the order in which rows arrive chang
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from math import fsum, sqrt
+from functools import lru_cache
+from math import cos, fsum, pi, sin, sqrt, tan
 from typing import Any, Final
 
 from roundelay.pipeline.claims import MEASURES, PDUS, PLACE, deviation, model, place_of
@@ -14,24 +15,43 @@ from roundelay.pipeline.claims import MEASURES, PDUS, PLACE, deviation, model, p
 WHERE: Final = ("experiment", "index", "point", *PLACE, "hold_ms", "size")
 """The columns of a run that are the same for all runs of its point."""
 
-_SMALL_T: Final = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060)
+MANY: Final = 1000
+"""Degrees of freedom from which on the expansion for large ones is right to ten digits."""
 
 
+@lru_cache(maxsize=MANY)
 def t95(freedom: int) -> float:
     """Student's t, 97.5 % below: what a standard error is multiplied by for a 95 % interval.
 
-    >>> round(t95(4), 3), round(t95(9), 3), round(t95(1000), 3)
-    (2.776, 2.262, 1.962)
+    >>> round(t95(1), 6), round(t95(4), 6), round(t95(9), 6), round(t95(5000), 6)
+    (12.706205, 2.776445, 2.262157, 1.960439)
     """
-    if freedom <= len(_SMALL_T):
-        return _SMALL_T[freedom - 1]
-    z, n = 1.959964, float(freedom)
+    if freedom < MANY:
+        low, high = 0.0, pi / 2
+        while low < (angle := (low + high) / 2) < high:
+            low, high = (angle, high) if _within(angle, freedom) < 0.95 else (low, angle)
+        return sqrt(freedom) * tan(low)
+    z, n = 1.959963984540054, float(freedom)
     return (
         z
         + (z**3 + z) / (4 * n)
         + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
         + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3)
     )
+
+
+def _within(angle: float, freedom: int) -> float:
+    """How much of the distribution lies between −t and t = √freedom · tan(angle).
+
+    The finite sums for odd and for even degrees of freedom (Abramowitz and Stegun 26.7.3, 26.7.4).
+    """
+    odd = freedom % 2
+    term = cos(angle) if odd else 1.0
+    total = 0.0
+    for k in range(2 + odd, freedom + 1, 2):
+        total += term
+        term *= cos(angle) ** 2 * (k - 1) / k
+    return 2 / pi * (angle + sin(angle) * total) if odd else sin(angle) * total
 
 
 def mean_and_ci95(values: Sequence[float]) -> tuple[float, float | None]:

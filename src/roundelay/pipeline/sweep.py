@@ -193,7 +193,7 @@ def sweep(spark: SparkSession, grid: Grid, out: Path, *, force: bool = False) ->
     from pyspark.sql import functions as f
 
     out = out.resolve()
-    _claim(out, grid, force)
+    claim(out, grid, force)
     path = f"file://{out / RUNS}"
     wanted = grid.runs()
     done = finished(out) & {run.run for run in wanted}
@@ -226,20 +226,26 @@ def sweep(spark: SparkSession, grid: Grid, out: Path, *, force: bool = False) ->
 
 
 def finished(out: Path) -> set[str]:
-    """The runs whose rows are there.  What a killed sweep left half done has no name yet."""
-    return {
-        name
-        for file in (out / RUNS).glob("part-*.parquet")
-        for name in pq.read_table(file, columns=["run"]).column("run").to_pylist()
-    }
+    """The runs whose rows are there.  What a killed sweep left half done has no name yet.
+
+    A file that cannot be read is removed: its runs are made again, as if it had never been there.
+    """
+    found: set[str] = set()
+    for file in (out / RUNS).glob("part-*.parquet"):
+        try:
+            found.update(pq.read_table(file, columns=["run"]).column("run").to_pylist())
+        except (pa.ArrowException, OSError):
+            file.unlink()
+            file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
+    return found
 
 
-def _claim(out: Path, grid: Grid, force: bool) -> None:
+def claim(out: Path, grid: Grid, force: bool = False) -> None:
     """Make the folder, or find that it is of the same grid."""
     params = out / PARAMS
     try:
         before = json.loads(params.read_text(encoding="utf-8"))["fingerprint"]
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         before = None
     except (OSError, ValueError, KeyError, TypeError):
         before = "something else"
