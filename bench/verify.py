@@ -4,33 +4,43 @@ Traces of five members, one file each, sorted by position, are made with numpy. 
 session, in turn:
 
 - the fast way: ranges of positions, numpy in the task;
-- DuckDB: the same checks in the best formulation that was found, canonical messages in a table of
-  their own, windows over blocks (and over whole sites, if that is faster);
+- DuckDB: the same checks in three formulations (`bench.verify_duckdb`), of which the best counts;
 - the oracle: the same checks in Spark SQL.
+
+Each is measured on the wall and in processor time of all processes that take part; on a machine
+that is shared the latter says more.
 
     python -m bench.verify [--rows 10000000] [--small 1000000] [--rounds 3] [--no-oracle] [--json]
     python -m bench.verify --faults [--rows 1000000]        every planted fault, found or not
+    python -m bench.verify --live [--messages 200]          live and simulated runs, all clean
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
-import os
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from roundelay.pipeline.planting import FAULTS, clean, planted
+from bench import live_traces, verify_duckdb
+from bench.cpu import Measured
+from roundelay.pipeline.planting import FAULTS, Fault, Story, clean
 from roundelay.pipeline.session import SparkOptions, spark_session
 from roundelay.pipeline.verify import judge
 from roundelay.pipeline.verify_runs import Run, find_runs
+from roundelay.pipeline.verify_verdict import Judgement
+from roundelay.runs.simulate import SimulateParams, simulate
+from roundelay.sim.engines import SIMULATED
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 MEMBERS = 5
-BLOCK = 1 << 16
+UNITS = ("wall_s", "cpu_s")
 
 
 def made(folder: Path, deliveries: int) -> Run:
@@ -42,103 +52,11 @@ def made(folder: Path, deliveries: int) -> Run:
     return run
 
 
-# -- DuckDB ------------------------------------------------------------------------------------
-
-
-def duck(run: Run) -> dict[str, float]:
-    """Seconds of each formulation of all checks; both must find nothing."""
-    return {
-        "windows over blocks": _duck(run, f"site, file_row_number // {BLOCK}", edges=True),
-        "windows over sites": _duck(run, "site", edges=False),
-    }
-
-
-def _duck(run: Run, partition: str, *, edges: bool) -> float:
-    import duckdb
-
-    con = duckdb.connect()
-    con.execute(f"SET threads = {os.cpu_count() or 1}")
-    files = [part.path for part in run.parts]
-    start = perf_counter()
-    con.execute(
-        "CREATE VIEW rows AS SELECT * FROM read_parquet(?, file_row_number = true)".replace(
-            "?", repr(files)
-        )
-    )
-    con.execute(
-        "CREATE VIEW deliveries AS SELECT site, time, seq, source, number, digest, "
-        "file_row_number FROM rows WHERE event = 'DELIVER' AND kind <> 'stamped'"
-    )
-    con.execute(
-        "CREATE TEMP TABLE submits AS SELECT site, time, digest, file_row_number AS key "
-        "FROM rows WHERE event = 'SUBMIT'"
-    )
-    con.execute(
-        "CREATE TEMP TABLE canon AS SELECT seq, min(time) AS time, arg_min(site, time) AS site, "
-        "min(digest) AS digest, min(source) AS source, min(number) AS number, count(*) AS n, "
-        "min(digest) <> max(digest) OR min(source) <> max(source) OR min(number) <> max(number) "
-        "AS differs FROM deliveries GROUP BY seq"
-    )
-    con.execute(
-        "CREATE TEMP TABLE paired AS SELECT c.*, s.key, s.site AS sub_site, s.time AS sub_time "
-        "FROM canon c LEFT JOIN submits s USING (digest)"
-    )
-    con.execute(
-        "CREATE TEMP TABLE lists AS SELECT site, time, tl_version, seq AS start FROM rows "
-        "WHERE event = 'NOTICE' AND kind = 'view'"
-    )
-    found = {
-        "differs": "SELECT count(*) FROM canon WHERE differs",
-        "order": f"SELECT count(*) FROM (SELECT seq - lag(seq) OVER (PARTITION BY {partition} "
-        "ORDER BY file_row_number) AS step FROM deliveries) WHERE step <> 1",
-        "ends": "SELECT count(*) FROM (SELECT site, min(seq) AS lo, max(seq) AS hi, count(*) AS n "
-        "FROM deliveries GROUP BY site) WHERE lo <> 0 OR n <> hi + 1 "
-        "OR hi <> (SELECT max(seq) FROM canon)",
-        "submitted": "SELECT count(*) FROM paired WHERE key IS NULL OR sub_site <> source "
-        "OR sub_time > time",
-        "twice": "SELECT count(*) - count(DISTINCT digest) FROM canon",
-        "fifo": "SELECT count(*) FROM (SELECT key - lag(key) OVER w AS step, number - lag(number) "
-        f"OVER w AS numbers FROM paired WINDOW w AS (PARTITION BY source, seq // {BLOCK} "
-        "ORDER BY seq)) WHERE step <= 0 OR numbers <= 0",
-        "own": "SELECT (SELECT count(*) FROM submits) - (SELECT count(*) FROM deliveries "
-        "WHERE site = source)",
-        "lists": "SELECT count(*) FROM (SELECT tl_version FROM lists GROUP BY tl_version "
-        "HAVING count(DISTINCT start) > 1)",
-        "commits": "SELECT count(*) FROM canon c WHERE "
-        "(SELECT max(tl_version) FROM (SELECT DISTINCT tl_version, start FROM lists) l "
-        "WHERE l.start <= c.seq) > (SELECT max(tl_version) FROM lists l "
-        "WHERE l.site = c.site AND l.time <= c.time)",
-    }
-    if edges:
-        found["edges"] = (
-            "SELECT count(*) FROM (SELECT lo - lag(hi) OVER (PARTITION BY site ORDER BY block) "
-            "AS step FROM (SELECT site, file_row_number // 65536 AS block, "
-            "arg_min(seq, file_row_number) AS lo, arg_max(seq, file_row_number) AS hi "
-            "FROM deliveries GROUP BY ALL)) WHERE step <> 1"
-        )
-        found["fifo edges"] = (
-            "SELECT count(*) FROM (SELECT low - lag(high) OVER (PARTITION BY source ORDER BY b) "
-            f"AS step FROM (SELECT source, seq // {BLOCK} AS b, min(key) AS low, max(key) AS high "
-            "FROM paired GROUP BY ALL)) WHERE step <= 0"
-        )
-    wrong = {name: (con.execute(text).fetchone() or (1,))[0] for name, text in found.items()}
-    seconds = perf_counter() - start
-    assert not any(wrong.values()), wrong
-    con.close()
-    return seconds
-
-
-# -- what is printed ---------------------------------------------------------------------------
-
-
-def timed(call: Callable[[], Any]) -> float:
-    start = perf_counter()
-    call()
-    return perf_counter() - start
+# -- speed -------------------------------------------------------------------------------------
 
 
 def speed(rows: int, small: int, rounds: int, oracle: bool) -> dict[str, Any]:
-    found: dict[str, Any] = {"deliveries": rows, "small": small}
+    found: dict[str, Any] = {"sizes": {"small": small, "large": rows}}
     with tempfile.TemporaryDirectory(prefix="roundelay-bench-") as name:
         sizes = {"small": small, "large": rows}
         runs = {size: made(Path(name) / size, count) for size, count in sizes.items()}
@@ -146,49 +64,156 @@ def speed(rows: int, small: int, rounds: int, oracle: bool) -> dict[str, Any]:
         with spark_session("bench", SparkOptions()) as spark:
             spark.range(1).count()
             found["start_s"] = perf_counter() - start
-            assert judge(spark, runs["small"]).holds  # workers are warm from here on
+            for strategy in ("fast", "sql") if oracle else ("fast",):
+                _judged(spark, runs["small"], strategy)  # workers are warm from here on
             for size, run in runs.items():
-                fast, ducks = [], []
-                for _ in range(rounds):
-                    fast.append(timed(lambda run=run: _clean(judge(spark, run))))
-                    ducks.append(min(duck(run).values()))
-                found[f"{size}_fast_s"], found[f"{size}_duckdb_s"] = min(fast), min(ducks)
-                print(
-                    f"{sizes[size]:,}: fast {fast}, DuckDB {ducks} s", file=sys.stderr, flush=True
-                )
-                if oracle:
-                    found[f"{size}_oracle_s"] = timed(
-                        lambda run=run: _clean(judge(spark, run, strategy="sql"))
-                    )
-    found["fast_to_duckdb"] = found["large_fast_s"] / found["large_duckdb_s"]
-    if oracle:
-        found["oracle_to_duckdb"] = found["large_oracle_s"] / found["large_duckdb_s"]
-    found["growth"] = (found["large_fast_s"] / found["small_fast_s"]) / (rows / small)
+                seen: dict[str, list[Measured]] = {}
+                for number in range(rounds):
+                    seen.setdefault("fast", []).append(_judged(spark, run, "fast"))
+                    for how, measured in verify_duckdb.formulations(run).items():
+                        seen.setdefault(how, []).append(measured)
+                    if oracle and number < max(1, rounds - 1):
+                        seen.setdefault("oracle", []).append(_judged(spark, run, "sql"))
+                found[size] = {
+                    how: {unit: min(getattr(one, unit) for one in every) for unit in UNITS}
+                    for how, every in seen.items()
+                }
+                print(f"{sizes[size]:,} deliveries: {found[size]}", file=sys.stderr, flush=True)
+    for unit in UNITS:
+        large, little = found["large"], found["small"]
+        best = min(one[unit] for how, one in large.items() if how not in ("fast", "oracle"))
+        ratios = {"fast_to_duckdb": large["fast"][unit] / best}
+        if oracle:
+            # SQL against SQL of the same kind; "side by side" is the fast way's idea in DuckDB.
+            like = min(one[unit] for how, one in large.items() if how in verify_duckdb.GROUPED)
+            ratios["oracle_to_duckdb"] = large["oracle"][unit] / like
+            ratios["oracle_to_best"] = large["oracle"][unit] / best
+            ratios["oracle_growth"] = (
+                large["oracle"][unit] / little["oracle"][unit] / (rows / small)
+            )
+        ratios["fast_growth"] = large["fast"][unit] / little["fast"][unit] / (rows / small)
+        found[unit] = ratios
     return found
 
 
-def _clean(judgement: Any) -> None:
+def _judged(spark: SparkSession, run: Run, strategy: str) -> Measured:
+    with Measured() as measured:
+        judgement = judge(spark, run, strategy=strategy)
     assert judgement.holds, judgement
+    assert judgement.strategy == strategy
+    return measured
+
+
+def show_speed(found: dict[str, Any]) -> None:
+    print(f"session and first job: {found['start_s']:.1f} s")
+    for size, count in found["sizes"].items():
+        print(f"{count:,} deliveries")
+        for how, one in found[size].items():
+            name = how if how in ("fast", "oracle") else f"DuckDB, {how}"
+            print(f"  {name:28} {one['wall_s']:7.2f} s on the wall {one['cpu_s']:7.2f} s of work")
+    print(f"{'':26} {'wall':>6} {'work':>6}")
+    for ratio, bound in (
+        ("fast_to_duckdb", "its best formulation; at most 1"),
+        ("oracle_to_duckdb", "the same kind of SQL, groups and windows; at most 6"),
+        ("oracle_to_best", "its best formulation"),
+        ("fast_growth", "1 is linear"), ("oracle_growth", "1 is linear"),
+    ):  # fmt: skip
+        if ratio in found["wall_s"]:
+            wall, work = found["wall_s"][ratio], found["cpu_s"][ratio]
+            print(f"{ratio.replace('_', ' '):26} {wall:6.2f} {work:6.2f}  ({bound})")
+
+
+# -- faults ------------------------------------------------------------------------------------
 
 
 def faults(rows: int) -> dict[str, Any]:
-    """Every planted fault in a trace of so many rows, by both ways."""
+    """Every planted fault in a trace of so many rows."""
     found: dict[str, Any] = {}
+    stories: dict[tuple[Any, ...], Story] = {}
+
+    def planted(fault: Fault) -> Story:
+        kind = (fault.order, fault.destinations, fault.transmissions)
+        if kind not in stories:
+            stories[kind] = clean(
+                rows, order=fault.order, destinations=fault.destinations,
+                transmissions=fault.transmissions,
+            )  # fmt: skip
+        whole = stories[kind]
+        columns = {name: column.copy() for name, column in whole.columns.items()}
+        story = Story(columns, list(whole.words), dict(whole.params))
+        fault.plant(story, 0.5)
+        return story
+
+    start = perf_counter()
     with tempfile.TemporaryDirectory(prefix="roundelay-bench-") as name:
         path = Path(name) / "trace.parquet"
         with spark_session("bench", SparkOptions()) as spark:
+            print(
+                f"{'':7} {'fault':18} {'broken':14} {'wall':>7} {'work':>7}  judged by", flush=True
+            )
             for fault in FAULTS:
-                planted(fault, rows).write(path)
+                planted(fault).write(path)
                 (run,) = find_runs([path], Path(name))
-                start = perf_counter()
-                made = judge(spark, run)
-                seconds = perf_counter() - start
+                with Measured() as measured:
+                    made = judge(spark, run)
                 broken = sorted(k for k, v in made.invariants.items() if v.broken)
                 ok = set(fault.breaks) <= set(broken)
-                found[fault.name] = {"found": ok, "broken": broken, "seconds": seconds}
-                print(f"{'found ' if ok else 'MISSED'}  {fault.name:18} {' '.join(broken):14} "
-                      f"{seconds:5.1f} s  {fault.about}", flush=True)  # fmt: skip
+                found[fault.name] = {
+                    "found": ok, "broken": broken, "rows": run.rows,
+                    "wall_s": measured.wall_s, "cpu_s": measured.cpu_s,
+                }  # fmt: skip
+                print(f"{'found' if ok else 'MISSED':7} {fault.name:18} {' '.join(broken):14} "
+                      f"{measured.wall_s:5.1f} s {measured.cpu_s:5.1f} s  {made.strategy}",
+                      flush=True)  # fmt: skip
+    count = sum(one["found"] for one in found.values())
+    print(f"{count} of {len(found)} found, in {perf_counter() - start:.0f} s altogether")
     return found
+
+
+# -- live and simulated runs -------------------------------------------------------------------
+
+
+def live(messages: int) -> dict[str, Any]:
+    """Clean runs of every protocol: live ones of every service, and simulated ones."""
+    found: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(prefix="roundelay-bench-") as name:
+        home = Path(name)
+        for service in live_traces.SERVICES:
+            asyncio.run(live_traces.run(service, home / "live" / service, messages // 4))
+        for protocol in SIMULATED:
+            folder = home / "simulated" / protocol
+            folder.mkdir(parents=True)
+            params = SimulateParams(
+                protocol=protocol, sites=12 if protocol == "wide" else 5, messages=messages,
+                loss=0.05, seed=1,
+            )  # fmt: skip
+            simulate(params, trace=folder / "trace.parquet")
+        runs = [run for run in find_runs([home], home / "scratch") if run.rows]
+        with spark_session("bench", SparkOptions()) as spark:
+            for run in runs:
+                found[run.name.removeprefix(f"{home}/")] = _told(judge(spark, run))
+                _show_run(*list(found.items())[-1])
+    broken = [name for name, one in found.items() if one["broken"]]
+    print(f"{len(found)} runs, {len(broken)} with something broken")
+    return found
+
+
+def _told(made: Judgement) -> dict[str, Any]:
+    verdicts = made.invariants.items()
+    return {
+        "order": made.order, "sites": made.sites, "rows": made.rows, "strategy": made.strategy,
+        "checked": {name: one.checked for name, one in verdicts if one.checked},
+        "not checked": {name: one.note for name, one in verdicts if not one.checked},
+        "broken": {name: one.broken for name, one in verdicts if one.broken},
+    }  # fmt: skip
+
+
+def _show_run(name: str, one: dict[str, Any]) -> None:
+    checked = ", ".join(f"{what} {count}" for what, count in one["checked"].items())
+    left = ", ".join(one["not checked"])
+    state = "BROKEN" if one["broken"] else "clean"
+    print(f"{state:6} {name}: order {one['order']}, {one['rows']} rows")
+    print(f"       checked {checked}; nothing to check for {left}", flush=True)
 
 
 def main() -> None:
@@ -197,26 +222,27 @@ def main() -> None:
     parser.add_argument("--small", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--faults", action="store_true")
+    parser.add_argument("--live", action="store_true")
+    parser.add_argument("--messages", type=int, default=200, help="of each run, with --live")
     parser.add_argument("--no-oracle", action="store_true", help="leave Spark SQL out")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     if args.faults:
         found = faults(args.rows or 1_000_000)
+        bad = not all(one["found"] for one in found.values())
+    elif args.live:
+        found = live(args.messages)
+        bad = any(one["broken"] for one in found.values())
     else:
-        found = speed(args.rows or 10_000_000, args.small, args.rounds, not args.no_oracle)
+        found, bad = (
+            speed(args.rows or 10_000_000, args.small, args.rounds, not args.no_oracle),
+            False,
+        )
         if not args.json:
-            print(f"session and first job: {found['start_s']:.1f} s")
-            for size, count in (("small", args.small), ("large", found["deliveries"])):
-                oracle = found.get(f"{size}_oracle_s")
-                print(f"{count:>11,} deliveries: fast {found[f'{size}_fast_s']:.2f} s, DuckDB "
-                      f"{found[f'{size}_duckdb_s']:.2f} s"
-                      + (f", oracle {oracle:.2f} s" if oracle else ""))  # fmt: skip
-            print(f"fast / DuckDB   {found['fast_to_duckdb']:.2f}  (at most 1)")
-            if "oracle_to_duckdb" in found:
-                print(f"oracle / DuckDB {found['oracle_to_duckdb']:.2f}  (at most 6)")
-            print(f"growth from {args.small:,}: {found['growth']:.2f} of linear")
+            show_speed(found)
     if args.json:
         print(json.dumps(found, indent=1))
+    sys.exit(bad)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,8 +16,13 @@ from roundelay.core.bundle import Bundle
 from roundelay.core.engine import Delivery
 from roundelay.core.errors import UsageError
 from roundelay.pipeline.planting import FAULTS, Fault, Story, clean, planted
-from roundelay.pipeline.verify_fast import OPEN, Unsure, here, judge, prove
+from roundelay.pipeline.verify_clean import judge_clean
+from roundelay.pipeline.verify_control import control_of
+from roundelay.pipeline.verify_fast import OPEN, Unsure, judge, prove, ranges_of
+from roundelay.pipeline.verify_positions import RangeResult, judge_range
 from roundelay.pipeline.verify_runs import Run, find_runs
+from roundelay.pipeline.verify_survey import survey
+from roundelay.pipeline.verify_tasks import here
 from roundelay.pipeline.verify_verdict import Judgement, as_json
 from roundelay.runs.simulate import SimulateParams, simulate
 from roundelay.sim.engines import SIMULATED
@@ -27,6 +34,11 @@ ROWS = 1800
 GROUP_ROWS = 200
 """So small that a trace has many row groups, and every fault is near a border of one."""
 TOTAL_FAULTS = [fault for fault in FAULTS if fault.order == TOTAL and fault.breaks != ("holders",)]
+SEEN_IN_A_RANGE = [
+    fault
+    for fault in TOTAL_FAULTS
+    if fault.name not in ("lost", "unanswered", "two lists", "minority")
+]
 OTHER_FAULTS = [fault for fault in FAULTS if fault.order != TOTAL]
 
 
@@ -75,6 +87,47 @@ def test_a_fault_at_each_border_of_a_range_is_found(tmp_path: Path) -> None:
                 place = (3 * GROUP_ROWS * count / ROWS + near) / (count - 2)
                 found = broken(verdict(written(planted(fault, ROWS, place), tmp_path), 1))
                 assert set(fault.breaks) <= found, (fault.name, near)
+
+
+def looks(run: Run) -> list[tuple[RangeResult | None, RangeResult]]:
+    """Of each range what the first look says, and what the closer one does."""
+    groups = survey(run, here)
+    control = control_of(run, [special for group in groups for special in group.specials])
+    ranges = ranges_of(groups, 400)
+    assert len(ranges) > 2
+    return [(judge_clean(run, control, one), judge_range(run, control, one)) for one in ranges]
+
+
+@pytest.mark.parametrize("name", ["planted", "planted apart", "simulated"])
+def test_the_first_look_at_a_clean_range_says_what_the_closer_one_does(
+    name: str, tmp_path: Path
+) -> None:
+    if name == "simulated":
+        params = SimulateParams(messages=300, seed=3)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(recorder, "GROUP_ROWS", GROUP_ROWS)
+            simulate(params, trace=tmp_path / "trace.parquet")
+    elif name == "planted":
+        written(clean(ROWS), tmp_path)
+    else:
+        clean(ROWS).write_apart(tmp_path, 60)
+    (run,) = find_runs([tmp_path], tmp_path)
+    for first, closer in looks(run):
+        assert first is not None
+        closer.own = {site: count for site, count in closer.own.items() if count}
+        closer.equal = False
+        for result in (first, closer):
+            result.stretches.sort(key=lambda one: one.site)
+        assert first == closer
+
+
+@pytest.mark.parametrize("fault", SEEN_IN_A_RANGE, ids=lambda fault: fault.name)
+def test_the_first_look_leaves_a_faulty_range_to_the_closer_one(
+    fault: Fault, tmp_path: Path
+) -> None:
+    for at in (0.02, 0.5):
+        seen = looks(written(planted(fault, ROWS, at), tmp_path))
+        assert 1 <= len([first for first, _ in seen if first is None]) < len(seen)
 
 
 @pytest.mark.parametrize("fault", OTHER_FAULTS, ids=lambda fault: fault.name)
@@ -184,6 +237,23 @@ def test_a_counterexample_says_where_to_look(tmp_path: Path) -> None:
     assert row["from_ms"] * 1e6 <= row["time_ns"] <= row["to_ms"] * 1e6
     words = f"--from-ms {row['from_ms']} --to-ms {row['to_ms']}"
     assert row["diagram"] == f"roundelay diagram {tmp_path / 'trace.parquet'} {words}"
+
+
+@pytest.mark.parametrize("name", ["digest", "messages"])
+def test_a_row_whose_digest_is_not_that_of_its_message_is_noticed(
+    name: str, tmp_path: Path
+) -> None:
+    """A trace says twice which message it is: whoever changes one of them is found out."""
+    path = written(clean(ROWS), tmp_path).parts[0].path
+    table = pq.read_table(path)
+    row = table["event"].to_pylist().index("DELIVER", 900)
+    changed = table[name].to_pylist()
+    changed[row] = 5 if name == "digest" else [5]
+    at = table.schema.get_field_index(name)
+    column = pa.array(changed, table.schema.field(name).type)
+    pq.write_table(table.set_column(at, table.schema.field(name), column), path)
+    (run,) = find_runs([tmp_path], tmp_path)
+    assert {"I1", "I4"} <= broken(verdict(run))
 
 
 def test_counterexamples_are_bounded_and_counted(tmp_path: Path) -> None:

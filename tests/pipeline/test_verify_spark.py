@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from bench import live_traces
 from roundelay.cli.main import run as roundelay
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import COMMITTED, Delivery
 from roundelay.core.events import DELIVER, SUBMIT
+from roundelay.pipeline import verify_sql_clean
 from roundelay.pipeline.planting import FAULTS, clean
 from roundelay.pipeline.verify import judge
+from roundelay.pipeline.verify_frames import Frames
 from roundelay.pipeline.verify_runs import Run, find_runs
 from roundelay.pipeline.verify_verdict import Judgement
 from roundelay.pipeline.verify_watch import watch
@@ -34,9 +38,9 @@ def positions(made: Judgement, name: str) -> set[tuple[int, int]]:
     return {(one.site, one.seq) for one in made.invariants[name].findings}
 
 
-def with_faults(folder: Path, names: dict[str, float], **kind: object) -> Run:
+def with_faults(folder: Path, names: dict[str, float], *, rows: int = ROWS, **kind: object) -> Run:
     """A trace with several faults, each at its place."""
-    story = clean(ROWS, **kind)  # type: ignore[arg-type]
+    story = clean(rows, **kind)  # type: ignore[arg-type]
     for fault in FAULTS:
         if fault.name in names:
             fault.plant(story, names[fault.name])
@@ -115,6 +119,48 @@ def test_the_traces_of_live_nodes_are_put_together(
     assert roundelay(["verify", str(tmp_path), "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)["runs"]
     assert (found["sites"], found["invariants"]["I1"]["checked"]) == (3, 3)
+
+
+def test_live_groups_of_several_services_are_clean(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checks = {
+        "resilient": {"I1", "I2", "I3", "I4", "I5", "holders", "lists"},
+        "selective": {"I1", "I4", "I5", "I8"},
+        "journal": {"I1", "I2", "I4", "I5"},
+        "fifo": {"I1", "I2", "I4", "I5"},
+    }
+    for service in checks:
+        asyncio.run(live_traces.run(service, tmp_path / service, 10))
+    runs = [run for run in find_runs([tmp_path], tmp_path / "scratch") if run.rows]
+    whole = {}
+    for run in runs:
+        made = judge(spark, run)
+        assert broken(made) == set(), run.name
+        assert (run.resilience is not None) == (run.protocol == "token")
+        if made.settled:
+            whole[run.name] = {name for name, one in made.invariants.items() if one.checked}
+    assert sorted(whole.values(), key=str) == sorted(checks.values(), key=str)
+
+
+def test_the_first_look_of_the_oracle_counts_what_is_odd(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also at the border between two blocks, which here is in the middle."""
+    story = clean(600)
+    border = len(story.rows(event=DELIVER, site=2)) // 2
+    bits = border.bit_length() - 1
+    monkeypatch.setattr(verify_sql_clean, "BLOCK_BITS", bits)
+    monkeypatch.setattr(verify_sql_clean, "LAST", (1 << bits) - 1)
+    count = len(story.rows(event=DELIVER, site=2))
+    for name in ("", "swap", "unfair"):
+        run = with_faults(tmp_path, {name: ((1 << bits) - 1) / (count - 2)}, rows=600)
+        found = verify_sql_clean.looked_at(Frames(spark, run))
+        if name:
+            assert found is None, name
+        else:
+            assert found is not None
+            assert (found.deliveries, found.positions, found.submits) == (5 * count, count, count)
 
 
 def live(folder: Path, group: str, sites: int) -> list[LiveTrace]:

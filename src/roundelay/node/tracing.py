@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from roundelay.core.events import DISK
 from roundelay.node.groups import GRSB, PA, PO, SPO, TO, TOKEN, WIDE, protocol_of
@@ -28,11 +28,12 @@ class Tracing:
         self.keeps = keeps
         self.made: list[LiveTrace] = []
 
-    def __call__(self, group: str, member: int) -> LiveTrace:
+    def __call__(self, group: str, member: int, **known: Any) -> LiveTrace:
+        """`known` is what else a checker needs to know, as `resilience` of a token group."""
         protocol = protocol_of(group)
-        known = {"protocol": protocol, "order": ORDERS.get(protocol, "fifo")}
+        params = {"protocol": protocol, "order": ORDERS.get(protocol, "fifo")} | known
         trace = LiveTrace(
-            self.folder, group=group, name=self.name, site=member, params=known,
+            self.folder, group=group, name=self.name, site=member, params=params,
             keeps=self.keeps, level=self.level,
         )  # fmt: skip
         self.made.append(trace)

@@ -21,6 +21,7 @@ from roundelay.pipeline.verify_frames import Frames
 from roundelay.pipeline.verify_holders import judge_holders
 from roundelay.pipeline.verify_runs import Run, find_runs
 from roundelay.pipeline.verify_sql_sources import judge_own
+from roundelay.pipeline.verify_tasks import on
 from roundelay.pipeline.verify_verdict import Judgement
 from roundelay.trace.checkers import TOTAL
 
@@ -80,7 +81,7 @@ def judge(
 
 def _fast(spark: SparkSession, run: Run, range_messages: int) -> Judgement:
     way = verify_fast.judge if run.order == TOTAL else verify_fast.prove
-    made, seen = way(run, verify_fast.on(spark), range_messages=range_messages)
+    made, seen = way(run, on(spark), range_messages=range_messages)
     if made.invariants["I5"].note == verify_fast.OPEN:
         judge_own(Frames(spark, run, seen.control), made)
     if seen.sends:

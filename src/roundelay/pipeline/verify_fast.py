@@ -14,33 +14,21 @@ Where this way cannot say for sure, it says so (`Unsure`), and the oracle (`veri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 import msgspec
 import numpy as np
 from msgspec import Struct, field
 
-from roundelay.core.errors import UsageError
-from roundelay.core.events import DELIVER, NOBODY, NOTICE, SEND, SUBMIT
+from roundelay.pipeline.verify_clean import judge_clean
 from roundelay.pipeline.verify_columns import (
-    CODES,
-    PROVISIONAL,
     Reader,
-    column,
-    events_of,
-    numbers,
-    present,
     read,
-    word_is,
 )
 from roundelay.pipeline.verify_control import (
-    EVENTS,
-    NOTICES,
-    ROWS_MAX,
     Control,
-    Special,
     control_of,
     judge_lists,
 )
@@ -58,13 +46,10 @@ from roundelay.pipeline.verify_positions import (
     judge_range,
 )
 from roundelay.pipeline.verify_runs import Run
+from roundelay.pipeline.verify_survey import Group, survey
+from roundelay.pipeline.verify_tasks import Mapper
 from roundelay.pipeline.verify_verdict import Finding, Judgement
-from roundelay.trace.checkers import FIFO, TOTAL
-from roundelay.trace.reader import rows_of
-from roundelay.trace.schema import arrow
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from roundelay.trace.checkers import FIFO
 
 RANGE_MESSAGES: Final = 2_500_000
 """Deliveries that one task lays side by side: some 250 MB."""
@@ -73,183 +58,15 @@ RANGES_LEAST: Final = 4
 GROUPS_LEAST: Final = 2
 """Row groups per file that a range should have: those at its borders are read twice."""
 
-SURVEY_GROUPS: Final = 16
-"""Row groups that one task surveys."""
+SEARCH_GROUPS: Final = 16
+"""Row groups that one task searches."""
 
 SUSPECTS_MAX: Final = 200_000
-SPECIAL: Final = np.isin(np.arange(len(CODES)), [CODES[name] for name in EVENTS])
-"""By the code of an event: whether its rows are special."""
 OPEN: Final = "open"
 
 
 class Unsure(Exception):
     """The fast way has seen something that it cannot judge."""
-
-
-Mapper = Callable[[Callable[[Any], bytes], Sequence[Any]], list[bytes]]
-"""Calls a function on each item, somewhere, and returns what came of it in the same order."""
-
-
-def here(call: Callable[[Any], bytes], items: Sequence[Any]) -> list[bytes]:
-    """In this process."""
-    return [call(item) for item in items]
-
-
-def on(spark: SparkSession) -> Mapper:
-    """In tasks of Spark, one per item; each returns one small value."""
-
-    def mapped(call: Callable[[Any], bytes], items: Sequence[Any]) -> list[bytes]:
-        pa = arrow()
-        things = list(items)
-
-        def task(batches: Iterator[Any]) -> Iterator[Any]:
-            for batch in batches:
-                for i in batch.column(0).to_pylist():
-                    result = pa.array([_told(call, things[i])], pa.binary())
-                    yield pa.record_batch({"id": pa.array([i]), "result": result})
-
-        count = len(things)
-        if not count:
-            return []
-        rows = spark.range(0, count, 1, count).mapInArrow(task, "id long, result binary").collect()
-        results = [bytes(row.result) for row in sorted(rows, key=lambda row: int(row.id))]
-        wrong = next((result for result in results if result[:1] == WRONG), None)
-        if wrong is not None:
-            raise UsageError(wrong[1:].decode())
-        return [result[1:] for result in results]
-
-    return mapped
-
-
-RIGHT: Final = b"+"
-WRONG: Final = b"-"
-
-
-def _told(call: Callable[[Any], bytes], item: Any) -> bytes:
-    """What came of it; wrong input is an answer, too, and no failure of the job."""
-    try:
-        return RIGHT + call(item)
-    except UsageError as error:
-        return WRONG + str(error).encode()
-
-
-# -- the survey --------------------------------------------------------------------------------
-
-
-class Group(Struct):
-    """What a row group has."""
-
-    part: int
-    group: int
-    first_ns: int = 0
-    last_ns: int = 0
-    lo: int = LATER
-    hi: int = -1
-    deliveries: int = 0
-    submits: int = 0
-    own: dict[int, int] = field(default_factory=dict)
-    """Site → messages submitted behind its last crash in this row group."""
-    ended: list[int] = field(default_factory=list)
-    """Sites with such a crash."""
-    addressed: bool = False
-    sends: bool = False
-    specials: list[Special] = field(default_factory=list)
-
-
-def survey(run: Run, mapper: Mapper) -> list[Group]:
-    """What every row group of a run has."""
-    every = [(p, g) for p, part in enumerate(run.parts) for g in range(len(part.rows))]
-    items = [every[i : i + SURVEY_GROUPS] for i in range(0, len(every), SURVEY_GROUPS)]
-
-    def task(groups: list[tuple[int, int]]) -> bytes:
-        readers: dict[int, Reader] = {}
-        found = [
-            _survey_one(run, reader, part, group)
-            for (reader, group), (part, _) in zip(
-                read(readers, run.parts, groups), groups, strict=True
-            )
-        ]
-        return msgspec.msgpack.encode(found)
-
-    decode = msgspec.msgpack.Decoder(list[Group]).decode
-    groups = [group for result in mapper(task, items) for group in decode(result)]
-    if sum(len(group.specials) for group in groups) > ROWS_MAX:
-        raise UsageError(
-            f"{run.name}: more than {ROWS_MAX} crashes, notices and marks: verify it in parts"
-        )
-    return groups
-
-
-def _survey_one(run: Run, reader: Reader, part: int, number: int) -> Group:
-    names = ["site", "event", "kind", "seq", "count"]
-    table = reader.table(number, names + ([] if run.order == TOTAL else ["info"]))
-    event, site = events_of(table), numbers(table, "site")
-    group = Group(part, number)
-    if not len(event):
-        return group
-    if (event < 0).any():
-        raise UsageError(f"trace {reader.part.path} has an event that no trace has")
-    unknown = set(present(site)) - {*run.sites, NOBODY}
-    if unknown:
-        raise UsageError(f"trace {reader.part.path}: there is no site {min(unknown)} in this group")
-    group.first_ns, group.last_ns = reader.times(number)
-    group.sends = bool((event == SEND).any())
-    count = numbers(table, "count")
-    delivered = event == DELIVER
-    for stage in PROVISIONAL:
-        provisional = word_is(table, "kind", stage)
-        if provisional is not None:
-            delivered &= ~provisional
-    if delivered.any():
-        seq, size = numbers(table, "seq")[delivered], count[delivered]
-        group.lo, group.hi = int(seq.min()), int((seq + size).max())
-        group.deliveries = int(size.sum())
-    submitted = np.flatnonzero(event == SUBMIT)
-    if len(submitted):
-        group.submits = int(count[submitted].sum())
-        if run.order != TOTAL:
-            info = column(table, "info").take(arrow().array(submitted))
-            group.addressed = info.null_count < len(info)
-    _specials(run, reader, group, table, event)
-    crashes = {
-        special.row.site: special.place - int(reader.first[number])
-        for special in group.specials
-        if special.row.event == "CRASH" and special.row.kind != "memory"
-    }
-    group.ended = sorted(crashes)
-    if len(submitted):
-        for one in run.users:
-            mine = submitted[site[submitted] == one]
-            group.own[one] = int(count[mine[mine > crashes.get(one, -1)]].sum())
-    return group
-
-
-def _specials(run: Run, reader: Reader, group: Group, table: Any, event: Any) -> None:
-    rows = np.flatnonzero(SPECIAL[event])
-    if not len(rows):
-        return
-    kinds = column(table, "kind").take(arrow().array(rows)).to_pylist()
-    wanted = [
-        int(row)
-        for row, kind in zip(rows, kinds, strict=True)
-        if event[row] != NOTICE or kind in NOTICES
-    ]
-    if not wanted:
-        return
-    whole = reader.table(group.group).take(arrow().array(wanted))
-    first = int(reader.first[group.group])
-    lines = [line for batch in whole.to_batches() for line in rows_of(_plain(batch))]
-    group.specials = [Special(first + row, line) for row, line in zip(wanted, lines, strict=True)]
-
-
-def _plain(batch: Any) -> Any:
-    """A record batch without dictionaries."""
-    pa = arrow()
-    columns = [
-        col.dictionary_decode() if isinstance(col, pa.DictionaryArray) else col
-        for col in batch.columns
-    ]
-    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
 # -- ranges ------------------------------------------------------------------------------------
@@ -312,7 +129,8 @@ def judge(
     ranges = ranges_of(groups, range_messages)
 
     def task(one: Range) -> bytes:
-        return msgspec.msgpack.encode(judge_range(run, control, one))
+        seen = judge_clean(run, control, one)
+        return msgspec.msgpack.encode(judge_range(run, control, one) if seen is None else seen)
 
     decode = msgspec.msgpack.Decoder(RangeResult).decode
     results = [decode(result) for result in mapper(task, ranges)]
@@ -570,7 +388,7 @@ def search(run: Run, mapper: Mapper, fps: set[int]) -> dict[int, Found]:
     """All that a trace says about these messages."""
     wanted = np.array(sorted(fps), np.int64)
     every = [(p, g) for p, part in enumerate(run.parts) for g in range(len(part.rows))]
-    items = [every[i : i + SURVEY_GROUPS] for i in range(0, len(every), SURVEY_GROUPS)]
+    items = [every[i : i + SEARCH_GROUPS] for i in range(0, len(every), SEARCH_GROUPS)]
 
     def task(groups: list[tuple[int, int]]) -> bytes:
         readers: dict[int, Reader] = {}

@@ -27,6 +27,9 @@ def judge_holders(frames: Frames, made: Judgement) -> None:
     if run.resilience is None:
         verdict.note = "no L: a promise of the token protocol, if the trace says what L is"
         return
+    if not frames.sends:
+        verdict.note = "the trace has no transmissions"
+        return
     sends = frames.rows.filter(fn.col("event") == "SEND")
     carried = sends.filter(fn.col("kind").isin(*CARRIERS)).select(
         "ref", "source", "number", "moment", fn.col("site").alias("peer")

@@ -194,7 +194,7 @@ def judge_range(run: Run, control: Control, task: Range) -> RangeResult:
     where = there + base if known is None else known[there]
     for (_, _, mine), here in zip(lives, each, strict=True):
         _compare(control, result, canon, dense[mine], here, position[mine])
-    _judge_commits(control, result, canon, there, where)
+    judge_commits(control, result, canon.site[there], canon.time[there], where)
     sent = _trace_back(run, control, task, readers, joined(submits), canon, there)
     _judge_sources(result, canon, there, where, sent)
     _judge_lines(result, canon, there, where, sent)
@@ -288,17 +288,19 @@ def _compare(
         suspect(result, Suspect(seq, fp, site, time, source, number, OTHER))
 
 
-def _judge_commits(
-    control: Control, result: RangeResult, canon: Canon, there: Array, where: Array
+def judge_commits(
+    control: Control, result: RangeResult, sites: Array, times: Array, where: Array
 ) -> None:
-    """I3: whoever is first to commit behind the start of a list has that list in force."""
+    """I3: whoever is first to commit behind the start of a list has that list in force.
+
+    `sites` and `times` say who was the first at each of the positions `where`, and when.
+    """
     starts, ranks = control.required()
     if not len(starts):
         return
     versions = control.versions()
     at = np.searchsorted(starts, where, "right") - 1
     least = np.where(at >= 0, ranks[np.maximum(at, 0)], -1)
-    sites, times = canon.site[there], canon.time[there]
     for site in present(sites):
         mine = np.flatnonzero(sites == site)
         when, newest = control.in_force(int(site))

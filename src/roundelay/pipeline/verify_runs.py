@@ -38,6 +38,10 @@ class Part(Struct, frozen=True):
     high: int = 0
     """The least and the greatest site it has rows of."""
 
+    def may_have(self, site: int) -> bool:
+        """Whether it may have rows of a site."""
+        return self.low <= site <= self.high
+
 
 class Run(Struct, frozen=True):
     """A group's history, and what is known about it before anybody looks inside."""

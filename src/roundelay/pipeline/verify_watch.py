@@ -35,8 +35,8 @@ from msgspec import Struct, field
 
 from roundelay.core.errors import ConfigError, UsageError
 from roundelay.core.events import CRASH, END, EVENT_NAMES, NO_REF, NOBODY
-from roundelay.pipeline.verify_fast import on
 from roundelay.pipeline.verify_runs import DEPTH
+from roundelay.pipeline.verify_tasks import on
 from roundelay.trace.check import SaidDestinations, tell
 from roundelay.trace.checkers import TOTAL, Checker
 from roundelay.trace.live import (
