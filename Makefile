@@ -4,7 +4,7 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup check lint types layers test coverage seeds demo swarm chaos explore bench \
-  faults cluster-test format lock clean
+  faults proofs cluster-test format lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -134,6 +134,10 @@ bench: $(INSTALLED) ## speed of simulator, engines, live groups, journal, record
 faults: $(INSTALLED) ## every one-bit flip of a journal's segment, 200 kills of a recorder
 	$(PY) -m bench.journal_faults flips
 	$(PY) -m bench.journal_faults kills
+
+proofs: $(INSTALLED) ## verify: planted faults are found, live runs of every service are clean
+	$(PY) -m bench.verify --faults
+	$(PY) -m bench.verify --live
 
 cluster-test: $(INSTALLED) ## sweep, verify, reconcile and a stream on a Spark master and two workers
 	$(PY) -m tools.cluster_test
