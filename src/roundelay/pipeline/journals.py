@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 from msgspec import Struct
 
-from roundelay.core.errors import ConfigError, MalformedPdu
+from roundelay.core.errors import ConfigError
 from roundelay.journal.archive import common, is_archive, without
 from roundelay.journal.arrow import PIECE_BYTES, Piece, path_of_parquet, pieces, read_piece
-from roundelay.journal.files import META, META_COPY, read_mark
+from roundelay.journal.files import META, META_COPY
 from roundelay.journal.merge import Findings, Job, jobs_of, merge
 from roundelay.journal.reader import EVERYTHING, Reader, Selection, merged
 from roundelay.pipeline.schemas import GAPS, MESSAGES, arrow_schema, spark_schema
@@ -55,8 +55,6 @@ class Recorded(Struct):
     reader: Reader
     history: frozenset[str] = frozenset()
     """Names of the histories its positions belong to; empty: not known."""
-    mark: int = 0
-    """All below this was on disk once; what of it is behind the end now was cut off."""
 
     @property
     def group(self) -> str:
@@ -89,18 +87,7 @@ def _below(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def opened(folders: Iterable[Path]) -> list[Recorded]:
-    found = []
-    for folder in folders:
-        mark = _mark(folder)  # first: a recorder may be writing
-        found.append(Recorded(folder, Reader(folder), _history(folder), mark))
-    return found
-
-
-def _mark(folder: Path) -> int:
-    try:
-        return read_mark(folder)
-    except (OSError, MalformedPdu):
-        return 0
+    return [Recorded(folder, Reader(folder), _history(folder)) for folder in folders]
 
 
 def _history(folder: Path) -> frozenset[str]:

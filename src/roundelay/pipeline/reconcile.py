@@ -251,7 +251,7 @@ def _work(
 def _span(side_by_side: Sequence[Recorded]) -> tuple[int, int]:
     """From the first position that any of them has to the last that any of them had."""
     begins = [one.reader.begin for one in side_by_side if one.reader.segments]
-    return min(begins, default=0), max(max(one.reader.end, one.mark) for one in side_by_side)
+    return min(begins, default=0), max(one.reader.end for one in side_by_side)
 
 
 def _proved(
