@@ -16,6 +16,7 @@ INSTALLED := $(VENV)/.installed
 PYTHON ?=
 SEEDS ?= 0:50000
 JOBS ?= 2
+WORKERS ?= 3 # of pytest: live tests mostly wait
 PROTOCOL ?= token
 RUNS ?= 20
 PYTEST ?=
@@ -93,7 +94,7 @@ seeds: $(INSTALLED)
 
 coverage: $(INSTALLED)
 	$(PY) -m coverage erase
-	$(PY) -m coverage run -m pytest -n $(JOBS) $(PYTEST)
+	$(PY) -m coverage run -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST)
 	$(PY) -m coverage combine --quiet
 	@mkdir -p build
 	$(PY) -m coverage json --quiet -o build/coverage.json

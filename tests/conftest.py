@@ -27,6 +27,14 @@ LONG: Final = ("complexity", "explore", "machine", "mutants", "positive_ack", "s
 and find no branch that the others leave out."""
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One worker does all that uses Spark, from the beginning: Java is slow to warm up."""
+    on_spark = [item for item in items if "pipeline" in item.path.parts]
+    for item in on_spark:
+        item.add_marker(pytest.mark.xdist_group("spark"))
+    items[:] = on_spark + [item for item in items if item not in set(on_spark)]
+
+
 @pytest.fixture(autouse=True)
 def _measure_where_it_tells_something(request: pytest.FixtureRequest) -> Iterator[None]:
     measuring = Coverage.current()
