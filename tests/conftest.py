@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from coverage import Coverage
+from xdist.scheduler import LoadScopeScheduling
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # The worker itself is measured; programs that tests start need not be, and are quicker so.
@@ -27,12 +28,16 @@ LONG: Final = ("complexity", "explore", "machine", "mutants", "positive_ack", "s
 and find no branch that the others leave out."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One worker does all that uses Spark, from the beginning: Java is slow to warm up."""
-    on_spark = [item for item in items if "pipeline" in item.path.parts]
-    for item in on_spark:
-        item.add_marker(pytest.mark.xdist_group("spark"))
-    items[:] = on_spark + [item for item in items if item not in set(on_spark)]
+class SparkTogether(LoadScopeScheduling):
+    """One worker does all that uses Spark, the others the rest, test by test: Java is slow to warm
+    up.  The largest scope is the first to be given out."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "spark" if nodeid.startswith("tests/pipeline/") else nodeid
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SparkTogether:
+    return SparkTogether(config, log)
 
 
 @pytest.fixture(autouse=True)

@@ -121,11 +121,11 @@ def _give_way() -> None:
 def main() -> None:
     """The process: one task after the other until nobody asks any more."""
     _give_way()
-    with suppress(KeyboardInterrupt):  # Ctrl-C is for the parent, which will close our input
+    # Ctrl-C is for the parent, which will close our input; one that is gone wants no answer.
+    with suppress(KeyboardInterrupt, BrokenPipeError):
         for line in sys.stdin.buffer:
             done = carry_out(msgspec.json.decode(line, type=Task))
-            sys.stdout.buffer.write(msgspec.json.encode(done) + b"\n")
-            sys.stdout.flush()
+            os.write(1, msgspec.json.encode(done) + b"\n")  # nothing is left to be flushed later
 
 
 if __name__ == "__main__":
