@@ -11,10 +11,16 @@ import pytest
 from coverage import Coverage
 from xdist.scheduler import LoadScopeScheduling
 
-if "PYTEST_XDIST_WORKER" in os.environ:
-    # The worker itself is measured; programs that tests start need not be, and are quicker so.
+
+def _measure_no_children() -> None:
+    """The worker itself is measured; programs that tests start need not be, and are quicker so.
+    One that is interrupted while its tracer has a lock would even wait for that for ever."""
     for name in [name for name in os.environ if "COVERAGE" in name]:
         del os.environ[name]
+
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    _measure_no_children()
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # A shell lets what it starts in the background ignore interrupts; some tests send them.
@@ -50,4 +56,5 @@ def _measure_where_it_tells_something(request: pytest.FixtureRequest) -> Iterato
         return
     measuring.stop()
     yield
-    measuring.start()
+    measuring.start()  # which puts its variable back
+    _measure_no_children()

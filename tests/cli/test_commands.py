@@ -265,11 +265,8 @@ def test_a_frame_of_the_live_view_says_who_has_the_token() -> None:
 )
 def test_ctrl_c_ends_with_a_line(words: tuple[str, ...]) -> None:
     script = "import sys; from roundelay.cli.main import main; print(1, flush=True); main()"
-    # A tracer that is interrupted while it has its lock waits for that at exit, for ever.
-    env = {name: value for name, value in os.environ.items() if "COVERAGE" not in name}
     running = subprocess.Popen(
         [sys.executable, "-c", script, *words],
-        env=env,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from roundelay.cli.main import run as run_command
-from roundelay.sim.driver import Outcome, run_plan
+from roundelay.sim.driver import Outcome, Setting, run_plan
 from roundelay.sim.plan import Plan
 from roundelay.wire.codec import GroupCodec
 
 
 def outcome(plan: Plan) -> Outcome:
-    return run_plan(plan, codec=GroupCodec("swarm"))
+    return run_plan(plan, Setting(codec=GroupCodec("swarm")))
 
 
 def promises_kept(

@@ -19,7 +19,7 @@ from roundelay.runs.swarm import SwarmParams, run_seed
 from roundelay.sim.autorm_draft import KINDS
 from roundelay.sim.autorm_driver import AutoRmDriver
 from roundelay.sim.autorm_world import AutoRmWorld
-from roundelay.sim.driver import Outcome, engines, run_plan
+from roundelay.sim.driver import Outcome, Setting, engines, run_plan
 from roundelay.sim.plan import Plan
 from roundelay.wire.beamon import BeamonCodec
 from tests.sim.swarming import promises_kept
@@ -30,7 +30,7 @@ PATIENCE = 60
 
 
 def outcome(plan: Plan, beamon_class: type[Beamon] | None = None) -> Outcome:
-    return run_plan(plan, codec=BeamonCodec(), make_engine=engines(plan, beamon_class))
+    return run_plan(plan, Setting(codec=BeamonCodec(), make_engine=engines(plan, beamon_class)))
 
 
 @pytest.mark.parametrize("first", [0])  # `make seeds` goes on from there

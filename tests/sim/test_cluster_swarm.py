@@ -18,7 +18,7 @@ from roundelay.core.events import MARK
 from roundelay.sim import links
 from roundelay.sim.cluster_draft import FAILURE_KINDS, KINDS
 from roundelay.sim.cluster_driver import REOPEN, ClusterDriver
-from roundelay.sim.driver import Outcome, engines, run_plan
+from roundelay.sim.driver import Outcome, Setting, engines, run_plan
 from roundelay.sim.engines import CLUSTERS
 from roundelay.sim.faults import FAULT_KINDS, LINK_KINDS
 from roundelay.sim.plan import Plan
@@ -49,14 +49,14 @@ def checked(
         )
         return checkers[-1:]
 
-    outcome = run_plan(
-        plan,
-        observers=watch(tuple(range(plan.sites))),
+    setting = Setting(
+        observers=tuple(watch(tuple(range(plan.sites)))),
         codec=GroupCodec("swarm"),
         make_engine=engines(plan, site_class),
         successors=watch,
         **options,
     )
+    outcome = run_plan(plan, setting)
     found = [(breach.invariant, breach.detail) for breach in outcome.breaches]
     found += [(v.invariant, v.detail) for checker in checkers for v in checker.violations]
     if outcome.undetected:

@@ -9,7 +9,7 @@ import pytest
 from roundelay.core.engine import Delivery
 from roundelay.core.errors import ConfigError
 from roundelay.sim import links
-from roundelay.sim.driver import Driver, engines, run_plan
+from roundelay.sim.driver import Driver, Setting, engines, run_plan
 from roundelay.sim.faults import CLUSTER_TARGETS, FAULT_KINDS, LINK_KINDS
 from roundelay.sim.plan import PROTOCOLS, Plan
 from tests.sim.gossip import Rows
@@ -93,7 +93,7 @@ def test_plans_run_settle_and_agree(protocol: str):
     for seed in range(25):
         plan = Plan.from_seed(seed, protocol)
         logs = Logs()
-        outcome = run_plan(plan, observers=[logs])
+        outcome = run_plan(plan, Setting(observers=(logs,)))
         assert outcome.settled, plan.rerun
         assert not outcome.breaches
         # One message more per site after healing, where there is room for it.
@@ -112,7 +112,7 @@ def test_plans_run_settle_and_agree(protocol: str):
 def test_a_run_is_repeated_exactly():
     def run() -> tuple[object, list[object]]:
         rows = Rows()
-        outcome = run_plan(Plan.from_seed(3), recorder=rows, trace_receives=True)
+        outcome = run_plan(Plan.from_seed(3), Setting(recorder=rows, trace_receives=True))
         return outcome, list(rows.kept)
 
     assert run() == run()
@@ -121,7 +121,7 @@ def test_a_run_is_repeated_exactly():
 def test_the_budget_of_crashes_is_kept():
     for seed in range(40):
         plan = Plan.from_seed(seed)
-        driver = Driver(plan, [], None, False, None, engines(plan))
+        driver = Driver(plan, Setting(make_engine=engines(plan)))
         worst = [0]
 
         class Guard:

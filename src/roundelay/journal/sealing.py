@@ -2,8 +2,8 @@
 
 Hashing and indexing a segment takes longer than writing it, and most of that is Python: in a thread
 it would halve the speed of the appending.  The process is started with the first segment that is
-worth it, works when nobody else wants the processor, and ends with its parent.  Where none can be
-started the keeper does the work itself.
+worth it, works at low priority, and ends with its parent.  Where none can be started the keeper
+does the work itself.
 
 One JSON object a line: a `Task` to the process, a `Done` back.
 """
@@ -111,16 +111,9 @@ def carry_out(task: Task) -> Done:
     return Done(link=link.hex())
 
 
-def _give_way() -> None:
-    """Only use what nobody else wants: whoever wakes up does not wait for us."""
-    os.nice(19)
-    with suppress(AttributeError, OSError):  # not on every system
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-
-
 def main() -> None:
     """The process: one task after the other until nobody asks any more."""
-    _give_way()
+    os.nice(19)
     # Ctrl-C is for the parent, which will close our input; one that is gone wants no answer.
     with suppress(KeyboardInterrupt, BrokenPipeError):
         for line in sys.stdin.buffer:

@@ -26,7 +26,7 @@ from msgspec import Struct, structs
 
 from roundelay.core.errors import ConfigError, InvariantBroken
 from roundelay.core.events import RowSink
-from roundelay.sim.driver import Outcome, engines, run_plan
+from roundelay.sim.driver import Outcome, Setting, engines, run_plan
 from roundelay.sim.engines import AUTORM, GRSB, SWARMED, WIDE
 from roundelay.sim.fast_draft import ANY
 from roundelay.sim.faults import CLUSTER_TARGETS, FAULT_KINDS
@@ -203,9 +203,8 @@ class Checkers:
 
 def _run(plan: Plan, mutant: str | None, checkers: Checkers, recorder: RowSink | None) -> Outcome:
     rule = None if mutant is None else mutant_named(mutant)
-    return run_plan(
-        plan,
-        observers=[] if plan.protocol in (AUTORM, GRSB, WIDE) else [checkers.first],
+    setting = Setting(
+        observers=() if plan.protocol in (AUTORM, GRSB, WIDE) else (checkers.first,),
         recorder=recorder,
         trace_receives=True,
         codec=BeamonCodec() if plan.protocol == AUTORM else GroupCodec("swarm"),
@@ -213,6 +212,7 @@ def _run(plan: Plan, mutant: str | None, checkers: Checkers, recorder: RowSink |
         make_stable=None if rule is None else rule.stable_class,
         successors=lambda members: [checkers.make(members)],
     )
+    return run_plan(plan, setting)
 
 
 def trace_params(plan: Plan) -> dict[str, Any]:

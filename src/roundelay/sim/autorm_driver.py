@@ -6,21 +6,18 @@ node and group to reach every member; then there must be silence but for heartbe
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import partial
 from typing import Final
 
 from roundelay.core.autorm.beamon import Beamon
 from roundelay.core.autorm.config import GROUP
-from roundelay.core.events import MEMORY, NOTHING_LEFT, RowSink
+from roundelay.core.events import MEMORY, NOTHING_LEFT
 from roundelay.sim.autorm_check import AutoRmCheck
 from roundelay.sim.autorm_world import AutoRmWorld
 from roundelay.sim.faults import Strike
 from roundelay.sim.load import Load, content
 from roundelay.sim.member import UP
-from roundelay.sim.plan import Plan
-from roundelay.sim.ports import Codec, EngineFactory
-from roundelay.sim.strikes import SETTLE_STEPS, Striker
+from roundelay.sim.strikes import SETTLE_STEPS, Setting, Striker
 
 GROUPS: Final = ("alpha", "beta", "gamma")
 SOMEONE: Final = 0.25
@@ -65,23 +62,16 @@ class AutoRmDriver(Striker):
     load: GroupLoad
     world_class = AutoRmWorld
 
-    def __init__(
-        self,
-        plan: Plan,
-        observers: Iterable[object] = (),
-        recorder: RowSink | None = None,
-        trace_receives: bool = False,
-        codec: Codec | None = None,
-        make_engine: EngineFactory | None = None,
-    ) -> None:
-        config = plan.config
+    def prepare(self, setting: Setting) -> list[object]:
+        config = self.plan.config
         self.check = AutoRmCheck(
             self.breach,
             per_group=config.get("serial_scope") == GROUP,
             failover=bool(config.get("someone_failover")),
         )
-        watching = [self.check, *observers]
-        super().__init__(plan, watching, recorder, trace_receives, codec, make_engine)
+        return [self.check, *setting.observers]
+
+    def arrange(self) -> None:
         self.rng = self.world.stream("groups")
         for site in self.world.group:
             for group in GROUPS:

@@ -19,19 +19,14 @@ from typing import Any, Final
 
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import NEVER, Delivery, Notice
-from roundelay.core.events import MARK, NOBODY, NOTHING_LEFT, RowSink
+from roundelay.core.events import MARK, NOBODY, NOTHING_LEFT
 from roundelay.sim.engines import TO_CHANNEL
 from roundelay.sim.faults import Strike
 from roundelay.sim.links import Targeted
 from roundelay.sim.load import Load, Poisson, Saturating, identity
 from roundelay.sim.member import PAUSED, UP
-from roundelay.sim.plan import Plan
-from roundelay.sim.ports import Codec, EngineFactory
-from roundelay.sim.strikes import Striker
+from roundelay.sim.strikes import Setting, Striker
 from roundelay.sim.wiretap import WireTap
-
-Successors = Callable[[tuple[int, ...]], Iterable[object]]
-"""Makes the observers of a reopened cluster with these members."""
 
 REOPEN: Final = "reopen"
 """MARK: from here on the cluster is another one."""
@@ -43,27 +38,18 @@ TRIES: Final = 60
 class ClusterDriver(Striker):
     """One run of one plan."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        observers: Iterable[object] = (),
-        recorder: RowSink | None = None,
-        trace_receives: bool = False,
-        codec: Codec | None = None,
-        make_engine: EngineFactory | None = None,
-        successors: Successors | None = None,
-    ) -> None:
+    def prepare(self, setting: Setting) -> list[object]:
+        plan = self.plan
         self.to = plan.destinations()
         self.books = Books(self.receivers)
         self.tap = WireTap(self.breach, repeats=plan.protocol != TO_CHANNEL)
-        self.successors = successors or (lambda members: ())
+        self.successors = setting.successors
         self.members = tuple(range(plan.sites))
         self.reopened = False
-        watching = [self.books, self.tap, *observers]
-        if plan.fails >= 0:
-            self.relay = Relay(observers)
-            watching = [self.books, self.tap, self.relay]
-        super().__init__(plan, watching, recorder, trace_receives, codec, make_engine)
+        if plan.fails < 0:
+            return [self.books, self.tap, *setting.observers]
+        self.relay = Relay(setting.observers)
+        return [self.books, self.tap, self.relay]
 
     def make_load(self) -> Load:
         plan = self.plan

@@ -10,26 +10,33 @@ good, which is right but teaches nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import Delivery, Notice
-from roundelay.core.events import DISK, MEMORY, NOTHING_LEFT, RowSink
+from roundelay.core.events import DISK, MEMORY, NOTHING_LEFT
 from roundelay.sim.autorm_driver import AutoRmDriver
-from roundelay.sim.cluster_driver import ClusterDriver, Successors
+from roundelay.sim.cluster_driver import ClusterDriver
 from roundelay.sim.engines import AUTORM, CLUSTERS, GRSB, TOKEN, WIDE, factory
 from roundelay.sim.faults import REFORMATION_TARGETS, Strike
 from roundelay.sim.grsb_driver import GrsbDriver
 from roundelay.sim.load import Load, Poisson
 from roundelay.sim.member import UP
 from roundelay.sim.plan import Plan
-from roundelay.sim.ports import Codec, EngineFactory, StableState
-from roundelay.sim.strikes import Breach, Outcome, Striker
+from roundelay.sim.ports import EngineFactory
+from roundelay.sim.strikes import Breach, Outcome, Setting, Striker
 from roundelay.sim.wide_driver import WideDriver
 
-__all__ = ["Breach", "Driver", "Outcome", "engines", "run_plan"]
+__all__ = ["Breach", "Driver", "Outcome", "Setting", "engines", "run_plan"]
+
+DRIVERS: Final[dict[str, type[Striker]]] = {
+    AUTORM: AutoRmDriver,
+    GRSB: GrsbDriver,
+    WIDE: WideDriver,
+    **dict.fromkeys(CLUSTERS, ClusterDriver),
+}
+"""By protocol; the others have `Driver`."""
 
 
 def engines(plan: Plan, site_class: type[Any] | None = None) -> EngineFactory:
@@ -37,52 +44,19 @@ def engines(plan: Plan, site_class: type[Any] | None = None) -> EngineFactory:
     return factory(plan.protocol, plan.sites, plan.settings(), site_class)
 
 
-def run_plan(
-    plan: Plan,
-    *,
-    observers: Iterable[object] = (),
-    recorder: RowSink | None = None,
-    trace_receives: bool = False,
-    codec: Codec | None = None,
-    make_engine: EngineFactory | None = None,
-    make_stable: Callable[[], StableState] | None = None,
-    successors: Successors | None = None,
-) -> Outcome:
-    """Run `plan` to its end.  `codec` is used where the plan says so (`plan.wire`).
-
-    `successors` makes the observers of a cluster that is reopened without a failed member; those
-    of the old cluster are told that its run was cut short.
-    """
-    if plan.protocol == AUTORM:
-        return AutoRmDriver(plan, observers, recorder, trace_receives, codec, make_engine).run()
-    if plan.protocol == GRSB:
-        return GrsbDriver(plan, observers, recorder, trace_receives, codec, make_engine).run()
-    if plan.protocol == WIDE:
-        return WideDriver(plan, observers, recorder, trace_receives, codec, make_engine).run()
-    if plan.protocol in CLUSTERS:
-        return ClusterDriver(
-            plan, observers, recorder, trace_receives, codec, make_engine, successors
-        ).run()
-    return Driver(plan, observers, recorder, trace_receives, codec, make_engine, make_stable).run()
+def run_plan(plan: Plan, setting: Setting = Setting()) -> Outcome:  # noqa: B008 - it is frozen
+    """Run `plan` to its end."""
+    driver: Striker = DRIVERS.get(plan.protocol, Driver)(plan, setting)
+    return driver.run()
 
 
 class Driver(Striker):
     """One run of a plan of the token protocol or of positive acknowledgement."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        observers: Iterable[object] = (),
-        recorder: RowSink | None = None,
-        trace_receives: bool = False,
-        codec: Codec | None = None,
-        make_engine: EngineFactory | None = None,
-        make_stable: Callable[[], StableState] | None = None,
-    ) -> None:
-        self.books = Books(plan.sites)
-        self.budget = max(1, plan.resilience)
-        watching = [self.books, *observers]
-        super().__init__(plan, watching, recorder, trace_receives, codec, make_engine, make_stable)
+    def prepare(self, setting: Setting) -> list[object]:
+        self.books = Books(self.plan.sites)
+        self.budget = max(1, self.plan.resilience)
+        return [self.books, *setting.observers]
 
     def make_load(self) -> Load:
         return Poisson(self.plan.messages, self.plan.rate, size=self.plan.size)

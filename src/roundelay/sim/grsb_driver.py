@@ -21,7 +21,6 @@ from roundelay.sim.grsb_group import GrsbGroup
 from roundelay.sim.grsb_world import GrsbWorld, Lines
 from roundelay.sim.line_driver import Level, LineDriver
 from roundelay.sim.media import Medium
-from roundelay.sim.plan import Plan
 
 THOUSAND: Final = 1000
 LONG: Final = 4000
@@ -37,7 +36,8 @@ class GrsbDriver(LineDriver[GrsbSite]):
     world_class = GrsbWorld
     choosy = 0.4
 
-    def prepare(self, plan: Plan) -> GrsbCheck:
+    def assign(self) -> GrsbCheck:
+        plan = self.plan
         group = plan.settings()
         assert isinstance(group, GrsbGroup)
         self.group = group

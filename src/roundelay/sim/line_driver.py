@@ -8,13 +8,13 @@ round (`holders`); and a recorder's disk is lost only while another one has all 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from random import Random
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from roundelay.core.engine import Effects, Notice
-from roundelay.core.events import DISK, MEMORY, NOTHING_LEFT, RowSink
+from roundelay.core.events import DISK, MEMORY, NOTHING_LEFT
 from roundelay.core.grsb.config import Roles, Selection
 from roundelay.core.grsb.site import GrsbSite
 from roundelay.core.grsb.stable import GrsbStable
@@ -24,9 +24,7 @@ from roundelay.sim.grsb_group import CONFERENCES, KINDS_OF_MESSAGES
 from roundelay.sim.line_world import LineWorld, Speaker
 from roundelay.sim.load import HEADER, Load, content
 from roundelay.sim.member import DOWN, UP
-from roundelay.sim.plan import Plan
-from roundelay.sim.ports import Codec, EngineFactory
-from roundelay.sim.strikes import Striker
+from roundelay.sim.strikes import Setting, Striker
 
 S = TypeVar("S", bound=Speaker)
 
@@ -83,18 +81,11 @@ class LineDriver(Striker, Generic[S]):
     top: Level
     """The level that gives messages their places: what it knows must not be lost."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        observers: Iterable[object] = (),
-        recorder: RowSink | None = None,
-        trace_receives: bool = False,
-        codec: Codec | None = None,
-        make_engine: EngineFactory | None = None,
-    ) -> None:
-        self.check = self.prepare(plan)
-        watching = [self.check, *observers]
-        super().__init__(plan, watching, recorder, trace_receives, codec, make_engine)
+    def prepare(self, setting: Setting) -> list[object]:
+        self.check = self.assign()
+        return [self.check, *setting.observers]
+
+    def arrange(self) -> None:
         self.world.on_noticed.append(self._noticed)
         rng = self.world.stream("selections")
         for site in self.users:
@@ -102,8 +93,8 @@ class LineDriver(Striker, Generic[S]):
                 self.world.select(site, self.selection(rng))
 
     @abstractmethod
-    def prepare(self, plan: Plan) -> GrsbCheck:
-        """Before there is a world: say who does what; returns who judges it."""
+    def assign(self) -> GrsbCheck:
+        """Say who does what; returns who judges it."""
 
     @abstractmethod
     def outcome_of(self, notice: Notice) -> str | None:

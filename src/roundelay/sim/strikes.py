@@ -56,46 +56,66 @@ class Outcome(Struct, frozen=True, kw_only=True):
     breaches: tuple[Breach, ...] = ()  # what the driver itself found wrong
 
 
-class Striker(ABC):
-    """One run of one plan.
+Successors = Callable[[tuple[int, ...]], Iterable[object]]
+"""Makes the observers of a reopened cluster with these members."""
 
-    `observers` look on; with `recorder` the run leaves a trace, with arrivals if `trace_receives`.
-    `codec` is used where the plan says so (`plan.wire`).  `make_engine` and `make_stable` may make
-    mutants.
-    """
+
+def _nobody(members: tuple[int, ...]) -> Iterable[object]:
+    return ()
+
+
+class Setting(Struct, frozen=True, kw_only=True):
+    """What a plan is run with, and who looks on."""
+
+    observers: tuple[object, ...] = ()
+    recorder: RowSink | None = None
+    """With it the run leaves a trace, with arrivals if `trace_receives`."""
+    trace_receives: bool = False
+    codec: Codec | None = None
+    """Used where the plan says so (`plan.wire`)."""
+    make_engine: EngineFactory | None = None
+    """It and `make_stable` may make mutants."""
+    make_stable: Callable[[], StableState] | None = None
+    successors: Successors = _nobody
+    """For a cluster that is reopened without a failed member; the observers of the old one are
+    told that its run was cut short."""
+
+
+class Striker(ABC):
+    """One run of one plan."""
 
     world_class: type[World] = World
 
-    def __init__(
-        self,
-        plan: Plan,
-        observers: Iterable[object] = (),
-        recorder: RowSink | None = None,
-        trace_receives: bool = False,
-        codec: Codec | None = None,
-        make_engine: EngineFactory | None = None,
-        make_stable: Callable[[], StableState] | None = None,
-    ) -> None:
+    def __init__(self, plan: Plan, setting: Setting = Setting()) -> None:  # noqa: B008 - frozen
         self.plan = plan
         self.breaches: list[Breach] = []
+        watching = self.prepare(setting)
         self.active: list[Link] = [
             getattr(link_module, spec.link)(*spec.args) for spec in plan.links
         ]
         self.world = self.world_class(
             plan.sites,
-            make_engine or factory(plan.protocol, plan.sites, plan.settings()),
+            setting.make_engine or factory(plan.protocol, plan.sites, plan.settings()),
             seed=f"{plan.protocol}/{plan.seed}",
             medium=self.make_medium(),
             links=self._chain(),
-            make_stable=make_stable or stable_class(plan.protocol),
+            make_stable=setting.make_stable or stable_class(plan.protocol),
             boot=plan.boot,
-            codec=codec if plan.wire else None,
-            recorder=recorder,
-            trace_receives=trace_receives,
-            observers=observers,
+            codec=setting.codec if plan.wire else None,
+            recorder=setting.recorder,
+            trace_receives=setting.trace_receives,
+            observers=watching,
             sample_ns=max(1, plan.heal_ns // 50),
         )
         self.load = self.make_load()
+        self.arrange()
+
+    @abstractmethod
+    def prepare(self, setting: Setting) -> list[object]:
+        """Before there is a world: who looks on, those of `setting` and the driver's own."""
+
+    def arrange(self) -> None:  # noqa: B027 - most have nothing to do here
+        """When there is a world, before anything happens in it."""
 
     def make_medium(self) -> Medium:
         medium: Medium = MEDIA[self.plan.medium](*self.plan.medium_args)

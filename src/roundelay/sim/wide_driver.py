@@ -21,7 +21,6 @@ from roundelay.sim.line_driver import Level, LineDriver
 from roundelay.sim.links import Partition
 from roundelay.sim.media import Medium
 from roundelay.sim.member import UP
-from roundelay.sim.plan import Plan
 from roundelay.sim.wide_check import WideCheck
 from roundelay.sim.wide_draft import OUTCOMES
 from roundelay.sim.wide_group import WideGroup
@@ -35,7 +34,8 @@ class WideDriver(LineDriver[WideSite]):
     world_class = WideWorld
     choosy = 0.3
 
-    def prepare(self, plan: Plan) -> WideCheck:
+    def assign(self) -> WideCheck:
+        plan = self.plan
         group = plan.settings()
         assert isinstance(group, WideGroup)
         self.group = group
