@@ -243,3 +243,38 @@ def test_recorded_parts_are_put_together_only_if_all_are_there() -> None:
     assert not fresh.lacks(unit[0])
     fresh.take(unit[0])
     assert not fresh.lacks(unit[1])
+
+
+def test_a_receipt_of_a_unit_means_that_its_last_part_has_its_place(tmp_path: Path) -> None:
+    """GR-5: behind many messages that go together, and between others, each gets its own receipt.
+
+    Receipts were counted, and those of the submission before were counted for the unit: it was
+    confirmed when a few of its parts had their place, and nobody got it when its sender died then.
+    """
+
+    async def test() -> None:
+        async with Net("switch") as net:
+            town = Town(net, tmp_path, TABLE)
+            await town.start("a", "b", "ann", "bob")
+            await town.open("a", "b", "ann", "bob")
+            ann, bob = town.members["ann"], town.members["bob"]
+            group = ann.group
+            loop = asyncio.get_running_loop()
+            before = [loop.create_task(group.broadcast(b"before %d" % i)) for i in range(90)]
+            parts = [b"part %d" % i for i in range(100)]
+            unit = loop.create_task(group.broadcast_unit(parts))
+            single = loop.create_task(group.broadcast(b"single"))
+            second = loop.create_task(group.broadcast_unit([b"x", b"y"]))
+            last = loop.create_task(group.broadcast(b"last"))
+            receipt = await unit
+            stable = town.seat("a").status()["acked"]
+            assert stable >= 190, f"confirmed as {receipt.seq} when {stable} of 190 had a place"
+            receipts = [*await asyncio.gather(*before), receipt]
+            receipts += await asyncio.gather(single, second, last)
+            assert (await group.broadcast(b"later")).seq == 194
+            await until(lambda: bob.data[-1:] == [b"later"], "all of it")
+            places: dict[bytes, int] = {one.data: one.seq for one in bob.got if one.seq is not None}
+            said = [*(b"before %d" % i for i in range(90)), parts[-1], b"single", b"y", b"last"]
+            assert [places[data] for data in said] == [one.seq for one in receipts]
+
+    run(test)

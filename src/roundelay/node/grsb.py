@@ -38,8 +38,9 @@ from roundelay.node.catchup import CatchUp
 from roundelay.node.failpoints import Failpoint
 from roundelay.node.groups import GroupSpec
 from roundelay.node.grsb_journal import SeatJournal
+from roundelay.node.grsb_receipts import RECORDED, Receipts
 from roundelay.node.grsb_shown import ShownSeat
-from roundelay.node.grsb_tools import RECORDED, MarkedOutbox, as_one, how_far, is_unit, wanted_by
+from roundelay.node.grsb_tools import MarkedOutbox, as_one, how_far, is_unit, wanted_by
 from roundelay.node.hosted import TRACE_ROWS, Tracer
 from roundelay.node.outbox import LIMIT_BYTES
 from roundelay.node.store import Born, GrsbKept
@@ -77,7 +78,7 @@ class GrsbSeat(ShownSeat):
         self.trace: Tracer | None = None
         self.traced = 0  # everything below is in the trace, or in that of an earlier life
         self.failpoint = Failpoint.wanted()
-        self.stable_parts = 0  # messages of the submission under way that have their place
+        self.receipts = Receipts(self.outbox)
         self.chan_seq = time.time_ns() // 1_000_000 & 0xFFFFFFFF
         self.leaving = False
         self.look_due = now
@@ -121,6 +122,7 @@ class GrsbSeat(ShownSeat):
         """Make the engine; its journals first."""
         self._open_journals()
         self.site = self.make_site(now, self.kept if again else None, wiped)
+        self.receipts = Receipts(self.outbox)  # it numbers messages anew
         self._opened()
         if self.is_user:  # nobody else delivers anything
             self.trace = self.node.config.tracer(self.spec.name, self.me)
@@ -359,15 +361,16 @@ class GrsbSeat(ShownSeat):
                 shown = as_one(bundle) if unit else bundle
                 self.trace.rows.append((now, self.me, SUBMIT, self.submitted, NOBODY, shown))
             self.submitted += len(bundle)
-            self.stable_parts = 0
             conference, kind = int(marks[0]), int(marks[1])
             try:
                 if unit:
-                    site.submit_unit(list(bundle), now, conference=conference, kind=kind)
+                    first = site.submit_unit(list(bundle), now, conference=conference, kind=kind)
                 else:
-                    site.submit(bundle, now, conference=conference, kind=kind)
+                    first = site.submit(bundle, now, conference=conference, kind=kind)
             except RoundelayError as error:
                 outbox.refuse(one, str(error))
+            else:
+                self.receipts.follow(first, one)
 
     def _persist(self, effects: GrsbEffects) -> None:
         """Promises and records are on disk before anything of the batch is sent.
@@ -467,33 +470,19 @@ class GrsbSeat(ShownSeat):
             self.node.log(level, f"group.{kind}", group=self.spec.name, info=shown)
 
     def _stable(self, lo: int, hi: int, gseq: int) -> None:
-        """GR-5: the submission under way has its place for good; of a unit, one of its parts."""
-        one = next((one for one in self.outbox.underway if one.number < 0), None)
-        if one is None:
-            return
-        self.stable_parts += hi - lo
-        if self.stable_parts >= len(one.bundle):
-            # Counted back from the end of a unit, whose parts need not stand side by side.
-            one.number = gseq + (hi - lo) - len(one.bundle)
-            self._settle()
+        """GR-5: these messages of ours have their place for good; of a unit, one of its parts."""
+        self.receipts.stable(hi, gseq, hi - lo)
+        self._settle()
 
     def _settle(self) -> None:
-        """Receipts for what is stable, and recorded where that was wished."""
         user = self.site.user if self.site is not None else None
-        recorded = user.recorded if user is not None else 0
-        wall = time.time_ns()
-        for one in [one for one in self.outbox.underway if one.number >= 0]:
-            waits = one.to is not None and one.to[-1] == RECORDED
-            if not waits or one.number + len(one.bundle) <= recorded:
-                self.outbox.settle_one(one, one.number, wall)
+        self.receipts.settle(user.recorded if user is not None else 0)
 
     def _recorded(self, mark: int) -> None:
         self._settle()
 
     def _refused(self, lo: int, hi: int) -> None:
-        one = next((one for one in self.outbox.underway if one.number < 0), None)
-        if one is not None:
-            self.outbox.refuse(one, "the retransmitter has refused it")
+        self.receipts.refused(hi, "the retransmitter has refused it")
 
     def _down(self) -> None:
         self.up = False

@@ -22,8 +22,6 @@ UNKNOWN: Final = -1
 """No retransmitter has said yet how many lines are used."""
 NO_CONFERENCE: Final = 0xFFFFFFFF
 """What a node wants on behalf of nobody: a conference that is not used."""
-RECORDED: Final = "recorded"
-"""Behind the marks of an item whose receipt waits for a recorder."""
 LINES: Final = {UNKNOWN: None, DUAL: "two", SINGLE_LINE: "one"}
 
 
