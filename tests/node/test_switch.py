@@ -139,11 +139,39 @@ def test_a_node_that_comes_back_elsewhere_takes_its_name_with_it():
         await again.register()
         a.say(b"hi")
         assert (await again.hear())[2] == b"hi"
+        switch._by_address[b.address].heard -= wire.FORGOTTEN_AFTER_S
+        await until(lambda: len(switch._by_address) == 2)
+        b.waiting()
         a.tell(b, b"to the old place")
         await until(lambda: switch.drops.get("unknown destination") == 1)
         assert b.waiting() == []
         assert set(switch.ports) == {"a", "b"}
+        assert switch.ports["b"].address == again.address
         again.socket.close()
+
+    network("ab", test)
+
+
+def test_two_nodes_of_one_name_both_hear_and_are_heard():
+    """As on a real network, where nobody gives names away."""
+
+    async def test(switch: Switch, a: Node, b: Node) -> None:
+        twin, third = Node("b", switch), Node("b", switch)
+        await twin.register()
+        await b.register()  # it says hello once a second: that takes nothing from the other
+        a.say(b"to both")
+        assert (await b.hear())[2] == (await twin.hear())[2] == b"to both"
+        b.say(b"from one")
+        assert (await a.hear())[2] == (await twin.hear())[2] == b"from one"
+        twin.say(b"from the other")
+        assert (await a.hear())[2] == (await b.hear())[2] == b"from the other"
+        switch.apply({"partition": [["a"], ["b"]]})  # a rule for the name is one for both
+        a.say(b"nobody hears")
+        await until(lambda: switch.drops.get("partition") == 2)
+        await third.register()
+        assert len(switch._by_address) == 3  # a, and two of b
+        twin.socket.close()
+        third.socket.close()
 
     network("ab", test)
 

@@ -127,6 +127,7 @@ class Switch:
         self.drops: dict[str, int] = {}  # copies and datagrams that went no further, by reason
         self.kinds: dict[int, int] = {}  # datagrams by hint
         self.ports: dict[str, Port] = {}
+        """By name; of two that have the same name, the one that came last."""
         self.address: Address = parse_address(listen, "listen")
         self.control: str | None = control
         self._by_address: dict[Address, Port] = {}
@@ -389,11 +390,11 @@ class Switch:
             return self._drop("name")
         port = self._by_address.get(address)
         if port is None or port.name != name:
-            if len(self.ports) >= PORTS_MAX and name not in self.ports:
+            if port is not None:
+                self._remove(port)
+            self._part_from_older(name)
+            if len(self._by_address) >= PORTS_MAX:
                 return self._drop("too many ports")
-            for old in (port, self.ports.get(name)):
-                if old is not None:
-                    self._remove(old)
             port = Port(name, address, monotonic())
             self.ports[name] = self._by_address[address] = port
             self._route()
@@ -402,13 +403,25 @@ class Switch:
         with suppress(OSError):
             self._socket.sendto(forwarded(HELLO, address), address)
 
+    def _part_from_older(self, name: str) -> None:
+        """Another port of that name is about to come.  One older stays if there is room, and both
+        hear everything, as on a real network: it may be of a process that has ended, or of one that
+        has the same name and lives."""
+        older = [port for port in self._by_address.values() if port.name == name]
+        older.sort(key=lambda port: port.heard)
+        if len(self._by_address) < PORTS_MAX:
+            older = older[:-1]
+        for port in older:
+            self._remove(port)
+
     def _remove(self, port: Port) -> None:
-        self.ports.pop(port.name, None)
         self._by_address.pop(port.address, None)
+        if self.ports.get(port.name) is port:
+            del self.ports[port.name]
 
     def _route(self) -> None:
         """Ports have changed: who reaches whom."""
-        ports = list(self.ports.values())
+        ports = list(self._by_address.values())
         for port in ports:
             port.routes = [
                 (other, self.rules.lane(port.name, other.name))
@@ -419,10 +432,11 @@ class Switch:
     def _sweep(self) -> None:
         """Forget who has been silent for long."""
         limit = monotonic() - FORGOTTEN_AFTER_S
-        silent = [port for port in self.ports.values() if port.heard < limit]
+        silent = [port for port in self._by_address.values() if port.heard < limit]
         for port in silent:
             self._remove(port)
-            self.rules.forget(port.name)
+            if all(other.name != port.name for other in self._by_address.values()):
+                self.rules.forget(port.name)
         if silent:
             self._route()
         self._sweeper = self._loop.call_later(1.0, self._sweep)
