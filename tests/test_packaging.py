@@ -170,7 +170,7 @@ PURE = "The core does no I/O and reads no clock"
         ("runs", "import roundelay.cli", LAYERS),
         ("runs", "import roundelay.pipeline", LAYERS),
         ("pipeline", "import roundelay.cli", LAYERS),
-        ("pipeline", "from roundelay.node.recorder import folder_of", FILES_ONLY),
+        ("pipeline", "from roundelay.node.folders import journal_folder", FILES_ONLY),
         ("unplanned", "import roundelay.core", LAYERS),
         ("core", "import time", PURE),
         ("core", "from os import urandom", PURE),

@@ -18,7 +18,8 @@ from roundelay.core.errors import ConfigError, Indeterminate, MissingRecords, No
 from roundelay.journal.files import Disk
 from roundelay.journal.journal import JournalConfig, Reader
 from roundelay.node import recorder as recorder_module
-from roundelay.node.recorder import Filter, RecordConfig, folder_of, parse_record
+from roundelay.node.folders import journal_folder
+from roundelay.node.recorder import Filter, RecordConfig, parse_record
 from roundelay.node.replay import LENGTH, REQUEST, Request, fetch
 from roundelay.wire.frontend_replay import Wish
 from roundelay.wire.seal import Seal
@@ -270,7 +271,7 @@ def test_a_recorder_that_was_away_fetches_what_it_missed(tmp_path: Path) -> None
             await b.leave()
             found = [
                 data
-                for one in Reader(folder_of(tmp_path / "b", "token:g")).read()
+                for one in Reader(journal_folder(tmp_path / "b", "token:g")).read()
                 for data in one.bundle
             ]
             await delivered([a], 2200)
@@ -292,7 +293,7 @@ def test_a_flipped_bit_in_a_journal_is_found_and_fetched_again(tmp_path: Path) -
                 await say(a, *words(f"{number}", 50))
             await delivered([a, b], 1000)
             await b.leave()
-            (segment,) = folder_of(tmp_path / "b", "token:g").glob("*.rjs")
+            (segment,) = journal_folder(tmp_path / "b", "token:g").glob("*.rjs")
             data = bytearray(segment.read_bytes())
             data[len(data) // 2] ^= 4
             segment.write_bytes(data)
@@ -303,7 +304,7 @@ def test_a_flipped_bit_in_a_journal_is_found_and_fetched_again(tmp_path: Path) -
             await until(lambda: not recorder.journal.missing, "it is fetched again")
             assert b.node.recorders.refetched
             await b.leave()
-            journal = Reader(folder_of(tmp_path / "b", "token:g"))
+            journal = Reader(journal_folder(tmp_path / "b", "token:g"))
             assert [data for one in journal.read() for data in one.bundle] == a.data
 
     run(test)

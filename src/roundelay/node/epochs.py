@@ -12,6 +12,7 @@ import msgspec
 from roundelay.core.engine import MS, NEVER, SECOND, Delivery, Notice
 from roundelay.core.token.config import COLD, REJOIN
 from roundelay.core.token.pdu import NO_LIST
+from roundelay.file_names import file_name
 from roundelay.node import engines
 from roundelay.node.groups import MEMBERS_MAX, TOKEN, GroupSpec
 from roundelay.node.hosted import Hosted
@@ -111,7 +112,7 @@ class Epochs(Seat):
             resilience = engines.most_resilience(size)  # changes are rare: be as safe as can be
         store = stable = None
         if folder is not None:
-            store = token_store(folder / f"ring-{mark}.log", lambda text: node.log("warning", text))
+            store = token_store(folder / _ring_file(mark), lambda text: node.log("warning", text))
             stable = store.stable
             if stable is not None and stable.max_joined == NO_LIST and not stable.wiped:
                 stable = None
@@ -178,7 +179,7 @@ class Epochs(Seat):
             file.flush()
             os.fsync(file.fileno())
         os.replace(aside, folder / "roster.json")
-        mark = f"ring-{start.incarnation}-{start.epoch}.log"
+        mark = _ring_file(f"{start.incarnation}-{start.epoch}")
         for old in folder.glob("ring-*.log"):
             if old.name != mark:
                 old.unlink()
@@ -255,6 +256,11 @@ class Epochs(Seat):
         self.node.send_control(start)
         self.announce_due = now + ASK_NS
         self._wake_at(self.announce_due)
+
+
+def _ring_file(mark: str) -> str:
+    """The file of a member's promises in an epoch."""
+    return f"ring-{file_name(mark, safe='@:')}.log"
 
 
 def _ring_spec(spec: GroupSpec) -> GroupSpec:

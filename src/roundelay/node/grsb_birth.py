@@ -14,7 +14,6 @@ meet, so a file that names another one is refused.
 
 from __future__ import annotations
 
-import re
 import secrets
 import time
 from abc import ABC, abstractmethod
@@ -27,6 +26,7 @@ from msgspec import structs
 
 from roundelay.core.engine import MS, SECOND
 from roundelay.core.errors import ConfigError
+from roundelay.node.folders import claim_group
 from roundelay.node.groups import GroupSpec, check_roles
 from roundelay.node.grsb_file import read_file
 from roundelay.node.lines import SecondLine, open_line
@@ -121,10 +121,8 @@ class Birth(ABC):
         return store
 
     def _folder(self) -> Path | None:
-        if self.node.config.dir is None:
-            return None
-        safe = re.sub(r"[^A-Za-z0-9._-]", lambda m: f"%{ord(m[0]):02x}", self.spec.name)
-        return self.node.config.dir / "groups" / safe
+        base = self.node.config.dir
+        return None if base is None else claim_group(base, self.spec.name, self.node.specs)
 
     def _check_places(self, born: Born) -> None:
         """Members go by their number on the wire and on disk; and majorities of two councils need

@@ -26,7 +26,8 @@ from roundelay.core.grsb.site import GrsbSite
 from roundelay.journal.files import JournalBroken
 from roundelay.journal.grsb import JournalArchive
 from roundelay.journal.journal import ALWAYS, Journal
-from roundelay.node.recorder import Filter, RecordConfig, folder_of
+from roundelay.node.folders import claim_journal
+from roundelay.node.recorder import Filter, RecordConfig
 from roundelay.node.store import GrsbKept, Senders
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class SeatJournal:
         self.broken = ""
         base = seat.node.config.dir
         assert base is not None  # a recorder is in the council, and that has a directory
-        folder = folder_of(base, seat.spec.name)
+        folder = claim_journal(base, seat.spec.name)
         self._same_history(folder)
         self.loop = asyncio.get_running_loop()
         names = seat.roster

@@ -24,7 +24,6 @@ name `GROUP.1`, `GROUP.2`, … and a new one is begun: a recorder never mixes tw
 from __future__ import annotations
 
 import asyncio
-import re
 import sys
 import threading
 import time
@@ -134,16 +133,6 @@ def parse_filter(pieces: list[str], text: str) -> Filter:
             wanted = "a name" if field == "sender" else "a whole number below 4294967296"
             raise ConfigError("record", text, f"{field or 'a filter'}= and {wanted}")
     return Filter(**{name: frozenset(values) for name, values in found.items()})  # type: ignore[arg-type]
-
-
-def folder_of(base: Path, group: str) -> Path:
-    """Where a node with the directory `base` keeps the journal of a group.
-
-    >>> str(folder_of(Path("a"), "token:orders"))
-    'a/journals/token%3aorders'
-    """
-    safe = re.sub(r"[^A-Za-z0-9._-]", lambda found: f"%{ord(found[0]):02x}", group)
-    return base / "journals" / safe
 
 
 class _Enter(Struct, frozen=True):

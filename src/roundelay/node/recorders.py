@@ -26,8 +26,9 @@ from roundelay.journal.format import GAP, HEADS_ONLY, Run, head_only
 from roundelay.journal.journal import OS, JournalBroken, Reader
 from roundelay.journal.reader import merged
 from roundelay.node.durability import Durability
+from roundelay.node.folders import claim_journal
 from roundelay.node.groups import TOKEN, TOTAL_ORDER, protocol_of
-from roundelay.node.recorder import RecordConfig, Recorder, folder_of
+from roundelay.node.recorder import RecordConfig, Recorder
 from roundelay.node.replay import ReplayServer
 from roundelay.node.replaying import Replays, Source
 from roundelay.node.seat import Seat
@@ -90,7 +91,7 @@ class Recorders:
             await self.server.start(node.medium.address[0])
         ordered = protocol_of(group) in TOTAL_ORDER
         recorder = Recorder(
-            config, folder_of(node.config.dir, group), ordered=ordered,
+            config, claim_journal(node.config.dir, group), ordered=ordered,
             changed=lambda: self.changed(recorder),
             say=lambda text: node.log("warning", "recorder", group=group, text=text),
         )  # fmt: skip

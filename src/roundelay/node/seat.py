@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
@@ -16,6 +15,7 @@ from roundelay.core.token.site import TokenSite
 from roundelay.core.token.state import NORMAL
 from roundelay.node import engines
 from roundelay.node.catchup import CatchUp, full
+from roundelay.node.folders import claim_group
 from roundelay.node.groups import TOKEN, GroupSpec
 from roundelay.node.hosted import Hosted
 from roundelay.node.outbox import LIMIT_BYTES, Outbox
@@ -82,6 +82,7 @@ class Seat:
         self.behind: Start | None = None
         self.behind_due = NEVER
         self.dead_since: dict[str, int] = {}
+        self.kept_in: Path | None = None
         self.contacts: dict[str, int] = {}
         """Fixed roster: who has told us of its past with the group."""
 
@@ -240,10 +241,11 @@ class Seat:
         return base | (self.data.status() if self.data is not None else {})
 
     def _folder(self) -> Path | None:
-        if self.node.config.dir is None:
-            return None
-        safe = re.sub(r"[^A-Za-z0-9._-]", lambda m: f"%{ord(m[0]):02x}", self.spec.name)
-        return self.node.config.dir / "groups" / safe
+        """Of what the member must not forget; None: it has no disk."""
+        base = self.node.config.dir
+        if self.kept_in is None and base is not None:
+            self.kept_in = claim_group(base, self.spec.name, self.node.specs)
+        return self.kept_in
 
     def works(self) -> bool:
         """Whether rosters can be agreed on at present."""

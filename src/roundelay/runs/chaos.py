@@ -31,7 +31,7 @@ import msgspec
 from roundelay.core.errors import RoundelayError
 from roundelay.core.events import END, FAULT, HEAL, MARK, NO_REF, NOBODY, PAUSE, RESUME, STOP
 from roundelay.journal.reader import Reader, merged
-from roundelay.node.recorder import folder_of
+from roundelay.node.folders import journal_folder
 from roundelay.runs.chaos_net import network
 from roundelay.runs.chaos_plan import (
     CLOG,
@@ -380,7 +380,7 @@ class Chaos:
         found = []
         for site in self.sites:
             if site.orders.record:
-                reader = Reader(folder_of(Path(site.orders.folder), GROUP))
+                reader = Reader(journal_folder(Path(site.orders.folder), GROUP))
                 holes = merged([*reader.missing, (reader.end, committed)])
                 found += [f"recorder {site.name} lacks {lo} to {hi - 1}" for lo, hi in holes]
                 reader.close()
@@ -390,7 +390,7 @@ class Chaos:
         """Put them where they stay when what else the sites kept is taken away."""
         for site, to in zip([s for s in self.sites if s.orders.record], self.journals(),
                             strict=True):  # fmt: skip
-            journal = folder_of(Path(site.orders.folder), GROUP)
+            journal = journal_folder(Path(site.orders.folder), GROUP)
             if journal.exists():
                 to.parent.mkdir(exist_ok=True)
                 shutil.move(journal, to)

@@ -57,6 +57,7 @@ from roundelay.core.events import (
     SEND,
     Row,
 )
+from roundelay.file_names import bounded
 from roundelay.trace.schema import COUNT, KIND, SEQ, SPARSE, VERSION, Flattener
 
 MAGIC: Final = b"RNDLTR01"
@@ -72,6 +73,8 @@ checker's business."""
 LEFT_OUT: Final = frozenset({SEND, RECEIVE, ROLE})
 
 SUFFIX: Final = ".rows"
+WORD_MAX: Final = 115
+"""Letters of a name in that of a file, which has two of them and at most 255 letters."""
 
 LiveRow = list[Any]
 """[site, event, ref, peer, *columns of the schema], as short as possible."""
@@ -328,10 +331,11 @@ def _framed(body: bytes) -> bytes:
 
 
 def _stem(group: str, name: str) -> str:
-    """Names may have any letters; a file's may not."""
-    return "-".join(
-        ["trace", *(quote(word, safe="").replace("-", "%2D") for word in (group, name))]
-    )
+    """Names may have any letters; a file's may not, and has an end."""
+    words = [
+        bounded(quote(word, safe="").replace("-", "%2D"), word, WORD_MAX) for word in (group, name)
+    ]
+    return "-".join(["trace", *words])
 
 
 def machine() -> str:
