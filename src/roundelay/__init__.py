@@ -8,17 +8,27 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from roundelay.client.group import Group, Message, join
-    from roundelay.core.errors import Indeterminate, Refused, RoundelayError, SlowConsumer
+    from roundelay.core.errors import (
+        FolderInUse,
+        Indeterminate,
+        NameTaken,
+        Refused,
+        RoundelayError,
+        SlowConsumer,
+    )
 
 __all__ = [
-    "Group", "Indeterminate", "Message", "Refused", "RoundelayError", "SlowConsumer", "join",
+    "FolderInUse", "Group", "Indeterminate", "Message", "NameTaken", "Refused", "RoundelayError",
+    "SlowConsumer", "join",
 ]  # fmt: skip
 
 _HOMES = {
     "Group": "roundelay.client.group",
     "Message": "roundelay.client.group",
     "join": "roundelay.client.group",
+    "FolderInUse": "roundelay.core.errors",
     "Indeterminate": "roundelay.core.errors",
+    "NameTaken": "roundelay.core.errors",
     "Refused": "roundelay.core.errors",
     "RoundelayError": "roundelay.core.errors",
     "SlowConsumer": "roundelay.core.errors",

@@ -114,6 +114,7 @@ class Member:
 def kill(node: Node) -> None:
     """Stop a node without a goodbye."""
     node._running = False
+    node.folder.release()
     if node._handle is not None:
         node._handle.cancel()
     node.medium.close()
@@ -187,9 +188,9 @@ class Net:
 
     async def form(self, names: str, group: str = "g", **options: Any) -> list[Member]:
         """Members that are all in one group, which works."""
-        members = [await self.join(name, group, **options) for name in names]
+        members = await asyncio.gather(*(self.join(name, group, **options) for name in names))
         await together(members)
-        return members
+        return list(members)
 
 
 async def together(members: list[Member], seconds: float = PATIENCE_S) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import os
 import signal
 from contextlib import suppress
 from pathlib import Path
@@ -96,13 +94,8 @@ def command(**options: Any) -> int:
     frontends = options.pop("frontends") or (DEFAULT,)
     max_message, is_open = options.pop("max_message"), options.pop("frontend_open")
     config = _config(**options)
-    lock = _lock(config.dir)
-    try:
-        with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            return runner.run(_serve(config, frontends, max_message, is_open))
-    finally:
-        if lock is not None:
-            os.close(lock)
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        return runner.run(_serve(config, frontends, max_message, is_open))
 
 
 def _config(
@@ -178,24 +171,6 @@ def _records(
             raise ConfigError("record", text, f"each group once, and {name} is there already")
         found.append(RecordConfig(group=name, wanted=wanted, journal=journal))
     return tuple(found)
-
-
-def _lock(folder: Path | None) -> int | None:
-    """Two nodes in one folder would overwrite each other's promises."""
-    if folder is None:
-        return None
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-    except OSError as error:
-        why = f"a folder that can be made and written ({error.strerror})"
-        raise ConfigError("dir", folder, why) from None
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(handle)
-        raise ConfigError("dir", folder, "a folder that no other running node uses") from None
-    return handle
 
 
 async def _serve(

@@ -7,6 +7,8 @@
     │   ├── PayloadTooLarge       a message above `max_payload`; split it or raise the limit
     │   ├── ClusterBroken         a member of the cluster has failed; reopen it without that member
     │   ├── NodeUnreachable       no node answers at an address; start one, or name the right one
+    │   ├── NameTaken             another node on the medium has this name; choose another
+    │   ├── FolderInUse           another running node keeps its files there; give each its own
     │   ├── NoRecorder            nobody, or too few, record the group; start a recorder
     │   └── GroupClosed           the group was left, or its node has stopped
     ├── GroupTrouble              the caller did nothing wrong, the group or the network did
@@ -62,6 +64,42 @@ class ClusterBroken(UsageError):
 
 class NodeUnreachable(UsageError):
     """No node answers at the address."""
+
+
+class NameTaken(UsageError):
+    """Another node has the name: nothing was joined; or a newer one has it now, and we stop."""
+
+    def __init__(self, name: str, where: str, replaced: bool = False) -> None:
+        if replaced:
+            text = (
+                f"the name {name} belongs to a node that was started later, at {where}, and this "
+                "one stops; what it had under way may or may not be delivered. Start it again "
+                "with another name, or stop the other one first"
+            )
+        else:
+            text = (
+                f"name {name} is taken: a node at {where} has it. Start this one with another "
+                "name, or stop that one first"
+            )
+        super().__init__(text)
+        self.name = name
+        self.where = where
+        self.replaced = replaced
+        """We had the name, and a newer process took our place."""
+
+
+class FolderInUse(UsageError):
+    """Another running node keeps its files in the folder; nothing was changed."""
+
+    def __init__(self, folder: str, pid: int) -> None:
+        who = f"process {pid}" if pid else "another process"
+        super().__init__(
+            f"dir = {folder} is in use by a running node ({who}): give each node a folder of its "
+            "own, or stop that one first"
+        )
+        self.folder = folder
+        self.pid = pid
+        """0: it has not said who it is."""
 
 
 class NoRecorder(UsageError):

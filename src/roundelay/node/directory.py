@@ -8,10 +8,19 @@ from typing import Final
 
 from msgspec import Struct
 
+from roundelay.core.engine import SECOND
 from roundelay.node.media import Address
 from roundelay.wire.info import GroupInfo, Info
 
 NODES_MAX: Final = 1024
+LATER_NS: Final = 5 * SECOND
+"""For so long after it was heard a life keeps its name from an earlier one.  Longer would lock out
+a process that was restarted on a machine whose clock was put back."""
+
+
+def address_of(info: Info, source: Address) -> Address:
+    """Where the node that said `info` is reached."""
+    return info.address if info.address[0] != "0.0.0.0" else (source[0], info.address[1])
 
 
 class Known(Struct):
@@ -24,6 +33,8 @@ class Known(Struct):
     version: str
     seen: int
     """When it last said who it is (ns, monotonic)."""
+    birth: int = 0
+    """When that life of the name began (`node.identity`)."""
 
 
 class Directory:
@@ -33,16 +44,25 @@ class Directory:
         self.by_name: dict[str, Known] = {}
         self.by_uuid: dict[bytes, Known] = {}
 
+    def outlived(self, info: Info, now: int) -> bool:
+        """Whether a later life of that name is there: what the earlier one says is void."""
+        known = self.by_name.get(info.name)
+        return (
+            known is not None
+            and (known.birth, known.uuid) > (info.birth, info.uuid)
+            and now - known.seen < LATER_NS
+        )
+
     def hear(self, info: Info, source: Address, now: int) -> bool:
         """Note what a node says of itself; True if it was not known before."""
-        address = info.address if info.address[0] != "0.0.0.0" else (source[0], info.address[1])
+        address = address_of(info, source)
         groups = {group.name: group for group in info.groups}
         old = self.by_name.get(info.name)
         if old is not None and old.uuid != info.uuid:
             self.by_uuid.pop(old.uuid, None)
             old = None
         new = old is None
-        known = Known(info.name, info.uuid, address, groups, info.version, now)
+        known = Known(info.name, info.uuid, address, groups, info.version, now, info.birth)
         self.by_name[info.name] = known
         self.by_uuid[info.uuid] = known
         while len(self.by_name) > NODES_MAX:

@@ -30,6 +30,7 @@ from roundelay.journal.format import Run
 from roundelay.node.assembly import Assembly
 from roundelay.node.autorm import AutoRm
 from roundelay.node.directory import Directory
+from roundelay.node.folder import Folder
 from roundelay.node.groups import (
     AUTORM,
     CONFIGURED,
@@ -42,12 +43,14 @@ from roundelay.node.groups import (
 )
 from roundelay.node.grsb import GrsbSeat
 from roundelay.node.hosted import NEAR_NS, Tracer
+from roundelay.node.identity import Identity
 from roundelay.node.interfaces import LARGEST_DATAGRAM, UDP_OVERHEAD
 from roundelay.node.media import Address, FanoutMedium, Medium
 from roundelay.node.places import Driven, Place
 from roundelay.node.probe import Choice, choose
 from roundelay.node.recorder import RecordConfig
 from roundelay.node.recorders import Recorders
+from roundelay.node.shown import group_json, uuid_of, view_json
 from roundelay.node.switchboard import NO_TAG, Application, View
 from roundelay.node.traffic import Traffic
 from roundelay.node.wide import WideSeat
@@ -106,7 +109,9 @@ class Node(Traffic):
         config.check()
         self.config = config
         self.name = config.name or f"{socket.gethostname()[:32]}-{secrets.token_hex(3)}"
-        self.uuid = os.urandom(16)
+        self.identity = Identity(self.name, given=bool(config.name))
+        self.uuid = self.identity.uuid
+        self.folder = Folder(config.dir)
         self.rng = Random(os.urandom(16))
         self.medium: Medium
         self.why_medium = ""
@@ -136,7 +141,8 @@ class Node(Traffic):
     # -- life ------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Take part in the medium."""
+        """Take part in the medium, once it is certain that the folder and the name are ours."""
+        self.folder.take()
         self.medium, self.why_medium = await choose(self.config.choice)
         if self.config.secret is not None:
             self._seal = seal.Seal(self.config.secret, os.urandom(seal.BOOT_ID))
@@ -153,12 +159,13 @@ class Node(Traffic):
         self.started = time.time()
         self._loop = asyncio.get_running_loop()
         self.medium.start(self._datagram, self._drained)
+        await self.identity.claim(lambda: self.send_everyone(info.encode(self._info())))
         self.log("info", "node.ready", medium=self.medium.describe(), why=self.why_medium)
         await self.recorders.start(self.config.records)
         for spec in self.config.groups:
             if spec.protocol != AUTORM:
                 self.assembly(spec.name)
-        self._say_who(now)
+        self._say_who(time.monotonic_ns())
         self.wake()
 
     async def stop(self, patience_s: float = LEAVE_S) -> None:
@@ -192,6 +199,7 @@ class Node(Traffic):
             assembly.close(reason)
         if hasattr(self, "medium"):
             self.medium.close()
+        self.folder.release()
 
     # -- work ------------------------------------------------------------------------------
 
@@ -336,7 +344,10 @@ class Node(Traffic):
         peers: tuple[Address, ...] = ()
         if isinstance(self.medium, FanoutMedium):
             peers = tuple(self.medium.peers)[:64]
-        return info.Info(self.name, self.uuid, self._address, groups, peers, roundelay.__version__)
+        return info.Info(
+            self.name, self.uuid, self._address, groups, peers, roundelay.__version__,
+            self.identity.birth, self.identity.claims,
+        )  # fmt: skip
 
     def _say_who(self, now: int) -> None:
         """INFO goes with every heartbeat, and soon after somebody new was heard."""
@@ -506,24 +517,24 @@ class Node(Traffic):
             view = self.autorm.view(group)
             # Who is dead is not in this view, so that the rows of all services read the same.
             rows = [{"name": name, "alive": True, "in_view": True} for name in view.members]
-            return _view_json(view, rows)
+            return view_json(view, rows)
         assembly = self.assemblies.get(group)
         if assembly is None:
-            return _view_json(View(group, "0", (), "not joined here"), [])
+            return view_json(View(group, "0", (), "not joined here"), [])
         return assembly.members()
 
     def groups(self) -> list[dict[str, object]]:
         found: dict[str, dict[str, object]] = {}
         for known in self.directory.by_name.values():
             for group in known.groups.values():
-                one = found.setdefault(group.name, _group_json(group.name))
+                one = found.setdefault(group.name, group_json(group.name))
                 one["members"] = [*one["members"], known.name]  # type: ignore[misc]
         table = self.autorm.beamon
         declared = {uuid: node.groups for uuid, node in table.environment.nodes.items()}
         declared[self.uuid] = table.groups
         for uuid, names in declared.items():
             for name in names:
-                one = found.setdefault(name, _group_json(name))
+                one = found.setdefault(name, group_json(name))
                 one["members"] = [*one["members"], self.directory.name_of(uuid)]  # type: ignore[misc]
         return [found[name] for name in sorted(found)]
 
@@ -550,7 +561,7 @@ class Node(Traffic):
 
     def why(self, node: str) -> dict[str, object]:
         known = self.directory.by_name.get(node)
-        uuid = known.uuid if known else _uuid(node)
+        uuid = known.uuid if known else uuid_of(node)
         found: dict[str, object] = {"node": node, "uuid": uuid.hex() if uuid else None}
         if uuid is None:
             reason = "nothing was ever heard of a node of this name"
@@ -570,25 +581,3 @@ class Node(Traffic):
             return
         line = {"time": round(time.time(), 6), "level": level, "event": event, "node": self.name}
         print(json.dumps(line | fields, default=str), file=sys.stderr, flush=True)
-
-
-def _uuid(text: str) -> bytes | None:
-    try:
-        uuid = bytes.fromhex(text.replace("-", ""))
-    except ValueError:
-        return None
-    return uuid if len(uuid) == 16 else None
-
-
-def _group_json(name: str) -> dict[str, object]:
-    spec = plain_spec(name)
-    return {"group": name, "service": spec.service, "protocol": spec.protocol, "members": []}
-
-
-def _view_json(view: View, members: list[dict[str, object]]) -> dict[str, object]:
-    return {
-        "group": view.group,
-        "version": view.version,
-        "state": view.state,
-        "members": members,
-    }

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 from roundelay.core.engine import SECOND
 from roundelay.core.errors import MalformedPdu
 from roundelay.node.adaptors import UNSTAMPED
-from roundelay.node.directory import Directory
+from roundelay.node.directory import Directory, address_of
 from roundelay.node.hints import HINTS, NAME_TAKEN, NO_KEY
+from roundelay.node.identity import ANSWER, YIELD, Identity
 from roundelay.node.lines import Line
 from roundelay.node.media import Address, FanoutMedium, Medium
 from roundelay.node.places import Driven, Place
@@ -34,6 +35,7 @@ class Traffic(ABC):
     """The part of a node that deals with datagrams."""
 
     name: str
+    identity: Identity
     uuid: bytes
     rng: Random
     medium: Medium
@@ -57,6 +59,9 @@ class Traffic(ABC):
 
     @abstractmethod
     def _fail(self, error: BaseException) -> None: ...
+
+    @abstractmethod
+    def _info(self) -> info.Info: ...
 
     @abstractmethod
     def _arm(self, due: int, move: bool = False) -> None: ...
@@ -165,8 +170,14 @@ class Traffic(ABC):
         if isinstance(body, info.Info):
             if body.uuid == self.uuid:
                 return
+            address = address_of(body, source)
             if body.name == self.name:
-                self.drop(NAME_TAKEN)
+                self._namesake(body, address)
+                return
+            if body.claims or self.directory.outlived(body, now):
+                if body.claims and isinstance(self.medium, FanoutMedium):
+                    # Who has the name may not be among its seeds: it hears of our peers.
+                    self.send_to(address, info.encode(self._info()))
                 return
             if self.directory.hear(body, source, now):
                 self.autorm.look = True
@@ -183,6 +194,16 @@ class Traffic(ABC):
                 concerned.told(body, now)
         elif isinstance(body, info.Recorded | info.Wanted):
             self.recorders.hear(body, now)
+
+    def _namesake(self, body: info.Info, address: Address) -> None:
+        """Somebody else says that our name is its own (`node.identity`)."""
+        verdict = self.identity.meet(body, address)
+        if verdict == ANSWER:
+            self.drop(NAME_TAKEN)
+            self.send_to(address, info.encode(self._info()))
+        elif verdict == YIELD:
+            assert self.identity.rival is not None
+            self._fail(self.identity.rival)
 
     # -- what is sent ------------------------------------------------------------------------
 

@@ -65,6 +65,10 @@ class Info(Struct, frozen=True, array_like=True):
     groups: tuple[GroupInfo, ...] = ()
     peers: tuple[Address, ...] = ()
     version: str = ""
+    birth: int = 0
+    """When this life of the name began (ns since 1970): of two, the later one has the name."""
+    claims: bool = False
+    """It only asks whether the name is free (`node.identity`), and is no member of anything."""
 
 
 class Ask(Struct, frozen=True, array_like=True, tag="ask"):
@@ -178,6 +182,7 @@ def _check_info(info: Info) -> Info:
         and len(info.groups) <= GROUPS_MAX
         and len(info.peers) <= PEERS_MAX
         and len(info.version) <= TEXT_MAX
+        and 0 <= info.birth <= POSITION_MAX
         and all(_is_address(address) for address in (info.address, *info.peers))
     )
     for group in info.groups:

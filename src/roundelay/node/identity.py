@@ -1,0 +1,77 @@
+"""Whose a name is: one name on a medium belongs to one process, its *life*, at a time.
+
+A life is a UUID, new at each start, and the time of that start (*birth*).  A node that was given
+its name asks for it first: for a moment it says INFO with `claims` set and takes part in nothing.
+
+    claimed here, held there        the holder answers, and this start fails with `NameTaken`
+    claimed here and there          the earlier one gets it
+    held here and there             the later life has it: the earlier one stops for good
+
+So a name that is in use cannot be taken, and one whose process was killed is free at once, whatever
+others still think of it.  Two lives that both hold a name come about where the first one could not
+answer: it was stopped, or cut off.  The second replaced it on purpose, so the first gives way when
+it hears of that; until then others tell their PDUs apart by their lives (`docs/live.md`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from typing import Final
+
+from roundelay.core.engine import MS, SECOND
+from roundelay.core.errors import NameTaken
+from roundelay.node.media import Address
+from roundelay.wire.info import Info
+
+CLAIM_NS: Final = 300 * MS
+"""How long a name is asked for: a holder on a busy machine has to get its turn in that time."""
+CLAIM_EVERY_NS: Final = 50 * MS
+ANSWER: Final = "answer"
+YIELD: Final = "yield"
+NOTHING: Final = ""
+
+
+class Identity:
+    """The life of one node, and what its namesakes mean for it."""
+
+    def __init__(self, name: str, given: bool) -> None:
+        self.name = name
+        self.uuid = os.urandom(16)
+        self.birth = time.time_ns()
+        self.claims = given
+        """The name is not ours yet.  One that was made up need not be asked for."""
+        self.rival: NameTaken | None = None
+        """Why we cannot have the name, or not any more."""
+        self._contested = asyncio.Event()
+
+    async def claim(self, say: Callable[[], None]) -> None:
+        """Ask for the name, by `say`, until it is certain that nobody answers; or NameTaken."""
+        end = time.monotonic_ns() + CLAIM_NS
+        while self.claims and time.monotonic_ns() < end:
+            say()
+            try:
+                async with asyncio.timeout(CLAIM_EVERY_NS / SECOND):
+                    await self._contested.wait()
+            except TimeoutError:
+                continue
+            assert self.rival is not None
+            raise self.rival
+        self.claims = False
+
+    def meet(self, other: Info, address: Address) -> str:
+        """Another life with our name said INFO: what to do about it."""
+        earlier = (other.birth, other.uuid) < (self.birth, self.uuid)
+        where = f"{address[0]}:{address[1]}"
+        if self.claims:
+            if other.claims and not earlier:
+                return ANSWER
+            self.rival = NameTaken(self.name, where)
+            self._contested.set()
+            return NOTHING
+        if other.claims or earlier:
+            return ANSWER
+        self.rival = NameTaken(self.name, where, replaced=True)
+        return YIELD
