@@ -11,15 +11,18 @@ if TYPE_CHECKING:
     from roundelay.core.errors import (
         FolderInUse,
         Indeterminate,
+        MissingMessages,
         NameTaken,
+        NoSuchPosition,
         Refused,
         RoundelayError,
         SlowConsumer,
     )
+    from roundelay.core.position import Position
 
 __all__ = [
-    "FolderInUse", "Group", "Indeterminate", "Message", "NameTaken", "Refused", "RoundelayError",
-    "SlowConsumer", "join",
+    "FolderInUse", "Group", "Indeterminate", "Message", "MissingMessages", "NameTaken",
+    "NoSuchPosition", "Position", "Refused", "RoundelayError", "SlowConsumer", "join",
 ]  # fmt: skip
 
 _HOMES = {
@@ -29,6 +32,9 @@ _HOMES = {
     "FolderInUse": "roundelay.core.errors",
     "Indeterminate": "roundelay.core.errors",
     "NameTaken": "roundelay.core.errors",
+    "MissingMessages": "roundelay.core.errors",
+    "NoSuchPosition": "roundelay.core.errors",
+    "Position": "roundelay.core.position",
     "Refused": "roundelay.core.errors",
     "RoundelayError": "roundelay.core.errors",
     "SlowConsumer": "roundelay.core.errors",

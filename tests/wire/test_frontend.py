@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from roundelay.core.bundle import MESSAGES_MAX, Bundle
 from roundelay.core.errors import ConfigError, MalformedPdu
 from roundelay.journal.format import Run, encode_block
+from roundelay.node.frontend_missing import miss_packet, read_missed
+from roundelay.node.switchboard import Missed
 from roundelay.wire.frontend import (
     BAD_BODY,
     INDETERMINATE,
@@ -74,7 +76,7 @@ HELLO = b'{"extended":true,"name":"till 3"}'
 GREETING = (
     b'{"node":"ann","version":"0.1.0","protocol":1,"max_message":1048576,"queue_bytes":8388608}'
 )
-VIEW = b'{"version":"7.2","members":["ann","bob"],"state":"open"}'
+VIEW = b'{"version":"7.2","members":["ann","bob"],"state":"open","history":"6f1d","position":42}'
 
 EXAMPLES = [
     head("JOIN", "ab"),
@@ -101,6 +103,8 @@ EXAMPLES = [
     marked_packet("ab", TWO, tag=10, conference=7, unit=True),
     marked_received_packet("ab", 42, TIME, 7, 0, "ann", TWO, unit=True),
     packet("VIEW", "ab", VIEW),
+    miss_packet(Missed("ab", 42, 90, "6f1d")),
+    from_packet("ab", 42, history="6f1d"),
     head("STOP", "ab"),
     head("GOON", "ab"),
     packet("ASKQ", "", b'{"id":1,"ask":"why","of":"bob"}'),
@@ -179,12 +183,25 @@ def test_what_is_written_is_read_again() -> None:
     assert read_json(one(EXAMPLES[23]))["members"] == ["ann", "bob"]
 
 
+def test_what_is_missing_is_read_again() -> None:
+    gap = Missed("ab", 42, 90, "6f1d")
+    refused = Missed("ab", 240, 0, "6f1d", "09ab", final=True)
+    assert [read_missed(one(miss_packet(each))) for each in (gap, refused)] == [gap, refused]
+    for wrong in (b"{}", b'{"lo":1,"hi":"2"}', b'{"lo":true,"hi":2}'):
+        with pytest.raises(MalformedPdu):
+            read_missed(Packet("MISS", "ab", wrong))
+    for history in (b"\xff", b"x" * 256):
+        with pytest.raises(MalformedPdu):
+            read_from(Packet("FROM", "ab", bytes(16) + history))
+
+
 def test_what_recorders_need_is_read_again() -> None:
     sent = read_marked(one(EXAMPLES[12]))
     assert sent == MarkedSend(9, 7, 1, 1, None, HI.marked(7, 1))
     named = marked_packet("ab", HI, to=["ann", "bob"])
     assert read_marked(one(named)) == MarkedSend(-1, 0, 0, 0, ("ann", "bob"), HI)
-    assert [read_from(one(EXAMPLES[i])) for i in (13, 14)] == [(42, 0), (0, TIME)]
+    assert [read_from(one(EXAMPLES[i])) for i in (13, 14)] == [(42, 0, ""), (0, TIME, "")]
+    assert read_from(one(EXAMPLES[25])) == (42, 0, "6f1d")
     got = read_marked_received(one(EXAMPLES[16]))
     assert got == MarkedReceived(42, TIME, "ann", HI.marked(7, 1))
     assert read_wish(one(EXAMPLES[17])) == Wish(id=3, since=42, conferences=(7,), senders=("ann",))

@@ -18,9 +18,10 @@ from msgspec import UNSET, Struct, UnsetType, structs
 from roundelay.cli.answers import show, show_why
 from roundelay.cli.options import Whole, json_option
 from roundelay.cli.output import print_json
+from roundelay.client.contiguity import RAISE, SKIP
 from roundelay.client.messages import places_in_unit
 from roundelay.client.remote_node import RemoteNode
-from roundelay.client.since import parse_moment, place_of
+from roundelay.client.since import Since, parse_moment, since_of
 from roundelay.core.errors import ConfigError, PayloadTooLarge, Refused, UsageError
 from roundelay.node.switchboard import UNIT, Batch, Receipt
 from roundelay.wire.frontend import DEFAULT, address
@@ -205,21 +206,25 @@ Examples:
 @node_option
 @click.option("--count", type=Whole(1), help="Stop after so many messages.")
 @click.option("--since", metavar="WHEN",
-              help="Begin there, then go on live: a position, a date-time, or start.")  # fmt: skip
+              help="Begin there, then go on live: a position (SEQ or HISTORY:SEQ), a date-time, "
+                   "or start.")  # fmt: skip
+@click.option("--missing", type=click.Choice([RAISE, SKIP]), default=RAISE, show_default=True,
+              help="Where nobody has the next messages: end, or go on behind them.")  # fmt: skip
 @click.option("--conference", type=Whole(0, 0xFFFFFFFF), help="Print only this conference.")
 @click.option("--sender", help="Print only what this node sent.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
 def listen(
-    group: str, node: str, count: int | None, since: str | None, conference: int | None,
-    sender: str | None, as_json: bool,
+    group: str, node: str, count: int | None, since: str | None, missing: str,
+    conference: int | None, sender: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Print the messages of GROUP as they are delivered.
 
-    What was before comes from the node's memory or a recorder. Ctrl-C ends it."""
+    What was before comes from the memory of members or a recorder; if nobody has it any more, it
+    ends with an error that says what is missing. Ctrl-C ends it."""
     line = _json_lines if as_json else _text_lines
-    place = () if since is None else place_of(parse_moment(since))
+    place = Since() if since is None else since_of(parse_moment(since))
     try:
-        _run(_listen(group, node, count, place, _Wanted(conference, sender), line))
+        _run(_listen(group, node, count, place, missing, _Wanted(conference, sender), line))
     except KeyboardInterrupt:
         if count is not None:  # it has not seen all it was to see
             raise
@@ -229,16 +234,27 @@ async def _listen(
     group: str,
     where: str,
     count: int | None,
-    place: tuple[int, ...],
+    place: Since,
+    missing: str,
     wanted: _Wanted,
     line: Callable[[Batch, int | None], str],
 ) -> None:
     async with await RemoteNode.connect(where, name="roundelay listen") as node:
-        view = await node.join(group, *place)
+        view = await node.join(
+            group, None if place.seq < 0 else place.seq, place.time, place.history, missing
+        )
         if sys.stderr.isatty():
             click.echo(f"listening to {group} at {where}: {_view(view.members)}", err=True)
         left = count
+        skipped = 0
         async for whole in node.batches():
+            if node.skipped(group) > skipped:
+                now = node.skipped(group)
+                click.echo(
+                    f"{now - skipped} messages before position {whole.seq} are missing: nobody has "
+                    "them any more", err=True,
+                )  # fmt: skip
+                skipped = now
             for batch in wanted.of(whole):
                 sys.stdout.write(line(batch, left))
                 if left is not None:

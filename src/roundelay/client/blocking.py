@@ -19,6 +19,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from roundelay.client.since import START, Moment
+from roundelay.core.position import Position
 from roundelay.node.loop import loop_factory
 from roundelay.node.switchboard import Batch, View
 
@@ -94,6 +95,18 @@ class BlockingGroup:
     @property
     def view(self) -> View:
         return self._group.view
+
+    @property
+    def history(self) -> str:
+        return self._group.history
+
+    @property
+    def position(self) -> Position | None:
+        return self._group.position
+
+    @property
+    def skipped(self) -> int:
+        return self._group.skipped
 
     def views(self) -> Iterator[View]:
         return self._drive(self._group.views())

@@ -29,10 +29,11 @@ from typing import Any, Final
 from msgspec import Struct, structs
 
 from roundelay.client.blocking import BlockingGroup, LoopThread
+from roundelay.client.contiguity import RAISE, Contiguity, check_missing
 from roundelay.client.messages import COMMITTED, Message, Receipt, messages_of, synced
 from roundelay.client.replaying import Replaying
 from roundelay.client.sending import Sending
-from roundelay.client.since import Moment, place_of
+from roundelay.client.since import Moment, Since, since_of
 from roundelay.core.engine import SECOND
 from roundelay.core.errors import (
     ConfigError,
@@ -40,9 +41,11 @@ from roundelay.core.errors import (
     GroupClosed,
     Indeterminate,
     Refused,
+    RoundelayError,
     SlowConsumer,
 )
 from roundelay.core.limits import whole
+from roundelay.core.position import Position
 from roundelay.journal.journal import ALWAYS, JournalConfig
 from roundelay.node import switchboard
 from roundelay.node.groups import (
@@ -62,7 +65,7 @@ from roundelay.node.node import Node, NodeConfig
 from roundelay.node.outbox import cost
 from roundelay.node.probe import MULTICAST, Choice
 from roundelay.node.recorder import Filter, RecordConfig, parse_filter
-from roundelay.node.switchboard import NO_TAG, WHOLE, Batch, Refusal, View
+from roundelay.node.switchboard import NO_TAG, WHOLE, Batch, Missed, Refusal, View
 from roundelay.wire.frontend_replay import check_mark
 
 INBOX_BYTES: Final = 32 << 20
@@ -83,20 +86,21 @@ class Group(Sending, Replaying):
         name: str,
         switchboard: Any,
         close: Any = None,
-        since: int | None = None,
         recorders: int = 0,
+        contiguity: Contiguity | None = None,
     ) -> None:
         super().__init__(recorders)
         self.name = name
         """The full name, with the prefix of its protocol."""
         self._switchboard = switchboard
         self._close = close
-        self._inbox: deque[Batch] = deque()
+        self._inbox: deque[Batch | RoundelayError] = deque()
+        """What waits to be read: messages, and errors where some are missing."""
         self._inbox_bytes = 0
         self._holds = False
         """A daemon knows that we can take no more now."""
-        self._since = since or 0
-        """The application has everything before this position."""
+        self._place = contiguity or Contiguity(name)
+        """Where the application is in the group's order."""
         self.conferences: frozenset[int] = frozenset()
         """Only messages of these are delivered; empty: all."""
         self.hosts_node = False
@@ -110,35 +114,41 @@ class Group(Sending, Replaying):
     # -- what the node calls (Application) -------------------------------------------------
 
     def deliver(self, batch: Batch) -> None:
-        if not self.conferences:
-            self._deliver(batch)
-            return
-        at = 0
-        for conference, kind, part in batch.bundle.by_mark():
-            if conference in self.conferences:
-                seq = batch.seq + at if batch.seq >= 0 else -1
-                self._deliver(structs.replace(batch, seq=seq, bundle=part.marked(conference, kind)))
-            at += len(part.sizes)
-
-    def _deliver(self, batch: Batch) -> None:
         if self._overflow is not None:
             return
-        if 0 <= batch.seq < self._since:
-            # The node's disk knew less than the application: it is told only what is new to it.
-            known = self._since - batch.seq
-            if known >= batch.positions:
-                return
-            rest = batch.bundle.part(known, len(batch.bundle.sizes))
-            batch = structs.replace(batch, seq=self._since, bundle=rest)
         size = cost(batch.bundle) + BATCH_COST
         if self._inbox_bytes + size > INBOX_BYTES and self._inbox:
             self._fall_behind(batch)
+            self._arrived.set()
+            return
+        error, new = self._place.next_of(batch)
+        if error is not None:
+            self._inbox.append(error)
+        if new is None:
+            pass
+        elif not self.conferences:
+            self._keep(new)
         else:
-            self._inbox_bytes += size
-            self._inbox.append(batch)
-            if self._inbox_bytes > INBOX_BYTES // 2 and not self._holds:
-                self._hold(True)
+            at = 0
+            for conference, kind, part in new.bundle.by_mark():
+                if conference in self.conferences:
+                    seq = new.seq + at if new.seq >= 0 else -1
+                    self._keep(structs.replace(new, seq=seq, bundle=part.marked(conference, kind)))
+                at += len(part.sizes)
         self._arrived.set()
+
+    def _keep(self, batch: Batch) -> None:
+        """Until it is read."""
+        self._inbox_bytes += cost(batch.bundle) + BATCH_COST
+        self._inbox.append(batch)
+        if self._inbox_bytes > INBOX_BYTES // 2 and not self._holds:
+            self._hold(True)
+
+    def missed(self, missed: Missed) -> None:
+        error = self._place.missed(missed)
+        if error is not None:
+            self._inbox.append(error)
+            self._arrived.set()
 
     def _hold(self, stop: bool) -> None:
         """Tell a daemon in time: what is on its way still needs room."""
@@ -163,7 +173,8 @@ class Group(Sending, Replaying):
         waiting = self._receipts.pop(receipt.tag, None)
         if waiting is not None and not waiting.done():
             seq = receipt.seq if receipt.seq >= 0 else None
-            waiting.set_result(Receipt(receipt.group, seq, receipt.time))
+            history = self._view.history if seq is not None else ""
+            waiting.set_result(Receipt(receipt.group, seq, receipt.time, history=history))
 
     def refused(self, refusal: Refusal) -> None:
         if refusal.tag == NO_TAG:  # only a daemon says that: our `join`, or a `post`
@@ -180,6 +191,7 @@ class Group(Sending, Replaying):
 
     def viewed(self, view: View) -> None:
         self._view = view
+        self._place.viewed(view)
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -208,10 +220,16 @@ class Group(Sending, Replaying):
         while True:
             while self._inbox:
                 batch = self._inbox.popleft()
+                if isinstance(batch, RoundelayError):
+                    self._place.past(batch)
+                    raise batch
                 self._inbox_bytes -= cost(batch.bundle) + BATCH_COST
                 if self._holds and not self.full:
                     self._hold(False)
+                self._place.hand_over(batch)
                 yield batch
+            if self._place.error is not None:
+                raise self._place.error
             if self._overflow is not None:
                 raise self._overflow
             if self._closed is not None:
@@ -220,18 +238,40 @@ class Group(Sending, Replaying):
             await self._arrived.wait()
 
     async def __aiter__(self) -> AsyncIterator[Message]:
+        place = self._place
         async for batch in self.batches():
+            place.at = batch.seq
             if batch.bundle.marks or batch.unit != WHOLE:
                 for message in messages_of(batch):
+                    place.at = -1 if message.seq is None else message.seq + 1
                     yield message
                 continue
             seq: int | None = batch.seq if batch.seq >= 0 else None
             for data in batch.bundle:
-                yield Message(seq, batch.sender, data, batch.time)
-                if seq is not None:
+                if seq is None:
+                    yield Message(None, batch.sender, data, batch.time)
+                else:
+                    place.at = seq + 1
+                    yield Message(seq, batch.sender, data, batch.time)
                     seq += 1
 
+    @property
+    def position(self) -> Position | None:
+        """Where to go on (`join(…, since=…)`): the position of the next message that the
+        application was not given yet.  None as long as it is not known, and without an order."""
+        return self._place.position
+
+    @property
+    def skipped(self) -> int:
+        """With `missing="skip"`: how many messages nobody had any more."""
+        return self._place.skipped
+
     # -- membership ------------------------------------------------------------------------
+
+    @property
+    def history(self) -> str:
+        """The id of the group's history that positions belong to; empty while it is not known."""
+        return self._view.history
 
     @property
     def view(self) -> View:
@@ -342,6 +382,7 @@ class Options(Struct, frozen=True, kw_only=True):
     insecure: bool = False
     timeout: float = 10.0
     since: Moment | None = None
+    missing: str = RAISE
     record: bool | str | Filter = False
     fsync: str = ALWAYS
     keep_bytes: int = 0
@@ -432,8 +473,11 @@ def join(group: str, **options: Any) -> Joining:
     key         file with the shared secret; without it, that of this user
     insecure    datagrams in the clear
     timeout     seconds after which `broadcast` raises Indeterminate
-    since       where this application goes on: a position, a datetime or "start"; what is past
-                comes from the member's own memory or a recorder, then it is live, with no gap
+    since       where this application goes on: a position (`group.position`, its text, or a bare
+                number), a datetime or "start"; what is past comes from the memory of members or a
+                recorder, then it is live, with no gap.  NoSuchPosition is raised by reading if the
+                position is of another history of the group, or of its future
+    missing     "raise" (default) MissingMessages in place of what nobody has any more, or "skip" it
     record      True: record the group in `dir`; or a filter, such as "conference=7,sender=ann":
                 of everything else only the heads are kept
     fsync       of the record: always (default), interval or os (docs/recorder.md)
@@ -452,7 +496,8 @@ def join(group: str, **options: Any) -> Joining:
     chosen = Options(**options)
     spec = chosen.spec(group)
     synced(chosen.durability, chosen.recorders, 0)
-    place = None if chosen.since is None else place_of(chosen.since)
+    check_missing(chosen.missing)
+    place = None if chosen.since is None else since_of(chosen.since)
     if chosen.record is not False and chosen.node:
         allowed = "none through a daemon: start that with --record"
         raise ConfigError("record", chosen.record, allowed)
@@ -468,35 +513,34 @@ def join(group: str, **options: Any) -> Joining:
     return Joining(open_group)
 
 
-Place = tuple[int, int] | None
-"""Position and time to begin at."""
-
-
-def _group(options: Options, spec: GroupSpec, switchboard: Any, close: Any, place: Place) -> Group:
+def _group(
+    options: Options, spec: GroupSpec, switchboard: Any, close: Any, place: Since | None
+) -> Group:
     recorders = synced(options.durability, options.recorders, 0)
-    since = None if place is None else place[0]
-    group = Group(spec.name, switchboard, close, since, recorders)
+    start = None if place is None or place.time else Position(place.history, place.seq)
+    contiguity = Contiguity(spec.name, start, options.missing)
+    group = Group(spec.name, switchboard, close, recorders, contiguity)
     group.conferences = frozenset(options.conferences)
     for conference in group.conferences:
         check_mark(conference, 0)
     return group
 
 
-async def _embedded(options: Options, spec: GroupSpec, place: Place) -> Group:
+async def _embedded(options: Options, spec: GroupSpec, place: Since | None) -> Group:
     node = Node(options.node_config(spec))
     group = _group(options, spec, node, node.stop, place)
     group.hosts_node = True
     node.on_fatal = lambda error: group.disconnected(f"stopped: {error}")
     try:
         await node.start()
-        node.join(group, spec.name, *(place or ()))
+        node.join(group, spec.name, *(place or Since()).given)
     except BaseException:
         await node.stop()
         raise
     return group
 
 
-async def _through_daemon(options: Options, spec: GroupSpec, place: Place) -> Group:
+async def _through_daemon(options: Options, spec: GroupSpec, place: Since | None) -> Group:
     from roundelay.client.remote import RemoteSwitchboard
 
     groups: list[Group] = []
@@ -510,7 +554,7 @@ async def _through_daemon(options: Options, spec: GroupSpec, place: Place) -> Gr
     group.answer_s = options.timeout
     groups.append(group)
     try:
-        remote.join(group, spec.name, *(place or ()))
+        remote.join(group, spec.name, *(place or Since()).given)
     except BaseException:
         await remote.close()
         raise

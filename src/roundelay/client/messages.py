@@ -86,6 +86,8 @@ class Receipt(Struct, frozen=True, gc=False):
     """Position of its (last) message; None where the service has no total order."""
     time: int
     """When that was known to the node (ns since 1970)."""
+    history: str = ""
+    """The history of the group that `seq` belongs to; `Position(history, seq)` is the place."""
 
 
 def places_in_unit(count: int) -> list[str]:

@@ -31,6 +31,7 @@ from roundelay.core.errors import (
     UsageError,
 )
 from roundelay.journal.format import Run
+from roundelay.node.frontend_missing import read_missed
 from roundelay.node.replay import runs_of
 from roundelay.node.switchboard import (
     NO_TAG,
@@ -183,6 +184,7 @@ class RemoteSwitchboard(asyncio.Protocol):
         group: str,
         since: int | None = None,
         since_time: int = 0,
+        history: str = "",
     ) -> None:
         self._check()
         name_bytes("group", group)
@@ -194,8 +196,10 @@ class RemoteSwitchboard(asyncio.Protocol):
                 f"group = {group!r} is joined over this connection already: use another connection"
             )
         self._joined[group] = application
-        word = head("JOIN", group) if since is None else from_packet(group, since, since_time)
-        self._write(word)
+        if since is None:
+            self._write(head("JOIN", group))
+        else:
+            self._write(from_packet(group, since, since_time, history))
 
     def leave(self, application: Application, group: str) -> None:
         if self._joined.get(group) is application:
@@ -438,17 +442,34 @@ class RemoteSwitchboard(asyncio.Protocol):
         application = self._joined.get(packet.group)
         if application is not None:
             found = read_received(packet)
+            history = self._history(packet.group)
             application.deliver(
-                Batch(packet.group, found.seq, found.sender, found.time, found.bundle)
-            )
+                Batch(
+                    packet.group, found.seq, found.sender, found.time, found.bundle,
+                    history=history,
+                )
+            )  # fmt: skip
+
+    def _history(self, group: str) -> str:
+        """What is delivered now belongs to the history that the last view named."""
+        view = self._views.get(group)
+        return "" if view is None else view.history
+
+    def _missed(self, packet: Packet) -> None:
+        application = self._joined.get(packet.group)
+        if application is not None:
+            application.missed(read_missed(packet))
 
     def _deliver_marked(self, packet: Packet) -> None:
         application = self._joined.get(packet.group)
         if application is not None:
             found = read_marked_received(packet)
             unit = UNIT if packet.command == "RCVU" else WHOLE
+            history = self._history(packet.group)
             application.deliver(
-                Batch(packet.group, found.seq, found.sender, found.time, found.bundle, unit)
+                Batch(
+                    packet.group, found.seq, found.sender, found.time, found.bundle, unit, history
+                )
             )
 
     def _block(self, packet: Packet) -> None:
@@ -469,7 +490,9 @@ class RemoteSwitchboard(asyncio.Protocol):
             found = read_json(packet)
             members = tuple(str(name) for name in found.get("members") or ())
             version, state = str(found.get("version", "")), str(found.get("state", ""))
-            view = View(packet.group, version, members, state)
+            history, position = str(found.get("history", "")), found.get("position")
+            at = position if type(position) is int else -1
+            view = View(packet.group, version, members, state, history, at)
             self._views[packet.group] = view
             application.viewed(view)
 
@@ -539,6 +562,7 @@ _HANDLERS: Final[dict[str, Callable[[RemoteSwitchboard, Packet], None]]] = {
     "RPLB": RemoteSwitchboard._block,
     "RPLE": RemoteSwitchboard._replay_over,
     "VIEW": RemoteSwitchboard._view,
+    "MISS": RemoteSwitchboard._missed,
     "RCPT": RemoteSwitchboard._receipt,
     "FAIL": RemoteSwitchboard._failure,
     "STOP": RemoteSwitchboard._stop,

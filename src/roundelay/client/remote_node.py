@@ -9,6 +9,7 @@ from typing import Any, Final, cast
 
 from msgspec import Struct
 
+from roundelay.client.contiguity import RAISE, Contiguity
 from roundelay.client.messages import marked, messages_of
 from roundelay.client.remote import CONNECT_S, RemoteSwitchboard
 from roundelay.core.bundle import Bundle
@@ -19,7 +20,8 @@ from roundelay.core.errors import (
     Refused,
     RoundelayError,
 )
-from roundelay.node.switchboard import NO_TAG, UNIT, WHOLE, Batch, Receipt, Refusal, View
+from roundelay.core.position import Position
+from roundelay.node.switchboard import NO_TAG, UNIT, WHOLE, Batch, Missed, Receipt, Refusal, View
 from roundelay.wire.frontend import DEFAULT
 
 HOLD_BYTES: Final = 4 << 20
@@ -55,7 +57,8 @@ class RemoteNode:
         self.views: dict[str, View] = {}
         """The last view of each group joined."""
         self._board: RemoteSwitchboard = None  # type: ignore[assignment]  # connect
-        self._batches: deque[Batch] = deque()
+        self._batches: deque[Batch | RoundelayError] = deque()
+        self._places: dict[str, Contiguity] = {}
         self._held_bytes = 0
         self._changed = asyncio.Event()
         self._joins: dict[str, asyncio.Future[View]] = {}
@@ -89,11 +92,18 @@ class RemoteNode:
 
     # -- groups
 
-    async def join(self, group: str, since: int | None = None, since_time: int = 0) -> View:
-        """Join, and wait for the node to say who is there.  `since`: begin at that position, as
-        far as the node or a recorder has what is there; `since_time`: not before that (ns since
-        1970)."""
-        self._board.join(self, group, since, since_time)
+    async def join(
+        self, group: str, since: int | None = None, since_time: int = 0, history: str = "",
+        missing: str = RAISE,
+    ) -> View:  # fmt: skip
+        """Join, and wait for the node to say who is there.  `since`: begin at that position of
+        `history` (empty: of whichever there is), as far as members or a recorder have what is
+        there; `since_time`: not before that (ns since 1970).  `missing`: "raise" MissingMessages
+        in place of what nobody has, or "skip" it."""
+        start = None if since is None or since_time else Position(history, since)
+        if group not in self._places:
+            self._places[group] = Contiguity(group, start, missing)
+        self._board.join(self, group, since, since_time, history)
         if group in self.views:
             return self.views[group]
         waiting = self._joins.get(group)
@@ -105,6 +115,12 @@ class RemoteNode:
     def leave(self, group: str) -> None:
         self._board.leave(self, group)
         self.views.pop(group, None)
+        self._places.pop(group, None)
+
+    def skipped(self, group: str) -> int:
+        """With `missing="skip"`: how many messages of the group nobody had any more."""
+        place = self._places.get(group)
+        return 0 if place is None else place.skipped
 
     # -- sending
 
@@ -175,6 +191,8 @@ class RemoteNode:
         while True:
             while self._batches:
                 batch = self._batches.popleft()
+                if isinstance(batch, RoundelayError):
+                    raise batch
                 before = self._held_bytes
                 self._held_bytes -= len(batch.bundle.data)
                 if before > HOLD_BYTES >= self._held_bytes:
@@ -218,6 +236,14 @@ class RemoteNode:
     # -- called back by the switchboard
 
     def deliver(self, batch: Batch) -> None:
+        place = self._places.get(batch.group)
+        error, new = (None, batch) if place is None else place.next_of(batch)
+        if error is not None:
+            self._batches.append(error)
+            self._changed.set()
+        if new is None:
+            return
+        batch = new
         self._batches.append(batch)
         before = self._held_bytes
         self._held_bytes += len(batch.bundle.data)
@@ -243,9 +269,18 @@ class RemoteNode:
     def viewed(self, view: View) -> None:
         if self._board.joined(view.group):
             self.views[view.group] = view
+            if view.group in self._places:
+                self._places[view.group].viewed(view)
         waiting = self._joins.pop(view.group, None)
         if waiting is not None and not waiting.done():
             waiting.set_result(view)
+
+    def missed(self, missed: Missed) -> None:
+        place = self._places.get(missed.group)
+        error = None if place is None else place.missed(missed)
+        if error is not None:
+            self._batches.append(error)
+            self._changed.set()
 
     def writable(self, group: str) -> None:
         event = self._writable.get(group)

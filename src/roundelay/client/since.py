@@ -6,14 +6,47 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from msgspec import Struct
+
 from roundelay.core.errors import ConfigError
+from roundelay.core.position import Position
 from roundelay.wire.frontend_replay import POSITION_MAX, Wish
 
 START: Final = "start"
-Moment = int | datetime | str
-"""A position (int), a time (datetime; without a zone: local time), or "start"."""
+Moment = int | datetime | str | Position
+"""A position (a number, a `Position` or its text), a time (datetime; without a zone: local time),
+or "start"."""
 
-ALLOWED: Final = 'a position from 0 up, a datetime, or "start"'
+ALLOWED: Final = 'a position from 0 up, HISTORY:SEQ, a datetime, or "start"'
+
+
+class Since(Struct, frozen=True):
+    """Where an application goes on."""
+
+    seq: int = -1
+    """-1: where the group is."""
+    time: int = 0
+    """Not before that (ns since 1970)."""
+    history: str = ""
+    """What `seq` belongs to; empty: whichever history there is."""
+
+    @property
+    def given(self) -> tuple[Any, ...]:
+        """As `Switchboard.join` takes it."""
+        return () if self.seq < 0 else (self.seq, self.time, self.history)
+
+
+def since_of(value: Moment, field: str = "since") -> Since:
+    """Where `value` says to go on.
+
+    >>> since_of("6f1d:42")
+    Since(seq=42, time=0, history='6f1d')
+    """
+    if isinstance(value, str) and ":" in value:
+        value = Position.parse(value, field)
+    if isinstance(value, Position):
+        return Since(place_of(value.seq, field)[0], 0, value.history)
+    return Since(*place_of(value, field))
 
 
 def nanoseconds(moment: datetime) -> int:
@@ -36,6 +69,8 @@ def place_of(value: Moment, field: str = "since") -> tuple[int, int]:
         return 0, max(0, nanoseconds(value))
     if value == START:
         return 0, 0
+    if isinstance(value, Position):
+        value = value.seq
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= POSITION_MAX:
         raise ConfigError(field, repr(value), ALLOWED)
     return value, 0
@@ -46,6 +81,8 @@ def parse_moment(text: str, field: str = "since") -> Moment:
 
     >>> parse_moment("42"), parse_moment("start"), parse_moment("2026-01-31T12:00Z").year
     (42, 'start', 2026)
+    >>> parse_moment("6f1d@09ab:200:42")
+    Position(history='6f1d@09ab:200', seq=42)
     """
     if text == START:
         return text
@@ -54,9 +91,13 @@ def parse_moment(text: str, field: str = "since") -> Moment:
     try:
         return datetime.fromisoformat(text)
     except ValueError:
+        history, _, seq = text.rpartition(":")
+        if history and seq.isdecimal():
+            return Position.parse(text, field)
         raise ConfigError(
-            field, text, 'a position, a date-time such as 2026-01-31T12:00Z, or "start"'
-        ) from None
+            field, text,
+            'a position, HISTORY:SEQ, a date-time such as 2026-01-31T12:00Z, or "start"',
+        ) from None  # fmt: skip
 
 
 def wish_of(

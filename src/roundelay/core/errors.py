@@ -10,12 +10,14 @@
     │   ├── NameTaken             another node on the medium has this name; choose another
     │   ├── FolderInUse           another running node keeps its files there; give each its own
     │   ├── NoRecorder            nobody, or too few, record the group; start a recorder
+    │   ├── NoSuchPosition        a position of another history of the group, or of its future
     │   └── GroupClosed           the group was left, or its node has stopped
     ├── GroupTrouble              the caller did nothing wrong, the group or the network did
     │   ├── Refused               the message is certainly not delivered
     │   ├── Indeterminate         nobody can say whether it is delivered
     │   ├── ConnectionLost        the node is gone; connect and join again
     │   ├── SlowConsumer          the application did not read; join again from a position
+    │   ├── MissingMessages       nobody has these messages any more; read on to go on behind them
     │   └── MissingRecords        no recorder has these positions any more; skip them, or ask again
     ├── PeerError                 a peer's malformed input: counted by reason and dropped
     │   └── MalformedPdu
@@ -26,6 +28,11 @@ everything.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from roundelay.core.position import Position
 
 
 class RoundelayError(Exception):
@@ -113,6 +120,22 @@ class NoRecorder(UsageError):
         )
 
 
+class NoSuchPosition(UsageError):
+    """The group has no such position: `asked` is of another history than `present`, or ahead of it.
+
+    Both are `Position`s: `asked` is where the application is, `present` where the group is.
+    """
+
+    def __init__(self, group: str, asked: Position, present: Position, why: str) -> None:
+        super().__init__(
+            f"group {group}: there is no position {asked} to go on at: {why}, and this one is at "
+            f"{present}; join without `since`, or from a position of this history"
+        )
+        self.group = group
+        self.asked = asked
+        self.present = present
+
+
 class GroupTrouble(RoundelayError):
     """The group, the node or the network could not do what was asked."""
 
@@ -143,6 +166,24 @@ class SlowConsumer(GroupTrouble):
             "not kept; read faster, or join again from there"
         )
         self.seq = seq
+
+
+class MissingMessages(GroupTrouble):
+    """Neither recorders nor members have the positions `first` to `last` any more.
+
+    It is raised once, in place of these messages; whoever reads on gets what follows them.  With
+    `missing="skip"` nothing is raised, and `group.skipped` counts them.
+    """
+
+    def __init__(self, group: str, first: int, last: int) -> None:
+        super().__init__(
+            f"group {group}: positions {first} to {last} ({last - first + 1} messages) are "
+            "missing: neither a recorder nor a member has them any more; read on to go on behind "
+            'them, or join with missing="skip"'
+        )
+        self.group = group
+        self.first = first
+        self.last = last
 
 
 class MissingRecords(GroupTrouble):

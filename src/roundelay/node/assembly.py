@@ -40,6 +40,8 @@ from roundelay.wire.info import Ask, GroupInfo, Info, Start
 if TYPE_CHECKING:
     from roundelay.node.node import Node
 
+FIXED: Final = "fixed"
+"""The only history of a fixed roster."""
 SETTLE_NS: Final = 700 * MS
 """How long to listen before a group is begun."""
 
@@ -93,6 +95,7 @@ class Assembly(Changes):
             store=self.store, trace=node.config.tracer(spec.name, me, resilience=spec.resilience),
         )  # fmt: skip
         self.data.on_gap = self.lost
+        self.data.lineage = FIXED
         self.state = "open"
         self.deadline = NEVER
         node.register(self.data)

@@ -29,7 +29,7 @@ from roundelay.journal.grsb import mtype_of
 from roundelay.node.groups import CONFIGURED, protocol_of
 from roundelay.node.outbox import cost
 from roundelay.node.recorded_units import RecordedUnits, unit_batch
-from roundelay.node.switchboard import WHOLE, Application, Batch, Receipt, Refusal, View
+from roundelay.node.switchboard import WHOLE, Application, Batch, Missed, Receipt, Refusal, View
 from roundelay.wire.frontend_replay import Wish
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class CatchUp:
         self.at = at
         """The application has everything before this position."""
         self.live = False
-        self.missed = 0
+        self.lacked = 0
         self._slots = slots
         self._since_time = since_time
         self._counted = counted  # where there is no order: our own count, as the recorder's
@@ -150,6 +150,9 @@ class CatchUp:
 
     def writable(self, group: str) -> None:
         self.application.writable(group)
+
+    def missed(self, missed: Missed) -> None:
+        self.application.missed(missed)
 
     # -- catching up -----------------------------------------------------------------------
 
@@ -304,7 +307,7 @@ class CatchUp:
         self.application.deliver(batch)
 
     def _miss(self, lo: int, hi: int) -> None:
-        self.missed += hi - lo
+        self.lacked += hi - lo
         self.node.log("warning", "group.gap", group=self.group, lo=lo, hi=hi)
 
     # -- handing over ----------------------------------------------------------------------
@@ -373,5 +376,5 @@ class CatchUp:
     def status(self) -> dict[str, object]:
         return {
             "group": self.group, "position": self.at, "live_from": self._position(),
-            "kept_bytes": self._tail_bytes, "missed": self.missed,
+            "kept_bytes": self._tail_bytes, "missed": self.lacked,
         }  # fmt: skip

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from roundelay.core.engine import SECOND
 from roundelay.core.errors import ConfigError, NoRecorder, QueueFull
 from roundelay.node.groups import SERVICE_OF, TOTAL_ORDER, protocol_of
-from roundelay.node.switchboard import Application, Batch, Receipt, Refusal, View
+from roundelay.node.switchboard import Application, Batch, Missed, Receipt, Refusal, View
 from roundelay.wire.info import Recorded
 
 if TYPE_CHECKING:
@@ -69,6 +69,9 @@ class Awaited:
         """It is no member."""
 
     def viewed(self, view: View) -> None:
+        """It is no member."""
+
+    def missed(self, missed: Missed) -> None:
         """It is no member."""
 
 

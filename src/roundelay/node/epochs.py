@@ -130,6 +130,7 @@ class Epochs(Seat):
             trace=tracer(f"{spec.name} {mark}", me, resilience=resilience) if token else None,
         )  # fmt: skip
         self.ring.on_gap = self.lost
+        self.ring.lineage = self.incarnation
         self.ring.intercept = self._ring_delivery
         self.ring.on_notice = self._ring_notice
         node.register(self.ring)
@@ -165,6 +166,7 @@ class Epochs(Seat):
         )  # fmt: skip
         self.data.on_notice = self._data_notice
         self.data.on_gap = self.lost
+        self.data.lineage = self.incarnation
         node.register(self.data)
 
     def _remember(self, start: Start) -> None:

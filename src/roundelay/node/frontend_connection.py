@@ -31,8 +31,9 @@ from roundelay.core.errors import (
     QueueFull,
     RoundelayError,
 )
+from roundelay.node.frontend_missing import miss_packet
 from roundelay.node.frontend_replay import ReplaySessions
-from roundelay.node.switchboard import Batch, Receipt, Refusal, View
+from roundelay.node.switchboard import Batch, Missed, Receipt, Refusal, View
 from roundelay.wire.frontend import (
     CLOSING,
     INDETERMINATE,
@@ -278,11 +279,13 @@ class Connection(asyncio.Protocol):
         group = packet.group
         if packet.command in ("JOIN", "FROM"):
             try:
-                place = read_from(packet) if packet.command == "FROM" else ()
+                place: tuple[Any, ...] = read_from(packet) if packet.command == "FROM" else ()
                 if len(self.groups) >= GROUPS_MAX and group not in self.groups:
                     raise ConfigError("group", repr(group), f"at most {GROUPS_MAX} a connection")
                 self.groups.add(group)  # before: a view may come from within the call
-                self._switchboard.join(self, group, *(place if any(place[1:]) else place[:1]))
+                while len(place) > 1 and not place[-1]:
+                    place = place[:-1]
+                self._switchboard.join(self, group, *place)
             except InvariantBroken:
                 raise
             except MalformedPdu as error:
@@ -407,8 +410,24 @@ class Connection(asyncio.Protocol):
 
     def viewed(self, view: View) -> None:
         if self.extended:
-            content = {"version": view.version, "members": view.members, "state": view.state}
+            content: dict[str, object] = {
+                "version": view.version, "members": view.members, "state": view.state,
+                "history": view.history, "position": view.position,
+            }  # fmt: skip
             self._write(json_packet("VIEW", view.group, content))
+
+    def missed(self, missed: Missed) -> None:
+        if self.extended:
+            self._write(miss_packet(missed))
+        if missed.final:
+            self._server.loop.call_soon(self._refuse_place, missed.group)
+
+    def _refuse_place(self, group: str) -> None:
+        """It asked to begin at a position that there is not."""
+        self.groups.discard(group)
+        self._switchboard.leave(self, group)
+        reason = f"group {group}: there is no such position to begin at"
+        self._fail(group, NO_TAG, REFUSED_JOIN, reason)
 
     def writable(self, group: str) -> None:
         if group == self._stopped:

@@ -152,7 +152,10 @@ class GrsbSeat(ShownSeat):
 
     # -- applications ----------------------------------------------------------------------
 
-    def join(self, application: Application, since: int | None = None, since_time: int = 0) -> None:
+    def join(
+        self, application: Application, since: int | None = None, since_time: int = 0,
+        history: str = "",
+    ) -> None:  # fmt: skip
         """From where the stream is here, or from `since` on: that comes from recorders first."""
         if not getattr(application, "hosts_node", False):
             self._must_be_user()
@@ -452,7 +455,9 @@ class GrsbSeat(ShownSeat):
         for one in deliveries:
             bundle = one.bundle.marked(one.conference, one.kind)
             unit = UNIT if one.is_unit else WHOLE
-            batch = Batch(name, one.seq, roster[one.source], one.time * 1000, bundle, unit)
+            batch = Batch(
+                name, one.seq, roster[one.source], one.time * 1000, bundle, unit, self.history_name
+            )
             self.delivered += len(bundle.sizes)
             for application in list(self.applications.values()):
                 application.deliver(batch)

@@ -57,7 +57,10 @@ class ShownSeat(Birth):
     def view(self) -> View:
         epoch = self.site.reign.epoch if self.site is not None else 0
         members = self.present or (self.node.name,)
-        return View(self.spec.name, f"{max(0, epoch)}.{self.views}", members, self.state)
+        return View(
+            self.spec.name, f"{max(0, epoch)}.{self.views}", members, self.state,
+            self.history_name,
+        )  # fmt: skip
 
     def show(self) -> None:
         view = self.view()

@@ -44,7 +44,7 @@ from roundelay.node.adaptors import ASIDE, CHAN_SEQ_AT, UNSTAMPED, MCAdaptor, On
 from roundelay.node.groups import GroupSpec
 from roundelay.node.outbox import Outbox, Underway
 from roundelay.node.store import Store
-from roundelay.node.switchboard import Application, Batch, View
+from roundelay.node.switchboard import WHOLE, Application, Batch, View
 from roundelay.sim.disk import undelivered
 from roundelay.wire.codec import encode, encode_parts, group_id
 
@@ -133,6 +133,8 @@ class Hosted:
         self.on_notice: Callable[[Notice], None] | None = None
         self.on_gap: Callable[[int, int], None] | None = None
         """The positions from the first number up to the second are passed over."""
+        self.lineage = ""
+        """The id of the history that positions belong to."""
         self.held = False
         """No new messages go to the engine while the roster changes."""
         if trace is not None:
@@ -301,7 +303,9 @@ class Hosted:
             if self.intercept is not None and self.intercept(delivery):
                 continue
             self.delivered += len(delivery.bundle.sizes)
-            batch = Batch(name, seq, roster[delivery.source], wall, delivery.bundle)
+            batch = Batch(
+                name, seq, roster[delivery.source], wall, delivery.bundle, WHOLE, self.lineage
+            )
             # Looked up each time: one that cannot keep it has another in its place from then on.
             for application in list(self.applications.values()):
                 application.deliver(batch)
@@ -390,7 +394,7 @@ class Hosted:
         number, site = self.version
         version = f"{number}.{site}" if number >= 0 else "0"
         members = tuple(self.roster[member] for member in self.members)
-        return View(self.spec.name, version, members, self.state)
+        return View(self.spec.name, version, members, self.state, self.lineage, self.expected)
 
     def show(self) -> None:
         view = self.view()
@@ -416,7 +420,8 @@ class Hosted:
             if seq < since:
                 bundle = bundle.part(since - seq, len(bundle))
                 seq = since
-            yield Batch(self.spec.name, seq, self.roster[entry.ack.s], wall, bundle)
+            sender = self.roster[entry.ack.s]
+            yield Batch(self.spec.name, seq, sender, wall, bundle, WHOLE, self.lineage)
 
     @property
     def first_kept(self) -> int:

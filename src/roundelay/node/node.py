@@ -407,6 +407,7 @@ class Node(Traffic):
         group: str,
         since: int | None = None,
         since_time: int = 0,
+        history: str = "",
     ) -> None:
         check_name(group)
         if protocol_of(group) == AUTORM:
@@ -416,10 +417,8 @@ class Node(Traffic):
             if since is not None:
                 joined = self.autorm.applications[group]
                 self.recorders.replays.catch_up(joined, application, group, since, since_time)
-        elif since_time:
-            self.assembly(group).join(application, since, since_time)
         else:
-            self.assembly(group).join(application, since)
+            self.assembly(group).join(application, since, since_time, history)
         self.wake()
 
     def fell_behind(self, application: Application, group: str, since: int) -> bool:

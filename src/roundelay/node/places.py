@@ -60,8 +60,12 @@ class Place(Protocol):
 
     def on_timer(self, now: int) -> None: ...
 
-    def join(self, application: Application, since: int | None = None, since_time: int = 0) -> None:
-        """`since_time`: not what was recorded before that (ns since 1970), either."""
+    def join(
+        self, application: Application, since: int | None = None, since_time: int = 0,
+        history: str = "",
+    ) -> None:  # fmt: skip
+        """`since_time`: not what was recorded before that (ns since 1970), either.  `history`: the
+        one that `since` belongs to."""
 
     @property
     def data(self) -> Any:

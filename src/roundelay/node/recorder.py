@@ -39,7 +39,7 @@ from roundelay.core.errors import ConfigError
 from roundelay.journal.files import Disk
 from roundelay.journal.format import GAP, HEADS_ONLY, Run, head_only, part_of
 from roundelay.journal.journal import ALWAYS, Journal, JournalBroken, JournalConfig, Selection
-from roundelay.node.switchboard import Batch, Receipt, Refusal, View
+from roundelay.node.switchboard import Batch, Missed, Receipt, Refusal, View
 
 BACKLOG_BYTES: Final = 16 << 20
 HARD: Final = 4
@@ -262,6 +262,9 @@ class Recorder:
 
     def writable(self, group: str) -> None:
         """It sends nothing."""
+
+    def missed(self, missed: Missed) -> None:
+        """What it lacks it fetches by itself."""
 
     @property
     def backlog(self) -> int:

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import NEVER
 from roundelay.core.errors import ConfigError, UsageError
@@ -88,7 +90,10 @@ class Seat:
 
     # -- applications ----------------------------------------------------------------------
 
-    def join(self, application: Application, since: int | None = None, since_time: int = 0) -> None:
+    def join(
+        self, application: Application, since: int | None = None, since_time: int = 0,
+        history: str = "",
+    ) -> None:  # fmt: skip
         self.leaving = False
         if id(application) in self.applications:
             return
@@ -188,11 +193,11 @@ class Seat:
     def view(self) -> View:
         if self.data is not None:
             view = self.data.view()
-            return View(
-                view.group, f"{max(0, self.epoch)}.{view.version}", view.members, view.state
-            )
+            version = f"{max(0, self.epoch)}.{view.version}"
+            return structs.replace(view, version=version)
         version = str(max(0, self.epoch))
-        return View(self.spec.name, version, self.roster if self.ring else (), self.state)
+        members = self.roster if self.ring else ()
+        return View(self.spec.name, version, members, self.state, self.incarnation)
 
     def show(self) -> None:
         view = self.view()

@@ -39,6 +39,8 @@ class Batch(Struct, frozen=True, gc=False):
     unit: str = WHOLE
     """`unit`: the messages are the parts of one, and `seq` is the position of the last, where they
     take effect.  A replay has parts alone: `start`, `middle` or `end`, each at its own position."""
+    history: str = ""
+    """The id of the history that `seq` belongs to (`core.position`); empty: not known."""
 
     @property
     def positions(self) -> int:
@@ -55,6 +57,10 @@ class View(Struct, frozen=True):
     members: tuple[str, ...]
     state: str
     """`open`, or why nothing moves: `forming`, `blocked: …`, `broken: …`."""
+    history: str = ""
+    """The id of the group's history (`core.position`); empty while it is not known."""
+    position: int = -1
+    """What the node delivers next; -1 while that is not known, or without a total order."""
 
 
 class Receipt(Struct, frozen=True, gc=False):
@@ -78,6 +84,22 @@ class Refusal(Struct, frozen=True, gc=False):
     """True: nobody can say whether it is delivered.  False: it certainly is not."""
 
 
+class Missed(Struct, frozen=True, gc=False):
+    """Something an application has to know before it is given what follows."""
+
+    group: str
+    lo: int
+    """Where the application is."""
+    hi: int
+    """Where it goes on: nobody has positions `lo` to `hi - 1`."""
+    history: str = ""
+    """Of `hi`."""
+    was: str = ""
+    """The history of `lo`, where `lo` is no position of the present one (or is not yet)."""
+    final: bool = False
+    """The application is given nothing at all: it asked to begin at such a position."""
+
+
 class Application(Protocol):
     """One who uses a node.  Nothing here may block or raise."""
 
@@ -94,6 +116,9 @@ class Application(Protocol):
     def writable(self, group: str) -> None:
         """After `send` raised QueueFull: there is room again."""
 
+    def missed(self, missed: Missed) -> None:
+        """What the application should be given next cannot be had."""
+
 
 NO_TAG = -1
 """`tag` of a broadcast nobody wants to hear of again."""
@@ -108,12 +133,14 @@ class Switchboard(Protocol):
         group: str,
         since: int | None = None,
         since_time: int = 0,
+        history: str = "",
     ) -> None:
         """Deliver the group's messages to `application` from now on.  Harmless when repeated.
 
         `since`: first those from that position on, as far as the node still has them or a recorder
         of the group does; then live, with no gap and no duplicate.  `since_time`: of those only
-        what was recorded at that time (ns since 1970) or later."""
+        what was recorded at that time (ns since 1970) or later.  `history`: the one that `since`
+        is a position of; if there is no such position, `missed` says so."""
 
     def leave(self, application: Application, group: str) -> None:
         """Stop doing so.  Harmless when not joined."""

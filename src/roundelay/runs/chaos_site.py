@@ -29,7 +29,7 @@ from roundelay.node.groups import GroupSpec
 from roundelay.node.node import Node, NodeConfig
 from roundelay.node.probe import Choice
 from roundelay.node.recorder import RecordConfig
-from roundelay.node.switchboard import Batch, Receipt, Refusal, View
+from roundelay.node.switchboard import Batch, Missed, Receipt, Refusal, View
 from roundelay.node.tracing import Tracing
 
 TICK_S: Final = 0.01
@@ -141,6 +141,9 @@ class Sender:
 
     def writable(self, group: str) -> None:
         self.room = True
+
+    def missed(self, missed: Missed) -> None:
+        """The positions in its log tell."""
 
     # -- the load --------------------------------------------------------------------------
 

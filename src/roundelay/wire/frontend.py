@@ -108,6 +108,7 @@ TO_APPLICATION: Final = (
     Command("RCPT", "B", "what you sent has its place in the order for good"),
     Command("FAIL", "B", "what you sent is not, or may not be, delivered", named=False),
     Command("VIEW", "B", "who is in the group, and whether it moves", json=True),
+    Command("MISS", "B", "what you should be given next cannot be had", json=True),
     Command("STOP", "A", "the queue of the group is full; I read on when there is room"),
     Command("GOON", "A", "there is room again"),
     Command("ANSW", "B", "the answer to a question", named=False, json=True),
@@ -412,18 +413,28 @@ def read_send(found: Packet, message_bytes: int = MESSAGE_BYTES_MOST) -> Send:
     return Send(tag, to, found.command == "SNDO", bundle)
 
 
-def from_packet(group: str, seq: int, time: int = 0) -> bytes:
-    """FROM: i64 seq, and i64 time if there is one."""
-    return packet("FROM", group, _PLACE.pack(seq, time) if time else _TAG.pack(seq))
+def from_packet(group: str, seq: int, time: int = 0, history: str = "") -> bytes:
+    """FROM: i64 seq, i64 time if there is one or a history follows, id of the history."""
+    place = _PLACE.pack(seq, time) if time or history else _TAG.pack(seq)
+    return packet("FROM", group, place + history.encode())
 
 
-def read_from(found: Packet) -> tuple[int, int]:
-    """Position, and time or 0."""
+def read_from(found: Packet) -> tuple[int, int, str]:
+    """Position, time or 0, and the history or an empty text."""
     body = found.message
-    seq, time = _PLACE.unpack(body) if len(body) == _PLACE.size else (*unpack(_TAG, body, 0), 0)
-    if len(body) not in (_TAG.size, _PLACE.size) or seq < 0 or time < 0:
+    if len(body) < _PLACE.size:
+        seq, time = *unpack(_TAG, body, 0), 0
+    else:
+        seq, time = unpack(_PLACE, body, 0)
+    raw = body[_PLACE.size :]
+    if (len(body) != _TAG.size and len(body) < _PLACE.size) or seq < 0 or time < 0:
         raise MalformedPdu(BAD_BODY, f"FROM {seq}, {time} in {len(body)} bytes")
-    return int(seq), int(time)
+    if len(raw) > NAME_BYTES:
+        raise MalformedPdu(BAD_BODY, f"FROM with a history of {len(raw)} bytes")
+    try:
+        return int(seq), int(time), raw.decode()
+    except UnicodeDecodeError:
+        raise MalformedPdu(BAD_BODY, "FROM with a history that is not UTF-8") from None
 
 
 def received_packet(group: str, seq: int, time: int, sender: str, bundle: Bundle) -> bytes:

@@ -1,0 +1,145 @@
+"""Whether what an application is handed is what comes next in the order.
+
+A group's node says what it cannot give (`Missed`); here it is checked once more, at the last place
+before the application, so that no fault on the way can make `seq` jump without an error: a message
+is handed over if its position is the next one of the history the application is in.  One that the
+application has is left out, and before one that is further on stands an error that names what is
+missing.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import structs
+
+from roundelay.core.errors import ConfigError, MissingMessages, NoSuchPosition, RoundelayError
+from roundelay.core.position import Position, holds
+from roundelay.node.groups import CONFIGURED, TOTAL_ORDER, protocol_of
+from roundelay.node.switchboard import UNIT, Batch, Missed, View
+
+RAISE: Final = "raise"
+SKIP: Final = "skip"
+
+
+def check_missing(missing: str) -> str:
+    if missing not in (RAISE, SKIP):
+        raise ConfigError("missing", repr(missing), f'"{RAISE}" or "{SKIP}"')
+    return missing
+
+
+class Contiguity:
+    """Where an application is in the order of its group."""
+
+    def __init__(self, group: str, since: Position | None = None, missing: str = RAISE) -> None:
+        """`since`: where it goes on; None: where the group is when it has joined."""
+        protocol = protocol_of(group)
+        self._group = group
+        self._ordered = protocol in TOTAL_ORDER
+        # Where there are units, parts of those that never came to their end have positions, too.
+        self._dense = self._ordered and protocol not in CONFIGURED
+        self._skip = check_missing(missing) == SKIP
+        self._counting = since is not None
+        """It was given something, or has asked for it: no other history can stand in for this."""
+        self._open = False
+        """It has joined a group that works: what is missing from then on is missing."""
+        self.history = since.history if since is not None else ""
+        self.next = since.seq if since is not None else -1
+        """The position that has to come next; -1: not known yet."""
+        self.at = self.next
+        """The position of the next message that the application has not been handed."""
+        self._in = self.history
+        """The history of `at`."""
+        self.skipped = 0
+        """How many messages it was not given: nobody had them, and it did not want an error."""
+        self.error: NoSuchPosition | None = None
+        """It asked to begin at a position that there is not: it is given nothing."""
+
+    @property
+    def position(self) -> Position | None:
+        """`at`, and its history; None: not known yet, or there is no order."""
+        return Position(self._in, self.at) if self._ordered and self.at >= 0 else None
+
+    def hand_over(self, batch: Batch) -> None:
+        """The application is given all of this."""
+        if batch.seq >= 0:
+            self.at, self._in = batch.seq + batch.positions, batch.history or self._in
+
+    def past(self, error: RoundelayError) -> None:
+        """The application is given this."""
+        if isinstance(error, MissingMessages):
+            self.at = error.last + 1
+        elif isinstance(error, NoSuchPosition) and error is not self.error:
+            self.at, self._in = error.present.seq, error.present.history
+
+    def viewed(self, view: View) -> None:
+        """Where the group is: there begins who asked for nothing else, and was given nothing."""
+        if self._ordered and not self._counting and view.history and view.position >= 0:
+            if not self._open or view.history != self.history:
+                self.history, self.next = view.history, view.position
+                self.at, self._in = self.next, self.history
+            self._open = view.state.startswith("open")
+
+    def next_of(self, item: Batch) -> tuple[RoundelayError | None, Batch | None]:
+        """The error that the application gets before `item`, and what of that is new to it."""
+        if item.seq < 0 or not self._ordered:
+            return None, item
+        error = self._enter(item.history, item.seq)
+        if self.next < 0 or (not self._counting and item.seq < self.next):
+            self.next = item.seq  # it begins there
+        if item.seq > self.next and self._dense and error is None:
+            error = self._pass_over(item.seq)
+        self._counting = True
+        known = self.next - item.seq
+        if known > 0:
+            if item.unit == UNIT or known >= item.positions:
+                return error, None
+            rest = item.bundle.part(known, len(item.bundle.sizes))
+            item = structs.replace(item, seq=self.next, bundle=rest)
+        self.next = item.seq + item.positions
+        return error, item
+
+    def missed(self, missed: Missed) -> RoundelayError | None:
+        """The node cannot give what comes next: the error that the application gets."""
+        if missed.was:
+            asked = Position(missed.was, missed.lo)
+            error = self._elsewhere(asked, Position(missed.history, missed.hi))
+            if missed.final:
+                self.error = error
+                return error
+            counted, self._counting = self._counting, True
+            self.history, self.next = missed.history, missed.hi
+            return error if counted and not self._skip else None
+        self._enter(missed.history, missed.lo)
+        if self.next < missed.lo and (self.next < 0 or not self._dense):
+            self.next = missed.lo
+        return self._pass_over(missed.hi)
+
+    def _enter(self, history: str, seq: int) -> RoundelayError | None:
+        """What follows is of that history."""
+        before, self.history = self.history, history or self.history
+        if not before or not history or before == history:
+            return None
+        asked = Position(before, max(0, self.next))
+        if holds(history, asked):
+            return None
+        self.next = seq
+        if self._skip or not self._counting:
+            return None
+        return self._elsewhere(asked, Position(history, seq))
+
+    def _elsewhere(self, asked: Position, present: Position) -> NoSuchPosition:
+        if holds(present.history, asked):
+            why = "that is in the future of the history"
+        else:
+            why = "that is of another history of the group"
+        return NoSuchPosition(self._group, asked, present, why)
+
+    def _pass_over(self, to: int) -> RoundelayError | None:
+        first, self.next = max(0, self.next), max(self.next, to)
+        if first >= to or not (self._counting or self._open):
+            return None
+        if self._skip:
+            self.skipped += to - first
+            return None
+        return MissingMessages(self._group, first, to - 1)
