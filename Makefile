@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup check lint types layers test coverage seeds demo swarm chaos explore bench \
+.PHONY: help setup check lint types layers test coverage seeds demo swarm chaos chaos-api explore bench \
   faults proofs cluster-test format lock clean
 
 VENV := .venv
@@ -19,6 +19,8 @@ JOBS ?= 2
 WORKERS ?= 3 # of pytest: live tests mostly wait
 PROTOCOL ?= token
 RUNS ?= 20
+MINUTES ?= 30
+SEED ?= 0
 PYTEST ?=
 
 PIP := $(PY) -m pip --disable-pip-version-check
@@ -111,6 +113,9 @@ swarm: $(INSTALLED) ## random runs under faults; SEEDS=A:B, JOBS=N, PROTOCOL=P; 
 
 chaos: $(INSTALLED) ## real processes under faults; RUNS=N
 	$(BIN)/roundelay chaos --seed 0 --runs $(RUNS)
+
+chaos-api: $(INSTALLED) ## applications of every service under faults, judged by their logs; MINUTES=N, SEED=S
+	$(BIN)/roundelay chaos --api --seed $(SEED) --minutes $(MINUTES)
 
 explore: $(INSTALLED) ## every reachable state of small groups
 	$(BIN)/roundelay explore --sites 3 --resilience 0 --timestamps 3 --crashes 1

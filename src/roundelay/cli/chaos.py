@@ -8,7 +8,9 @@ from tempfile import mkdtemp
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
+from roundelay.cli.chaos_api import OWN, api_options, check_options, run_api
 from roundelay.cli.options import LOSS, POSITIVE, OneOf, Whole, force_option, json_option
 from roundelay.cli.output import console, literally, number, print_json, table
 from roundelay.runs.chaos import chaos
@@ -24,6 +26,8 @@ Examples:
   roundelay chaos --seed 1
   roundelay chaos --seed 1 --messages 5000 --seconds 8 --pause 2 --partition 2
   roundelay chaos --seed 100 --runs 20 --out runs/chaos
+  roundelay chaos --api --minutes 30
+  roundelay chaos --api --seed 7 --rounds 1 --service total
 """
 
 
@@ -66,17 +70,29 @@ Examples:
               help="What the trace has: all, or no transmissions.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path),
               help="Folder for trace and results; of several runs, one each in it.")  # fmt: skip
+@api_options
 @force_option
 @json_option
+@click.pass_context
 def command(
-    seed: int, runs: int, size: int, pause: float, partition: float, patience: float,
-    insecure: bool, out: Path | None, force: bool, as_json: bool, **rest: Any,
+    ctx: click.Context, /, api: bool, seed: int, runs: int, size: int, pause: float,
+    partition: float, patience: float, insecure: bool, out: Path | None, force: bool,
+    as_json: bool, **rest: Any,
 ) -> int:  # fmt: skip
     """Run a group of real processes through loss, kills, a pause and a partition, and check it.
 
     Every site is a process of its own and every datagram crosses the switch.  In the end the traces
     of all sites are put together and judged.  Exit status 1 if a promise was broken, or a run did
-    not come to its end; each comes with the line that runs it again."""
+    not come to its end; each comes with the line that runs it again.
+
+    With --api the processes are applications that know nothing but the public API, in groups of
+    every service, and what they noted down is judged."""
+    check_options(ctx, api)
+    own = {name: rest.pop(name) for name in OWN}
+    if api:
+        given = ctx.get_parameter_source("patience") is ParameterSource.COMMANDLINE
+        patience_s = patience if given else None
+        return run_api(seed=seed, patience=patience_s, out=out, force=force, as_json=as_json, **own)
     results: list[dict[str, Any]] = []
     for number_ in range(runs):
         params = ChaosParams(

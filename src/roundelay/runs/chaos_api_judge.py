@@ -1,0 +1,487 @@
+"""The judge of `roundelay chaos --api`: it sees what applications noted down, and nothing else.
+
+A *life* is one process of a member.  Its notes are JSON objects, one a line, each with `t` (ns of
+the machine's monotonic clock, the same for all processes) and `e`:
+
+=============  ===================================================================================
+started        `name`, `life`, `since` ([history, position], or null: from now on)
+joining        `since`, again: a life may join more than once
+joined         `join` has returned
+view           `members`, `state`, `h`
+sent           `id`, `members` of the view; `to` (destinations), `last` (of this life)
+confirmed      `id`, `seq`, `members` of the view; `h`, `given_up`
+indeterminate  `id`: nobody can say
+refused        `id`: it will not be delivered
+failed         `id`, `kind` of the error, `why`
+given          `seq`, `from`, `id`; `h`; `damaged`: the bytes are not those that were sent
+error          `where` (join, read), `kind`, `why`; `first`, `last`: positions that are missing
+over           the group ended without a word
+settling       from here on it wants one last message confirmed
+left           the end, as it was told
+=============  ===================================================================================
+
+What is found is one of
+
+=============  ===================================================================================
+lost           a confirmed message is missing where it had to be given
+twice          a message was given again
+order          another message at the same position, or a sender's messages out of their order
+invented       a message that nobody sent, or other bytes, or another sender's name
+jump           `seq` went on behind a gap, and no error had named it
+refused        a message that was refused was given all the same
+receipt        a receipt names another position than the delivery
+hang           after the last fault somebody could not get a message confirmed in time, or was
+               not given what others had confirmed
+twin           a second process of one name took part
+silence        the group ended as if it were over, and no error said so
+history        a member went on in another history without an error
+told           positions are missing that a recorder had to have
+=============  ===================================================================================
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import Struct, field
+
+TOTAL: Final = ("resilient", "total", "hub", "journal", "wide")
+"""Services with positions: one order for all."""
+PER_SENDER: Final = ("partial", "selective", "fifo")
+UNORDERED: Final = ("reliable",)
+
+MEMBER: Final = "member"
+TWIN: Final = "twin"
+REPLACED: Final = "replaced"
+"""A life that was stopped, and woken when another had taken its place."""
+
+NOTHING_QUEUED: Final = frozenset(
+    {"GroupClosed", "QueueFull", "NoRecorder", "ClusterBroken", "ConfigError", "PayloadTooLarge"}
+)
+"""Errors of `broadcast` that say that nothing was sent."""
+SAID_MAX: Final = 5
+"""Findings of one kind that are told one by one."""
+
+
+class Given(Struct, frozen=True):
+    at: int
+    """Which line of its life it is."""
+    time: int
+    seq: int | None
+    sender: str
+    ident: str
+    history: str
+    damaged: bool
+
+
+class Sent(Struct, frozen=True):
+    time: int
+    number: int
+    members: tuple[str, ...]
+    to: tuple[str, ...]
+    last: bool
+
+
+class Confirmed(Struct, frozen=True):
+    time: int
+    seq: int | None
+    history: str
+    members: tuple[str, ...]
+    given_up: tuple[str, ...] | None
+
+
+class Trouble(Struct, frozen=True):
+    """An error that an application got."""
+
+    at: int
+    time: int
+    kind: str
+    first: int | None
+    last: int | None
+
+
+class Seen(Struct, frozen=True):
+    """A view."""
+
+    time: int
+    members: tuple[str, ...]
+    state: str
+
+
+class Life(Struct):
+    """What one process has noted down."""
+
+    name: str
+    number: int
+    role: str = MEMBER
+    since: tuple[str, int] | None = None
+    begun: int = 0
+    ended: int = 0
+    given: list[Given] = field(default_factory=list)
+    sent: dict[str, Sent] = field(default_factory=dict)
+    confirmed: dict[str, Confirmed] = field(default_factory=dict)
+    denied: set[str] = field(default_factory=set)
+    doubtful: set[str] = field(default_factory=set)
+    errors: list[Trouble] = field(default_factory=list)
+    views: list[Seen] = field(default_factory=list)
+    joins: list[tuple[int, tuple[str, int] | None]] = field(default_factory=list)
+    joined: int = 0
+    over: int = 0
+    settling: int = 0
+    settled: str = ""
+    left: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.name} (life {self.number})"
+
+
+class Case(Struct, frozen=True, kw_only=True):
+    """What a judge has to know of the round."""
+
+    service: str
+    recorded: bool = False
+    """A recorder had everything, all the time."""
+    settle_s: float = 60.0
+    """How long the last message of each member may take."""
+
+
+class Judgement(Struct):
+    """What came out."""
+
+    findings: list[str] = field(default_factory=list)
+    kinds: dict[str, int] = field(default_factory=dict)
+    given: int = 0
+    sent: int = 0
+    confirmed: int = 0
+    doubtful: int = 0
+    denied: int = 0
+    missing_told: int = 0
+    """Positions that were missing, and an error said so."""
+    slowest_s: float = 0.0
+    """The longest that a last message took."""
+
+    def find(self, kind: str, text: str) -> None:
+        count = self.kinds.get(kind, 0)
+        self.kinds[kind] = count + 1
+        if count < SAID_MAX:
+            self.findings.append(f"{kind}: {text}")
+
+
+# -- reading ---------------------------------------------------------------------------------
+
+
+def read_life(path: Path, role: str = MEMBER) -> Life:
+    """The life whose notes are in `path`; half a line at its end is one that was killed."""
+    lines = []
+    for line in path.read_bytes().split(b"\n"):
+        try:
+            lines.append(json.loads(line))
+        except ValueError:
+            continue
+    return life_of(lines, role)
+
+
+def _since(value: Any) -> tuple[str, int] | None:
+    return None if not value or value[1] is None else (value[0] or "", value[1])
+
+
+def life_of(lines: Iterable[Mapping[str, Any]], role: str = MEMBER) -> Life:
+    """A life, from its lines."""
+    life = Life("?", 0, role)
+    lasts: set[str] = set()
+    for at, line in enumerate(lines):
+        event, time = line["e"], line.get("t", 0)
+        life.begun = life.begun or time
+        life.ended = time
+        ident = line.get("id", "")
+        members = tuple(line.get("members", ()))
+        if event == "given":
+            life.given.append(Given(at, time, line["seq"], line["from"], ident, line.get("h", ""),
+                                    line.get("damaged", False)))  # fmt: skip
+        elif event == "sent":
+            number = len(life.sent)
+            last = line.get("last", False)
+            life.sent[ident] = Sent(time, number, members, tuple(line.get("to", ())), last)
+            if last:
+                lasts.add(ident)
+        elif event == "confirmed":
+            given_up = line.get("given_up")
+            out = None if given_up is None else tuple(given_up)
+            receipt = Confirmed(time, line["seq"], line.get("h", ""), members, out)
+            life.confirmed[ident] = receipt
+            if ident in lasts:
+                life.settled = ident
+        elif event == "indeterminate":
+            life.doubtful.add(ident)
+        elif event == "refused":
+            life.denied.add(ident)
+        elif event == "failed":
+            (life.denied if line["kind"] in NOTHING_QUEUED else life.doubtful).add(ident)
+        elif event == "error":
+            life.errors.append(Trouble(at, time, line["kind"], line.get("first"), line.get("last")))
+        elif event == "view":
+            life.views.append(Seen(time, members, line["state"]))
+        elif event == "started":
+            life.name, life.number, life.since = line["name"], line["life"], _since(line["since"])
+        elif event == "joining":
+            life.joins.append((at, _since(line["since"])))
+        elif event == "joined":
+            life.joined = life.joined or time
+        elif event == "over":
+            life.over += 1
+        elif event == "settling":
+            life.settling = life.settling or time
+        elif event == "left":
+            life.left = True
+    return life
+
+
+# -- judging ---------------------------------------------------------------------------------
+
+
+def judge(case: Case, lives: list[Life]) -> Judgement:
+    """Every rule, over all lives of all members."""
+    out = Judgement()
+    for life in lives:
+        out.given += len(life.given)
+        out.sent += len(life.sent)
+        out.confirmed += len(life.confirmed)
+        out.doubtful += len(life.doubtful)
+        out.denied += len(life.denied)
+    sent = {ident: life for life in lives for ident in life.sent}
+    for life in lives:
+        _judge_contents(out, life, sent)
+        _judge_senders(out, case, life, sent)
+        if life.over:
+            out.find("silence", f"{life}: the group ended without a word {life.over} times")
+        if life.role == TWIN:
+            _judge_twin(out, life)
+    _judge_denied(out, lives)
+    if case.service in TOTAL:
+        _judge_order(out, lives)
+        for life in lives:
+            _judge_positions(out, case, life)
+        _judge_lost_in_total(out, lives)
+    else:
+        _judge_lost_per_sender(out, case, lives, sent)
+    _judge_end(out, case, lives)
+    return out
+
+
+def _judge_contents(out: Judgement, life: Life, sent: Mapping[str, Life]) -> None:
+    """Nothing is given that was not sent, and nothing twice."""
+    known: set[str] = set()
+    for one in life.given:
+        author = sent.get(one.ident)
+        if author is None:
+            out.find("invented", f"{life} was given {one.ident!r}, which nobody sent")
+        elif one.damaged:
+            out.find("invented", f"{life} was given {one.ident} with other bytes than were sent")
+        elif one.sender != author.name:
+            out.find("invented", f"{life} was given {one.ident} as a message of {one.sender}")
+        if one.ident in known:
+            out.find("twice", f"{life} was given {one.ident} again, at position {one.seq}")
+        known.add(one.ident)
+
+
+def _judge_senders(out: Judgement, case: Case, life: Life, sent: Mapping[str, Life]) -> None:
+    """Each sender's messages in the order in which they were sent."""
+    if case.service in UNORDERED:
+        return
+    newest: dict[tuple[str, int, str], int] = {}
+    for one in life.given:
+        author = sent.get(one.ident)
+        if author is None:
+            continue
+        key = (author.name, author.number, author.role)
+        number = author.sent[one.ident].number
+        if number < newest.get(key, -1):
+            out.find("order", f"{life} was given {one.ident} behind a later one of {author}")
+        newest[key] = max(newest.get(key, -1), number)
+
+
+def _judge_twin(out: Judgement, life: Life) -> None:
+    if life.confirmed:
+        out.find("twin", f"{life}, the second of its name, had {len(life.confirmed)} confirmed")
+    elif not life.errors:
+        out.find("twin", f"{life}, the second of its name, was not told so")
+
+
+def _judge_denied(out: Judgement, lives: list[Life]) -> None:
+    denied = {ident for life in lives for ident in life.denied}
+    for life in lives:
+        for one in life.given:
+            if one.ident in denied:
+                out.find("refused", f"{life} was given {one.ident}, which was refused")
+
+
+def _judge_order(out: Judgement, lives: list[Life]) -> None:
+    """One message a position, everywhere and for ever, and receipts say which."""
+    placed: dict[tuple[str, int], tuple[str, str]] = {}
+    where: dict[tuple[str, str], tuple[int, str]] = {}
+    for life in lives:
+        for one in life.given:
+            if one.seq is None:
+                out.find("order", f"{life} was given {one.ident} without a position")
+                continue
+            ident, by = placed.setdefault((one.history, one.seq), (one.ident, str(life)))
+            if ident != one.ident:
+                out.find("order", f"position {one.seq} of history {one.history or '?'}: {ident} at "
+                         f"{by}, {one.ident} at {life}")  # fmt: skip
+            seq, by = where.setdefault((one.history, one.ident), (one.seq, str(life)))
+            if seq != one.seq:
+                out.find("order", f"{one.ident} is at {seq} for {by} and at {one.seq} for {life}")
+    for life in lives:
+        for ident, receipt in life.confirmed.items():
+            found = where.get((receipt.history, ident))
+            if found is not None and found[0] != receipt.seq:
+                out.find("receipt", f"{ident}: the receipt says {receipt.seq}, it was given at "
+                         f"{found[0]}")  # fmt: skip
+
+
+def _told(life: Life, lo: int, hi: int, before: int) -> bool:
+    """Whether errors before that line had named all positions from `lo` to `hi - 1`."""
+    ranges = sorted(
+        (error.first, error.last) for error in life.errors
+        if error.at < before and error.first is not None and error.last is not None
+    )  # fmt: skip
+    for first, last in ranges:
+        if first <= lo:
+            lo = max(lo, last + 1)
+    return lo >= hi
+
+
+def _judge_positions(out: Judgement, case: Case, life: Life) -> None:
+    """No jump, nothing from before the position that was asked for, no other history unsaid."""
+    joins = list(life.joins)
+    expected: int | None = life.since[1] if life.since else None
+    history = life.since[0] if life.since else ""
+    before = 0
+    for one in life.given:
+        if one.seq is None:
+            continue
+        again = False
+        while joins and joins[0][0] < one.at:
+            _, since = joins.pop(0)
+            again = True
+            if since is not None and (expected is None or (since[0] or history) != history):
+                history, expected = since[0], since[1]
+        warned = any(before <= error.at < one.at for error in life.errors)
+        if history and one.history and one.history != history:
+            if not warned:
+                out.find("history", f"{life} went on in history {one.history} at {one.seq}, from "
+                         f"{history} at {expected}")  # fmt: skip
+            expected = None
+        if expected is not None and one.seq < expected:
+            why = f"though it asked for {expected}" if again else f"behind {expected - 1}"
+            out.find("twice", f"{life} was given position {one.seq} {why}")
+        elif expected is not None and one.seq > expected:
+            if not _told(life, expected, one.seq, one.at):
+                out.find("jump", f"{life}: from position {expected - 1} to {one.seq}, and no error")
+            else:
+                out.missing_told += one.seq - expected
+                if case.recorded:
+                    lost = f"{expected} to {one.seq - 1}"
+                    out.find("told", f"{life}: {lost} are missing, though recorded")
+        expected = one.seq + 1
+        history = one.history or history
+        before = one.at
+
+
+def _judge_lost_in_total(out: Judgement, lives: list[Life]) -> None:
+    """Each confirmed message is at every member that was there to the end, from where it began."""
+    confirmed: dict[str, tuple[Confirmed, Life]] = {}
+    for life in lives:
+        for ident, receipt in life.confirmed.items():
+            confirmed[ident] = (receipt, life)
+    everywhere = {one.ident for life in lives for one in life.given}
+    for ident, (_, author) in confirmed.items():
+        if ident not in everywhere:
+            out.find("lost", f"{ident}, confirmed to {author}, was given to nobody")
+    for final in _final(lives):
+        chain = _chain(final, lives)
+        given = {one.ident for life in chain for one in life.given}
+        places = [one.seq for life in chain for one in life.given if one.seq is not None]
+        if not places:
+            continue
+        first = min(places)
+        told = [
+            (error.first, error.last) for life in chain for error in life.errors
+            if error.first is not None and error.last is not None
+        ]  # fmt: skip
+        for ident, (receipt, author) in confirmed.items():
+            seq = receipt.seq
+            if ident in given or ident not in everywhere or seq is None or seq < first:
+                continue
+            if any(lo <= seq <= hi for lo, hi in told):
+                continue
+            at = f"confirmed to {author} at position {seq}"
+            out.find("lost", f"{ident}, {at}, was never given to {final}")
+
+
+def _final(lives: list[Life]) -> list[Life]:
+    """Those that were there when all was over."""
+    return [life for life in lives if life.role == MEMBER and life.left]
+
+
+def _chain(final: Life, lives: list[Life]) -> list[Life]:
+    """A life and those before it, as far as each went on where the one before had stopped."""
+    chain = [final]
+    mine = {life.number: life for life in lives if life.name == final.name and life.role != TWIN}
+    while chain[-1].since is not None and chain[-1].number - 1 in mine:
+        chain.append(mine[chain[-1].number - 1])
+    return chain
+
+
+def _judge_lost_per_sender(
+    out: Judgement, case: Case, lives: list[Life], sent: Mapping[str, Life]
+) -> None:
+    """Each confirmed message is at everybody its sender had in its view all the while."""
+    final = {life.name: life for life in _final(lives)}
+    given = {name: {one.ident for one in life.given} for name, life in final.items()}
+    for author in lives:
+        for ident, receipt in author.confirmed.items():
+            start = author.sent[ident]
+            if case.service == "fifo" and receipt.given_up is None:
+                continue  # it does not say whom it left out
+            there = set(start.members) & set(receipt.members)
+            for view in author.views:
+                if start.time <= view.time <= receipt.time:
+                    there &= set(view.members)
+            if start.to:
+                there &= set(start.to)
+            for name in sorted(there - set(receipt.given_up or ()) - {author.name}):
+                life = final.get(name)
+                if life is None or ident in given[name] or not _knew(life, author, start.time):
+                    continue
+                out.find("lost", f"{ident}, confirmed to {author}, was never given to {life}")
+
+
+def _knew(life: Life, author: Life, time: int) -> bool:
+    """Whether that life was in the group with `author` before."""
+    return any(view.time < time and author.name in view.members for view in life.views)
+
+
+def _judge_end(out: Judgement, case: Case, lives: list[Life]) -> None:
+    """Everybody gets a last message through, and those of all others."""
+    asked = [life for life in lives if life.role == MEMBER and life.settling]
+    lasts = [(life, life.settled) for life in asked if life.settled]
+    for life in asked:
+        if not life.settled:
+            out.find("hang", f"{life} could not get a last message confirmed")
+            continue
+        took = (life.confirmed[life.settled].time - life.settling) / 1e9
+        out.slowest_s = max(out.slowest_s, took)
+        if took > case.settle_s:
+            out.find("hang", f"{life} had its last message confirmed after {took:.1f} s")
+    for life in _final(lives):
+        given = {one.ident for one in life.given}
+        for author, ident in lasts:
+            if ident not in given and author is not life:
+                out.find("hang", f"{life} was not given {ident}, the last message of {author}")
+
+
+__all__ = ["Case", "Judgement", "Life", "judge", "life_of", "read_life"]

@@ -1,0 +1,287 @@
+"""What a round of `roundelay chaos --api` is: a group, and what is done to it; decided by its seed.
+
+=============  ===================================================================================
+kill           SIGKILL, and a restart with the disk: of the machine, of its node or of its
+               application only
+wipe           SIGKILL, the disk is gone, and a restart
+pause          SIGSTOP past the group's time-outs, and SIGCONT
+partition      two sides do not hear each other; one-way: a member is not heard by another;
+               split: two members do not hear each other, all others hear both
+flap           a partition that comes and goes
+storm          for a while 30 % of all copies are lost
+clog           what one member sends waits, and then comes at once
+twin           a second process of one name is started: it must fail
+replaced       SIGSTOP, a replacement of the same name is started, SIGCONT
+clock          the wall clock of a machine is set an hour back, or a day ahead
+late-link      a machine starts, and its link comes up seconds later
+old-folder     a machine restarts with a copy of its disk of some time ago
+all            all machines are killed, and return
+some           all machines are killed, and only a majority returns, the rest much later
+power-cut      as `all`, and what was not synced to the disks is lost
+moved          a machine restarts at another address
+=============  ===================================================================================
+
+Where a plan says `two at once`, two of them strike different members at the same time.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any, Final
+
+from msgspec import Struct
+
+from roundelay.core.errors import ConfigError
+
+SERVICES: Final = (
+    "resilient", "total", "hub", "partial", "selective", "reliable", "fifo", "journal",
+)  # fmt: skip
+"""What is tried in turn; `hub` is `total` with a hub."""
+NAMES: Final = "abcdefgh"
+
+KILL: Final = "kill"
+WIPE: Final = "wipe"
+PAUSE: Final = "pause"
+PARTITION: Final = "partition"
+ONE_WAY: Final = "one-way"
+SPLIT: Final = "split"
+FLAP: Final = "flap"
+STORM: Final = "storm"
+CLOG: Final = "clog"
+TWIN: Final = "twin"
+REPLACED: Final = "replaced"
+CLOCK: Final = "clock"
+LATE_LINK: Final = "late-link"
+OLD_FOLDER: Final = "old-folder"
+ALL: Final = "all"
+SOME: Final = "some"
+POWER_CUT: Final = "power-cut"
+MOVED: Final = "moved"
+
+ANY: Final = (
+    KILL, KILL, WIPE, PAUSE, PARTITION, ONE_WAY, SPLIT, FLAP, STORM, CLOG, TWIN, REPLACED, CLOCK,
+    LATE_LINK,
+)  # fmt: skip
+WITH_DISK: Final = (OLD_FOLDER, ALL, SOME)
+"""Only where all members keep what they promised in a folder."""
+KINDS: Final = tuple(dict.fromkeys((*ANY, *WITH_DISK, MOVED)))
+
+MACHINE: Final = "machine"
+NODE: Final = "node"
+APPLICATION: Final = "application"
+
+EMBEDDED: Final = "embedded"
+DAEMON: Final = "daemon"
+
+SWITCH: Final = "switch"
+FANOUT: Final = "fan-out"
+
+
+class ApiParams(Struct, frozen=True, kw_only=True):
+    """What `roundelay chaos --api` was asked for."""
+
+    seed: int = 0
+    minutes: float = 3.0
+    rounds: int = 0
+    """So many rounds, instead of minutes."""
+    services: tuple[str, ...] = SERVICES
+    members: int = 0
+    """0: as the seed wants it."""
+    troubles: int = 4
+    """Of each round."""
+    only: tuple[str, ...] = ()
+    """Kinds of trouble to choose from; empty: all that make sense."""
+    patience_s: float = 60.0
+    """In that time after a trouble everybody has a broadcast confirmed again."""
+
+    def check(self) -> None:
+        for service in self.services:
+            if service not in SERVICES:
+                raise ConfigError("service", service, ", ".join(SERVICES))
+        for kind in self.only:
+            if kind not in KINDS:
+                raise ConfigError("nemesis", kind, ", ".join(KINDS))
+        if self.members and not 3 <= self.members <= len(NAMES):
+            raise ConfigError("members", self.members, f"a whole number from 3 to {len(NAMES)}")
+        for field in ("minutes", "patience_s"):
+            if not 0 < getattr(self, field) <= 10_000:
+                raise ConfigError(field, getattr(self, field), "a number above 0")
+
+    def rerun(self, seed: int, service: str) -> str:
+        """The line that runs one round again."""
+        words = [f"roundelay chaos --api --seed {seed} --rounds 1 --service {service}"]
+        if self.members:
+            words.append(f"--members {self.members}")
+        if self.troubles != ApiParams().troubles:
+            words.append(f"--troubles {self.troubles}")
+        words += [f"--nemesis {kind}" for kind in self.only]
+        if self.patience_s != ApiParams().patience_s:
+            words.append(f"--patience {self.patience_s:g}")
+        return " ".join(words)
+
+
+class Setup(Struct, frozen=True, kw_only=True):
+    """The group of a round."""
+
+    service: str
+    names: tuple[str, ...]
+    modes: tuple[str, ...]
+    """Of each member: embedded, or through a daemon."""
+    medium: str
+    fixed: bool
+    """The roster is fixed; else members find each other."""
+    disks: bool
+    """Members have a folder."""
+    recorders: int
+    """The first so many members record the group."""
+    resilience: int
+    rate: float
+    size: int
+    roles: dict[str, Any] = {}
+    """Of a `journal` group: its file."""
+    silent: tuple[str, ...] = ()
+    """Members that have a role and neither send nor read."""
+
+
+class Trouble(Struct, frozen=True):
+    """Something that is done to the group."""
+
+    kind: str
+    who: tuple[str, ...]
+    """Whom it strikes; of a partition, one side."""
+    lasts_s: float
+    scope: str = MACHINE
+    """Of a kill or a pause, where the member goes through a daemon."""
+    value: float = 0.0
+    """Of a clock: seconds to add."""
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """A round."""
+
+    seed: int
+    setup: Setup
+    weather: dict[str, Any]
+    troubles: tuple[tuple[Trouble, ...], ...]
+    """One after the other; those of one place strike at the same time."""
+
+
+def plan_of(params: ApiParams, seed: int) -> Plan:
+    """The round of that seed."""
+    service = params.services[seed % len(params.services)]
+    rng = Random(f"chaos --api/{seed}/{service}")
+    setup = _setup(params, rng, service)
+    weather = _weather(rng, setup)
+    kinds = params.only or _kinds(setup)
+    places: list[tuple[Trouble, ...]] = []
+    chosen = rng.sample(kinds, len(kinds))
+    while len(chosen) < params.troubles:
+        chosen += rng.sample(kinds, len(kinds))
+    for kind in chosen[: params.troubles]:
+        place = [_trouble(rng, setup, kind)]
+        if rng.random() < 0.25:
+            second = _second(rng, setup, place[0])
+            place += [second] if second else []
+        places.append(tuple(place))
+    return Plan(seed=seed, setup=setup, weather=weather, troubles=tuple(places))
+
+
+def _setup(params: ApiParams, rng: Random, service: str) -> Setup:
+    size = params.members or rng.choice([3, 3, 4, 5])
+    names = tuple(NAMES[:size])
+    mostly = rng.choice([(EMBEDDED,), (DAEMON,), (EMBEDDED, DAEMON)])
+    modes = tuple(rng.choice(mostly) for _ in names)
+    fixed = rng.random() < 0.5
+    disks = rng.random() < 0.7
+    recorders = 0
+    roles: dict[str, Any] = {}
+    silent: tuple[str, ...] = ()
+    if service in ("fifo", "reliable"):
+        fixed = disks = False
+    if service in ("resilient", "total", "hub"):
+        recorders = rng.choice([0, 0, 1, 2])
+    if fixed or recorders:
+        disks = True
+    medium = FANOUT if service != "journal" and rng.random() < 0.15 else SWITCH
+    if service == "journal":
+        fixed = disks = True
+        if rng.random() < 0.5 or size < 4:
+            roles = {"profile": "demo", "members": list(names)}
+            silent = names[:1]
+        else:
+            roles = {
+                "members": list(names), "retransmitters": list(names[:2]),
+                "acknowledgers": list(names[2:4]), "recorders": [names[0], names[2]],
+                "users": list(names),
+            }  # fmt: skip
+    most = (size - 1) // 2
+    return Setup(
+        service=service, names=names, modes=modes, medium=medium, fixed=fixed, disks=disks,
+        recorders=recorders, resilience=rng.randint(1, most), rate=rng.choice([5.0, 15.0, 30.0]),
+        size=rng.choice([40, 200, 3000]), roles=roles, silent=silent,
+    )  # fmt: skip
+
+
+def _weather(rng: Random, setup: Setup) -> dict[str, Any]:
+    """What the switch does all the time."""
+    return {
+        "loss": rng.choice([0, 0.02, 0.05, 0.1, 0.2, 0.3]),
+        "duplicate": rng.choice([0, 0.02, 0.1]),
+        "delay_ms": [0, rng.choice([0, 2, 10])],
+        "reorder": {"rate": rng.choice([0, 0.02, 0.1]), "within_ms": 5},
+    }
+
+
+def _kinds(setup: Setup) -> tuple[str, ...]:
+    """What makes sense in this group."""
+    if setup.medium == FANOUT:
+        return (KILL, WIPE, PAUSE, TWIN, REPLACED, CLOCK, MOVED)
+    kinds = list(ANY)
+    if setup.service == "resilient" and setup.disks and setup.fixed:
+        kinds += WITH_DISK
+    if setup.service == "journal":
+        # A member without its disk, or two of one name, may take both holders of a message.
+        kinds = [kind for kind in kinds if kind not in (REPLACED,)]
+    return tuple(kinds)
+
+
+def _trouble(rng: Random, setup: Setup, kind: str, spared: tuple[str, ...] = ()) -> Trouble:
+    names = [name for name in setup.names if name not in spared]
+    who: tuple[str, ...] = (rng.choice(names),)
+    lasts = rng.uniform(0.5, 4.0)
+    scope, value = MACHINE, 0.0
+    if kind in (PARTITION, FLAP):
+        side = rng.randint(1, max(1, min(len(names), (len(setup.names) - 1) // 2)))
+        who, lasts = tuple(sorted(rng.sample(names, side))), rng.uniform(2.0, 12.0)
+    elif kind in (ONE_WAY, SPLIT):
+        who, lasts = tuple(rng.sample(setup.names, 2)), rng.uniform(2.0, 8.0)
+    elif kind in (ALL, SOME, POWER_CUT):
+        order = rng.sample(setup.names, len(setup.names))
+        who, lasts = tuple(order), rng.uniform(0.2, 3.0)  # of `some` the first of them return first
+    elif kind == PAUSE:
+        lasts = rng.choice([rng.uniform(0.5, 2.0), rng.uniform(4.0, 12.0)])
+    elif kind in (STORM, TWIN, REPLACED, CLOCK):
+        lasts = rng.uniform(3.0, 8.0)
+    elif kind == LATE_LINK:
+        lasts = rng.uniform(2.0, 5.0)
+    if kind == CLOCK:
+        value = rng.choice([-3600.0, 86_400.0, -5.0])
+    if kind in (KILL, PAUSE):
+        scope = rng.choice([MACHINE, NODE, APPLICATION])
+    return Trouble(kind, who, lasts, scope, value)
+
+
+def _second(rng: Random, setup: Setup, first: Trouble) -> Trouble | None:
+    """Another trouble at the same time, that leaves the group what it was promised to need."""
+    gentle = (STORM, CLOCK, CLOG)
+    harsh = (KILL, PAUSE)
+    if first.kind in (ALL, SOME, POWER_CUT):
+        return None
+    if setup.medium == FANOUT:
+        return _trouble(rng, setup, CLOCK, first.who)
+    if first.kind in gentle or setup.resilience < 2 or setup.service != "resilient":
+        kind = rng.choice([one for one in gentle if one != first.kind])
+        return _trouble(rng, setup, kind, first.who)
+    if len(first.who) > 1 or first.kind not in (KILL, PAUSE, CLOCK, PARTITION):
+        return None
+    return _trouble(rng, setup, rng.choice(harsh), first.who)

@@ -1,0 +1,199 @@
+"""`roundelay chaos --api`: plans, application, clock, command line, and a round of it."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from roundelay.core.errors import ConfigError
+from roundelay.runs import chaos_api_app as app
+from roundelay.runs.chaos_api import one_round
+from roundelay.runs.chaos_api_plan import (
+    CLOCK,
+    DAEMON,
+    EMBEDDED,
+    FANOUT,
+    KINDS,
+    SERVICES,
+    STORM,
+    WITH_DISK,
+    ApiParams,
+    plan_of,
+)
+from roundelay.runs.chaos_clock import WallClock, build
+
+# -- plans ---------------------------------------------------------------------------------------
+
+
+def test_a_seed_decides_a_round_and_all_rounds_together_have_everything():
+    params = ApiParams()
+    plans = [plan_of(params, seed) for seed in range(400)]
+    assert plans == [plan_of(params, seed) for seed in range(400)]
+    assert [plan.setup.service for plan in plans[:8]] == list(SERVICES)
+    struck = [trouble for plan in plans for place in plan.troubles for trouble in place]
+    assert {trouble.kind for trouble in struck} == set(KINDS)
+    assert {mode for plan in plans for mode in plan.setup.modes} == {EMBEDDED, DAEMON}
+    assert {plan.setup.recorders for plan in plans} == {0, 1, 2}
+    assert {plan.weather["loss"] for plan in plans} >= {0, 0.3}
+    assert any(len(place) == 2 for plan in plans for place in plan.troubles)
+    assert any(plan.setup.medium == FANOUT for plan in plans)
+
+
+def test_a_group_is_never_struck_harder_than_it_was_promised_to_stand():
+    for seed in range(400):
+        plan = plan_of(ApiParams(), seed)
+        for place in plan.troubles:
+            assert len(place) <= 2
+            names = [trouble.who for trouble in place]
+            if len(place) == 2 and place[1].kind not in (STORM, CLOCK, "clog"):
+                assert plan.setup.resilience >= 2
+                assert len({*names[0], *names[1]}) <= plan.setup.resilience
+            for trouble in place:
+                if trouble.kind in WITH_DISK:
+                    assert plan.setup.disks
+                    assert plan.setup.fixed
+                if trouble.kind == "partition":
+                    assert len(trouble.who) <= (len(plan.setup.names) - 1) // 2
+
+
+@pytest.mark.parametrize(
+    "field, value",
+    [("services", ("some",)), ("only", ("rain",)), ("members", 2), ("minutes", 0.0)],
+)
+def test_bad_parameters_are_refused(field: str, value: object):
+    with pytest.raises(ConfigError):
+        ApiParams(**{field: value}).check()  # type: ignore[arg-type]
+
+
+def test_the_line_that_runs_a_round_again_gives_the_same_plan(monkeypatch: pytest.MonkeyPatch):
+    from roundelay.cli import chaos_api as command
+    from roundelay.cli.main import run
+
+    seen: list[ApiParams] = []
+
+    def pretend(params: ApiParams, *rest: object) -> dict[str, object]:
+        seen.append(params)
+        return {"verdict": "kept", "results": [], "confirmed": 0, "given": 0}
+
+    monkeypatch.setattr(command, "chaos_api", pretend)
+    params = ApiParams(seed=0, members=4, troubles=2, only=("kill", "twin"), patience_s=33.0)
+    for seed in (3, 12):
+        plan = plan_of(params, seed)
+        line = params.rerun(seed, plan.setup.service)
+        assert run(line.split()[1:]) == 0
+        again = seen.pop()
+        assert again.rounds == 1
+        assert plan_of(again, again.seed) == plan
+
+
+def test_options_that_would_be_ignored_are_refused(capsys: pytest.CaptureFixture[str]):
+    from roundelay.cli.main import run
+
+    assert run(["chaos", "--api", "--wild", "3"]) == 2
+    assert "wild" in capsys.readouterr().err
+    assert run(["chaos", "--service", "total"]) == 2
+    assert "--api" in capsys.readouterr().err
+
+
+# -- the application -----------------------------------------------------------------------------
+
+
+def test_the_application_imports_nothing_of_ours_but_the_public_names():
+    tree = ast.parse(Path(app.__file__).read_text())
+    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import)
+             for alias in node.names}  # fmt: skip
+    names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    ours = {name for name in names if name.split(".")[0] == "roundelay"}
+    assert ours == {"roundelay"}
+    assert all(name.split(".")[0] in sys.stdlib_module_names for name in names - ours)
+    attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    private = {name for name in attributes if name.startswith("_") and not name.endswith("__")}
+    assert private == {"_exit", "_file"}  # of os, and its own
+
+
+def test_the_bytes_of_a_message_tell_which_it_is_and_whether_they_are_right():
+    data = app.content("a.3.17", 200)
+    assert len(data) == 200
+    assert app.ident_of(data) == ("a.3.17", True)
+    for at in (0, 7, 100, 199):
+        changed = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+        assert app.ident_of(changed)[1] is False
+    assert len(app.content("a.3.17", 1)) > len("a.3.17")
+
+
+# -- the clock -----------------------------------------------------------------------------------
+
+
+def test_a_wall_clock_is_set_while_its_process_runs_and_the_monotonic_one_is_not(tmp_path: Path):
+    library = build(tmp_path)
+    if library is None:
+        pytest.skip("no C compiler")
+    clock = WallClock(library, tmp_path / "offset")
+    program = (
+        "import sys, time, datetime\n"
+        "for line in sys.stdin:\n"
+        "    print(time.time(), datetime.datetime.now().timestamp(), time.monotonic(), flush=True)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], env=os.environ | clock.environment(), text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for offset in (0.0, -3600.0, 86_400.0, 0.0):
+            clock.step(offset)
+            process.stdin.write("\n")
+            process.stdin.flush()
+            wall, date, steady = map(float, process.stdout.readline().split())
+            assert abs(wall - time.time() - offset) < 60
+            assert abs(date - time.time() - offset) < 60
+            assert abs(steady - time.monotonic()) < 60
+
+
+# -- whole rounds --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Coverage slows processes down, and has nothing to learn from these."""
+    for name in [name for name in os.environ if "COVERAGE" in name]:
+        monkeypatch.delenv(name)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("unmeasured")
+def test_a_round_through_a_kill_is_kept_and_leaves_its_notes(tmp_path: Path):
+    params = ApiParams(services=("resilient",), members=3, troubles=1, only=("kill",))
+    folder = tmp_path / "round"
+    results = one_round(params, 11, folder)
+    assert results["findings"] == []
+    assert results["verdict"] == "kept"
+    assert results["lives"] >= 4 or any("(node)" in line for line in results["story"])
+    assert results["confirmed"] > 10
+    assert results["given"] > 2 * results["confirmed"]
+    assert json.loads((folder / "verdict.json").read_text()) == results
+    assert json.loads((folder / "plan.json").read_text())["seed"] == 11
+    assert {"a.0.jsonl", "b.0.jsonl", "c.0.jsonl"} <= {path.name for path in folder.iterdir()}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("unmeasured")
+def test_a_group_that_cannot_form_is_a_hang_with_the_line_that_runs_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("roundelay.runs.chaos_api.FORM_S", 0.05)
+    params = ApiParams(services=("total",), members=3, troubles=0, patience_s=0.05)
+    results = one_round(params, 2, tmp_path / "round")
+    assert results["verdict"] == "broken"
+    assert "waited 0.05 s for the group to form" in str(results["findings"])
+    assert results["rerun"] == (
+        "roundelay chaos --api --seed 2 --rounds 1 --service total --members 3 --troubles 0 "
+        "--patience 0.05"
+    )
