@@ -104,7 +104,7 @@ class Net:
     """`sites` engines of one kind; `changes` are made to the configuration of all of them.
 
     On a mesh a copy takes `delay_ns`, and up to `jitter_ns` more; on a bus a transmission takes
-    `slot_ns`.  Each copy is lost with probability `loss`, a member's own copy never.
+    `slot_ns`.  Each copy is lost with probability `loss`.
     """
 
     def __init__(
@@ -218,7 +218,8 @@ class Net:
     def _launch(self, src: int, dst: int, pdu: Any) -> None:
         if self.bus:
             self.free_at = max(self.free_at, self.now) + self.slot_ns
-            if self.own_copy and dst == EVERYONE:
+            own = self.own_copy and dst == EVERYONE
+            if own and not self._loses(Flight(src, src, pdu)):
                 self._at(self.free_at, self.inject, pdu, src, src)
         for other in self.group if dst == EVERYONE else (dst,):
             if other == src or self._loses(Flight(src, other, pdu)):

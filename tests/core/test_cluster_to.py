@@ -14,7 +14,7 @@ from roundelay.core.cluster.channel import ToChannelSite
 from roundelay.core.cluster.config import DEFERRED, EAGER
 from roundelay.core.cluster.pdu import Dt, ToDt, ToNull, ToRetx, ToRst, ToStat
 from roundelay.core.cluster.to import ToSite
-from roundelay.core.engine import ACCEPTED, EVERYONE, PREACKNOWLEDGED
+from roundelay.core.engine import ACCEPTED, ACKNOWLEDGED, EVERYONE, PREACKNOWLEDGED
 from roundelay.core.errors import ConfigError
 from tests.core.cluster_net import MS, Net, Watcher, alone, mask, pdu, sends, stat, text, watched
 
@@ -236,10 +236,10 @@ def frozen(n: int = 3) -> Any:
     return site
 
 
-def test_to_r1_the_vector_says_what_we_hold_own_pdus_on_the_channel_too() -> None:
+def test_to_r1_the_vector_says_what_we_hold_of_our_own_pdus_what_the_channel_returned() -> None:
     site = frozen()
-    assert sends(site) == [(EVERYONE, rst(1, 0, (2, 2, 1)))]
-    assert site.treq[0] == 1
+    assert sends(site) == [(EVERYONE, rst(1, 0, (1, 2, 1)))]
+    assert site.seq == 2
 
 
 def test_to_r1_a_frozen_member_neither_accepts_nor_acknowledges() -> None:
@@ -261,7 +261,7 @@ def test_to_r1_the_vector_is_repeated_with_jitter() -> None:
     for _ in range(5):
         times.append(site.deadline)
         site.on_timer(site.deadline)
-        assert sends(site) == [(EVERYONE, rst(1, 0, (2, 2, 1)))]
+        assert sends(site) == [(EVERYONE, rst(1, 0, (1, 2, 1)))]
     gaps = {b - a for a, b in pairwise(times)}
     assert all(30 * MS <= gap <= 45 * MS for gap in gaps)
     assert len(gaps) > 1
@@ -296,13 +296,13 @@ def test_to_r3_with_all_vectors_a_member_says_it_is_done() -> None:
     assert not sends(site)
     site.receive(rst(1, 2, (2, 4, 1)), 2, 0)
     assert sends(site) == [
-        (EVERYONE, ToRst(epoch=1, src=0, vec=(2, 2, 1), have=mask(0, 1, 2), done=mask(0)))
+        (EVERYONE, ToRst(epoch=1, src=0, vec=(1, 2, 1), have=mask(0, 1, 2), done=mask(0)))
     ]
     assert site.epoch == 0
 
 
 def test_to_r4_all_done_the_common_part_is_delivered_and_the_rest_sent_again() -> None:
-    site = frozen()  # holds x and mine
+    site = frozen()  # holds x
     sends(site)
     submit(site, "later")
     site.receive(rst(1, 1, (1, 4, 1)), 1, 0)  # 1 has not seen mine
@@ -321,21 +321,22 @@ def test_to_r4_all_done_the_common_part_is_delivered_and_the_rest_sent_again() -
     assert site.al == site.pal == [[1, 1, 1], [2, 2, 2], [1, 1, 1]]
 
 
-def test_to_r4_an_own_pdu_that_everybody_holds_is_delivered_not_sent_again() -> None:
+def test_to_r4_an_own_pdu_is_sent_again_though_all_the_others_hold_it() -> None:
+    """The channel has not returned it, so only they know its place among what all hold."""
     site = frozen()
     sends(site)
     for src in (1, 2):
         site.receive(rst(1, src, (2, 2, 1), mask(0, 1, 2), mask(1, 2)), src, 0)
     out = site.take()
-    assert [text(d.bundle) for d in out.deliveries] == ["x", "mine"]
-    assert not [p for _, p in out.sends if isinstance(p, Dt)]
-    assert (site.seq, site.treq) == (2, [2, 2, 1])
+    assert [text(d.bundle) for d in out.deliveries] == ["x"]
+    assert [(p.seq, text(p.bundle)) for _, p in out.sends if isinstance(p, Dt)] == [(1, "mine")]
+    assert (site.seq, site.treq) == (2, [1, 2, 1])
 
 
 def test_to_r4_a_pdu_of_the_new_epoch_ends_the_reset_of_a_member_that_is_done() -> None:
     site = frozen()
     sends(site)
-    new = to(2, 1, (2, 2, 1), "new", epoch=1)
+    new = to(2, 1, (1, 2, 1), "new", epoch=1)
     site.receive(new, 2, 0)
     assert site.epoch == 0  # not yet: a vector is missing
     for src in (1, 2):
@@ -352,6 +353,8 @@ def test_to_r4_at_an_earlier_stage_a_reset_delivers_what_was_not_yet_there() -> 
     ((_, mine),) = sends(site)
     site.receive(to(1, 1, (1, 1), "x"), 1, 0)
     site.receive(mine, 0, 0)
+    assert not site.take().deliveries  # has 1 got its own copy?
+    site.receive(to(1, 2, (1, 2)), 1, 0)
     assert [text(d.bundle) for d in site.take().deliveries] == ["x"]
     site.receive(to(1, 4, (1, 4), "z"), 1, 0)
     site.receive(rst(1, 1, (2, 5), mask(0, 1), mask(0, 1)), 1, 0)
@@ -365,7 +368,7 @@ def test_to_r5_a_finished_member_helps_one_that_lacks_its_part() -> None:
     sends(site)
     site.receive(rst(1, 1, (2, 2, 1), have=mask(1, 2)), 1, 0)
     everyone = mask(0, 1, 2)
-    answer = ToRst(epoch=1, src=0, vec=(2, 2, 1), have=everyone, done=everyone)
+    answer = ToRst(epoch=1, src=0, vec=(1, 2, 1), have=everyone, done=everyone)
     assert sends(site) == [(1, answer)]
     site.receive(rst(1, 1, (2, 2, 1), have=everyone, done=mask(0, 1)), 1, 0)
     assert sends(site) == [(1, answer)]  # it does not know of 2, and we do
@@ -476,10 +479,36 @@ def test_to_t5_a_member_that_freezes_with_its_own_pdu_on_the_channel_loses_nothi
     net.settle()
     net.check(total=True)
     vectors = {p.src: p.vec for p in net.pdus(ToRst) if p.epoch == 1}
-    assert vectors == {0: (2, 1, 1), 1: (2, 3, 1), 2: (2, 3, 1)}
-    # everybody held it: it is not sent again, and stands first, for a and b are
-    assert [text(p.bundle) for p in net.pdus(ToDt)] == ["a", "b", "mine", "a", "b"]
-    assert net.log(2) == ["mine", "a", "b"]
+    assert vectors == {0: (1, 1, 1), 1: (2, 3, 1), 2: (2, 3, 1)}
+    assert sorted(text(p.bundle) for p in net.pdus(ToDt)) == ["a", "a", "b", "b", "mine", "mine"]
+    assert sorted(net.log(2)) == ["a", "b", "mine"]
+
+
+@pytest.mark.parametrize("stage", [PREACKNOWLEDGED, ACKNOWLEDGED])
+def test_to_t5_a_member_that_loses_a_copy_of_its_own_leaves_one_order(stage: str) -> None:
+    """0 and 1 send at once, first 0; it does not get its own back, but gets 1's."""
+    net = Net(ToChannelSite, 3, deliver_at=stage)
+    lost = net.lose(ToDt, src=0, dst=0, times=1)
+    net.submit(0, "m1")
+    net.submit(1, "m2")
+    net.settle()
+    assert lost.lost
+    assert net.log(0) == net.log(1) == net.log(2) == ["m2", "m1"]
+
+
+def test_to_t5_what_the_others_may_have_delivered_no_reset_takes_back() -> None:
+    """0 loses its own copy and the acknowledgements of it: nobody may deliver it yet."""
+    net = Net(ToChannelSite, 3, deliver_at=PREACKNOWLEDGED)
+    net.lose(dst=0)
+    net.submit(0, "m1")
+    net.run(50 * MS)
+    assert net.log(1) == net.log(2) == []
+    net.submit(1, "m2")
+    net.run(5 * MS)
+    net.heal()
+    net.settle()
+    assert net.log(0) == net.log(1) == net.log(2)
+    assert sorted(net.log(0)) == ["m1", "m2"]
 
 
 def test_to_t6_a_reset_right_after_a_reset() -> None:

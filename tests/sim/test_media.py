@@ -13,6 +13,7 @@ from roundelay.core.errors import ConfigError, MalformedPdu
 from roundelay.core.events import LOSE
 from roundelay.sim.links import (
     Alien,
+    Chain,
     Corrupted,
     Delayed,
     Duplicated,
@@ -59,12 +60,16 @@ def test_loss_on_the_bus_is_independent_per_receiver():
     assert abs(len(one & two) - 980) < 80
 
 
-def test_a_bus_can_return_the_own_copy_and_never_loses_it():
-    world = gossip_world(2, medium=Bus(MS, own_copy=True), links=Lossy(0.9), forward=False)
-    for _ in range(50):
+@pytest.mark.parametrize("loss", [Lossy(0.5), Chain((Lossy(0.5), Delayed(0, 0, rate=0.1)))])
+def test_a_bus_can_return_the_own_copy_and_loses_it_like_any_other(loss: Link):
+    world = gossip_world(2, medium=Bus(MS, own_copy=True), links=loss, forward=False)
+    for _ in range(400):
         world.submit(0, A)
     world.run(SECOND)
-    assert [n for _, _, _, n in gossip(world, 0).arrivals] == list(range(50))
+    own, other = ([n for _, _, _, n in gossip(world, site).arrivals] for site in (0, 1))
+    assert own == sorted(own)
+    assert abs(len(own) - 200) < 50
+    assert abs(len(set(own) & set(other)) - 100) < 40
 
 
 @pytest.mark.parametrize("links", [None, Delayed(0, 20 * MS, rate=0.5)])
@@ -196,7 +201,7 @@ def test_an_adapted_bus_keeps_one_order_of_all_senders():
     logs = [[(s, n) for _, s, n in log] for log in heard]
     for site, log in enumerate(logs):
         assert len(set(log)) == len(log)
-        assert [n for s, n in log if s == site] == list(range(300))  # its own are never lost
+        assert 0 < len([n for s, n in log if s == site]) < 300  # its own can be lost, too
         for other in logs:
             common = set(log) & set(other)
             assert [x for x in log if x in common] == [x for x in other if x in common]

@@ -8,9 +8,9 @@ The network is what the protocols ask for.  MC: what one member sends to another
 if it arrives.  1C (`to-channel`): every member sees one sequence, its own PDUs in it, each at its
 own pace and but for what it has lost.  Messages are submitted by anybody at any moment, to any
 destinations (SPO); deliveries happen in any order that the network allows; any copy may be lost,
-`losses` of them in all.  t_ack may pass at any moment.  The other timers are long: they pass when
-nothing is under way and nobody has anything to acknowledge, in any order, and `early` times also
-before that.
+a member's own on one channel, too, `losses` of them in all.  t_ack may pass at any moment.  The
+other timers are long: they pass when nothing is under way and nobody has anything to acknowledge,
+in any order, and `early` times also before that.
 
 What is looked at, in every state that is met (`_ahead` says which are not):
 
@@ -243,7 +243,7 @@ class ClusterSearch:
             if state[queue] and k in ahead:
                 item = state[queue][0]
                 yield k, RECEIVE, item, queue
-                if state[self.losses] and self.items.all[item].source != k:
+                if state[self.losses]:
                     yield k, LOSE, item, queue
         long_ones = state[self.early] or self.calm(state)
         for k in ahead:

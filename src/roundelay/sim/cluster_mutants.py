@@ -84,6 +84,25 @@ class SentAgainInAnEpoch(ToChannelSite):
                 self.send_all(self.sl[seq])
 
 
+class ClaimsItsOwn(ToChannelSite):
+    """A member holds whatever it has sent, and a PDU is its sender's acknowledgement of itself."""
+
+    __slots__ = ()
+
+    def at_everybody(self, pdu: Dt) -> bool:
+        return pdu.seq < min(self.al[pdu.src])
+
+    def go_back(self, now: int) -> None:
+        vec = list(self.treq)
+        vec[self.index] = self.seq
+        self.start_reset(self.epoch + 1, tuple(vec), now)
+
+    def opened(self, floor: tuple[int, ...], now: int) -> None:
+        for seq in range(self.treq[self.index], floor[self.index]):
+            self.received.append(self.sl[seq])
+        super().opened(floor, now)
+
+
 class TreqIsTheLastOne(SpoSite):
     """TREQ_j := p.TSEQ, as printed."""
 
@@ -146,6 +165,13 @@ CLUSTER_MUTANTS: dict[str, ClusterMutant] = {
             rule="TO-3, E 63: in channel mode what was lost is sent again, without a reset",
             wrong="it stands at another place in the log of the one that had lost it",
             site_class=SentAgainInAnEpoch,
+            scope=ClusterScope(protocol=TO_CHANNEL, sites=2, messages=2, losses=1),
+        ),
+        ClusterMutant(
+            name="claims-its-own",
+            rule="TO-R1, E 64: a member holds its own PDUs before the channel has returned them",
+            wrong="one whose copy was lost stands last in the log of its source, and only there",
+            site_class=ClaimsItsOwn,
             scope=ClusterScope(protocol=TO_CHANNEL, sites=2, messages=2, losses=1),
         ),
         ClusterMutant(

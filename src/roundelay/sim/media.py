@@ -43,7 +43,10 @@ class Medium(ABC):
     """Base of all media."""
 
     own_copy = False
-    """Whether a sender receives its own multicasts from the medium (TO in channel mode does)."""
+    """Whether a sender receives its own multicasts from the medium (TO in channel mode does).
+
+    Such a copy can be lost like any other.
+    """
 
     one_channel = False
     """Whether `adapted` means one order of all senders, or one for each."""
@@ -55,7 +58,7 @@ class Medium(ABC):
         self.arrive: Callable[[int, Pdu, Sequence[Member], int], None]
         self.rng: Random
         self.codec: Codec | None = None
-        self.everyone: tuple[tuple[Member, ...], ...] = ()
+        self.hearers: tuple[tuple[Member, ...], ...] = ()  # of each site's multicasts
 
     def bind(self, world: Kernel, rng: Random, codec: Codec | None) -> None:
         """Called once by the world."""
@@ -63,8 +66,9 @@ class Medium(ABC):
         self.arrive = self._admit if self.adapted else world.arrive
         self.rng = rng
         self.codec = codec
-        self.everyone = tuple(
-            tuple(other for other in world.sites if other is not site) for site in world.sites
+        self.hearers = tuple(
+            tuple(other for other in world.sites if other is not site) + (site,) * self.own_copy
+            for site in world.sites
         )
 
     def _admit(self, src: int, pdu: Pdu, receivers: Sequence[Member], ref: int) -> None:
@@ -101,7 +105,7 @@ class Medium(ABC):
             for call in world.on_sent:
                 call(world.now, src, dst, pdu)
         targets: tuple[Member, ...] | list[Member] = (
-            self.everyone[src] if dst == EVERYONE else (world.sites[dst],)
+            self.hearers[src] if dst == EVERYONE else (world.sites[dst],)
         )
         data = b""
         if self.codec is not None:
@@ -121,8 +125,6 @@ class Medium(ABC):
                         if site not in heard:
                             rows.append((world.now, site.id, LOSE, ref, src, "loss"))
             targets = heard
-        if self.own_copy and dst == EVERYONE:
-            targets = [*targets, world.sites[src]]
         self.launch(src, pdu, ref, targets, late)
 
     def _through_links(

@@ -48,7 +48,7 @@ class WideLines(LineSet):
             around = () if network is None else network.attached
             near.append(tuple(world.sites[other] for other in around if other != site.id))
         for line in self.lines:
-            line.everyone = tuple(near) if line.line in (LINE_A, LINE_B) else ((),) * len(near)
+            line.hearers = tuple(near) if line.line in (LINE_A, LINE_B) else ((),) * len(near)
 
 
 class WideWorld(LineWorld[WideSite]):

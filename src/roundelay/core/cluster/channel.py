@@ -13,6 +13,12 @@ Deviations from the design
   be told from who is dead (TR-15).
 - After R probes that somebody has not accepted there is a reset.  Nothing may be sent again within
   an epoch, so against a member that talks but is deaf further probes would pile up without end.
+- A member holds of its own PDUs those that the channel has returned to it, in a reset too (TO-R1
+  has it claim all it sent).  A copy of its own can be lost like any other, and then only the others
+  know the place of that PDU.  So it is sent again, at the price of some that everybody else holds.
+- Data is pre-acknowledged when its source has said, too, that the channel returned it (`returned`;
+  TR-2 takes the PDU itself for that): what is pre-acknowledged no reset takes back.  The source's
+  second acknowledgement says so, so it costs no PDU.
 """
 
 from __future__ import annotations
@@ -25,6 +31,7 @@ from roundelay.core.bundle import Bundle
 from roundelay.core.cluster.config import ClusterConfig
 from roundelay.core.cluster.exchange import Exchange
 from roundelay.core.cluster.pdu import TO_KINDS, Dt, ToNull
+from roundelay.core.cluster.state import ISS
 from roundelay.core.engine import ACCEPTED, ACKNOWLEDGED, PREACKNOWLEDGED
 from roundelay.core.errors import ConfigError
 
@@ -34,7 +41,7 @@ FINAL: Final = (ACKNOWLEDGED,)
 class ToChannelSite(Exchange):
     """One member of a TO cluster on a medium that returns a member's own PDUs in channel order."""
 
-    __slots__ = ("ready", "received")
+    __slots__ = ("ready", "received", "returned")
 
     KINDS = TO_KINDS
     resets = True
@@ -58,6 +65,7 @@ class ToChannelSite(Exchange):
         super().reset_state()
         self.received: deque[Dt] = deque()  # RRL, in channel order
         self.ready: deque[Dt] = deque()  # PRL, in channel order
+        self.returned = [ISS] * self.n  # j has had its own PDUs back up to there
 
     def take_own(self, pdu: Dt, now: int) -> None:
         """TO-1: the channel will return it, in its place."""
@@ -97,6 +105,8 @@ class ToChannelSite(Exchange):
 
     def accept(self, pdu: Dt, now: int) -> None:
         self.note_vector(pdu)
+        j = pdu.src
+        self.returned[j] = pdu.seq + 1 if j == self.index else pdu.ack[j]
         self.received.append(pdu)
         if pdu.bundle.sizes:
             self.waiting_delivery += 1
@@ -104,8 +114,8 @@ class ToChannelSite(Exchange):
 
     def advance(self, now: int) -> None:
         """TO-4: both conditions hold for a prefix of the log, since all logs are one."""
-        al, pal = self.al, self.pal
-        while self.received and self.received[0].seq < min(al[self.received[0].src]):
+        pal = self.pal
+        while self.received and self.at_everybody(self.received[0]):
             pdu = self.received.popleft()
             self.note_preacknowledged(pdu)
             if pdu.bundle.sizes:
@@ -114,6 +124,15 @@ class ToChannelSite(Exchange):
         while self.ready and self.ready[0].seq < min(pal[self.ready[0].src]):
             self.waiting_delivery -= 1
             self.reached(self.ready.popleft(), ACKNOWLEDGED)
+
+    def at_everybody(self, pdu: Dt) -> bool:
+        """All others have acknowledged it and, if it is data, its source has had it back.
+
+        The place of a NULL makes no difference to anybody.
+        """
+        if pdu.seq >= min(self.al[pdu.src]):
+            return False
+        return not pdu.bundle.sizes or pdu.seq < self.returned[pdu.src]
 
     def reached(self, pdu: Dt, stage: str) -> None:
         if stage != self.config.deliver_at:
@@ -136,8 +155,6 @@ class ToChannelSite(Exchange):
     def opened(self, floor: tuple[int, ...], now: int) -> None:
         """TO-R4: deliver what everybody holds, send the rest again, start afresh."""
         mine = floor[self.index]
-        for seq in range(self.treq[self.index], mine):
-            self.received.append(self.sl[seq])  # returned to the others before we froze
         for log, stages in ((self.ready, FINAL), (self.received, (PREACKNOWLEDGED, *FINAL))):
             for pdu in log:
                 if pdu.seq < floor[pdu.src] and pdu.bundle.sizes:
@@ -156,6 +173,7 @@ class ToChannelSite(Exchange):
         self.sl.clear()
         self.seq = mine
         self.treq[:] = floor
+        self.returned[:] = floor
         self.al = [[floor[j]] * self.n for j in self.everyone]
         self.pal = [[floor[j]] * self.n for j in self.everyone]
         self.known = [mine] * self.n

@@ -212,14 +212,8 @@ class Exchange(Sending):
         self.notify("broken", why)
 
     def go_back(self, now: int) -> None:
-        """TO-R1: to the failure point, in the next epoch."""
-        self.start_reset(self.epoch + 1, self.reset_vector(), now)
-
-    def reset_vector(self) -> tuple[int, ...]:
-        """TO-R1: what we hold; our own PDUs we hold even if the channel has not returned them."""
-        vec = list(self.treq)
-        vec[self.index] = self.seq
-        return tuple(vec)
+        """TO-R1: to the failure point, in the next epoch; we hold what we have accepted."""
+        self.start_reset(self.epoch + 1, tuple(self.treq), now)
 
     def on_rst(self, pdu: Rst, now: int) -> None:
         """TO-R2, TO-R5."""

@@ -1,0 +1,27 @@
+"""`total` with `hub=yes`: one order for all members, whoever loses what."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.node.live import Member, Net, check_total_order, delivered, run
+
+MESSAGES = 60
+
+
+def test_members_that_lose_copies_of_their_own_messages_keep_one_order() -> None:
+    """10 % of all copies are lost on their way from the hub: those to their senders, too."""
+
+    async def talk(member: Member) -> None:
+        for k in range(MESSAGES):
+            await member.group.broadcast(f"{member.name}{k}".encode())
+
+    async def test() -> None:
+        async with Net("switch", seed=11) as net:
+            members = await net.form("abc", service="total", hub=True)
+            net.switch.apply({"loss": 0.1})
+            await asyncio.gather(*map(talk, members))
+            await delivered(members, 3 * MESSAGES)
+            check_total_order(members)
+
+    run(test)
