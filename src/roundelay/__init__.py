@@ -9,7 +9,9 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from roundelay.client.group import Group, Message, join
     from roundelay.core.errors import (
+        ConnectionLost,
         FolderInUse,
+        GroupClosed,
         Indeterminate,
         MissingMessages,
         NameTaken,
@@ -21,15 +23,18 @@ if TYPE_CHECKING:
     from roundelay.core.position import Position
 
 __all__ = [
-    "FolderInUse", "Group", "Indeterminate", "Message", "MissingMessages", "NameTaken",
-    "NoSuchPosition", "Position", "Refused", "RoundelayError", "SlowConsumer", "join",
+    "ConnectionLost", "FolderInUse", "Group", "GroupClosed", "Indeterminate", "Message",
+    "MissingMessages", "NameTaken", "NoSuchPosition", "Position", "Refused", "RoundelayError",
+    "SlowConsumer", "join",
 ]  # fmt: skip
 
 _HOMES = {
     "Group": "roundelay.client.group",
     "Message": "roundelay.client.group",
     "join": "roundelay.client.group",
+    "ConnectionLost": "roundelay.core.errors",
     "FolderInUse": "roundelay.core.errors",
+    "GroupClosed": "roundelay.core.errors",
     "Indeterminate": "roundelay.core.errors",
     "NameTaken": "roundelay.core.errors",
     "MissingMessages": "roundelay.core.errors",

@@ -202,7 +202,7 @@ def test_an_application_that_reads_too_slowly_catches_up_from_the_recorder(
                     *(one.group.broadcast_many([data] * 5) for one in (a, b) for _ in range(3))
                 )
             await delivered([a], 600)
-            assert b.group._inbox_bytes <= 20_000
+            assert b.group.inbox.bytes <= 20_000
             found = []
             async for message in b.group:
                 found.append((message.seq, message.data))

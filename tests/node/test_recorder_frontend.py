@@ -107,7 +107,7 @@ def test_who_reads_too_slowly_behind_a_daemon_catches_up_from_the_recorder(
                     receipt = await slow.broadcast(b"mine")  # who does not read may still send
                 assert receipt.seq == 40 * 51 - 1
                 await delivered([a], 40 * 51)
-                assert slow._inbox_bytes <= 2 << 20
+                assert slow.inbox.bytes <= 2 << 20
                 if recorded:
                     assert b.node.recorders.replays.status()
                 found = []

@@ -7,18 +7,24 @@
         for message in group:
             print(message.seq, message.sender, message.data)
 
-The node runs in a thread of its own, so the group stays alive while the program computes.
+The node runs in a thread of its own, so the group stays alive while the program computes.  The
+program waits for messages in that thread and takes them in its own: what it does not take stays
+with the group, also when the wait is interrupted (Ctrl-C).  Several threads may use a group.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from roundelay.client.inbox import check_timeout
 from roundelay.client.since import START, Moment
+from roundelay.core.errors import GroupClosed
 from roundelay.core.position import Position
 from roundelay.node.loop import loop_factory
 from roundelay.node.switchboard import Batch, View
@@ -58,6 +64,15 @@ class LoopThread:
             future.cancel()
             raise
 
+    def later(self, work: Callable[[], None]) -> None:
+        """Do `work` there, soon."""
+        with suppress(RuntimeError):  # the loop is closed: there is nothing left to do
+            self._loop.call_soon_threadsafe(work)
+
+    @property
+    def running(self) -> bool:
+        return self._thread.is_alive()
+
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -69,6 +84,9 @@ class BlockingGroup:
     def __init__(self, thread: LoopThread, group: Group) -> None:
         self._thread = thread
         self._group = group
+        self._inbox = group.inbox
+        room = self._inbox.on_room
+        self._inbox.on_room = lambda: thread.later(room)
         self.name = group.name
 
     def broadcast(self, data: bytes, **how: Any) -> Receipt:
@@ -111,11 +129,32 @@ class BlockingGroup:
     def views(self) -> Iterator[View]:
         return self._drive(self._group.views())
 
+    def receive(self, timeout: float | None = None) -> Message:
+        check_timeout(timeout)
+        end = None if timeout is None else time.monotonic() + timeout
+        while (message := self._inbox.take()) is None:
+            self._wait(None if end is None else max(0.0, end - time.monotonic()))
+        return message
+
     def batches(self) -> Iterator[Batch]:
-        return self._drive(self._group.batches())
+        with suppress(GroupClosed):
+            while True:
+                while (batch := self._inbox.take_batch()) is not None:
+                    yield batch
+                self._wait()
 
     def __iter__(self) -> Iterator[Message]:
-        return self._drive(self._group.__aiter__())
+        with suppress(GroupClosed):
+            while True:
+                while (message := self._inbox.take()) is not None:
+                    yield message
+                self._wait()
+
+    def _wait(self, timeout: float | None = None) -> None:
+        """Until there is something to take, or raise why there will be nothing."""
+        if self._inbox.end is not None and not self._inbox:
+            raise self._inbox.end.with_traceback(None)
+        self._thread.call(self._inbox.some(), timeout)
 
     def replay(self, since: Moment = START, until: Any = None, **which: Any) -> Iterator[Message]:
         return self._drive(self._group.replay(since, until, **which))
@@ -132,9 +171,15 @@ class BlockingGroup:
             except StopAsyncIteration:
                 return []
 
-        while found := self._thread.call(following()):
-            yield found[0]
+        try:
+            while found := self._thread.call(following()):
+                yield found[0]
+        finally:
+            close = getattr(source, "aclose", None)
+            if close is not None and self._thread.running:
+                self._thread.call(close())
 
     def leave(self) -> None:
-        self._thread.call(self._group.leave())
-        self._thread.stop()
+        if self._thread.running:
+            self._thread.call(self._group.leave())
+            self._thread.stop()

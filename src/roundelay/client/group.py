@@ -7,6 +7,9 @@
         async for message in group:                 # the agreed order
             print(message.seq, message.sender, message.data)
 
+What a reader does not take stays with the group: leaving the loop, or cancelling whoever waits,
+loses nothing, and the next one to read goes on from there (`client.inbox`).
+
 What was said before is replayed from recorders (`record=True`, `roundelay node --record`)::
 
         async for message in group.replay(since=1000, conference=7, sender="ann"):
@@ -20,7 +23,6 @@ The same calls work embedded (a node in this process, the default) and through a
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -30,7 +32,15 @@ from msgspec import Struct, structs
 
 from roundelay.client.blocking import BlockingGroup, LoopThread
 from roundelay.client.contiguity import RAISE, Contiguity, check_missing
-from roundelay.client.messages import COMMITTED, Message, Receipt, messages_of, synced
+from roundelay.client.inbox import (
+    BatchReader,
+    Inbox,
+    Reader,
+    check_timeout,
+    cost_of,
+    following,
+)
+from roundelay.client.messages import COMMITTED, Message, Receipt, cut, synced
 from roundelay.client.replaying import Replaying
 from roundelay.client.sending import Sending
 from roundelay.client.since import Moment, Since, since_of
@@ -62,17 +72,14 @@ from roundelay.node.groups import (
 from roundelay.node.interfaces import parse_address
 from roundelay.node.keys import load_secret
 from roundelay.node.node import Node, NodeConfig
-from roundelay.node.outbox import cost
 from roundelay.node.probe import MULTICAST, Choice
 from roundelay.node.recorder import Filter, RecordConfig, parse_filter
-from roundelay.node.switchboard import NO_TAG, WHOLE, Batch, Missed, Refusal, View
+from roundelay.node.switchboard import NO_TAG, Batch, Missed, Refusal, View
 from roundelay.wire.frontend_replay import check_mark
 
 INBOX_BYTES: Final = 32 << 20
 """What may wait for an application that does not read; beyond it, the application has to say
 how it wants to go on (`SlowConsumer`)."""
-BATCH_COST: Final = 128
-"""What a batch takes beside its messages, about."""
 TIMEOUT_MAX_S: Final = 365 * 86_400
 RETENTION: Final = ("keep_bytes", "keep_s", "keep_conference_s")
 """Options that say how long the record is kept."""
@@ -89,14 +96,16 @@ class Group(Sending, Replaying):
         recorders: int = 0,
         contiguity: Contiguity | None = None,
     ) -> None:
-        super().__init__(recorders)
+        Sending.__init__(self, recorders)
+        Replaying.__init__(self)
         self.name = name
         """The full name, with the prefix of its protocol."""
         self._switchboard = switchboard
         self._close = close
-        self._inbox: deque[Batch | RoundelayError] = deque()
-        """What waits to be read: messages, and errors where some are missing."""
-        self._inbox_bytes = 0
+        self.inbox: Inbox[Message] = Inbox(cut)
+        """What has arrived and is not read yet."""
+        self.inbox.on_room = self._make_room
+        self.inbox.on_given = self._given
         self._holds = False
         """A daemon knows that we can take no more now."""
         self._place = contiguity or Contiguity(name)
@@ -106,24 +115,23 @@ class Group(Sending, Replaying):
         self.hosts_node = False
         """The node is there for us alone: it may have other roles than to serve us."""
         self._overflow: SlowConsumer | None = None
-        self._arrived = asyncio.Event()
         self._view = View(name, "0", (), "looking for members")
         self._changed = asyncio.Event()
-        self._closed: str | None = None
+        self._closed: GroupClosed | ConnectionLost | Refused | None = None
+        """Why it is over; GroupClosed: the application has left."""
+        self._leaving: asyncio.Task[None] | None = None
 
     # -- what the node calls (Application) -------------------------------------------------
 
     def deliver(self, batch: Batch) -> None:
         if self._overflow is not None:
             return
-        size = cost(batch.bundle) + BATCH_COST
-        if self._inbox_bytes + size > INBOX_BYTES and self._inbox:
+        if self.inbox.bytes + cost_of(batch) > INBOX_BYTES and self.inbox:
             self._fall_behind(batch)
-            self._arrived.set()
             return
         error, new = self._place.next_of(batch)
         if error is not None:
-            self._inbox.append(error)
+            self.inbox.put(error)
         if new is None:
             pass
         elif not self.conferences:
@@ -135,20 +143,31 @@ class Group(Sending, Replaying):
                     seq = new.seq + at if new.seq >= 0 else -1
                     self._keep(structs.replace(new, seq=seq, bundle=part.marked(conference, kind)))
                 at += len(part.sizes)
-        self._arrived.set()
 
     def _keep(self, batch: Batch) -> None:
         """Until it is read."""
-        self._inbox_bytes += cost(batch.bundle) + BATCH_COST
-        self._inbox.append(batch)
-        if self._inbox_bytes > INBOX_BYTES // 2 and not self._holds:
+        self.inbox.put(batch)
+        if self.inbox.bytes > INBOX_BYTES // 2 and not self._holds:
             self._hold(True)
 
     def missed(self, missed: Missed) -> None:
         error = self._place.missed(missed)
-        if error is not None:
-            self._inbox.append(error)
-            self._arrived.set()
+        if self._place.error is not None:
+            self.inbox.close(self._place.error)
+        elif error is not None:
+            self.inbox.put(error)
+
+    def _make_room(self) -> None:
+        """Something was read."""
+        if self._holds and not self.full:
+            self._hold(False)
+
+    def _given(self, item: Batch | RoundelayError) -> None:
+        """The application is given this, a batch perhaps message by message."""
+        if isinstance(item, RoundelayError):
+            self._place.past(item)
+        else:
+            self._place.hand_over(item)
 
     def _hold(self, stop: bool) -> None:
         """Tell a daemon in time: what is on its way still needs room."""
@@ -163,11 +182,12 @@ class Group(Sending, Replaying):
         if later is None or not later(self, self.name, batch.seq):
             seq = batch.seq if batch.seq >= 0 else None
             self._overflow = SlowConsumer(self.name, seq, INBOX_BYTES)
+            self.inbox.close(self._overflow)
 
     @property
     def full(self) -> bool:
         """So much is to be read that nothing of the past should be added to it."""
-        return self._inbox_bytes > INBOX_BYTES // 8
+        return self.inbox.bytes > INBOX_BYTES // 8
 
     def receipt(self, receipt: switchboard.Receipt) -> None:
         waiting = self._receipts.pop(receipt.tag, None)
@@ -181,7 +201,7 @@ class Group(Sending, Replaying):
             if self._switchboard.joined(self.name):
                 self._untold = refusal  # the next `post` says it
             else:
-                self.disconnected(refusal.reason)
+                self._end(Refused(f"group {self.name}: {refusal.reason}"))
             return
         waiting = self._receipts.pop(refusal.tag, None)
         if waiting is not None and not waiting.done():
@@ -193,73 +213,69 @@ class Group(Sending, Replaying):
         self._view = view
         self._place.viewed(view)
         self._changed.set()
-        self._changed = asyncio.Event()
 
     def writable(self, group: str) -> None:
         self._room.set()
 
     def disconnected(self, reason: str) -> None:
         """The node is gone."""
-        self._closed = reason
-        self._arrived.set()
+        self._end(ConnectionLost(f"group {self.name}: {reason}"))
+
+    def _end(self, error: GroupClosed | ConnectionLost | Refused) -> None:
+        """Nothing more comes, and nothing more can be sent."""
+        if self._closed is not None:
+            return
+        self._closed = error
+        self.inbox.close(error)
         self._room.set()
         self._changed.set()
         for waiting in self._receipts.values():
             if not waiting.done():
-                waiting.set_exception(Indeterminate(f"group {self.name}: {reason}"))
+                waiting.set_exception(Indeterminate(str(error)))
         self._receipts.clear()
 
     def _check_open(self) -> None:
         if self._closed is not None:
-            raise GroupClosed(f"group {self.name}: {self._closed}")
+            raise self._closed.with_traceback(None)
 
     # -- receiving -------------------------------------------------------------------------
 
-    async def batches(self) -> AsyncIterator[Batch]:
-        """Messages as they come, those of one sender together: the fast way to read."""
-        while True:
-            while self._inbox:
-                batch = self._inbox.popleft()
-                if isinstance(batch, RoundelayError):
-                    self._place.past(batch)
-                    raise batch
-                self._inbox_bytes -= cost(batch.bundle) + BATCH_COST
-                if self._holds and not self.full:
-                    self._hold(False)
-                self._place.hand_over(batch)
-                yield batch
-            if self._place.error is not None:
-                raise self._place.error
-            if self._overflow is not None:
-                raise self._overflow
-            if self._closed is not None:
-                return
-            self._arrived.clear()
-            await self._arrived.wait()
+    def __aiter__(self) -> AsyncIterator[Message]:
+        """Every message, in the group's order.
 
-    async def __aiter__(self) -> AsyncIterator[Message]:
-        place = self._place
-        async for batch in self.batches():
-            place.at = batch.seq
-            if batch.bundle.marks or batch.unit != WHOLE:
-                for message in messages_of(batch):
-                    place.at = -1 if message.seq is None else message.seq + 1
-                    yield message
-                continue
-            seq: int | None = batch.seq if batch.seq >= 0 else None
-            for data in batch.bundle:
-                if seq is None:
-                    yield Message(None, batch.sender, data, batch.time)
-                else:
-                    place.at = seq + 1
-                    yield Message(seq, batch.sender, data, batch.time)
-                    seq += 1
+        Only our own `leave` ends it; if the node or the connection to it is lost, ConnectionLost
+        is raised once everything that had arrived is read.  To stop in between, to cancel whoever
+        waits and to read with several loops at once is safe: nothing is lost or given twice.
+        """
+        return Reader(self.inbox)
+
+    def batches(self) -> AsyncIterator[Batch]:
+        """Messages as they come, those of one sender together: the fast way to read.
+
+        Otherwise as `async for message in group`."""
+        return BatchReader(self.inbox)
+
+    async def receive(self, timeout: float | None = None) -> Message:
+        """The next message.
+
+        Raises TimeoutError when none came within `timeout` seconds (None: waits for ever; 0: does
+        not wait), GroupClosed after `leave`, ConnectionLost when the node is gone,
+        MissingMessages in place of what nobody has any more."""
+        check_timeout(timeout)
+        message = self.inbox.take()
+        if message is not None:
+            return message
+        async with asyncio.timeout(timeout):
+            return await following(self.inbox)
 
     @property
     def position(self) -> Position | None:
         """Where to go on (`join(…, since=…)`): the position of the next message that the
         application was not given yet.  None as long as it is not known, and without an order."""
-        return self._place.position
+        position = self._place.position
+        if position is None or not self.inbox.unread:
+            return position
+        return structs.replace(position, seq=position.seq - self.inbox.unread)
 
     @property
     def skipped(self) -> int:
@@ -278,30 +294,61 @@ class Group(Sending, Replaying):
         """Who is in the group, as far as this member knows."""
         return self._view
 
-    async def views(self) -> AsyncIterator[View]:
-        """The present view, then each one that follows."""
-        while self._closed is None:
-            changed, view = self._changed, self._view
-            yield view
-            await changed.wait()
+    def views(self) -> AsyncIterator[View]:
+        """The present view, then each one that follows; it ends as `async for` does."""
+        return Views(self)
 
     async def ready(self, members: int = 1) -> View:
         """Wait until the group works and has that many members."""
         async for view in self.views():
             if view.state.startswith("open") and len(view.members) >= members:
                 return view
-        raise GroupClosed(f"group {self.name}: {self._closed}")
+        self._check_open()
+        raise AssertionError("views end with the group only")
+
+    async def changed_view(self, known: View | None) -> View:
+        """The present view as soon as it is another one than `known`."""
+        while self._view is known:
+            self._check_open()
+            self._changed.clear()
+            await self._changed.wait()
+        self._check_open()
+        return self._view
 
     # -- life ------------------------------------------------------------------------------
 
     async def leave(self) -> None:
-        if self._closed is not None:
-            return
-        self._switchboard.leave(self, self.name)
-        self._switchboard.gone(self)
-        self.disconnected("left")
+        """End the membership.  What had arrived can still be read.
+
+        It goes on to the end when whoever waits for it is cancelled."""
+        if self._leaving is None:
+            self._leaving = asyncio.create_task(self._leave())
+        await asyncio.shield(self._leaving)
+
+    async def _leave(self) -> None:
+        lost = self._closed is not None
+        self._end(GroupClosed(f"group {self.name}: left"))
+        await self._end_replays()
+        if not lost:
+            self._switchboard.leave(self, self.name)
+            self._switchboard.gone(self)
         if self._close is not None:
             await self._close()
+
+
+class Views(AsyncIterator[View]):
+    """The views of a group; it stays usable when a wait for the next one is cancelled."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._last: View | None = None
+
+    async def __anext__(self) -> View:
+        try:
+            self._last = await self._group.changed_view(self._last)
+        except GroupClosed:
+            raise StopAsyncIteration from None
+        return self._last
 
 
 class Joining:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import count, repeat
 from typing import Any, Final
 
 from msgspec import Struct
@@ -97,6 +98,15 @@ def places_in_unit(count: int) -> list[str]:
     ['start', 'middle', 'end']
     """
     return [START, *[MIDDLE] * (count - 2), END]
+
+
+def cut(batch: Batch) -> list[Message]:
+    """The messages of a batch, all at once: the fast way."""
+    bundle = batch.bundle
+    if bundle.marks or batch.unit != WHOLE:
+        return list(messages_of(batch))
+    seqs: Iterable[int | None] = count(batch.seq) if batch.seq >= 0 else repeat(None)
+    return list(map(Message, seqs, repeat(batch.sender), bundle.messages(), repeat(batch.time)))
 
 
 def messages_of(batch: Batch) -> Iterator[Message]:

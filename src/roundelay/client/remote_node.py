@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from typing import Any, Final, cast
 
 from msgspec import Struct
 
 from roundelay.client.contiguity import RAISE, Contiguity
-from roundelay.client.messages import marked, messages_of
+from roundelay.client.inbox import BatchReader, Inbox, Reader
+from roundelay.client.messages import cut, marked
 from roundelay.client.remote import CONNECT_S, RemoteSwitchboard
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import (
@@ -21,7 +21,7 @@ from roundelay.core.errors import (
     RoundelayError,
 )
 from roundelay.core.position import Position
-from roundelay.node.switchboard import NO_TAG, UNIT, WHOLE, Batch, Missed, Receipt, Refusal, View
+from roundelay.node.switchboard import NO_TAG, WHOLE, Batch, Missed, Receipt, Refusal, View
 from roundelay.wire.frontend import DEFAULT
 
 HOLD_BYTES: Final = 4 << 20
@@ -57,10 +57,10 @@ class RemoteNode:
         self.views: dict[str, View] = {}
         """The last view of each group joined."""
         self._board: RemoteSwitchboard = None  # type: ignore[assignment]  # connect
-        self._batches: deque[Batch | RoundelayError] = deque()
         self._places: dict[str, Contiguity] = {}
-        self._held_bytes = 0
-        self._changed = asyncio.Event()
+        self._inbox: Inbox[Message] = Inbox(_cut)
+        self._inbox.on_room = self._taken
+        self._full = False
         self._joins: dict[str, asyncio.Future[View]] = {}
         self._receipts: dict[int, asyncio.Future[Receipt]] = {}
         self._next_tag = 0
@@ -186,35 +186,19 @@ class RemoteNode:
 
     # -- receiving
 
-    async def batches(self) -> AsyncIterator[Batch]:
-        """Everything of all groups joined, as it arrived; raises ConnectionLost at the end."""
-        while True:
-            while self._batches:
-                batch = self._batches.popleft()
-                if isinstance(batch, RoundelayError):
-                    raise batch
-                before = self._held_bytes
-                self._held_bytes -= len(batch.bundle.data)
-                if before > HOLD_BYTES >= self._held_bytes:
-                    self._board.resume_reading()
-                yield batch
-            if self._board.error is not None:
-                raise ConnectionLost(str(self._board.error))
-            self._changed.clear()
-            await self._changed.wait()
+    def batches(self) -> AsyncIterator[Batch]:
+        """Everything of all groups joined, as it arrived; raises ConnectionLost at the end.
 
-    async def __aiter__(self) -> AsyncIterator[Message]:
-        async for batch in self.batches():
-            if batch.unit == UNIT:
-                for part in messages_of(batch):
-                    yield Message(
-                        batch.group, batch.seq, batch.sender, batch.time, part.data, part.unit
-                    )
-                continue
-            seq = batch.seq
-            for data in batch.bundle:
-                yield Message(batch.group, seq, batch.sender, batch.time, data)
-                seq += 1 if seq >= 0 else 0
+        What a reader does not take stays for the next one."""
+        return BatchReader(self._inbox)
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        return Reader(self._inbox)
+
+    def _taken(self) -> None:
+        if self._full and self._inbox.bytes <= HOLD_BYTES:
+            self._full = False
+            self._board.resume_reading()
 
     # -- questions
 
@@ -239,17 +223,13 @@ class RemoteNode:
         place = self._places.get(batch.group)
         error, new = (None, batch) if place is None else place.next_of(batch)
         if error is not None:
-            self._batches.append(error)
-            self._changed.set()
+            self._inbox.put(error)
         if new is None:
             return
-        batch = new
-        self._batches.append(batch)
-        before = self._held_bytes
-        self._held_bytes += len(batch.bundle.data)
-        if before <= HOLD_BYTES < self._held_bytes:
+        self._inbox.put(new)
+        if self._inbox.bytes > HOLD_BYTES and not self._full:
+            self._full = True
             self._board.pause_reading()
-        self._changed.set()
 
     def receipt(self, receipt: Receipt) -> None:
         waiting = self._receipts.pop(receipt.tag, None)
@@ -279,8 +259,7 @@ class RemoteNode:
         place = self._places.get(missed.group)
         error = None if place is None else place.missed(missed)
         if error is not None:
-            self._batches.append(error)
-            self._changed.set()
+            self._inbox.put(error)
 
     def writable(self, group: str) -> None:
         event = self._writable.get(group)
@@ -288,12 +267,21 @@ class RemoteNode:
             event.set()
 
     def _lost(self, error: ConnectionLost) -> None:
-        for event in (self._changed, *self._writable.values()):
+        self._inbox.close(ConnectionLost(str(error)))
+        for event in self._writable.values():
             event.set()
         for waiting in self._joins.values():
             if not waiting.done():
                 waiting.set_exception(error)
         self._joins.clear()
+
+
+def _cut(batch: Batch) -> list[Message]:
+    return [
+        Message(batch.group, -1 if one.seq is None else one.seq, batch.sender, batch.time,
+                one.data, one.unit)
+        for one in cut(batch)
+    ]  # fmt: skip
 
 
 def _seen(future: asyncio.Future[Any]) -> None:

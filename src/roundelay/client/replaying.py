@@ -2,20 +2,99 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
+from weakref import WeakSet
 
 from roundelay.client.messages import Message, messages_of
 from roundelay.client.since import START, Moment, wish_of
 from roundelay.core.errors import ConfigError, MissingRecords
-from roundelay.journal.format import GAP, HEADS_ONLY
+from roundelay.journal.format import GAP, HEADS_ONLY, Run
 from roundelay.node.catchup import batch_of
 from roundelay.node.groups import CONFIGURED, TOTAL_ORDER, protocol_of
 from roundelay.node.recorded_units import is_message, part_of_unit
 from roundelay.node.switchboard import Batch
+from roundelay.wire.frontend_replay import Wish
+
+T = TypeVar("T")
+
+
+class Replay(AsyncIterator[T]):
+    """Goes through the past once; made by `Group.replay`.
+
+    A block is fetched by a task of its own, so that whoever waits for it can be cancelled, as by
+    `asyncio.wait_for`, and the replay goes on where it was.  Whoever leaves early need do nothing;
+    `aclose`, and `Group.leave`, end it at once.
+    """
+
+    def __init__(
+        self,
+        chunks: AsyncGenerator[list[Run], None],
+        give: Callable[[list[Run]], Iterator[T]],
+        check_open: Callable[[], None],
+    ) -> None:
+        self._chunks = chunks
+        self._give = give
+        self._check_open = check_open
+        self._items: Iterator[T] = iter(())
+        self._fetching: asyncio.Task[list[Run] | None] | None = None
+        self._over = False
+
+    def __aiter__(self) -> Replay[T]:
+        return self
+
+    async def __anext__(self) -> T:
+        if self._over:
+            self._check_open()
+            raise StopAsyncIteration
+        try:
+            while True:
+                for item in self._items:
+                    return item
+                chunk = await self._chunk()
+                if chunk is None:
+                    self._over = True
+                    raise StopAsyncIteration
+                self._items = self._give(chunk)
+        except asyncio.CancelledError:
+            raise
+        except BaseException:
+            self._over = True
+            raise
+
+    async def _chunk(self) -> list[Run] | None:
+        """The next block.  Of several who wait, the first gets it and the others an empty one."""
+        fetching = self._fetching
+        if fetching is None:
+            fetching = self._fetching = asyncio.create_task(_next_of(self._chunks))
+        try:
+            chunk = await asyncio.shield(fetching)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if self._over and task is not None and not task.cancelling():  # `aclose`
+                self._check_open()
+                return None
+            raise
+        if self._fetching is not fetching:
+            return [] if chunk is not None else None
+        self._fetching = None
+        return chunk
+
+    async def aclose(self) -> None:
+        """Fetch nothing more."""
+        self._over, self._items = True, iter(())
+        fetching, self._fetching = self._fetching, None
+        if fetching is not None:
+            fetching.cancel()
+            await asyncio.gather(fetching, return_exceptions=True)
+        await self._chunks.aclose()
+
+
+async def _next_of(chunks: AsyncGenerator[list[Run], None]) -> list[Run] | None:
+    return await anext(chunks, None)
 
 
 class Replaying(ABC):
@@ -24,10 +103,13 @@ class Replaying(ABC):
     name: str
     _switchboard: Any
 
+    def __init__(self) -> None:
+        self._replays: WeakSet[Replay[Any]] = WeakSet()
+
     @abstractmethod
     def _check_open(self) -> None: ...
 
-    async def replay(
+    def replay(
         self,
         since: Moment = START,
         until: int | datetime | None = None,
@@ -36,7 +118,7 @@ class Replaying(ABC):
         sender: str | Iterable[str] | None = None,
         kind: int | Iterable[int] | None = None,
         missing: str = "raise",
-    ) -> AsyncIterator[Message]:
+    ) -> Replay[Message]:
         """Messages of the past, from the group's recorders, in order, each once; then it ends.
 
         since, until   a position or a datetime each, half-open; "start": all there is.  Without
@@ -52,15 +134,16 @@ class Replaying(ABC):
         Parts of units come as they were recorded: each at its own position, also if the rest of
         its unit never came; `message.unit` tells.
         """
-        batches = self.replay_batches(
-            since, until, conference=conference, sender=sender, kind=kind, missing=missing
-        )
-        async with aclosing(batches) as found:
-            async for batch in found:
-                for message in messages_of(batch):
-                    yield message
+        wish = wish_of(since, until, conference=conference, sender=sender, kind=kind)
+        batches = self._batches(since, wish, missing)
 
-    async def replay_batches(
+        def messages(chunk: list[Run]) -> Iterator[Message]:
+            for batch in batches(chunk):
+                yield from messages_of(batch)
+
+        return self._replay(wish, messages)
+
+    def replay_batches(
         self,
         since: Moment = START,
         until: int | datetime | None = None,
@@ -69,24 +152,42 @@ class Replaying(ABC):
         sender: str | Iterable[str] | None = None,
         kind: int | Iterable[int] | None = None,
         missing: str = "raise",
-    ) -> AsyncGenerator[Batch, None]:
+    ) -> Replay[Batch]:
         """As `replay`, messages that were delivered together as one batch: the fast way."""
+        wish = wish_of(since, until, conference=conference, sender=sender, kind=kind)
+        return self._replay(wish, self._batches(since, wish, missing))
+
+    def _replay(self, wish: Wish, give: Callable[[list[Run]], Iterator[T]]) -> Replay[T]:
+        self._check_open()
+        replay = Replay(self._switchboard.replay(self.name, wish), give, self._check_open)
+        self._replays.add(replay)
+        return replay
+
+    async def _end_replays(self) -> None:
+        for replay in list(self._replays):
+            await replay.aclose()
+
+    def _batches(
+        self, since: Moment, wish: Wish, missing: str
+    ) -> Callable[[list[Run]], Iterator[Batch]]:
+        """How runs become batches, or an error where they are missing."""
         if missing not in ("raise", "skip"):
             raise ConfigError("missing", missing, '"raise" or "skip"')
-        self._check_open()
-        wish = wish_of(since, until, conference=conference, sender=sender, kind=kind)
         ordered = protocol_of(self.name) in TOTAL_ORDER
         units = protocol_of(self.name) in CONFIGURED
         begun = since == START or bool(wish.since_time)  # then a gap before the first is none
-        async with aclosing(self._switchboard.replay(self.name, wish)) as chunks:
-            async for chunk in chunks:
-                for run in chunk:
-                    if not run.flags & (GAP | HEADS_ONLY):
-                        begun = False
-                        if not units:
-                            yield batch_of(self.name, run, ordered)
-                        elif is_message(run):
-                            yield batch_of(self.name, run, ordered, part_of_unit(run))
-                    elif missing == "raise" and not (begun and run.flags & GAP):
-                        why = " but their heads" if run.flags & HEADS_ONLY else ""
-                        raise MissingRecords(self.name, run.position, run.end, why)
+
+        def batches(chunk: list[Run]) -> Iterator[Batch]:
+            nonlocal begun
+            for run in chunk:
+                if not run.flags & (GAP | HEADS_ONLY):
+                    begun = False
+                    if not units:
+                        yield batch_of(self.name, run, ordered)
+                    elif is_message(run):
+                        yield batch_of(self.name, run, ordered, part_of_unit(run))
+                elif missing == "raise" and not (begun and run.flags & GAP):
+                    why = " but their heads" if run.flags & HEADS_ONLY else ""
+                    raise MissingRecords(self.name, run.position, run.end, why)
+
+        return batches
