@@ -14,8 +14,10 @@ from bench.journal_faults import all_noticed, blocks_of, flips
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import ConfigError
 from roundelay.journal.check import check
+from roundelay.journal.ends import Ends, write_ends
 from roundelay.journal.files import (
     SYNCED,
+    Disk,
     JournalInUse,
     index_of,
     mark_text,
@@ -56,6 +58,20 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         record(folder / "first", RUNS, config=config),
         record(folder / "second", RUNS, together=9, config=SMALL),
     )
+
+
+def synced_to(folder: Path, position: int) -> None:
+    """As if the recorder had been killed when it had synced so far."""
+    (folder / SYNCED).write_bytes(mark_text(position))
+    write_ends(folder, Ends(), Disk())
+
+
+def spoil(path: Path, number: int) -> None:
+    """Overwrite a block of a segment from its head to its end."""
+    at, size, *_ = blocks_of(path.read_bytes())[number]
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(Random(number).randbytes(size))
 
 
 def mended(folder: Path, source: Path) -> None:
@@ -223,13 +239,11 @@ def test_a_journal_of_which_no_segment_is_left_is_missed_and_recorded_again(
 
 def test_what_nobody_has_stays_a_gap_and_is_said(two: tuple[Path, Path], tmp_path: Path) -> None:
     folder = copied(two[0], tmp_path / "copy")
-    flip(segments_of(folder)[1], 1000)
+    spoil(segments_of(folder)[1], 1)
     (lost,) = check(folder).missing
     done = repair(folder, [])
     assert done.still_missing == [lost]
-    verdict = check(folder)
-    assert verdict.missing == [lost]
-    assert all(problem.what == "gap" for problem in verdict.problems)
+    assert check(folder).missing == [lost]
     assert gaps(Reader(folder).read()) == [lost]
     mended(folder, two[1])  # somebody turns up who has it
 
@@ -237,9 +251,9 @@ def test_what_nobody_has_stays_a_gap_and_is_said(two: tuple[Path, Path], tmp_pat
 def test_two_damaged_recorders_help_each_other(two: tuple[Path, Path], tmp_path: Path) -> None:
     first, second = (copied(one, tmp_path / one.name) for one in two)
     for path in segments_of(first)[:-1]:
-        flip(path, 700)
+        spoil(path, 2)
     for path in segments_of(second)[:-1]:
-        flip(path, path.stat().st_size - 300)
+        spoil(path, -2)
     lost_first, lost_second = check(first).missing, check(second).missing
     assert lost_first
     assert lost_second
@@ -290,7 +304,7 @@ def test_an_unfinished_write_is_put_aside_and_recording_goes_on(tmp_path: Path) 
     data = path.read_bytes()
     path.write_bytes(data[: at + 30])
     index_of(path).unlink()
-    (tmp_path / SYNCED).write_bytes(mark_text(lo))
+    synced_to(tmp_path, lo)
     assert check(tmp_path).good
     assert "unfinished" not in check(tmp_path).unfinished
     said: list[str] = []
@@ -348,7 +362,7 @@ def test_a_tail_that_was_never_synced_may_be_lost_and_comes_again(tmp_path: Path
     path = only_segment(tmp_path)
     at, _, lo, _ = blocks_of(path.read_bytes())[-4]
     path.write_bytes(path.read_bytes()[:at])
-    (tmp_path / SYNCED).write_bytes(mark_text(lo))
+    synced_to(tmp_path, lo)
     journal = Journal(tmp_path, GROUP)
     assert journal.end == journal.durable == lo
     assert journal.missing == []

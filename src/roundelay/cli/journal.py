@@ -297,8 +297,9 @@ def _problems(problems: list[Problem]) -> None:
 def repair_command(folder: Path, sources: tuple[Path, ...], group: str, as_json: bool) -> int:
     """Put right what is damaged in DIR, with what other recorders have.
 
-    No node may be recording to DIR meanwhile.  What nobody has stays a gap.  Exit status 1 if
-    something is still missing."""
+    No node may be recording to DIR meanwhile.  Intact records of damaged blocks are saved, the
+    damaged bytes are kept beside the segment (.damaged).  What nobody has stays a gap; where
+    nothing can be gained, nothing is changed.  Exit status 1 if something is still missing."""
     if not segments_of(folder) and not folder.is_dir():
         raise ConfigError("journal", folder, "a folder with journal.json")
     done = repair(folder, sources, group)
@@ -306,7 +307,12 @@ def repair_command(folder: Path, sources: tuple[Path, ...], group: str, as_json:
         print_json(msgspec.to_builtins(done))
     else:
         _problems(done.problems)
-        for name, ranges in (("restored", done.restored), ("still missing", done.still_missing)):
+        outcomes = {
+            "saved from damaged blocks": done.saved,
+            "restored": done.restored,
+            "still missing": done.still_missing,
+        }
+        for name, ranges in outcomes.items():
             for lo, hi in ranges:
                 click.echo(f"{name}: positions {lo} to {hi - 1}")
         left = sum(hi - lo for lo, hi in done.still_missing)

@@ -15,10 +15,12 @@ from typing import Final
 from msgspec import Struct, field
 
 from roundelay.core.errors import ConfigError, MalformedPdu
+from roundelay.journal.ends import ENDS, read_ends
 from roundelay.journal.files import (
     META,
     SYNCED,
     Meta,
+    has_mark,
     index_of,
     look,
     parquet_of,
@@ -29,9 +31,12 @@ from roundelay.journal.format import GAP, NO_LINK, RunHead, decode_block
 from roundelay.journal.index import Builder, Index
 from roundelay.journal.opening import id_in, lost_end
 from roundelay.journal.reader import merged
+from roundelay.journal.salvage import damaged_end
 from roundelay.journal.segment import Segment
 
 NOWHERE: Final = -1
+DISTRUSTED: Final = "is not what was sealed: the hash chain does not fit"
+"""Blocks are good one by one, but not those that were there."""
 
 
 class Problem(Struct, frozen=True):
@@ -99,25 +104,51 @@ class _Check:
             self.verdict.durable = read_mark(folder)
         except MalformedPdu as error:
             self._problem(SYNCED, str(error))
+        if paths and not (folder / SYNCED).exists():
+            self._problem(SYNCED, "missing")
+        ends, wrong = read_ends(folder)
+        for what in wrong:
+            name, _, why = what.partition(": ")
+            self._problem(name, why)
+        self._marked = has_mark(folder)
+        self._reached = max(self.verdict.durable, 0 if ends is None else ends.reached)
         self._expected = NOWHERE
         for path, following in zip_longest(paths, paths[1:]):
             try:
                 self._segment(path, following)
             except FileNotFoundError:
                 continue  # let go meanwhile
-        if not paths and self.verdict.durable:
-            self._problem(SYNCED, "no segment is left", 0, self.verdict.durable)
-            self._expected = self.verdict.durable
+        if not paths and self._reached:
+            self._problem(SYNCED, "no segment is left", 0, self._reached)
+            self._expected = self._reached
+        if paths:
+            self._compare_ends()
         self.verdict.end = max(self._expected, 0)
         self.verdict.chain = self._link.hex() if self._known else ""
 
     def _problem(self, file: str, what: str, lo: int = NOWHERE, hi: int = NOWHERE) -> None:
         self.verdict.problems.append(Problem(file, what, lo, hi))
 
+    def _compare_ends(self) -> None:
+        """Segments that are gone from the beginning, a chain that is not the one that was kept."""
+        ends, _ = read_ends(self._folder)  # again: what is let go is noted first
+        if ends is None:
+            return
+        if ends.first < self.verdict.begin:
+            what = f"segments from {ends.first} on are gone; they were not let go"
+            self._problem(ENDS, what, ends.first, self.verdict.begin)
+            self.verdict.begin = ends.first
+        link = self._links.get(ends.link_base)
+        if ends.link and link is not None and link.hex() != ends.link:
+            what = f"has another link for the segment that begins at {ends.link_base}"
+            self._problem(ENDS, what)
+
     def _segment(self, path: Path, following: Path | None) -> None:
         verdict, name = self.verdict, path.name
         segment = Segment(path, self._meta.journal)
-        segment.scan(verdict.durable if following is None else 0)
+        segment.scan(self._reached if following is None else 0)
+        if following is None and not self._marked:
+            damaged_end(segment)
         if following is not None:
             lost_end(segment, int(following.stem))
         verdict.segments += 1
@@ -208,8 +239,7 @@ class _Check:
         elif index.before != before:
             self._problem(name, "does not follow the one before it in the hash chain")
         elif index.link != builder.link:
-            what = "is not what was sealed: the hash chain does not fit"
-            self._problem(name, what, segment.base, segment.end)
+            self._problem(name, DISTRUSTED, segment.base, segment.end)
         else:
             self._problem(index_of(segment.path).name, "index: not as it was written")
 

@@ -175,6 +175,14 @@ def mark_text(position: int) -> bytes:
     return b"%s %08x\n" % (digits, crc32c(digits))
 
 
+def has_mark(folder: Path) -> bool:
+    """Whether it is known how far the journal was synced."""
+    try:
+        return read_mark(folder) > 0 or (folder / SYNCED).exists()
+    except MalformedPdu:
+        return False
+
+
 def read_mark(folder: Path) -> int:
     """The position below which all is on disk; MalformedPdu if the file is damaged; 0: none yet."""
     try:

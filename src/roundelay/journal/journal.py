@@ -29,6 +29,7 @@ from typing import Final, NoReturn
 from msgspec import Struct, field
 
 from roundelay.core.errors import ConfigError
+from roundelay.journal.ends import Ends, ends_of
 from roundelay.journal.files import SYNCED, Disk, JournalBroken, JournalInUse, mark_text
 from roundelay.journal.format import GAP, Head, Run, encode_parts, gap, head_only, part_of
 from roundelay.journal.keeper import Keeper
@@ -37,6 +38,7 @@ from roundelay.journal.reader import (
     EVERYTHING,
     Reader,
     Selection,
+    merged,
     missing_of,
     read_segments,
 )
@@ -151,6 +153,10 @@ class Journal:
             os.lseek(self._file, self._active.size, os.SEEK_SET)
         self.durable = opened.end
         self._write_mark()
+        self._first = self.begin
+        """Where the journal ought to begin: what was before that was let go."""
+        if opened.ends is not None and self.segments:
+            self._first = min(self._first, opened.ends.first)
         self.keeper = Keeper(self)
         self._stop = threading.Event()
         self._syncer: threading.Thread | None = None
@@ -184,7 +190,9 @@ class Journal:
     @property
     def missing(self) -> list[tuple[int, int]]:
         """Positions that are not here, half-open: to be fetched from another recorder."""
-        return missing_of(self.segments)
+        segments = self.segments
+        before = [(self._first, segments[0].base)] if segments else []
+        return merged([*before, *missing_of(segments)])
 
     # -- appending -------------------------------------------------------------------------
 
@@ -349,6 +357,9 @@ class Journal:
         with self._lock:
             self.segments = [*self.segments, segment]
             self._active, self._file, self._named = segment, file, True
+        if len(self.segments) == 1:
+            self._first = base
+        self.keeper.wake()  # it notes where the last segment begins
         return segment
 
     # -- what was missing, what is no longer wanted ----------------------------------------
@@ -380,16 +391,25 @@ class Journal:
         self.keeper.scrub()
         return self.missing
 
+    @property
+    def ends(self) -> Ends:
+        """How far it reaches."""
+        last = self.segments[-1].base if self.segments else 0
+        return ends_of(self._first, last, self.durable, self.keeper.anchor)
+
     def put_in(self, segment: Segment) -> None:
         """A segment takes its place; one that begins at the same position goes."""
         with self._lock:
             others = [one for one in self.segments if one.base != segment.base]
             insort(others, segment, key=lambda one: one.base)
             self.segments = others
+            self._first = min(self._first, segment.base)
 
-    def take_out(self, segment: Segment) -> None:
+    def let_go(self, segment: Segment) -> None:
+        """The first segment is not wanted any more."""
         with self._lock:
             self.segments = [one for one in self.segments if one is not segment]
+            self._first = self.begin
 
     # -- reading ---------------------------------------------------------------------------
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from roundelay.core.errors import MalformedPdu, RoundelayError
+from roundelay.journal.ends import write_ends
 from roundelay.journal.files import Disk, JournalBroken, index_of, parquet_of, path_of
 from roundelay.journal.format import FILLED, GAP, NO_LINK, Head, Run, part_of
 from roundelay.journal.index import Index
@@ -41,6 +43,8 @@ class Keeper:
         self._unread = True
         self._sealer = Sealer()
         self._filling: _Filling | None = None
+        self._noted: tuple[int, int, str] | None = None
+        """What was last said of where the journal begins and ends."""
         self._forgotten: dict[int, frozenset[int]] = {}
         """Segment to the conferences that were dropped in it."""
         self._begun = (-1, 0.0)
@@ -71,6 +75,7 @@ class Keeper:
                 self._finish_filling()
                 if not self._journal.broken:
                     self._seal_all(last=True)
+                    self._note_ends()
             except OSError as error:
                 self._journal.say(f"a segment could not be sealed: {error}")
             finally:
@@ -96,6 +101,16 @@ class Keeper:
             self._seal_all()
             self._retain()
             self._drop_conferences()
+            self._note_ends()
+
+    def _note_ends(self) -> None:
+        """Say beside the segments how far they reach."""
+        journal = self._journal
+        if journal.segments:
+            known = (journal.ends.first, journal.ends.last, journal.ends.link)
+            if self._over or known != self._noted:
+                write_ends(journal.folder, journal.ends, self._disk)
+                self._noted = known
 
     # -- sealing ---------------------------------------------------------------------------
 
@@ -201,7 +216,9 @@ class Keeper:
                 return  # its link in the chain is needed first
             if self._filling is not None and oldest is self._filling.segment:
                 self._finish_filling()
-            journal.take_out(oldest)
+            journal.let_go(oldest)
+            with suppress(OSError):  # on a full disk letting go comes first
+                self._note_ends()
             self._forgotten.pop(oldest.base, None)
             size -= oldest.size
             for path in (index_of(oldest.path), parquet_of(oldest.path), oldest.path):

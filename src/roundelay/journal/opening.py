@@ -4,6 +4,8 @@
   never acknowledged: its bytes are put aside (`.torn`) and make room.
 - Anything else that is damaged was acknowledged, or may have been.  It stays where it is, the
   positions are missing until somebody fills them, and appending goes on in a new segment.
+- Where the mark itself is missing, the bytes decide: an end that is complete and yet wrong counts
+  as damaged, one that lacks bytes as unfinished.
 - A damaged head, mark or `journal.json` is written again from what else is there.
 - Segments without an index are sealed later, by the keeper.
 """
@@ -18,14 +20,17 @@ from typing import Final
 from msgspec import Struct
 
 from roundelay.core.errors import ConfigError, MalformedPdu
+from roundelay.journal.ends import Ends, read_ends
 from roundelay.journal.files import (
     ASIDE,
     META,
     META_COPY,
+    SYNCED,
     Disk,
     JournalBroken,
     Lock,
     Meta,
+    has_mark,
     index_of,
     look,
     new_meta,
@@ -36,6 +41,7 @@ from roundelay.journal.files import (
 )
 from roundelay.journal.format import SEGMENT_HEAD, decode_head
 from roundelay.journal.rewrite import make_durable, restore_head
+from roundelay.journal.salvage import damaged_end
 from roundelay.journal.segment import Damage, Segment
 
 TORN_MAX: Final = 16
@@ -52,6 +58,8 @@ class Opened(Struct):
     segments: list[Segment]
     resume: bool
     """Appending goes on in the last segment."""
+    ends: Ends | None
+    """How far the journal reached, as it says itself."""
 
     @property
     def end(self) -> int:
@@ -73,7 +81,11 @@ def open_folder(folder: Path, group: str, disk: Disk, say: Say) -> Opened:
 def _open(folder: Path, group: str, disk: Disk, say: Say, lock: Lock) -> Opened:
     meta = settle_meta(folder, group, disk, say)
     clear(folder)
-    mark = settle_mark(folder, say)
+    ends, wrong = read_ends(folder)
+    for what in wrong:
+        say(f"{what}; it is written again")
+    marked = has_mark(folder)
+    mark = max(settle_mark(folder, say), 0 if ends is None else ends.reached)
     paths = segments_of(folder)
     segments = [Segment(path, meta.journal) for path in paths]
     for number, segment in enumerate(segments):
@@ -83,6 +95,8 @@ def _open(folder: Path, group: str, disk: Disk, say: Say, lock: Lock) -> Opened:
         last = number == len(segments) - 1
         if last or not segment.load():
             segment.scan(mark if last else 0)
+            if last and not marked:
+                damaged_end(segment)
             if not last:
                 lost_end(segment, segments[number + 1].base)
             _account(segment, disk, say)
@@ -92,6 +106,8 @@ def _open(folder: Path, group: str, disk: Disk, say: Say, lock: Lock) -> Opened:
         empty.path.unlink()
     if mark and not segments:
         say(f"all records below {mark} are gone")
+    if ends is not None and segments and segments[0].base > ends.first:
+        say(f"positions {ends.first} to {segments[0].base - 1} are gone: they were not let go")
     for before, after in pairwise(segments):
         if before.end < after.base:
             say(f"{before.path.name}: positions {before.end} to {after.base - 1} are missing")
@@ -101,7 +117,7 @@ def _open(folder: Path, group: str, disk: Disk, say: Say, lock: Lock) -> Opened:
     if resume:
         index_of(segments[-1].path).unlink(missing_ok=True)
         parquet_of(segments[-1].path).unlink(missing_ok=True)
-    return Opened(meta, lock, segments, resume)
+    return Opened(meta, lock, segments, resume, ends)
 
 
 def settle_meta(folder: Path, group: str, disk: Disk, say: Say) -> Meta:
@@ -131,6 +147,8 @@ def id_in(path: Path) -> bytes | None:
 
 
 def settle_mark(folder: Path, say: Say) -> int:
+    if segments_of(folder) and not (folder / SYNCED).exists():
+        say(f"{SYNCED} is missing; the marks in the blocks count")
     try:
         return read_mark(folder)
     except MalformedPdu as error:

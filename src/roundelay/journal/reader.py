@@ -15,6 +15,7 @@ from typing import Final
 from msgspec import Struct
 
 from roundelay.core.errors import MalformedPdu
+from roundelay.journal.ends import read_ends
 from roundelay.journal.files import read_mark, read_meta, segments_of
 from roundelay.journal.format import GAP, Run, RunHead, Wanted, gap, part_of
 from roundelay.journal.segment import Damage, Segment, View
@@ -65,6 +66,8 @@ class Reader:
         self.segments: list[Segment] = []
         self._mark = 0
         """Below it everything was on disk: if the segments end before it, the rest was lost."""
+        self._first = 1 << 62
+        """Where the journal ought to begin: if the segments begin behind it, some were lost."""
         if segments is None:
             self.refresh()
         else:
@@ -76,6 +79,9 @@ class Reader:
         found = []
         with suppress(MalformedPdu):  # a damaged mark hides nothing but a lost end
             self._mark = read_mark(self.folder)  # before the rest: the mark follows the records
+        ends, _ = read_ends(self.folder)
+        if ends is not None:
+            self._mark = max(self._mark, ends.reached)
         for path in segments_of(self.folder):
             segment = known.get(path)
             try:
@@ -89,10 +95,14 @@ class Reader:
                 continue
             found.append(segment)
         self.segments = found
+        ends, _ = read_ends(self.folder)  # after the rest: what is let go is noted first
+        if ends is not None:
+            self._first = ends.first
 
     @property
     def begin(self) -> int:
-        return self.segments[0].base if self.segments else 0
+        """Where the journal begins, or ought to."""
+        return min(self._first, self.segments[0].base) if self.segments else 0
 
     @property
     def end(self) -> int:
@@ -104,13 +114,18 @@ class Reader:
 
     @property
     def missing(self) -> list[tuple[int, int]]:
-        return merged([*missing_of(self.segments), (self._end_here, self._mark)])
+        before = [(self.begin, self.segments[0].base)] if self.segments else []
+        return merged([*before, *missing_of(self.segments), (self._end_here, self._mark)])
 
     def close(self) -> None:
         self.segments = []
 
     def read(self, selection: Selection = EVERYTHING) -> Iterator[Run]:
         """The records that are selected, in order."""
+        if self.segments:
+            lost, until = max(selection.since, self.begin), self.segments[0].base
+            if lost < min(until, selection.until):
+                yield gap(lost, min(until, selection.until))
         yield from read_segments(self.segments, selection)
         lost, until = max(selection.since, self._end_here), min(selection.until, self._mark)
         if lost < until:

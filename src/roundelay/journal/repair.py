@@ -1,24 +1,29 @@
 """What is missing in a journal, put in from journals of the same group.
 
-A damaged segment is written anew beside the old one and takes its name.  What no source has becomes
-a gap, and is said.  Indexes and Parquet that are damaged are made again, from the segments.
+Repair never lowers what can be recovered.  A damaged segment is written anew, with what can be
+saved of its damaged blocks (`salvage`) and with what a source has, and takes the name of the old
+one; the damaged bytes stay beside it (`.damaged`).  Where nothing can be gained, nothing is
+changed.  What nobody has is said.  Indexes and Parquet that are damaged are made again, from the
+segments.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Final
 
 from msgspec import Struct, field
 
 from roundelay.core.errors import ConfigError
-from roundelay.journal.check import Problem, check
-from roundelay.journal.files import PARQUET, SEGMENT, Disk, look, segments_of
+from roundelay.journal.check import DISTRUSTED, Problem, Verdict, check
+from roundelay.journal.files import PARQUET, Disk, Lock, look, segments_of
 from roundelay.journal.format import GAP, HEADS_ONLY, Run
 from roundelay.journal.journal import Journal, JournalConfig
 from roundelay.journal.opening import lost_end
 from roundelay.journal.reader import Reader, Selection, merged
+from roundelay.journal.salvage import salvage
 from roundelay.journal.segment import Segment
 
 TOGETHER_BYTES: Final = 8 << 20
@@ -29,6 +34,9 @@ class Repair(Struct):
 
     problems: list[Problem] = field(default_factory=list)
     restored: list[tuple[int, int]] = field(default_factory=list)
+    """Positions that a source had."""
+    saved: list[tuple[int, int]] = field(default_factory=list)
+    """Positions that were saved from damaged blocks."""
     still_missing: list[tuple[int, int]] = field(default_factory=list)
     rewritten: list[str] = field(default_factory=list)
     """Files that were written anew."""
@@ -80,6 +88,7 @@ def repair(
 ) -> Repair:
     """Put in what is missing, as far as a source has it; nobody may be recording meanwhile."""
     others = Sources(sources)
+    Lock(folder).close()  # whoever records here must not be disturbed, nor be read half-way
     verdict = check(folder)
     done = Repair(verdict.problems)
     meta, _ = look(folder)
@@ -93,27 +102,30 @@ def repair(
     for reader in others.readers:
         if reader.meta.group != group:
             raise ConfigError("from", reader.folder, f"a journal of {group}")
+    saved = _saved(folder, verdict)
+    gain = (
+        any(problem.hi <= problem.lo for problem in verdict.problems)
+        or any(saved.values())
+        or any(True for lo, hi in verdict.missing for _ in _first(others.fetch(lo, hi)))
+    )
+    if not gain:
+        done.still_missing = verdict.missing
+        return done
     distrusted = set()
     for problem in verdict.problems:
         if problem.file.endswith((".rji", PARQUET)):
             (folder / problem.file).unlink(missing_ok=True)  # it is made again
             done.rewritten.append(problem.file)
-        if "hash chain does not fit" in problem.what:
+        if DISTRUSTED in problem.what:
             distrusted.add(problem.file)
     lost = verdict.missing if not segments_of(folder) else []
-    if lost and not any(True for lo, hi in lost for _ in _first(others.fetch(lo, hi))):
-        done.still_missing = lost  # nothing is opened: the mark is all that tells of them
-        return done
     config = JournalConfig(parquet=any(folder.glob(f"*{PARQUET}")))
     journal = Journal(folder, group, config, disk=disk)
     try:
         for lo, hi in lost:
             done.restored += _record(journal, others.fetch(lo, hi))
-        damaged = dict.fromkeys(
-            one.file for one in verdict.problems if one.file.endswith(SEGMENT) and one.hi > one.lo
-        )
-        for name in damaged:
-            _mend(journal, name, name in distrusted, others, done)
+        for name, runs in saved.items():
+            _mend(journal, name, runs, name in distrusted, others, done)
         for lo, hi in journal.missing:
             done.restored += _fill(journal, others.fetch(lo, hi))
         journal.keeper.settle()
@@ -123,14 +135,35 @@ def repair(
         done.still_missing = merged(done.still_missing)
     finally:
         journal.close()
-    done.restored = merged(done.restored)
+    done.saved, done.restored = merged(done.saved), merged(done.restored)
     if distrusted:
         done.still_missing = merged([*done.still_missing, *check(folder).missing])
     return done
 
 
-def _mend(journal: Journal, name: str, distrust: bool, others: Sources, done: Repair) -> None:
-    """One damaged segment."""
+def _saved(folder: Path, verdict: Verdict) -> dict[str, list[Run]]:
+    """Each segment that lost positions, with the records that its damaged blocks still show."""
+    meta, _ = look(folder)
+    saved: dict[str, list[Run]] = {}
+    paths = segments_of(folder)
+    for path, following in zip_longest(paths, paths[1:]):
+        lost = [one for one in verdict.problems if one.file == path.name and one.hi > one.lo]
+        if not lost:
+            continue
+        saved[path.name] = []
+        if meta is not None and not any(DISTRUSTED in one.what for one in lost):
+            segment = Segment(path, meta.journal)
+            segment.scan(verdict.durable if following is None else 0)
+            if following is not None:
+                lost_end(segment, int(following.stem))
+            saved[path.name] = salvage(segment)
+    return saved
+
+
+def _mend(
+    journal: Journal, name: str, saved: list[Run], distrust: bool, others: Sources, done: Repair
+) -> None:
+    """Write one damaged segment anew, if that gains something."""
     after = 0
     segment = None
     for one in reversed(journal.segments):
@@ -144,12 +177,42 @@ def _mend(journal: Journal, name: str, distrust: bool, others: Sources, done: Re
         return  # it stays: what it has may be right, and nobody has anything better
     if segment.sealed and not distrust:
         segment = _looked_at(segment, after)
-    if segment.missing or distrust:
+
+    def fetch(lo: int, hi: int) -> Iterator[Run]:
+        """What the damaged blocks show, and between it what others have."""
+        at = lo
+        for run in (one for one in saved if one.end > lo and one.position < hi):
+            if run.position > at:
+                yield from others.fetch(at, run.position)
+            yield run
+            at = run.end
+        if at < hi:
+            yield from others.fetch(at, hi)
+
+    if distrust or any(True for lo, hi in segment.missing for _ in _first(fetch(lo, hi))):
         if journal.active is segment:
             journal.complete()
             journal.keeper.settle()  # it has its link of the chain before it is replaced
-        done.restored += journal.keeper.mend(segment, others.fetch, distrust)
+        mended = journal.keeper.mend(segment, fetch, distrust)
+        kept = [(run.position, run.end) for run in saved]
+        done.saved += kept
+        done.restored += _without(mended, kept)
         done.rewritten.append(name)
+
+
+def _without(ranges: list[tuple[int, int]], taken: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """
+    >>> _without([(0, 10), (12, 14)], [(3, 5), (9, 13)])
+    [(0, 3), (5, 9), (13, 14)]
+    """
+    rest = []
+    for lo, hi in merged(ranges):
+        for start, end in merged(taken):
+            if start < hi and end > lo:
+                rest.append((lo, start))
+                lo = min(end, hi)
+        rest.append((lo, hi))
+    return [(lo, hi) for lo, hi in rest if lo < hi]
 
 
 def _looked_at(segment: Segment, after: int) -> Segment:

@@ -3,7 +3,8 @@
 A sealed segment is never changed.  When records are put in that were missing, or a conference is
 dropped, the segment is written anew beside the old one and takes its name; whoever reads the old
 one goes on reading it.  Good blocks are copied as they are.  The head of the new one keeps the link
-the original had in the hash chain (`origin`), so that the chain goes on behind it.
+the original had in the hash chain (`origin`), so that the chain goes on behind it.  Bytes of the
+old one that were damaged are copied aside first (`salvage`).
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from roundelay.journal.format import (
     part_of,
 )
 from roundelay.journal.index import Builder, Index
+from roundelay.journal.salvage import link_aside, put_aside
 from roundelay.journal.segment import Segment, block_at
 
 BLOCK_BYTES: Final = 1 << 20
@@ -245,6 +247,10 @@ def rewrite(
     if at < segment.end:
         fill(at, segment.end)
     writer.finish()
+    if distrust:
+        link_aside(segment)
+    else:
+        put_aside(segment, disk)
     # A reader finds either the old pair or the new segment alone, never a pair that does not fit.
     index_of(segment.path).unlink(missing_ok=True)
     parquet_of(segment.path).unlink(missing_ok=True)
