@@ -209,6 +209,29 @@ def test_damage_found_while_reading_is_read_from_another_journal_or_told(tmp_pat
     assert seqs(parse({"path": f"{tmp_path}/a", "gaps": "skip"})) == left
 
 
+def test_recorders_that_disagree_are_settled_by_most_copies_as_in_a_query(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`query` merges journals by the same rule (journal.merge); this is what the source reads."""
+    wrong = [*RUNS]
+    wrong[7] = structs.replace(wrong[7], sender="mallory")
+    write(tmp_path / "a", wrong)
+    write(tmp_path / "b", RUNS)
+    write(tmp_path / "c", RUNS)
+    options = parse({"path": f"{tmp_path}/*"})
+    rows = [
+        row for one in read_tasks(planned(options), options, schema()) for row in one.to_pylist()
+    ]
+    assert [row["seq"] for row in rows] == list(range(5000))
+    assert "mallory" not in {row["sender"] for row in rows}
+    assert "recorders disagree about 50 positions, the first of them 350" in caplog.text
+    caplog.clear()
+    first = parse({"path": f"{tmp_path}/a,{tmp_path}/b"})
+    told = [row for one in read_tasks(planned(first), first, schema()) for row in one.to_pylist()]
+    assert "mallory" in {row["sender"] for row in told}  # one against one: the first that is named
+    assert "recorders disagree" in caplog.text
+
+
 def test_records_of_which_only_heads_are_kept_have_no_data(tmp_path: Path) -> None:
     write(tmp_path / "a", [head_only(run_at(0)), run_at(50)])
     options = parse({"path": str(tmp_path / "a")})

@@ -18,6 +18,7 @@ as a few batches whatever its size.
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+log: Final = logging.getLogger("roundelay.journal")
 JOB_BYTES: Final = 128 << 20
 RECORDERS_MAX: Final = 62
 DISPUTES_MAX: Final = 1000
@@ -372,6 +374,17 @@ class _Window:
             self._rows.column(name)[one].as_py() == self._rows.column(name)[other].as_py()
             for name in COMPARED[:-1]
         )
+
+
+def warn_of_disputes(group: str, findings: Findings) -> None:
+    """Say in the log that recorders disagree, if they do."""
+    if findings.disputed:
+        log.warning(
+            "group %s: recorders disagree about %d positions, the first of them %d; the record "
+            "that most of them have is taken, else that of the journal named first: `roundelay "
+            "reconcile` tells where and who",
+            group, findings.disputed, findings.disputes[0].position,
+        )  # fmt: skip
 
 
 def record_hash(sender: str, conference: int, kind: int, data: bytes | None) -> str:

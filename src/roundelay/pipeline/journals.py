@@ -25,7 +25,7 @@ from roundelay.core.errors import ConfigError
 from roundelay.journal.archive import common, is_archive, without
 from roundelay.journal.arrow import PIECE_BYTES, Piece, path_of_parquet, pieces, read_piece
 from roundelay.journal.files import META, META_COPY
-from roundelay.journal.merge import Findings, Job, jobs_of, merge
+from roundelay.journal.merge import Findings, Job, jobs_of, merge, warn_of_disputes
 from roundelay.journal.reader import EVERYTHING, Reader, Selection, merged
 from roundelay.pipeline.schemas import GAPS, MESSAGES, arrow_schema, spark_schema
 
@@ -227,7 +227,9 @@ def merged_jobs(
 
     def work(batches: Iterator[Any]) -> Iterator[Any]:
         for job in items_in(batches, Job):
-            yield from merge(job, Findings(), selection)
+            findings = Findings()
+            yield from merge(job, findings, selection)
+            warn_of_disputes(job.group, findings)
 
     return done_by(spark, jobs, lambda job: job.bytes, work, spark_schema(MESSAGES))
 

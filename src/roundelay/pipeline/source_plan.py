@@ -2,7 +2,8 @@
 
 A *place* is a journal, an archive, or a live recorder.  What several places have of one group is
 covered once: positions of a totally ordered group are the same everywhere, so what one place lacks
-is read from another, and nothing is read twice.  In a group without a total order positions are
+is read from another.  Journals of several recorders are read side by side and compared
+(`journal.merge`, as `query` and `reconcile` do): where they disagree, most copies win.  In a group without a total order positions are
 one recorder's own, and only one place can be read.
 
 A `Task` is small and has no open files: it is made where Spark plans and carried out by an
@@ -31,6 +32,7 @@ from roundelay.core.errors import ConfigError, MalformedPdu, RoundelayError
 from roundelay.journal.archive import File, Manifest, read_manifest
 from roundelay.journal.arrow import PIECE_BYTES, Piece, pieces
 from roundelay.journal.files import read_mark
+from roundelay.journal.merge import Copy, jobs_of
 from roundelay.journal.reader import Selection, merged
 from roundelay.pipeline.journals import find, opened
 from roundelay.pipeline.source_options import SourceOptions
@@ -61,6 +63,8 @@ class Task(Struct, frozen=True):
     weight: int
     """Bytes, about."""
     piece: Piece | None = None
+    copies: tuple[Copy, ...] = ()
+    """What several journals have of it."""
     others: tuple[str, ...] = ()
     """Journals of the same group, to be asked for what turns out to be damaged."""
     archived: Archived | None = None
@@ -146,9 +150,12 @@ class JournalPlace(Place):
                 end = min(end, max(begin, read_mark(self.folder)))
         return without((begin, end), reader.missing)
 
+    def pieces(self, selection: Selection, task_bytes: int) -> list[Piece]:
+        return pieces(self._reader, selection, piece_bytes=task_bytes)
+
     def tasks(self, selection: Selection, task_bytes: int) -> list[Task]:
         found = []
-        for piece in pieces(self._reader, selection, piece_bytes=task_bytes):
+        for piece in self.pieces(selection, task_bytes):
             # A block is read whole, but what of it is wanted is what counts as work.
             found.append(Task(self.group, piece.lo, piece.hi, piece.bytes, piece=piece))
         return found
@@ -282,14 +289,19 @@ class Places:
     def tasks(self, group: str, selection: Selection, task_bytes: int) -> list[Task]:
         """What is to be read for the selection, each position once."""
         places = self.by_group[group]
-        folders = tuple(
-            str(place.folder) for place in places if isinstance(place, JournalPlace)
-        )  # fmt: skip
+        journals = [place for place in places if isinstance(place, JournalPlace)]
+        folders = tuple(str(place.folder) for place in journals)
         taken: list[Range] = []
         chosen: list[Task] = []
+        compared = False
         for place in places:
             mine = []
-            for task in place.tasks(selection, task_bytes):
+            if len(journals) > 1 and isinstance(place, JournalPlace):
+                tasks = [] if compared else side_by_side(group, journals, selection, task_bytes)
+                compared = True
+            else:
+                tasks = place.tasks(selection, task_bytes)
+            for task in tasks:
                 others = folders
                 if task.piece is not None:
                     others = tuple(one for one in folders if one != task.piece.folder)
@@ -302,6 +314,18 @@ class Places:
             chosen += mine
             taken = merged(taken + [(task.lo, task.hi) for task in mine])
         return sorted(chosen, key=lambda task: task.lo)
+
+
+def side_by_side(
+    group: str, journals: Sequence[JournalPlace], selection: Selection, task_bytes: int
+) -> list[Task]:
+    """What is to be read of several journals, all copies of a position in one task."""
+    found = [place.pieces(selection, task_bytes) for place in journals]
+    spans = merged([(piece.lo, piece.hi) for some in found for piece in some])
+    return [
+        Task(job.group, job.lo, job.hi, max(1, job.bytes), copies=job.copies)
+        for job in jobs_of(group, found, within=spans, job_bytes=task_bytes)
+    ]
 
 
 def _check_history(group: str, places: Sequence[Place]) -> None:

@@ -12,11 +12,12 @@ from msgspec import structs
 
 from roundelay.client.recorder import RecorderClient
 from roundelay.core.errors import ConnectionLost, NodeUnreachable, Refused, RoundelayError
-from roundelay.journal.archive import read_archived
+from roundelay.journal.archive import read_archived, without
 from roundelay.journal.arrow import pieces, read_piece
 from roundelay.journal.format import GAP, HEADS_ONLY, Run
+from roundelay.journal.merge import Findings, Job, merge, warn_of_disputes
 from roundelay.journal.parquet import GROUP_BYTES, ROWS, schema
-from roundelay.journal.reader import Reader, Selection
+from roundelay.journal.reader import Reader, Selection, merged
 from roundelay.pipeline.envelope import drop_markers
 from roundelay.pipeline.source_options import SKIP, SourceOptions
 from roundelay.pipeline.source_plan import Range, Task
@@ -74,7 +75,9 @@ def _read(task: Task, selection: Selection, lost: list[Range]) -> Iterator[pa.Re
     )
     if inside.since >= inside.until:
         return
-    if task.piece is not None:
+    if task.copies:
+        yield from _compared(task, inside, lost)
+    elif task.piece is not None:
         damaged: list[Range] = []
         yield from read_piece(task.piece, inside, lost=damaged)
         for lo, hi in damaged:
@@ -83,6 +86,18 @@ def _read(task: Task, selection: Selection, lost: list[Range]) -> Iterator[pa.Re
         yield from read_archived(Path(task.archived.folder), task.archived.file, inside)
     else:
         yield from _recorders(task, inside, lost)
+
+
+def _compared(task: Task, wanted: Selection, lost: list[Range]) -> Iterator[pa.RecordBatch]:
+    """What several journals have, each position once; where they disagree, what most have."""
+    findings = Findings()
+    yield from merge(Job(task.group, wanted.since, wanted.until, task.copies), findings, wanted)
+    have: list[Range] = []
+    for recorder in {copy.recorder for copy in task.copies}:
+        spans = [(one.piece.lo, one.piece.hi) for one in task.copies if one.recorder == recorder]
+        have += without(spans, findings.lost.get(recorder, []))
+    lost += without([(wanted.since, wanted.until)], merged(have))
+    warn_of_disputes(task.group, findings)
 
 
 def _from_others(task: Task, wanted: Selection, lost: list[Range]) -> Iterator[pa.RecordBatch]:
