@@ -15,7 +15,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from roundelay.cli.answers import show
 from roundelay.cli.options import Whole, json_option
-from roundelay.cli.output import print_json
+from roundelay.cli.output import print_json, printable, say_zone
 from roundelay.core.errors import ConfigError, MalformedPdu
 from roundelay.core.grsb.pdu import SINGLE
 from roundelay.journal.check import Problem, Verdict, check
@@ -24,6 +24,7 @@ from roundelay.journal.format import GAP, HEADS_ONLY, Run
 from roundelay.journal.grsb import mtype_of
 from roundelay.journal.index import Index
 from roundelay.journal.journal import EVERYTHING, Reader, Selection
+from roundelay.journal.moments import nanoseconds, parse_time
 from roundelay.journal.reader import read_segments
 from roundelay.journal.repair import repair
 from roundelay.node.groups import CONFIGURED, protocol_of
@@ -109,25 +110,19 @@ def _add(into: dict[Any, int], more: dict[Any, int]) -> None:
 
 
 class Moment(click.ParamType):  # type: ignore[type-arg, unused-ignore]
-    """A moment: nanoseconds since 1970, or a date and time."""
+    """A moment: nanoseconds since 1970, or a date and time (UTC unless it has a zone)."""
 
     name = "time"
-    allowed = "a date and time as 2026-01-31T12:00:00Z, or nanoseconds since 1970"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
         if value.isdigit():
             return int(value)
-        try:
-            moment = datetime.fromisoformat(value)
-        except ValueError:
-            field = (param.name or "time") if param is not None else "time"
-            raise ConfigError(field, value, self.allowed) from None
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=UTC)
-        whole = int(moment.replace(microsecond=0).timestamp())
-        return whole * 1_000_000_000 + moment.microsecond * 1000
+        field = (param.name or "time") if param is not None else "time"
+        moment = parse_time(value, field)
+        say_zone(value, field)
+        return nanoseconds(moment)
 
 
 class Line(Struct, frozen=True):
@@ -226,7 +221,7 @@ def _text_lines(run: Run, group: str, most: int) -> str:
         text = (
             f"({size} bytes, not kept)" if data is None else data.decode(errors="backslashreplace")
         )
-        lines.append(f"{run.position + number} {run.sender}: {text}\n")
+        lines.append(f"{run.position + number} {printable(run.sender)}: {printable(text)}\n")
     return "".join(lines)
 
 

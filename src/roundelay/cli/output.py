@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
+from roundelay.journal.moments import lacks_zone
 from roundelay.runs.folder import json_text
 
 if TYPE_CHECKING:
@@ -82,11 +83,30 @@ def progress(text: str, *, quiet: bool) -> Iterator[Tick | None]:
         yield tick
 
 
+def printable(text: str) -> str:
+    """`text` with everything escaped that a terminal would obey instead of showing it.
+
+    >>> printable("ok"), printable("\x1b[2J")
+    ('ok', '\\x1b[2J')
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
+    )
+
+
+def say_zone(text: str, option: str) -> None:
+    """Tell people how a time that they gave without a zone was taken."""
+    if lacks_zone(text):
+        click.echo(f"--{option} {text}: no zone given, taken as UTC", err=True)
+
+
 def literally(text: str) -> str:
-    """`text` for a console that would take brackets for its own."""
+    """`text` from elsewhere for a console, which would take brackets for its own."""
     from rich.markup import escape
 
-    return escape(text)
+    return escape(printable(text))
 
 
 def number(value: float) -> str:

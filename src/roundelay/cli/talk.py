@@ -17,7 +17,7 @@ from msgspec import UNSET, Struct, UnsetType, structs
 
 from roundelay.cli.answers import show, show_why
 from roundelay.cli.options import Whole, json_option
-from roundelay.cli.output import print_json
+from roundelay.cli.output import print_json, printable, say_zone
 from roundelay.client.contiguity import RAISE, SKIP
 from roundelay.client.messages import places_in_unit
 from roundelay.client.remote_node import RemoteNode
@@ -206,8 +206,8 @@ Examples:
 @node_option
 @click.option("--count", type=Whole(1), help="Stop after so many messages.")
 @click.option("--since", metavar="WHEN",
-              help="Begin there, then go on live: a position (SEQ or HISTORY:SEQ), a date-time, "
-                   "or start.")  # fmt: skip
+              help="Begin there, then go on live: a position (SEQ or HISTORY:SEQ), a date-time "
+                   "(UTC unless it has a zone), or start.")  # fmt: skip
 @click.option("--missing", type=click.Choice([RAISE, SKIP]), default=RAISE, show_default=True,
               help="Where nobody has the next messages: end, or go on behind them.")  # fmt: skip
 @click.option("--conference", type=Whole(0, 0xFFFFFFFF), help="Print only this conference.")
@@ -223,6 +223,8 @@ def listen(
     ends with an error that says what is missing. Ctrl-C ends it."""
     line = _json_lines if as_json else _text_lines
     place = Since() if since is None else since_of(parse_moment(since))
+    if since is not None:
+        say_zone(since, "since")
     try:
         _run(_listen(group, node, count, place, missing, _Wanted(conference, sender), line))
     except KeyboardInterrupt:
@@ -324,7 +326,8 @@ def _text_lines(batch: Batch, most: int | None) -> str:
     for i, data in enumerate(list(batch.bundle)[:most]):
         seq = batch.seq if batch.unit == UNIT else batch.seq + i
         place = "" if batch.seq < 0 else f"{seq} "
-        lines.append(f"{place}{batch.sender}: {data.decode(errors='backslashreplace')}\n")
+        text = data.decode(errors="backslashreplace")
+        lines.append(f"{place}{printable(batch.sender)}: {printable(text)}\n")
     return "".join(lines)
 
 
@@ -338,7 +341,7 @@ def _time(ns: int) -> str:
 
 
 def _view(members: tuple[str, ...]) -> str:
-    return ", ".join(members) if members else "nobody is there yet"
+    return ", ".join(map(printable, members)) if members else "nobody is there yet"
 
 
 # ------------------------------------------------------------------------ questions

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 from msgspec import Struct
 
 from roundelay.core.errors import ConfigError
 from roundelay.core.position import Position
+from roundelay.journal.moments import in_utc, nanoseconds
 from roundelay.wire.frontend_replay import POSITION_MAX, Wish
 
 START: Final = "start"
 Moment = int | datetime | str | Position
-"""A position (a number, a `Position` or its text), a time (datetime; without a zone: local time),
+"""A position (a number, a `Position` or its text), a time (datetime; without a zone: UTC),
 or "start"."""
 
 ALLOWED: Final = 'a position from 0 up, HISTORY:SEQ, a datetime, or "start"'
@@ -49,16 +50,6 @@ def since_of(value: Moment, field: str = "since") -> Since:
     return Since(*place_of(value, field))
 
 
-def nanoseconds(moment: datetime) -> int:
-    """Since 1970, exactly.
-
-    >>> nanoseconds(datetime(1970, 1, 2, tzinfo=UTC))
-    86400000000000
-    """
-    passed = moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
-    return (passed.days * 86_400 + passed.seconds) * 1_000_000_000 + passed.microseconds * 1000
-
-
 def place_of(value: Moment, field: str = "since") -> tuple[int, int]:
     """Position and time (ns since 1970, 0: any) that `value` stands for.
 
@@ -89,7 +80,7 @@ def parse_moment(text: str, field: str = "since") -> Moment:
     if text.isdecimal():
         return int(text)
     try:
-        return datetime.fromisoformat(text)
+        return in_utc(datetime.fromisoformat(text))
     except ValueError:
         history, _, seq = text.rpartition(":")
         if history and seq.isdecimal():

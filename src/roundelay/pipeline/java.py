@@ -13,13 +13,16 @@ import os
 import re
 import shlex
 import shutil
+import stat
 import subprocess
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from roundelay.core.errors import UsageError
+from roundelay.core.errors import ConfigError, UsageError
+from roundelay.pipeline.scratch import private_temporary_folder
 
 SUPPORTED: Final = (17, 21, 25)
 """Major versions that Spark 4.3 runs on."""
@@ -86,11 +89,12 @@ def home_for_spark(environ: Mapping[str, str] | None = None) -> Path:
 def placed(name: str, script: str) -> Path | None:
     """The script as an executable file; `{}` in its name is its hash.  None: nowhere to put it."""
     name = name.format(hashlib.sha256(script.encode()).hexdigest()[:12])
-    for base in (_cache(), Path(tempfile.gettempdir()) / f"roundelay-{os.getuid()}"):
+    for place in (_cache, private_temporary_folder):
         try:
+            base = place()
             _place(base / name, script)
-        except OSError:
-            continue  # a home that cannot be written; the temporary folder can
+        except (OSError, ConfigError):
+            continue  # a home that cannot be written; the temporary folder can, if it is ours
         return base / name
     return None
 
@@ -115,10 +119,14 @@ def _cache() -> Path:
 
 def _place(file: Path, script: str) -> None:
     """Write it aside and rename it: another process may be starting from the same folder."""
-    if file.exists() and file.stat().st_uid == os.getuid():
-        return
+    with suppress(FileNotFoundError):
+        known = file.lstat()
+        ours = stat.S_ISREG(known.st_mode) and known.st_uid == os.getuid()
+        closed = not known.st_mode & 0o022
+        if ours and closed and file.read_text(encoding="utf-8") == script:
+            return
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with tempfile.NamedTemporaryFile("w", dir=file.parent, delete=False) as aside:
+    with tempfile.NamedTemporaryFile("w", dir=file.parent, delete=False, encoding="utf-8") as aside:
         aside.write(script)
     os.chmod(aside.name, 0o755)
     os.replace(aside.name, file)

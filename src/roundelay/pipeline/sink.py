@@ -34,7 +34,6 @@ from __future__ import annotations
 import json
 import random
 import shutil
-import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -65,6 +64,7 @@ from roundelay.core.errors import (
 from roundelay.journal.format import GAP
 from roundelay.journal.reader import merged
 from roundelay.pipeline.envelope import FENCE, Marker, decode_marker, encode_marker, query_id
+from roundelay.pipeline.scratch import private_temporary_folder
 from roundelay.pipeline.source_plan import Range, is_ordered, local_path, without
 from roundelay.pipeline.stage import Manifest, PartFile, Stage
 
@@ -146,7 +146,7 @@ def parse(options: Mapping[str, str], streaming: bool) -> Settings:
         )
         query = query or _checkpoint_id(checkpoint)
     elif not stage:
-        stage = str(Path(tempfile.gettempdir()) / "roundelay-stage")
+        stage = str(private_temporary_folder() / "stage")
     return Settings(
         given["node"], given["group"], query or uuid.uuid4().hex, stage,
         int(given.get("recorders", -1)), float(given.get("timeout", 120)),

@@ -7,12 +7,13 @@ user says by options are one and the same thing to whoever reads.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct, structs
 
 from roundelay.core.errors import ConfigError
+from roundelay.journal.moments import nanoseconds, parse_time
 from roundelay.journal.reader import EVERYTHING, Selection
 
 if TYPE_CHECKING:
@@ -126,25 +127,7 @@ def _yes(field: str, text: str) -> bool:
 
 
 def _time(field: str, text: str) -> int:
-    try:
-        return nanoseconds(datetime.fromisoformat(text))
-    except ValueError:
-        raise ConfigError(field, text, "ISO date and time, as 2026-01-31T12:00:00") from None
-
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def nanoseconds(moment: datetime) -> int:
-    """Since 1970; a moment without a zone is UTC.
-
-    >>> nanoseconds(datetime(1970, 1, 1, 0, 0, 1))
-    1000000000
-    """
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    since = moment - _EPOCH
-    return ((since.days * 86400 + since.seconds) * 1_000_000 + since.microseconds) * 1000
+    return nanoseconds(parse_time(text, field))
 
 
 # ------------------------------------------------------------------------ filters of Spark

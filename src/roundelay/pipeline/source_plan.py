@@ -3,8 +3,8 @@
 A *place* is a journal, an archive, or a live recorder.  What several places have of one group is
 covered once: positions of a totally ordered group are the same everywhere, so what one place lacks
 is read from another.  Journals of several recorders are read side by side and compared
-(`journal.merge`, as `query` and `reconcile` do): where they disagree, most copies win.  In a group without a total order positions are
-one recorder's own, and only one place can be read.
+(`journal.merge`, as `query` and `reconcile` do): where they disagree, most copies win.  In a group
+without a total order positions are one recorder's own, and only one place can be read.
 
 A `Task` is small and has no open files: it is made where Spark plans and carried out by an
 executor that sees the same folders or reaches the same recorders.

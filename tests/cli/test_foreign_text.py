@@ -1,0 +1,83 @@
+"""What others sent reaches a terminal as text, and times mean the same in every command."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from roundelay.cli.answers import show
+from roundelay.cli.main import run as run_command
+from roundelay.cli.talk import _text_lines
+from roundelay.client.since import parse_moment, place_of
+from roundelay.core.bundle import Bundle
+from roundelay.journal.format import Run
+from roundelay.journal.journal import Journal, JournalConfig
+from roundelay.journal.moments import nanoseconds
+from roundelay.node.switchboard import Batch
+
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\u202eevil\r\nnext\x9b1m"
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+
+
+def harmless(text: str) -> bool:
+    return all(one.isprintable() or one == "\n" for one in text)
+
+
+def journal_of(folder: Path, text: str, sender: str) -> Path:
+    journal = Journal(folder, "token:orders", JournalConfig(sync="os"))
+    journal.add(Run(0, nanoseconds(NOON), sender, Bundle.of(text.encode())))
+    journal.close()
+    return folder
+
+
+def test_listen_escapes_what_a_terminal_would_obey() -> None:
+    batch = Batch("token:orders", 7, HOSTILE, 0, Bundle.of(HOSTILE.encode(), "grüße".encode()))
+    first, second, rest = _text_lines(batch, None).split("\n")
+    assert harmless(first)
+    assert harmless(second)
+    assert first.startswith("7 ")
+    assert "\\x1b[2J" in first
+    assert second.endswith(": grüße")
+    assert rest == ""
+
+
+def test_status_escapes_names(capsys: pytest.CaptureFixture[str]) -> None:
+    show({"node": HOSTILE, "groups": [{"group": HOSTILE, "state": "open"}]}, as_json=False)
+    assert harmless(capsys.readouterr().out)
+
+
+def test_journal_cat_escapes_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["journal", "cat", str(journal_of(tmp_path / "j", HOSTILE, "ann"))]) == 0
+    out = capsys.readouterr().out
+    assert harmless(out)
+    assert out.count("\n") == 1
+
+
+@pytest.fixture
+def far_from_greenwich(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("far_from_greenwich")
+def test_a_time_without_a_zone_is_utc_in_every_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert place_of(parse_moment("2026-01-31T12:00")) == (0, nanoseconds(NOON))
+    assert place_of(datetime(2026, 1, 31, 12)) == (0, nanoseconds(NOON))
+    assert place_of(parse_moment("2026-01-31T07:00-05:00")) == (0, nanoseconds(NOON))
+    folder = journal_of(tmp_path / "j", "at noon", "ann")
+    for since, lines in (("2026-01-31T12:00", 1), ("2026-01-31T12:01", 0)):
+        assert run_command(["journal", "cat", str(folder), "--since-time", since]) == 0
+        printed = capsys.readouterr()
+        assert printed.out.count("at noon") == lines
+        assert "no zone given, taken as UTC" in printed.err
+    assert run_command(["journal", "cat", str(folder), "--since-time", "2026-01-31T12:00Z"]) == 0
+    assert capsys.readouterr().err == ""
