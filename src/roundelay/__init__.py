@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         ConnectionLost,
         FolderInUse,
         GroupClosed,
+        GroupFailed,
         Indeterminate,
         MissingMessages,
         NameTaken,
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
     from roundelay.core.position import Position
 
 __all__ = [
-    "ConnectionLost", "FolderInUse", "Group", "GroupClosed", "Indeterminate", "Message",
-    "MissingMessages", "NameTaken", "NoSuchPosition", "Position", "Refused", "RoundelayError",
-    "SlowConsumer", "join",
+    "ConnectionLost", "FolderInUse", "Group", "GroupClosed", "GroupFailed", "Indeterminate",
+    "Message", "MissingMessages", "NameTaken", "NoSuchPosition", "Position", "Refused",
+    "RoundelayError", "SlowConsumer", "join",
 ]  # fmt: skip
 
 _HOMES = {
@@ -35,6 +36,7 @@ _HOMES = {
     "ConnectionLost": "roundelay.core.errors",
     "FolderInUse": "roundelay.core.errors",
     "GroupClosed": "roundelay.core.errors",
+    "GroupFailed": "roundelay.core.errors",
     "Indeterminate": "roundelay.core.errors",
     "NameTaken": "roundelay.core.errors",
     "MissingMessages": "roundelay.core.errors",

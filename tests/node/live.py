@@ -14,6 +14,7 @@ import roundelay
 from roundelay.client.group import Group, Message
 from roundelay.node.grsb import GrsbSeat
 from roundelay.node.node import Node
+from roundelay.node.seat import Seat
 from roundelay.node.switch import Switch
 
 PATIENCE_S = 20.0
@@ -129,7 +130,7 @@ def kill(node: Node) -> None:
     for task in node.recorders._refetches:
         task.cancel()
     for assembly in node.assemblies.values():
-        if assembly in seats:
+        if assembly in seats or not isinstance(assembly, Seat):
             continue
         for hosted in (*assembly._engines(), *(one for _, one in assembly.lingering)):
             if not hosted.closed:

@@ -49,6 +49,7 @@ from roundelay.core.errors import (
     ConfigError,
     ConnectionLost,
     GroupClosed,
+    GroupFailed,
     Indeterminate,
     Refused,
     RoundelayError,
@@ -117,7 +118,7 @@ class Group(Sending, Replaying):
         self._overflow: SlowConsumer | None = None
         self._view = View(name, "0", (), "looking for members")
         self._changed = asyncio.Event()
-        self._closed: GroupClosed | ConnectionLost | Refused | None = None
+        self._closed: GroupClosed | ConnectionLost | GroupFailed | Refused | None = None
         """Why it is over; GroupClosed: the application has left."""
         self._leaving: asyncio.Task[None] | None = None
 
@@ -201,7 +202,11 @@ class Group(Sending, Replaying):
             if self._switchboard.joined(self.name):
                 self._untold = refusal  # the next `post` says it
             else:
-                self._end(Refused(f"group {self.name}: {refusal.reason}"))
+                failed = refusal.reason.removeprefix("failed: ")
+                if failed != refusal.reason:
+                    self._end(GroupFailed(self.name, failed))
+                else:
+                    self._end(Refused(f"group {self.name}: {refusal.reason}"))
             return
         waiting = self._receipts.pop(refusal.tag, None)
         if waiting is not None and not waiting.done():
@@ -221,7 +226,7 @@ class Group(Sending, Replaying):
         """The node is gone."""
         self._end(ConnectionLost(f"group {self.name}: {reason}"))
 
-    def _end(self, error: GroupClosed | ConnectionLost | Refused) -> None:
+    def _end(self, error: GroupClosed | ConnectionLost | GroupFailed | Refused) -> None:
         """Nothing more comes, and nothing more can be sent."""
         if self._closed is not None:
             return
@@ -580,6 +585,7 @@ async def _embedded(options: Options, spec: GroupSpec, place: Since | None) -> G
     node.on_fatal = lambda error: group.disconnected(f"stopped: {error}")
     try:
         await node.start()
+        node.recorders.check(spec.name)
         node.join(group, spec.name, *(place or Since()).given)
     except BaseException:
         await node.stop()

@@ -520,7 +520,10 @@ class RemoteSwitchboard(asyncio.Protocol):
                 del self._joined[packet.group]
             application.refused(Refusal(packet.group, NO_TAG, found.reason, indeterminate))
             if found.flags & REFUSED_JOIN:
-                application.viewed(View(packet.group, "", (), f"broken: {found.reason}"))
+                state = found.reason
+                if not state.startswith("failed: "):
+                    state = f"broken: {state}"
+                application.viewed(View(packet.group, "", (), state))
 
     def _arrived(self, sent: _Sent) -> None:
         """The fate of one part is known: when that of all is, tell it as one."""

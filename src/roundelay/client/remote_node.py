@@ -187,7 +187,8 @@ class RemoteNode:
     # -- receiving
 
     def batches(self) -> AsyncIterator[Batch]:
-        """Everything of all groups joined, as it arrived; raises ConnectionLost at the end.
+        """Everything of all groups joined, as it arrived; raises ConnectionLost at the end, and
+        Refused where one of the groups has failed at the node.
 
         What a reader does not take stays for the next one."""
         return BatchReader(self._inbox)
@@ -243,6 +244,8 @@ class RemoteNode:
         waiting: asyncio.Future[Any] | None = self._receipts.pop(refusal.tag, None)
         if refusal.tag == NO_TAG and not self._board.joined(refusal.group):
             waiting = self._joins.pop(refusal.group, None)
+            if waiting is None:  # it was in, and is no more
+                self._inbox.put(error)
         if waiting is not None and not waiting.done():
             waiting.set_exception(error)
 

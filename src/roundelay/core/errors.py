@@ -16,6 +16,7 @@
     │   ├── Refused               the message is certainly not delivered
     │   ├── Indeterminate         nobody can say whether it is delivered
     │   ├── ConnectionLost        the node is gone; connect and join again
+    │   ├── GroupFailed           the group has failed at this node; join it again once it can work
     │   ├── SlowConsumer          the application did not read; join again from a position
     │   ├── MissingMessages       nobody has these messages any more; read on to go on behind them
     │   └── MissingRecords        no recorder has these positions any more; skip them, or ask again
@@ -150,6 +151,17 @@ class Indeterminate(GroupTrouble):
 
 class ConnectionLost(GroupTrouble):
     """The connection to the node has ended."""
+
+
+class GroupFailed(GroupTrouble):
+    """The group has failed at this node, for `reason`; others may go on in it."""
+
+    def __init__(self, group: str, reason: str) -> None:
+        super().__init__(
+            f"group {group} has failed here: {reason}; join it again when that is mended"
+        )
+        self.group = group
+        self.reason = reason
 
 
 class SlowConsumer(GroupTrouble):

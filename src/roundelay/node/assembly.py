@@ -253,6 +253,9 @@ class Assembly(Changes):
             self._ask_out(now)
         if self.spec.protocol != TOKEN and self.data is None and len(self.roster) > 1:
             self._ask(self.incarnation)  # to be opened again with us
+            self._asked(
+                Ask(self.spec.name, self.incarnation, self.node.name, epoch=self.epoch), now
+            )
             self.deadline = min(self.deadline, now + ASK_NS)
         if self.change_due <= now:
             self._propose(now)

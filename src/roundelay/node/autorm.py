@@ -75,6 +75,8 @@ class AutoRm:
         self.shown: dict[str, tuple[str, ...]] = {}
         self.tracer: Callable[[str, int], Tracer | None] = lambda group, member: None
         self.traces: dict[str, Tracer] = {}
+        self.fault: Callable[[str, BaseException], None] = lambda group, error: None
+        """A group cannot go on."""
         self.submitted: dict[str, int] = {}  # of groups with a trace: own messages so far
         self.unnamed: dict[bytes, tuple[int, list[Any]]] = {}
         """Deliveries of nodes whose name is still on its way, and how long to wait for it."""
@@ -179,7 +181,7 @@ class AutoRm:
             sends += effects.sends
             for delivery in effects.deliveries:
                 if not self._await_name(delivery, now):
-                    self._deliver(delivery)
+                    self._hand_over(delivery)
             for notice in effects.notices:
                 if notice.kind == "sent":
                     self._sent(notice.info[0])
@@ -232,7 +234,13 @@ class AutoRm:
                 del self.unnamed[source]
                 for delivery in held:
                     self.unnamed_bytes -= len(delivery.data)
-                    self._deliver(delivery)
+                    self._hand_over(delivery)
+
+    def _hand_over(self, delivery: Any) -> None:
+        try:
+            self._deliver(delivery)
+        except Exception as error:  # of that group, and of no other
+            self.fault(delivery.group, error)
 
     def _deliver(self, delivery: Any) -> None:
         joined = self.applications.get(delivery.group)
@@ -261,7 +269,10 @@ class AutoRm:
     def _sent(self, inner: int) -> None:
         application, group, tag = self.tags.pop(inner, (None, "", NO_TAG))
         if application is not None and tag != NO_TAG:
-            application.receipt(Receipt(group, tag, -1, time.time_ns()))
+            try:
+                application.receipt(Receipt(group, tag, -1, time.time_ns()))
+            except Exception as error:
+                self.fault(group, error)
 
     def trace(self, group: str) -> Tracer | None:
         """Where what happens in a group is recorded.  What goes to someone only is not."""
@@ -281,9 +292,12 @@ class AutoRm:
 
     def _show_views(self) -> None:
         self.look = False
-        for group, joined in self.applications.items():
+        for group, joined in list(self.applications.items()):
             view = self.view(group)
             if self.shown.get(group) != view.members:
                 self.shown[group] = view.members
-                for application in list(joined.values()):
-                    application.viewed(view)
+                try:
+                    for application in list(joined.values()):
+                        application.viewed(view)
+                except Exception as error:
+                    self.fault(group, error)

@@ -35,14 +35,21 @@ class Changes(Epochs):
         for name in self.roster:
             if name == self.node.name:
                 return True
-            if self.node.alive(name) and not self.asked.get(name):
+            if self._present(name) and not self.asked.get(name):
                 return False
         return False
+
+    def _present(self, name: str) -> bool:
+        """Whether the member is there: its node is alive, and takes part in the group."""
+        if name == self.node.name:
+            return True
+        known = self.node.directory.by_name.get(name)
+        return known is not None and self.spec.name in known.groups and self.node.alive(name)
 
     def _look_after_members(self, now: int) -> None:
         """Members that have been dead for long are left out; those who want in are let in."""
         for name in self.roster:
-            if self.node.alive(name):
+            if self._present(name):
                 self.dead_since.pop(name, None)
                 continue
             since = self.dead_since.setdefault(name, now)
@@ -251,7 +258,7 @@ class Changes(Epochs):
         if notice.kind == "broken":
             now = time.monotonic_ns()
             for name in self.roster:
-                if not self.node.alive(name):
+                if not self._present(name):
                     self.asked[name] = True
             self.asked.setdefault(self.node.name, False)
             self.reopen = True

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, cast
 
 from msgspec import Struct
 
@@ -80,6 +81,7 @@ NOT_READING: Final = "send queue full"
 REFUSED: Final = "refused by the node"
 NO_ROOM: Final = "gone before there was room"
 PROTOCOL_VERSION: Final = "protocol version"
+FAULT: Final = "fault of the connection"
 
 
 class _Outgoing(Struct):
@@ -94,6 +96,23 @@ class _Outgoing(Struct):
     unit: bool = False
     gathered: bool = False
     """The bundle was made here, of messages that were sent one by one."""
+
+
+P = ParamSpec("P")
+
+
+def _contained(
+    method: Callable[Concatenate[Connection, P], None],
+) -> Callable[Concatenate[Connection, P], None]:
+    """An error of one connection ends that connection, and nothing else notices."""
+
+    def contained(self: Connection, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            method(self, *args, **kwargs)
+        except Exception as error:
+            self.broke(error)
+
+    return contained
 
 
 class Connection(asyncio.Protocol):
@@ -133,6 +152,7 @@ class Connection(asyncio.Protocol):
             self._ended = True
             self._transport.abort()
 
+    @_contained
     def data_received(self, data: bytes) -> None:
         if self._ended:
             return  # it is only heard out, so that it can read our last words
@@ -146,6 +166,7 @@ class Connection(asyncio.Protocol):
         self._server.loop.call_later(GOODBYE_S, self.abort)
         return False
 
+    @_contained
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost = True
         if self._queue and not self._ended:
@@ -157,6 +178,13 @@ class Connection(asyncio.Protocol):
         else:
             self._end()
             self._server.forget(self)
+
+    def broke(self, error: Exception) -> None:
+        """Something is wrong with this connection."""
+        self._server.drop(FAULT, self, f"{type(error).__name__}: {error}")
+        self._queue.clear()
+        self.abort()
+        self._server.loop.call_soon(self._end)  # not from within a call of the node's
 
     def _give_up(self) -> None:
         if self._queue:
@@ -220,6 +248,7 @@ class Connection(asyncio.Protocol):
             if messages:
                 queue.append(_gathered(group, messages))
 
+    @_contained
     def _pass_on(self) -> None:
         """Carry out what is queued, in order, until the node has no room."""
         queue = self._queue
@@ -387,6 +416,7 @@ class Connection(asyncio.Protocol):
 
     # -- to the application
 
+    @_contained
     def deliver(self, batch: Batch) -> None:
         waiting = self.queue_bytes > self._server.queue_bytes_max // 2
         if (waiting or batch.group in self.held) and self.extended:
@@ -401,13 +431,20 @@ class Connection(asyncio.Protocol):
         """So much is to be read that nothing of the past should be added to it."""
         return self.queue_bytes > self._server.queue_bytes_max // 8
 
+    @_contained
     def receipt(self, receipt: Receipt) -> None:
         self._write(receipt_packet(receipt.group, receipt.tag, receipt.seq, receipt.time))
 
+    @_contained
     def refused(self, refusal: Refusal) -> None:
         flags = INDETERMINATE if refusal.indeterminate else 0
+        if refusal.tag == NO_TAG:  # no broadcast: we are in the group no more
+            self.groups.discard(refusal.group)
+            self.held.discard(refusal.group)
+            flags = REFUSED_JOIN
         self._fail(refusal.group, refusal.tag, flags, refusal.reason)
 
+    @_contained
     def viewed(self, view: View) -> None:
         if self.extended:
             content: dict[str, object] = {

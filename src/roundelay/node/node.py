@@ -27,9 +27,11 @@ from roundelay.core.bundle import Bundle
 from roundelay.core.engine import MS, NEVER, SECOND
 from roundelay.core.errors import ConfigError, UsageError
 from roundelay.journal.format import Run
+from roundelay.node import answers
 from roundelay.node.assembly import Assembly
 from roundelay.node.autorm import AutoRm
 from roundelay.node.directory import Directory
+from roundelay.node.faults import FailedGroup, Faults
 from roundelay.node.folder import Folder
 from roundelay.node.groups import (
     AUTORM,
@@ -50,8 +52,7 @@ from roundelay.node.places import Driven, Place
 from roundelay.node.probe import Choice, choose
 from roundelay.node.recorder import RecordConfig
 from roundelay.node.recorders import Recorders
-from roundelay.node.shown import group_json, uuid_of, view_json
-from roundelay.node.switchboard import NO_TAG, Application, View
+from roundelay.node.switchboard import NO_TAG, Application
 from roundelay.node.traffic import Traffic
 from roundelay.node.wide import WideSeat
 from roundelay.wire import beamon, fragments, info, seal
@@ -64,6 +65,8 @@ TICK_NS: Final = SECOND // 4
 LEAVE_S: Final = 10.0
 BLOCKED_S: Final = 2.5
 """How long to wait for the others when leaving, and in groups that do not work."""
+PLACES: Final[dict[str, Any]] = {GRSB: GrsbSeat, WIDE: WideSeat}
+"""What a group is hosted as; others: an `Assembly`."""
 NAME_BYTES_MAX: Final = 64
 GROUPS_MAX: Final = 256
 
@@ -123,6 +126,7 @@ class Node(Traffic):
         self.assemblies: dict[str, Place] = {}
         self.specs = {spec.name: spec for spec in config.groups}
         self.recorders = Recorders(self)
+        self.faults = Faults(self)
         self.started = 0.0
         self._seal: seal.Seal | None = None
         self._ident = secrets.randbits(32)
@@ -153,6 +157,7 @@ class Node(Traffic):
         settings = structs.replace(self.config.autorm, mtu=mtu)
         self.autorm = AutoRm(self.uuid, settings, self.rng, now, self.directory)
         self.autorm.tracer = self.config.tracer
+        self.autorm.fault = self.faults.group
         self.directory.hear(self._info(), self._address, now)
         self.medium.lend = self._seal is not None
         self._running = True
@@ -164,7 +169,7 @@ class Node(Traffic):
         await self.recorders.start(self.config.records)
         for spec in self.config.groups:
             if spec.protocol != AUTORM:
-                self.assembly(spec.name)
+                self.faults.begin(spec.name)
         self._say_who(time.monotonic_ns())
         self.wake()
 
@@ -176,7 +181,7 @@ class Node(Traffic):
             return
         started = time.monotonic()
         for assembly in list(self.assemblies.values()):
-            assembly.leave(time.monotonic_ns())
+            self.faults.within(assembly, assembly.leave, time.monotonic_ns())
         self.wake()
         while leaving := [one for one in self.assemblies.values() if one.leaving]:
             # Where nothing moves there is nobody to take leave of.
@@ -196,7 +201,7 @@ class Node(Traffic):
         if self._handle is not None:
             self._handle.cancel()
         for assembly in list(self.assemblies.values()):
-            assembly.close(reason)
+            self.faults.within(assembly, assembly.close, reason)
         if hasattr(self, "medium"):
             self.medium.close()
         self.folder.release()
@@ -214,9 +219,12 @@ class Node(Traffic):
             while touched:
                 self._touched = {}
                 for hosted in touched.values():
-                    hosted.flush(now)
-                    if hosted.deadline < due:
-                        due = hosted.deadline
+                    try:
+                        hosted.flush(now)
+                        if hosted.deadline < due:
+                            due = hosted.deadline
+                    except Exception as error:  # of that group: it stops rather than go on wrongly
+                        self.faults.group(hosted.spec.name, error)
                 touched = self._touched
             if self._beside:
                 self._beside = False
@@ -224,7 +232,7 @@ class Node(Traffic):
                 due = now
             if due < self._armed or self._armed < now + NEAR_NS:
                 self._rearm()
-        except Exception as error:  # a broken invariant: stop rather than go on wrongly
+        except Exception as error:  # nobody else's: stop rather than go on wrongly
             self._fail(error)
 
     def _do_beside(self, now: int) -> None:
@@ -296,13 +304,13 @@ class Node(Traffic):
             self._beside = True
             for hosted in list(self.hosted.values()):
                 if hosted.deadline <= now:
-                    hosted.on_timer(now)
                     self._touched[hosted.id] = hosted
+                    self.faults.within(hosted, hosted.on_timer, now)
             if self.autorm.beamon.deadline <= now:
                 self.autorm.beamon.on_timer(now)
             for assembly in list(self.assemblies.values()):
                 if assembly.deadline <= now:
-                    assembly.on_timer(now)
+                    self.faults.within(assembly, assembly.on_timer, now)
             if self._info_due <= now:
                 self._say_who(now)
             if self._tick_due <= now:
@@ -315,14 +323,17 @@ class Node(Traffic):
     def _tick(self, now: int) -> None:
         """Rarely: callers who wait, nodes that are gone."""
         self._tick_due = now + (TICK_NS if self._waited_for() else 4 * TICK_NS)
-        for assembly in self.assemblies.values():
-            assembly.outbox.expire(now, assembly.trouble())
-        self.recorders.on_tick(now)
+        for assembly in list(self.assemblies.values()):
+            self.faults.within(assembly, self._expire, assembly, now)
+        self.faults.aside("recorders", self.recorders.on_tick, now)
         for known in list(self.directory.by_uuid.values()):
             if known.uuid != self.uuid and now - known.seen > 60 * SECOND:
                 if isinstance(self.medium, FanoutMedium):
                     self.medium.part(known.address)
                 self.directory.forget(known)
+
+    def _expire(self, assembly: Place, now: int) -> None:
+        assembly.outbox.expire(now, assembly.trouble())
 
     def _waited_for(self) -> bool:
         if self.recorders.durability.waiting:
@@ -354,7 +365,7 @@ class Node(Traffic):
         self._info_due = NEVER
         self.directory.hear(self._info(), self._address, now)
         self.send_everyone(info.encode(self._info()))
-        self.recorders.say(now)
+        self.faults.aside("recorders", self.recorders.say, now)
 
     def say_soon(self, now: int) -> None:
         """Something about us has changed that others wait for."""
@@ -366,15 +377,17 @@ class Node(Traffic):
     def assembly(self, group: str) -> Place:
         """The group of that name, entered if need be."""
         found = self.assemblies.get(group)
-        if found is None:
-            if len(self.assemblies) >= GROUPS_MAX:
+        if found is None or isinstance(found, FailedGroup):
+            if found is None and len(self.assemblies) >= GROUPS_MAX:
                 raise UsageError(f"{GROUPS_MAX} groups are hosted here: leave one first")
             spec = self.specs.get(group) or plain_spec(group)
-            places: dict[str, Any] = {GRSB: GrsbSeat, WIDE: WideSeat}
-            place = places.get(spec.protocol, Assembly)
-            found = self.assemblies[group] = place(self, spec, time.monotonic_ns())
+            found = self.faults.open(PLACES.get(spec.protocol, Assembly), spec)
             self.say_soon(time.monotonic_ns())
         return found
+
+    def joined(self, group: str) -> bool:
+        """Whether the group works here, as far as an application can be in it."""
+        return not isinstance(self.assemblies.get(group), FailedGroup)
 
     def closed_group(self, assembly: Place) -> None:
         del self.assemblies[assembly.spec.name]
@@ -410,16 +423,25 @@ class Node(Traffic):
         history: str = "",
     ) -> None:
         check_name(group)
+        self.faults.entering(
+            group, lambda: self._join(application, group, since, since_time, history)
+        )
+        self.wake()
+
+    def _join(
+        self, application: Application, group: str, since: int | None, since_time: int,
+        history: str,
+    ) -> None:  # fmt: skip
         if protocol_of(group) == AUTORM:
             if since is not None:
                 self.recorders.replays.check_since(group, since)
+            self.assemblies.pop(group, None)  # if it has failed, that is over
             self.autorm.join(application, group, time.monotonic_ns())
             if since is not None:
                 joined = self.autorm.applications[group]
                 self.recorders.replays.catch_up(joined, application, group, since, since_time)
         else:
             self.assembly(group).join(application, since, since_time, history)
-        self.wake()
 
     def fell_behind(self, application: Application, group: str, since: int) -> bool:
         """The application could not keep what comes at position `since`.  True: it gets that, and
@@ -449,15 +471,15 @@ class Node(Traffic):
     def leave(self, application: Application, group: str) -> None:
         if protocol_of(group) == AUTORM:
             self.autorm.leave(application, group, time.monotonic_ns())
-        elif group in self.assemblies:
-            self.assemblies[group].part(application, time.monotonic_ns())
+        elif (place := self.assemblies.get(group)) is not None:
+            self.faults.within(place, place.part, application, time.monotonic_ns())
         self.wake()
 
     def gone(self, application: Application) -> None:
         now = time.monotonic_ns()
         self.autorm.gone(application, now)
         for assembly in list(self.assemblies.values()):
-            assembly.part(application, now)
+            self.faults.within(assembly, assembly.part, application, now)
             assembly.outbox.forget(application)
         self.wake()
 
@@ -512,30 +534,10 @@ class Node(Traffic):
         place.send(application, bundle, tag, to, recorders, unit=True)
 
     def members(self, group: str) -> dict[str, object]:
-        if protocol_of(group) == AUTORM:
-            view = self.autorm.view(group)
-            # Who is dead is not in this view, so that the rows of all services read the same.
-            rows = [{"name": name, "alive": True, "in_view": True} for name in view.members]
-            return view_json(view, rows)
-        assembly = self.assemblies.get(group)
-        if assembly is None:
-            return view_json(View(group, "0", (), "not joined here"), [])
-        return assembly.members()
+        return answers.members(self, group)
 
     def groups(self) -> list[dict[str, object]]:
-        found: dict[str, dict[str, object]] = {}
-        for known in self.directory.by_name.values():
-            for group in known.groups.values():
-                one = found.setdefault(group.name, group_json(group.name))
-                one["members"] = [*one["members"], known.name]  # type: ignore[misc]
-        table = self.autorm.beamon
-        declared = {uuid: node.groups for uuid, node in table.environment.nodes.items()}
-        declared[self.uuid] = table.groups
-        for uuid, names in declared.items():
-            for name in names:
-                one = found.setdefault(name, group_json(name))
-                one["members"] = [*one["members"], self.directory.name_of(uuid)]  # type: ignore[misc]
-        return [found[name] for name in sorted(found)]
+        return answers.groups(self)
 
     def status(self) -> dict[str, object]:
         now = time.monotonic_ns()
@@ -559,15 +561,7 @@ class Node(Traffic):
         }
 
     def why(self, node: str) -> dict[str, object]:
-        known = self.directory.by_name.get(node)
-        uuid = known.uuid if known else uuid_of(node)
-        found: dict[str, object] = {"node": node, "uuid": uuid.hex() if uuid else None}
-        if uuid is None:
-            reason = "nothing was ever heard of a node of this name"
-            return found | {"verdict": "unknown", "reason": reason}
-        found |= self.autorm.beamon.why(uuid, time.monotonic_ns())
-        found["node"] = self.directory.name_of(uuid)
-        return found
+        return answers.why(self, node)
 
     def add_frontend(self, frontend: Any) -> None:
         self._frontends.append(frontend)

@@ -203,6 +203,13 @@ class Recorder:
     def deliver(self, batch: Batch) -> None:
         if self.broken:
             return
+        try:
+            self._deliver(batch)
+        except Exception as error:  # the group goes on, without this recorder
+            self._stop(f"{type(error).__name__}: {error}")
+            self._changed()
+
+    def _deliver(self, batch: Batch) -> None:
         bundle = batch.bundle
         count = len(bundle.sizes)
         position = batch.seq if batch.seq >= 0 else self.next

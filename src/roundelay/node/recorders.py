@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 from roundelay.core.engine import SECOND
-from roundelay.core.errors import ConfigError, RoundelayError
+from roundelay.core.errors import ConfigError, GroupFailed, RoundelayError
 from roundelay.journal.format import GAP, HEADS_ONLY, Run, head_only
 from roundelay.journal.journal import OS, JournalBroken, Reader
 from roundelay.journal.reader import merged
 from roundelay.node.durability import Durability
+from roundelay.node.faults import reason_of
 from roundelay.node.folders import claim_journal
 from roundelay.node.groups import TOKEN, TOTAL_ORDER, protocol_of
 from roundelay.node.recorder import RecordConfig, Recorder
@@ -63,6 +64,8 @@ class Recorders:
         self.node = node
         self.own: dict[str, Recorder] = {}
         """By group.  A service with a recorder of its own (its engine's) puts it here, too."""
+        self.failed: dict[str, Exception] = {}
+        """Groups that were to be recorded and cannot be."""
         self.heard: dict[tuple[str, str], _Heard] = {}
         self.server = ReplayServer(self._reader, node.make_seal)
         self.replays = Replays(self)
@@ -78,7 +81,19 @@ class Recorders:
 
     async def start(self, configs: Iterable[RecordConfig]) -> None:
         for config in configs:
-            await self.add(config)
+            try:
+                await self.add(config)
+            except Exception as error:  # of that group: it is not recorded, and says so
+                self.own.pop(config.group, None)
+                self.failed[config.group] = error
+                reason = reason_of(error)
+                self.node.log("error", "recorder.failed", group=config.group, reason=reason)
+
+    def check(self, group: str) -> None:
+        """Raise what keeps the group from being recorded here, if anything does."""
+        error = self.failed.get(group)
+        if error is not None:
+            raise error if isinstance(error, RoundelayError) else GroupFailed(group, str(error))
 
     async def add(self, config: RecordConfig) -> Recorder:
         """Record a group from now on."""
@@ -363,6 +378,7 @@ class Recorders:
     def status(self) -> dict[str, object]:
         return {
             "own": [recorder.status() for recorder in self.own.values()],
+            "failed": {group: reason_of(error) for group, error in self.failed.items()},
             "replay": self.server.status() if self.server.port else None,
             "refetched": self.refetched,
             "heard": [_shown(heard.word) for heard in self.heard.values()],

@@ -58,7 +58,7 @@ class Seat:
         """By member and epoch that is over: how many bundles of the member are in its order."""
         self.reopen = False
         """The engine beside the ring cannot go on: a new epoch, even with the same roster."""
-        self.entered: list[str] = []
+        self.entered: list[str] = node.faults.entered(spec.name)
         """Epochs that this node has been in, the latest ones."""
         self.departed: Start | None = None
         """The epoch that has begun without us, since we leave; we serve those who are behind."""

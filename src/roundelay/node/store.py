@@ -190,9 +190,13 @@ class Store:
         else:
             path.unlink(missing_ok=True)  # not even its beginning was written
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-            os.write(self._file, MAGIC)
-            os.fsync(self._file)
-            _sync_folder(path.parent)
+            try:
+                os.write(self._file, MAGIC)
+                os.fsync(self._file)
+                _sync_folder(path.parent)
+            except OSError:
+                os.close(self._file)
+                raise
             self.size = len(MAGIC)
 
     def _read(self, say: Callable[[str], None]) -> int:
@@ -291,7 +295,9 @@ class Store:
         if self._rotation is not None:
             self._rotation.give_up()
             self._rotation = None
-        os.close(self._file)
+        if self._file >= 0:  # closed once: the number may be that of another file by now
+            os.close(self._file)
+            self._file = -1
 
 
 def _first_bytes(path: Path, count: int) -> bytes:

@@ -18,10 +18,18 @@ from roundelay.node.lines import Line
 from roundelay.node.media import Address, FanoutMedium, Medium
 from roundelay.node.places import Driven, Place
 from roundelay.wire import beamon, fragments, info, quick, seal
-from roundelay.wire.codec import CHECKSUM, ENGINE_PDU, checksum, decode, decode_pieces
+from roundelay.wire.codec import (
+    CHECKSUM,
+    ENGINE_PDU,
+    Envelope,
+    checksum,
+    decode,
+    decode_pieces,
+)
 
 if TYPE_CHECKING:
     from roundelay.node.autorm import AutoRm
+    from roundelay.node.faults import Faults
     from roundelay.node.recorders import Recorders
 
 GROUP_ID: Final = struct.Struct(">I")
@@ -45,6 +53,7 @@ class Traffic(ABC):
     hosted: dict[int, Driven]
     assemblies: dict[str, Place]
     recorders: Recorders
+    faults: Faults
     autorm: AutoRm
     _seal: seal.Seal | None
     _ident: int
@@ -97,7 +106,12 @@ class Traffic(ABC):
                         hosted = self.hosted.get(group)
                         if hosted is not None and hosted.hub is None:
                             self._touched[group] = hosted
-                            hosted.receive(pdu, sender, chan_seq, time.monotonic_ns())
+                            try:
+                                hosted.receive(pdu, sender, chan_seq, time.monotonic_ns())
+                            except MalformedPdu:
+                                raise
+                            except Exception as error:  # of that group, and of no other
+                                self.faults.group(hosted.spec.name, error)
                             return
                     data = opened
                 else:
@@ -133,8 +147,7 @@ class Traffic(ABC):
             if hosted is not None and hosted.hub is None:
                 envelope = decode_pieces(pieces, intact)
                 self._touched[group] = hosted
-                now = time.monotonic_ns()
-                hosted.receive(envelope.pdu, envelope.sender, envelope.chan_seq, now, envelope.line)
+                self._hand_over(hosted, envelope)
                 return
         self._packet(b"".join(pieces), source, intact)
 
@@ -150,11 +163,7 @@ class Traffic(ABC):
                 return
             envelope = decode(data, intact)
             self._touched[group] = hosted
-            now = time.monotonic_ns()
-            if hosted.hub is not None and hosted.hub.here and envelope.chan_seq == UNSTAMPED:
-                hosted.relay(data, envelope.pdu, envelope.sender, now)
-            else:
-                hosted.receive(envelope.pdu, envelope.sender, envelope.chan_seq, now, envelope.line)
+            self._hand_over(hosted, envelope, data)
             return
         self._beside = True
         if kind in (1, 2, 3):
@@ -164,6 +173,24 @@ class Traffic(ABC):
             self._own_packet(info.decode(data), source)
         else:
             raise MalformedPdu("packet type", str(kind))
+
+    def _hand_over(self, hosted: Driven, envelope: Envelope, data: bytes = b"") -> None:
+        """To the group; `data` is the whole packet, where the group may have a hub."""
+        now = time.monotonic_ns()
+        try:
+            if (
+                data
+                and hosted.hub is not None
+                and hosted.hub.here
+                and envelope.chan_seq == UNSTAMPED
+            ):
+                hosted.relay(data, envelope.pdu, envelope.sender, now)
+            else:
+                hosted.receive(envelope.pdu, envelope.sender, envelope.chan_seq, now, envelope.line)
+        except MalformedPdu:
+            raise
+        except Exception as error:  # of that group, and of no other
+            self.faults.group(hosted.spec.name, error)
 
     def _own_packet(self, body: Any, source: Address) -> None:
         now = time.monotonic_ns()
@@ -187,13 +214,13 @@ class Traffic(ABC):
                 for peer in (self.directory.by_name[body.name].address, *body.peers):
                     self.medium.meet(peer)
             for assembly in list(self.assemblies.values()):
-                assembly.heard(body, now)
+                self.faults.within(assembly, assembly.heard, body, now)
         elif isinstance(body, info.Ask | info.Start):
             concerned = self.assemblies.get(body.group)
             if concerned is not None:
-                concerned.told(body, now)
+                self.faults.within(concerned, concerned.told, body, now)
         elif isinstance(body, info.Recorded | info.Wanted):
-            self.recorders.hear(body, now)
+            self.faults.aside("recorders", self.recorders.hear, body, now)
 
     def _namesake(self, body: info.Info, address: Address) -> None:
         """Somebody else says that our name is its own (`node.identity`)."""

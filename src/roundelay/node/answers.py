@@ -1,0 +1,53 @@
+"""What a node answers to those who ask who is there: as JSON."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from roundelay.node.groups import AUTORM, protocol_of
+from roundelay.node.shown import group_json, uuid_of, view_json
+from roundelay.node.switchboard import View
+
+if TYPE_CHECKING:
+    from roundelay.node.node import Node
+
+
+def members(host: Node, group: str) -> dict[str, object]:
+    if protocol_of(group) == AUTORM:
+        view = host.autorm.view(group)
+        # Who is dead is not in this view, so that the rows of all services read the same.
+        rows = [{"name": name, "alive": True, "in_view": True} for name in view.members]
+        return view_json(view, rows)
+    assembly = host.assemblies.get(group)
+    if assembly is None:
+        return view_json(View(group, "0", (), "not joined here"), [])
+    return assembly.members()
+
+
+def groups(host: Node) -> list[dict[str, object]]:
+    found: dict[str, dict[str, object]] = {}
+    for known in host.directory.by_name.values():
+        for group in known.groups.values():
+            one = found.setdefault(group.name, group_json(group.name))
+            one["members"] = [*one["members"], known.name]  # type: ignore[misc]
+    table = host.autorm.beamon
+    declared = {uuid: node.groups for uuid, node in table.environment.nodes.items()}
+    declared[host.uuid] = table.groups
+    for uuid, names in declared.items():
+        for name in names:
+            one = found.setdefault(name, group_json(name))
+            one["members"] = [*one["members"], host.directory.name_of(uuid)]  # type: ignore[misc]
+    return [found[name] for name in sorted(found)]
+
+
+def why(host: Node, node: str) -> dict[str, object]:
+    known = host.directory.by_name.get(node)
+    uuid = known.uuid if known else uuid_of(node)
+    found: dict[str, object] = {"node": node, "uuid": uuid.hex() if uuid else None}
+    if uuid is None:
+        reason = "nothing was ever heard of a node of this name"
+        return found | {"verdict": "unknown", "reason": reason}
+    found |= host.autorm.beamon.why(uuid, time.monotonic_ns())
+    found["node"] = host.directory.name_of(uuid)
+    return found
