@@ -286,3 +286,11 @@ def test_labels_do_not_cover_each_other_nor_leave_the_picture() -> None:
     assert places.take(110, 70, "world", "middle")
     assert not places.take(2, 90, "world", "end")
     assert not places.take(990, 90, "world", "start")
+
+
+def test_sites_have_the_names_that_the_run_gave_them(story: Story) -> None:
+    rows = story.source()
+    rows.params["names"] = ["ann", "bob", "cat"]
+    picture = render(rows, 0, 20 * MS)
+    assert all(f">site {name}<" in picture for name in ("ann", "bob", "cat"))
+    assert "site 1" not in picture

@@ -134,7 +134,10 @@ def _spread(heights: Sequence[float], gap: float) -> list[float]:
     return placed
 
 
-def _caption(figure: Any, text: str) -> None:
+def _caption(figure: Any, text: str, rows: Sequence[Row]) -> None:
+    off = sum(row["verdict"] == OUTSIDE for row in rows)
+    if off:
+        text += f"  Red rings: {off} of {len(rows)} means outside the tolerance."
     figure.text(0.012, 0.012, text, fontsize=8, color="#666666", ha="left", va="bottom")
 
 
@@ -173,6 +176,7 @@ def fig6(rows: Sequence[Row]) -> Any:
         "the crosses.  "
         "τ: messages per hold time of the token (0.1 idle, 10 busy).  "
         "L: sites that may fail without a message being lost.",
+        rows,
     )
     return figure
 
@@ -234,6 +238,7 @@ def table1(rows: Sequence[Row]) -> Any:
         "Busy: all sources always have a message waiting; idle: one message at a time.\n"
         "With L = 1, one transfer per several acks costs an idle group one NULL more, which "
         "passes the token.",
+        rows,
     )
     return figure
 
@@ -335,6 +340,7 @@ def complexity(rows: Sequence[Row]) -> Any:
         f"Marks: simulation, {_runs(rows)}; every run gives exactly these.\n"
         "Best: acknowledgements wait for each other (deferred); worst: one for every PDU (eager).  "
         "Two entities need 3.",
+        rows,
     )
     return figure
 
@@ -392,6 +398,7 @@ def spo1(rows: Sequence[Row]) -> Any:
         figure,
         "After Nakamura, Terauchi and Takizawa, Fig. 1.  A serial channel takes one PDU a slot;\n"
         f"lines: the cost model, crosses: simulation, {_runs(rows)}.",
+        rows,
     )
     return figure
 
@@ -426,6 +433,7 @@ def spo2(rows: Sequence[Row]) -> Any:
         figure,
         "After Nakamura, Terauchi and Takizawa, Fig. 2.  Simulation of a serial channel,\n"
         f"95 % intervals, {_runs(rows)}; without loss 2n slots exactly.",
+        rows,
     )
     return figure
 
@@ -460,5 +468,7 @@ def other(rows: Sequence[Row]) -> Any:
         axis.set_xlabel("probability of losing a message")
         axis.set_ylim(bottom=0)
     axes[0].legend(loc="upper left", fontsize=7.5)
-    _caption(figure, f"Lines: the model where there is one.  Crosses: simulation, {_runs(rows)}.")
+    _caption(
+        figure, f"Lines: the model where there is one.  Crosses: simulation, {_runs(rows)}.", rows
+    )
     return figure

@@ -61,6 +61,8 @@ LIVENESS_S: Final = 60.0
 """In that time.  A fraction of what the protocol's own time-outs allow."""
 
 LOOK_S: Final = 0.05
+HOLDS_S: Final = 5.0
+"""In that time the token comes to everybody."""
 PATIENT_STOP_S: Final = 30.0
 LINE_MAX: Final = 1 << 16
 
@@ -84,6 +86,7 @@ class Site:
         self.settled_before = 0
         self.doubtful_before = 0
         self.false = 0  # of all lives
+        self.over = ""  # a buffer beyond its limit, in any life
         self._reader: asyncio.Task[None] | None = None
 
     async def start(self, log: Path, prefix: list[str]) -> None:
@@ -109,6 +112,16 @@ class Site:
         assert self.process.stdin is not None
         self.process.stdin.write(b"go\n")
 
+    async def die_with_the_token(self, patience_s: float) -> bool:
+        """Let it kill itself the moment it holds the token; whether that moment came."""
+        assert self.process is not None
+        assert self.process.stdin is not None
+        self.process.stdin.write(b"die\n")
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.process.wait(), patience_s)
+            return True
+        return False
+
     def signal(self, number: int) -> None:
         assert self.process is not None
         if self.process.returncode is None:
@@ -129,6 +142,7 @@ class Site:
             self.settled_before += word.settled
             self.doubtful_before += word.doubtful
             self.false += word.false
+            self.over = self.over or word.over
         self.word = None
         left = self.orders.messages - (word.settled if word is not None else 0)
         self.orders = msgspec.structs.replace(
@@ -189,6 +203,8 @@ class Chaos:
         self.sites: list[Site] = []
         self.story: list[str] = []
         self.started = time.monotonic()
+        self.with_token = False
+        """Whether a site was killed while it held the token."""
 
     async def run(self) -> dict[str, Any]:
         """The run and its verdict."""
@@ -249,6 +265,7 @@ class Chaos:
         for site in self.sites:
             assert site.word is not None
             site.false += site.word.false
+            site.over = site.over or site.word.over
         self._row(NOBODY, MARK, END)
         ends = await asyncio.gather(*[site.stopped(PATIENT_STOP_S) for site in self.sites])
         for site, status in zip(self.sites, ends, strict=True):
@@ -267,11 +284,13 @@ class Chaos:
     async def _strike(self, trouble: Trouble) -> None:
         """Do it, and undo it after its time."""
         sites = [self.sites[number] for number in trouble.who]
-        if trouble.holder:
-            sites = [s for s in self.sites if s.word is not None and s.word.holding][:1] or sites
+        with_token = ""
+        if trouble.holder and trouble.kind == KILL:
+            self.with_token = await sites[0].die_with_the_token(HOLDS_S)
+            with_token = " and the token with it," if self.with_token else ""
         names = ", ".join(site.name for site in sites)
         what = f"{trouble.kind} {trouble.target}".strip()
-        self._say(f"{what} {names} for {trouble.lasts_s:.1f} s")
+        self._say(f"{what} {names}{with_token} for {trouble.lasts_s:.1f} s")
         if trouble.kind == PAUSED:
             await self._pause(sites[0], trouble.lasts_s)
         elif trouble.kind in (KILL, WIPE, POWER, DROP):
@@ -416,7 +435,8 @@ class Chaos:
 
     def _verdict(self, failure: str) -> dict[str, Any]:
         params = self.params
-        known = {"protocol": "token", "sites": params.sites, "order": "total",
+        names = [site.name for site in self.sites]
+        known = {"protocol": "token", "sites": params.sites, "order": "total", "names": names,
                  "resilience": params.resilience, "seed": params.seed,
                  "liveness_ns": int(LIVENESS_S * 1e9)}  # fmt: skip
         merged = merge(self.traces, self.folder / "trace.parquet", group=GROUP, params=known)
@@ -425,6 +445,7 @@ class Chaos:
         violations = [str(violation) for violation in checker.violations]
         if false:
             violations.append(f"I5: {false} receipts name a position that is not theirs")
+        violations += [f"I6: site {site.name}: {site.over}" for site in self.sites if site.over]
         if not failure and checker.everywhere < params.messages:
             failure = f"only {checker.everywhere} of {params.messages} messages are everywhere"
         if not failure:
@@ -438,6 +459,8 @@ class Chaos:
             "seed": params.seed,
             "violations": violations,
             "failure": failure,
+            "sent": sum(s.sent_before + (s.word.sent if s.word else 0) for s in self.sites),
+            "killed_with_token": self.with_token,
             "committed": checker.committed,
             "everywhere": checker.everywhere,
             "settled": sum(

@@ -2,7 +2,8 @@
 
 It is started with one JSON object (`Orders`) as its argument, and says how it is doing in one JSON
 object a line (`Word`) on its standard output.  The word `go` on its standard input starts its load;
-the end of that input, or SIGTERM, ends the process: it does not outlive who started it.
+`die` lets it kill itself the moment it holds the token, which nobody outside could hit; the end of
+that input, or SIGTERM, ends the process: it does not outlive who started it.
 
 The application sends its share of messages at a steady rate, all of them different, and looks for
 false promises: a receipt must name the position at which its message was delivered.
@@ -88,6 +89,8 @@ class Word(Struct, frozen=True, kw_only=True):
     """Receipts that were not true."""
     holding: bool
     error: str
+    over: str = ""
+    """A buffer that was seen beyond its limit (I6)."""
 
 
 class Sender:
@@ -104,6 +107,7 @@ class Sender:
         self.positions: dict[int, int] = {}  # of own messages, as far as one has said it
         self.prefix = f"{orders.name}.{orders.life}.".encode()
         self.room = True
+        self.over = ""
 
     # -- as the node calls it --------------------------------------------------------------
 
@@ -173,17 +177,37 @@ class Sender:
             return
         self.sent += count
 
+    @property
+    def engine(self) -> Any:
+        data = self.node.assemblies[GROUP].data
+        return None if data is None else data.engine
+
+    @property
+    def holding(self) -> bool:
+        """Whether we have the token."""
+        engine = self.engine
+        return isinstance(engine, TokenSite) and engine.holding
+
+    def look_at_buffers(self) -> None:
+        """Everything bounded stays within its bounds (I6)."""
+        engine = self.engine
+        if engine is None or self.over:
+            return
+        limits = engine.caps()
+        for name, used in engine.usage().items():
+            if used > limits.get(name, used):
+                self.over = f"{name} has {used}, its limit is {limits[name]}"
+
     def word(self, error: str) -> Word:
+        self.look_at_buffers()
         assembly = self.node.assemblies[GROUP]
-        engine: Any = None if assembly.data is None else assembly.data.engine
         if assembly.data is not None:
             self.position = max(self.position, assembly.data.position)
         return Word(
             state=self.state, position=self.position, sent=self.sent, settled=self.settled,
             doubtful=self.doubtful, open=sum(count for _, count in self.open.values()),
             waiting=bool(assembly.outbox or assembly.outbox.underway),
-            own=self.own, false=self.false, error=error,
-            holding=isinstance(engine, TokenSite) and engine.holding,
+            own=self.own, false=self.false, error=error, over=self.over, holding=self.holding,
         )  # fmt: skip
 
 
@@ -204,7 +228,7 @@ async def run(orders: Orders) -> int:
         records=(RecordConfig(group=GROUP),) if orders.record else (),
     )  # fmt: skip
     node = Node(config)
-    stop, go = asyncio.Event(), asyncio.Event()
+    stop, go, die = asyncio.Event(), asyncio.Event(), asyncio.Event()
     node.on_fatal = lambda error: stop.set()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
@@ -214,6 +238,8 @@ async def run(orders: Orders) -> int:
         data = os.read(sys.stdin.fileno(), 4096)
         if b"go" in data:
             go.set()
+        if b"die" in data:
+            die.set()
         if not data:
             loop.remove_reader(sys.stdin.fileno())
             stop.set()
@@ -237,7 +263,14 @@ async def run(orders: Orders) -> int:
         await go.wait()
         await sender.load()
 
-    tasks = [asyncio.create_task(talk()), asyncio.create_task(work())]
+    async def die_with_the_token() -> None:
+        await die.wait()
+        while not sender.holding:
+            await asyncio.sleep(0)
+        say()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    tasks = [asyncio.create_task(one()) for one in (talk, work, die_with_the_token)]
     await stop.wait()
     for task in tasks:
         task.cancel()

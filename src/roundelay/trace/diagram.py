@@ -13,6 +13,7 @@ fit is left out, since the hover text has it all.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
 from statistics import median
@@ -72,7 +73,13 @@ def render(
             source.first_ns if from_ns is None else from_ns,
             source.last_ns + 1 if to_ns is None else to_ns,
         )
-    return _Picture(gather(source, window), title or _title(source)).svg()
+    return _Picture(gather(source, window), title or _title(source), _names(source)).svg()
+
+
+def _names(source: Source) -> list[str]:
+    """What the sites are called, if the run says so."""
+    names = source.params.get("names")
+    return [str(name) for name in names] if isinstance(names, list) else []
 
 
 def _title(source: Source) -> str:
@@ -91,8 +98,9 @@ def _title(source: Source) -> str:
 class _Picture:
     """Puts one scene into one SVG; parts are drawn from the back to the front."""
 
-    def __init__(self, scene: Scene, title: str) -> None:
+    def __init__(self, scene: Scene, title: str, names: Sequence[str] = ()) -> None:
         self.scene = scene
+        self.names = names
         self.title = title
         count = len(scene.sites)
         self.lane_px = 84 if count <= 6 else 64 if count <= 12 else 46
@@ -207,9 +215,13 @@ class _Picture:
                 self._text(x, TOP - 10, label, "tick", "middle")
         self._text(LEFT - 12, TOP - 10, "ms", "tick", "end")
 
+    def name(self, site: int) -> str:
+        """How a site is called: by its name, or by its number."""
+        return f"site {self.names[site] if 0 <= site < len(self.names) else site}"
+
     def _names(self) -> None:
         for site, y in self.y.items():
-            self._text(LEFT - 14, y + 4.5, f"site {site}", "site", "end")
+            self._text(LEFT - 14, y + 4.5, self.name(site), "site", "end")
 
     def _lanes(self) -> None:
         left, right = self.axis.left, self.axis.right
@@ -232,7 +244,8 @@ class _Picture:
         what = "holds the token" if holds else "has passed the token on, waits for its acceptance"
         self.parts.append(
             f'<rect x="{x0:.1f}" y="{y - 5}" width="{max(2.0, x1 - x0):.1f}" height="10" rx="2" '
-            f'fill="{GOLD}" opacity="{0.85 if holds else 0.3}"><title>site {stretch.site} {what}'
+            f'fill="{GOLD}" opacity="{0.85 if holds else 0.3}">'
+            f"<title>{self.name(stretch.site)} {what}"
             f"\n{_ms(stretch.since)} to {_ms(stretch.end)} ms</title></rect>"
         )
 
@@ -243,7 +256,7 @@ class _Picture:
         word = "down" if crashed else "paused"
         self.parts.append(
             f'<rect x="{x0:.1f}" y="{y - 8}" width="{max(2.0, x1 - x0):.1f}" height="16" rx="3" '
-            f'fill="{fill}" opacity="0.45"><title>site {stretch.site} is {word}\n'
+            f'fill="{fill}" opacity="0.45"><title>{self.name(stretch.site)} is {word}\n'
             f"{_ms(stretch.since)} to {_ms(stretch.end)} ms</title></rect>"
         )
         if stretch.since < self.scene.from_ns:
@@ -273,7 +286,7 @@ class _Picture:
                 if copy.site in self.y
             ]
             self.parts.append(
-                f'<g class="p" stroke="{colour}"><title>{escape(_hover(one))}</title>'
+                f'<g class="p" stroke="{colour}"><title>{escape(_hover(one, self.name))}</title>'
                 + "".join(lines)
                 + "</g>"
             )
@@ -331,7 +344,7 @@ class _Picture:
                 x, y = self.axis.x(row.time), self.y[row.site]
                 self.parts.append(
                     f'<path d="M{x:.1f},{y - 3}l-3.5,-7h7z" fill="#fff" stroke="#555">'
-                    f"<title>site {row.site} submits {row.count} message(s), from its "
+                    f"<title>{self.name(row.site)} submits {row.count} message(s), from its "
                     f"{row.ref}. on\n{_ms(row.time)} ms</title></path>"
                 )
         self._pdu_labels()
@@ -350,7 +363,7 @@ class _Picture:
             fill = "#fff" if stage == "stamped" else "#111"
             self.parts.append(
                 f'<circle cx="{x:.1f}" cy="{y}" r="3.6" fill="{fill}" stroke="#111">'
-                f"<title>site {site} delivers {escape(text)} ({escape(stage)})\n"
+                f"<title>{self.name(site)} delivers {escape(text)} ({escape(stage)})\n"
                 + "\n".join(f"number {r.number} of source {r.source}" for r in rows[:12])
                 + f"\n{_ms(time)} ms</title></circle>"
             )
@@ -365,7 +378,7 @@ class _Picture:
         text = f"list {row.tl_version}.{row.tl_site}" if view else row.kind.replace("_", " ")
         colour = "#0b6e4f" if view else "#7a4b00"
         width = len(text) * 10 * CHARACTER + 8
-        hover = f"site {row.site}: {row.kind} {row.info}\n{_ms(row.time)} ms"
+        hover = f"{self.name(row.site)}: {row.kind} {row.info}\n{_ms(row.time)} ms"
         room = self.places.take_box(x, y - 30, x + width, y - 16)
         cloth = (
             f'<rect x="{x:.1f}" y="{y - 30}" width="{width:.1f}" height="14" rx="2" '
@@ -395,7 +408,7 @@ class _Picture:
         else:
             mark = f'<path d="M{x:.1f},{y - 8}v16" stroke="#555" stroke-width="3"/>'
         keeps = f" ({row.kind})" if row.event in ("CRASH", "RESTART") and row.kind else ""
-        hover = f"site {row.site}: {word}{keeps}\n{_ms(row.time)} ms"
+        hover = f"{self.name(row.site)}: {word}{keeps}\n{_ms(row.time)} ms"
         self.parts.append(f"<g><title>{escape(hover)}</title>{mark}</g>")
         for where in (y - 12, y + 20):
             if self.places.take(x, where, word, "middle"):
@@ -464,11 +477,11 @@ def _short(row: TraceRow) -> str:
     return row.kind
 
 
-def _hover(one: Transmission) -> str:
+def _hover(one: Transmission, name: Callable[[int], str]) -> str:
     """All there is to say about a transmission."""
     row = one.row
-    to = "everyone" if row.peer < 0 else f"site {row.peer}"
-    lines = [f"{row.kind}: site {row.site} to {to}, sent {_ms(row.time)} ms"]
+    to = "everyone" if row.peer < 0 else name(row.peer)
+    lines = [f"{row.kind}: {name(row.site)} to {to}, sent {_ms(row.time)} ms"]
     named = (
         ("ts", row.ts), ("source", row.source), ("number", row.number), ("by", row.by),
         ("next", row.next), ("seq", row.seq), ("messages", row.count), ("bytes", row.size),
@@ -482,7 +495,7 @@ def _hover(one: Transmission) -> str:
         lines.append(", ".join(fields))
     for copy in sorted(one.copies, key=lambda copy: copy.site):
         fate = f"lost ({copy.lost})" if copy.lost else f"arrives {_ms(copy.time)} ms"
-        lines.append(f"site {copy.site}: {fate}")
+        lines.append(f"{name(copy.site)}: {fate}")
     return "\n".join(lines)
 
 
