@@ -91,6 +91,19 @@ class Town:
         return self.seat(name).status()
 
 
+def cut_line_a(net: Net, town: Town, cut: bool) -> None:
+    """Nobody hears anything on the nodes' own medium, or everybody again."""
+    if net.medium == "switch":
+        net.switch.apply({"cut_line": "a"} if cut else {"heal": True})
+        return
+    for member in town.members.values():
+        medium = member.node.medium
+        if cut:
+            medium.stop()
+        else:
+            medium.start(member.node._datagram, member.node._drained)
+
+
 @asynccontextmanager
 async def process(
     net: Net, folder: Path, file: Path, name: str, failpoint: str = ""
@@ -366,6 +379,44 @@ def test_gr_t9_a_cut_line_is_done_without_and_used_again_when_it_is_back(tmp_pat
             await delivered([ann, bob], 30)
             assert ann.order == bob.order
             assert ann.data == [b"%d" % i for i in range(30)]
+            assert town.status("ann")["epoch"] == 0  # nobody was replaced for it
+
+    run(test)
+
+
+@pytest.mark.parametrize("medium", ["switch", "multicast", "fanout"])
+def test_a_cut_of_line_a_is_done_without_and_line_a_used_again_when_it_is_back(
+    medium: str, tmp_path: Path
+) -> None:
+    """Submissions, repairs, replays and receipts of recorders go over line B meanwhile."""
+
+    async def test() -> None:
+        async with Net(medium) as net:
+            times = {"bcast_ms": 20, "probe_ms": 200, "alive_ms": 50, "alive_timeout_ms": 300}
+            table = {"profile": "separate", "members": ["r", "d", "p", "ann", "bob"]}
+            town = Town(net, tmp_path, table | {"parameters": times})
+            users = await town.start("r", "d", "p", "ann", "bob")
+            await town.open("r", "d", "p", "ann", "bob")
+            ann, bob = users[-2:]
+            for i in range(10):
+                await ann.group.broadcast(b"%d" % i)
+            await until(lambda: town.status("bob")["lines"] == "two", "two lines")
+            cut_line_a(net, town, True)
+            for i in range(10, 20):
+                await ann.group.broadcast(b"%d" % i)
+            await until(lambda: town.status("bob")["silent_line"] == "a", "line B alone")
+            assert town.status("bob")["lines"] == "one"
+            assert town.state("bob") == "open"
+            for i in range(20, 30):
+                await bob.group.broadcast(b"%d" % i, durability="recorded")
+            assert town.status("p")["journal"]["durable"] == 30
+            cut_line_a(net, town, False)
+            await until(lambda: town.status("bob")["lines"] == "two", "two lines again")
+            for i in range(30, 40):
+                await bob.group.broadcast(b"%d" % i)
+            await delivered([ann, bob], 40)
+            assert ann.order == bob.order
+            assert ann.data == [b"%d" % i for i in range(40)]
             assert town.status("ann")["epoch"] == 0  # nobody was replaced for it
 
     run(test)

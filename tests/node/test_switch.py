@@ -197,7 +197,7 @@ def test_a_silent_port_is_forgotten_and_a_talking_one_is_not():
         (b"", "short"),
         (b"\x7e\x01\0\0\0\0\0\0\0", "short"),
         (b"\x7f" + bytes(20), "head"),
-        (b"\x7e\x04" + bytes(20), "head"),
+        (b"\x7e\x05" + bytes(20), "head"),
         (b"\x7e\x00" + bytes(8), "name"),
         (b"\x7e\x00" + bytes(8) + b"\xff\xfe", "name"),
         (wire.hello("x" * 65), "name"),
@@ -234,7 +234,7 @@ def test_there_is_an_end_to_ports(monkeypatch: pytest.MonkeyPatch):
 
 def test_what_came_from_the_switch_is_parsed_or_refused():
     good = wire.forwarded(wire.MULTICAST, ("127.0.0.1", 5))
-    for bad in (b"", good[:7], b"\0" + good[1:], good[:1] + b"\x04" + good[2:]):
+    for bad in (b"", good[:7], b"\0" + good[1:], good[:1] + b"\x05" + good[2:]):
         with pytest.raises(MalformedPdu):
             wire.arrived(bad)
 

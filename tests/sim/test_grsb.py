@@ -9,7 +9,7 @@ from roundelay.core.engine import MS, SECOND, Pdu
 from roundelay.core.events import DISK, MEMORY
 from roundelay.core.grsb.config import DEMO, FAILSAFE, SEPARATE, GrsbConfig, Roles, Selection
 from roundelay.core.grsb.database import Replica, Update
-from roundelay.core.grsb.pdu import LINE_B, Alive, Bcast, DaAck, Slow
+from roundelay.core.grsb.pdu import LINE_A, LINE_B, Alive, Bcast, DaAck, Slow
 from roundelay.runs.simulate import SimulateParams, simulate
 from roundelay.sim.links import Lossy
 from tests.sim.grsb_net import Group, lines
@@ -282,6 +282,67 @@ def test_gr_t9_a_cut_line_means_one_line_until_it_is_back() -> None:
     group.run(1)
     group.judge()
     assert group.ruler.reign.epoch == 0  # a line is no reason for a take-over
+
+
+@pytest.mark.parametrize("layout", [SEPARATE, FAILSAFE])
+def test_a_cut_of_line_a_means_line_b_alone_until_it_is_back(layout: str) -> None:
+    # HG §6: the system can fall back to the single line mode in case one of the lines fails.
+    group = Group(layout, sites=9)
+    line_a = lines(group)[LINE_A]
+    group.chat(20)
+    group.run(1)
+    line_a.cut = True
+    group.chat(300, gap_ns=50 * MS)
+    group.until(lambda: group.everybody_has(320), 40)  # submissions and repairs find their way
+    group.until(lambda: group.told("line") == [(0, ("only-b",))])
+    away = group.users[0]
+    group.chat_without(away, 40, 3)
+    group.until(lambda: group.everybody_has(360))  # and so does a replay
+    group.until(lambda: group.recorder().mark == group.cr.recorded == 360)
+    line_a.cut = False
+    group.until(lambda: group.told("line") == [(0, ("only-b",)), (0, ("dual",))])
+    group.run(1)
+    group.sends.clear()
+    group.chat(20)
+    group.until(lambda: group.everybody_has(380))
+    group.run(11)  # t_probe: so long a peer is answered where it last spoke
+    group.chat(20)
+    group.until(lambda: group.everybody_has(400))
+    group.run(1)
+    group.judge()
+    assert group.ruler.reign.epoch == 0  # a line is no reason for a take-over
+
+
+def test_a_retransmitter_that_dies_while_line_a_is_cut_is_replaced_over_line_b() -> None:
+    group = Group(FAILSAFE, sites=9)
+    group.chat(20)
+    group.run(1)
+    lines(group)[LINE_A].cut = True
+    group.world.crash(0, DISK)
+    group.until(lambda: group.reigns(but=0))
+    group.chat(20)
+    group.until(lambda: group.everybody_has(40))
+    group.world.crash(group.ruler.reign.da, DISK)
+    group.world.restart(0)
+    before = group.ruler.reign.epoch
+    group.until(lambda: bool(group.reigning) and group.ruler.reign.epoch > before)
+    group.chat(20)
+    group.until(lambda: group.everybody_has(60))
+    group.run(3)
+    group.judge()
+
+
+def test_a_user_that_is_deaf_on_line_a_submits_and_repairs_over_line_b() -> None:
+    group = Group(SEPARATE, sites=6)
+    deaf = group.users[0]
+    lines(group)[LINE_A].deaf.add(deaf)
+    group.chat(200, gap_ns=100 * MS)
+    group.until(lambda: group.everybody_has(200), 60)
+    group.chat_without(deaf, 40, 3)
+    group.until(lambda: group.everybody_has(240))
+    group.run(2)
+    group.judge()
+    assert not group.told("down")
 
 
 def test_gr_t10_two_updates_of_one_key_have_the_same_winner_everywhere() -> None:

@@ -30,7 +30,7 @@ from roundelay.core.errors import (
 from roundelay.core.events import DELIVER, NO_REF, NOBODY, NOTICE, RECEIVE, SEND, SUBMIT
 from roundelay.core.grsb.base import GrsbDelivery, GrsbEffects
 from roundelay.core.grsb.config import Selection
-from roundelay.core.grsb.pdu import LINE_A, LINE_B, SINGLE_LINE, Alive, PollOk
+from roundelay.core.grsb.pdu import LINE_A, LINE_B, Alive, PollOk
 from roundelay.core.grsb.site import GrsbSite
 from roundelay.core.grsb.stable import Handled
 from roundelay.node import engines
@@ -274,10 +274,10 @@ class GrsbSeat(ShownSeat):
             self.node.drop("sender is no other member")
             return
         self.received += 1
-        if isinstance(pdu, Alive):
-            self._hear_alive(pdu, sender, line, now)
         site = self.site
         if site is None:
+            if isinstance(pdu, Alive):
+                self._hear_alive(pdu, sender, line, now)
             return
         if self.trace is not None:
             ref = sender << 48 | chan_seq
@@ -285,8 +285,8 @@ class GrsbSeat(ShownSeat):
         site.receive(pdu, sender, now, line)
 
     def _hear_alive(self, alive: Alive, sender: int, line: int, now: int) -> None:
-        self.mode = alive.mode
-        if self.site is None and now >= self.started_at:
+        """A user without a past begins where the group is."""
+        if now >= self.started_at:
             self._begin_here(alive, now)
 
     def relay(self, data: bytes, pdu: Pdu, sender: int, now: int) -> None:
@@ -315,11 +315,20 @@ class GrsbSeat(ShownSeat):
             self._meet(now)
         if self.site is not None and self.site.user is None:
             self.say_how(now)
+        self._stand_in()
         present = tuple(name for name in self.roster if self.node.alive(name))
         if present != self.present:
             self.present = present
             self.views += 1
             self.show()
+
+    def _stand_in(self) -> None:
+        """GR-24: while line A is out of order the node itself is heard on line B, too."""
+        stand_ins, name, line = self.node.stand_ins, self.spec.name, self.line
+        if line is not None and self.silent_line == LINE_A:
+            stand_ins[name] = line.line
+        else:
+            stand_ins.pop(name, None)
 
     # -- out -------------------------------------------------------------------------------
 
@@ -421,7 +430,7 @@ class GrsbSeat(ShownSeat):
         self.sent += 1
         hint = data[2] << 8 | data[3]
         if destination != EVERYONE:
-            self._unicast(destination, data, hint)
+            self._unicast(destination, data, hint, line)
         else:
             self._multicast(data, hint, line)
         if self.failpoint is not None:
@@ -431,7 +440,12 @@ class GrsbSeat(ShownSeat):
         """That of the recorder that speaks on this line."""
         return self.journal
 
-    def _unicast(self, site: int, data: bytes, hint: int) -> None:
+    def _unicast(self, site: int, data: bytes, hint: int, line: int = LINE_A) -> None:
+        if line == LINE_B and self.line is not None:
+            there = self.line.met.get(self.roster[site])
+            if there is not None:
+                self.node.send_line(self.line.line, data, hint, there)
+                return
         if not self.node.send_member(self.roster[site], data, hint):
             self.node.drop("address of a member not known yet")
 
@@ -444,7 +458,7 @@ class GrsbSeat(ShownSeat):
     def tell_recorded(self) -> None:
         """The journal has got further: the acknowledger need not ask."""
         if self.site is not None:
-            self._tell_recorded(self.site, LINE_A)
+            self._tell_recorded(self.site, self.site.ways.to(self.site.reign.da))
 
     def _tell_recorded(self, site: GrsbSite, line: int) -> None:
         if site.recorder is not None and not self.closed and site.reign.da != self.me:
@@ -506,9 +520,6 @@ class GrsbSeat(ShownSeat):
     def _reign(self, epoch: int, cr: int, da: int) -> None:
         self.say_how(time.monotonic_ns())
 
-    def _line_changed(self, mode: str) -> None:
-        self.mode = SINGLE_LINE if mode == "single" else 0
-
     # -- the trace -------------------------------------------------------------------------
 
     def _record(self, trace: Tracer, effects: GrsbEffects, now: int) -> None:
@@ -562,6 +573,7 @@ class GrsbSeat(ShownSeat):
             self.store.close()
             self.store = None
         self._close_journals()
+        self.node.stand_ins.pop(self.spec.name, None)
         if self.line is not None:
             self.line.close()
 
@@ -585,7 +597,6 @@ NOTICES: Final[dict[str, Any]] = {
     "voting": GrsbSeat._votes,
     "broken": GrsbSeat._broken,
     "reign": GrsbSeat._reign,
-    "line": GrsbSeat._line_changed,
 }
 QUIET: Final = frozenset({"stable", "recorded"})
 ALARMING: Final = frozenset({"broken", "gap_unavailable", "retracted", "suspect", "down"})

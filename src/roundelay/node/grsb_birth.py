@@ -169,12 +169,9 @@ class Birth(ABC):
                 self.node.log("error", "group.other_file", group=self.spec.name, of=info.name)
             return
         self.strangers.discard(info.name)
-        if self.line is not None and said.line[1]:
-            host, port = said.line
+        if self.line is not None:
             known = self.node.directory.by_name.get(info.name)
-            if host == "0.0.0.0" and known is not None:
-                host = known.address[0]
-            self.line.meet(info.name, (host, port))
+            self.line.meet(info.name, said.line, None if known is None else known.address)
         if info.name in self.file.council:
             self.lives[info.name] = (info.uuid, history)
             if not self.history_name:

@@ -9,7 +9,7 @@ from roundelay.core.grsb.site import GrsbSite
 from roundelay.node.groups import GroupSpec
 from roundelay.node.grsb_birth import Birth
 from roundelay.node.grsb_journal import SeatJournal
-from roundelay.node.grsb_tools import MarkedOutbox, status_of
+from roundelay.node.grsb_tools import MarkedOutbox, silent_line, status_of
 from roundelay.node.switchboard import Application, View
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ class ShownSeat(Birth):
         self.site: GrsbSite | None = None
         self.journal: SeatJournal | None = None
         self.state = "looking for the group"
-        self.mode = -1
         self.up = True
         self.submitted = self.delivered = self.received = self.sent = 0
         self.present: tuple[str, ...] = ()
@@ -53,6 +52,11 @@ class ShownSeat(Birth):
             self.say_state("open")
         elif not self.state.startswith("broken"):
             self.say_state("silent: no retransmitter is heard")
+
+    @property
+    def silent_line(self) -> int | None:
+        """Of two lines, the one that is out of order."""
+        return None if self.site is None else silent_line(self.site)
 
     def view(self) -> View:
         epoch = self.site.reign.epoch if self.site is not None else 0
@@ -105,7 +109,7 @@ class ShownSeat(Birth):
             "pdus_received": self.received,
         }  # fmt: skip
         if self.site is not None:
-            found |= status_of(self.site, self.roster, self.mode if self.line is not None else 1)
+            found |= status_of(self.site, self.roster)
         if self.journal is not None:
             found["journal"] = self.journal.status()
         return found

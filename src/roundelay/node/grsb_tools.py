@@ -11,18 +11,16 @@ from roundelay.core.bundle import Bundle
 from roundelay.core.grsb.acknowledger import Acknowledger
 from roundelay.core.grsb.config import EVERYTHING, Selection
 from roundelay.core.grsb.party import CONFERENCES_MAX
-from roundelay.core.grsb.pdu import DUAL, SINGLE_LINE
+from roundelay.core.grsb.pdu import DUAL, LINE_A, LINE_B, ONLY_B
 from roundelay.core.grsb.site import GrsbSite
 from roundelay.core.grsb.stable import Handled
 from roundelay.node.catchup import CatchUp
 from roundelay.node.outbox import Item, Outbox
 from roundelay.node.switchboard import NO_TAG, UNIT, Application
 
-UNKNOWN: Final = -1
-"""No retransmitter has said yet how many lines are used."""
 NO_CONFERENCE: Final = 0xFFFFFFFF
 """What a node wants on behalf of nobody: a conference that is not used."""
-LINES: Final = {UNKNOWN: None, DUAL: "two", SINGLE_LINE: "one"}
+LINE_NAMES: Final = {LINE_A: "a", LINE_B: "b"}
 
 
 class UnitItem(Item):
@@ -99,13 +97,26 @@ def slowed_by(da: Acknowledger, names: tuple[str, ...]) -> list[str]:
     return [names[one] for one in behind if one not in da.suspected]
 
 
-def status_of(site: GrsbSite, names: tuple[str, ...], mode: int) -> dict[str, object]:
+def silent_line(site: GrsbSite) -> int | None:
+    """Of two lines, the one that is out of order, for all or for this member (GR-24)."""
+    ways = site.ways
+    if not ways.two:
+        return None
+    if ways.mode != DUAL:
+        return LINE_A if ways.mode == ONLY_B else LINE_B
+    silent = [line for line in LINE_NAMES if ways.silent(line)]
+    return silent[0] if len(silent) == 1 else None
+
+
+def status_of(site: GrsbSite, names: tuple[str, ...]) -> dict[str, object]:
     """What the engine has to say, with names."""
+    silent = silent_line(site)
     found: dict[str, object] = {
         "epoch": site.reign.epoch,
         "retransmitter": names[site.reign.cr],
         "acknowledger": names[site.reign.da],
-        "lines": LINES[mode],
+        "lines": "two" if site.ways.two and silent is None else "one",
+        "silent_line": None if silent is None else LINE_NAMES[silent],
         "dropped": dict(site.drops),
         "buffers": site.usage(),
         "limits": {name: site.caps()[name] for name in site.usage()},
@@ -117,7 +128,6 @@ def status_of(site: GrsbSite, names: tuple[str, ...], mode: int) -> dict[str, ob
     if cr is not None:
         found["reigning"] = cr.reigning
         if cr.reigning:
-            found["lines"] = LINES[cr.mode]
             found["top"], found["acked"] = cr.sequencer.next, cr.acked
             found["recorded"] = cr.recorded
     if da is not None and da.epoch >= 0:

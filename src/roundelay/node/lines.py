@@ -4,12 +4,13 @@ The node's own medium is line A.  What line B is depends on it:
 
 - multicast: another multicast group, by default the next address and port, perhaps on another
   interface;
-- unicast fan-out: another UDP port of each node, or the address that the file gives it; nodes tell
-  each other which in their INFO;
+- unicast fan-out: another UDP port of each node, or the address that the file gives it;
 - our own switch: a second channel through the same port, which the switch can cut by itself.
 
-Only multicasts go over line B.  Everything that arrives on it is handed to the node like what
-arrives on line A; which line a PDU was sent on stands in its envelope.
+Line B carries multicasts; what is for one member alone goes there while line A is out of order
+(GR-24), and then the node itself says there who it is, too.  Nodes tell each other in their INFO
+where they are on line B.  Everything that arrives on it is handed to the node like what arrives on
+line A; which line a PDU was sent on stands in its envelope.
 """
 
 from __future__ import annotations
@@ -28,13 +29,17 @@ if TYPE_CHECKING:
 
 
 class Line(Protocol):
-    """Where multicasts go."""
+    """Where datagrams go."""
 
     mtu: int
 
     def multicast(self, data: bytes, hint: int = 0) -> None: ...
 
     def multicast_train(self, parts: list[bytes], hint: int = 0) -> None: ...
+
+    def unicast(self, data: bytes, to: Address, hint: int = 0) -> None: ...
+
+    def unicast_train(self, parts: list[bytes], to: Address, hint: int = 0) -> None: ...
 
 
 class SwitchLine:
@@ -51,6 +56,13 @@ class SwitchLine:
         for part in parts:
             self.medium.multicast_b(part, hint)
 
+    def unicast(self, data: bytes, to: Address, hint: int = 0) -> None:
+        self.medium.unicast_b(data, to, hint)
+
+    def unicast_train(self, parts: list[bytes], to: Address, hint: int = 0) -> None:
+        for part in parts:
+            self.medium.unicast_b(part, to, hint)
+
 
 class SecondLine:
     """Line B of one group at one node."""
@@ -60,21 +72,36 @@ class SecondLine:
         self.close = close
         self.where = where
         self.met: dict[str, Address] = {}
+        """Members, and where they are on it."""
 
     @property
     def address(self) -> Address:
         """Where others reach us on it, if they have to be told."""
         line = self.line
-        return line.advertised if isinstance(line, FanoutMedium) else ("", 0)
+        if isinstance(line, FanoutMedium):
+            return line.advertised
+        return line.address if isinstance(line, MulticastMedium) else ("", 0)
 
-    def meet(self, name: str, address: Address) -> None:
-        """Another member is there, perhaps elsewhere than before."""
+    def meet(self, name: str, said: Address, known: Address | None) -> None:
+        """A member is there, perhaps elsewhere than before: where it said it is on the line.
+
+        `known` is where it is on line A: at the switch both are one.
+        """
+        host, port = said
+        if isinstance(self.line, SwitchLine):
+            address = known
+        elif not port:
+            address = None
+        else:
+            address = (known[0] if host == "0.0.0.0" and known is not None else host, port)
         before = self.met.get(name)
-        if isinstance(self.line, FanoutMedium) and before != address:
+        if address is None or address == before:
+            return
+        self.met[name] = address
+        if isinstance(self.line, FanoutMedium):
             if before is not None:
                 self.line.part(before)
             self.line.meet(address)
-            self.met[name] = address
 
 
 def second(group: Address) -> Address:

@@ -47,6 +47,7 @@ from roundelay.node.grsb import GrsbSeat
 from roundelay.node.hosted import NEAR_NS, Tracer
 from roundelay.node.identity import Identity
 from roundelay.node.interfaces import LARGEST_DATAGRAM, UDP_OVERHEAD
+from roundelay.node.lines import Line
 from roundelay.node.media import Address, FanoutMedium, Medium
 from roundelay.node.places import Driven, Place
 from roundelay.node.probe import Choice, choose
@@ -119,6 +120,7 @@ class Node(Traffic):
         self.medium: Medium
         self.why_medium = ""
         self.drops: dict[str, int] = {}
+        self.stand_ins: dict[str, Line] = {}
         self.directory = Directory()
         self.reassembly = fragments.Reassembly()
         self.hosted: dict[int, Driven] = {}
@@ -239,7 +241,7 @@ class Node(Traffic):
         """What is not the engines' of groups: heartbeats and messages of AutoRM."""
         for packet in self.autorm.carry_out(now):
             data = beamon.encode(packet)
-            self.send_everyone(data, hint_of(data))
+            self.say_everyone(data, hint_of(data))
             if data[0] == 1:
                 self._say_who(now)
 
@@ -364,7 +366,7 @@ class Node(Traffic):
         """INFO goes with every heartbeat, and soon after somebody new was heard."""
         self._info_due = NEVER
         self.directory.hear(self._info(), self._address, now)
-        self.send_everyone(info.encode(self._info()))
+        self.say_everyone(info.encode(self._info()))
         self.faults.aside("recorders", self.recorders.say, now)
 
     def say_soon(self, now: int) -> None:
@@ -395,7 +397,7 @@ class Node(Traffic):
             self.say_soon(time.monotonic_ns())
 
     def send_control(self, word: info.Control) -> None:
-        self.send_everyone(info.encode(word))
+        self.say_everyone(info.encode(word))
 
     def register(self, hosted: Driven) -> None:
         clash = self.hosted.get(hosted.id)

@@ -55,6 +55,7 @@ from roundelay.wire.switching import (
     OVERHEAD,
     TO_SWITCH,
     UNICAST,
+    UNICAST_B,
     UNKNOWN,
     Address,
     forwarded,
@@ -264,7 +265,7 @@ class Switch:
         if size < OVERHEAD:
             return self._drop("short")
         magic, kind, to_ip, to_port, proto, pdu_type = TO_SWITCH.unpack_from(self._buffer)
-        if magic != MAGIC or kind > MULTICAST_B:
+        if magic != MAGIC or kind > UNICAST_B:
             return self._drop("head")
         if kind == HELLO:
             return self._hello(bytes(self._view[OVERHEAD:size]), address)
@@ -280,7 +281,7 @@ class Switch:
             hint = UNKNOWN
         self.kinds[hint] = self.kinds.get(hint, 0) + 1
         routes = sender.routes
-        if kind == UNICAST:
+        if kind in (UNICAST, UNICAST_B):
             receiver = self._by_address.get((socket.inet_ntoa(to_ip), to_port))
             if receiver is None or receiver is sender:
                 return self._drop("unknown destination")
@@ -289,7 +290,8 @@ class Switch:
             self._buffer, HEAD_SHIFT, MAGIC, kind, sender.head_ip, sender.address[1]
         )
         out = self._view[HEAD_SHIFT:size]
-        seen = SEEN_B.get(hint, STRANGE_B) if kind == MULTICAST_B else SEEN.get(hint, STRANGE)
+        on_b = kind in (MULTICAST_B, UNICAST_B)
+        seen = SEEN_B.get(hint, STRANGE_B) if on_b else SEEN.get(hint, STRANGE)
         self._ref += 1
         episodes = self.rules.episodes
         for receiver, lane in routes:

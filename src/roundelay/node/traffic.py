@@ -55,6 +55,8 @@ class Traffic(ABC):
     recorders: Recorders
     faults: Faults
     autorm: AutoRm
+    stand_ins: dict[str, Line]
+    """Groups whose line A is out of order, and their line B."""
     _seal: seal.Seal | None
     _ident: int
     _touched: dict[int, Driven]
@@ -254,13 +256,27 @@ class Traffic(ABC):
         for piece in fragments.split_parts(parts, self._room, self._ident):
             self.medium.multicast(sealed.seal_parts(piece), hint)
 
-    def send_line(self, line: Line, data: bytes, hint: int = 0) -> None:
-        """To everybody, on another line than the medium (`node.lines`)."""
+    def say_everyone(self, data: bytes, hint: int = 0) -> None:
+        """What the node itself has to say: also on the lines that stand in for the medium."""
+        self.send_everyone(data, hint)
+        for line in self.stand_ins.values():
+            self.send_line(line, data, hint)
+
+    def send_line(self, line: Line, data: bytes, hint: int = 0, to: Address | None = None) -> None:
+        """To everybody, or one, on another line than the medium (`node.lines`)."""
         room = min(self._room, line.mtu - (seal.OVERHEAD if self._seal else 0))
-        if len(data) <= room:
-            line.multicast(self._seal.seal(data) if self._seal else data, hint)
+        if len(data) > room:
+            pieces = self._pieces(data, room)
+            if to is None:
+                line.multicast_train(pieces, hint)
+            else:
+                line.unicast_train(pieces, to, hint)
+            return
+        sealed = self._seal.seal(data) if self._seal else data
+        if to is None:
+            line.multicast(sealed, hint)
         else:
-            line.multicast_train(self._pieces(data, room), hint)
+            line.unicast(sealed, to, hint)
 
     def attach(self, medium: Medium) -> None:
         """What arrives there is for us as well."""

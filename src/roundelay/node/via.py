@@ -61,6 +61,9 @@ class SwitchMedium(Medium):
         """On line B (`node.lines`)."""
         self._send(switching.multicast(data, hint, switching.MULTICAST_B), self.switch)
 
+    def unicast_b(self, data: bytes, to: Address, hint: int = 0) -> None:
+        self._send(switching.unicast(data, to, hint, switching.UNICAST_B), self.switch)
+
     def unicast(self, data: bytes, to: Address, hint: int = 0) -> None:
         self._send(switching.unicast(data, to, hint), self.switch)
 

@@ -20,6 +20,7 @@ from roundelay.core.grsb.base import Reign
 from roundelay.core.grsb.config import Selection
 from roundelay.core.grsb.pdu import LINE_A, LINE_B, Alive
 from roundelay.core.grsb.site import GrsbSite
+from roundelay.core.grsb.ways import Ways
 from roundelay.core.wide import node as wide_node
 from roundelay.core.wide.globe import GlobalRetransmitter
 from roundelay.core.wide.pdu import TRUNK
@@ -99,6 +100,11 @@ class LiveSite(WideSite):
         return found
 
     @property
+    def ways(self) -> Ways:
+        found: Ways = self.level.ways
+        return found
+
+    @property
     def user(self) -> Any:
         return self.level.user
 
@@ -131,6 +137,7 @@ class Outside:
     def __init__(self, node: wide_node.Node) -> None:
         self.user = NodeUser(node)
         self.reign = node.host.reign
+        self.ways = node.host.ways
         self.heard_at = node.host.heard_at
 
 
@@ -223,7 +230,7 @@ class WideSeat(GrsbSeat):
         """A user without a past begins where its network is."""
         network = self.wide_file.atlas.network_of(self.me)
         ours = network is not None and sender in network.retransmitters and line <= LINE_B
-        if self.site is None and ours and now >= self.started_at:
+        if ours and now >= self.started_at:
             self._begin_here(alive, now)
 
     def _recorded_first(self, records: list[Struct]) -> list[Struct]:
@@ -277,7 +284,7 @@ class WideSeat(GrsbSeat):
             found["gcr"] = self.roster[site.trunk.gcr]
         globe = site.globe
         if globe is not None:
-            shown = status_of(globe, self.roster, 1)
+            shown = status_of(globe, self.roster)
             gcr = globe.retransmitter
             if isinstance(gcr, GlobalRetransmitter) and gcr.reigning:
                 shown["networks"] = {

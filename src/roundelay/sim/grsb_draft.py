@@ -31,9 +31,10 @@ KINDS: Final = (
 TAKE_OVER: Final = "take-over"
 GIVEN_UP: Final = "recorder:given-up"
 LONG_AWAY: Final = "away:thousand"
-OUTCOMES: Final = (TAKE_OVER, GIVEN_UP, LONG_AWAY, "line:single", "line:dual")
+ONE_LINE: Final = ("line:single", "line:only-b", "line:dual")
+OUTCOMES: Final = (TAKE_OVER, GIVEN_UP, LONG_AWAY, *ONE_LINE)
 """What that led to, counted beside it: another reign, a recorder nobody waited for any more, a
-user that came back a thousand messages later, one line in place of two, and two again."""
+user that came back a thousand messages later, line A in place of two, line B, and two again."""
 
 
 class GrsbDraft(Draft):

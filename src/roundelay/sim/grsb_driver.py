@@ -1,7 +1,7 @@
 """Runs a plan of GRSB: faults, healing, and then everybody has to have everything.
 
-`line_driver` says what may not happen; here are the two lines, and who is off for thousands of
-messages.
+`line_driver` says what may not happen; here are the two lines, each of which must do alone, and
+who is off for thousands of messages.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Any, Final
 
 from roundelay.core.engine import Notice
 from roundelay.core.events import DISK
-from roundelay.core.grsb.pdu import LINE_A, LINE_B
+from roundelay.core.grsb.pdu import DUAL, LINE_A, LINE_B
 from roundelay.core.grsb.site import GrsbSite
 from roundelay.core.grsb.stable import GrsbStable
 from roundelay.sim.faults import Strike
 from roundelay.sim.grsb_check import GrsbCheck
-from roundelay.sim.grsb_draft import AWAY, GIVEN_UP, LONG_AWAY, TAKE_OVER
+from roundelay.sim.grsb_draft import AWAY, CUT, GIVEN_UP, LONG_AWAY, TAKE_OVER
 from roundelay.sim.grsb_group import GrsbGroup
 from roundelay.sim.grsb_world import GrsbWorld, Lines
 from roundelay.sim.line_driver import Level, LineDriver
@@ -55,8 +55,36 @@ class GrsbDriver(LineDriver[GrsbSite]):
         return Lines(*self.plan.medium_args)
 
     def settle(self, healed: int) -> bool:
-        """Then perhaps a long absence."""
-        return super().settle(healed) and self.long_absence()
+        """Then perhaps on one line, then perhaps a long absence."""
+        return super().settle(healed) and self.on_one_line() and self.long_absence()
+
+    def on_one_line(self) -> bool:
+        """In runs in which lines fail: one of them is cut and stays so, and the group goes on.
+
+        Everybody is heard and everybody gets everything; then both lines are used again.
+        """
+        plan = self.plan
+        cuts = [strike for strike in plan.strikes if strike.kind == CUT]
+        if self.roles.lines < 2 or not cuts:
+            return True
+        cut = self.lines[cuts[-1].args[-1] % 2]
+        cut.cut = True
+        self.world.fault(CUT)
+        for _ in range(2):
+            for site in self.users:
+                if not self.load.send(site):
+                    self.breach("I7", f"takes no message while line {cut.line} is cut", site)
+            if not self.settled_by(self.world.now + plan.liveness_ns):
+                return False
+        cut.cut = False
+        limit = self.world.now + plan.liveness_ns
+        if not self.world.run_until(self.uses_both, limit, max(1, plan.liveness_ns // STEPS)):
+            self.breach("I7", f"line {cut.line} is not used again")
+        return self.settled_by(self.world.now + plan.liveness_ns)
+
+    def uses_both(self) -> bool:
+        ruler = self.ruler(self.top)
+        return ruler is not None and ruler.ways.mode == DUAL
 
     def long_absence(self) -> bool:
         """In some runs: a user is off for thousands of messages of the others, and comes back."""
@@ -148,7 +176,7 @@ class GrsbDriver(LineDriver[GrsbSite]):
         super().come_back(site, left)
 
     def strike_line(self, strike: Strike, how: str) -> None:
-        line = self.lines[LINE_B if strike.args[-1] % 3 or how == "cut" else LINE_A]
+        line = self.lines[LINE_B if strike.args[-1] % 3 else LINE_A]
         self.count(strike.kind)
         if how == "cut":
             line.cut = True

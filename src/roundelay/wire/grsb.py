@@ -173,7 +173,7 @@ PDUS: Final[tuple[tuple[int, str, Body], ...]] = (
             stamp("acked", "everything below is stable"),
             stamp("recorded", "everything below is with the recorders"),
             stamp("time", "µs since 1970"),
-            choice("mode", pdu.DUAL, pdu.SINGLE_LINE, "0 two lines, 1 line A alone"),
+            choice("mode", pdu.DUAL, pdu.ONLY_B, "0 two lines, 1 line A alone, 2 line B alone"),
             ident("da", "acknowledger"),
         ),
     ),

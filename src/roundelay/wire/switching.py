@@ -16,7 +16,8 @@ destination, and what arrives has to name its sender::
 
 kind 0 is a hello: its datagram is the node's name in UTF-8; the answer carries the node's own
 address, as the switch sees it, and no datagram.  1 is a multicast to everyone else, 2 a unicast,
-3 a multicast on line B: the same to the switch, but it can lose what goes there by itself.
+3 and 4 are a multicast and a unicast on line B: the same to the switch, but it can lose what goes
+there by itself.
 All numbers are in network byte order.
 
 The hint says what the datagram carries, so that the switch can lose the third CONFIRM although the
@@ -40,6 +41,7 @@ HELLO: Final = 0
 MULTICAST: Final = 1
 UNICAST: Final = 2
 MULTICAST_B: Final = 3
+UNICAST_B: Final = 4
 
 UNKNOWN: Final = 0
 AUTORM: Final = 255
@@ -98,10 +100,10 @@ def multicast(datagram: bytes | memoryview, hint: int = UNKNOWN, kind: int = MUL
     return TO_SWITCH.pack(MAGIC, kind, NOWHERE, 0, hint >> 8, hint & 0xFF) + datagram
 
 
-def unicast(datagram: bytes, to: Address, hint: int = UNKNOWN) -> bytes:
-    """`datagram` for the node that the switch knows by the address `to`."""
+def unicast(datagram: bytes, to: Address, hint: int = UNKNOWN, kind: int = UNICAST) -> bytes:
+    """`datagram` for the node that the switch knows by the address `to`, on either line."""
     ip = inet_aton(to[0])
-    return TO_SWITCH.pack(MAGIC, UNICAST, ip, to[1], hint >> 8, hint & 0xFF) + datagram
+    return TO_SWITCH.pack(MAGIC, kind, ip, to[1], hint >> 8, hint & 0xFF) + datagram
 
 
 def hint_of(datagram: bytes) -> int:
@@ -128,6 +130,6 @@ def arrived(data: bytes) -> tuple[int, Address, bytes]:
     if len(data) < FROM_SWITCH.size:
         raise MalformedPdu("switch: short")
     magic, kind, ip, port = FROM_SWITCH.unpack_from(data)
-    if magic != MAGIC or kind > MULTICAST_B:
+    if magic != MAGIC or kind > UNICAST_B:
         raise MalformedPdu("switch: head", f"{magic:#04x} {kind}")
     return kind, (inet_ntoa(ip), port), data[FROM_SWITCH.size :]

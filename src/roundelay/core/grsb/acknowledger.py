@@ -18,7 +18,6 @@ from roundelay.core.grsb.pdu import (
     BLANK,
     INSTALL,
     LINE_A,
-    LINE_B,
     NO_STATE,
     Alive,
     Bcast,
@@ -64,6 +63,7 @@ class Acknowledger:
         self.poll_due = now + self.config.poll_ns
         self.polling = False  # room is needed
         self.fetch_due = NEVER
+        self.fetches = 0  # without an answer
         # A reign that is being installed.
         self.next_epoch = -1
         self.next_cr = -1
@@ -119,7 +119,9 @@ class Acknowledger:
         elif message.gseq > self.expected:
             if self.fetch_due >= NEVER or self.fetch_due <= now:
                 self.fetch_due = now + self.config.rec_ns
-                self.host.send(source, Recover(((self.expected, message.gseq),), self.epoch))
+                recover = Recover(((self.expected, message.gseq),), self.epoch)
+                self.host.ask(source, recover, self.fetches)
+                self.fetches += 1
         elif self._room(now):
             self._store(message)
             if self.delay_ns:
@@ -137,16 +139,15 @@ class Acknowledger:
         self.counters.count(message)
         self.last_time = max(self.last_time, message.time)
         self.fetch_due = NEVER
+        self.fetches = 0
 
     def _ack(self, line: int) -> None:
         self.host.multicast(DaAck(self.epoch, self.acked, self.safe), line)
 
     def on_alive(self, alive: Alive, line: int) -> None:
-        """The answer shows that we are there, and on which line (GR-24)."""
+        """The answer shows that we are there, and on which lines (GR-24)."""
         if alive.epoch == self.epoch and self.promised <= self.epoch:
-            lines = self.host.roles.lines
-            if line == LINE_B or lines == 1 or alive.mode:
-                self._ack(line)
+            self._ack(line)
 
     def on_recovered(self, recovered: Recovered, source: int, now: int) -> None:
         """From the retransmitter: what its broadcasts left out, or what is being installed."""
@@ -211,7 +212,7 @@ class Acknowledger:
             if self.polling and missed >= self.config.attempts and recorder not in self.suspected:
                 self.suspected.add(recorder)
                 self.host.notice("suspect", recorder)
-            self.host.send(recorder, Poll(upto))
+            self.host.ask(recorder, Poll(upto), missed)
         self._secure()
         if self.polling and self.ring and self.ring.oldest().end <= self.safe:
             self.polling = False
@@ -228,7 +229,7 @@ class Acknowledger:
         before = self.safe
         self._secure()
         if before < self.safe == self.expected == self.acked and self.promised <= self.epoch:
-            self._ack(LINE_A)  # all is recorded: whoever waits for that hears of it
+            self._ack(self.host.ways.usual)  # all is recorded: whoever waits for that hears of it
         if self.polling and self.ring and self.ring.oldest().end <= self.safe:
             self.polling = False
             self.poll_due = now + self.config.poll_ns
@@ -333,7 +334,8 @@ class Acknowledger:
                 self.fetch_due = NEVER
                 return
             self.fetch_due = now + self.config.rec_ns
-            self.host.send(self.next_cr, Recover(((ring.end, state.top),), self.next_epoch))
+            recover = Recover(((ring.end, state.top),), self.next_epoch)
+            self.host.ask(self.next_cr, recover, self.tries)
 
     def _ready(self) -> None:
         reign = self.host.reign

@@ -14,14 +14,16 @@ from roundelay.core.grsb.config import GrsbConfig, Roles
 from roundelay.core.grsb.pdu import (
     ABORT,
     END,
-    LINE_A,
     MIDDLE,
     START,
     Counter,
     Message,
     State,
 )
+from roundelay.core.grsb.ways import Ways
 
+ANY_LINE: Final = -1
+"""Whichever line leads to a site."""
 REPLAYED: Final = "replayed"
 """Stage of a delivery that answers a question about the past (`User.history`)."""
 
@@ -80,7 +82,7 @@ class Host:
     """A site as its roles see it: where their effects go, and what all of them know."""
 
     def __init__(
-        self, me: int, roles: Roles, config: GrsbConfig, rng: Random, base_us: int
+        self, me: int, roles: Roles, config: GrsbConfig, rng: Random, base_us: int, now: int = 0
     ) -> None:
         self.me = me
         self.roles = roles
@@ -96,12 +98,21 @@ class Host:
         self.heard_at = 0  # when the retransmitter of that reign was last heard
         self.announced = 0  # the epoch whose announcement was heard
         self.local: deque[tuple[Pdu, int]] = deque()  # to other roles of this site
+        self.ways = Ways(
+            roles.lines, config.alive_timeout_ns, config.attempts, config.probe_ns, now
+        )
 
-    def send(self, dst: int, pdu: Pdu, line: int = LINE_A) -> None:
+    def send(self, dst: int, pdu: Pdu, line: int = ANY_LINE) -> None:
+        if line == ANY_LINE:
+            line = self.ways.to(dst)
         if dst == self.me:
             self.local.append((pdu, line))
         else:
             self.out.sends.append((dst, pdu, line))
+
+    def ask(self, dst: int, pdu: Pdu, tries: int) -> None:
+        """Send what wants an answer; `tries` times there was none."""
+        self.send(dst, pdu, self.ways.to(dst, tries))
 
     def multicast(self, pdu: Pdu, line: int) -> None:
         self.out.sends.append((EVERYONE, pdu, line))

@@ -170,7 +170,7 @@ class GrsbConfig(Struct, frozen=True, kw_only=True):
     poll_ns: int = SECOND
     """The acknowledger asks recorders this often how far they are."""
     probe_ns: int = 10 * SECOND
-    """t_probe: try line B again (GR-24)."""
+    """t_probe: try the silent line again (GR-24)."""
     heard_max: int = 256
     """Broadcasts a listener keeps behind a gap; more are fetched again."""
     delivery: str = STABLE

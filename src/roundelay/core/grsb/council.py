@@ -57,6 +57,7 @@ class Council:
         self.lost = lost  # which start this is, of a member that has lost its disk; -1: it has not
         self.answers: dict[int, Grant] = {}
         self.due = NEVER if lost < 0 else now
+        self.rounds = 0  # of questions
         self.retransmitter = retransmitter
         self.acknowledger = acknowledger
         self.recorder = recorder
@@ -72,9 +73,11 @@ class Council:
     def on_timer(self, now: int) -> None:
         """Without a disk: ask those who have not answered."""
         self.due = NEVER if self.voting else now + self.host.config.alive_ns
+        self.rounds += 1
         for member in self.host.roles.council:
             if not self.voting and member != self.host.me and member not in self.answers:
-                self.host.send(member, Takeover(REJOIN, self.lost, 0, 0, NO_STATE))
+                rejoin = Takeover(REJOIN, self.lost, 0, 0, NO_STATE)
+                self.host.ask(member, rejoin, self.rounds - 1)
 
     def on_grant(self, grant: Grant, source: int) -> None:
         """A member says what it knows."""

@@ -34,6 +34,9 @@ REFUSED: Final = 1
 # Modes of the lines (GR-24).
 DUAL: Final = 0
 SINGLE_LINE: Final = 1
+"""Line A alone."""
+ONLY_B: Final = 2
+"""Line B alone."""
 
 # Why a stretch of a replay ends.
 DONE: Final = 0  # the recorder has no more, or the request none

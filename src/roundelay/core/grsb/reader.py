@@ -93,13 +93,14 @@ class Reader:
             self._other()
         self.request = (self.request + 256) & 0xFFFFFFFF
         wanted = self.wanted
-        self.host.send(
+        self.host.ask(
             self.recorder,
             ReplayReq(
                 self.request, self.next, self.since_time, self.until,
                 tuple(sorted(wanted.conferences)), tuple(sorted(wanted.senders)),
                 tuple(sorted(wanted.kinds)), self.config.credit,
             ),
+            self.repairs.tries,
         )  # fmt: skip
         self.repairs.again(now)
 

@@ -129,7 +129,7 @@ class Recorder:
         if self.repairs.tries and self.repairs.tries % 3 == 0:
             self.asked += 1
         source = sources[self.asked % len(sources)]
-        self.host.send(source, Recover(tuple(gaps)))
+        self.host.ask(source, Recover(tuple(gaps)), self.repairs.tries)
         self.repairs.again(now)
         self.got = 0
 

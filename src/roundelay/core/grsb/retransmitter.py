@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import NEVER
@@ -19,6 +20,7 @@ from roundelay.core.grsb.pdu import (
     DUAL,
     LINE_A,
     LINE_B,
+    ONLY_B,
     REFUSED,
     SINGLE_LINE,
     STABLE,
@@ -36,6 +38,10 @@ from roundelay.core.grsb.pdu import (
 
 Admit = Callable[[Submit, int], bool]
 """Place of the Security Controller (§6.8): may this submission of that user be broadcast?"""
+
+
+LINES: Final = {DUAL: "dual", SINGLE_LINE: "single", ONLY_B: "only-b"}
+"""What a notice `line` says."""
 
 
 class Sequencer:
@@ -91,7 +97,8 @@ class Retransmitter:
         self.answered_at = now
         self.bcast_due = NEVER
         self.alive_due = NEVER
-        self.alive_a = now  # when line A last said that we are alive
+        self.said_at = now  # when we last said that we are alive, and on which lines
+        self.answered_a = now  # when the acknowledger was last heard there
         self.probe_due = NEVER
 
     # -- reigning --------------------------------------------------------------------------
@@ -107,7 +114,7 @@ class Retransmitter:
         self.recorded = recorded
         self.mode = DUAL if self.host.roles.lines == 2 else SINGLE_LINE
         self.tries = 0
-        self.answered_at = now
+        self.answered_at = self.answered_a = now
         self.bcast_due = NEVER
         self.outstanding.clear()  # stable now, if they survived: who repeats them hears of it
         self._say_alive(now, both=True)
@@ -218,7 +225,7 @@ class Retransmitter:
 
     def _line(self) -> int:
         """GR-22: broadcasts have a line of their own, unless there is none."""
-        return LINE_B if self.mode == DUAL else LINE_A
+        return LINE_A if self.mode == SINGLE_LINE else LINE_B
 
     def _broadcast(self, message: Message) -> None:
         self.host.multicast(Bcast(message, self.acked), self._line())
@@ -227,12 +234,15 @@ class Retransmitter:
         """The acknowledger speaks: even an old mark shows that it is there."""
         if not self.reigning or ack.epoch != self.epoch or source != self.da:
             return
-        self.tries = 0
-        self.answered_at = now
-        if line == LINE_B and self.mode == SINGLE_LINE:  # GR-24
-            self.mode = DUAL
-            self.probe_due = NEVER
-            self.host.notice("line", "dual")
+        if line == LINE_A:
+            self.answered_a = now
+        if (line, self.mode) in ((LINE_B, SINGLE_LINE), (LINE_A, ONLY_B)):  # GR-24: it is back
+            self.answered_at = self.answered_a = now
+            self.tries = 0
+            self._change(DUAL, NEVER)
+        elif line == self._line():
+            self.answered_at = now
+            self.tries = 0
         if ack.gseq > self.sequencer.next:
             self.host.drop("acknowledged what was never sent")
             return
@@ -254,8 +264,8 @@ class Retransmitter:
     @property
     def deadline(self) -> int:
         due = min(self.bcast_due, self.alive_due, self.probe_due)
-        if self.reigning and self.mode == DUAL:
-            due = min(due, self.alive_a + self.config.alive_ns)
+        if self.reigning and self.host.roles.lines == 2:
+            due = min(due, self.said_at + self.config.alive_ns)
         return due
 
     def on_timer(self, now: int) -> bool:
@@ -272,8 +282,9 @@ class Retransmitter:
             self.alive_due = max(self.alive_due, now + self.config.alive_ns)
         if self.probe_due <= now:
             self.probe_due = now + self.config.probe_ns
-            self.host.multicast(self.alive(now), LINE_B)
-        lonely = self.mode == DUAL and self.alive_a + self.config.alive_ns <= now
+            self.host.multicast(self.alive(now), LINE_A if self.mode == ONLY_B else LINE_B)
+        self._watch_a(now)
+        lonely = self.host.roles.lines == 2 and self.said_at + self.config.alive_ns <= now
         if self.alive_due <= now:
             if not self.outstanding and self._unanswered():
                 self.alive_due = now + self.config.alive_ns
@@ -289,12 +300,23 @@ class Retransmitter:
         if self.tries <= self.config.attempts:
             return False
         self.tries = 0
-        if self.mode == DUAL:  # GR-24: perhaps it is the line
-            self.mode = SINGLE_LINE
-            self.probe_due = 0
-            self.host.notice("line", "single")
+        if self.mode != SINGLE_LINE:  # GR-24: perhaps it is the line
+            self._change(SINGLE_LINE, 0)
             return False
         return True
+
+    def _watch_a(self, now: int) -> None:
+        """GR-24, for line A: do without it if the acknowledger is heard on line B alone."""
+        patience = self.config.alive_timeout_ns
+        if self.mode == DUAL and self.answered_a + 2 * patience < now < self.answered_at + patience:
+            self._change(ONLY_B, now + self.config.probe_ns)
+
+    def _change(self, mode: int, probe_due: int) -> None:
+        """Everybody hears of it with the next sign of life, which comes soon."""
+        self.mode = mode
+        self.probe_due = probe_due
+        self.said_at = -self.config.alive_ns
+        self.host.notice("line", LINES[mode])
 
     def alive(self, now: int) -> Alive:
         sequencer = self.sequencer
@@ -304,10 +326,11 @@ class Retransmitter:
         )  # fmt: skip
 
     def _say_alive(self, now: int, both: bool) -> None:
-        """GR-6; line A hears of us even while all broadcasts are on line B."""
+        """GR-6; line A hears of us even while all broadcasts are on line B, and of two lines
+        everybody hears which ones are used even while there are broadcasts."""
         alive = self.alive(now)
-        self.host.multicast(alive, LINE_A)
-        self.alive_a = now
+        self.host.multicast(alive, LINE_B if self.mode == ONLY_B else LINE_A)
+        self.said_at = now
         if both:
             if self.mode == DUAL:
                 self.host.multicast(alive, LINE_B)

@@ -35,6 +35,8 @@ Deviations from PROTOCOLS §6, each with its test in tests/core/test_grsb_*.py o
   would take it for dead (GR-8); it also answers signs of life, so that an idle group notices.
 - GR-6: in dual mode line A hears a sign of life every t_alive even while line B is busy, else a
   node that is deaf on line B would think the group is silent, and a standby would take over.
+- GR-22/24: line A may fail like line B: the acknowledger answers signs of life on both, and what
+  is said to one site alone finds its way over line B (`ways`).
 - GR-17: an answer says which positions it covers, so answers may be lost and overtake each other;
   a request is served at most `credit` messages, and the recorder keeps nothing of it.
 - GR-2: a refused submission does not use up its number: a successor would wait for it.
@@ -120,7 +122,7 @@ class GrsbSite(Host):
         admit: Admit | None = None,
     ) -> None:
         whole("inc", inc, 0, INC_MAX)
-        super().__init__(me, roles, config, rng, base_us)
+        super().__init__(me, roles, config, rng, base_us, now)
         self.heard_at = now
         self.deadline = NEVER
         fresh = stable is None and not wiped
@@ -209,11 +211,14 @@ class GrsbSite(Host):
         if not (0 <= source < self.roles.sites and well_formed(pdu)):
             self.drop("malformed")
             return
+        self.ways.now = now
+        self.ways.hear(source, line, type(pdu) not in MULTICASTS)
         self._dispatch(pdu, source, now, line)
         self._settle(now)
 
     def on_timer(self, now: int) -> None:
         """Do whatever is due at `now`."""
+        self.ways.now = now
         if self.retransmitter is not None:
             assert self.candidate is not None
             if self.retransmitter.deadline <= now and self.retransmitter.on_timer(now):
@@ -323,6 +328,7 @@ class GrsbSite(Host):
             self.send(source, Stale(self.reign.epoch, self.reign.cr))
         if not self._reigns(pdu.epoch, source, pdu.da, now):
             return
+        self.ways.change(pdu.mode)
         if self.announced != pdu.epoch:
             self.announced = pdu.epoch
             if self.user is not None:
@@ -443,6 +449,9 @@ class GrsbSite(Host):
             "submissions": config.own_limit,
         }
 
+
+MULTICASTS: Final = (Bcast, DaAck, Alive)
+"""What is said to everybody, on the lines that the retransmitter chooses."""
 
 HANDLERS: dict[type[Pdu], Any] = {
     Submit: GrsbSite._on_submit,

@@ -157,20 +157,23 @@ class Candidate:
         host = self.host
         self.due = now + self.config.bcast_ns
         if self.phase == PREPARING:
+            prepare = Takeover(PREPARE, self.epoch, host.me, 0, NO_STATE)
             for member in host.roles.council:
                 if member not in self.grants or member not in self.whole:
-                    host.send(member, Takeover(PREPARE, self.epoch, host.me, 0, NO_STATE))
+                    host.ask(member, prepare, self.tries)
         elif self.phase == FETCHING:
             self._fetch()
         elif self.phase == INSTALLING:
             assert self.sequencer is not None
             counters, top = self.sequencer.counters, self.sequencer.next
             for page in counters.pages(self.state.safe, top, self.sequencer.last_time):
-                host.send(self.da, Takeover(INSTALL, self.epoch, host.me, self.da, page))
+                install = Takeover(INSTALL, self.epoch, host.me, self.da, page)
+                host.ask(self.da, install, self.tries)
         elif self.phase == ACCEPTING:
+            accept = Takeover(ACCEPT, self.epoch, host.me, self.da, NO_STATE)
             for member in host.roles.council:
                 if member not in self.accepted:
-                    host.send(member, Takeover(ACCEPT, self.epoch, host.me, self.da, NO_STATE))
+                    host.ask(member, accept, self.tries)
 
     def on_stale(self, stale: Stale, now: int) -> None:
         """Somebody knows better; the next attempt will be above that."""
@@ -248,7 +251,7 @@ class Candidate:
     def _fetch(self) -> None:
         if self.fetch_at < self.state.top:
             ranges = ((self.fetch_at, self.state.top),)
-            self.host.send(self.source, Recover(ranges, self.epoch))
+            self.host.ask(self.source, Recover(ranges, self.epoch), self.tries)
 
     def on_recovered(self, recovered: Recovered, source: int, now: int) -> None:
         if self.phase != FETCHING or source != self.source or recovered.epoch != self.epoch:

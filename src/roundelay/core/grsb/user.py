@@ -58,6 +58,7 @@ class User(Party):
         self.recorded = 0  # everything below is with the recorders
         self.heard_at = now
         self.submit_due = NEVER
+        self.tries = 0  # repetitions of what is under way
         self.hint = -1  # who may reign now, by hearsay
 
     # -- submitting ------------------------------------------------------------------------
@@ -74,6 +75,7 @@ class User(Party):
     def _launch(self, one: Waiting, now: int) -> None:
         if self.sseq >= SUBMISSIONS_MAX and one.mtype in (SINGLE, START):
             self.inc, self.sseq = self.inc + 1, 0  # as if it had started again
+        self.tries = 0
         self._submit(now)
 
     def _submit(self, now: int) -> None:
@@ -84,7 +86,9 @@ class User(Party):
             self.inc, self.sseq, one.conference, one.mtype, one.gid, one.kind, one.ticket,
             one.bundle,
         )  # fmt: skip
-        self.host.send(self.host.reign.cr if self.hint < 0 else self.hint, submit)
+        cr = self.host.reign.cr if self.hint < 0 else self.hint
+        self.host.ask(cr, submit, self.tries)
+        self.tries += 1
         self.hint = -1
         self.submit_due = now + self.config.submit_ns
 
