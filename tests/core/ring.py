@@ -34,7 +34,7 @@ from roundelay.core.engine import (
 from roundelay.core.token.config import REJOIN, TokenConfig
 from roundelay.core.token.pdu import Ack, Invite, NewTl, Version
 from roundelay.core.token.site import TokenSite
-from roundelay.core.token.stable import Stable
+from roundelay.core.token.stable import UNSYNCED, Stable
 
 __all__ = ["MS", "Flight", "Ring", "Sent", "announcement", "invitation", "restarted"]
 
@@ -162,8 +162,9 @@ class Ring:
         self.collect(site)
 
     def crash(self, *sites: int, keeps: str = "disk") -> None:
-        """`keeps`: "memory", "disk" or "nothing".  The network does not notice: copies under way
-        arrive when they arrive, and find nobody or the site's next life.
+        """`keeps`: "memory", "disk", "whole" (the disk, and it is known that nothing is missing),
+        "synced" (what of it was synced) or "nothing".  The network does not notice: copies under
+        way arrive when they arrive, and find nobody or the site's next life.
         """
         for site in sites:
             engine = self.sites.pop(site)
@@ -173,6 +174,14 @@ class Ring:
             elif keeps == "nothing":
                 self.disks[site] = Stable()
                 self.wiped.add(site)
+            elif keeps == "synced":
+                records = self.persisted[site]
+                while records and isinstance(records[-1], UNSYNCED):
+                    records.pop()
+                self.disks[site] = Stable()
+                for record in records:
+                    self.disks[site].apply(record)
+            self.disks[site].whole = keeps == "whole"
 
     def restart(self, *sites: int) -> None:
         for site in sites:

@@ -33,7 +33,7 @@ from roundelay.core.token.pdu import (
     Vote1,
     Vote2,
 )
-from roundelay.core.token.site import TokenSite
+from roundelay.core.token.site import PREFORMED_PAST, TokenSite
 from roundelay.core.token.stable import Joined, Listed
 from roundelay.core.token.state import NORMAL, O1, O2, OUT, S1, S2, W3
 from tests.core.ring import BOOT, MS, Ring, announcement, invitation, restarted
@@ -69,6 +69,7 @@ def vote(v: Version, **changes: Any) -> Vote1:
     fields: dict[str, Any] = {
         "v": v, "yes": True, "tl": U, "members": ALL, "nts": 0, "exp": 0,
         "amnesia": False, "wiped": False, "boot": BOOT, "max_joined": v,
+        "history": PREFORMED_PAST,
     }  # fmt: skip
     return Vote1(**(fields | changes))
 
@@ -113,14 +114,15 @@ def test_cm_r1_a_forged_version_leaves_the_site_blocked_and_alive() -> None:
         assert not any(isinstance(pdu, Invite) for _, pdu in out.sends)
         if site.blocked:
             break
-    assert site.blocked == "no higher list version is left"
+    assert site.blocked == ("no higher list version is left", (), ())
     assert site.deadline < NEVER
 
 
 def test_cm_r1_the_originator_votes_for_itself() -> None:
     site = alone(1)
     site.reform(1)
-    assert site.votes == {1: Vote1((1, 1), True, U, ALL, 0, 0, False, False, site.boot, (1, 1))}
+    own = Vote1((1, 1), True, U, ALL, 0, 0, False, False, site.boot, (1, 1), PREFORMED_PAST)
+    assert site.votes == {1: own}
 
 
 def test_cm_r1_a_site_that_starts_a_reformation_stops_all_work_of_its_list() -> None:
@@ -297,11 +299,11 @@ def test_cm_r3_a_list_that_fails_a_test_is_aborted_and_the_reason_told_once() ->
     ring.cut((0,), (1, 2, 3, 4))  # 0 is the only admissible witness, since L = 0
     ring.submit(0, "x")  # or it would not notice: an idle holder hears nobody
     ring.run(20_000 * MS)
-    assert ring.told(0, "blocked") == [("majority",)]
+    assert ring.told(0, "blocked") == [("majority", (1, 2, 3, 4), ())]
     originators = [site for site in (1, 2, 3, 4) if ring.told(site, "blocked")]
     assert originators
     for site in originators:
-        assert ring.told(site, "blocked") == [("resiliency",)]
+        assert ring.told(site, "blocked") == [("resiliency", (0,), ())]
     ring.heal()
     ring.run(30_000 * MS)
     for site in (0, *originators):
@@ -325,7 +327,7 @@ def announcing(sites: int = 3, **changes: Any) -> TokenSite:
 
 def test_cm_r4_the_list_is_announced_to_each_member_in_ring_order() -> None:
     site = announcing()
-    new = NewTl((1, 0), ALL, 1, 2, U, (site.boot, BOOT, BOOT))
+    new = NewTl((1, 0), ALL, 1, 2, U, (site.boot, BOOT, BOOT), PREFORMED_PAST)
     found = sends(site)
     assert (1, new) in found
     assert (2, new) in found
@@ -501,7 +503,7 @@ def test_cm_r9_an_invitation_is_accepted_and_the_vote_says_what_the_originator_m
     site.receive(invitation((3, 2)), 2, 1)
     out = site.take()
     assert out.persists == [Joined((3, 2))]
-    assert out.sends == [(2, Vote1((3, 2), True, U, ALL, 1, 1, False, False, site.boot, (3, 2)))]
+    assert out.sends == [(2, vote((3, 2), nts=1, exp=1, boot=site.boot))]
     assert (site.phase, site.holding) == (S1, False)
     assert site.reform_due == 1 + TokenConfig().slave_timeout_ns
 
@@ -511,7 +513,7 @@ def test_cm_r9_the_same_invitation_again_gets_the_same_vote_again() -> None:
     site.receive(invitation((1, 0)), 0, 2)
     again = site.take()
     assert again.persists == []
-    assert again.sends == [(0, Vote1((1, 0), True, U, ALL, 0, 0, False, False, site.boot, (1, 0)))]
+    assert again.sends == [(0, vote((1, 0), boot=site.boot))]
 
 
 @pytest.mark.parametrize("version", [(0, 2), (1, 2), (2, 2)])

@@ -26,12 +26,13 @@ from roundelay.core.token.pdu import (
     Vote1,
     Vote2,
 )
-from roundelay.core.token.site import TokenSite
+from roundelay.core.token.site import PREFORMED_PAST, TokenSite
 from roundelay.core.token.stable import (
     Base,
     Joined,
     Listed,
     Stable,
+    Stamped,
     Trimmed,
     Wiped,
 )
@@ -257,7 +258,7 @@ def test_a_delivery_is_recorded_in_the_same_batch() -> None:
     ring.submit(1, "x")
     ring.run(200 * MS)
     for site in ring.group:
-        records = [r for r in ring.persisted[site] if isinstance(r, Entry)]
+        records = [r.entry for r in ring.persisted[site] if isinstance(r, Stamped)]
         assert [Delivery(e.seq, e.ack.s, e.ack.n, e.bundle, COMMITTED) for e in records] == (
             ring.delivered[site]
         )
@@ -317,7 +318,8 @@ def test_preformed_everybody_starts_in_one_list_and_the_lowest_site_has_the_toke
     assert all(ring[site].authorized for site in ring.group)
     for site in ring.group:
         assert ring.told(site, "view") == [((0, 0), (0, 1, 2, 3), 0, 0)]
-        assert ring.persisted[site] == [Joined((0, 0)), Listed((0, 0), (0, 1, 2, 3), 0, 0, ())]
+        listed = Listed((0, 0), (0, 1, 2, 3), 0, 0, (), None, PREFORMED_PAST)
+        assert ring.persisted[site] == [Joined((0, 0)), listed]
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -66,6 +66,7 @@ def usual(scope: Scope) -> bool:
         and scope.attempts <= large.attempts
         and scope.messages <= large.messages
         and scope.wipes <= large.wipes
+        and scope.restarts <= large.restarts
     )
 
 

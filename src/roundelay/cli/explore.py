@@ -30,6 +30,8 @@ Examples:
 @click.option("--attempts", type=Whole(0), help="Reformations started, in all.  [default: 2]")
 @click.option("--messages", type=Whole(0), help="Messages submitted, in all.  [default: 2]")
 @click.option("--wipes", type=Whole(0), help="Disks lost, on top of the crashes.  [default: 0]")
+@click.option("--restarts", type=Whole(0),
+              help="Crashes that surely leave the disk whole, on top.  [default: 0]")  # fmt: skip
 @click.option("--kr", type=Whole(1), help="Token transfers per message, K_r.  [default: 1]")
 @click.option("--boot", type=OneOf(("preformed", "cold")),
               help="With a first list, or without.  [default: preformed]")  # fmt: skip
@@ -100,7 +102,8 @@ def _show(results: dict[str, Any]) -> None:
         screen.print(
             f"N = {results['sites']}, L = {results['resilience']}; at most {results['timestamps']} "
             f"timestamps, {results['messages']} messages, {results['attempts']} reformations, "
-            f"{results['crashes']} crashes, {results['wipes']} disks lost{mutant}"
+            f"{results['crashes']} crashes, {results['wipes']} disks lost, "
+            f"{results['restarts']} restarts{mutant}"
         )
     whole = "all there are" if results["complete"] else "not all: the search was ended"
     screen.print(f"  {number(results['states'])} states, {whole}; depth {results['depth']}")

@@ -25,14 +25,15 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Any, Final
 
-from roundelay.core.engine import MS, NEVER, SECOND
+from roundelay.core.engine import MS, NEVER, SECOND, Notice
 from roundelay.core.errors import ConfigError
-from roundelay.core.token.config import COLD, REJOIN
+from roundelay.core.token.config import COLD, REJOIN, most_resilience
 from roundelay.core.token.pdu import NO_LIST
 from roundelay.node import engines
 from roundelay.node.changes import DEPART_NS, Changes
 from roundelay.node.epochs import ASK_NS, GATHER_NS, LINGER_NS
 from roundelay.node.groups import MEMBERS_MAX, TOKEN, GroupSpec
+from roundelay.node.histories import history_name
 from roundelay.node.hosted import Hosted
 from roundelay.node.store import token_store
 from roundelay.wire.info import Ask, GroupInfo, Info, Start
@@ -40,8 +41,6 @@ from roundelay.wire.info import Ask, GroupInfo, Info, Start
 if TYPE_CHECKING:
     from roundelay.node.node import Node
 
-FIXED: Final = "fixed"
-"""The only history of a fixed roster."""
 SETTLE_NS: Final = 700 * MS
 """How long to listen before a group is begun."""
 
@@ -67,7 +66,7 @@ class Assembly(Changes):
         self.roster = spec.members
         if node.name not in spec.members:
             raise ConfigError("members", ",".join(spec.members), f"{node.name} among them")
-        most = engines.most_resilience(len(spec.members))
+        most = most_resilience(len(spec.members))
         if not 0 <= spec.resilience <= most:
             raise ConfigError(
                 "resilience", spec.resilience, f"0 to {most} for {len(spec.members)} members"
@@ -79,7 +78,9 @@ class Assembly(Changes):
             )
         self.store = token_store(folder / "token.log", lambda text: node.log("warning", text))
         stable = self.store.stable
-        if stable is not None and (stable.max_joined != NO_LIST or stable.wiped):
+        if self.store.damaged:
+            self._open_fixed(now, None, REJOIN)
+        elif stable is not None and (stable.max_joined != NO_LIST or stable.wiped):
             self._open_fixed(now, stable, COLD)
         else:
             self.state = "forming: meeting the other members for the first time"
@@ -95,12 +96,27 @@ class Assembly(Changes):
             store=self.store, trace=node.config.tracer(spec.name, me, resilience=spec.resilience),
         )  # fmt: skip
         self.data.on_gap = self.lost
-        self.data.lineage = FIXED
+        self.data.on_notice = self._fixed_notice
+        self._name_history()
         self.state = "open"
         self.deadline = NEVER
         node.register(self.data)
         node.say_soon(now)
         self.show()
+
+    def _fixed_notice(self, notice: Notice) -> None:
+        if notice.kind == "view":
+            self._name_history()
+            self.show()
+
+    def _name_history(self) -> None:
+        """The history of a fixed roster is drawn by its first list, and known in every other."""
+        assert self.data is not None
+        assert self.data.token is not None
+        history = history_name(self.data.token.past)
+        if history and history != self.incarnation:
+            self.incarnation = self.data.lineage = history
+            self.node.recorders.entered(self.spec.name, history)
 
     def _meet(self, now: int) -> None:
         """A member without a past: has it lost it, or is the group new?

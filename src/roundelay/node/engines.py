@@ -40,11 +40,6 @@ def bundle_bytes(room: int, burst: int = 0) -> int:
     )
 
 
-def most_resilience(size: int) -> int:
-    """L that a group of that size can have: a majority must have room for L + 1 holders."""
-    return (size + 1) // 2 - 1
-
-
 def token_config(resilience: int, boot: str = COLD, bundled: int = LARGEST_MESSAGE) -> TokenConfig:
     """`bundled`: bytes that are put together.  A single message may be larger, a reply not."""
     return TokenConfig.fast(

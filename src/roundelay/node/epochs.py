@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from roundelay.core.engine import MS, NEVER, SECOND, Delivery, Notice
-from roundelay.core.token.config import COLD, REJOIN
+from roundelay.core.token.config import COLD, REJOIN, most_resilience
 from roundelay.core.token.pdu import NO_LIST
 from roundelay.file_names import file_name
 from roundelay.node import engines
@@ -107,9 +107,9 @@ class Epochs(Seat):
         self._remember(start)
         folder = self._folder()
         token = spec.protocol == TOKEN
-        resilience = min(start.resilience, engines.most_resilience(size))
+        resilience = min(start.resilience, most_resilience(size))
         if not token:
-            resilience = engines.most_resilience(size)  # changes are rare: be as safe as can be
+            resilience = most_resilience(size)  # changes are rare: be as safe as can be
         store = stable = None
         if folder is not None:
             store = token_store(folder / _ring_file(mark), lambda text: node.log("warning", text))

@@ -40,6 +40,7 @@ from roundelay.core.positive_ack import PositiveAckSite
 from roundelay.core.token.pdu import DATA, B
 from roundelay.core.token.site import TokenSite
 from roundelay.core.token.state import NORMAL
+from roundelay.node import reasons
 from roundelay.node.adaptors import ASIDE, CHAN_SEQ_AT, UNSTAMPED, MCAdaptor, OneChannelHub
 from roundelay.node.groups import GroupSpec
 from roundelay.node.outbox import Outbox, Underway
@@ -373,7 +374,7 @@ class Hosted:
             self.state = "open"
             self.show()
         elif kind == "blocked":
-            self.state = f"blocked: {info[0]}"
+            self.state = reasons.blocked(info, self.roster)
             self.show()
         elif kind == "unblocked":
             self.state = "open"

@@ -2,11 +2,16 @@
 
 One file per group: a snapshot, then records as they come.  Each record carries its length and a
 checksum; a file that ends in the middle of a record (the machine died while writing) is cut
-there, which is said in the log.  A record that is damaged although others follow it is no such
-thing: promises may be lost with it, so the file is put aside and the member comes back as one that
-has lost its disk (CM-R17).  The records that are promises to peers are synced before anything
-is sent; the others are only written (`core.token.stable` says why that is enough).  When the file
-has grown large it is replaced by a new one, written aside and renamed (`node.rotation`).
+there, which is said in the log.  The records that are promises to peers are synced before anything
+is sent, and a SEAL stands behind them; the others are only written (`core.token.stable` says why
+that is enough).  So what is damaged in front of a promise or a seal was once synced: promises may
+be lost with it, the file is put aside, and the member comes back as one that has lost its disk
+(CM-R17).  That holds for the last promise, too.  What is damaged behind the last seal was never
+synced, and no promise is in it.
+
+Whether anything is missing that was written and not synced, `node.tally` can tell after the death
+of a process, and CLOSED, the last record, after an orderly end (`whole`).  When the file has grown
+large it is replaced by a new one, written aside and renamed (`node.rotation`).
 """
 
 from __future__ import annotations
@@ -26,12 +31,22 @@ from roundelay.core.errors import ConfigError
 from roundelay.core.grsb.pdu import Counter
 from roundelay.core.grsb.stable import Accepted, GrsbStable, Handled, Promised
 from roundelay.core.positive_ack import PositiveAckStable, Reserved
-from roundelay.core.token.pdu import Entry, Version
+from roundelay.core.token.pdu import NO_HISTORY, Entry, History, Version
 from roundelay.core.token.site import TokenSite
-from roundelay.core.token.stable import Joined, Listed, Stable, Trimmed, Wiped
+from roundelay.core.token.stable import (
+    Committed,
+    Forgot,
+    Joined,
+    Listed,
+    Stable,
+    Stamped,
+    Trimmed,
+    Wiped,
+)
 from roundelay.core.token.state import NORMAL
 from roundelay.core.wide.stable import Flooded
 from roundelay.node.rotation import Rotation, write_parts
+from roundelay.node.tally import ANY, Tally
 
 MAGIC: Final = b"RNDLST01"
 RECORD: Final = struct.Struct(">IIB")  # length, checksum, type
@@ -55,6 +70,15 @@ class Kept(Struct, frozen=True):
     counters: tuple[tuple[int, int], ...]
     entries: tuple[Entry, ...]
     wiped: bool
+    history: History = NO_HISTORY
+
+
+class Seal(Struct, frozen=True):
+    """All before this record was synced with it."""
+
+
+class Closed(Struct, frozen=True):
+    """All before this record was synced, and nothing was to follow."""
 
 
 class Born(Struct, frozen=True):
@@ -99,22 +123,25 @@ class Leveled(Struct, frozen=True):
 
 RECORDS: Final[tuple[type[Struct], ...]] = (
     Entry, Joined, Listed, Wiped, Trimmed, Reserved, Kept, Promised, Accepted, Handled, Born, Began,
-    Senders, Leveled, Flooded,
+    Senders, Leveled, Flooded, Stamped, Committed, Forgot, Seal, Closed,
 )  # fmt: skip
 """A record's type is its place here."""
 TYPES: Final = {kind: number for number, kind in enumerate(RECORDS)}
 DECODERS: Final = tuple(msgspec.msgpack.Decoder(kind) for kind in RECORDS)
 PROMISES: Final = (Joined, Listed, Wiped, Reserved, Promised, Accepted, Born, Began)
+SYNCED: Final = (*PROMISES, Seal, Closed, Kept)
+"""Where one of these is, all before it was synced."""
 
 _encode = msgspec.msgpack.Encoder().encode
 
 
 def kept_of(site: TokenSite) -> Kept:
-    """The stable state of a site that works: everything it committed and has not forgotten."""
-    entries = tuple(site.log[ts] for ts in range(site.first_kept, site.cnts))
+    """The stable state of a site that works: everything it has and has not forgotten."""
+    upto = site.nts if site.logs else site.cnts
+    entries = tuple(site.log[ts] for ts in range(site.first_kept, upto))
     return Kept(
         site.max_joined, site.tl, site.members, site.start_ts, site.first, site.cnts, site.seq,
-        site.counters_at(site.cnts), entries, site.wiped,
+        site.counters_at(site.cnts), entries, site.wiped, site.past,
     )  # fmt: skip
 
 
@@ -126,6 +153,8 @@ def _restore(stable: Stable, kept: Kept) -> None:
     stable.entries = {entry.ack.ts: entry for entry in kept.entries}
     stable.first_kept = min(stable.entries, default=kept.cnts)
     stable.wiped = kept.wiped
+    stable.history = kept.history
+    stable.forgot = False  # a site in a list knows all that it has processed
 
 
 def _frame(record: Struct) -> tuple[bytes, bytes]:
@@ -151,6 +180,9 @@ def _unframe(data: memoryview, at: int) -> tuple[Struct, int] | None:
         return None
 
 
+_SEAL: Final = _frame(Seal())
+
+
 class Damaged(Exception):
     """A file with a hole in it."""
 
@@ -169,9 +201,11 @@ class Store:
         self.damaged = False
         """The file had a hole; what is left of it is beside it, and this one is new."""
         self._rotation: Rotation | None = None
+        self._inode = -1
         self._begun_with = 0  # bytes that the file began with when it was begun anew
         self._promised = False  # a promise was appended since the rotation began
         self._renamed = False  # and the folder was not synced since
+        self._tally = Tally(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists() and not MAGIC.startswith(_first_bytes(path, len(MAGIC) + 1)):
             try:
@@ -187,17 +221,31 @@ class Store:
             os.ftruncate(self._file, good)
             os.lseek(self._file, 0, os.SEEK_END)
             self.size = good
+            self._seal()
         else:
             path.unlink(missing_ok=True)  # not even its beginning was written
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            self.size = len(MAGIC)
             try:
                 os.write(self._file, MAGIC)
-                os.fsync(self._file)
+                self._seal()
                 _sync_folder(path.parent)
             except OSError:
                 os.close(self._file)
                 raise
-            self.size = len(MAGIC)
+
+    def _seal(self, record: Struct | None = None) -> None:
+        """Sync what there is, and say so in the file."""
+        parts = _frame(record or Seal())
+        self.size += write_parts(self._file, parts)
+        os.fsync(self._file)
+        self._count(parts[0])
+
+    def _count(self, head: bytes) -> None:
+        """The file ends with the record that begins with `head`."""
+        inode = os.fstat(self._file).st_ino if self._inode < 0 else self._inode
+        self._inode = inode
+        self._tally.set(inode, self.size, RECORD.unpack(head)[1])
 
     def _read(self, say: Callable[[str], None]) -> int:
         """Fold what the file says into `stable`; how far it is good."""
@@ -212,18 +260,41 @@ class Store:
 
     def _fold(self, view: memoryview, say: Callable[[str], None]) -> int:
         at, size = len(MAGIC), len(view)
+        sealed = False
+        record: Struct | None = None
+        ends = {at: ANY}
         while (found := _unframe(view, at)) is not None:
+            checksum = RECORD.unpack_from(view, at)[1]
             record, at = found
-            if isinstance(record, Kept):
+            ends[at] = checksum
+            if isinstance(record, Seal | Closed):
+                sealed = True
+            elif isinstance(record, Kept):
                 _restore(self.stable, record)
             else:
-                self.stable.apply(record)
-        for later in range(at + 1, min(size, at + SCAN_BYTES)):
-            if _unframe(view, later) is not None:
-                raise Damaged(f"damaged between {at} and {later}, with sound records behind")
+                try:
+                    self.stable.apply(record)
+                except KeyError:
+                    raise Damaged(f"what ends at {at} does not fit what is before it") from None
         if at < size:
+            self._look_behind(view, at, sealed)
             say(f"{self.path}: the last {size - at} bytes were not written whole; left out")
+        whole = self._tally.agrees(self.path.stat().st_ino, ends)
+        if isinstance(self.stable, Stable):
+            self.stable.whole = whole or (isinstance(record, Closed) and at == size)
         return at
+
+    def _look_behind(self, view: memoryview, at: int, sealed: bool) -> None:
+        """Raise Damaged if what is at `at` was synced once: something sound that was is behind.
+
+        A file of before there were seals has none: there any sound record behind tells it.
+        """
+        size = len(view)
+        near, last = min(size, at + SCAN_BYTES), max(at, size - SCAN_BYTES)
+        for later in (*range(at + 1, near), *range(max(near, last), size)):
+            found = _unframe(view, later)
+            if found is not None and (not sealed or isinstance(found[0], SYNCED)):
+                raise Damaged(f"damaged between {at} and {later}, with sound records behind")
 
     def write(self, records: Iterable[Struct], sync_all: bool) -> None:
         """Append; durable when it returns if a record is a promise to peers, or with `sync_all`."""
@@ -233,9 +304,13 @@ class Store:
             parts += _frame(record)
             inner = RECORDS[record.kind] if isinstance(record, Leveled) else type(record)
             sync = sync or inner in PROMISES
+        if sync:
+            parts += _SEAL
         size = write_parts(self._file, parts)
         self.size += size
         self.written += size
+        if parts:
+            self._count(parts[-2])
         if sync:
             os.fsync(self._file)
             if self._renamed:
@@ -275,7 +350,9 @@ class Store:
         self._rotation = None
         fresh = rotation.take_over(self.size, self._promised)
         os.close(self._file)
-        self._file, self.size = fresh, os.fstat(fresh).st_size
+        about = os.fstat(fresh)
+        self._file, self.size, self._inode = fresh, about.st_size, about.st_ino
+        self._tally.set(self._inode, self.size, ANY)
         self._begun_with = rotation.begun_with
         self._renamed = True
 
@@ -284,18 +361,24 @@ class Store:
         aside = self.path.with_suffix(".new")
         fresh = os.open(aside, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
         parts = [part for record in records for part in _frame(record)]
-        size = write_parts(fresh, [MAGIC, *parts])
+        size = write_parts(fresh, [MAGIC, *parts, *_SEAL])
         os.fsync(fresh)
         os.replace(aside, self.path)
         _sync_folder(self.path.parent)
         os.close(self._file)
-        self._file, self.size = fresh, size
+        self._file, self.size, self._inode = fresh, size, os.fstat(fresh).st_ino
+        self._tally.set(self._inode, self.size, ANY)
 
     def close(self) -> None:
         if self._rotation is not None:
             self._rotation.give_up()
             self._rotation = None
-        if self._file >= 0:  # closed once: the number may be that of another file by now
+        if self._file < 0:  # closed once: the number may be that of another file by now
+            return
+        try:
+            self._seal(Closed())
+        finally:
+            self._tally.close()
             os.close(self._file)
             self._file = -1
 

@@ -50,6 +50,7 @@ def run_explorer(
         "attempts": scope.attempts,
         "messages": scope.messages,
         "wipes": scope.wipes,
+        "restarts": scope.restarts,
         "kr": scope.kr,
         "boot": scope.boot,
         "history": scope.history,

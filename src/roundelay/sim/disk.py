@@ -8,12 +8,9 @@ from typing import Any, Final
 from msgspec import Struct
 
 from roundelay.core.engine import COMMITTED, Delivery, Notice
-from roundelay.core.token.pdu import DATA, Entry
-from roundelay.core.token.stable import Stable, Trimmed
+from roundelay.core.token.pdu import DATA
+from roundelay.core.token.stable import UNSYNCED, Forgot, Stable
 from roundelay.sim.ports import StableState
-
-UNSYNCED: Final = (Entry, Trimmed)
-"""Records that a driver need not sync: they promise nothing to peers (`core.token.stable`)."""
 
 WRITE_BACK: Final = 1024
 """Records after which the operating system has surely written them."""
@@ -46,8 +43,10 @@ class Disk:
 
     @property
     def stable(self) -> Any:
-        """The state a restart finds."""
+        """The state a restart finds: all that was written, but for what `lose_unsynced` took."""
         self._fold()
+        if isinstance(self._stable, Stable):
+            self._stable.whole = True
         return self._stable
 
     def lose_unsynced(self) -> int:
@@ -58,6 +57,8 @@ class Disk:
             kept -= 1
         lost = len(tail) - kept
         del tail[kept:]
+        if isinstance(self._stable, Stable):
+            tail.append(Forgot())  # as a node finds out by itself (`node.tally`)
         return lost
 
     def wipe(self) -> None:

@@ -28,7 +28,7 @@ LONG_AGO: Final = -(1 << 60)
 
 ALWAYS: Final = (
     "phase", "tl", "members", "start_ts", "first", "max_joined", "seen_version", "nts", "nseq",
-    "cnts", "seq", "exp", "own_base", "attempt", "amnesia", "wiped", "boot", "inviter",
+    "cnts", "seq", "exp", "own_base", "attempt", "amnesia", "wiped", "boot", "inviter", "past",
 )  # fmt: skip
 ALWAYS_MANY: Final = ("log", "next_num", "own", "waiting")
 IN_A_LIST: Final = (  # of no use while frozen: entering the next list sets all of it anew
@@ -44,7 +44,10 @@ SHORT_HISTORY: Final = ("first_kept", "pruned", "have", "issues")  # what is for
 TRIED: Final = ("hold_due", "beacon_due", "reform_due")  # timers; the others are left out below
 
 LEFT_OUT: Final[dict[str, str]] = {
-    "me config group resilience history rng out successor": "the same in all states, or derived",
+    "me config group resilience history rng out successor logs":
+        "the same in all states, or derived",
+    "floor": "sites of the explorer have no recorders",
+    "logged": "derived from the log and the disk, which is compared, too, where sites crash",
     "kept_bytes trim_bytes waiting_bytes": "derived; the bounds they are held to are out of reach",
     "heard progress send_last send_wait deadline beacon_wait": "time stands still",
     "pass_sent pass_time pass_vary pass_wait": "likewise",
@@ -114,8 +117,8 @@ def on_disk(stable: Stable) -> tuple[Any, ...]:
     """What decides a restart."""
     return (
         stable.max_joined, stable.tl, stable.members, stable.start_ts, stable.first, stable.cnts,
-        stable.seq, stable.first_kept, stable.wiped, tuple(sorted(stable.counters.items())),
-        tuple(sorted(stable.entries.items())),
+        stable.seq, stable.first_kept, stable.wiped, stable.forgot, stable.whole, stable.history,
+        tuple(sorted(stable.counters.items())), tuple(sorted(stable.entries.items())),
     )  # fmt: skip
 
 
@@ -159,11 +162,13 @@ def thawed(ice: Frozen) -> TokenSite:
     return site
 
 
-def copied_disk(stable: Stable) -> Stable:
+def copied_disk(stable: Stable, whole: bool = False) -> Stable:
+    """A disk of its own; `whole`: whether a restart from it will know that nothing is missing."""
     new = object.__new__(stable.__class__)
     for name in Stable.__slots__:
         value = getattr(stable, name)
         setattr(new, name, value.copy() if isinstance(value, dict) else value)
+    new.whole = whole
     return new
 
 

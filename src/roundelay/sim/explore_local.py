@@ -12,15 +12,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import COMMITTED, NEVER, Delivery
 from roundelay.core.errors import InvariantBroken
 from roundelay.core.token.config import REJOIN
-from roundelay.core.token.pdu import DATA, Ack, B, Confirm, Entry, Invite, Version
+from roundelay.core.token.pdu import DATA, Ack, B, Confirm, Invite, Version
 from roundelay.core.token.site import TIMERS, TokenSite
-from roundelay.core.token.stable import Stable
+from roundelay.core.token.stable import UNSYNCED, Stable
 from roundelay.core.token.state import NORMAL
 from roundelay.sim.explore_engine import (
     TRIED,
@@ -43,14 +43,15 @@ ATTEMPT: Final = 1
 MESSAGE: Final = 1 << 8
 CRASH: Final = 1 << 16
 WIPE: Final = 1 << 24
-GUARD: Final = 0x80808080
+RESTART: Final = 1 << 32
+GUARD: Final = 0x8080808080
 
 
 def purse(scope: Scope) -> int:
     """Everything a run may cost."""
     return (
         scope.attempts * ATTEMPT + scope.messages * MESSAGE + scope.crashes * CRASH
-        + scope.wipes * WIPE
+        + scope.wipes * WIPE + scope.restarts * RESTART
     )  # fmt: skip
 
 
@@ -140,7 +141,8 @@ class Input(Struct, frozen=True):
 
     kind: `receive` (items: numbers of the PDUs, one or two), `timer` (name), `reform`, `submit`,
     `crash` and `restart` (name: what is left on the disk).  `amid`: it crashes after so many
-    records of that batch; nothing of it is sent.  `again`: it restarts in the same step.
+    records of that batch; nothing of it is sent, and with `whole` it is known that nothing else
+    was written.  `again`: it restarts in the same step.
     """
 
     kind: str
@@ -148,6 +150,7 @@ class Input(Struct, frozen=True):
     items: tuple[int, ...] = ()
     amid: int = 0
     again: bool = False
+    whole: bool = False
 
 
 class Move(Struct, frozen=True):
@@ -161,6 +164,7 @@ class Move(Struct, frozen=True):
 
 
 # What is left on the disk after a crash.
+WHOLE: Final = "everything, and it is known that it is"
 EVERYTHING: Final = "everything"
 SYNCED: Final = "what was synced"
 NOTHING: Final = "nothing"
@@ -332,10 +336,17 @@ class Member:
         return self._settled(local, engine, how, cost)
 
     def _crashed(self, local: Local) -> list[Move]:
-        """A crash keeps the disk, or all of it that was synced, or nothing of it."""
+        """A crash keeps the disk, or all of it that was synced, or nothing of it.
+
+        Of a process that died alone it is known that its disk is whole; of a machine it is not.
+        """
         moves: list[Move] = []
+        assert local.disk is not None
+        if self.scope.restarts:
+            whole = copied_disk(local.disk, whole=True)
+            moves += self._gone(local, whole, Input("crash", WHOLE), RESTART)
         if self.scope.crashes:
-            moves += self._gone(local, local.disk, Input("crash", EVERYTHING), CRASH)
+            moves += self._gone(local, copied_disk(local.disk), Input("crash", EVERYTHING), CRASH)
             if not self.config.sync_commits:
                 moves += self._gone(local, local.synced, Input("crash", SYNCED), CRASH)
         if self.scope.wipes:
@@ -351,8 +362,7 @@ class Member:
         life = local.life + (disk is None)
         down = Local(0, None, disk, disk, local.fact.said, submitted, life, self.registry)
         if not self.plain:
-            again = Input(how.kind, how.name, how.items, how.amid, True)
-            return self._restarted(down, again, cost)
+            return self._restarted(down, structs.replace(how, again=True), cost)
         return [Move(self._intern(None, disk, disk, down.fact.said, submitted, life), 0, cost, how)]
 
     def _restarted(self, down: Local, how: Input, cost: int) -> list[Move]:
@@ -400,11 +410,17 @@ class Member:
             for count, record in enumerate(out.persists, 1):
                 disk.apply(record)
                 last = count == len(out.persists)
-                if not isinstance(record, Entry) or self.config.sync_commits:
+                if not isinstance(record, UNSYNCED) or self.config.sync_commits:
                     synced = disk if last else copied_disk(disk)
-                if not last and self.scope.crashes and old.ice is not None:
-                    amid = Input("crash", how.kind + " " + how.name, how.items, count)
+                if last or old.ice is None:
+                    continue
+                amid = Input("crash", how.kind + " " + how.name, how.items, count)
+                if self.scope.crashes:
                     torn += self._gone(old, copied_disk(disk), amid, cost | CRASH, submitted)
+                if self.scope.restarts:
+                    whole = copied_disk(disk, whole=True)
+                    known = structs.replace(amid, whole=True)
+                    torn += self._gone(old, whole, known, cost | RESTART, submitted)
         said, broken = self._delivered(old, out.deliveries)
         broken = broken or self._lists(old, engine)
         to = self._intern(engine, disk, synced, said, submitted, old.life)
@@ -446,11 +462,13 @@ class Member:
         self, engine: TokenSite | None, disk: Stable | None, synced: Stable | None,
         said: Said, submitted: int, life: int,
     ) -> int:  # fmt: skip
-        crashes = self.scope.crashes > 0
+        crashes = self.scope.crashes + self.scope.restarts > 0
         key = (
             None if engine is None else self._fingerprint(engine),
             None if disk is None or not (crashes or engine is None) else on_disk(disk),
-            None if synced is None or self.config.sync_commits or not crashes else on_disk(synced),
+            on_disk(synced)
+            if synced is not None and self.scope.crashes and not self.config.sync_commits
+            else None,
             said, submitted, life,
         )  # fmt: skip
         number = self._index.get(key)

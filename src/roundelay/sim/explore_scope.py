@@ -37,6 +37,8 @@ class Scope(Struct, frozen=True, kw_only=True):
     """Messages submitted in total, by any site at any moment."""
     wipes: int = 0
     """Crashes in total that take the disk with them, on top of `crashes`."""
+    restarts: int = 0
+    """Crashes in total of which it is known that the disk has everything, on top of `crashes`."""
     kr: int = 1
     """K_r: token transfers per message."""
     boot: str = PREFORMED
@@ -50,7 +52,7 @@ class Scope(Struct, frozen=True, kw_only=True):
         """Raise ConfigError unless all bounds make sense."""
         for field, least in (
             ("sites", 2), ("timestamps", 1), ("crashes", 0), ("attempts", 0), ("messages", 0),
-            ("wipes", 0), ("history", 0),
+            ("wipes", 0), ("restarts", 0), ("history", 0),
         ):  # fmt: skip
             most = KEEP_ALL if field == "history" else MOST
             value = getattr(self, field)

@@ -15,12 +15,21 @@ from roundelay.core.bundle import Bundle
 from roundelay.core.engine import COMMITTED, Delivery, Pdu
 from roundelay.core.errors import InvariantBroken
 from roundelay.core.token.config import REJOIN
-from roundelay.core.token.pdu import Ack, Entry, Version
+from roundelay.core.token.pdu import Ack, Version
 from roundelay.core.token.site import TokenSite
-from roundelay.core.token.stable import Stable
+from roundelay.core.token.stable import UNSYNCED, Stable
 from roundelay.core.token.state import NORMAL
 from roundelay.sim.explore_engine import Still, copied_disk, fire
-from roundelay.sim.explore_local import EVERYTHING, NOTHING, Fact, Input, Move, recorded, told
+from roundelay.sim.explore_local import (
+    EVERYTHING,
+    NOTHING,
+    WHOLE,
+    Fact,
+    Input,
+    Move,
+    recorded,
+    told,
+)
 from roundelay.sim.explore_pool import Item, bits, canonical, describe
 from roundelay.sim.explore_scope import Scope
 from roundelay.sim.explore_turns import Finding, Group, Log, Quiet, State, Turn, contradiction
@@ -226,12 +235,15 @@ class Replay:
             words = self._act(site, kind, name, how.items)
             for record in self.engines[site].take().persists[: how.amid]:
                 self.disks[site].apply(record)
+            self.disks[site] = copied_disk(self.disks[site], whole=how.whole)
             words += f", crashes after {how.amid} of the records it writes"
         elif how.name == NOTHING:
             self.lives[site] += 1
             self.disks[site] = self.stable_class()
             words += " and loses its disk"
-        elif how.name != EVERYTHING:
+        elif how.name in (EVERYTHING, WHOLE):
+            self.disks[site] = copied_disk(self.disks[site], whole=how.name == WHOLE)
+        else:
             self.disks[site] = copied_disk(self.synced[site])
             words += " and loses what it had not synced"
         if how.again:
@@ -257,7 +269,7 @@ class Replay:
         out = engine.take()
         for record in out.persists:
             self.disks[site].apply(record)
-            if not isinstance(record, Entry) or self.config.sync_commits:
+            if not isinstance(record, UNSYNCED) or self.config.sync_commits:
                 self.synced[site] = copied_disk(self.disks[site])
         sends = []
         for destination, pdu in out.sends:

@@ -37,6 +37,7 @@ from roundelay.core.token.state import NORMAL, O1, O2, OUT, S1, S2, W3
 from roundelay.sim.explore_engine import check_slots
 from roundelay.sim.explore_local import (
     CRASH,
+    RESTART,
     WIPE,
     Fact,
     Local,
@@ -229,7 +230,7 @@ class Group:
         front = [(start, 0)]
         # Who crashes when nobody invites any more is out for good.
         idle = last and not self.context(profiles, last).inviting
-        barred = (ATTEMPTS if last else 0) | (ATTEMPTS * (CRASH | WIPE) if idle else 0)
+        barred = (ATTEMPTS if last else 0) | (ATTEMPTS * (CRASH | WIPE | RESTART) if idle else 0)
         for place in front:
             number, paid = place
             local = member.locals[number]
@@ -348,7 +349,7 @@ class Group:
                 break
             if not context.inviting:
                 cost |= self.purse & ATTEMPTS * (
-                    CRASH | WIPE
+                    CRASH | WIPE | RESTART
                 )  # whether anybody crashes or not is the same
             inboxes = self.inboxes(sent, profiles, last)
             stranded = [

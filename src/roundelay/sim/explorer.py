@@ -169,7 +169,7 @@ class Search:
 
 _LOCAL: Final = 24  # bits for the number of a local state
 _SENT: Final = 32  # bits for the number of a set of PDUs
-_COST: Final = 32
+_COST: Final = 40
 
 
 def _packed(state: State) -> int:

@@ -13,11 +13,13 @@ from roundelay.core.engine import NEVER
 from roundelay.core.token.config import TokenConfig
 from roundelay.core.token.pdu import (
     DATA,
+    NO_HISTORY,
     NO_LIST,
     NULL,
     YES,
     Ack,
     B,
+    History,
     Invite,
     NewTl,
     NewToken,
@@ -39,6 +41,22 @@ class RecoveredIsOrdinary(TokenSite):
     def restore(self, stable: Stable) -> None:
         super().restore(stable)
         self.amnesia = False
+
+
+class WritesWhatIsCommitted(TokenSite):
+    __slots__ = ()
+
+    def __init__(
+        self,
+        me: int,
+        group: tuple[int, ...],
+        config: TokenConfig,
+        rng: Random,
+        stable: Stable | None = None,
+        now: int = 0,
+    ) -> None:
+        super().__init__(me, group, config, rng, stable, now)
+        self.logs = False
 
 
 class JoinedVersionLost(TokenSite):
@@ -94,8 +112,11 @@ class PromiseNotPersisted(TokenSite):
         start_ts: int,
         first: int,
         base: Base | None = None,
+        past: History = NO_HISTORY,
+        floor: int = 0,
     ) -> None:
-        self.out.persists.append(Listed(tl, members, start_ts, first, (), base))
+        self.out.persists.append(Listed(tl, members, start_ts, first, (), base, past))
+        self.past = past
         self.take_list(tl, members, start_ts, first)
 
 
@@ -109,9 +130,11 @@ class ListNotPersisted(TokenSite):
         start_ts: int,
         first: int,
         base: Base | None = None,
+        past: History = NO_HISTORY,
+        floor: int = 0,
     ) -> None:
         if tl == (0, 0):
-            super().enter_list(tl, members, start_ts, first, base)
+            super().enter_list(tl, members, start_ts, first, base, past, floor)
         else:
             self.take_list(tl, members, start_ts, first)
 
@@ -121,6 +144,13 @@ class WipedCounts(TokenSite):
 
     def majority(self, votes: dict[int, Vote1]) -> bool:
         return 2 * len(votes) > len(self.group)
+
+
+class HalfIsEnough(TokenSite):
+    __slots__ = ()
+
+    def majority(self, votes: dict[int, Vote1]) -> bool:
+        return 2 * sum(not vote.wiped for vote in votes.values()) >= len(self.group)
 
 
 class WipedIsWitness(TokenSite):
@@ -296,8 +326,10 @@ class CommitsUnauthorized(TokenSite):
         start_ts: int,
         first: int,
         base: Base | None = None,
+        past: History = NO_HISTORY,
+        floor: int = 0,
     ) -> None:
-        super().enter_list(tl, members, start_ts, first, base)
+        super().enter_list(tl, members, start_ts, first, base, past, floor)
         self.commit_upto(start_ts)
 
     def commit_upto(self, upto: int) -> None:

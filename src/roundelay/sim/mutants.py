@@ -104,6 +104,20 @@ _add(
     Scope(resilience=1, timestamps=1, crashes=1, attempts=1, messages=1),
 )
 _add(
+    "writes-what-is-committed",
+    broken.WritesWhatIsCommitted,
+    "CM-R17: entries are written when they are committed, not when they are processed",
+    "a site whose disk is whole passes for a witness of what it never wrote",
+    Scope(resilience=1, timestamps=1, crashes=0, restarts=1, attempts=1, messages=1),
+)
+_add(
+    "half-is-enough",
+    broken.HalfIsEnough,
+    "CM-R3.1: half of the group that remembers is enough, without a majority that votes",
+    "in a group of an even number two halves go on by themselves",
+    Scope(sites=2, resilience=0, timestamps=1, crashes=0, attempts=1, messages=1),
+)
+_add(
     "joined-version-lost",
     broken.JoinedVersionLost,
     "CM-R9: the joined version is not on disk (nor does a boot number tell two lives apart)",

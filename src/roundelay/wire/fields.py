@@ -131,6 +131,20 @@ def version_or_none(name: str, meaning: str) -> Scalar:
     )
 
 
+def _unpack_history(one: int, parent: int, base: int) -> tuple[int, int, int]:
+    if one < 0 or parent < 0 or base < -1:
+        raise MalformedPdu(BAD_VALUE, f"history {one}, {parent}, {base}")
+    return (one, parent, base)
+
+
+def history(name: str, meaning: str) -> Scalar:
+    """A history of the group: its id, the one it goes on from, and at which position."""
+    return Scalar(
+        name, "qqq", "u64, u64, u64", f"{meaning}: id, id of the one before, position; 0: none",
+        pack=lambda past: past, unpack=_unpack_history,
+    )  # fmt: skip
+
+
 def ident(name: str, meaning: str) -> Scalar:
     """A member's id."""
     return Scalar(name, "H", "u16", meaning, most=U16 - 1)

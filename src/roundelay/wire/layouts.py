@@ -52,6 +52,7 @@ from roundelay.wire.fields import (
     Vector,
     boolean,
     choice,
+    history,
     ident,
     ident_or_none,
     number,
@@ -196,6 +197,8 @@ TOKEN: Final = (
             Flags("amnesia", "wiped", meaning="bit 0 forgot uncommitted entries, bit 1 its disk"),
             number("boot", "random number of this run of the voter"),
             version_or_none("max_joined", "highest list it ever joined"),
+            history("history", "history of its list"),
+            stamp("floor", "position up to which it has a journal"),
         ),
     ),
     Layout(
@@ -210,6 +213,8 @@ TOKEN: Final = (
             ident("nts_site", "its first token site"),
             version_or_none("old", "list it is built on"),
             Numbers("boots", "boot number of each member's vote"),
+            history("history", "history that goes on; with start_ts if its position is all ones"),
+            stamp("floor", "least position of what is new"),
         ),
     ),
     Layout(

@@ -25,6 +25,16 @@ MIB: Final = 1 << 20
 BACKOFF_MAX: Final = 20
 
 
+def most_resilience(sites: int) -> int:
+    """L that a group of that many sites can have: a majority that has lost L sites of a list must
+    have room for L + 1 holders, else nothing in it could commit.
+
+    Two sites are a majority only together.  So they never go on with one, whatever L; but with
+    L = 1 what is committed is at both, and either can lose its memory and come back.
+    """
+    return 1 if sites == 2 else (sites + 1) // 2 - 1
+
+
 class TokenConfig(Struct, frozen=True, kw_only=True):
     """Group-wide constants of one token group; every member must use the same ones."""
 
@@ -203,8 +213,7 @@ class TokenConfig(Struct, frozen=True, kw_only=True):
     def check(self, sites: int) -> Self:
         """Raise ConfigError unless this configuration can run a group of that many sites."""
         whole("sites", sites, 1, 65535)
-        # A majority list must have room for L + 1 holders, else nothing in it could commit.
-        most = (sites + 1) // 2 - 1
+        most = most_resilience(sites)
         whole("resilience", self.resilience, 0, most, f" for {sites} sites")
         whole("kw", self.kw, 1, UNLIMITED)
         whole("kr", self.kr, 1, max(1, sites - 1), f" for {sites} sites")

@@ -44,7 +44,7 @@ from roundelay.core.token.pdu import (
     RetxMsg,
     TlHint,
 )
-from roundelay.core.token.stable import Wiped
+from roundelay.core.token.stable import Stamped, Wiped
 from roundelay.core.token.state import NORMAL
 from roundelay.core.token.turn import Turn
 
@@ -275,7 +275,10 @@ class NormalPhase(Turn):
             self.trim()
         moves = follower != by
         seq = self.nseq
-        self.log[ts] = Entry(ack, bundle, seq)
+        self.log[ts] = entry = Entry(ack, bundle, seq)
+        if self.logs:
+            self.out.persists.append(Stamped(entry))
+            self.logged = ts + 1
         if ack.kind:  # DATA
             s, n = ack.s, ack.n
             self.next_num[s] = n + 1
@@ -436,7 +439,12 @@ class NormalPhase(Turn):
         self.auth_due = self.token_due = NEVER
         self.notify("view", self.tl, self.members, self.first, self.start_seq)
         if self.blocked:
-            self.blocked = ""
+            self.blocked = None
             self.notify("unblocked")
         self.commit()
+        base = self.past[2]
+        if self.seq < base and self.cnts >= self.start_ts:
+            # This history goes on behind what is recorded of the one before.
+            self.notify("gap_unavailable", self.seq, base)
+            self.seq = base
         self.prune()

@@ -20,6 +20,15 @@ Version = tuple[int, int]
 NO_LIST: Final[Version] = (-1, -1)
 """The version of a site that has never been in a list: lower than any other."""
 
+History = tuple[int, int, int]
+"""A history of the group: its id, that of the history it goes on from (0: none), and the position
+at which it does."""
+
+NO_HISTORY: Final[History] = (0, 0, 0)
+
+AT_START: Final = -1
+"""For the position of a history that begins with the list that announces it."""
+
 NULL: Final = 0  # kinds of acknowledgement
 DATA: Final = 1
 
@@ -138,7 +147,8 @@ class Vote1(Pdu, frozen=True, gc=False):
     The paper's vote carries tl and nts; `members` and `exp` let an originator judge a list it was
     never in.  `amnesia`: restarted with loss of uncommitted entries.  `wiped`: lost its stable
     storage too.  `boot` is a random number of this run of the voter; NEW_TL returns it, so that a
-    site without memory is not taken in by a list that an earlier run of it voted for.  On a no,
+    site without memory is not taken in by a list that an earlier run of it voted for.  `history`
+    is that of `tl`; below `floor` everything is on disk beside the voter, in a journal.  On a no,
     only `v`, `yes` and `max_joined` count.
     """
 
@@ -152,12 +162,16 @@ class Vote1(Pdu, frozen=True, gc=False):
     wiped: bool
     boot: int
     max_joined: Version
+    history: History = NO_HISTORY
+    floor: int = 0
 
 
 class NewTl(Pdu, frozen=True, gc=False):
     """Phase II: the new list is `members` in ring order, built on list `old`.
 
-    `boots` are the boot numbers of the members' votes, in the same order.
+    `boots` are the boot numbers of the members' votes, in the same order.  `history` is that of
+    the old list, or a new one where what the old list committed may be lost.  No position below
+    `floor` is given to anything new.
     """
 
     v: Version
@@ -166,6 +180,8 @@ class NewTl(Pdu, frozen=True, gc=False):
     nts_site: int
     old: Version
     boots: tuple[int, ...]
+    history: History = NO_HISTORY
+    floor: int = 0
 
 
 class Vote2(Pdu, frozen=True, gc=False):

@@ -15,8 +15,9 @@ of its failure is part of CM-R5 and CM-R8).
 Deviations from the paper
 - Votes, joined versions and entries below the start of the new list are durable before they are
   promised (CM-R9, CM-R11): the paper's "discard on recovery" breaks its own argument.
-- A restarted site is no witness of what it forgot (`strict`, CM-R3); one that lost its disk does
-  not count for the majority either, until it has entered a list again.  `docs/token.md`.
+- A restarted site is no witness of what it forgot (`strict`, CM-R3); one whose disk has all that it
+  ever processed has forgotten nothing.  One that lost its disk is not one of the half of the group
+  that must remember, until it has entered a list again.  `docs/token.md`.
 - Recovery into a list built on another one than ours is staged: our own uncommitted entries are
   kept until the new list is committed to, so that an aborted attempt costs us no evidence.  The
   design's rule discards them first; then a later attempt could take us for a witness that never
@@ -26,18 +27,21 @@ Deviations from the paper
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from roundelay.core.engine import EVERYONE, NEVER
 from roundelay.core.errors import InvariantBroken
 from roundelay.core.token.normal import NormalPhase
 from roundelay.core.token.pdu import (
+    AT_START,
     NO,
     NO_LIST,
     PENDING,
     YES,
     Abort,
     Entry,
+    History,
     Invite,
     NewTl,
     NewToken,
@@ -89,7 +93,7 @@ class Reformation(NormalPhase):
         exp = self.exp if self.exp in self.members else self.first
         return Vote1(
             self.attempt, True, self.tl, self.members, self.nts, exp,
-            self.amnesia, self.wiped, self.boot, self.max_joined,
+            self.amnesia, self.wiped, self.boot, self.max_joined, self.past, self.floor,
         )  # fmt: skip
 
     def on_vote1(self, pdu: Vote1, source: int, now: int) -> None:
@@ -122,15 +126,19 @@ class Reformation(NormalPhase):
         votes = self.votes
         old, start_ts = self.basis(votes)
         if not self.majority(votes):
-            self.block("majority")
+            self.block("majority", self.group, lambda vote: not vote.wiped)
         elif not self.resilient(votes, old, start_ts):
-            self.block("resiliency")
+            asked = self.asked_for(votes, old, start_ts)
+            self.block("resiliency", asked, lambda vote: self.witness(vote, old))
         else:
             assert self.attempt is not None
             elected = self.elect(votes, old, start_ts)
             members = tuple(sorted(votes))
             boots = tuple(votes[site].boot for site in members)
-            self.announce(NewTl(self.attempt, members, start_ts, elected, old, boots), now)
+            past = self.past_of(votes, old, start_ts, elected)
+            floor = self.floor_of(votes, elected)
+            new = NewTl(self.attempt, members, start_ts, elected, old, boots, past, floor)
+            self.announce(new, now)
             return
         self.fail(now)
 
@@ -140,7 +148,10 @@ class Reformation(NormalPhase):
         return old, max(vote.nts for vote in votes.values() if vote.tl == old)
 
     def majority(self, votes: dict[int, Vote1]) -> bool:
-        """CM-R3.1: more than half of the group, not counting sites that forgot their promises.
+        """CM-R3.1: more than half of the group, of whom at least half of the group remember.
+
+        Of the sites that forgot their promises not one may be needed to meet any other majority:
+        that is half of the group, one less where it is even than makes a list (`docs/token.md`).
 
         They count where everybody votes and nobody has a list.  A list that was ever authorized is
         on the disk of all its members, a majority, hence more than L: so there was none; and since
@@ -150,8 +161,8 @@ class Reformation(NormalPhase):
         """
         if len(votes) == len(self.group) and all(vote.tl == NO_LIST for vote in votes.values()):
             return True
-        voters = sum(1 for vote in votes.values() if not vote.wiped)
-        return 2 * voters > len(self.group)
+        knowing = sum(1 for vote in votes.values() if not vote.wiped)
+        return 2 * len(votes) > len(self.group) <= 2 * knowing
 
     def resilient(self, votes: dict[int, Vote1], old: tuple[int, int], start_ts: int) -> bool:
         """CM-R3.3: one of the L + 1 sites that would stamp next in the old list joins the new one.
@@ -161,23 +172,52 @@ class Reformation(NormalPhase):
         """
         if old == NO_LIST:
             return True  # a cold boot: nobody has a list to lose
-        current = [vote for vote in votes.values() if vote.tl == old]
-        ring = current[0].members
-        expected = next(vote.exp for vote in current if vote.nts == start_ts)
+        if self.remembered(votes, old, start_ts):
+            return True
+        return self.complete(self.ring_of(votes, old), votes, old)
+
+    def remembered(self, votes: dict[int, Vote1], old: tuple[int, int], start_ts: int) -> bool:
+        """CM-R3.3 proper: witnesses, all of whom know what they have processed."""
+        asked = self.asked_for(votes, old, start_ts)
         if self.config.free_heirs(len(self.group)):
             # `to_source`: whoever it was that got the token from the expected site, the two have
             # processed what was committed; so the expected site is a witness, or all others are.
-            if self.witnessed([expected], votes, old):
-                return True
-            if self.witnessed([site for site in ring if site != expected], votes, old):
-                return True
-            return self.complete(ring, votes, old)
+            expected, *others = asked
+            return self.witnessed([expected], votes, old) or self.witnessed(others, votes, old)
+        return any(self.witnessed([site], votes, old) for site in asked)
+
+    def asked_for(
+        self, votes: dict[int, Vote1], old: tuple[int, int], start_ts: int
+    ) -> tuple[int, ...]:
+        """The sites that would have processed `start_ts` if anything from there on were committed:
+        the expected one first, then its L successors; with `to_source` any could be one of them.
+        """
+        ring = self.ring_of(votes, old)
+        expected = next(v.exp for v in votes.values() if v.tl == old and v.nts == start_ts)
         at = ring.index(expected)
-        for step in range(self.resilience + 1):
-            vote = votes.get(ring[(at + step) % len(ring)])
-            if vote is not None and self.witness(vote, old):
-                return True
-        return self.complete(ring, votes, old)
+        count = self.resilience + 1
+        if self.config.free_heirs(len(self.group)):
+            count = len(ring)
+        return tuple(ring[(at + step) % len(ring)] for step in range(min(count, len(ring))))
+
+    def ring_of(self, votes: dict[int, Vote1], old: tuple[int, int]) -> tuple[int, ...]:
+        return next(vote.members for vote in votes.values() if vote.tl == old)
+
+    def past_of(
+        self, votes: dict[int, Vote1], old: tuple[int, int], start_ts: int, elected: int
+    ) -> History:
+        """The history that the new list goes on in: that of the old list, unless something that
+        was committed may have been forgotten by everybody; then a new one begins."""
+        past = votes[elected].history
+        if past[0] and (old == NO_LIST or self.remembered(votes, old, start_ts)):
+            return past
+        fresh = self.rng.getrandbits(63) or 1
+        return (fresh, past[0], AT_START) if past[0] else (fresh, 0, 0)
+
+    def floor_of(self, votes: dict[int, Vote1], elected: int) -> int:
+        """What recorders among the voters have of the old list's history."""
+        known = votes[elected].history[0]
+        return max((v.floor for v in votes.values() if known and v.history[0] == known), default=0)
 
     def complete(
         self, ring: tuple[int, ...], votes: dict[int, Vote1], old: tuple[int, int]
@@ -297,10 +337,17 @@ class Reformation(NormalPhase):
         self.failures += 1
         self.reform_due = self.arm(now + self.rng.randint(least, most))
 
-    def block(self, reason: str) -> None:
-        if self.blocked != reason:
-            self.blocked = reason
-            self.notify("blocked", reason)
+    def block(
+        self, reason: str, asked: tuple[int, ...] = (),
+        good: Callable[[Vote1], bool] = lambda vote: True,
+    ) -> None:  # fmt: skip
+        """Say why no list can be formed: who of those `asked` for is silent, and who has forgotten
+        what it would have to know."""
+        silent = tuple(site for site in asked if site not in self.votes)
+        forgetful = tuple(s for s in asked if s in self.votes and not good(self.votes[s]))
+        if self.blocked != (reason, silent, forgetful):
+            self.blocked = (reason, silent, forgetful)
+            self.notify("blocked", reason, silent, forgetful)
 
     # -- slave -----------------------------------------------------------------------------
 
@@ -370,7 +417,9 @@ class Reformation(NormalPhase):
             self.append(self.staged[ts])
         self.gap = None
         self.staged.clear()
-        self.enter_list(new.v, new.members, new.start_ts, new.nts_site, base)
+        self.enter_list(
+            new.v, new.members, new.start_ts, new.nts_site, base, new.history, new.floor
+        )
         if gap is not None:
             self.commit_upto(min(gap.cnts, self.nts))
         if self.phase == O2:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from roundelay.core.engine import NEVER, Pdu
 from roundelay.core.errors import ConfigError
@@ -62,6 +62,9 @@ TIMERS = (
     ("reform_due", "on_reform_timer"),
 )
 
+
+PREFORMED_PAST: Final[p.History] = (1, 0, 0)
+"""The history of a group that begins with a list."""
 
 Handler = Callable[[Any, Any, int, int], None]
 
@@ -128,7 +131,7 @@ class TokenSite(Reformation):
     def boot_preformed(self, now: int) -> None:
         """Everybody starts in list (0, 0); the lowest site has the token."""
         self.join_version((0, 0))
-        self.enter_list((0, 0), self.group, 0, self.group[0])
+        self.enter_list((0, 0), self.group, 0, self.group[0], None, PREFORMED_PAST)
         self.phase = NORMAL
         self.watch(now)
         self.authorize(now)

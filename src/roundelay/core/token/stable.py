@@ -1,17 +1,20 @@
 """What a token site keeps through a crash, and how the records it persists add up to it.
 
-A driver writes each record durably before it carries out the sends of the same batch, and folds
-the records with `Stable.apply` when the site restarts.  Per message there is one COMMIT record.
-With L ≥ 1 it needs no sync of its own: only JOINED, LISTED and WIPED are promises to peers, and a
-restarted site is no witness of what it may have forgotten.  With L = 0 there is no other copy to
-count on, so COMMIT must be durable before anything of the same batch is sent (`sync_commits`).
+A driver writes each record before it carries out the sends of the same batch, and folds the
+records with `Stable.apply` when the site restarts.  JOINED, LISTED and WIPED are promises to
+peers, and must be synced.  With L ≥ 1 an entry is written when it is processed (STAMPED) and needs
+no sync: a process that dies leaves it on disk all the same, and the driver says so (`whole`).
+Where a machine dies with its unsynced writes, or nobody can tell, the restarted site is no witness
+of what it may have forgotten.  With L = 0 there is no other copy to count on, so an entry is
+written when it is committed, at once, and must be durable before anything of the same batch is
+sent (`sync_commits`).
 """
 
 from __future__ import annotations
 
 from msgspec import Struct
 
-from roundelay.core.token.pdu import DATA, NO_LIST, Entry, Version
+from roundelay.core.token.pdu import DATA, NO_HISTORY, NO_LIST, Entry, History, Version
 
 
 class Joined(Struct, frozen=True, gc=False):
@@ -41,6 +44,23 @@ class Listed(Struct, frozen=True, gc=False):
     first: int
     entries: tuple[Entry, ...]
     base: Base | None = None
+    history: History = NO_HISTORY
+
+
+class Stamped(Struct, frozen=True, gc=False):
+    """An entry has been processed: it is part of the list's log, and may still be undone."""
+
+    entry: Entry
+
+
+class Committed(Struct, frozen=True, gc=False):
+    """The entries below `ts`, all of which were written before, are part of the agreed log."""
+
+    ts: int
+
+
+class Forgot(Struct, frozen=True, gc=False):
+    """Writes of an earlier life may be lost; so it stays until a list is entered."""
 
 
 class Wiped(Struct, frozen=True, gc=False):
@@ -55,16 +75,19 @@ class Trimmed(Struct, frozen=True, gc=False):
     ts: int
 
 
-Record = Entry | Joined | Listed | Wiped | Trimmed
-"""What a token site persists.  COMMIT, by far the most frequent, is the committed entry itself."""
+Record = Entry | Joined | Listed | Wiped | Trimmed | Stamped | Committed | Forgot
+"""What a token site persists.  An entry by itself is COMMIT: it was not written before."""
+
+UNSYNCED = (Entry, Trimmed, Stamped, Committed, Forgot)
+"""Records that need no sync with L ≥ 1: they promise nothing to peers."""
 
 
 class Stable:
     """The folded records of one site."""
 
     __slots__ = (
-        "cnts", "counters", "entries", "first", "first_kept", "max_joined",
-        "members", "seq", "start_ts", "tl", "wiped",
+        "cnts", "counters", "entries", "first", "first_kept", "forgot", "history", "max_joined",
+        "members", "seq", "start_ts", "tl", "whole", "wiped",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -79,9 +102,18 @@ class Stable:
         self.entries: dict[int, Entry] = {}  # kept committed entries, and promised ones above
         self.first_kept = 0
         self.wiped = False
+        self.history: History = NO_HISTORY
+        self.forgot = False
+        self.whole = False
+        """Said by the driver: every record that was ever written is among these."""
 
     def apply(self, record: Struct) -> None:
-        if isinstance(record, Entry):
+        if isinstance(record, Stamped):
+            self.entries[record.entry.ack.ts] = record.entry
+        elif isinstance(record, Committed):
+            for ts in range(self.cnts, record.ts):
+                self.commit(self.entries[ts])
+        elif isinstance(record, Entry):
             self.commit(record)
         elif isinstance(record, Trimmed):
             for ts in range(self.first_kept, record.ts):
@@ -92,6 +124,8 @@ class Stable:
         elif isinstance(record, Listed):
             self.tl, self.members = record.tl, record.members
             self.start_ts, self.first = record.start_ts, record.first
+            self.history = record.history
+            self.forgot = False  # all below the start is here, and nothing else was processed
             if record.base is not None:
                 self.entries.clear()
                 self.cnts = self.first_kept = record.base.ts
@@ -103,6 +137,8 @@ class Stable:
             self.entries.update((entry.ack.ts, entry) for entry in record.entries)
         elif isinstance(record, Wiped):
             self.wiped = record.wiped
+        elif isinstance(record, Forgot):
+            self.forgot = True
         else:
             raise TypeError(f"not a record of a token site: {record!r}")
 

@@ -22,18 +22,21 @@ from roundelay.core.errors import InvariantBroken
 from roundelay.core.limits import UNLIMITED
 from roundelay.core.token.config import TokenConfig
 from roundelay.core.token.pdu import (
+    AT_START,
     DATA,
+    NO_HISTORY,
     NO_LIST,
     Ack,
     AckRun,
     B,
     Entry,
+    History,
     NewTl,
     RecoverData,
     Version,
     Vote1,
 )
-from roundelay.core.token.stable import Base, Joined, Listed, Stable, Trimmed
+from roundelay.core.token.stable import Base, Committed, Forgot, Joined, Listed, Stable, Trimmed
 
 # Phases of a site (CM84 Fig. 5).  What a site answers to depends on its phase alone.
 NORMAL: Final = "NORMAL"  # in a list, sending, stamping, committing
@@ -66,9 +69,10 @@ class TokenState(Engine):
         "accepted_upto", "amnesia", "attempt", "auth_due", "authorized", "beacon_due",
         "beacon_wait", "blocked",
         "boot", "cnts", "config", "confirm_by", "confirm_ts", "current", "exp", "failures",
-        "first", "first_kept", "gap", "have", "heard", "history", "hold_due", "hold_ts",
-        "holding", "inviter", "issues", "kept_bytes", "known_top", "last_ts", "log", "max_joined",
-        "members", "new_tl", "next_num", "nseq", "nts", "outstanding", "own", "own_base",
+        "first", "first_kept", "floor", "gap", "have", "heard", "history", "hold_due", "hold_ts",
+        "holding", "inviter", "issues", "kept_bytes", "known_top", "last_ts", "log", "logged",
+        "logs", "max_joined", "members", "new_tl", "next_num", "nseq", "nts", "outstanding",
+        "own", "own_base", "past",
         "pass_ack", "pass_due", "pass_sent", "pass_silent", "pass_time", "pass_total",
         "pass_vary", "pass_wait", "passing", "phase", "progress", "pruned", "qb", "qc",
         "recover_from", "reform_due", "request_due", "requests", "resilience", "retained",
@@ -85,6 +89,7 @@ class TokenState(Engine):
         self.rng = rng
         self.resilience = config.resilience  # L
         self.history = config.history
+        self.logs = not config.sync_commits  # entries are written when they are processed
         self.phase = OUT
 
         # The list this site is committed to.
@@ -95,6 +100,7 @@ class TokenState(Engine):
         self.start_seq = 0
         self.first = -1  # its first token site
         self.authorized = False  # its token is known to exist
+        self.past: History = NO_HISTORY  # the history of the group that it belongs to
         self.max_joined: Version = NO_LIST  # highest version ever joined, aborted ones too
         self.seen_version = 0  # highest version # heard of
 
@@ -108,6 +114,8 @@ class TokenState(Engine):
         self.qb: dict[tuple[int, int], Bundle] = {}  # Q_B: received, not stamped
         self.qc: dict[int, Ack] = {}  # Q_c: acknowledgements that must wait
         self.cnts = 0
+        self.logged = 0  # entries below are written, or need not be
+        self.floor = 0  # a recorder beside this site has all positions below on disk
         self.seq = 0  # dense position at cnts
         self.pruned = 0  # below: no list member can ask for it
         self.first_kept = 0
@@ -169,7 +177,7 @@ class TokenState(Engine):
         self.failures = 0  # consecutive ones, for the back-off
         self.amnesia = False  # restarted with loss of uncommitted entries
         self.wiped = False  # lost stable storage too
-        self.blocked = ""
+        self.blocked: tuple[str, tuple[int, ...], tuple[int, ...]] | None = None  # see `block`
 
         # Time: when each timer is due.  `heard`, `progress`: a timer that restarts with every
         # arrival is not moved each time; it looks at these when it comes.
@@ -247,9 +255,13 @@ class TokenState(Engine):
         """The entries below `upto` are part of the agreed log: record them, hand them over."""
         log, out = self.log, self.out
         persists, deliveries = out.persists, out.deliveries
+        logged = self.logged
+        if logged > self.cnts:
+            persists.append(Committed(min(logged, upto)))
         for ts in range(self.cnts, upto):
             entry = log[ts]
-            persists.append(entry)  # COMMIT
+            if ts >= logged:
+                persists.append(entry)  # COMMIT
             ack = entry.ack
             if ack.kind:  # DATA
                 seq, bundle, s = entry.seq, entry.bundle, ack.s
@@ -259,6 +271,8 @@ class TokenState(Engine):
                 if s == self.me:
                     self.let_go(ack.n)
         self.cnts = upto
+        if upto > logged:
+            self.logged = upto
         transfers = self.transfers
         while transfers and transfers[0] < upto:
             transfers.popleft()
@@ -302,6 +316,7 @@ class TokenState(Engine):
                 self.uncommitted -= 1
                 self.retained -= 1
         self.nts = ts
+        self.logged = min(self.logged, ts)
         before = self.log.get(ts - 1)
         self.exp = before.ack.next if before else self.first
 
@@ -383,12 +398,19 @@ class TokenState(Engine):
         start_ts: int,
         first: int,
         base: Base | None = None,
+        past: History = NO_HISTORY,
+        floor: int = 0,
     ) -> None:
         """Commit to list `tl`: end of CM-R11.  Durable before the vote that says so."""
         if self.nts != start_ts:
             raise InvariantBroken(f"enters a list that starts at {start_ts} with nts {self.nts}")
+        if past[2] == AT_START:
+            past = (past[0], past[1], max(self.nseq, floor))
         promised = tuple(self.log[ts] for ts in range(self.cnts, start_ts))
-        self.out.persists.append(Listed(tl, members, start_ts, first, promised, base))
+        self.out.persists.append(Listed(tl, members, start_ts, first, promised, base, past))
+        self.logged = start_ts
+        self.past = past
+        self.nseq = max(self.nseq, past[2])
         self.take_list(tl, members, start_ts, first)
 
     def take_list(self, tl: Version, members: tuple[int, ...], start_ts: int, first: int) -> None:
@@ -441,10 +463,15 @@ class TokenState(Engine):
             if entry.ack.kind == DATA:
                 self.last_ts[entry.ack.s] = entry.ack.ts
         self.first = stable.first
-        for ts in range(stable.cnts, stable.start_ts):
-            if ts not in stable.entries:
-                break  # void since another list committed something else in its place
+        self.past = stable.history
+        ts = stable.cnts
+        # What was promised may be void, since another list committed something else in its place.
+        while ts in stable.entries:
             self.append(stable.entries[ts])
+            ts += 1
+        self.logged = ts
+        if ts >= stable.start_ts:
+            self.nseq = max(self.nseq, stable.history[2])
         if stable.tl != NO_LIST:
             nts = self.nts
             self.take_list(stable.tl, stable.members, stable.start_ts, stable.first)
@@ -452,7 +479,9 @@ class TokenState(Engine):
             if self.nts > stable.start_ts and before is not None:
                 self.exp = before.ack.next
         # With L = 0 whatever was processed was committed, so nothing can have been forgotten.
-        self.amnesia = self.resilience >= 1
+        self.amnesia = self.resilience >= 1 and (stable.forgot or not stable.whole)
+        if self.amnesia and not stable.forgot:
+            self.out.persists.append(Forgot())
         self.wiped = stable.wiped
 
     # -- bounds ----------------------------------------------------------------------------

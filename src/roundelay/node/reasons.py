@@ -1,0 +1,41 @@
+"""Why a group does not work, in words that name the members it waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+MAJORITY = "majority"
+"""Too few members are there, or too few of them remember what they promised."""
+RESILIENCY = "resiliency"
+"""Of what was committed last nobody who is there can tell; `core.token.reform` says why."""
+
+
+def listed(names: Sequence[str]) -> str:
+    """
+    >>> listed(["a"]), listed(["a", "b", "c"])
+    ('a', 'a, b and c')
+    """
+    *rest, last = names
+    return f"{', '.join(rest)} and {last}" if rest else last
+
+
+def blocked(info: tuple[object, ...], roster: Sequence[str]) -> str:
+    """The state of a member whose engine says that it is blocked.
+
+    >>> blocked(("majority", (1, 2), ()), ["a", "b", "c"])
+    'blocked: majority (b and c are missing)'
+    >>> blocked(("resiliency", (1,), (0,)), ["a", "b", "c"])
+    'blocked: resiliency (b is missing; a has forgotten what it had)'
+    """
+    reason, *who = info
+    silent, forgetful = who if len(who) == 2 else ((), ())
+    words = []
+    for places, one, many in (
+        (silent, "is missing", "are missing"),
+        (forgetful, "has forgotten what it had", "have forgotten what they had"),
+    ):
+        assert isinstance(places, tuple)
+        if places:
+            names = [roster[place] for place in sorted(places)]
+            words.append(f"{listed(names)} {one if len(names) == 1 else many}")
+    return f"blocked: {reason}" + (f" ({'; '.join(words)})" if words else "")
