@@ -28,7 +28,7 @@ PAPER_TESTS = " ".join(
 )
 SPO_RULES = ("S1", "S2", "A1", "A2", "A3", "A4", "L1", "L2", "X", "P", "K", "O")
 RULES = [
-    *(f"TR-{k}" for k in range(1, 16)),
+    *(f"TR-{k}" for k in range(1, 17)),
     *(f"TO-{k}" for k in range(1, 6)),
     *(f"TO-R{k}" for k in range(1, 6)),
     *(f"PO-{k}" for k in range(1, 9)),

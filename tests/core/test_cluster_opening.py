@@ -417,7 +417,7 @@ def test_a_reopened_member_refuses_those_who_were_left_out() -> None:
     assert not net.log(0)
 
 
-def test_agreement_across_a_reopening_is_not_promised() -> None:
+def test_agreement_across_a_reopening_without_a_flush_is_not_promised() -> None:
     """0 has delivered x, 1 has not and never will: 0's application does not hear of that."""
     net = Net(PoSite, 2)
     net.submit(0, "x")

@@ -46,6 +46,8 @@ Examples:
               help="Clusters: a member's messages under way.  [default: 1]")  # fmt: skip
 @click.option("--deliver-at", type=OneOf(STAGES),
               help="Clusters: the stage of a delivery.  [default: acknowledged]")  # fmt: skip
+@click.option("--fails", type=Whole(0, 1),
+              help="Clusters: 1: somebody stops for good, anywhere.  [default: 0]")  # fmt: skip
 @click.option("--mutant", help="Switch a rule off: does the explorer notice?")
 @click.option("--list-mutants", is_flag=True, help="Say which rules can be switched off.")
 @json_option

@@ -16,8 +16,8 @@ those who want it, by name: it opens epoch 0 alone and admits the others.  Shoul
 Groups whose protocol has no order of its own to put CHANGE into (TO, PO, SPO, positive
 acknowledgement) are kept together by a token group beside them, the *ring*: it carries the
 changes, the group's engine carries the data.  Before a change the members stop sending and wait
-until all that was sent is delivered; only when a member has failed they go on without that, and
-what is then undelivered is reported to its senders.
+until all that was sent is delivered, as long as everybody lives.  Clusters then end alike for all
+who go on (`ending`), also when a member has failed; what nobody was given is sent again.
 """
 
 from __future__ import annotations

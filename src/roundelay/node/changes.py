@@ -7,17 +7,22 @@ from typing import Any, Final
 
 import msgspec
 
+from roundelay.core.cluster.exchange import Exchange
 from roundelay.core.engine import MS, NEVER, SECOND, Delivery, Notice
+from roundelay.node.ending import doubtful, pieces
 from roundelay.node.epochs import ASK_NS, GATHER_NS, Epochs
 from roundelay.node.groups import MEMBERS_MAX, TOKEN
-from roundelay.node.words import Change, Drained, Hold, Word, decode, encode
+from roundelay.node.words import Change, Drained, Hold, Piece, Word, decode, encode
 from roundelay.wire.info import Ask, Start
 
 MARK: Final = b"\0roundelay\0"
 """How what the nodes themselves say in a group begins."""
 FORGET_NS: Final = 20 * SECOND
 """A member that has been dead for this long is left out of the next roster."""
-DRAIN_NS: Final = 3 * SECOND
+DRAIN_NS: Final = SECOND
+"""How long those who are to stop finish what is under way."""
+ANSWER_NS: Final = 3 * SECOND
+"""Who lives and says nothing for this long is left out."""
 DEPART_NS: Final = 3 * SECOND // 2
 """How long one who has left waits for the others to see that."""
 
@@ -74,12 +79,15 @@ class Changes(Epochs):
         if self.spec.protocol == TOKEN:
             self._say(self._change(-1))
         elif not self.held_at:
-            self._say(Hold(self.epoch))
+            self._say(Hold(self.epoch, tuple(filter(self.node.alive, self.roster))))
 
-    def _change(self, base: int) -> Change:
+    def _change(self, base: int, tails: tuple[str, ...] = ()) -> Change:
         roster = self._next_roster()
+        if tails:  # who has not answered does not go on
+            gone = set(self.roster) - self._answered()
+            roster = tuple(name for name in roster if name not in gone) or (self.node.name,)
         lives = tuple(self._life(name) for name in roster)
-        return Change(self.epoch, roster, lives, self.resilience, base)
+        return Change(self.epoch, roster, lives, self.resilience, base, tails)
 
     def _life(self, name: str) -> bytes:
         """The UUID of the node of that name, as far as we know."""
@@ -135,8 +143,15 @@ class Changes(Epochs):
         elif isinstance(word, Hold):
             if word.epoch == self.epoch and not self.held_at:
                 self.held_at = now
+                self.living = word.living
                 if self.data is not None:
                     self.data.held = True
+                self._drain(now)
+        elif isinstance(word, Piece):
+            if word.epoch == self.epoch:
+                reason = self.tails.hear(word, self.data.engine if self.data is not None else None)
+                if reason:
+                    self.node.drop(reason)
                 self._drain(now)
         else:
             self.drained[word.name] = word
@@ -155,10 +170,8 @@ class Changes(Epochs):
             self.spec.name, self.incarnation, self.epoch + 1, change.roster, change.lives, base,
             change.resilience, self._counted(),
         )  # fmt: skip
-        if not token and self.outbox.underway:
-            reason = "a member failed: it may or may not have been delivered"
-            for one in list(self.outbox.underway):
-                self.outbox.lose_track(one, reason)
+        if not token:
+            self._finish(change, now)
         if self.node.name in change.roster:
             self._enter(start, now)
             return
@@ -218,31 +231,74 @@ class Changes(Epochs):
         else:
             self._wake_at(now)
 
+    def _finish(self, change: Change, now: int) -> None:
+        """TR-16: deliver the rest of the epoch; what nobody was given stays, to be sent again."""
+        data, underway = self.data, self.outbox.underway
+        engine = data.engine if data is not None else None
+        lost = len(underway)
+        if data is not None and isinstance(engine, Exchange):
+            tails = self.tails.of(change.tails)
+            if self.node.name in change.tails:
+                engine.flush(tails)
+                data.flush(now)
+                lost = 0
+            elif tails:
+                lost = doubtful(engine, tails)
+        for one in list(underway)[:lost]:
+            self.outbox.lose_track(one, "the roster changed: it may or may not have been delivered")
+
+    def _answered(self) -> set[str]:
+        """Who has said all it had to say in this epoch."""
+        turn = {name for name, word in self.drained.items() if word.turn >= 2}
+        return turn | self.tails.answered
+
     def _drain(self, now: int) -> None:
-        """Before a change: say when all we sent is delivered; the leader waits for everybody."""
+        """Before a change: finish what is under way, as long as everybody lives, and say when it
+        is, or what is left.  The first of those who have said so proposes the next roster.
+        """
         if not self.held_at or self.ring is None:
             return
         data = self.data
         engine: Any = data.engine if data is not None else None
+        cluster = isinstance(engine, Exchange)
+        waited = [name for name in self.living if self.node.alive(name)]
+        failed = len(waited) < len(self.roster) or getattr(engine, "stopped", False)
+        late = now - self.held_at > (DRAIN_NS if cluster else 3 * DRAIN_NS) or (cluster and failed)
         idle = data is None or not (
             self.outbox.underway
             or getattr(engine, "queue", None)
             or (hasattr(engine, "busy") and engine.busy())
             or getattr(engine, "outstanding", None)
         )
-        late = now - self.held_at > DRAIN_NS or getattr(engine, "stopped", False)
-        turns = [self.drained[name].turn if name in self.drained else 0 for name in self.roster]
-        turn = 2 if late or min(turns) >= 1 else 1
-        if self.said_drained < turn and (idle or late):
+        turns = [self.drained[name].turn if name in self.drained else 0 for name in waited]
+        answered = self._answered()
+        turn = 2 if late or answered or min(turns, default=1) >= 1 else 1
+        if self.said_drained < turn and (idle or late or (cluster and turn == 2)):
             self.said_drained = turn
-            position = data.position if data is not None else self.base
-            self._say(Drained(self.node.name, max(position, 0), turn))
-        overdue = now - self.held_at > 2 * DRAIN_NS
-        if (min(turns) >= 2 or overdue) and self._leader() and self.works():
-            base = max((word.position for word in self.drained.values()), default=self.base)
-            self.held_at = now  # not again at once
-            self._say(self._change(base))
+            if cluster and turn == 2:
+                living = [self.roster.index(name) for name in self.living if name in self.roster]
+                for piece in pieces(self.node.name, self.epoch, engine.tail(living)):
+                    self._say(piece)
+            else:
+                position = data.position if data is not None else self.base
+                self._say(Drained(self.node.name, max(position, 0), turn))
+        overdue = now - self.held_at > ANSWER_NS and self.node.name in answered
+        if (answered.issuperset(waited) or overdue) and self.works() and self.end_due <= now:
+            self._end(answered, now)
         self._wake_at(now + 20 * MS)
+
+    def _end(self, answered: set[str], now: int) -> None:
+        """Everybody who lives has answered: say CHANGE, if it is for us to do so."""
+        tails = self.tails.by_name
+        able = [n for n in self.roster if n in (tails or answered) and self.node.alive(n)]
+        if not able or able[0] != self.node.name:
+            return
+        base = max((word.position for word in self.drained.values()), default=self.base)
+        data = self.data
+        if tails and data is not None and isinstance(data.engine, Exchange):
+            base = self.base + data.engine.position_after(self.tails.of(tuple(tails)))
+        self._say(self._change(base, tuple(tails)))
+        self.end_due = now + SECOND  # not again at once
 
     def _ring_notice(self, notice: Notice) -> None:
         if notice.kind == "view" and self.state == "forming":

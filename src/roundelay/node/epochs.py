@@ -14,6 +14,7 @@ from roundelay.core.token.config import COLD, REJOIN, most_resilience
 from roundelay.core.token.pdu import NO_LIST
 from roundelay.file_names import file_name
 from roundelay.node import engines
+from roundelay.node.ending import Tails
 from roundelay.node.groups import MEMBERS_MAX, TOKEN, GroupSpec
 from roundelay.node.hosted import Hosted
 from roundelay.node.outbox import Outbox
@@ -97,6 +98,7 @@ class Epochs(Seat):
         self.asked_lives = {}
         self.change_due = NEVER if not self.asked else now + GATHER_NS
         self.held_at, self.said_drained, self.drained = 0, 0, {}
+        self.living, self.tails, self.end_due = (), Tails(start.roster), 0
         self.reopen = False
         self.behind, self.behind_due = None, NEVER
         self.dead_since = {}

@@ -17,6 +17,7 @@ from roundelay.core.token.site import TokenSite
 from roundelay.core.token.state import NORMAL
 from roundelay.node import engines
 from roundelay.node.catchup import CatchUp, full
+from roundelay.node.ending import Tails
 from roundelay.node.folders import claim_group
 from roundelay.node.groups import TOKEN, GroupSpec
 from roundelay.node.hosted import Hosted
@@ -79,7 +80,12 @@ class Seat:
         self.announce_until = 0
         self.announce_due = NEVER
         self.held_at = 0
+        self.living: tuple[str, ...] = ()
+        """Who is waited for before the epoch ends."""
         self.drained: dict[str, Drained] = {}
+        self.tails = Tails(())
+        self.end_due = 0
+        """When the end of the epoch may be proposed, once more."""
         self.said_drained = 0
         self.behind: Start | None = None
         self.behind_due = NEVER

@@ -15,19 +15,23 @@ class Change(Struct, frozen=True, array_like=True, tag="change"):
     resilience: int
     base: int
     """Where the data goes on, for groups beside a ring; else the position of CHANGE itself."""
+    tails: tuple[str, ...] = ()
+    """Whose tails count, for clusters: all who were in the epoch and go on (`ending`)."""
 
 
 class Hold(Struct, frozen=True, array_like=True, tag="hold"):
-    """Stop sending data: the roster is about to change."""
+    """Stop sending data: the roster is about to change.  `living`: who is waited for."""
 
     epoch: int
+    living: tuple[str, ...] = ()
 
 
 class Drained(Struct, frozen=True, array_like=True, tag="drained"):
     """Everything this member had to do in the epoch is done; it has delivered up to `position`.
 
     In turn 1 it means that everybody has what this member sent.  When all have said so, everybody
-    has everything, and turn 2 means that it is delivered.
+    has everything, and turn 2 means that it is delivered.  Members of a cluster say their tails in
+    place of turn 2, unless they have none.
     """
 
     name: str
@@ -35,6 +39,16 @@ class Drained(Struct, frozen=True, array_like=True, tag="drained"):
     turn: int
 
 
-Word = Change | Hold | Drained
+class Piece(Struct, frozen=True, array_like=True, tag="tail"):
+    """A piece of a member's tail: number `place` of `count`."""
+
+    name: str
+    epoch: int
+    place: int
+    count: int
+    data: bytes
+
+
+Word = Change | Hold | Drained | Piece
 encode = msgspec.msgpack.Encoder().encode
 decode = msgspec.msgpack.Decoder(Word).decode

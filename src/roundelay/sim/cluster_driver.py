@@ -4,20 +4,22 @@ What the driver demands beyond what the checkers see: after healing every messag
 destinations; then the network falls silent (QUIET); nobody declares the cluster broken while all
 members live; and on the wire no rule is broken (`wiretap`).
 
-In a plan in which a member fails the driver is the cluster's owner.  Every survivor has to suspect
-the member and to declare the cluster broken (TR-15); then all survivors reopen it without the
-member, one after the other, in one new epoch, and each is given back those of its messages that it
-has not delivered.  What was under way may have reached some and not others, so the reopened
-cluster is judged by observers of its own.
+In a plan in which a member fails the driver is the cluster's owner.  It acts when every survivor
+has suspected the member and declared the cluster broken (TR-15), or in some plans as soon as one
+has; in some another member fails then.  The survivors say what they hold, one after the other, and
+hand over the rest (TR-16): all must have been given the same, and nothing that anybody has been
+given may be given back to its submitter.  Then they reopen the cluster without those who failed,
+one after the other, in one new epoch, which is judged by observers of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from typing import Any, Final
 
 from roundelay.core.bundle import Bundle
+from roundelay.core.cluster.flush import Tail
 from roundelay.core.engine import NEVER, Delivery, Notice
 from roundelay.core.events import MARK, NOBODY, NOTHING_LEFT
 from roundelay.sim.engines import TO_CHANNEL
@@ -45,6 +47,7 @@ class ClusterDriver(Striker):
         self.tap = WireTap(self.breach, repeats=plan.protocol != TO_CHANNEL)
         self.successors = setting.successors
         self.members = tuple(range(plan.sites))
+        self.failed: set[int] = set()
         self.reopened = False
         if plan.fails < 0:
             return [self.books, self.tap, *setting.observers]
@@ -73,7 +76,7 @@ class ClusterDriver(Striker):
         if self.plan.fails >= 0 and not self.reopened:
             late = [site for site in self.survivors() if site not in self.books.broken]
             self.breach("TR-15", f"sites {late} have not noticed that {self.plan.fails} is gone")
-            self.reopen(Strike(0, "fail", 0, (self.plan.fails, 0)))
+            self.stop_all(Strike(0, "fail", 0, (self.plan.fails, 0)))
 
     def settled(self) -> bool:
         return self.load.done and not self.books.missing
@@ -128,12 +131,13 @@ class ClusterDriver(Striker):
     # -- a failed member -------------------------------------------------------------------
 
     def survivors(self) -> tuple[int, ...]:
-        return tuple(site for site in self.world.group if site != self.plan.fails)
+        return tuple(site for site in self.world.group if site not in self.failed)
 
     def strike_fail(self, strike: Strike, _: str) -> None:
         """The member is gone, and everybody has something to tell it."""
         failed = strike.args[0]
         self.count(strike.kind, failed)
+        self.failed.add(failed)
         self.world.crash(failed, NOTHING_LEFT)
         self.books.on_broken = partial(self.look_at_broken, strike)
         for site in self.survivors():
@@ -144,21 +148,61 @@ class ClusterDriver(Striker):
                     break
 
     def look_at_broken(self, strike: Strike) -> None:
-        """When everybody knows, the owner acts; not from inside a batch of effects."""
-        if not self.reopened and all(site in self.books.broken for site in self.survivors()):
-            self.reopened = True
-            self.world.after(0, partial(self.reopen, strike))
+        """When everybody knows, or somebody, the owner acts; not from inside a batch of effects."""
+        early = strike.args[1] >> 4 & 1
+        if self.reopened or not (
+            early or all(site in self.books.broken for site in self.survivors())
+        ):
+            return
+        self.reopened = True
+        if not early:
+            for site in self.survivors():
+                if self.plan.fails not in self.books.suspects.get(site, ()):
+                    self.breach("TR-15", f"{self.plan.fails} was never suspected", site)
+        self.world.after(0, partial(self.stop_all, strike))
 
-    def reopen(self, strike: Strike) -> None:
-        """One new epoch for all survivors, who hear of it one after the other."""
+    def stop_all(self, strike: Strike) -> None:
+        """TR-16: the survivors say what they hold, one after the other; some plans lose one more.
+
+        It fails before it has said anything, or after.
+        """
+        world, living = self.world, self.survivors()
+        dice = strike.args[1] >> 5
+        stagger = dice % 4 * int(self.plan.config["stat_ns"]) // 2
+        another, says_it = dice >> 2 & 15, dice >> 6 & 1
+        if len(living) < 3:
+            another = len(living)  # nobody
+        tails: dict[int, Tail] = {}
+        for i, site in enumerate(living):
+            if i != another or says_it:
+                world.after(i * stagger, partial(self.stop_one, site, living, tails))
+            if i == another:
+                world.after(i * stagger, partial(self.fail_too, site))
+        world.after(len(living) * stagger, partial(self.go_on, strike, tails))
+
+    def fail_too(self, site: int) -> None:
+        self.count("fail", site)
+        self.failed.add(site)
+        self.world.crash(site, NOTHING_LEFT)
+
+    def stop_one(self, site: int, living: tuple[int, ...], tails: dict[int, Tail]) -> None:
+        member = self.world.sites[site]
+        engine: Any = member.engine
+        tails[site] = engine.tail(living)
+        self.world.settle(member, engine)
+
+    def go_on(self, strike: Strike, tails: dict[int, Tail]) -> None:
+        """All hand over the rest; then one new epoch, of which they hear one after the other."""
         world, books = self.world, self.books
         self.reopened = True
         self.members = members = self.survivors()
-        for site in members:
-            if self.plan.fails not in books.suspects.get(site, ()):
-                self.breach("TR-15", f"{self.plan.fails} was never suspected", site)
         engines: list[Any] = [world.sites[site].engine for site in members]
-        epoch = 1 + max(max(engine.epoch, engine.rst) for engine in engines)
+        for site, engine in zip(members, engines, strict=True):
+            engine.flush(tails)
+            world.settle(world.sites[site], engine)
+        for site, detail in books.unlike(members):
+            self.breach("I2", detail, site)
+        epoch = 2 + max(max(engine.epoch, engine.rst) for engine in engines)
         self.to = self.plan.destinations(members)
         self.load.to = self.to
         books.missing.clear()
@@ -176,9 +220,14 @@ class ClusterDriver(Striker):
         engine.reopen(self.members, epoch, member.local(world.now))
         world.settle(member, engine)
         self.relay.moved.add(site)
-        kept = books.own.pop(site, set()) - books.given_back.pop(site, set())
+        back = books.given_back.pop(site, set())
+        kept = books.own.pop(site, set()) - back
         if kept:
             detail = f"{len(kept)} own messages were neither delivered nor given back"
+            self.breach("I5", detail, site)
+        twice = back & books.given_anywhere
+        if twice:
+            detail = f"{len(twice)} messages were given back that somebody has been given"
             self.breach("I5", detail, site)
 
 
@@ -191,6 +240,8 @@ class Books:
         self.missing: dict[bytes, set[int]] = {}  # message → destinations without it
         self.fresh: set[bytes] = set()  # messages nobody has received
         self.own: dict[int, set[bytes]] = {}  # messages to itself that a site has not received
+        self.given: dict[int, set[bytes]] = {}  # what each site has received
+        self.given_anywhere: set[bytes] = set()
         self.given_back: dict[int, set[bytes]] = {}
         self.suspects: dict[int, set[object]] = {}
         self.broken: dict[int, object] = {}  # site → reason
@@ -205,7 +256,10 @@ class Books:
                 self.own.setdefault(site, set()).add(data)
 
     def delivered(self, time: int, site: int, delivery: Delivery) -> None:
+        mine = self.given.setdefault(site, set())
         for data in delivery.bundle:
+            mine.add(data)
+            self.given_anywhere.add(data)
             if data in self.fresh:
                 self.fresh.discard(data)
                 self.committed += 1
@@ -216,6 +270,16 @@ class Books:
                 there.discard(site)
                 if not there:
                     del self.missing[data]
+
+    def unlike(self, members: Collection[int]) -> Iterator[tuple[int, str]]:
+        """TR-16: what one of `members` has been given, and another it was for has not."""
+        given = {site: self.given.get(site, set()) for site in members}
+        for data in sorted(set().union(*given.values())):
+            source, number = identity(data)
+            for site in members:
+                if site in self.receivers(source, number) and data not in given[site]:
+                    yield site, f"message {number} of site {source} was given to others only"
+                    return
 
     def noticed(self, time: int, site: int, notice: Notice) -> None:
         if notice.kind == "suspect":

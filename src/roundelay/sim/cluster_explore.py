@@ -19,6 +19,7 @@ I1, I4  what two members deliver is one sequence (TO); each source's messages co
 I8      AL and PAL never fall; nobody believes of another that it has what it lacks; nobody
         acknowledges what was never sent; what is acknowledged at one member can be
         pre-acknowledged at every destination (phase three)
+I2      with `fails`: whoever stops for good now, the others end alike (`cluster_fails`)
 I7      from every state in which nothing is under way, if nothing more is lost and every timer
         passes now and then, everything is delivered and the network falls silent
 TR-15   nobody gives up
@@ -38,6 +39,7 @@ from msgspec import Struct
 from roundelay.core.cluster.config import ClusterConfig
 from roundelay.core.engine import ACKNOWLEDGED, EVERYONE
 from roundelay.core.errors import ConfigError
+from roundelay.sim.cluster_fails import Failures
 from roundelay.sim.cluster_local import (
     ACK,
     GAP,
@@ -98,6 +100,8 @@ class ClusterScope(Struct, frozen=True, kw_only=True):
     """W: a member's messages that may be under way at a time."""
     deliver_at: str = ACKNOWLEDGED
     """The stage at which messages are handed over."""
+    fails: int = 0
+    """1: in every state that is met, each member in turn stops for good."""
 
     def check(self) -> Self:
         """Raise ConfigError unless all bounds make sense."""
@@ -105,7 +109,7 @@ class ClusterScope(Struct, frozen=True, kw_only=True):
             raise ConfigError("protocol", self.protocol, " or ".join(CLUSTERS))
         for field, least, most in (
             ("sites", 2, 5), ("messages", 0, 9), ("losses", 0, 9), ("early", 0, 9),
-            ("window", 1, 9),
+            ("window", 1, 9), ("fails", 0, 1),
         ):  # fmt: skip
             value = getattr(self, field)
             if not least <= value <= most:
@@ -131,6 +135,7 @@ class ClusterScope(Struct, frozen=True, kw_only=True):
         )
         line += f" --early {self.early}" if self.early else ""
         line += f" --window {self.window}" if self.window != 1 else ""
+        line += f" --fails {self.fails}" if self.fails else ""
         line += f" --deliver-at {self.deliver_at}" if self.deliver_at != ACKNOWLEDGED else ""
         return f"{line} --mutant {mutant}" if mutant else line
 
@@ -159,7 +164,8 @@ class ClusterSearch:
         reduced: bool = True,
     ) -> None:
         self.scope = scope
-        self.reduced = reduced
+        # What is put off leads to the same states in the end, but not through all on the way.
+        self.reduced = reduced and not scope.fails
         self.max_states = max_states
         self.progress = progress
         self.n = n = scope.sites
@@ -182,6 +188,7 @@ class ClusterSearch:
         self.numbers: dict[State, int] = {}
         self.parents = array("q")
         self.actions: list[Action | None] = []
+        self.failures = Failures(self.members, self.total) if scope.fails else None
         self._pairs: dict[tuple[int, int, int, int], str] = {}
         self._calmed: set[State] = set()  # states from which all ends well
         self.outcomes: set[Outcome] = set()
@@ -309,7 +316,10 @@ class ClusterSearch:
             return state, move.wrong
         after[k] = move.to
         self._send(after, k, move)
-        return tuple(after), self.wrong(after, k)
+        wrong = self.wrong(after, k)
+        if not wrong and self.failures is not None:
+            wrong = self.failures.wrong(tuple(after[: self.n]))
+        return tuple(after), wrong
 
     def _send(self, after: list[Any], k: int, move: Move) -> None:
         for dst, item in move.sends:

@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import Struct, structs
 
 from roundelay.core.cluster.channel import ToChannelSite
+from roundelay.core.cluster.flush import Tails
 from roundelay.core.cluster.pdu import Dt
 from roundelay.core.cluster.po import PoSite
 from roundelay.core.cluster.spo import SpoSite
@@ -103,6 +104,26 @@ class ClaimsItsOwn(ToChannelSite):
         super().opened(floor, now)
 
 
+class GoesOnWithoutTheRest(PoSite):
+    """Who is left opens a new cluster at once; what is not delivered is given back."""
+
+    __slots__ = ()
+
+    def rest(self, tails: Tails) -> list[Dt]:
+        return []
+
+    def empty_logs(self, tails: Tails) -> None: ...
+
+
+class HoldsOnToItself(ToSite):
+    """What nobody but the source of a message has is not said to the others."""
+
+    __slots__ = ()
+
+    def unsure(self, living: int) -> tuple[Dt, ...]:
+        return ()
+
+
 class TreqIsTheLastOne(SpoSite):
     """TREQ_j := p.TSEQ, as printed."""
 
@@ -173,6 +194,20 @@ CLUSTER_MUTANTS: dict[str, ClusterMutant] = {
             wrong="one whose copy was lost stands last in the log of its source, and only there",
             site_class=ClaimsItsOwn,
             scope=ClusterScope(protocol=TO_CHANNEL, sites=2, messages=2, losses=1),
+        ),
+        ClusterMutant(
+            name="no-flush",
+            rule="TR-16: who is left does not hand over the rest before it goes on",
+            wrong="what one has been given, and told its submitter, another never is",
+            site_class=GoesOnWithoutTheRest,
+            scope=ClusterScope(protocol=PO, sites=3, messages=1, losses=0, fails=1),
+        ),
+        ClusterMutant(
+            name="tail-without-pdus",
+            rule="TR-16: a tail says how far a member has got, and not with what",
+            wrong="a message that had reached one of two is delivered by that one only",
+            site_class=HoldsOnToItself,
+            scope=ClusterScope(protocol=TO, sites=3, messages=1, losses=0, fails=1),
         ),
         ClusterMutant(
             name="treq-is-the-last",

@@ -27,9 +27,9 @@ from collections import deque
 from random import Random
 from typing import Final
 
-from roundelay.core.bundle import Bundle
 from roundelay.core.cluster.config import ClusterConfig
 from roundelay.core.cluster.exchange import Exchange
+from roundelay.core.cluster.flush import Tails, common
 from roundelay.core.cluster.pdu import TO_KINDS, Dt, ToNull
 from roundelay.core.cluster.state import ISS
 from roundelay.core.engine import ACCEPTED, ACKNOWLEDGED, PREACKNOWLEDGED
@@ -178,12 +178,49 @@ class ToChannelSite(Exchange):
         self.pal = [[floor[j]] * self.n for j in self.everyone]
         self.known = [mine] * self.n
 
-    def undelivered(self) -> list[Bundle]:
-        stage = self.config.deliver_at
-        log = [*self.ready, *self.received] if stage == ACKNOWLEDGED else [*self.received]
-        log = [pdu for pdu in log if pdu.src == self.index]
-        log += [pdu for seq, pdu in self.sl.items() if seq >= self.treq[self.index]]
-        return [pdu.bundle for pdu in log]
+    # -- the end of a cluster --------------------------------------------------------------
+
+    def accepted(self) -> list[Dt]:
+        """Data in the log that is not handed over, in channel order."""
+        early = self.config.deliver_at == PREACKNOWLEDGED
+        log = self.received if early else [*self.ready, *self.received]
+        return [pdu for pdu in log if pdu.bundle.sizes]
+
+    def waiting(self) -> list[Dt]:
+        sent = [pdu for seq, pdu in self.sl.items() if seq >= self.treq[self.index]]
+        return self.accepted() + [pdu for pdu in sent if pdu.bundle.sizes]
+
+    def unsure(self, living: int) -> tuple[Dt, ...]:
+        """Only what all have is handed over."""
+        return ()
+
+    def rest(self, tails: Tails) -> list[Dt]:
+        floor = self.last_floor(tails)
+        return [pdu for pdu in self.accepted() if pdu.seq < floor[pdu.src]]
+
+    def last_floor(self, tails: Tails) -> tuple[int, ...]:
+        """What is handed over of the epoch that our log is of.
+
+        Members are one reset apart at most.  Who has finished one knows that all others have the
+        vectors: for them it ends as it did there.  Of the epoch after it they have nothing yet.
+        """
+        newest = max(tail.epoch for tail in tails.values())
+        if self.epoch < newest:
+            return tuple(map(min, zip(*self.vecs.values(), strict=True)))
+        if any(tail.epoch < newest for tail in tails.values()):
+            return (0,) * self.n
+        return common(tails)
+
+    @property
+    def ordered(self) -> bool:
+        return self.config.deliver_at == ACKNOWLEDGED
+
+    def empty_logs(self, tails: Tails) -> None:
+        given = set(map(id, self.rest(tails)))
+        left = [pdu for pdu in self.accepted() if id(pdu) not in given]
+        self.ready.clear()
+        self.received = deque(left)
+        self.waiting_delivery = 0
 
     def poll(self, now: int) -> None:
         """TO-5: a probe is a NULL that makes the others speak.

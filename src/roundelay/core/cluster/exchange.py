@@ -10,18 +10,19 @@ the failure point (TO-R1…R5); every cluster can open by it, with vectors of fi
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any, ClassVar, Final
 
 from roundelay.core.bundle import Bundle
 from roundelay.core.cluster.checks import refusal
 from roundelay.core.cluster.config import DYNAMIC, ClusterConfig
+from roundelay.core.cluster.flush import Tail, Tails
 from roundelay.core.cluster.pdu import Dt, Rst
 from roundelay.core.cluster.sending import Sending
 from roundelay.core.cluster.state import ISS
 from roundelay.core.engine import NEVER, Pdu
-from roundelay.core.errors import ConfigError
+from roundelay.core.errors import ConfigError, UsageError
 
 # Each timer and what it does, in the order in which they are looked at.
 TIMERS: Final = (
@@ -118,9 +119,57 @@ class Exchange(Sending):
         self.notify("undelivered", back)
         self.start_reset(epoch, (ISS,) * self.n, now)
 
-    @abstractmethod
     def undelivered(self) -> list[Bundle]:
         """Own bundles that were sent and are not delivered here."""
+        return [pdu.bundle for pdu in self.waiting() if pdu.src == self.index]
+
+    # -- the end of a cluster --------------------------------------------------------------
+
+    @abstractmethod
+    def waiting(self) -> list[Dt]:
+        """Data for us that is accepted and not handed over, and own data that is not accepted."""
+
+    @abstractmethod
+    def unsure(self, living: int) -> tuple[Dt, ...]:
+        """Accepted data that, as far as we know, not all of `living` it is for have."""
+
+    @abstractmethod
+    def rest(self, tails: Tails) -> list[Dt]:
+        """TR-16: what is still to be handed over here when those with `tails` go on, in order."""
+
+    @property
+    def ordered(self) -> bool:
+        """Whether what is handed over has places in one order for all."""
+        return False
+
+    def position_after(self, tails: Tails) -> int:
+        """The next position of the order once the rest has been handed over."""
+        rest = self.rest(tails) if self.ordered else []
+        return self.position + sum(len(pdu.bundle) for pdu in rest)
+
+    def tail(self, living: Iterable[int]) -> Tail:
+        """TR-16: the cluster is over for us; `living` are those who may go on."""
+        self.stopped = True
+        self.ack_due = self.stat_due = self.gap_due = self.rst_due = NEVER
+        mask = sum(1 << self.ranks[member] for member in set(living) & set(self.group))
+        return Tail(self.epoch, tuple(self.treq), self.unsure(mask))
+
+    def flush(self, tails: Tails) -> None:
+        """TR-16: hand over the rest; whoever does so with the same tails has been given the same.
+
+        `tails` must have ours.  Own messages that were sent and are not among the rest are in
+        `undelivered` afterwards; they were handed over nowhere.
+        """
+        if self.me not in tails or not self.stopped:
+            raise UsageError(f"flush at {self.me} without its own tail: call tail() first")
+        hand_over = self.hand_over_next if self.ordered else self.hand_over
+        for pdu in self.rest(tails):
+            hand_over(pdu)
+        self.empty_logs(tails)
+
+    @abstractmethod
+    def empty_logs(self, tails: Tails) -> None:
+        """Nothing waits any more but own data that was not handed over."""
 
     @abstractmethod
     def opened(self, floor: tuple[int, ...], now: int) -> None:

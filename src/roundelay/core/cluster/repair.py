@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-from roundelay.core.bundle import Bundle
 from roundelay.core.cluster.exchange import Exchange
+from roundelay.core.cluster.flush import Tails, union
 from roundelay.core.cluster.pdu import Dt, Retx, Stat
-from roundelay.core.engine import ACCEPTED, ACKNOWLEDGED, NEVER, PREACKNOWLEDGED
+from roundelay.core.engine import ACCEPTED, ACKNOWLEDGED, NEVER
 
 
 class Repair(Exchange):
@@ -252,11 +252,30 @@ class Repair(Exchange):
                 self.send_to(j, self.stat(poll=False))
         self.unheard |= 1 << j
 
-    def undelivered(self) -> list[Bundle]:
-        stage, mine = self.config.deliver_at, self.index
-        logs = {
-            ACCEPTED: [],
-            PREACKNOWLEDGED: [*self.rrl[mine]],
-            ACKNOWLEDGED: [*self.prl[mine], *self.rrl[mine]],
-        }
-        return [pdu.bundle for pdu in logs[stage]]
+    # -- the end of a cluster --------------------------------------------------------------
+
+    def waiting(self) -> list[Dt]:
+        stage = self.config.deliver_at
+        logs = [] if stage == ACCEPTED else [*self.rrl]
+        if stage == ACKNOWLEDGED:
+            logs = [*self.prl, *logs]
+        return [pdu for log in logs for pdu in log if pdu.bundle.sizes and self.for_us(pdu)]
+
+    def for_us(self, pdu: Dt) -> bool:
+        return bool(self.destinations(pdu) >> self.index & 1)
+
+    def unsure(self, living: int) -> tuple[Dt, ...]:
+        found = []
+        for pdu in self.in_logs():
+            dst, al = self.destinations(pdu) & living, self.al[pdu.src]
+            if pdu.bundle.sizes and any(al[k] <= pdu.seq for k in self.everyone if dst >> k & 1):
+                found.append(pdu)
+        return tuple(found)
+
+    def rest(self, tails: Tails) -> list[Dt]:
+        return [pdu for pdu in union(self.waiting(), tails, self.treq) if self.for_us(pdu)]
+
+    def empty_logs(self, tails: Tails) -> None:
+        for log in (*self.rrl, *self.prl):
+            log.clear()
+        self.waiting_delivery = 0

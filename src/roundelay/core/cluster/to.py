@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
-from roundelay.core.bundle import Bundle
+from roundelay.core.cluster.flush import Tails, key
 from roundelay.core.cluster.pdu import TO_KINDS, Dt
 from roundelay.core.cluster.po import PoSite
 from roundelay.core.engine import ACCEPTED, ACKNOWLEDGED
@@ -36,7 +36,7 @@ class ToSite(PoSite):
             super().reached(pdu, stage, now)
             return
         if stage == ACCEPTED:
-            heappush(self.keys, (sum(pdu.ack), pdu.src, pdu.seq))
+            heappush(self.keys, key(pdu))
         elif stage == ACKNOWLEDGED:
             self.acknowledged[(pdu.src, pdu.seq)] = pdu
             self.waiting_delivery += 1  # it leaves the receipt log, but not yet this member
@@ -45,10 +45,17 @@ class ToSite(PoSite):
     def in_logs(self) -> list[Dt]:
         return [*self.acknowledged.values(), *super().in_logs()]
 
-    def undelivered(self) -> list[Bundle]:
-        mine = sorted(seq for src, seq in self.acknowledged if src == self.index)
-        held = [self.acknowledged[(self.index, seq)].bundle for seq in mine]
-        return held + super().undelivered()
+    def waiting(self) -> list[Dt]:
+        return [*self.acknowledged.values(), *super().waiting()]
+
+    @property
+    def ordered(self) -> bool:
+        return self.config.deliver_at == ACKNOWLEDGED
+
+    def empty_logs(self, tails: Tails) -> None:
+        super().empty_logs(tails)
+        self.acknowledged.clear()
+        self.keys.clear()
 
     def release(self, now: int) -> None:
         while self.keys:

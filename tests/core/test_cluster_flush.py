@@ -1,0 +1,164 @@
+"""TR-16: a cluster ends alike for all who go on."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from roundelay.core.cluster.channel import ToChannelSite
+from roundelay.core.cluster.flush import Tail, tail_refusal
+from roundelay.core.cluster.pdu import Null, ToDt, ToRst
+from roundelay.core.cluster.po import PoSite
+from roundelay.core.cluster.spo import SpoSite
+from roundelay.core.cluster.to import ToSite
+from roundelay.core.engine import ACCEPTED, ACKNOWLEDGED, PREACKNOWLEDGED
+from roundelay.core.errors import UsageError
+from tests.core.cluster_net import ENGINES, MS, Net, alone, pdu, text
+
+
+def end(net: Net, *living: int, without: int | None = None) -> dict[int, Tail]:
+    """Those who live say their tails and hand over the rest, but for one who says nothing."""
+    tails = {site: net[site].tail(living) for site in living if site != without}
+    for site in tails:
+        net[site].flush(tails)
+        net.collect(site)
+    return tails
+
+
+def test_tr_16_a_confirmed_message_is_given_to_every_survivor() -> None:
+    """3 acknowledges the acknowledgements to 0 and 2, who deliver, but not to 1; then it fails."""
+    net = Net(PoSite, 4)
+    net.lose(lambda p: isinstance(p, Null) and p.seq > 1, src=3, dst=1)
+    net.submit(0, "x")
+    net.run(30 * MS)
+    assert [net.log(site) for site in range(4)] == [["x"], [], ["x"], ["x"]]
+    net.crash(3)
+    end(net, 0, 1, 2)
+    assert [net.log(site) for site in range(3)] == [["x"]] * 3
+
+
+@pytest.mark.parametrize("stage", [ACCEPTED, PREACKNOWLEDGED, ACKNOWLEDGED])
+@pytest.mark.parametrize("kind", [PoSite, ToSite, SpoSite])
+def test_tr_16_what_one_survivor_has_of_a_failed_source_all_are_given(
+    kind: type[Any], stage: str
+) -> None:
+    net = Net(kind, 3, deliver_at=stage)
+    net.lose(kind.KINDS.data, src=2, dst=1)
+    net.submit(2, "x", "y")
+    net.run(2 * MS)
+    net.crash(2)
+    end(net, 0, 1)
+    assert net.log(0) == net.log(1) == ["x", "y"]
+    assert all(net[site].undelivered() == [] for site in (0, 1))
+
+
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("kind", ENGINES.values(), ids=ENGINES)
+def test_tr_16_at_any_moment_of_any_run_survivors_end_alike(kind: type[Any], seed: int) -> None:
+    rng = Random(f"flush/{kind.__name__}/{seed}")
+    stages = [ACKNOWLEDGED, ACKNOWLEDGED, PREACKNOWLEDGED, ACCEPTED]
+    stage = rng.choice(stages[:3] if kind is ToChannelSite else stages)
+    net = Net(kind, 4, deliver_at=stage, loss=0.15, seed=seed, attempts=40, window=3,
+              jitter_ns=0 if kind is ToChannelSite else 5 * MS)  # fmt: skip
+    for k in range(30):
+        net.submit(k % 4, f"{k}")
+        net.run(rng.randrange(4 * MS))
+    net.crash(3)
+    net.run(rng.randrange(200 * MS))
+    living = (0, 1, 2)
+    tails: dict[int, Tail] = {}
+    for site in living:  # one after the other, while the rest goes on
+        tails[site] = net[site].tail(living)
+        net.collect(site)
+        net.run(rng.randrange(20 * MS))
+    for site in living:
+        expected = net[site].position_after(tails)
+        net[site].flush(tails)
+        net.collect(site)
+        assert net[site].position == expected
+    net.check(complete=False, total=net[0].ordered)
+    logs = [net.log(site) for site in living]
+    assert sorted(logs[0]) == sorted(logs[1]) == sorted(logs[2])
+    assert set(net.log(3)) <= set(logs[0])  # what the one that failed was given, too
+    for site in living:
+        back = {text(bundle) for bundle in net[site].undelivered()}
+        assert back.isdisjoint(logs[0])
+        mine = {message for source, message, _ in net.submitted if source == site}
+        queued = {text(bundle) for bundle, _ in net[site].queue}
+        assert mine == back | queued | (mine & set(logs[0]))
+
+
+def test_tr_16_in_channel_mode_one_has_finished_a_reset_and_another_has_not() -> None:
+    """0 lost a; 1 and 2 finish the reset that repairs it, and 0 is stopped before it can."""
+    net = Net(ToChannelSite, 3)
+    net.submit(2, "before")
+    net.settle()
+    net.lose(ToDt, src=1, dst=0, times=1)
+    net.submit(1, "a")
+    net.submit(1, "b")
+    net.lose(lambda p: isinstance(p, ToRst) and p.done & ~1, dst=0)
+    net.lose(lambda p: not isinstance(p, ToRst), dst=0)
+    net.run_until(lambda: net[1].epoch == net[2].epoch == 1)
+    assert (net[0].epoch, net[0].rst) == (0, 1)
+    end(net, 0, 1, 2)
+    net.check(complete=False, total=True)
+    assert net.log(0) == net.log(1) == net.log(2) == ["before"]
+    back = [text(bundle) for bundle in net[1].undelivered()]
+    back += [text(bundle) for bundle, _ in net[1].queue]
+    assert back == ["a", "b"]
+
+
+def test_tr_16_whoever_says_no_tail_was_given_nothing_that_the_others_are_not() -> None:
+    net = Net(ToSite, 4, loss=0.1, seed=3)
+    for k in range(20):
+        net.submit(k % 4, f"{k}")
+        net.run(2 * MS)
+    end(net, 0, 1, 2, without=2)
+    assert net.log(0) == net.log(1)
+    assert net.log(2) == net.log(0)[: len(net.log(2))]
+
+
+def test_tr_16_a_member_that_has_said_its_tail_is_still() -> None:
+    site = alone(PoSite)
+    site.receive(pdu(PoSite, 1, 1, (1, 1, 1), "x"), 1, 0)
+    tail = site.tail((0, 1, 2))
+    assert [text(one.bundle) for one in tail.pdus] == ["x"]
+    assert tail.treq == (1, 2, 1)
+    site.receive(pdu(PoSite, 1, 2, (1, 2, 1), "y"), 1, 0)
+    site.on_timer(1000 * MS)
+    out = site.take()
+    assert not out.sends
+    assert site.tail((0, 1, 2)) == tail
+
+
+def test_tr_16_what_all_who_live_are_known_to_have_is_not_in_a_tail() -> None:
+    site = alone(PoSite)
+    site.receive(pdu(PoSite, 1, 1, (1, 1, 1), "x"), 1, 0)
+    assert site.tail((0, 1)).pdus == ()
+
+
+def test_tr_16_nobody_flushes_without_a_tail_of_its_own() -> None:
+    site = alone(PoSite)
+    with pytest.raises(UsageError, match="tail"):
+        site.flush({})
+    site.tail((0, 1))
+    with pytest.raises(UsageError, match="tail"):
+        site.flush({1: Tail(0, (1, 1, 1))})
+
+
+def test_tr_16_a_tail_that_cannot_be_is_refused() -> None:
+    site = alone(PoSite)
+    good = pdu(PoSite, 1, 1, (1, 1, 1), "x")
+    assert tail_refusal(site, Tail(0, (1, 2, 1), (good,))) == ""
+    for bad in (
+        Tail(0, (1, 2)),
+        Tail(0, (1, 0, 1)),
+        Tail(-1, (1, 2, 1)),
+        Tail(0, (1, 2, 1), (pdu(PoSite, 1, 1, (1, 1, 1)),)),
+        Tail(0, (1, 2, 1), (structs.replace(good, src=3),)),
+        Tail(0, (1, 2, 1), (structs.replace(good, ack=(1, 1)),)),
+    ):
+        assert tail_refusal(site, bad)
