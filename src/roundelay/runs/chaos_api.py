@@ -86,6 +86,7 @@ class Round:
         self.opened_by_some = ""
         self.started = time.monotonic()
         self.story: list[str] = []
+        self.away: dict[str, list[tuple[int, int]]] = {}
 
     async def run(self) -> dict[str, Any]:
         await self.switch.start()
@@ -144,13 +145,22 @@ class Round:
         self._tell("go")
         await asyncio.sleep(1.0)
         for place in self.plan.troubles:
+            begun = time.monotonic_ns()
             await asyncio.gather(*[self._strike(trouble) for trouble in place])
             self.switch.apply({"heal": True})
             await self._recovered("after " + " and ".join(one.kind for one in place))
+            self._note_away(place, begun)
             await asyncio.sleep(self.rng.uniform(0.3, 1.5))
         self.switch.apply({"clear": True})
         self._say("no more faults")
         await self._finish()
+
+    def _note_away(self, place: tuple[Trouble, ...], begun: int) -> None:
+        """Whom others may have given up meanwhile."""
+        for trouble in place:
+            cut = trouble.kind in (kinds.PARTITION, kinds.FLAP)
+            for name in self.setup.names if cut else trouble.who:
+                self.away.setdefault(name, []).append((begun, time.monotonic_ns()))
 
     async def _finish(self) -> None:
         """Everybody has a last message confirmed, and is given those of all others."""
@@ -416,7 +426,7 @@ class Round:
             recorders = set(self.setup.roles.get("recorders", self.setup.names[:1]))
         return Case(
             service=self.setup.service, recorded=bool(recorders - struck),
-            settle_s=self.params.patience_s,
+            away=self.away, settle_s=self.params.patience_s,
         )  # fmt: skip
 
     def _verdict(self, hang: str) -> dict[str, Any]:

@@ -38,6 +38,8 @@ import roundelay
 UNDERWAY_MAX = 8
 """Broadcasts that may wait for their confirmation at once."""
 AGAIN_S = 0.5
+LEAVES = 0.0
+"""How often the reading loop is left, and begun anew."""
 
 
 def content(ident: str, size: int) -> bytes:
@@ -90,6 +92,9 @@ class Application:
         while not self.end.is_set():
             try:
                 await self.take_part()
+            except roundelay.NoSuchPosition as error:
+                self.failed("join", error)
+                self.history, self.next = "", None
             except Exception as error:
                 self.failed("join", error)
             tries += 1
@@ -120,29 +125,44 @@ class Application:
 
     def position(self) -> Any:
         """Where to go on reading."""
-        made = getattr(roundelay, "Position", None)
-        return made(self.history, self.next) if made and self.history else self.next
+        if self.next is None or not self.history:
+            return self.next
+        return roundelay.Position(self.history, self.next)
 
     # -- reading -------------------------------------------------------------------------------
 
     async def read(self, group: Any) -> None:
-        try:
-            async for message in group:
-                self.given(group, message)
-        except Exception as error:
-            self.failed("read", error)
-            last = getattr(error, "last", None)
-            if isinstance(last, int):  # these are gone, and we were told: go on behind them
-                self.next = last + 1
-        else:
-            if not self.end.is_set():
-                self.notes.write("over")
+        """Until it is over; what is not read when the loop is left is there when it begins anew."""
+        while True:
+            left = False
+            try:
+                async for message in group:
+                    self.given(group, message)
+                    if self.dice.random() < LEAVES:
+                        left = True
+                        break
+            except roundelay.MissingMessages as error:  # gone, and we were told: go on behind them
+                self.failed("read", error)
+                self.next = error.last + 1
+                continue
+            except roundelay.NoSuchPosition as error:  # the group has begun anew
+                self.failed("read", error)
+                self.history, self.next = "", None
+                return
+            except Exception as error:
+                self.failed("read", error)
+                return
+            if not left:
+                if not self.end.is_set():
+                    self.notes.write("over")
+                return
 
     def given(self, group: Any, message: Any) -> None:
         ident, intact = ident_of(message.data)
         line: dict[str, Any] = {"seq": message.seq, "from": message.sender, "id": ident}
-        history = getattr(message, "history", None) or getattr(group, "history", "")
-        if history:
+        if message.seq is not None:
+            position = group.position
+            history = position.history if position is not None else group.history
             line["h"] = self.history = history
         if not intact:
             line["damaged"] = True
@@ -152,8 +172,7 @@ class Application:
 
     async def watch(self, group: Any) -> None:
         async for view in group.views():
-            history = getattr(view, "history", "")
-            self.notes.write("view", members=view.members, state=view.state, h=history)
+            self.notes.write("view", members=view.members, state=view.state, h=view.history)
 
     # -- sending -------------------------------------------------------------------------------
 
@@ -199,9 +218,8 @@ class Application:
             self.notes.write("failed", id=ident, kind=type(error).__name__, why=str(error))
         else:
             line: dict[str, Any] = {"id": ident, "seq": receipt.seq, "members": group.view.members}
-            history = getattr(receipt, "history", "") or getattr(group, "history", "")
-            if history:
-                line["h"] = history
+            if receipt.seq is not None:
+                line["h"] = receipt.history
             given_up = getattr(receipt, "given_up", None)
             if given_up is not None:
                 line["given_up"] = sorted(given_up)

@@ -52,6 +52,10 @@ TOTAL: Final = ("resilient", "total", "hub", "journal", "wide")
 """Services with positions: one order for all."""
 PER_SENDER: Final = ("partial", "selective", "fifo")
 UNORDERED: Final = ("reliable",)
+SPARSE: Final = ("journal", "wide")
+"""Services in whose order there are also positions without a message for applications."""
+GIVES_UP: Final = ("reliable", "fifo")
+"""Services whose senders go on without a receiver that is silent, and keep it in their view."""
 
 MEMBER: Final = "member"
 TWIN: Final = "twin"
@@ -128,7 +132,8 @@ class Life(Struct):
     errors: list[Trouble] = field(default_factory=list)
     views: list[Seen] = field(default_factory=list)
     joins: list[tuple[int, tuple[str, int] | None]] = field(default_factory=list)
-    joined: int = 0
+    there: list[tuple[int, int]] = field(default_factory=list)
+    """When it was in the group: from each `joined` until the next error, or the end."""
     over: int = 0
     settling: int = 0
     settled: str = ""
@@ -144,6 +149,8 @@ class Case(Struct, frozen=True, kw_only=True):
     service: str
     recorded: bool = False
     """A recorder had everything, all the time."""
+    away: dict[str, list[tuple[int, int]]] = {}
+    """When members were killed, stopped or cut off, by their names."""
     settle_s: float = 60.0
     """How long the last message of each member may take."""
 
@@ -192,8 +199,12 @@ def life_of(lines: Iterable[Mapping[str, Any]], role: str = MEMBER) -> Life:
     """A life, from its lines."""
     life = Life("?", 0, role)
     lasts: set[str] = set()
+    since, time = 0, 0
     for at, line in enumerate(lines):
         event, time = line["e"], line.get("t", 0)
+        if since and event in ("error", "over"):
+            life.there.append((since, time))
+            since = 0
         life.begun = life.begun or time
         life.ended = time
         ident = line.get("id", "")
@@ -229,13 +240,15 @@ def life_of(lines: Iterable[Mapping[str, Any]], role: str = MEMBER) -> Life:
         elif event == "joining":
             life.joins.append((at, _since(line["since"])))
         elif event == "joined":
-            life.joined = life.joined or time
+            since = time
         elif event == "over":
             life.over += 1
         elif event == "settling":
             life.settling = life.settling or time
         elif event == "left":
             life.left = True
+    if since:
+        life.there.append((since, time))
     return life
 
 
@@ -327,19 +340,39 @@ def _judge_order(out: Judgement, lives: list[Life]) -> None:
             if one.seq is None:
                 out.find("order", f"{life} was given {one.ident} without a position")
                 continue
-            ident, by = placed.setdefault((one.history, one.seq), (one.ident, str(life)))
+            history = _root(one.history, one.seq)
+            ident, by = placed.setdefault((history, one.seq), (one.ident, str(life)))
             if ident != one.ident:
-                out.find("order", f"position {one.seq} of history {one.history or '?'}: {ident} at "
+                out.find("order", f"position {one.seq} of history {history or '?'}: {ident} at "
                          f"{by}, {one.ident} at {life}")  # fmt: skip
-            seq, by = where.setdefault((one.history, one.ident), (one.seq, str(life)))
+            seq, by = where.setdefault((history, one.ident), (one.seq, str(life)))
             if seq != one.seq:
                 out.find("order", f"{one.ident} is at {seq} for {by} and at {one.seq} for {life}")
     for life in lives:
         for ident, receipt in life.confirmed.items():
-            found = where.get((receipt.history, ident))
+            found = where.get((_root(receipt.history, receipt.seq or 0), ident))
             if found is not None and found[0] != receipt.seq:
                 out.find("receipt", f"{ident}: the receipt says {receipt.seq}, it was given at "
                          f"{found[0]}")  # fmt: skip
+
+
+def _root(history: str, seq: int) -> str:
+    """The history in which that position was first used: `ID@PARENT:BASE` has the positions below
+    BASE from PARENT."""
+    own, *before = history.split("@")
+    for one in before:
+        parent, _, base = one.partition(":")
+        if seq >= int(base):
+            break
+        own = parent
+    return own
+
+
+def _continues(history: str, before: str, seq: int) -> bool:
+    """Whether who was at position `seq` of `before` is still there in `history`."""
+    if not history or not before:
+        return True
+    return _root(history, max(0, seq - 1)) == _root(before, max(0, seq - 1))
 
 
 def _told(life: Life, lo: int, hi: int, before: int) -> bool:
@@ -367,10 +400,12 @@ def _judge_positions(out: Judgement, case: Case, life: Life) -> None:
         while joins and joins[0][0] < one.at:
             _, since = joins.pop(0)
             again = True
-            if since is not None and (expected is None or (since[0] or history) != history):
-                history, expected = since[0], since[1]
+            if since is None:
+                history, expected = "", None
+            elif expected is None or (since[0] or history) != history:
+                history, expected = since
         warned = any(before <= error.at < one.at for error in life.errors)
-        if history and one.history and one.history != history:
+        if expected is not None and not _continues(one.history, history, expected):
             if not warned:
                 out.find("history", f"{life} went on in history {one.history} at {one.seq}, from "
                          f"{history} at {expected}")  # fmt: skip
@@ -379,7 +414,9 @@ def _judge_positions(out: Judgement, case: Case, life: Life) -> None:
             why = f"though it asked for {expected}" if again else f"behind {expected - 1}"
             out.find("twice", f"{life} was given position {one.seq} {why}")
         elif expected is not None and one.seq > expected:
-            if not _told(life, expected, one.seq, one.at):
+            if case.service in SPARSE:
+                pass
+            elif not _told(life, expected, one.seq, one.at):
                 out.find("jump", f"{life}: from position {expected - 1} to {one.seq}, and no error")
             else:
                 out.missing_told += one.seq - expected
@@ -403,6 +440,7 @@ def _judge_lost_in_total(out: Judgement, lives: list[Life]) -> None:
             out.find("lost", f"{ident}, confirmed to {author}, was given to nobody")
     for final in _final(lives):
         chain = _chain(final, lives)
+        last = next((one.history for one in reversed(final.given) if one.history), "")
         given = {one.ident for life in chain for one in life.given}
         places = [one.seq for life in chain for one in life.given if one.seq is not None]
         if not places:
@@ -414,7 +452,13 @@ def _judge_lost_in_total(out: Judgement, lives: list[Life]) -> None:
         ]  # fmt: skip
         for ident, (receipt, author) in confirmed.items():
             seq = receipt.seq
-            if ident in given or ident not in everywhere or seq is None or seq < first:
+            if ident in given or ident not in everywhere or seq is None:
+                continue
+            if last and receipt.history and _root(last, seq) != _root(receipt.history, seq):
+                gone = f"{ident}, confirmed to {author} at {receipt.history}:{seq}"
+                out.find("lost", f"{gone}, went with its history: {final} is in {last}")
+                continue
+            if seq < first:
                 continue
             if any(lo <= seq <= hi for lo, hi in told):
                 continue
@@ -456,6 +500,12 @@ def _judge_lost_per_sender(
             for name in sorted(there - set(receipt.given_up or ()) - {author.name}):
                 life = final.get(name)
                 if life is None or ident in given[name] or not _knew(life, author, start.time):
+                    continue
+                if not any(lo < start.time and receipt.time < hi for lo, hi in life.there):
+                    continue
+                away = [*case.away.get(name, ()), *case.away.get(author.name, ())]
+                silent = case.service in GIVES_UP and receipt.given_up is None
+                if silent and any(lo < receipt.time and start.time < hi for lo, hi in away):
                     continue
                 out.find("lost", f"{ident}, confirmed to {author}, was never given to {life}")
 

@@ -10,6 +10,7 @@ import shutil
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGSTOP
 from typing import Any, Final
@@ -24,6 +25,7 @@ from roundelay.runs.chaos_clock import WallClock
 GROUP: Final = "chaos"
 READY_S: Final = 30.0
 PR_SET_PDEATHSIG: Final = 1
+_NUMBERS: Final = count()
 LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
@@ -123,7 +125,7 @@ class Machine:
         self.role = MEMBER
         self.word = "go"
         """The last thing its application was told: what a later life has to know, too."""
-        self._starts = 0
+        self.frontend = f"unix:{place.sockets}/{name}{next(_NUMBERS)}"
 
     @property
     def notes(self) -> Notes:
@@ -143,9 +145,6 @@ class Machine:
             await self.start_application(since, tries)
 
     async def start_node(self) -> None:
-        self._starts += 1
-        socket = self.place.sockets / f"{self.name}{self._starts}{id(self) % 997}"
-        self.frontend = f"unix:{socket}"
         command = [sys.executable, "-m", "roundelay", "node", "--name", self.name,
                    "--frontend", self.frontend, "--key", str(self.place.key)]  # fmt: skip
         for option, value in self.address.items():
