@@ -15,15 +15,20 @@ import msgspec
 import pytest
 
 from roundelay.core.errors import ConfigError
+from roundelay.runs import chaos as chaos_module
+from roundelay.runs import chaos_plan
 from roundelay.runs.chaos import chaos
 from roundelay.runs.chaos_net import NAMESPACES, available
 from roundelay.runs.chaos_plan import (
     ANYWHERE,
     BY_SWITCH,
     KILL,
+    NEMESES,
+    NEMESES_BY_SWITCH,
     PARTITION,
     PAUSED,
     ChaosParams,
+    Trouble,
     troubles,
     weather,
 )
@@ -31,7 +36,7 @@ from roundelay.runs.folder import run_folder
 from roundelay.trace import check_trace, read
 
 SHORT = ChaosParams(
-    messages=3000, seconds=5.0, pause_s=1.5, partition_s=1.5, patience_s=90.0
+    messages=3000, seconds=5.0, pause_s=1.5, partition_s=1.5, nemeses=0, patience_s=90.0
 )  # fmt: skip
 
 
@@ -165,7 +170,7 @@ def sites_under(folder: Path) -> list[int]:
 
 
 def test_a_seed_decides_what_happens_and_everything_happens():
-    params = ChaosParams()
+    params = ChaosParams(nemeses=0)
     first = troubles(params, Random(1))
     assert first == troubles(params, Random(1))
     assert first != troubles(params, Random(2))
@@ -188,6 +193,44 @@ def test_wild_runs_have_every_kind_of_trouble_that_the_network_can_do():
     wild = params_of(wild=10, network=NAMESPACES)
     kinds = {trouble.kind for seed in range(50) for trouble in troubles(wild, Random(seed))}
     assert kinds == set(ANYWHERE)
+
+
+def test_every_run_has_nemeses_and_runs_together_have_all_of_them():
+    params = ChaosParams()
+    seen = []
+    for seed in range(20):  # make chaos
+        plan = troubles(params, Random(f"chaos/{seed}"))
+        kinds = [one.kind for one in plan if one.kind in (*NEMESES, *NEMESES_BY_SWITCH)]
+        assert len(kinds) == params.nemeses
+        seen += kinds
+    assert set(seen) == {*NEMESES, *NEMESES_BY_SWITCH}
+    params = params_of(nemeses=5, network=NAMESPACES)
+    kinds = {one.kind for seed in range(50) for one in troubles(params, Random(seed))}
+    assert kinds == {KILL, PARTITION, PAUSED, *NEMESES}
+
+
+@pytest.mark.slow
+def test_a_twin_a_stepped_clock_and_a_partial_return_break_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    order = iter(NEMESES)
+    params = params_of(seed=3, kills=0, pauses=0, partitions=0, nemeses=3, messages=900,
+                       seconds=2.0)  # fmt: skip
+
+    def each_once(params: ChaosParams, rng: Random) -> list[Trouble]:
+        plan = troubles(params, rng)
+        return [
+            chaos_plan._trouble(params, rng, next(order), trouble.at)
+            for trouble in plan
+        ]  # fmt: skip
+
+    monkeypatch.setattr(chaos_module, "troubles", each_once)
+    results = run(params, tmp_path / "run")
+    assert results["violations"] == []
+    assert results["verdict"] == "kept", results["failure"]
+    assert results["lives"] == 10  # all five once more
+    for kind in NEMESES:
+        assert any(kind in line for line in results["story"])  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -218,7 +261,14 @@ def test_the_line_that_runs_it_again_is_understood(monkeypatch: pytest.MonkeyPat
         ChaosParams(seed=3),
         params_of(seed=9, sites=7, senders=2, resilience=2, loss=0.05, bytes=100, level="all"),
         params_of(
-            sealed=False, mutant="no-majority", kills=0, pauses=3, partitions=2, wild=4, wipes=1
+            sealed=False,
+            mutant="no-majority",
+            kills=0,
+            pauses=3,
+            partitions=2,
+            wild=4,
+            wipes=1,
+            nemeses=4,
         ),
     ):
         assert run_command(params.rerun().split()[1:]) == 0

@@ -56,6 +56,9 @@ Examples:
 @click.option("--partitions", type=Whole(0), default=DEFAULTS.partitions, show_default=True)
 @click.option("--partition", type=POSITIVE, default=DEFAULTS.partition_s, show_default=True,
               help="Seconds the network is split for.")  # fmt: skip
+@click.option("--nemeses", type=Whole(0, 100), default=DEFAULTS.nemeses, show_default=True,
+              help="Of: a second process of a name, a stepped clock, partial return after all were "
+              "killed, a late link, two troubles at once.")  # fmt: skip
 @click.option("--recorders", type=Whole(0, 26), default=DEFAULTS.recorders, show_default=True,
               help="Sites that keep a journal, which must be complete in the end.")  # fmt: skip
 @click.option("--wild", type=Whole(0, 100), default=DEFAULTS.wild, show_default=True,

@@ -32,19 +32,26 @@ from roundelay.core.errors import RoundelayError
 from roundelay.core.events import END, FAULT, HEAL, MARK, NO_REF, NOBODY, PAUSE, RESUME, STOP
 from roundelay.journal.reader import Reader, merged
 from roundelay.node.folders import journal_folder
+from roundelay.runs.chaos_clock import WallClock
+from roundelay.runs.chaos_nemeses import Nemeses
 from roundelay.runs.chaos_net import network
 from roundelay.runs.chaos_plan import (
+    CLOCK,
     CLOG,
     DROP,
     FLAP,
     HEALED,
     KILL,
+    LATE_LINK,
     NAMES,
     ONE_WAY,
     PARTITION,
     PAUSED,
     POWER,
+    SOME,
     SPLIT,
+    TWIN,
+    TWO,
     WIPE,
     ChaosParams,
     Trouble,
@@ -82,21 +89,25 @@ class Site:
         self.words = 0
         self.process: asyncio.subprocess.Process | None = None
         self.paused = False
+        self.down = False  # on purpose
         self.sent_before = 0  # in earlier lives
         self.settled_before = 0
         self.doubtful_before = 0
         self.false = 0  # of all lives
         self.over = ""  # a buffer beyond its limit, in any life
+        self.clock: WallClock | None = None
         self._reader: asyncio.Task[None] | None = None
 
     async def start(self, log: Path, prefix: list[str]) -> None:
         self.word = None
+        self.down = False
+        environment = os.environ | (self.clock.environment() if self.clock else {})
         with log.open("ab") as errors:
             self.process = await asyncio.create_subprocess_exec(
                 *prefix, sys.executable, "-m", "roundelay.runs.chaos_site",
                 msgspec.json.encode(self.orders).decode(),
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=errors,
-                limit=LINE_MAX,
+                limit=LINE_MAX, env=environment,
             )  # fmt: skip
         self._reader = asyncio.create_task(self._listen(self.process))
 
@@ -133,6 +144,7 @@ class Site:
         """SIGKILL; what it had said last is what is known of this life."""
         assert self.process is not None
         assert self._reader is not None
+        self.down = True
         self.signal(SIGKILL)
         await self.process.wait()
         await self._reader
@@ -201,6 +213,7 @@ class Chaos:
         self.traces = folder / "live"
         self.net = network(params.network, params.seed)
         self.sites: list[Site] = []
+        self.nemeses = Nemeses(self)
         self.story: list[str] = []
         self.started = time.monotonic()
         self.with_token = False
@@ -218,8 +231,8 @@ class Chaos:
             await self._play()
         except Failed as error:
             failure = str(error)
-            self._say(f"failed: {failure}")
-            self._row(NOBODY, MARK, STOP)
+            self.say(f"failed: {failure}")
+            self.row(NOBODY, MARK, STOP)
         finally:
             for site in self.sites:
                 await site.end()
@@ -245,28 +258,29 @@ class Chaos:
                 record=number < params.recorders,
             )  # fmt: skip
             self.sites.append(Site(number, orders))
+        self.nemeses.prepare()
         for site in self.sites:
             await site.start(self._log(site), self.net.prefix(site.name))
-        await self._until("the group to form", self._all_open)
-        self._say(f"{params.sites} sites, loss {params.loss:.0%}, {params.messages} messages")
+        await self.until("the group to form", self._all_open)
+        self.say(f"{params.sites} sites, loss {params.loss:.0%}, {params.messages} messages")
         for site in self.sites:
             site.go()
         for trouble in self.plan:
-            await self._until("the load to go on", partial(self._come_to, trouble.at))
+            await self.until("the load to go on", partial(self._come_to, trouble.at))
             await self._strike(trouble)
             heard = [site.words + 1 for site in self.sites]  # the next word may be an old one
             back = partial(self._back, heard, self._top())
-            await self._until("everybody to be back", back)
-        await self._until("the load to go on", partial(self._come_to, HEALED))
+            await self.until("everybody to be back", back)
+        await self.until("the load to go on", partial(self._come_to, HEALED))
         self.net.clear()
-        self._row(NOBODY, MARK, HEAL)
-        self._say("no more faults")
-        await self._until("everybody to have everything", self._settled)
+        self.row(NOBODY, MARK, HEAL)
+        self.say("no more faults")
+        await self.until("everybody to have everything", self._settled)
         for site in self.sites:
             assert site.word is not None
             site.false += site.word.false
             site.over = site.over or site.word.over
-        self._row(NOBODY, MARK, END)
+        self.row(NOBODY, MARK, END)
         ends = await asyncio.gather(*[site.stopped(PATIENT_STOP_S) for site in self.sites])
         for site, status in zip(self.sites, ends, strict=True):
             if status:
@@ -290,23 +304,25 @@ class Chaos:
             with_token = " and the token with it," if self.with_token else ""
         names = ", ".join(site.name for site in sites)
         what = f"{trouble.kind} {trouble.target}".strip()
-        self._say(f"{what} {names}{with_token} for {trouble.lasts_s:.1f} s")
-        if trouble.kind == PAUSED:
+        self.say(f"{what} {names}{with_token} for {trouble.lasts_s:.1f} s")
+        if trouble.kind in (TWIN, CLOCK, SOME, TWO, LATE_LINK):
+            await self.nemeses.strike(trouble, sites)
+        elif trouble.kind == PAUSED:
             await self._pause(sites[0], trouble.lasts_s)
         elif trouble.kind in (KILL, WIPE, POWER, DROP):
             if trouble.kind == DROP:
                 lost = {"kind": trouble.target, "nth": 1, "many": self.params.sites}
                 self.net.trouble({"drop": lost})
-                self._row(NOBODY, FAULT, f"target:{trouble.target.lower()}")
-            await self._kill(sites, trouble)
+                self.row(NOBODY, FAULT, f"target:{trouble.target.lower()}")
+            await self.kill(sites, trouble)
         else:
-            for rule in self._rules(trouble, [site.name for site in sites]):
+            for rule in self.rules(trouble, [site.name for site in sites]):
                 self.net.trouble(rule)
-            self._row(NOBODY, FAULT, f"partition:{trouble.kind}")
+            self.row(NOBODY, FAULT, f"partition:{trouble.kind}")
             await asyncio.sleep(trouble.lasts_s)
             self.net.heal()
 
-    def _rules(self, trouble: Trouble, names: list[str]) -> list[dict[str, Any]]:
+    def rules(self, trouble: Trouble, names: list[str]) -> list[dict[str, Any]]:
         """What the switch has to be told."""
         rest = [site.name for site in self.sites if site.name not in names]
         if trouble.kind == ONE_WAY:
@@ -322,35 +338,41 @@ class Chaos:
     async def _pause(self, site: Site, lasts_s: float) -> None:
         site.signal(SIGSTOP)
         site.paused = True
-        self._row(site.number, PAUSE, None)
+        self.row(site.number, PAUSE, None)
         await asyncio.sleep(lasts_s)
-        self._row(site.number, RESUME, None)
+        self.row(site.number, RESUME, None)
         site.signal(SIGCONT)
         site.paused = False
 
-    async def _kill(self, sites: list[Site], trouble: Trouble) -> None:
+    async def kill(self, sites: list[Site], trouble: Trouble) -> None:
+        await self.end_lives(sites, wiped=trouble.kind == WIPE)
+        await asyncio.sleep(trouble.lasts_s)
+        await self.begin_lives(sites)
+
+    async def end_lives(self, sites: list[Site], wiped: bool = False) -> None:
         for site in sites:  # as much at once as can be
             site.signal(SIGKILL)
         for site in sites:
-            await site.killed(wiped=trouble.kind == WIPE)
-            self._row(site.number, FAULT, "crash:nothing" if site.orders.wiped else "crash:disk")
-        await asyncio.sleep(trouble.lasts_s)
+            await site.killed(wiped=wiped)
+            self.row(site.number, FAULT, "crash:nothing" if site.orders.wiped else "crash:disk")
+
+    async def begin_lives(self, sites: list[Site]) -> None:
         for site in sites:
             await site.start(self._log(site), self.net.prefix(site.name))
-        await self._until("those killed to start", lambda: all(site.word for site in sites))
+        await self.until("those killed to start", lambda: all(site.word for site in sites))
         for site in sites:
             site.go()
 
     # -- what is waited for ----------------------------------------------------------------
 
-    async def _until(self, what: str, condition: Callable[[], bool]) -> None:
+    async def until(self, what: str, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + self.params.patience_s
         best = self._top()
         while not condition():
             for site in self.sites:
                 if site.word is not None and site.word.error:
                     raise Failed(f"site {site.name}: {site.word.error}")
-                if site.process is not None and site.process.returncode is not None:
+                if site.process and site.process.returncode is not None and not site.down:
                     raise Failed(f"site {site.name} has ended; see {self._log(site)}")
             if self._top() > best:  # it moves: patience begins anew
                 best = self._top()
@@ -416,19 +438,19 @@ class Chaos:
 
     def _tidy(self) -> None:
         """Take away what an earlier run in this folder has left of its processes."""
-        for folder in (self.traces, self.folder / "sites"):
+        for folder in (self.traces, self.folder / "sites", self.folder / "twin"):
             shutil.rmtree(folder, ignore_errors=True)
-        for log in self.folder.glob("?.log"):
+        for log in (*self.folder.glob("?.log"), *self.folder.glob("?.twin.log")):
             log.unlink()
 
-    def _row(self, site: int, event: int, obj: object) -> None:
+    def row(self, site: int, event: int, obj: object) -> None:
         self.looker.append((0, site, event, NO_REF, NOBODY, obj))
         self.looker.flush()
 
     def _log(self, site: Site) -> Path:
         return self.folder / f"{site.name}.log"
 
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
         line = f"{time.monotonic() - self.started:6.1f} s  {text}"
         self.story.append(line)
         self.tell(line)
@@ -443,6 +465,7 @@ class Chaos:
         checker = check_trace(merged.path)
         false = sum(site.false for site in self.sites)
         violations = [str(violation) for violation in checker.violations]
+        violations += self.nemeses.found
         if false:
             violations.append(f"I5: {false} receipts name a position that is not theirs")
         violations += [f"I6: site {site.name}: {site.over}" for site in self.sites if site.over]

@@ -10,6 +10,15 @@ Troubles that any network can do:
 `partition`    two sides do not hear each other
 =============  ===================================================================================
 
+the nemeses that trials by others found promises broken with:
+
+=============  ===================================================================================
+`twin`         a second process of a site's name is started: it must fail, and do no harm
+`clock`        the wall clock of a site is set an hour back, or a day ahead
+`some`         SIGKILL of all sites; a majority returns, the rest later
+`two`          SIGKILL of one site while what another sends waits
+=============  ===================================================================================
+
 and with the switch:
 
 =============  ===================================================================================
@@ -18,6 +27,7 @@ and with the switch:
 `flap`         a partition that comes and goes
 `clog`         what one site sends to the others waits, and then comes at once
 `drop`         the next PDUs of a kind of the reformation are lost, and a reformation is provoked
+`late-link`    SIGKILL, a restart with the disk, and the link comes up some seconds later
 =============  ===================================================================================
 """
 
@@ -44,6 +54,16 @@ SPLIT: Final = "split"
 FLAP: Final = "flap"
 CLOG: Final = "clog"
 DROP: Final = "drop"
+
+TWIN: Final = "twin"
+CLOCK: Final = "clock"
+SOME: Final = "some"
+TWO: Final = "two"
+LATE_LINK: Final = "late-link"
+
+NEMESES: Final = (TWIN, CLOCK, SOME)
+NEMESES_BY_SWITCH: Final = (LATE_LINK, TWO)
+CLOCK_STEPS_S: Final = (-3600.0, 86_400.0)
 
 ANYWHERE: Final = (KILL, WIPE, POWER, PAUSED, PARTITION)
 BY_SWITCH: Final = (ONE_WAY, SPLIT, FLAP, CLOG, DROP)
@@ -78,6 +98,8 @@ class ChaosParams(Struct, frozen=True, kw_only=True):
     pause_s: float = 10.0
     partitions: int = 1
     partition_s: float = 5.0
+    nemeses: int = 2
+    """Of those that others found promises broken with."""
     recorders: int = 0
     """Sites that record the group; their journals must have everything in the end."""
     wild: int = 0
@@ -93,8 +115,8 @@ class ChaosParams(Struct, frozen=True, kw_only=True):
         for field, least, most in (
             ("sites", 3, len(NAMES)), ("senders", 1, self.sites), ("messages", 1, 100_000_000),
             ("bytes", 16, 32_768), ("kills", 0, 100), ("wipes", 0, 100), ("pauses", 0, 100),
-            ("partitions", 0, 100), ("recorders", 0, self.sites), ("wild", 0, 100),
-            ("resilience", 0, (self.sites - 1) // 2),
+            ("partitions", 0, 100), ("nemeses", 0, 100), ("recorders", 0, self.sites),
+            ("wild", 0, 100), ("resilience", 0, (self.sites - 1) // 2),
         ):  # fmt: skip
             value = getattr(self, field)
             if not least <= value <= most:
@@ -137,6 +159,8 @@ class Trouble(Struct, frozen=True):
     """Strikes whoever holds the token, if one is up."""
     target: str = ""
     """Of a drop: the kind of PDU."""
+    step_s: float = 0.0
+    """Of a clock."""
 
 
 def troubles(params: ChaosParams, rng: Random) -> list[Trouble]:
@@ -147,8 +171,10 @@ def troubles(params: ChaosParams, rng: Random) -> list[Trouble]:
         + [PAUSED] * params.pauses
         + [PARTITION] * params.partitions
     )
-    every = ANYWHERE + (BY_SWITCH if params.network == SWITCH else ())
+    switched = params.network == SWITCH
+    every = ANYWHERE + (BY_SWITCH if switched else ())
     kinds += rng.choices(every, k=params.wild)
+    kinds += rng.choices(NEMESES + (NEMESES_BY_SWITCH if switched else ()), k=params.nemeses)
     rng.shuffle(kinds)
     return [
         _trouble(params, rng, kind, (number + 0.3 + 0.4 * rng.random()) / len(kinds) * STRUCK)
@@ -165,6 +191,16 @@ def _trouble(params: ChaosParams, rng: Random, kind: str, at: float) -> Trouble:
         return Trouble(kind, at, params.partition_s, tuple(rng.sample(everybody, 2)))
     if kind == POWER:
         return Trouble(kind, at, rng.uniform(0.2, 2.5), tuple(everybody))
+    if kind == SOME:  # the first of these return first
+        return Trouble(kind, at, rng.uniform(0.2, 2.5), tuple(rng.sample(everybody, params.sites)))
+    if kind == TWO:
+        return Trouble(kind, at, rng.uniform(0.5, 2.5), tuple(rng.sample(everybody, 2)))
+    if kind in (TWIN, LATE_LINK):
+        return Trouble(kind, at, rng.uniform(1.0, 4.0), (rng.randrange(params.sites),))
+    if kind == CLOCK:
+        step = rng.choice(CLOCK_STEPS_S)
+        who = (rng.randrange(params.sites),)
+        return Trouble(kind, at, rng.uniform(1.0, 4.0), who, rng.random() < 0.5, step_s=step)
     if kind == CLOG:
         return Trouble(kind, at, rng.uniform(0.1, 3.0), (rng.randrange(params.sites),))
     lasts = params.pause_s if kind == PAUSED else rng.uniform(0.2, 2.5)
