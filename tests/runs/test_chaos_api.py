@@ -28,6 +28,8 @@ from roundelay.runs.chaos_api_plan import (
     plan_of,
 )
 from roundelay.runs.chaos_clock import WallClock, build
+from roundelay.runs.chaos_disks import PowerDisk
+from roundelay.runs.chaos_disks import available as disks_available
 
 # -- plans ---------------------------------------------------------------------------------------
 
@@ -197,3 +199,26 @@ def test_a_group_that_cannot_form_is_a_hang_with_the_line_that_runs_it_again(
         "roundelay chaos --api --seed 2 --rounds 1 --service total --members 3 --troubles 0 "
         "--patience 0.05"
     )
+
+
+# -- disks ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not disks_available(), reason="no file system can be mounted here")
+def test_a_disk_whose_power_is_cut_has_what_was_synced_and_nothing_else(tmp_path: Path):
+    disk = PowerDisk(tmp_path / "disk")
+    try:
+        with (disk.path / "file").open("wb", buffering=0) as file:
+            file.write(b"synced")
+            os.fsync(file.fileno())
+            file.write(b" and not synced")
+        (disk.path / "other").write_bytes(b"not synced")
+        disk.cut()
+        with pytest.raises(OSError):
+            (disk.path / "third").write_bytes(b"")
+        disk.restore()
+        assert [path.name for path in disk.path.iterdir()] == ["file"]
+        assert (disk.path / "file").read_bytes() == b"synced"
+    finally:
+        disk.close()
+    assert not disk.image.exists()

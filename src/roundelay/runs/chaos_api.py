@@ -46,6 +46,8 @@ from roundelay.runs.chaos_api_judge import (
 from roundelay.runs.chaos_api_machine import Machine, Notes, Place
 from roundelay.runs.chaos_api_plan import ApiParams, Plan, Trouble, plan_of
 from roundelay.runs.chaos_clock import WallClock, build
+from roundelay.runs.chaos_disks import PowerDisk
+from roundelay.runs.chaos_disks import available as disks_available
 from roundelay.runs.folder import RunFolder
 
 LOOK_S: Final = 0.1
@@ -102,6 +104,9 @@ class Round:
             for machine in self._everybody():
                 machine.wake()
                 await machine.kill()
+            for machine in self._everybody():
+                if machine.power_disk is not None:
+                    machine.power_disk.close()
             await self.switch.close()
             shutil.rmtree(self.place.sockets, ignore_errors=True)
         return self._verdict(hang)
@@ -128,19 +133,22 @@ class Round:
         ports = _free_ports(len(setup.names))
         seeds = ",".join(f"127.0.0.1:{port}" for port in ports)
         for name, mode, port in zip(setup.names, setup.modes, ports, strict=True):
-            machine = self._machine(name, mode)
+            machine = self._machine(name, kinds.EMBEDDED if name in setup.silent else mode)
             if setup.medium == kinds.FANOUT:
                 machine.address = {"listen": f"127.0.0.1:{port}", "seeds": seeds}
             else:
                 machine.address = {"via": self.place.via}
             machine.word = ""
             self.machines[name] = machine
+            if setup.disks and self.plan.has(kinds.POWER_CUT, kinds.BLACKOUT) and disks_available():
+                machine.power_disk = PowerDisk(machine.disk)
         for machine in self.machines.values():
             await machine.start()
         await self._until("the group to form", self._all_open, FORM_S)
+        loss = f"loss {self.plan.weather['loss']:.0%}"
         self._say(f"{setup.service}, {len(setup.names)} members ({', '.join(setup.modes)}), "
                   f"{'fixed' if setup.fixed else 'discovered'}, L = {setup.resilience}, "
-                  f"{setup.recorders} recorders, loss {self.plan.weather['loss']:.0%}, "
+                  f"{setup.recorders} recorders, {setup.durability}, {loss}, "
                   f"{setup.medium}")  # fmt: skip
         self._tell("go")
         await asyncio.sleep(1.0)
@@ -194,6 +202,7 @@ class Round:
             kinds.TWIN: self._twin, kinds.REPLACED: self._replace, kinds.CLOCK: self._step_clock,
             kinds.LATE_LINK: self._late_link, kinds.OLD_FOLDER: self._old_folder,
             kinds.ALL: self._all, kinds.SOME: self._some, kinds.MOVED: self._move,
+            kinds.POWER_CUT: self._cut_power, kinds.BLACKOUT: self._cut_power,
         }  # fmt: skip
         await does[trouble.kind](trouble)
 
@@ -314,7 +323,7 @@ class Round:
         await asyncio.sleep(trouble.lasts_s)
         await machine.kill()
         machine.wipe()
-        shutil.copytree(copy, machine.disk)
+        shutil.copytree(copy, machine.disk, dirs_exist_ok=True)
         begun = time.monotonic_ns()
         await machine.start(self._since(machine))
         with suppress(Hang):
@@ -331,6 +340,23 @@ class Round:
         machines = [self.machines[name] for name in trouble.who]
         await asyncio.gather(*[machine.kill() for machine in machines])
         await asyncio.sleep(trouble.lasts_s)
+        for machine in machines:
+            await machine.start(self._since(machine))
+
+    async def _cut_power(self, trouble: Trouble) -> None:
+        """As `all`, or a kill, but what was not synced is lost."""
+        machines = [self.machines[name] for name in trouble.who]
+        disks = [machine.power_disk for machine in machines if machine.power_disk is not None]
+        if not disks:
+            self.undone.append(f"{trouble.kind}: no disks that can be cut off here")
+        for machine in machines:  # the disks first: nothing may be written meanwhile
+            machine.pause()
+        for disk in disks:
+            disk.cut()
+        await asyncio.gather(*[machine.kill() for machine in machines])
+        await asyncio.sleep(trouble.lasts_s)
+        for disk in disks:
+            disk.restore()
         for machine in machines:
             await machine.start(self._since(machine))
 

@@ -38,7 +38,7 @@ import roundelay
 UNDERWAY_MAX = 8
 """Broadcasts that may wait for their confirmation at once."""
 AGAIN_S = 0.5
-LEAVES = 0.0
+LEAVES = 0.02
 """How often the reading loop is left, and begun anew."""
 
 
@@ -94,7 +94,7 @@ class Application:
                 await self.take_part()
             except roundelay.NoSuchPosition as error:
                 self.failed("join", error)
-                self.history, self.next = "", None
+                self.start_over(error)
             except Exception as error:
                 self.failed("join", error)
             tries += 1
@@ -129,6 +129,16 @@ class Application:
             return self.next
         return roundelay.Position(self.history, self.next)
 
+    def start_over(self, error: Any) -> None:
+        """The group goes on in another history, from where that parts from ours, or anew."""
+        present = error.present.history
+        own, base = self.history.partition("@")[0], 0
+        for one in present.split("@")[1:]:
+            parent, _, shared = one.partition(":")
+            if parent == own:
+                base = int(shared)
+        self.history, self.next = present, base
+
     # -- reading -------------------------------------------------------------------------------
 
     async def read(self, group: Any) -> None:
@@ -145,9 +155,9 @@ class Application:
                 self.failed("read", error)
                 self.next = error.last + 1
                 continue
-            except roundelay.NoSuchPosition as error:  # the group has begun anew
+            except roundelay.NoSuchPosition as error:
                 self.failed("read", error)
-                self.history, self.next = "", None
+                self.start_over(error)
                 return
             except Exception as error:
                 self.failed("read", error)

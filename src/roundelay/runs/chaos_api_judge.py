@@ -286,7 +286,7 @@ def judge(case: Case, lives: list[Life]) -> Judgement:
 
 def _judge_contents(out: Judgement, life: Life, sent: Mapping[str, Life]) -> None:
     """Nothing is given that was not sent, and nothing twice."""
-    known: set[str] = set()
+    known: set[tuple[str, str]] = set()
     for one in life.given:
         author = sent.get(one.ident)
         if author is None:
@@ -295,21 +295,23 @@ def _judge_contents(out: Judgement, life: Life, sent: Mapping[str, Life]) -> Non
             out.find("invented", f"{life} was given {one.ident} with other bytes than were sent")
         elif one.sender != author.name:
             out.find("invented", f"{life} was given {one.ident} as a message of {one.sender}")
-        if one.ident in known:
+        key = (_root(one.history, one.seq or 0), one.ident)
+        if key in known:
             out.find("twice", f"{life} was given {one.ident} again, at position {one.seq}")
-        known.add(one.ident)
+        known.add(key)
 
 
 def _judge_senders(out: Judgement, case: Case, life: Life, sent: Mapping[str, Life]) -> None:
     """Each sender's messages in the order in which they were sent."""
     if case.service in UNORDERED:
         return
-    newest: dict[tuple[str, int, str], int] = {}
+    newest: dict[tuple[str, str, int, str], int] = {}
     for one in life.given:
         author = sent.get(one.ident)
         if author is None:
             continue
-        key = (author.name, author.number, author.role)
+        history = _root(one.history, one.seq or 0)
+        key = (history, author.name, author.number, author.role)
         number = author.sent[one.ident].number
         if number < newest.get(key, -1):
             out.find("order", f"{life} was given {one.ident} behind a later one of {author}")

@@ -19,8 +19,16 @@ from msgspec import Struct
 
 from roundelay.runs import chaos_api_app
 from roundelay.runs.chaos_api_judge import MEMBER
-from roundelay.runs.chaos_api_plan import APPLICATION, DAEMON, MACHINE, NODE, Setup
+from roundelay.runs.chaos_api_plan import (
+    APPLICATION,
+    COMMITTED,
+    DAEMON,
+    MACHINE,
+    NODE,
+    Setup,
+)
 from roundelay.runs.chaos_clock import WallClock
+from roundelay.runs.chaos_disks import PowerDisk
 
 GROUP: Final = "chaos"
 READY_S: Final = 30.0
@@ -119,6 +127,8 @@ class Machine:
         self.address: dict[str, str] = {}
         """How it is on the medium: options of `join` and of a node."""
         self.disk = place.folder / "disks" / name
+        self.power_disk: PowerDisk | None = None
+        """`disk`, where it can lose what was not synced."""
         self.lives: list[Notes] = []
         self.application: asyncio.subprocess.Process | None = None
         self.node: asyncio.subprocess.Process | None = None
@@ -195,6 +205,8 @@ class Machine:
             options["resilience"] = setup.resilience
         if setup.service == "hub":
             options["hub"] = True
+        if setup.durability != COMMITTED and not self.silent:
+            options["durability"] = setup.durability
         if setup.fixed and self.place.roles is None:
             options["members"] = list(setup.names)
         if self.mode == DAEMON:
@@ -274,7 +286,12 @@ class Machine:
             await process.wait()
 
     def wipe(self) -> None:
-        shutil.rmtree(self.disk, ignore_errors=True)
+        """Nothing is left on its disk."""
+        if self.power_disk is None:
+            shutil.rmtree(self.disk, ignore_errors=True)
+            return
+        for path in self.disk.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     async def end(self, patience_s: float) -> bool:
         """Let the application leave, and then the node; whether they did."""

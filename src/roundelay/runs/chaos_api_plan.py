@@ -17,7 +17,8 @@ late-link      a machine starts, and its link comes up seconds later
 old-folder     a machine restarts with a copy of its disk of some time ago
 all            all machines are killed, and return
 some           all machines are killed, and only a majority returns, the rest much later
-power-cut      as `all`, and what was not synced to the disks is lost
+power-cut      the power of one machine is cut: what it had not synced to its disk is lost
+blackout       the power of all machines is cut, where broadcasts return when they are on disks
 moved          a machine restarts at another address
 =============  ===================================================================================
 
@@ -56,6 +57,7 @@ OLD_FOLDER: Final = "old-folder"
 ALL: Final = "all"
 SOME: Final = "some"
 POWER_CUT: Final = "power-cut"
+BLACKOUT: Final = "blackout"
 MOVED: Final = "moved"
 
 ANY: Final = (
@@ -64,7 +66,7 @@ ANY: Final = (
 )  # fmt: skip
 WITH_DISK: Final = (OLD_FOLDER, ALL, SOME)
 """Only where all members keep what they promised in a folder."""
-KINDS: Final = tuple(dict.fromkeys((*ANY, *WITH_DISK, MOVED)))
+KINDS: Final = tuple(dict.fromkeys((*ANY, *WITH_DISK, POWER_CUT, BLACKOUT, MOVED)))
 
 MACHINE: Final = "machine"
 NODE: Final = "node"
@@ -72,6 +74,10 @@ APPLICATION: Final = "application"
 
 EMBEDDED: Final = "embedded"
 DAEMON: Final = "daemon"
+
+COMMITTED: Final = "committed"
+RECORDED: Final = "recorded"
+SYNCED: Final = "synced"
 
 SWITCH: Final = "switch"
 FANOUT: Final = "fan-out"
@@ -135,6 +141,8 @@ class Setup(Struct, frozen=True, kw_only=True):
     recorders: int
     """The first so many members record the group."""
     resilience: int
+    durability: str
+    """What a confirmation means: committed, recorded or synced."""
     rate: float
     size: int
     roles: dict[str, Any] = {}
@@ -164,6 +172,10 @@ class Plan(Struct, frozen=True, kw_only=True):
     weather: dict[str, Any]
     troubles: tuple[tuple[Trouble, ...], ...]
     """One after the other; those of one place strike at the same time."""
+
+    def has(self, *kinds: str) -> bool:
+        """Whether there is any of these troubles."""
+        return any(trouble.kind in kinds for place in self.troubles for trouble in place)
 
 
 def plan_of(params: ApiParams, seed: int) -> Plan:
@@ -215,10 +227,16 @@ def _setup(params: ApiParams, rng: Random, service: str) -> Setup:
                 "users": list(names),
             }  # fmt: skip
     most = (size - 1) // 2
+    durability = COMMITTED
+    if (recorders or service == "journal") and rng.random() < 0.5:
+        durability = RECORDED
+    elif service == "resilient" and fixed and disks and rng.random() < 0.5:
+        durability = COMMITTED  # SYNCED, when there is such a level
     return Setup(
         service=service, names=names, modes=modes, medium=medium, fixed=fixed, disks=disks,
-        recorders=recorders, resilience=rng.randint(1, most), rate=rng.choice([5.0, 15.0, 30.0]),
-        size=rng.choice([40, 200, 3000]), roles=roles, silent=silent,
+        recorders=recorders, resilience=rng.randint(1, most), durability=durability,
+        rate=rng.choice([5.0, 15.0, 30.0]), size=rng.choice([40, 200, 3000]), roles=roles,
+        silent=silent,
     )  # fmt: skip
 
 
@@ -239,6 +257,9 @@ def _kinds(setup: Setup) -> tuple[str, ...]:
     kinds = list(ANY)
     if setup.service == "resilient" and setup.disks and setup.fixed:
         kinds += WITH_DISK
+        kinds.append(POWER_CUT)
+    if setup.fixed and setup.durability != COMMITTED:
+        kinds.append(BLACKOUT)
     if setup.service == "journal":
         # A member without its disk, or two of one name, may take both holders of a message.
         kinds = [kind for kind in kinds if kind not in (REPLACED,)]
@@ -255,7 +276,7 @@ def _trouble(rng: Random, setup: Setup, kind: str, spared: tuple[str, ...] = ())
         who, lasts = tuple(sorted(rng.sample(names, side))), rng.uniform(2.0, 12.0)
     elif kind in (ONE_WAY, SPLIT):
         who, lasts = tuple(rng.sample(setup.names, 2)), rng.uniform(2.0, 8.0)
-    elif kind in (ALL, SOME, POWER_CUT):
+    elif kind in (ALL, SOME, BLACKOUT):
         order = rng.sample(setup.names, len(setup.names))
         who, lasts = tuple(order), rng.uniform(0.2, 3.0)  # of `some` the first of them return first
     elif kind == PAUSE:
@@ -275,7 +296,7 @@ def _second(rng: Random, setup: Setup, first: Trouble) -> Trouble | None:
     """Another trouble at the same time, that leaves the group what it was promised to need."""
     gentle = (STORM, CLOCK, CLOG)
     harsh = (KILL, PAUSE)
-    if first.kind in (ALL, SOME, POWER_CUT):
+    if first.kind in (ALL, SOME, BLACKOUT, POWER_CUT):
         return None
     if setup.medium == FANOUT:
         return _trouble(rng, setup, CLOCK, first.who)
