@@ -117,6 +117,8 @@ class Assembly(Changes):
         if history and history != self.incarnation:
             self.incarnation = self.data.lineage = history
             self.node.recorders.entered(self.spec.name, history)
+            self._begin_again()
+            self._keep_in_mind(self.data)
 
     def _meet(self, now: int) -> None:
         """A member without a past: has it lost it, or is the group new?

@@ -1,7 +1,9 @@
 """From what was recorded to what is live, with no gap and no duplicate (GR-17).
 
 An application that begins at an earlier position, lost its connection, did not read for too long,
-or sits on a member that came back behind a gap (CM-R18) gets what it lacks from recorders.  In the
+or sits on a member that came back behind a gap (CM-R18) gets what it lacks from recorders, and from
+what members keep in memory; what nobody has it is told of (`Missed`), and it is given nothing
+before its position is known to be one of the group's history (`node.asked`).  In the
 group's place for it, meanwhile, sits a `CatchUp`.  It keeps the last of what is delivered live, up
 to `TAIL_BYTES`, and replays until it has reached the first message it keeps; then it hands over
 the rest and goes away.  Live messages that it cannot keep are recorded by then, and replayed.  So
@@ -24,8 +26,10 @@ from msgspec import structs
 
 from roundelay.core.errors import RoundelayError
 from roundelay.core.grsb.pdu import END, MIDDLE
+from roundelay.core.position import Position, holds
 from roundelay.journal.format import GAP, HEADS_ONLY, Run
 from roundelay.journal.grsb import mtype_of
+from roundelay.node.asked import FITS, NONE, WAIT, Asked
 from roundelay.node.groups import CONFIGURED, protocol_of
 from roundelay.node.outbox import cost
 from roundelay.node.recorded_units import RecordedUnits, unit_batch
@@ -77,13 +81,20 @@ class CatchUp:
 
     def __init__(
         self, node: Node, slots: dict[int, Application], application: Application, group: str,
-        at: int, since_time: int, counted: int,
+        asked: Asked, since_time: int, counted: int,
     ) -> None:  # fmt: skip
         self.node = node
         self.application = application
         self.group = group
-        self.at = at
+        self.asked = asked
+        self.at = asked.position.seq
         """The application has everything before this position."""
+        self.history = ""
+        """The history of `at`, when it is known to be one of it."""
+        self.given = False
+        """It was given something here."""
+        self.refused_place = False
+        """It asked to begin where there is nothing: it is given nothing."""
         self.live = False
         self.lacked = 0
         self._slots = slots
@@ -118,12 +129,14 @@ class CatchUp:
     # -- as the group calls it -------------------------------------------------------------
 
     def deliver(self, batch: Batch) -> None:
+        if self.refused_place:
+            return
         count = batch.positions
         position = batch.seq
         if not self._ordered:
             position = self._counted
             self._counted += count
-        if position + count <= self.at:
+        if position + count <= self.at and self.history:
             return
         if self.live:
             self._leave_place()
@@ -132,8 +145,8 @@ class CatchUp:
         self._tail.append((position, batch))
         self._tail_bytes += cost(batch.bundle) + BATCH_COST
         if self._tail_bytes > TAIL_BYTES and len(self._tail) > 1:
-            if not self.node.recorders.known(self.group) and not self._member_has(self.at):
-                if not self._young() or self._tail_bytes > YOUNG_BYTES:
+            if not self.node.recorders.known(self.group) and not self._member_has(position):
+                if (not self._young() or self._tail_bytes > YOUNG_BYTES) and self._fits():
                     self._go_live_anyway()  # nobody keeps it if we do not
                 return
             while self._tail_bytes > TAIL_BYTES and len(self._tail) > 1:
@@ -158,15 +171,22 @@ class CatchUp:
 
     async def _run(self) -> None:
         progress = time.monotonic()
-        while not self._caught_up():
+        while not self._fits() or not self._caught_up():
+            if self.refused_place:
+                self._over()
+                return
+            if not self.history and self._ordered:
+                await asyncio.sleep(LOOK_S)
+                progress = time.monotonic()
+                continue
             while self._full():
                 await asyncio.sleep(FULL_S)
                 progress = time.monotonic()  # it is not the recorders who are late
-            if not self.node.recorders.known(self.group):
-                if self._remembered():
-                    progress = time.monotonic()
-                    await asyncio.sleep(0)
-                    continue
+            if self._remembered():
+                progress = time.monotonic()
+                await asyncio.sleep(0)
+                continue
+            if not self.node.recorders.sources(self.group, memory=self._by_position):
                 if self._nobody():
                     self._go_live_anyway()
                     return
@@ -188,6 +208,63 @@ class CatchUp:
     def _full(self) -> bool:
         return full(self.application, self.group)
 
+    @property
+    def _by_position(self) -> bool:
+        """What it needs is known by its position, so that members' memories can serve it; where
+        there are units, recorders alone have their parts."""
+        return self._ordered and not self._since_time and self._units is None
+
+    def _fits(self) -> bool:
+        """Whether the application's position is one of the history that its group is in."""
+        if not self._ordered or self.refused_place:
+            return not self.refused_place
+        recorders = self.node.recorders
+        place: Any = self.node.assemblies.get(self.group)
+        history = recorders.lineage(self.group)
+        if history and history == self.history:
+            return True
+        if self.history:
+            self._another_history(history)
+            return bool(self.history)
+        position = self._position()
+        if not self.asked.by_application:
+            verdict = FITS if history and position >= 0 else WAIT
+        else:
+            verdict = self.asked.look(
+                history, position, time.monotonic(),
+                works=place is not None and place.works(),
+                alone=len(getattr(place, "roster", ())) < 2,
+                from_disk=getattr(place, "recalled", True),
+            )  # fmt: skip
+        if verdict == FITS:
+            self.history = history
+            recorders.want(self.group)  # whoever has something says so
+            self._began = time.monotonic()
+        elif verdict == NONE:
+            asked = self.asked.position
+            self.refused_place = True
+            self._tail.clear()
+            was = asked.history or history
+            self.node.log("warning", "group.no_such_position", group=self.group,
+                          asked=str(asked), present=f"{history}:{position}")  # fmt: skip
+            self.application.missed(Missed(self.group, asked.seq, position, history, was, True))
+        return verdict == FITS
+
+    def _another_history(self, history: str) -> None:
+        """The group is in another history than it was: what we keep is of the old one."""
+        asked = Position(self.history, self.at)
+        if self.given or not self.asked.by_application:
+            if not history:
+                return
+            if not holds(history, asked):
+                self.at = max(0, self._position())  # the application sees that by itself
+            self.history = history
+        else:
+            self.history = ""  # it was given nothing: look anew
+            self.at = self.asked.position.seq
+        self._tail = deque(one for one in self._tail if one[1].history == history)
+        self._tail_bytes = sum(cost(one.bundle) + BATCH_COST for _, one in self._tail)
+
     def _nobody(self) -> bool:
         """Nobody records the group, as far as can be known by now."""
         return not self._young() and (bool(self._tail) or self._position() >= 0)
@@ -201,11 +278,10 @@ class CatchUp:
 
     def _member_has(self, position: int) -> bool:
         """Whether the member itself still keeps what comes at a position."""
-        data = getattr(self.node.assemblies.get(self.group), "data", None)
-        first = getattr(data, "first_kept", None)
-        if first is None or not self._ordered or self._since_time:
+        memory = self.node.recorders.keepers.memory(self.group)
+        if memory is None or not self._by_position:
             return False
-        return bool(first <= position < self._position())
+        return memory.begin <= position < memory.end
 
     def _remembered(self) -> bool:
         """Give what the member itself still keeps, as much as the application takes."""
@@ -227,14 +303,18 @@ class CatchUp:
     async def _replay(self) -> None:
         """What is recorded, up to what we keep of the live messages, or to where the group is."""
         replays = self.node.recorders.replays
-        until = self._tail[0][0] if self._tail else replays.end(self.group)
+        memory = self._by_position
+        until = self._tail[0][0] if self._tail else replays.end(self.group, memory=memory)
         if until <= self.at:
             self._since_time = 0
             return
         wish = Wish(since=self.at, until=until, since_time=self._since_time)
         reached: list[int] = []
-        async with aclosing(replays.replay(self.group, wish, reached)) as found:
+        history = self.history
+        async with aclosing(replays.replay(self.group, wish, reached, memory)) as found:
             async for chunk in found:
+                if self.history != history:
+                    return
                 for run in chunk:
                     while self._full():
                         await asyncio.sleep(FULL_S)
@@ -304,11 +384,17 @@ class CatchUp:
                 batch, bundle=bundle, seq=self.at if batch.seq >= 0 else batch.seq
             )
         self.at = position + count
+        self.given = True
+        if batch.seq >= 0 and not batch.history:
+            batch = structs.replace(batch, history=self.history)
         self.application.deliver(batch)
 
     def _miss(self, lo: int, hi: int) -> None:
         self.lacked += hi - lo
         self.node.log("warning", "group.gap", group=self.group, lo=lo, hi=hi)
+        if self._ordered:
+            self.given = True
+            self.application.missed(Missed(self.group, lo, hi, self.history))
 
     # -- handing over ----------------------------------------------------------------------
 
@@ -324,7 +410,9 @@ class CatchUp:
                 self._give(position, batch)
         if tail or (self._since_time and self.node.recorders.known(self.group)):
             return False
-        if 0 <= self._position() <= self.at and self._member_has_units():
+        at = self._position()
+        there = at == self.at if self._units is None and self._ordered else 0 <= at <= self.at
+        if there and self._member_has_units():
             # What comes next is live.  We stay until it comes, and see that it is new.
             self.live = True
             self._over()

@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from roundelay.core.engine import MS, NEVER, SECOND, Delivery, Notice
+from roundelay.core.position import Position, holds
 from roundelay.core.token.config import COLD, REJOIN, most_resilience
 from roundelay.core.token.pdu import NO_LIST
 from roundelay.file_names import file_name
@@ -89,6 +90,7 @@ class Epochs(Seat):
         self.outbox.send_again()
         if start.incarnation != self.incarnation:
             self.counted = {}  # epochs of another history
+            self._begin_again()
         self.incarnation, self.epoch = start.incarnation, start.epoch
         self.roster, self.lives, self.base = start.roster, start.lives, start.base
         self.resilience = start.resilience
@@ -140,8 +142,11 @@ class Epochs(Seat):
             self.data = self.ring
         else:
             self._enter_data(me, size, mark, first, now)
+        self.recalled = recalled
+        if self.data is not None:
+            self._keep_in_mind(self.data)
         history, position = self.reached
-        if history == self.incarnation and 0 <= position < self.base:
+        if 0 <= position < self.base and holds(self.incarnation, Position(history, position)):
             self.lost(position, self.base)
         self.reached = ("", -1)
         self.state = "forming"

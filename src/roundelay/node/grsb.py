@@ -168,13 +168,18 @@ class GrsbSeat(ShownSeat):
         application.viewed(self.view())
         if not self.is_user:
             return  # it is there for its other roles, and watches
-        if since is not None and (since_time or not 0 <= self.position <= since):
-            self._catch_up(application, since, since_time)
+        if since is not None and (since_time or history or self.position != since):
+            self._catch_up(application, since, since_time, history, asked=True)
         self.node.wake(self if self.site is not None else None)
 
-    def _catch_up(self, application: Application, since: int, since_time: int = 0) -> None:
+    def _catch_up(
+        self, application: Application, since: int, since_time: int = 0, history: str = "",
+        asked: bool = False,
+    ) -> None:  # fmt: skip
         replays = self.node.recorders.replays
-        replays.catch_up(self.applications, application, self.spec.name, since, since_time)
+        replays.catch_up(
+            self.applications, application, self.spec.name, since, since_time, history, asked
+        )
 
     def fell_behind(self, application: Application, since: int) -> bool:
         """An application did not read for too long: it may catch up."""

@@ -43,6 +43,7 @@ from roundelay.core.token.state import NORMAL
 from roundelay.node import reasons
 from roundelay.node.adaptors import ASIDE, CHAN_SEQ_AT, UNSTAMPED, MCAdaptor, OneChannelHub
 from roundelay.node.groups import GroupSpec
+from roundelay.node.memory import Memory
 from roundelay.node.outbox import Outbox, Underway
 from roundelay.node.store import Store
 from roundelay.node.switchboard import WHOLE, Application, Batch, View
@@ -134,6 +135,8 @@ class Hosted:
         self.on_notice: Callable[[Notice], None] | None = None
         self.on_gap: Callable[[int, int], None] | None = None
         """The positions from the first number up to the second are passed over."""
+        self.memory: Memory | None = None
+        """Where what is delivered is kept for those who come later, if it has an order."""
         self.lineage = ""
         """The id of the history that positions belong to."""
         self.held = False
@@ -307,6 +310,8 @@ class Hosted:
             batch = Batch(
                 name, seq, roster[delivery.source], wall, delivery.bundle, WHOLE, self.lineage
             )
+            if self.memory is not None and seq >= 0:
+                self.memory.add(batch)
             # Looked up each time: one that cannot keep it has another in its place from then on.
             for application in list(self.applications.values()):
                 application.deliver(batch)
@@ -405,7 +410,8 @@ class Hosted:
     # -- history ---------------------------------------------------------------------------
 
     def history(self, since: int) -> Iterator[Batch]:
-        """What this member still keeps from position `since` on, in order (token groups)."""
+        """What the engine keeps from position `since` on, in order (token groups): after a
+        restart, what the member has delivered before."""
         engine = self.engine
         if not isinstance(engine, TokenSite):
             return
@@ -423,15 +429,6 @@ class Hosted:
                 seq = since
             sender = self.roster[entry.ack.s]
             yield Batch(self.spec.name, seq, sender, wall, bundle, WHOLE, self.lineage)
-
-    @property
-    def first_kept(self) -> int:
-        """The first position that `history` has."""
-        engine = self.engine
-        if not isinstance(engine, TokenSite):
-            return self.position if self.position >= 0 else NEVER
-        first = engine.log.get(engine.first_kept) if engine.first_kept < engine.cnts else None
-        return self.base + (engine.seq if first is None else first.seq)
 
     @property
     def position(self) -> int:

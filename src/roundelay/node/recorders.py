@@ -23,17 +23,18 @@ from msgspec import Struct
 from roundelay.core.engine import SECOND
 from roundelay.core.errors import ConfigError, GroupFailed, RoundelayError
 from roundelay.journal.format import GAP, HEADS_ONLY, Run, head_only
-from roundelay.journal.journal import OS, JournalBroken, Reader
+from roundelay.journal.journal import OS, JournalBroken
 from roundelay.journal.reader import merged
 from roundelay.node.durability import Durability
 from roundelay.node.faults import reason_of
 from roundelay.node.folders import claim_journal
 from roundelay.node.groups import TOKEN, TOTAL_ORDER, protocol_of
+from roundelay.node.keepers import Keepers
 from roundelay.node.recorder import RecordConfig, Recorder
-from roundelay.node.replay import ReplayServer
+from roundelay.node.replay import Readable, ReplayServer
 from roundelay.node.replaying import Replays, Source
 from roundelay.node.seat import Seat
-from roundelay.wire.info import HOLES_MAX, Recorded, Wanted
+from roundelay.wire.info import HOLES_MAX, Kept, Recorded, Wanted
 
 if TYPE_CHECKING:
     from roundelay.node.node import Node
@@ -67,7 +68,8 @@ class Recorders:
         self.failed: dict[str, Exception] = {}
         """Groups that were to be recorded and cannot be."""
         self.heard: dict[tuple[str, str], _Heard] = {}
-        self.server = ReplayServer(self._reader, node.make_seal)
+        self.server = ReplayServer(self._readable, node.make_seal)
+        self.keepers = Keepers(self)
         self.replays = Replays(self)
         self.durability = Durability(self)
         self._wanted: dict[str, int] = {}
@@ -133,13 +135,18 @@ class Recorders:
             task.cancel()
         await asyncio.gather(*self._refetches, return_exceptions=True)
         self._refetches.clear()
+        await self.keepers.stop()
         await self.server.close()
         own, self.own = self.own, {}
         async with asyncio.timeout(CLOSE_S):
             for recorder in own.values():
                 await asyncio.to_thread(recorder.close)
 
-    def _reader(self, group: str) -> Reader | None:
+    def _readable(self, group: str, memory: str) -> Readable | None:
+        """What somebody else may read of a group: our journal, or our memory of that history."""
+        if memory:
+            kept = self.keepers.memory(group)
+            return None if kept is None or kept.history != memory else kept.reader()
         recorder = self.own.get(group)
         return None if recorder is None else recorder.journal.reader()
 
@@ -159,6 +166,7 @@ class Recorders:
         """With every INFO."""
         for recorder in self.own.values():
             self._tell(recorder)
+        self.keepers.say()
 
     def _tell(self, recorder: Recorder) -> None:
         word = self.word(recorder)
@@ -177,8 +185,12 @@ class Recorders:
             self._note_slow(group, self.node.name, recorder.slow, now)
         self.durability.check(group)
 
-    def hear(self, word: Recorded | Wanted, now: int) -> None:
+    def hear(self, word: Recorded | Kept | Wanted, now: int) -> None:
+        if isinstance(word, Kept):
+            self.keepers.hear(word, now)
+            return
         if isinstance(word, Wanted):
+            self.keepers.tell(word.group)
             recorder = self.own.get(word.group)
             if recorder is not None:
                 self._wanted[word.group] = now + WANTED_NS
@@ -241,14 +253,18 @@ class Recorders:
                 elif until <= now:
                     del known[name]
             self._throttle(group)
+        self.keepers.on_tick(now)
         self.durability.on_tick(now)
 
     # -- who has what ----------------------------------------------------------------------
 
-    def sources(self, group: str, *, own: bool = False, lively: bool = False) -> list[Source]:
+    def sources(
+        self, group: str, *, own: bool = False, lively: bool = False, memory: bool = False
+    ) -> list[Source]:
         """Recorders of a group that can be asked, ours first, then those that leave nothing out.
 
-        `lively`: only those that are heard of at present.  Others may merely be busy."""
+        `memory`: and other members, for what they keep in memory.  `lively`: only those that are
+        heard of at present.  Others may merely be busy."""
         found = []
         mine = self.own.get(group)
         history = self._history(group)
@@ -267,7 +283,8 @@ class Recorders:
                 one = Source(word, address=(known.address[0], word.port))
                 others.append((not lives, not word.whole, word.begin, word.name, one))
         others.sort(key=lambda one: one[:4])
-        return found + [one[4] for one in others]
+        kept = self.keepers.sources(group) if memory else []
+        return found + [one[4] for one in others] + kept
 
     def _history(self, group: str) -> str | None:
         """Which history of the group a recorder must have to be of use; None: there is only one,
@@ -283,6 +300,12 @@ class Recorders:
         """The position that the member here delivers next; -1: none yet, or no order."""
         data = getattr(self.node.assemblies.get(group), "data", None)
         return -1 if data is None else int(data.position)
+
+    def lineage(self, group: str) -> str:
+        """The history that the member here is in; empty: none yet."""
+        place: Any = self.node.assemblies.get(group)
+        found = getattr(getattr(place, "data", None), "lineage", "")
+        return str(found or getattr(place, "history_name", ""))
 
     def known(self, group: str) -> bool:
         return bool(self.sources(group))

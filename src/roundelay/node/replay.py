@@ -7,6 +7,8 @@ a body; the body is sealed under the key of the medium wherever datagrams are, w
 a connection, so who may not read datagrams may not read history either.  The server begins with
 random bytes that the request must repeat: a recorded request opens nothing.
 
+A member serves the same way what it has delivered lately and keeps in memory (`node.memory`).
+
 A request selects by position, time, sender, conference and kind, in any combination (GR-17); the
 answer is blocks of a journal and an end that says how far it goes::
 
@@ -24,7 +26,7 @@ import os
 import struct
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import suppress
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -37,7 +39,7 @@ from roundelay.journal.format import (
     decode_block_head,
     encode_block,
 )
-from roundelay.journal.journal import Reader, Selection
+from roundelay.journal.journal import Selection
 from roundelay.wire.frontend_replay import LISTED_MAX, POSITION_MAX, Wish
 from roundelay.wire.seal import Seal
 
@@ -75,6 +77,8 @@ class Request(Struct, frozen=True, array_like=True):
     senders: tuple[str, ...] | None = None
     conferences: tuple[int, ...] | None = None
     kinds: tuple[int, ...] | None = None
+    memory: str = ""
+    """Not the journal, but what the member has in its memory of this history."""
 
     def check(self) -> None:
         listed = (self.senders, self.conferences, self.kinds)
@@ -124,7 +128,19 @@ def chunks(runs: Iterator[Run]) -> Iterator[list[Run]]:
         yield chunk
 
 
-async def read_chunks(reader: Reader, selection: Selection) -> AsyncGenerator[list[Run], None]:
+class Readable(Protocol):
+    """A journal's reader, or a memory's."""
+
+    @property
+    def begin(self) -> int: ...
+
+    @property
+    def end(self) -> int: ...
+
+    def read(self, selection: Selection) -> Iterator[Run]: ...
+
+
+async def read_chunks(reader: Readable, selection: Selection) -> AsyncGenerator[list[Run], None]:
     """What a journal has, a frame at a time, read beside the event loop."""
     found = chunks(reader.read(selection))
     while (chunk := await asyncio.to_thread(next, found, None)) is not None:
@@ -189,10 +205,10 @@ class ReplayServer:
     """Serves the journals of one node."""
 
     def __init__(
-        self, source: Callable[[str], Reader | None], make_seal: Callable[[], Seal | None]
+        self, source: Callable[[str, str], Readable | None], make_seal: Callable[[], Seal | None]
     ) -> None:
         self._source = source
-        """A reader of a group's journal; None: not recorded here."""
+        """What a group's journal has, or what is in memory of the history named; None: nothing."""
         self._make_seal = make_seal
         self._server: asyncio.Server | None = None
         self._sessions: set[asyncio.Task[None]] = set()
@@ -256,15 +272,16 @@ class ReplayServer:
         request.check()
         if request.nonce != nonce:
             raise MalformedPdu("replay request", "of another connection")
-        source = self._source(request.group)
+        source = self._source(request.group, request.memory)
         if source is None:
-            frames.put(END, _encode(End(0, 0, f"{request.group} is not recorded here")))
+            lacks = "kept" if request.memory else "recorded"
+            frames.put(END, _encode(End(0, 0, f"{request.group} is not {lacks} here")))
             await frames.writer.drain()
             return
         self.served += 1
         await self._stream(frames, source, request)
 
-    async def _stream(self, frames: Framed, source: Reader, request: Request) -> None:
+    async def _stream(self, frames: Framed, source: Readable, request: Request) -> None:
         credit = CREDIT_FRAMES
         end = min(source.end, request.until)  # now: the journal grows while it is read
         async for chunk in read_chunks(source, selection_of(request, end)):
@@ -282,11 +299,13 @@ class ReplayServer:
 
 
 async def fetch(
-    address: tuple[str, int], group: str, wish: Wish, seal: Seal | None, reached: list[int]
-) -> AsyncGenerator[list[Run], None]:
+    address: tuple[str, int], group: str, wish: Wish, seal: Seal | None, reached: list[int],
+    memory: str = "",
+) -> AsyncGenerator[list[Run], None]:  # fmt: skip
     """What the recorder at `address` has of what is wished, in order.
 
-    When it is over, how far that goes is appended to `reached`.  Raises ReplayFailed.
+    `memory`: what the member there has in its memory of this history, instead of a journal.  When
+    it is over, how far that goes is appended to `reached`.  Raises ReplayFailed.
     """
     where = f"{address[0]}:{address[1]}"
     try:
@@ -298,7 +317,7 @@ async def fetch(
     try:
         request = Request(
             await frames.expect(HELLO), group, wish.since, wish.until, wish.since_time,
-            wish.until_time, wish.senders, wish.conferences, wish.kinds,
+            wish.until_time, wish.senders, wish.conferences, wish.kinds, memory,
         )  # fmt: skip
         frames.put(REQUEST, _encode(request))
         while True:

@@ -21,6 +21,7 @@ from msgspec import structs
 from roundelay.core.errors import ConfigError
 from roundelay.journal.format import GAP, HEADS_ONLY, Run, gap, part_of
 from roundelay.journal.journal import Reader
+from roundelay.node.asked import Asked
 from roundelay.node.catchup import CatchUp
 from roundelay.node.groups import TOTAL_ORDER, protocol_of
 from roundelay.node.recorder import Recorder
@@ -42,14 +43,22 @@ HEAR_S: Final = 2.0
 class Source:
     """A recorder that can be asked."""
 
-    __slots__ = ("address", "here", "word")
+    __slots__ = ("address", "here", "memory", "word")
 
     def __init__(
-        self, word: Recorded, *, here: Recorder | None = None, address: tuple[str, int] = ("", 0)
-    ) -> None:
+        self, word: Recorded, *, here: Recorder | None = None, address: tuple[str, int] = ("", 0),
+        memory: str = "",
+    ) -> None:  # fmt: skip
+        self.memory = memory
+        """It is no recorder: a member that has this history in its memory."""
         self.word = word
         self.here = here
         self.address = address
+
+    @property
+    def name(self) -> str:
+        """Which of all sources it is: a node may both record a group and keep some of it."""
+        return f"{self.word.name} (memory)" if self.memory else self.word.name
 
     def has(self, lo: int, hi: int) -> list[tuple[int, int]]:
         """The parts of lo … hi - 1 that it is known to have."""
@@ -75,9 +84,10 @@ class Replays:
     # -- replay ----------------------------------------------------------------------------
 
     async def replay(
-        self, group: str, wish: Wish, reached: list[int] | None = None
+        self, group: str, wish: Wish, reached: list[int] | None = None, memory: bool = False
     ) -> AsyncGenerator[list[Run], None]:
-        """What is recorded of what is wished, in order.
+        """What is recorded of what is wished, in order; with `memory`, also what other members
+        still have.
 
         A run with the flag GAP stands for what no recorder has that answers.  Without an end it
         goes up to what is delivered here, or recorded, when it begins.  When it is over, how far
@@ -87,7 +97,7 @@ class Replays:
         wish.check()
         self.count += 1
         ordered = protocol_of(group) in TOTAL_ORDER
-        if not await self._some(group, wish.own):
+        if not memory and not await self._some(group, wish.own):
             raise ReplayFailed(
                 f"no recorder of {group} is known here: start one with "
                 f"`roundelay node --record {group}`, or join(…, record=True)"
@@ -96,7 +106,7 @@ class Replays:
         if open_end:
             until = self.end(group, wish.own)
         if ordered:
-            stream = self._follow(group, wish, until, open_end, far)
+            stream = self._follow(group, wish, until, open_end, far, memory)
         else:
             stream = self._one(group, wish, until, far)
         async with aclosing(stream) as found:
@@ -112,9 +122,10 @@ class Replays:
             await asyncio.sleep(LOOK_S)
         return True
 
-    def end(self, group: str, own: bool = False) -> int:
+    def end(self, group: str, own: bool = False, memory: bool = False) -> int:
         """Behind what is delivered here, or known to be recorded."""
-        ends = [one.word.next for one in self._recorders.sources(group, own=own)]
+        sources = self._recorders.sources(group, own=own, memory=memory)
+        ends = [one.word.next for one in sources]
         ends.append(self._recorders.position(group))
         mine = self._recorders.own.get(group)
         if mine is not None:
@@ -136,15 +147,16 @@ class Replays:
                 yield chunk
 
     async def _follow(
-        self, group: str, wish: Wish, until: int, open_end: bool, far: list[int]
+        self, group: str, wish: Wish, until: int, open_end: bool, far: list[int], memory: bool
     ) -> AsyncGenerator[list[Run], None]:
         at, since_time = wish.since, wish.since_time
         failed: dict[str, int] = {}
         deadline = time.monotonic() + PATIENCE_S
+        heard_all = time.monotonic() + HEAR_S
         while at < until:
-            sources = self._recorders.sources(group, own=wish.own)
+            sources = self._recorders.sources(group, own=wish.own, memory=memory)
             usable = [one for one in sources if one.has(at, at + 1)]
-            source = next((one for one in usable if failed.get(one.word.name) != at), None)
+            source = next((one for one in usable if failed.get(one.name) != at), None)
             if source is None:
                 if usable and time.monotonic() > deadline:
                     raise ReplayFailed(f"no recorder of {group} answers at position {at}")
@@ -152,7 +164,10 @@ class Replays:
                     [lo for one in sources for lo, _ in one.has(at, until)[:1]], default=-1
                 )
                 late = time.monotonic() > deadline
-                if not usable and following >= 0 and (late or self._heard_all()):
+                heard = time.monotonic() > heard_all if memory else self._heard_all()
+                if following < 0 and memory and any(one.word.next >= until for one in sources):
+                    following = until  # they are further, and nobody has it
+                if not usable and following >= 0 and (late or heard):
                     yield [gap(at, following)]
                     at = following
                 elif late:
@@ -171,16 +186,16 @@ class Replays:
             try:
                 async with aclosing(self._read(source, group, part, reached)) as found:
                     async for chunk in found:
-                        async for whole in self._mended(group, part, chunk, source):
+                        async for whole in self._mended(group, part, chunk, source, memory):
                             yield whole
                         at, since_time = chunk[-1].end, 0
             except ReplayFailed as error:
-                failed[source.word.name] = at
+                failed[source.name] = at
                 self._recorders.node.log("info", "replay.moves_on", group=group, text=str(error))
             else:
                 at = max([at, *reached])
                 if at == before:
-                    failed[source.word.name] = at  # it said it had more than it has
+                    failed[source.name] = at  # it said it had more than it has
             if at > before:
                 deadline = time.monotonic() + PATIENCE_S
         far.append(at)
@@ -193,7 +208,7 @@ class Replays:
     ) -> AsyncGenerator[list[Run], None]:
         if source.here is None:
             seal = self._recorders.node.make_seal()
-            stream = fetch(source.address, group, wish, seal, reached)
+            stream = fetch(source.address, group, wish, seal, reached, source.memory)
         else:
             reader = source.here.journal.reader()
             stream = self._own(reader, wish, reached)
@@ -212,7 +227,7 @@ class Replays:
         reached.append(end)
 
     async def _mended(
-        self, group: str, wish: Wish, chunk: list[Run], source: Source
+        self, group: str, wish: Wish, chunk: list[Run], source: Source, memory: bool
     ) -> AsyncGenerator[list[Run], None]:
         """A chunk with what it lacks put in from other recorders, as far as they have it."""
         if not any(run.flags & (GAP | HEADS_ONLY) for run in chunk):
@@ -226,8 +241,10 @@ class Replays:
             if good:
                 yield good
                 good = []
-            without = frozenset({source.word.name})
-            stream = self.stretch(group, run.position, run.end, wish=wish, without=without)
+            without = frozenset({source.name})
+            stream = self.stretch(
+                group, run.position, run.end, wish=wish, without=without, memory=memory
+            )
             async with aclosing(stream) as found:
                 async for others in found:
                     # Where nobody has more than the head, the head is what there is.
@@ -246,16 +263,17 @@ class Replays:
         *,
         wish: Wish | None = None,
         without: frozenset[str] = frozenset(),
+        memory: bool = False,
     ) -> AsyncGenerator[list[Run], None]:
         """Positions lo to hi - 1, as far as those recorders that are not named in `without` have
-        them now; for the rest, gaps."""
+        them now, or with `memory` also other members; for the rest, gaps."""
         wish = wish or Wish()
         at = lo
         while at < hi:
             others = [
                 one
-                for one in self._recorders.sources(group)
-                if one.word.name not in without and one.has(at, hi)
+                for one in self._recorders.sources(group, memory=memory)
+                if one.name not in without and one.has(at, hi)
             ]
             if not others:
                 yield [gap(at, hi)]
@@ -271,22 +289,27 @@ class Replays:
             try:
                 async with aclosing(self._read(source, group, part, reached)) as found:
                     async for chunk in found:
-                        async for whole in self._nested(group, wish, chunk, source, without):
+                        async for whole in self._nested(
+                            group, wish, chunk, source, without, memory
+                        ):
                             yield whole
                         at = chunk[-1].end
             except ReplayFailed as error:
                 self._recorders.node.log("info", "replay.moves_on", group=group, text=str(error))
             at = max([at, *reached])
             if at == before or not reached:
-                without |= {source.word.name}
+                without |= {source.name}
 
     async def _nested(
-        self, group: str, wish: Wish, chunk: list[Run], source: Source, without: frozenset[str]
-    ) -> AsyncGenerator[list[Run], None]:
+        self, group: str, wish: Wish, chunk: list[Run], source: Source, without: frozenset[str],
+        memory: bool,
+    ) -> AsyncGenerator[list[Run], None]:  # fmt: skip
         for run in chunk:
             if run.flags & GAP:
-                less = without | {source.word.name}
-                stream = self.stretch(group, run.position, run.end, wish=wish, without=less)
+                less = without | {source.name}
+                stream = self.stretch(
+                    group, run.position, run.end, wish=wish, without=less, memory=memory
+                )
                 async with aclosing(stream) as found:
                     async for others in found:
                         yield others
@@ -304,11 +327,12 @@ class Replays:
 
     def catch_up(
         self, slots: dict[int, Application], application: Application, group: str, at: int,
-        since_time: int = 0,
+        since_time: int = 0, history: str = "", asked: bool = False,
     ) -> CatchUp:  # fmt: skip
         """Give `application` what it lacks from position `at` on, then what follows live.
 
         Until then `slots`, where its group looks for it, has somebody else in its place.
+        `asked`: the application says by itself where it is, in `history` if it knows.
         """
         self.check_since(group, at)
         ordered = protocol_of(group) in TOTAL_ORDER
@@ -318,7 +342,9 @@ class Replays:
         if isinstance(sitting, CatchUp) and not sitting.live:
             return sitting  # it will find out by itself
         start = -1 if ordered or mine is None else mine.next
-        found = CatchUp(self._recorders.node, slots, application, group, at, since_time, start)
+        born = self._recorders.lineage(group)
+        place = Asked(history, at, asked and ordered and not since_time, born)
+        found = CatchUp(self._recorders.node, slots, application, group, place, since_time, start)
         slots[key] = found
         self._catching[id(found)] = found
         found.start(lambda: self._over(found))

@@ -13,6 +13,7 @@ from msgspec import structs
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import NEVER
 from roundelay.core.errors import ConfigError, UsageError
+from roundelay.core.position import Position, holds
 from roundelay.core.token.site import TokenSite
 from roundelay.core.token.state import NORMAL
 from roundelay.node import engines
@@ -21,6 +22,7 @@ from roundelay.node.ending import Tails
 from roundelay.node.folders import claim_group
 from roundelay.node.groups import TOKEN, GroupSpec
 from roundelay.node.hosted import Hosted
+from roundelay.node.memory import Memory
 from roundelay.node.outbox import LIMIT_BYTES, Outbox
 from roundelay.node.switchboard import Application, Batch, View
 from roundelay.node.words import Drained
@@ -41,6 +43,8 @@ class Seat:
         size = engines.bundle_bytes(node.medium.mtu, burst)
         self.outbox = Outbox(spec.name, engines.LARGEST_MESSAGE, size, LIMIT_BYTES)
         self.applications: dict[int, Application] = {}
+        self.memory = Memory()
+        """What was delivered lately, over all rosters of the present history."""
         self.data: Hosted | None = None
         """What carries the applications' messages."""
         self.ring: Hosted | None = None
@@ -53,6 +57,8 @@ class Seat:
         """The UUID that the node of each member has, or had when it entered."""
         self.base = 0
         self.resilience = spec.resilience
+        self.recalled = spec.fixed
+        """The member may have forgotten what it delivered last: it goes on from its disk."""
         self.told_before = 0
         """Messages delivered in earlier epochs of the incarnation."""
         self.counted: dict[tuple[str, int], int] = {}
@@ -109,16 +115,45 @@ class Seat:
         application.viewed(self.view())
         if since is None:
             return
-        data = self.data
-        kept = data is not None and not since_time and data.first_kept <= since <= data.position
-        if data is not None and (kept or getattr(application, "is_recorder", False)):
+        memory = self.memory
+        kept = self.data is not None and not since_time and memory.begin <= since <= memory.end
+        if getattr(application, "is_recorder", False):
+            if self.data is not None:
+                self._replay(application, since)
+        elif kept and holds(memory.history, Position(history, since)):
             self._replay(application, since)
-        elif not getattr(application, "is_recorder", False):
-            self._catch_up(application, since, since_time)
+        else:
+            self._catch_up(application, since, since_time, history, asked=True)
 
-    def _catch_up(self, application: Application, since: int, since_time: int = 0) -> None:
+    def _catch_up(
+        self, application: Application, since: int, since_time: int = 0, history: str = "",
+        asked: bool = False,
+    ) -> None:  # fmt: skip
         replays = self.node.recorders.replays
-        replays.catch_up(self.applications, application, self.spec.name, since, since_time)
+        replays.catch_up(
+            self.applications, application, self.spec.name, since, since_time, history, asked
+        )
+
+    def _begin_again(self) -> None:
+        """Another history begins: who caught up with the one before may not have with this."""
+        for key, one in list(self.applications.items()):
+            if isinstance(one, CatchUp) and one.live:
+                if one.given or not one.asked.by_application:
+                    self.applications[key] = one.application
+                else:
+                    asked = one.asked.position
+                    self._catch_up(one.application, asked.seq, 0, asked.history, asked=True)
+
+    def _keep_in_mind(self, data: Hosted) -> None:
+        """What `data` delivers can be asked for from now on, and what it knows from its disk."""
+        if data.expected < 0:
+            return
+        data.memory = self.memory
+        self.memory.enter(data.lineage, data.expected)
+        if self.memory.begin == self.memory.end:
+            for batch in data.history(0):
+                self.memory.add(batch)
+        self.node.recorders.keepers.serve()
 
     def fell_behind(self, application: Application, since: int) -> bool:
         """An application did not read for too long: it may catch up, if somebody records."""
@@ -130,8 +165,9 @@ class Seat:
         return False
 
     def lost(self, lo: int, hi: int) -> None:
-        """The member goes on behind a gap (CM-R18): applications get it from a recorder."""
-        self.node.log("warning", "group.gap", group=self.spec.name, lo=lo, hi=hi)
+        """The member goes on behind a gap (CM-R18): applications get it from a recorder, or from
+        other members."""
+        self.node.log("info", "group.behind", group=self.spec.name, lo=lo, hi=hi)
         for one in list(self.applications.values()):
             if isinstance(one, CatchUp):
                 self._catch_up(one.application, max(lo, one.at))
@@ -140,17 +176,14 @@ class Seat:
 
     def history(self, since: int) -> Iterator[Batch]:
         """What the member still keeps from position `since` on."""
-        return iter(()) if self.data is None else self.data.history(since)
+        return self.memory.read(since)
 
     def _replay(self, application: Application, since: int) -> None:
         """What this member still keeps, from where the application left off."""
-        assert self.data is not None
-        for batch in self.data.history(since):
+        for batch in self.memory.read(since):
             if full(application, self.spec.name):
                 self._catch_up(application, since)  # the rest follows as it is read
                 return
-            if batch.seq > since:
-                self.node.log("warning", "group.gap", group=self.spec.name, lo=since, hi=batch.seq)
             application.deliver(batch)
             since = batch.seq + len(batch.bundle)
 

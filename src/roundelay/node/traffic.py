@@ -221,7 +221,7 @@ class Traffic(ABC):
             concerned = self.assemblies.get(body.group)
             if concerned is not None:
                 self.faults.within(concerned, concerned.told, body, now)
-        elif isinstance(body, info.Recorded | info.Wanted):
+        elif isinstance(body, info.Recorded | info.Kept | info.Wanted):
             self.faults.aside("recorders", self.recorders.hear, body, now)
 
     def _namesake(self, body: info.Info, address: Address) -> None:

@@ -125,14 +125,27 @@ class Recorded(Struct, frozen=True, array_like=True, tag="recorded"):
     its disk has failed) nobody need wait for that."""
 
 
+class Kept(Struct, frozen=True, array_like=True, tag="kept"):
+    """What a member still has in its memory of what it has delivered (`node.memory`)."""
+
+    group: str
+    name: str
+    port: int
+    """TCP, at the node's address, as with `Recorded`."""
+    begin: int
+    next: int
+    history: str
+
+
 class Wanted(Struct, frozen=True, array_like=True, tag="wanted"):
-    """Somebody waits for messages of the group to be recorded: say at once how far it is."""
+    """Somebody waits for messages of the group to be recorded, or lacks some: say at once how far
+    it is, and what is kept."""
 
     group: str
     name: str
 
 
-Control = Ask | Start | Recorded | Wanted
+Control = Ask | Start | Recorded | Kept | Wanted
 
 _encode = msgspec.msgpack.Encoder().encode
 _info = msgspec.msgpack.Decoder(Info)
@@ -166,7 +179,7 @@ def decode(packet: bytes) -> Info | Control | bytes:
             return _check_info(_info.decode(body))
         if packet[0] == CONTROL:
             word: Control = _control.decode(body)
-            if isinstance(word, Recorded | Wanted):
+            if isinstance(word, Recorded | Kept | Wanted):
                 return _check_recorded(word)
             return _check_control(word)
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
@@ -222,8 +235,14 @@ def _check_control(word: Ask | Start) -> Ask | Start:
     return word
 
 
-def _check_recorded(word: Recorded | Wanted) -> Recorded | Wanted:
+def _check_recorded(word: Recorded | Kept | Wanted) -> Recorded | Kept | Wanted:
     _insist(_named(word.group, GROUP_NAME_MAX) and _named(word.name, NODE_NAME_MAX))
+    if isinstance(word, Kept):
+        _insist(
+            0 < word.port < 65536
+            and 0 <= word.begin <= word.next <= POSITION_MAX
+            and len(word.history) <= TEXT_MAX
+        )
     if isinstance(word, Recorded):
         _insist(
             0 < word.port < 65536

@@ -1,0 +1,55 @@
+"""Where an application says that it is, and whether its group has such a position.
+
+That cannot be known before the group's history is.  A node that hears of nobody may begin one of
+its own and give that up when it meets the others, so a position that does not fit is no error
+before there was time for that.  Where the position comes without a history, one that is ahead of
+where the member *entered* the history cannot be of it, however far the group is by now: unless the
+member was in it when the application came, or goes on from its disk, which may know less than the
+application.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from roundelay.core.position import Position, holds
+
+WAIT: Final = "wait"
+FITS: Final = "fits"
+NONE: Final = "none"
+
+GRACE_S: Final = 1.0
+LONG_S: Final = 3.0
+"""How long a position may not fit: usually, and where we are alone or may be behind the others."""
+
+
+class Asked:
+    """One position, until it is known to be one of the group's history."""
+
+    def __init__(self, history: str, seq: int, by_application: bool, born: str = "") -> None:
+        """`born`: the history that the member was in when the application came."""
+        self.position = Position(history, seq)
+        self.by_application = by_application
+        self._born = born
+        self._history = ""
+        self._since = 0.0
+        self._first = -1
+
+    def look(
+        self, history: str, position: int, now: float, *, works: bool, alone: bool, from_disk: bool
+    ) -> str:
+        """`history` and `position`: where the member is; empty or -1 while that is not known."""
+        if not history or position < 0:
+            return WAIT
+        if history != self._history:
+            self._history, self._since, self._first = history, now, position
+        strict = not (from_disk or self.position.history or history == self._born)
+        reached = self._first if strict else position
+        if holds(history, self.position) and reached >= self.position.seq:
+            return FITS
+        patience = GRACE_S if not alone and strict else LONG_S
+        if not holds(history, self.position) and not alone:
+            patience = GRACE_S
+        if not works:
+            self._since = now
+        return NONE if now - self._since > patience else WAIT

@@ -1,0 +1,274 @@
+"""Where an application goes on: a position belongs to a history, and nothing is passed over."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import roundelay
+from roundelay.cli.main import cli
+from roundelay.core.engine import SECOND
+from roundelay.node import changes, memory
+from roundelay.node.frontends import FrontendServer
+from tests.node.live import Member, Net, delivered, run, together, until
+
+
+def seqs(member: Member) -> list[int | None]:
+    return [message.seq for message in member.got]
+
+
+async def error_of(member: Member, kind: type[BaseException]) -> Any:
+    await until(lambda: member.error is not None, f"an error at {member.name}")
+    assert isinstance(member.error, kind), repr(member.error)
+    return member.error
+
+
+async def say(member: Member, count: int, start: int = 0) -> None:
+    await member.group.broadcast_many([b"%d" % i for i in range(start, start + count)])
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_who_first_formed_another_history_gets_what_it_asked_for(
+    recorded: bool, tmp_path: Path
+) -> None:
+    """Line 25: `since=240` got 1899 first, with a recorder that had everything."""
+
+    async def test() -> None:
+        async with Net("switch") as net:
+            how: dict[str, Any] = {"record": True, "dir": tmp_path} if recorded else {}
+            net.switch.apply({"partition": [["a", "b", "e"], ["c", "d"]]})
+            first = [await net.join("a", **how), await net.join("b"), await net.join("e")]
+            await together(first)
+            await say(first[0], 40)
+            c, d = await net.join("c", since=10), await net.join("d")
+            await together([c, d])  # a history of their own, at position 0
+            assert c.group.history != first[0].group.history
+            await asyncio.sleep(0.3)
+            net.switch.apply({"heal": True})
+            await together([*first, c, d])
+            await say(first[1], 5, 40)
+            await delivered([c], 35)
+            assert seqs(c) == list(range(10, 45))
+            assert c.data == [b"%d" % i for i in range(10, 45)]
+            assert c.group.position == roundelay.Position(first[0].group.history, 45)
+
+    run(test)
+
+
+def test_a_position_of_the_future_is_refused_when_all_have_begun_anew() -> None:
+    """Line 25: all members restarting with `since=last+1` got 302 confirmations, no delivery."""
+
+    async def test() -> None:
+        async with Net() as net:
+            old = await net.form("ab")
+            await say(old[0], 30)
+            await delivered(old, 30)
+            where = old[0].group.position
+            assert where == roundelay.Position(old[0].group.history, 30)
+            for member in old:
+                await member.die()
+            net.address = Net().address  # nobody is left to be heard of
+            new = [await net.join("a", since=30), await net.join("b", since=str(where))]
+            await together(new)
+            await say(new[0], 40)  # more than there were before
+            ahead = await error_of(new[0], roundelay.NoSuchPosition)
+            assert ahead.asked.seq == 30
+            assert ahead.present.history == new[0].group.history
+            assert "30" in str(ahead)
+            assert new[0].group.history in str(ahead)
+            other = await error_of(new[1], roundelay.NoSuchPosition)
+            assert other.asked == where
+            assert str(where) in str(other)
+            assert "another history" in str(other)
+            assert seqs(new[0]) == seqs(new[1]) == []
+
+    run(test)
+
+
+def test_a_position_of_this_history_is_gone_on_at() -> None:
+    async def test() -> None:
+        async with Net() as net:
+            a, b = await net.form("ab")
+            await say(a, 30)
+            await delivered([b], 30)
+            where = roundelay.Position(b.group.history, 12)
+            c = await net.join("c", since=where)
+            d = await net.join("d", since=31)
+            await delivered([c], 18)
+            assert seqs(c) == list(range(12, 30))
+            ahead = await error_of(d, roundelay.NoSuchPosition)
+            assert "future" in str(ahead)
+            receipt = await a.group.broadcast(b"more")
+            assert (receipt.history, receipt.seq) == (where.history, 30)
+
+    run(test)
+
+
+def test_what_nobody_has_is_an_error_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Line 5: the joiner began behind a gap, and only the log knew."""
+    monkeypatch.setattr(memory, "BATCHES_MAX", 3)
+
+    async def test() -> None:
+        async with Net() as net:
+            a, b = await net.form("ab")
+            for i in range(20):
+                await a.group.broadcast(b"%d" % i)
+            await delivered([b], 20)
+            c = await net.join("c", since=5)
+            gap = await error_of(c, roundelay.MissingMessages)
+            assert (gap.group, gap.first, gap.last) == ("token:g", 5, 16)
+            assert c.got == []
+            rest = []
+            async with asyncio.timeout(20):
+                async for message in c.group:  # who reads on gets what is behind it
+                    rest.append(message.seq)
+                    if len(rest) == 3:
+                        break
+            assert rest == [17, 18, 19]
+            d = await net.join("d", since=5, missing="skip")
+            await delivered([d], 3)
+            assert (seqs(d), d.group.skipped) == ([17, 18, 19], 12)
+
+    run(test)
+
+
+def test_who_was_away_for_long_gets_what_the_others_still_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Line 27: away for more than 20 s in a discovered group was a gap."""
+    monkeypatch.setattr(changes, "FORGET_NS", 2 * SECOND)
+
+    async def test() -> None:
+        async with Net("switch") as net:
+            members = a, b, c = await net.form("abc")
+            await say(a, 10)
+            await delivered(members, 10)
+            net.switch.apply({"partition": [["a", "b"], ["c"]]})
+            await say(a, 10, 10)
+            await together([a, b])  # c is out, and a new roster has begun
+            await say(b, 10, 20)
+            await delivered([a, b], 30)
+            net.switch.apply({"heal": True})
+            await together(members, 40)
+            await say(c, 1, 30)
+            await delivered(members, 31)
+            for member in members:
+                assert member.data == [b"%d" % i for i in range(31)]
+                assert member.error is None
+
+    run(test)
+
+
+def test_the_same_is_said_through_a_daemon_and_by_listen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Line 5: in Python, `listen` and the frontend protocol alike."""
+    monkeypatch.setattr(memory, "BATCHES_MAX", 3)
+
+    async def test() -> None:
+        async with Net() as net:
+            a, b = await net.form("ab")
+            for i in range(20):
+                await a.group.broadcast(b"%d" % i)
+            await delivered([b], 20)
+            server = FrontendServer(b.node, ["127.0.0.1:0"], name="b")
+            await server.start()
+            where = server.addresses[0]
+
+            async with roundelay.join("g", node=where, since=5) as group:
+                with pytest.raises(roundelay.MissingMessages) as gap:
+                    await anext(aiter(group))
+                assert (gap.value.first, gap.value.last) == (5, 16)
+                assert (await anext(aiter(group))).seq == 17
+            future = roundelay.Position(b.group.history, 21)
+
+            async def refused(since: Any) -> None:
+                async with roundelay.join("g", node=where, since=since) as group:
+                    with pytest.raises(roundelay.NoSuchPosition, match=b.group.history):
+                        await anext(aiter(group))
+
+            other = roundelay.Position("6f1d", 3)
+            await asyncio.gather(*(refused(since) for since in (future, str(future), 21, other)))
+
+            def blocking() -> list[int | None]:
+                wanted = pytest.raises(roundelay.MissingMessages, match="5 to 16")
+                with roundelay.join("g", node=where, since=5) as plain, wanted:
+                    next(iter(plain))
+                with roundelay.join("g", node=where, since=5, missing="skip") as plain:
+                    found = next(iter(plain)).seq
+                    assert plain.skipped == 12
+                    assert plain.history == b.group.history
+                return [found]
+
+            assert await asyncio.to_thread(blocking) == [17]
+
+            def listen(*options: str) -> tuple[int, str, str]:
+                command = ["listen", "token:g", "--node", where, "--count", "3", *options]
+                result = CliRunner().invoke(cli, command)
+                error = "" if result.exception is None else str(result.exception)
+                return result.exit_code, result.stdout, result.stderr + error
+
+            ended = await asyncio.to_thread(listen, "--since", "5")
+            assert (ended[0] != 0, ended[1]) == (True, "")
+            assert "positions 5 to 16 (12 messages) are missing" in ended[2]
+            skipped = await asyncio.to_thread(listen, "--since", "5", "--missing", "skip")
+            assert skipped[:2] == (0, "17 a: 17\n18 a: 18\n19 a: 19\n")
+            assert "12 messages before position 17 are missing" in skipped[2]
+            await server.close()
+
+    run(test)
+
+
+def test_a_history_that_goes_on_behind_a_record_has_its_positions(tmp_path: Path) -> None:
+    """A group that begins anew behind what was recorded shares what is below."""
+
+    async def test() -> None:
+        async with Net() as net:
+            a = await net.join("a", record=True, dir=tmp_path)
+            b = await net.join("b")
+            await together([a, b])
+            await say(a, 10)
+            await delivered([a, b], 10)
+            old = b.group.position
+            await b.leave()
+            await a.leave()
+            a = await net.join("a", record=True, dir=tmp_path)
+            await a.group.ready()
+            c = await net.join("c", since=roundelay.Position(old.history, 4))
+            d = await net.join("d", since=roundelay.Position(old.history, 11))
+            await together([a, c, d])
+            assert a.group.history.partition("@")[2] == f"{old.history}:10"
+            await say(a, 2, 10)
+            await delivered([c], 8)
+            assert c.data == [b"%d" % i for i in range(4, 12)]
+            refused = await error_of(d, roundelay.NoSuchPosition)
+            assert "another history" in str(refused)
+
+    run(test)
+
+
+def test_applications_are_told_when_two_histories_met() -> None:
+    """What was given of the history that ends is not gone on with silently."""
+
+    async def test() -> None:
+        async with Net("switch") as net:
+            net.switch.apply({"partition": [["a", "b", "e"], ["c", "d"]]})
+            large = [await net.join(name) for name in "abe"]
+            c, d = [await net.join(name) for name in "cd"]
+            await together(large)
+            await together([c, d])
+            await say(large[0], 7)
+            await say(c, 3)
+            await delivered([c, d], 3)
+            here = c.group.position
+            net.switch.apply({"heal": True})
+            await together([*large, c, d])
+            await say(large[0], 1, 7)
+            error = await error_of(c, roundelay.NoSuchPosition)
+            assert (error.asked, error.present.seq) == (here, 7)
+            assert seqs(c) == [0, 1, 2]
+            assert (await anext(aiter(c.group))).seq == 7
+
+    run(test)
