@@ -7,6 +7,7 @@ from random import Random
 from typing import Any, TypeVar
 
 import pytest
+from msgspec import structs
 
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import COMMITTED, EVERYONE, MS, NEVER, SECOND, STAMPED, Pdu
@@ -979,3 +980,38 @@ def test_gr_17_with_the_credit_used_up_the_next_stretch_is_asked_for_at_once() -
         user.wait(3 * MS)
         rounds += 1
     assert rounds == 3
+
+
+def test_gr_11_an_acknowledger_that_has_no_room_for_long_says_whom_it_waits_for() -> None:
+    # GR-11: also recorders that it has given up, when nobody else has what they lack.
+    config = GrsbConfig(da_buffer=4, overwrite_group=1)
+    bench = Bench(DA, config)
+    for gseq in range(4):
+        bench.hear(Bcast(message(gseq), gseq), CR, LINE_B)
+    for _ in range(3 * config.attempts):  # the retransmitter repeats, the recorders are silent
+        bench.hear(Bcast(message(4), 4), CR, LINE_B)
+        bench.wait(config.bcast_ns)
+    assert bench.of(DaAck)[-1] == DaAck(0, 4, 0)  # that may happen when one is slow
+    bench.wait(config.alive_timeout_ns)
+    bench.hear(Bcast(message(4), 4), CR, LINE_B)
+    assert bench.site.acknowledger is not None
+    assert bench.site.acknowledger.suspected == {PR, PR2}
+    assert bench.of(DaAck)[-1] == DaAck(0, 4, 0, (PR, PR2))
+    assert bench.told()[-1] == ("waits", (PR, PR2))
+    bench.hear(PollOk(4), PR)
+    bench.hear(Bcast(message(4), 4), CR, LINE_B)
+    assert bench.of(DaAck)[-1] == DaAck(0, 5, 4)
+    assert bench.told()[-1] == ("waits", ())
+
+
+def test_who_hears_whom_the_group_waits_for_tells_its_application() -> None:
+    bench = Bench(U)
+    bench.hear(DaAck(0, 0, 0, (PR, 99)), DA, LINE_B)  # nobody has that number
+    assert bench.told() == [("waits", (PR,))]
+    bench.hear(DaAck(0, 0, 0, (PR,)), DA, LINE_B)
+    bench.hear(structs.replace(alive(0), waits=(CR2,)), CR)
+    assert bench.site.waits == (PR, CR2)
+    bench.hear(Bcast(message(0), 0), CR, LINE_B)  # something got its place after all
+    assert bench.site.waits == (PR,)
+    bench.hear(alive(1, epoch=6), CR)
+    assert bench.told()[-1] == ("waits", ())

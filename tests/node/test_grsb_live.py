@@ -459,6 +459,41 @@ def test_a_recorder_that_does_not_keep_up_slows_the_group_and_nothing_is_lost(
     run(test)
 
 
+def test_a_group_that_stands_still_says_for_whom(tmp_path: Path) -> None:
+    """GR-11: all recorders are dead and the acknowledger's buffer is full."""
+
+    async def test() -> None:
+        async with Net("switch") as net:
+            table = {"profile": "separate", "members": ["r", "d", "p", "q", "ann"], "recorders": 2}
+            times = {"da_buffer": 16, "overwrite_group": 4, "attempts": 5, "alive_timeout_ms": 500}
+            town = Town(net, tmp_path, table | {"parameters": times})
+            await town.start("r", "d", "p", "q", "ann")
+            await town.open("r", "d", "p", "q", "ann")
+            ann = town.members["ann"]
+            await ann.group.broadcast(b"0", durability="recorded", recorders=2)
+            for name in ("p", "q"):
+                await town.members[name].die()
+            talking = [asyncio.create_task(ann.group.broadcast(b"%d" % i)) for i in range(1, 2)]
+            while len(talking) < 30:
+                done, _ = await asyncio.wait(talking[-1:], timeout=0.2)
+                if not done:
+                    break
+                talking.append(asyncio.create_task(ann.group.broadcast(b"%d" % len(talking))))
+            state = "blocked: waiting for p (recorder), q (recorder)"
+            for name in ("ann", "r", "d"):
+                await until(lambda n=name: town.state(n) == state, f"{name} says so")  # type: ignore[misc]
+            assert town.status("d")["slowed_by"] == ["p", "q"]
+            assert town.status("ann")["state"] == state
+            expected = f"no answer in time ({state}); it may still be delivered"
+            assert town.seat("ann").trouble() == expected
+            await town.start("q")
+            await asyncio.gather(*talking)
+            await town.open("ann", "r", "d")
+            assert town.status("d")["slowed_by"] == []
+
+    run(test)
+
+
 def test_every_role_dies_and_returns_while_users_talk_on_a_lossy_network(tmp_path: Path) -> None:
     """One history, true receipts, nothing twice (I1, I2, I4, I5)."""
     chance = random.Random(5)

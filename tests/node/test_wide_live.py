@@ -94,8 +94,16 @@ def test_a_network_that_was_cut_off_gets_everything_in_the_same_order(tmp_path: 
             far = world.of("c2", "c3")
             assert all(len(one.got) == 1 for one in far)
             await until(lambda: not _networks(world)["3"]["active"], "the network is given up", 30)
+            state = "blocked: waiting for a1 (GCR, LCR, LPR)"  # the trunk is cut, and it says so
+            assert world.members["a3"].group.view.state == "open"
+            for name in NETWORKS[2]:
+                seen = world.members[name].group
+                await until(lambda g=seen: g.view.state == state, f"{name} says so")  # type: ignore[misc]
+            assert state in world.seat("c3").trouble()
             net.switch.apply({"heal": True})
             await delivered(far, many + 1, 60)
+            for one in world.of(*NETWORKS[2]):
+                await until(lambda m=one: m.group.view.state == "open", "it goes on")  # type: ignore[misc]
             await world.members["c3"].group.broadcast(b"after")
             await delivered(world.of(*USERS), many + 2, 60)
             check_total_order(world.of(*USERS))

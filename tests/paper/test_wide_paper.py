@@ -80,7 +80,7 @@ def test_a_broadcast_line_reaches_its_own_network_only() -> None:
     lines = group.world.medium.lines  # type: ignore[attr-defined]
     for net, network in group.atlas.networks.items():
         (lcr,) = network.retransmitters
-        heard = {site.id for site in lines[0].everyone[lcr]}
+        heard = {site.id for site in lines[0].hearers[lcr]}
         assert heard == set(network.attached) - {lcr}, net
         local = [pdu for _, site, to, pdu in group.sends
                  if isinstance(pdu, Bcast) and (site, to) == (lcr, EVERYONE)]  # fmt: skip

@@ -320,20 +320,12 @@ class GrsbSeat(ShownSeat):
             self._meet(now)
         if self.site is not None and self.site.user is None:
             self.say_how(now)
-        self._stand_in()
+        self.stand_in()
         present = tuple(name for name in self.roster if self.node.alive(name))
         if present != self.present:
             self.present = present
             self.views += 1
             self.show()
-
-    def _stand_in(self) -> None:
-        """GR-24: while line A is out of order the node itself is heard on line B, too."""
-        stand_ins, name, line = self.node.stand_ins, self.spec.name, self.line
-        if line is not None and self.silent_line == LINE_A:
-            stand_ins[name] = line.line
-        else:
-            stand_ins.pop(name, None)
 
     # -- out -------------------------------------------------------------------------------
 
@@ -490,7 +482,7 @@ class GrsbSeat(ShownSeat):
             handler(self, *info)
         if kind not in QUIET:
             level = "warning" if kind in ALARMING else "info"
-            shown = ", ".join(map(str, info))[:200]
+            shown = ", ".join(map(str, self.named(kind, info)))[:200]
             self.node.log(level, f"group.{kind}", group=self.spec.name, info=shown)
 
     def _stable(self, lo: int, hi: int, gseq: int) -> None:
@@ -519,8 +511,12 @@ class GrsbSeat(ShownSeat):
     def _votes(self) -> None:
         self.say_how(time.monotonic_ns())
 
-    def _broken(self, reason: str) -> None:
-        self.say_state(f"broken: {reason}")
+    def _waits(self, *sites: int) -> None:
+        self.say_how(time.monotonic_ns())
+
+    def _broken(self, reason: str, *mute: int) -> None:
+        missing = f"; silent: {self.known_as(mute)}" if mute else ""
+        self.say_state(f"broken: {reason}{missing}")
 
     def _reign(self, epoch: int, cr: int, da: int) -> None:
         self.say_how(time.monotonic_ns())
@@ -600,8 +596,9 @@ NOTICES: Final[dict[str, Any]] = {
     "down": GrsbSeat._down,
     "up": GrsbSeat._come_up,
     "voting": GrsbSeat._votes,
+    "waits": GrsbSeat._waits,
     "broken": GrsbSeat._broken,
     "reign": GrsbSeat._reign,
 }
 QUIET: Final = frozenset({"stable", "recorded"})
-ALARMING: Final = frozenset({"broken", "gap_unavailable", "retracted", "suspect", "down"})
+ALARMING: Final = frozenset({"broken", "gap_unavailable", "retracted", "suspect", "down", "waits"})

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
 
-from roundelay.core.grsb.config import GrsbConfig
+from roundelay.core.grsb.config import SITES_MAX, GrsbConfig
+from roundelay.core.grsb.pdu import LINE_A, WAITS_MAX
 from roundelay.core.grsb.site import GrsbSite
 from roundelay.node.groups import GroupSpec
 from roundelay.node.grsb_birth import Birth
@@ -14,6 +16,16 @@ from roundelay.node.switchboard import Application, View
 
 if TYPE_CHECKING:
     from roundelay.node.node import Node
+
+
+NAMED_MAX: Final = 8
+"""Members that a state names."""
+
+
+SITES_IN: Final = {
+    "suspect": (0, 1), "reign": (1, 3), "waits": (0, WAITS_MAX), "broken": (1, SITES_MAX),
+}  # fmt: skip
+"""Where notices have numbers of members."""
 
 
 class ShownSeat(Birth):
@@ -46,17 +58,41 @@ class ShownSeat(Birth):
         if site.user is None:
             reigns = site.retransmitter is not None and site.retransmitter.reigning
             self.up = reigns or now - site.heard_at < self.config.alive_timeout_ns
-        if site.council is not None and not site.council.voting:
-            self.say_state("rejoining without its disk: waiting for an answer of all others")
+        council = site.council
+        if council is not None and not council.voting:
+            mute = [one for one in council.host.roles.council if one not in council.answers]
+            who = self.known_as(one for one in mute if one != self.me)
+            self.say_state(f"rejoining without its disk: waiting for an answer of {who}")
         elif self.up and not self.split:
-            self.say_state("open")
+            waits = site.waits
+            self.say_state(f"blocked: waiting for {self.known_as(waits)}" if waits else "open")
         elif not self.state.startswith("broken"):
-            self.say_state("silent: no retransmitter is heard")
+            who = self.known_as((site.reign.cr,))
+            self.say_state(f"silent: no retransmitter is heard, the last was {who}")
+
+    def known_as(self, sites: Iterable[int]) -> str:
+        """Members by name, with their roles."""
+        shown = [f"{self.roster[one]} ({', '.join(self.file.roles_of(one))})" for one in sites]
+        return ", ".join(shown[:NAMED_MAX]) + (" …" if len(shown) > NAMED_MAX else "")
 
     @property
     def silent_line(self) -> int | None:
         """Of two lines, the one that is out of order."""
         return None if self.site is None else silent_line(self.site)
+
+    def stand_in(self) -> None:
+        """GR-24: while line A is out of order the node itself is heard on line B, too."""
+        stand_ins, name, line = self.node.stand_ins, self.spec.name, self.line
+        if line is not None and self.silent_line == LINE_A:
+            stand_ins[name] = line.line
+        else:
+            stand_ins.pop(name, None)
+
+    def named(self, kind: str, info: tuple[object, ...]) -> list[object]:
+        """What a notice says, with members by their names."""
+        begin, end = SITES_IN.get(kind, (0, 0))
+        named = [self.roster[one] for one in info[begin:end] if isinstance(one, int)]
+        return [*info[:begin], *named, *info[end:]]
 
     def view(self) -> View:
         epoch = self.site.reign.epoch if self.site is not None else 0
@@ -75,7 +111,9 @@ class ShownSeat(Birth):
         return self.site is not None and self.up
 
     def trouble(self) -> str:
-        state = self.state if self.state != "open" else "the retransmitter has not answered"
+        state = self.state
+        if state == "open" and self.site is not None:
+            state = f"{self.known_as((self.site.reign.cr,))} has not answered"
         return f"no answer in time ({state}); it may still be delivered"
 
     def open_units(self) -> set[tuple[str, int]]:

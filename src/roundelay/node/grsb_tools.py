@@ -8,6 +8,7 @@ from typing import Final
 from msgspec import Struct
 
 from roundelay.core.bundle import Bundle
+from roundelay.core.engine import NEVER
 from roundelay.core.grsb.acknowledger import Acknowledger
 from roundelay.core.grsb.config import EVERYTHING, Selection
 from roundelay.core.grsb.party import CONFERENCES_MAX
@@ -90,7 +91,12 @@ def how_far(record: Struct) -> bool:
 
 
 def slowed_by(da: Acknowledger, names: tuple[str, ...]) -> list[str]:
-    """The recorders that acknowledgements wait for, since there is room for few more (GR-11)."""
+    """The recorders that acknowledgements wait for, since there is room for few more (GR-11).
+
+    When there is none at all, those that were given up are among them if nobody else has the rest.
+    """
+    if da.full_since < NEVER:
+        return [names[one] for one in da.lacking()]
     if not da.polling:
         return []
     behind = [one for one, mark in da.marks.items() if mark <= da.safe < da.expected]

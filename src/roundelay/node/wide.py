@@ -105,6 +105,12 @@ class LiveSite(WideSite):
         return found
 
     @property
+    def waits(self) -> tuple[int, ...]:
+        """Of its network and of the global level, as far as it is part of them."""
+        parts = [part for part in (self.local, self.globe) if part is not None]
+        return tuple(dict.fromkeys(one for part in parts for one in part.waits))
+
+    @property
     def user(self) -> Any:
         return self.level.user
 

@@ -160,6 +160,7 @@ PDUS: Final[tuple[tuple[int, str, Body], ...]] = (
             stamp("epoch", "reign"),
             stamp("gseq", "the acknowledger has everything below"),
             stamp("safe", "the recorders have everything below"),
+            Members("waits", "recorders without which there is no more room"),
         ),
     ),
     (
@@ -175,6 +176,7 @@ PDUS: Final[tuple[tuple[int, str, Body], ...]] = (
             stamp("time", "µs since 1970"),
             choice("mode", pdu.DUAL, pdu.ONLY_B, "0 two lines, 1 line A alone, 2 line B alone"),
             ident("da", "acknowledger"),
+            Members("waits", "sites without which nothing gets a place"),
         ),
     ),
     (

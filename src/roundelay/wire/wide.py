@@ -85,6 +85,7 @@ PDUS: Final[tuple[tuple[int, str, Body], ...]] = (
             stamp("net_acked", "the last ACK_LCR of the addressee's network: acked"),
             stamp("net_safe", "the same: safe"),
             stamp("everywhere", "all networks have recorded everything below"),
+            Members("waits", "recorders without which nothing gets a place"),
         ),
     ),
     (

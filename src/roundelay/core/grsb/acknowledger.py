@@ -19,6 +19,7 @@ from roundelay.core.grsb.pdu import (
     INSTALL,
     LINE_A,
     NO_STATE,
+    WAITS_MAX,
     Alive,
     Bcast,
     DaAck,
@@ -62,6 +63,7 @@ class Acknowledger:
         self.suspected: set[int] = set()
         self.poll_due = now + self.config.poll_ns
         self.polling = False  # room is needed
+        self.full_since = NEVER  # when a broadcast first found no room
         self.fetch_due = NEVER
         self.fetches = 0  # without an answer
         # A reign that is being installed.
@@ -92,6 +94,7 @@ class Acknowledger:
             self.suspected.clear()
             self.unanswered.clear()
             self.polling = False
+            self.full_since = NEVER
             self.poll_due = now
             self.next_epoch = -1
             self.next_state = None
@@ -142,7 +145,7 @@ class Acknowledger:
         self.fetches = 0
 
     def _ack(self, line: int) -> None:
-        self.host.multicast(DaAck(self.epoch, self.acked, self.safe), line)
+        self.host.multicast(DaAck(self.epoch, self.acked, self.safe, self._waits()), line)
 
     def on_alive(self, alive: Alive, line: int) -> None:
         """The answer shows that we are there, and on which lines (GR-24)."""
@@ -175,7 +178,32 @@ class Acknowledger:
                 self._poll(now)
         while len(ring) >= config.da_buffer and ring.oldest().end <= self.safe:
             ring.let_go()
-        return len(ring) < config.da_buffer
+        room = len(ring) < config.da_buffer
+        self.full_since = NEVER if room else min(self.full_since, now)
+        return room
+
+    def lacking(self) -> list[int]:
+        """GR-11: the recorders that must have the oldest message before it may go.
+
+        All that are not given up; if all are, those that would keep it whole.
+        """
+        oldest = self.ring.oldest()
+        behind = [one for one, mark in self.marks.items() if mark < oldest.end]
+        living = [
+            one
+            for one in behind
+            if one not in self.suspected
+            and (self.marks[one] == UNKNOWN or self.marks[one] >= self.ring.first)
+        ]
+        keepers = self.host.roles.keepers(oldest)
+        return living or [one for one in behind if one in keepers]
+
+    def _waits(self) -> tuple[int, ...]:
+        """What everybody is told when there has been no room for long: it may be for good."""
+        now = self.host.ways.now
+        if self.full_since + self.config.alive_timeout_ns > now:
+            return ()
+        return tuple(self.lacking()[:WAITS_MAX])
 
     def _secure(self) -> None:
         """Raise `safe` over what all recorders that are not given up have, if one keeps it."""

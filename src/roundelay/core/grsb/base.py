@@ -98,6 +98,9 @@ class Host:
         self.heard_at = 0  # when the retransmitter of that reign was last heard
         self.announced = 0  # the epoch whose announcement was heard
         self.local: deque[tuple[Pdu, int]] = deque()  # to other roles of this site
+        self.waited_by_da: tuple[int, ...] = ()  # recorders without which it has no room
+        self.waited_by_cr: tuple[int, ...] = ()  # sites without which nothing gets a place
+        self.broadcast = 0  # everything below has been
         self.ways = Ways(
             roles.lines, config.alive_timeout_ns, config.attempts, config.probe_ns, now
         )
@@ -123,6 +126,23 @@ class Host:
 
     def notice(self, kind: str, *info: object) -> None:
         self.out.notices.append(Notice(kind, info))
+
+    @property
+    def waits(self) -> tuple[int, ...]:
+        """The sites without which the group stands still, as those say who wait for them."""
+        return tuple(dict.fromkeys(self.waited_by_da + self.waited_by_cr))
+
+    def note_waits(
+        self, da: tuple[int, ...] | None = None, cr: tuple[int, ...] | None = None
+    ) -> None:
+        """What acknowledger or retransmitter say of that; a notice `waits` if it is news."""
+        before = self.waits
+        if da is not None:
+            self.waited_by_da = tuple(site for site in da if site < self.roles.sites)
+        if cr is not None:
+            self.waited_by_cr = tuple(site for site in cr if site < self.roles.sites)
+        if self.waits != before:
+            self.notice("waits", *self.waits)
 
     def drop(self, reason: str) -> None:
         """Count an input that is refused."""

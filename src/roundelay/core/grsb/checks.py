@@ -12,6 +12,7 @@ from roundelay.core.grsb.pdu import (
     GAP,
     PREPARE,
     REJOIN,
+    WAITS_MAX,
     Alive,
     Bcast,
     DaAck,
@@ -48,7 +49,12 @@ def _bcast(pdu: Bcast) -> bool:
 
 
 def _alive(pdu: Alive) -> bool:
-    return 0 <= pdu.start <= pdu.acked <= pdu.top and pdu.recorded <= pdu.acked
+    marks = 0 <= pdu.start <= pdu.acked <= pdu.top and pdu.recorded <= pdu.acked
+    return marks and len(pdu.waits) <= WAITS_MAX
+
+
+def _da_ack(pdu: DaAck) -> bool:
+    return 0 <= pdu.safe <= pdu.gseq and len(pdu.waits) <= WAITS_MAX
 
 
 def _recover(pdu: Recover) -> bool:
@@ -82,7 +88,7 @@ def _step(pdu: Takeover | Grant) -> bool:
 CHECKS: Final[dict[type[Pdu], Callable[[Any], bool]]] = {
     Submit: submission_fits,
     Bcast: _bcast,
-    DaAck: lambda pdu: 0 <= pdu.safe <= pdu.gseq,
+    DaAck: _da_ack,
     Alive: _alive,
     Recover: _recover,
     Recovered: _recovered,

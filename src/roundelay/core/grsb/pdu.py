@@ -58,6 +58,10 @@ OF_RETRANSMITTER: Final = 2
 OF_RECORDER: Final = 3
 
 
+WAITS_MAX: Final = 16
+"""Sites that a sign of life says are waited for."""
+
+
 class Message(Struct, frozen=True, gc=False):
     """A message with its place in the order."""
 
@@ -151,11 +155,15 @@ class Bcast(Pdu, frozen=True, gc=False):
 
 
 class DaAck(Pdu, frozen=True, gc=False):
-    """4: the acknowledger has everything below `gseq`, the recorders all below `safe` (GR-7)."""
+    """4: the acknowledger has everything below `gseq`, the recorders all below `safe` (GR-7).
+
+    `waits`: nothing more can be acknowledged before these recorders have more (GR-11).
+    """
 
     epoch: int
     gseq: int
     safe: int
+    waits: tuple[int, ...] = ()
 
 
 class Alive(Pdu, frozen=True, gc=False):
@@ -169,6 +177,7 @@ class Alive(Pdu, frozen=True, gc=False):
     time: int
     mode: int
     da: int
+    waits: tuple[int, ...] = ()  # nothing new gets a place before these sites are heard
 
 
 class Recover(Pdu, frozen=True, gc=False):

@@ -290,6 +290,7 @@ class GrsbSite(Host):
         return True
 
     def _enter(self, epoch: int, cr: int, now: int) -> None:
+        self.note_waits((), ())
         if self.retransmitter is not None and cr != self.me:
             self.retransmitter.forget()
         if self.acknowledger is not None:
@@ -305,6 +306,10 @@ class GrsbSite(Host):
             self.acknowledger.on_bcast(pdu, source, line, now)  # to say that it is over
         if not self._reigns(message.epoch, source, -1, now):
             return
+        if message.end > self.broadcast:
+            self.broadcast = message.end
+            if self.waited_by_cr:
+                self.note_waits(cr=())  # something got its place
         if self.acknowledger is not None:
             self.acknowledger.on_bcast(pdu, source, line, now)
         if self.recorder is not None:
@@ -317,6 +322,8 @@ class GrsbSite(Host):
             self.retransmitter.on_ack(pdu, source, line, now)
         if pdu.epoch != self.reign.epoch or source not in self.roles.acknowledgers:
             return
+        if pdu.waits != self.waited_by_da:
+            self.note_waits(da=pdu.waits)
         if self.recorder is not None:
             self.recorder.marks(pdu.gseq, pdu.gseq, now)
         if self.user is not None:
@@ -329,6 +336,8 @@ class GrsbSite(Host):
         if not self._reigns(pdu.epoch, source, pdu.da, now):
             return
         self.ways.change(pdu.mode)
+        if pdu.waits != self.waited_by_cr:
+            self.note_waits(cr=pdu.waits)
         if self.announced != pdu.epoch:
             self.announced = pdu.epoch
             if self.user is not None:

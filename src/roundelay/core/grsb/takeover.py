@@ -121,7 +121,8 @@ class Candidate:
         )  # fmt: skip
         self.attempts += 1
         if self.attempts % 4 == 0:
-            self.host.notice("broken", reason)
+            mute = [one for one in self.host.roles.council if one not in self.grants]
+            self.host.notice("broken", reason, *(mute if short else ()))
         self.stop(now)
         self.cr.stand_by()
         spread = self.config.takeover_ns >> 2

@@ -8,6 +8,7 @@ from typing import Any, Final
 from roundelay.core.engine import Pdu
 from roundelay.core.grsb import checks
 from roundelay.core.grsb.checks import message_fits, submission_fits
+from roundelay.core.grsb.pdu import WAITS_MAX
 from roundelay.core.wide.pdu import (
     AckGcr,
     AckLcr,
@@ -27,7 +28,8 @@ def _ls_up(pdu: LsUp) -> bool:
 
 
 def _galive(pdu: Galive) -> bool:
-    return pdu.net_safe <= pdu.net_acked and pdu.everywhere >= 0
+    marks = pdu.net_safe <= pdu.net_acked and pdu.everywhere >= 0
+    return marks and len(pdu.waits) <= WAITS_MAX
 
 
 CHECKS: Final[dict[type[Pdu], Callable[[Any], bool]]] = {

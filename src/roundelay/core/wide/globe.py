@@ -232,13 +232,14 @@ class GlobalRetransmitter(Retransmitter):
         super()._say_alive(now, both)
         self.said_at = now
         everywhere = self.everywhere
+        waits = self.host.waited_by_da
         for site in self.atlas.audience:
             branch = self.branches.get(self.atlas.net_of(site))
             if branch is None:
-                galive = Galive(self.epoch, self.acked, 0, 0, everywhere)
+                galive = Galive(self.epoch, self.acked, 0, 0, everywhere, waits)
             else:
                 mark = self._mark_for(branch)
-                galive = Galive(self.epoch, mark, branch.acked, branch.safe, everywhere)
+                galive = Galive(self.epoch, mark, branch.acked, branch.safe, everywhere, waits)
             self.host.send(site, galive)
 
     def _pump(self, now: int) -> None:

@@ -14,7 +14,7 @@ from msgspec import structs
 
 from roundelay.core.engine import NEVER, Pdu
 from roundelay.core.grsb.base import Host, Reign
-from roundelay.core.grsb.pdu import ABORT, LINE_A, STABLE, Message, Submit, SubmitAck
+from roundelay.core.grsb.pdu import ABORT, LINE_A, STABLE, Alive, Message, Submit, SubmitAck
 from roundelay.core.grsb.retransmitter import Admit, Retransmitter, Sequencer
 from roundelay.core.grsb.site import GrsbSite
 from roundelay.core.grsb.user import User
@@ -42,6 +42,10 @@ class LocalRetransmitter(Retransmitter):
     def stand_by(self) -> None:
         super().stand_by()
         self.trunk.stop()
+
+    def alive(self, now: int) -> Alive:
+        """Also whom the network waits for, if the global level does not go on or is not heard."""
+        return structs.replace(super().alive(now), waits=self.trunk.waits)
 
     def on_submit(self, submit: Submit, sender: int, now: int) -> None:
         """HG-5: what is new goes up; what is known is answered, what waits is waited for."""

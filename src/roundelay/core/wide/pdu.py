@@ -81,6 +81,7 @@ class Galive(Pdu, frozen=True, gc=False):
     net_acked: int
     net_safe: int
     everywhere: int
+    waits: tuple[int, ...] = ()  # nothing gets a place before these sites are heard (GPRs)
 
 
 class LsUp(Pdu, frozen=True, gc=False):

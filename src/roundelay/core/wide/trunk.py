@@ -69,6 +69,7 @@ class Trunk:
         self.gcr = atlas.global_roles.retransmitters[0]
         self.heard_at = now
         self.up = True  # whether the global level is heard
+        self.stopped_by: tuple[int, ...] = ()  # sites without which it gives no places
         self.listener = Listener(0, 0, config.heard_max)
         self.reader = Reader(host, 0, EVERYTHING, self._replayed)
         self.ready: deque[Message] = deque()
@@ -151,10 +152,16 @@ class Trunk:
                 for pending in self.pending.values():
                     pending.due = now
         self.heard_at = now
+        self.stopped_by = galive.waits
         if not self.up:
             self.up = True
             self.host.notice("trunk", "up")
         self._marks(galive.acked, now)
+
+    @property
+    def waits(self) -> tuple[int, ...]:
+        """The sites without which nothing comes down."""
+        return self.stopped_by if self.up else (self.gcr,)
 
     def on_stale(self, stale: Stale) -> None:
         if stale.epoch >= self.epoch and stale.cr in self.host.roles.retransmitters:
