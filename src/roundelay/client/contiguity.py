@@ -56,6 +56,11 @@ class Contiguity:
         """It asked to begin at a position that there is not: it is given nothing."""
 
     @property
+    def received(self) -> bool:
+        """It was given something, or has asked for a position."""
+        return self._counting
+
+    @property
     def position(self) -> Position | None:
         """`at`, and its history; None: not known yet, or there is no order."""
         return Position(self._in, self.at) if self._ordered and self.at >= 0 else None

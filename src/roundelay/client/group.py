@@ -222,6 +222,19 @@ class Group(Sending, Replaying):
     def writable(self, group: str) -> None:
         self._room.set()
 
+    def goes_on(self, began: Since) -> Since:
+        """Where to join again after a break, having joined at `began`."""
+        place = self._place
+        if place.next < 0 or (began.time and not place.received):
+            return began
+        return Since(place.next, 0, place.history)
+
+    def returned(self) -> None:
+        """There is a connection again, and we have joined over it."""
+        if self._holds:
+            self._hold(True)
+        self._room.set()
+
     def disconnected(self, reason: str) -> None:
         """The node is gone."""
         self._end(ConnectionLost(f"group {self.name}: {reason}"))
@@ -524,7 +537,8 @@ def join(group: str, **options: Any) -> Joining:
     via         HOST:PORT of a switch to cross (`roundelay switch`)
     key         file with the shared secret; without it, that of this user
     insecure    datagrams in the clear
-    timeout     seconds after which `broadcast` raises Indeterminate
+    timeout     seconds after which `broadcast` raises Indeterminate, and after which a lost
+                connection to a daemon is given up (ConnectionLost)
     since       where this application goes on: a position (`group.position`, its text, or a bare
                 number), a datetime or "start"; what is past comes from the memory of members or a
                 recorder, then it is live, with no gap.  NoSuchPosition is raised by reading if the
@@ -594,22 +608,15 @@ async def _embedded(options: Options, spec: GroupSpec, place: Since | None) -> G
 
 
 async def _through_daemon(options: Options, spec: GroupSpec, place: Since | None) -> Group:
-    from roundelay.client.remote import RemoteSwitchboard
+    from roundelay.client.daemon import Daemon
 
-    groups: list[Group] = []
-
-    def lost(error: ConnectionLost) -> None:
-        for group in groups:
-            group.disconnected(str(error))
-
-    remote = await RemoteSwitchboard.connect(options.node, name=options.name, lost=lost)
-    group = _group(options, spec, remote, remote.close, place)
+    daemon = await Daemon.connect(options.node, name=options.name, patience_s=options.timeout)
+    group = _group(options, spec, daemon, daemon.close, place)
     group.answer_s = options.timeout
-    groups.append(group)
     try:
-        remote.join(group, spec.name, *(place or Since()).given)
+        daemon.join(group, place or Since())
     except BaseException:
-        await remote.close()
+        await daemon.close()
         raise
     return group
 

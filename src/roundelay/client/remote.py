@@ -3,10 +3,10 @@
 `RemoteSwitchboard` has the calls of `Switchboard`, so that whatever sits on a node of its own can
 sit on another's too.
 
-A connection that is lost stays lost.  Coming back by itself would hide that messages were missed
-in between, and that nobody knows what became of those on their way; so every call raises
-ConnectionLost from then on, everything without a receipt is refused as indeterminate, and whoever
-wants to go on connects and joins again.
+A connection that is lost stays lost: messages are missed from then on, and nobody knows what became
+of those on their way; so every call raises ConnectionLost, everything without a receipt is refused
+as indeterminate, and whoever wants to go on connects and joins again.  `client.daemon` does that
+for a group.
 """
 
 from __future__ import annotations
@@ -78,6 +78,8 @@ from roundelay.wire.frontend_replay import (
 AHEAD_BYTES: Final = 1 << 20
 """What may wait here for the node to read it; beyond that, `send` raises QueueFull."""
 CONNECT_S: Final = 5.0
+ALIVE: Final = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3))
+"""A connection on which nothing is heard is taken for lost after 5 + 2 · 3 s."""
 
 
 class _Sent(Struct):
@@ -304,6 +306,7 @@ class RemoteSwitchboard(asyncio.Protocol):
                 found = await blocks.get()
                 if isinstance(found, Ended):
                     over = True
+                    self._check()
                     if found.error:
                         raise Refused(f"group {group}: {found.error}")
                     if reached is not None:
@@ -354,6 +357,7 @@ class RemoteSwitchboard(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=AHEAD_BYTES)
+        _notice_death(self._transport.get_extra_info("socket"))
 
     def data_received(self, data: bytes) -> None:
         self._parser.feed(data)
@@ -375,9 +379,9 @@ class RemoteSwitchboard(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         why = self._last_words or (str(exc) if exc else "the node closed it")
+        lost = f"the connection to the node at {self.where} has ended ({why})"
         self.error = error = ConnectionLost(
-            f"the connection to the node at {self.where} has ended ({why}): connect and join "
-            "again; messages delivered meanwhile were missed"
+            f"{lost}: connect and join again; messages delivered meanwhile were missed"
         )
         if not self._greeted.done():
             self._greeted.set_exception(error)
@@ -389,7 +393,7 @@ class RemoteSwitchboard(asyncio.Protocol):
         for number, blocks in self._replays.items():
             blocks.put_nowait(Ended(number, 0, str(error)))
         for sent in {id(one): one for one in self._sent.values()}.values():
-            refusal = Refusal(sent.group, sent.tag, str(error), True)
+            refusal = Refusal(sent.group, sent.tag, f"{lost} before it answered", True)
             sent.application.refused(refusal)
         self._sent.clear()
         for group, application in self._joined.items():
@@ -572,6 +576,15 @@ _HANDLERS: Final[dict[str, Callable[[RemoteSwitchboard, Packet], None]]] = {
     "GOON": RemoteSwitchboard._go_on,
     "ANSW": RemoteSwitchboard._answer,
 }
+
+
+def _notice_death(connection: socket.socket) -> None:
+    """A machine that is gone, or a line that is cut, closes nothing: ask whether it is there."""
+    if connection.family != socket.AF_UNIX:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in ALIVE:
+            if hasattr(socket, option):
+                connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
 def _why(error: OSError, timeout_s: float) -> str:

@@ -134,9 +134,29 @@ class Sending(ABC):
             self._receipts.pop(tag, None)
 
     async def post(self, messages: Sequence[bytes], *, conference: int = 0, kind: int = 0) -> None:
-        """Send messages without waiting for their commit; waits while the queue is full."""
+        """Send messages without waiting for their commit; waits while the queue is full.
+
+        After the connection to a daemon broke, the next call raises Indeterminate, once, and sends
+        nothing: nobody knows what became of what was posted before."""
         bundle = marked(bundle_of(messages, "messages"), conference, kind)
         await self._post(bundle, NO_TAG, None, False)
+
+    def in_doubt(self, reason: str) -> None:
+        """The connection has broken: nobody knows what became of messages without a receipt."""
+        self._untold = self._untold or Refusal(self.name, NO_TAG, reason, True)
+
+    def _tell_earlier(self, tag: int) -> None:
+        """What went wrong with a `post` is said by the next one; that it was refused, by anything
+        that is sent next."""
+        untold = self._untold
+        if untold is None or (untold.indeterminate and tag != NO_TAG):
+            return
+        self._untold = None
+        if untold.indeterminate:
+            raise Indeterminate(
+                f"group {self.name}: earlier messages may be delivered or not: {untold.reason}"
+            )
+        raise Refused(f"group {self.name}: an earlier message was refused: {untold.reason}")
 
     async def _post(
         self,
@@ -152,11 +172,7 @@ class Sending(ABC):
             extra["unit"] = True
         while True:
             self._check_open()
-            if self._untold is not None:
-                refusal, self._untold = self._untold, None
-                raise Refused(
-                    f"group {self.name}: an earlier message was refused: {refusal.reason}"
-                )
+            self._tell_earlier(tag)
             try:
                 self._switchboard.send(
                     self, self.name, bundle, tag=tag, to=to, someone=someone, **extra

@@ -1,0 +1,331 @@
+"""A lost connection or node is no end of a group: ConnectionLost, or going on where one was."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import roundelay
+from roundelay.client.group import Group, Message
+from roundelay.core.errors import ConnectionLost, Indeterminate
+from roundelay.node.frontends import FrontendServer
+from tests.node.live import Member, Net, delivered, kill, run, together, until
+
+
+class Proxy:
+    """Passes bytes on to a daemon, until the line is cut."""
+
+    def __init__(self, to: str) -> None:
+        self.to = to
+        self.where = ""
+        self.accepts = True
+        self.connections = 0
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    async def __aenter__(self) -> Proxy:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        host, port = self._server.sockets[0].getsockname()
+        self.where = f"{host}:{port}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._server is not None
+        self._server.close()
+        self.cut()
+        await asyncio.sleep(0.01)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        host, port = self.to.rsplit(":", 1)
+        try:
+            if not self.accepts:
+                raise OSError("cut")
+            theirs, ours = await asyncio.open_connection(host, int(port))
+        except OSError:
+            writer.transport.abort()
+            return
+        self.connections += 1
+        self._writers |= {writer, ours}
+        await asyncio.gather(self._pass(reader, ours), self._pass(theirs, writer))
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            # Small pieces, so that a cut can be in the middle of a packet.
+            while data := await reader.read(1000):
+                writer.write(data)
+                await writer.drain()
+        except OSError:
+            pass
+        finally:
+            writer.transport.abort()
+            self._writers.discard(writer)
+
+    def cut(self) -> None:
+        for writer in list(self._writers):
+            writer.transport.abort()
+
+
+async def daemon(member: Member, where: str = "127.0.0.1:0") -> FrontendServer:
+    server = FrontendServer(member.node, [where], name=member.name)
+    await server.start()
+    member.node.add_frontend(server)
+    return server
+
+
+class Log:
+    """What an application was given, and how it ended."""
+
+    def __init__(self, group: Group) -> None:
+        self.got: list[Message] = []
+        self.end: BaseException | None = None
+        self.task = asyncio.create_task(self._read(group))
+
+    async def _read(self, group: Group) -> None:
+        try:
+            async for message in group:
+                self.got.append(message)
+        except Exception as error:
+            self.end = error
+
+    @property
+    def seqs(self) -> list[int | None]:
+        return [message.seq for message in self.got]
+
+
+def test_a_node_that_fails_raises_out_of_every_loop() -> None:
+    async def test() -> None:
+        async with Net() as net:
+            (a,) = await net.form("a")
+            await a.read_no_more()
+            await a.group.broadcast(b"one")
+            watching = asyncio.create_task(_last(a.group.views()))
+            await asyncio.sleep(0)
+            a.node._fail(RuntimeError("the medium is gone"))
+            assert (await a.group.receive()).data == b"one"  # what had arrived can be read
+            waits: list[Callable[[], Any]] = [
+                a.group.receive, lambda: anext(aiter(a.group)), a.group.ready,
+                lambda: anext(a.group.batches()), lambda: a.group.broadcast(b"two"),
+                lambda: watching,
+            ]  # fmt: skip
+            for wait in waits:
+                with pytest.raises(ConnectionLost, match="stopped: the medium is gone"):
+                    await wait()
+            await a.group.leave()
+
+    run(test)
+
+
+async def _last(source: Any) -> None:
+    async for _ in source:
+        pass
+
+
+def test_a_client_whose_line_is_cut_goes_on_with_no_gap_and_no_duplicate() -> None:
+    chance = random.Random(8)
+
+    async def test() -> None:
+        async with Net() as net:
+            a, b = await net.form("ab")
+            async with Proxy((await daemon(b)).addresses[0]) as proxy:
+                group = await roundelay.join("g", node=proxy.where, timeout=20)
+                await group.ready(2)
+                log = Log(group)
+                sent: dict[bytes, str] = {}
+
+                async def talk() -> None:
+                    for number in range(120):
+                        data = b"mine %d" % number
+                        try:
+                            await group.broadcast(data)
+                            sent[data] = "confirmed"
+                        except Indeterminate:
+                            sent[data] = "in doubt"
+
+                async def others() -> None:
+                    for number in range(150):
+                        await a.group.broadcast_many([b"%d" % number + bytes(300)] * 10)
+
+                async def cuts() -> None:
+                    for _ in range(25):
+                        await asyncio.sleep(chance.random() / 10)
+                        proxy.cut()
+
+                await asyncio.gather(talk(), others(), cuts())
+                await asyncio.sleep(0.05)  # for the last cut to be noticed
+                last = await group.broadcast(b"the end")
+                assert last.seq is not None
+                await until(lambda: log.got and log.got[-1].seq == last.seq, "the last message")
+                await delivered([a], last.seq + 1)
+                assert proxy.connections > 10
+                assert log.seqs == list(range(last.seq + 1))
+                assert [one.data for one in log.got] == a.data
+                mine = [one.data for one in log.got if one.data.startswith(b"mine")]
+                assert len(mine) == len(set(mine))  # nothing is sent again by itself
+                assert {data for data, fate in sent.items() if fate == "confirmed"} <= set(mine)
+                assert "confirmed" in sent.values()
+
+                # What is posted has no receipt: that it may be lost is said by the next one.
+                await group.post([b"posted"])
+                before = proxy.connections
+                proxy.cut()
+                await until(lambda: proxy.connections > before, "another connection")
+                with pytest.raises(Indeterminate, match="earlier messages may be delivered or not"):
+                    await group.post([b"not this one"])
+                await group.post([b"this one"])
+                await until(lambda: log.got[-1].data == b"this one", "the last post")
+                assert b"not this one" not in [one.data for one in log.got]
+                assert log.seqs == list(range(len(log.got)))
+
+                await group.leave()
+                await log.task
+                assert log.end is None
+
+    run(test)
+
+
+def test_a_replay_goes_on_after_a_cut(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with Net() as net:
+            (a,) = await net.form("a", dir=tmp_path, record=True)
+            for number in range(8):
+                data = [b"%d" % number + bytes(30_000)] * 10
+                await a.group.broadcast_many(data, durability="recorded")
+            async with (
+                Proxy((await daemon(a)).addresses[0]) as proxy,
+                roundelay.join("g", node=proxy.where) as group,
+            ):
+                got = []
+                async for message in group.replay():
+                    got.append(message.seq)
+                    if len(got) in (1, 40):
+                        proxy.cut()
+                assert got == list(range(80))
+                assert proxy.connections == 3
+
+    run(test)
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_daemon_that_is_killed_and_started_again_serves_its_clients_on(
+    recorded: bool, tmp_path: Path
+) -> None:
+    """The group goes on without it; what its clients missed meanwhile comes from the others, or
+    they are told what is missing."""
+
+    async def test() -> None:
+        async with Net() as net:
+            a = await net.join("a", dir=tmp_path, record=recorded)
+            members = [a, await net.join("b"), await net.join("c")]
+            await together(members)
+            b = members[1]
+            server = await daemon(b)
+            where = server.addresses[0]
+            group = await roundelay.join("g", node=where, timeout=40)
+            log = Log(group)
+            await group.broadcast_many([b"before"] * 100)
+            await until(lambda: len(log.got) == 100, "the first messages")
+            waiting = asyncio.create_task(group.broadcast(b"under way"))
+            await asyncio.sleep(0)
+
+            for connection in list(server._connections):  # killed: nobody says goodbye
+                connection.abort()
+            await server.close()
+            await b.die()
+            with pytest.raises(Indeterminate):
+                await waiting
+            for number in range(20):
+                await a.group.broadcast_many([b"%d" % number] * 10)
+            again = await net.join("b", dir=None)
+            server = await daemon(again, where)
+
+            last = await group.broadcast(b"after")  # waits for the connection
+            await until(lambda: log.end or log.got[-1].seq == last.seq, "the last message")
+            if log.end is None:
+                assert log.seqs == list(range((last.seq or 0) + 1))
+            else:  # in place of what nobody has, and only of that
+                assert not recorded
+                assert isinstance(log.end, roundelay.MissingMessages)
+                assert log.seqs == list(range(log.end.first))
+            await group.leave()
+            await server.close()
+
+    run(test, 90)
+
+
+def test_a_group_that_began_anew_meanwhile_is_an_error_and_no_continuation() -> None:
+    async def test() -> None:
+        async with Net() as net:
+            (a,) = await net.form("a")
+            server = await daemon(a)
+            where = server.addresses[0]
+            group = await roundelay.join("g", node=where, timeout=40)
+            log = Log(group)
+            await group.broadcast_many([b"before"] * 10)
+            await until(lambda: len(log.got) == 10, "the first messages")
+            await server.close()
+            await a.die()
+            again = await net.join("a")
+            await together([again])
+            await again.group.broadcast_many([b"of another history"] * 20)
+            server = await daemon(again, where)
+            await until(lambda: log.end, "an error")
+            assert isinstance(log.end, roundelay.NoSuchPosition), log.end
+            assert log.seqs == list(range(10))
+            await group.leave()
+            await server.close()
+
+    run(test)
+
+
+def test_a_daemon_that_does_not_come_back_is_given_up_in_time() -> None:
+    async def test() -> None:
+        async with Net() as net:
+            a, b = await net.form("ab")
+            server = await daemon(b)
+            async with Proxy(server.addresses[0]) as proxy:
+                group = await roundelay.join("g", node=proxy.where, timeout=1.0)
+                plain = await roundelay.join("news", service="fifo", node=server.addresses[0])
+                await group.ready(2)
+                await plain.ready()
+                log, other = Log(group), Log(plain)
+                proxy.accepts = False
+                began = time.monotonic()
+                proxy.cut()
+                await until(lambda: group.view.state.startswith("broken"), "the cut")
+                with pytest.raises(ConnectionLost, match=r"could not be made again in 1 s"):
+                    await group.broadcast(b"never sent")
+                assert time.monotonic() - began >= 1.0
+                await log.task
+                assert isinstance(log.end, ConnectionLost)
+                for wait in (group.receive, group.ready, lambda: anext(group.views())):
+                    with pytest.raises(ConnectionLost):
+                        await wait()
+                await group.leave()
+
+                # Without positions nobody could say what was missed: that is the application's.
+                await server.close()
+                await other.task
+                assert isinstance(other.end, ConnectionLost)
+                await plain.leave()
+                kill(b.node)
+
+                # Leaving in the middle of a break does not wait for its end.
+                server = await daemon(a)
+                proxy.to, proxy.accepts = server.addresses[0], True
+                group = await roundelay.join("g", node=proxy.where, timeout=3600)
+                proxy.accepts = False
+                proxy.cut()
+                await until(lambda: group.view.state.startswith("broken"), "the cut")
+                log = Log(group)
+                await group.leave()
+                await log.task
+                assert log.end is None
+                await server.close()
+
+    run(test)
