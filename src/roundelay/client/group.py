@@ -195,7 +195,10 @@ class Group(Sending, Replaying):
         if waiting is not None and not waiting.done():
             seq = receipt.seq if receipt.seq >= 0 else None
             history = self._view.history if seq is not None else ""
-            waiting.set_result(Receipt(receipt.group, seq, receipt.time, history=history))
+            told = Receipt(receipt.group, seq, receipt.time, history=history)
+            if receipt.given_up:
+                told = structs.replace(told, given_up=receipt.given_up)
+            waiting.set_result(told)
 
     def refused(self, refusal: Refusal) -> None:
         if refusal.tag == NO_TAG:  # only a daemon says that: our `join`, or a `post`

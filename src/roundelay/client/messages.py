@@ -89,6 +89,9 @@ class Receipt(Struct, frozen=True, gc=False):
     """When that was known to the node (ns since 1970)."""
     history: str = ""
     """The history of the group that `seq` belongs to; `Position(history, seq)` is the place."""
+    given_up: tuple[str, ...] = ()
+    """Service fifo: members that were lost, or left the group, before they had it.  Everybody else
+    whom the sender knew has it."""
 
 
 def places_in_unit(count: int) -> list[str]:

@@ -28,9 +28,9 @@ from roundelay.wire.frontend import (
     from_packet,
     head,
     read_failure,
-    read_receipt,
     read_received,
 )
+from roundelay.wire.frontend_receipt import read_receipt
 from roundelay.wire.frontend_replay import marked_packet, read_marked_received
 
 WINDOW: Final = 64

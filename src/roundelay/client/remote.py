@@ -60,10 +60,10 @@ from roundelay.wire.frontend import (
     portions,
     read_failure,
     read_json,
-    read_receipt,
     read_received,
     send_packet,
 )
+from roundelay.wire.frontend_receipt import read_receipt
 from roundelay.wire.frontend_replay import (
     Ended,
     Wish,
@@ -165,6 +165,7 @@ class RemoteSwitchboard(asyncio.Protocol):
 
     async def _greet(self, name: str) -> None:
         hello = {"extended": True, "name": name, "protocol": PROTOCOL, "units": True}
+        hello["given_up"] = True
         self._transport.write(json_packet("HELO", "", hello))
         try:
             await self._greeted
@@ -504,8 +505,10 @@ class RemoteSwitchboard(asyncio.Protocol):
         found = read_receipt(packet)
         sent = self._sent.pop(found.tag, None)
         if sent is not None:
-            if sent.receipt is None or found.seq > sent.receipt.seq:
-                sent.receipt = Receipt(sent.group, sent.tag, found.seq, found.time)
+            before = sent.receipt or Receipt(sent.group, sent.tag, found.seq, found.time)
+            seq = max(before.seq, found.seq)
+            lost = tuple(dict.fromkeys((*before.given_up, *found.given_up)))
+            sent.receipt = Receipt(sent.group, sent.tag, seq, found.time, lost)
             self._arrived(sent)
 
     def _failure(self, packet: Packet) -> None:

@@ -18,7 +18,7 @@ from roundelay.core.events import DELIVER, NOBODY, SUBMIT
 from roundelay.node.catchup import CatchUp
 from roundelay.node.directory import Directory
 from roundelay.node.hosted import Tracer
-from roundelay.node.switchboard import NO_TAG, Application, Batch, Receipt, View
+from roundelay.node.switchboard import NO_TAG, Application, Batch, Receipt, Refusal, View
 
 TRACES_MAX: Final = 256
 """Groups that can have a trace."""
@@ -58,6 +58,27 @@ UNNAMED_BYTES: Final = 1 << 20
 """How long, and how much, messages wait for the name of their sender."""
 
 
+class Sent:
+    """What one `send` brought, until the fate of all its messages is known."""
+
+    __slots__ = ("application", "count", "given_up", "group", "left", "nobody", "someone", "tag")
+
+    def __init__(
+        self, application: Application, group: str, tag: int, someone: bool, count: int
+    ) -> None:
+        self.application = application
+        self.group = group
+        self.tag = tag
+        self.someone = someone
+        self.count = count
+        self.left = count
+        """Messages that are still on their way."""
+        self.nobody = 0
+        """Messages to someone that there was nobody for."""
+        self.given_up: dict[bytes, None] = {}
+        """Nodes that were lost, or left the group, before they had all of them."""
+
+
 class AutoRm:
     """The AutoRM groups of one node, and its environment."""
 
@@ -67,7 +88,7 @@ class AutoRm:
         self.beamon: Any = Beamon(uuid, config, rng, now)
         self.directory = directory
         self.applications: dict[str, dict[int, Application]] = {}
-        self.tags: dict[int, tuple[Application, str, int]] = {}
+        self.tags: dict[int, Sent] = {}
         self.next_tag = 0
         self.turns: dict[str, int] = {}
         self.turned_away: dict[tuple[int, str], Application] = {}
@@ -112,7 +133,7 @@ class AutoRm:
     def gone(self, application: Application, now: int) -> None:
         for group in list(self.applications):
             self.leave(application, group, now)
-        for tag in [tag for tag, (who, _, _) in self.tags.items() if who is application]:
+        for tag in [tag for tag, sent in self.tags.items() if sent.application is application]:
             del self.tags[tag]
         for key in [key for key in self.turned_away if key[0] == id(application)]:
             del self.turned_away[key]
@@ -126,7 +147,7 @@ class AutoRm:
         someone: bool,
         now: int,
     ) -> None:
-        """Queue the messages of `bundle`, all or none of them; the tag is that of the last one."""
+        """Queue the messages of `bundle`, all or none of them; the tag is that of all together."""
         beamon = self.beamon
         config = beamon.config
         messages = _wrapped(bundle)
@@ -150,23 +171,23 @@ class AutoRm:
                 "wait until some are"
             )
         joined = id(application) in self.applications.get(group, {})
-        inner = self._tag(application, group, tag)
+        sent = Sent(application, group, tag, someone, len(messages))
         trace = self.trace(group)
         if trace is not None and not someone:
             index = self.submitted.get(group, 0)
             self.submitted[group] = index + len(messages)
             trace.rows.append((now, site_of(beamon.uuid), SUBMIT, index, NOBODY, bundle))
-        for place, message in enumerate(messages, 1):
-            known = inner if place == len(messages) else -1
+        for message in messages:
+            known = self._tag(sent) if someone or tag != NO_TAG else -1
             if someone:
                 beamon.send_someone(group, message, now, tag=known, sender_joined=joined)
             else:
                 beamon.send_everyone(group, message, now, tag=known)
 
-    def _tag(self, application: Application, group: str, tag: int) -> int:
+    def _tag(self, sent: Sent) -> int:
         inner = self.next_tag
         self.next_tag += 1
-        self.tags[inner] = (application, group, tag)
+        self.tags[inner] = sent
         return inner
 
     # -- what the engine wants -------------------------------------------------------------
@@ -184,7 +205,7 @@ class AutoRm:
                     self._hand_over(delivery)
             for notice in effects.notices:
                 if notice.kind == "sent":
-                    self._sent(notice.info[0])
+                    self._sent(*notice.info)
                 else:
                     self.look = True
         if self.unnamed:
@@ -257,7 +278,8 @@ class AutoRm:
             for application in list(joined.values()):
                 application.deliver(batch)
             return
-        sender = self.tags.get(delivery.tag, (None,))[0]
+        mine = self.tags.get(delivery.tag)
+        sender = mine.application if mine is not None else None
         # Whoever catches up gets it at once: it is not among what is recorded.
         local = [getattr(one, "application", one) for one in joined.values()]
         local = [one for one in local if not getattr(one, "is_recorder", False)] or local
@@ -266,13 +288,26 @@ class AutoRm:
         self.turns[delivery.group] = turn + 1
         candidates[turn % len(candidates)].deliver(batch)
 
-    def _sent(self, inner: int) -> None:
-        application, group, tag = self.tags.pop(inner, (None, "", NO_TAG))
-        if application is not None and tag != NO_TAG:
-            try:
-                application.receipt(Receipt(group, tag, -1, time.time_ns()))
-            except Exception as error:
-                self.fault(group, error)
+    def _sent(self, inner: int, reached: tuple[bytes, ...], given_up: tuple[bytes, ...]) -> None:
+        """Nothing more is done about a message: AR-12, and who sent it learns how that ended."""
+        sent = self.tags.pop(inner, None)
+        if sent is None:
+            return
+        sent.left -= 1
+        if not sent.someone or not reached:
+            sent.given_up |= dict.fromkeys(given_up)
+            sent.nobody += sent.someone and not given_up
+        if sent.left or sent.tag == NO_TAG:
+            return
+        lost = tuple(map(self.directory.name_of, sent.given_up))
+        try:
+            if sent.someone and (sent.nobody or lost):
+                sent.application.refused(_refusal(sent, lost))
+            else:
+                receipt = Receipt(sent.group, sent.tag, -1, time.time_ns(), lost)
+                sent.application.receipt(receipt)
+        except Exception as error:
+            self.fault(sent.group, error)
 
     def trace(self, group: str) -> Tracer | None:
         """Where what happens in a group is recorded.  What goes to someone only is not."""
@@ -301,3 +336,15 @@ class AutoRm:
                         application.viewed(view)
                 except Exception as error:
                     self.fault(group, error)
+
+
+def _refusal(sent: Sent, lost: tuple[str, ...]) -> Refusal:
+    """A message to someone that nobody is known to have."""
+    if lost:
+        reason = (
+            f"{', '.join(lost)} was chosen and was lost, or left the group, before it said that it "
+            "has the message: it may have it"
+        )
+    else:
+        reason = "nobody but the sender is in the group now: send it again when somebody is"
+    return Refusal(sent.group, sent.tag, reason, bool(lost) or sent.nobody < sent.count)

@@ -50,8 +50,8 @@ from roundelay.wire.frontend import (
     read_from,
     read_json,
     read_send,
-    receipt_packet,
 )
+from roundelay.wire.frontend_receipt import receipt_packet
 from roundelay.wire.frontend_replay import read_marked
 
 if TYPE_CHECKING:
@@ -137,6 +137,8 @@ class Connection(asyncio.Protocol):
         self.extended = False
         self.units = False
         """It wants units as such."""
+        self.given_up = False
+        """It wants to know who was given up."""
         self.name = ""
         self.peer = ""
         self.groups: set[str] = set()
@@ -353,6 +355,7 @@ class Connection(asyncio.Protocol):
         if wish.get("extended", True):
             self._parser.extend()
             self.units = wish.get("units") is True
+            self.given_up = wish.get("given_up") is True
         else:
             self.extended = before
 
@@ -433,7 +436,8 @@ class Connection(asyncio.Protocol):
 
     @_contained
     def receipt(self, receipt: Receipt) -> None:
-        self._write(receipt_packet(receipt.group, receipt.tag, receipt.seq, receipt.time))
+        lost = receipt.given_up if self.given_up else ()
+        self._write(receipt_packet(receipt.group, receipt.tag, receipt.seq, receipt.time, lost))
 
     @_contained
     def refused(self, refusal: Refusal) -> None:

@@ -504,7 +504,12 @@ class Node(Traffic):
         if unit:
             self._send_unit(application, group, bundle, tag, to, recorders)
             return
-        hosted = None if someone else self.assemblies.get(group)
+        if someone and protocol_of(group) != AUTORM:
+            raise UsageError(
+                f"group {group} has no messages to someone: take one of the service fifo, whose "
+                "name has no prefix"
+            )
+        hosted = self.assemblies.get(group)
         if recorders:
             if protocol_of(group) in CONFIGURED:
                 self.assembly(group).send(application, bundle, tag, to, recorders)
@@ -514,7 +519,7 @@ class Node(Traffic):
             hosted.send(application, bundle, tag, to)
             return
         check_name(group)
-        if someone or protocol_of(group) == AUTORM:
+        if protocol_of(group) == AUTORM:
             if to is not None:
                 raise ConfigError("to", "…", f"no destinations in group {group}: use spo:{group}")
             now = time.monotonic_ns()

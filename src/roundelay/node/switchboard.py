@@ -72,6 +72,8 @@ class Receipt(Struct, frozen=True, gc=False):
     seq: int
     """Position of its (last) message; -1 where the service has no total order."""
     time: int
+    given_up: tuple[str, ...] = ()
+    """Names of members that were lost, or left, before they had it (AutoRM)."""
 
 
 class Refusal(Struct, frozen=True, gc=False):

@@ -327,7 +327,6 @@ def plain_packets(command: str, group: str, bundle: Bundle) -> bytes:
 
 _TAG: Final = struct.Struct(">q")
 _PLACE: Final = struct.Struct(">qq")
-_RECEIPT: Final = struct.Struct(">qqq")
 _FAIL: Final = struct.Struct(">qB")
 _COUNT: Final = struct.Struct(">H")
 
@@ -348,14 +347,6 @@ class Received(Struct, frozen=True, gc=False):
     time: int
     sender: str
     bundle: Bundle
-
-
-class Fate(Struct, frozen=True, gc=False):
-    """What RCPT says."""
-
-    tag: int
-    seq: int
-    time: int
 
 
 class Failure(Struct, frozen=True, gc=False):
@@ -448,17 +439,6 @@ def read_received(found: Packet) -> Received:
     seq, time = unpack(_PLACE, found.message, 0)
     sender, at = short_name(found.message, _PLACE.size, named=False)
     return Received(seq, time, sender, read_batch(found.message, at))
-
-
-def receipt_packet(group: str, tag: int, seq: int, time: int) -> bytes:
-    """RCPT: i64 tag · i64 seq · i64 time."""
-    return packet("RCPT", group, _RECEIPT.pack(tag, seq, time))
-
-
-def read_receipt(found: Packet) -> Fate:
-    if len(found.message) != _RECEIPT.size:
-        raise MalformedPdu(BAD_BODY, f"RCPT of {len(found.message)} bytes")
-    return Fate(*_RECEIPT.unpack(found.message))
 
 
 def fail_packet(group: str, tag: int, flags: int, reason: str) -> bytes:
