@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
+from roundelay.core.errors import UsageError
+from roundelay.node.folders import group_folder
+from roundelay.node.made_up import made_up_name
+from roundelay.node.recovery import request
 from tests.node.live import Net, check_total_order, delivered, run, together, until
 
 
@@ -81,5 +86,134 @@ def test_after_a_restart_of_all_a_majority_of_a_discovered_group_goes_on(tmp_pat
                 lambda: all(one.group.view.state == "open" for one in again), "a majority works"
             )
             assert (await again[0].group.broadcast(b"again")).seq == 20
+
+    run(test, seconds=90)
+
+
+def test_a_group_that_waits_says_for_whom() -> None:
+    async def test() -> None:
+        async with Net() as net:
+            a, b, c = await net.form("abc")
+            await b.die()
+            await c.die()
+            waiting = asyncio.create_task(a.group.broadcast(b"is anybody there?"))
+            await until(
+                lambda: a.group.view.state == "blocked: majority (b and c are missing)",
+                "who is missing",
+            )
+            waiting.cancel()
+
+    run(test)
+
+
+def test_a_node_without_a_name_keeps_the_one_it_made_up_in_its_folder(tmp_path: Path) -> None:
+    first, other = made_up_name(tmp_path / "x"), made_up_name(tmp_path / "y")
+    assert first != other
+    assert made_up_name(tmp_path / "x") == first
+    assert made_up_name(None) != made_up_name(None)
+    (tmp_path / "x" / "name").write_bytes(b"\xff no name")
+    assert made_up_name(tmp_path / "x") != first
+
+
+# -- recovery by an operator -------------------------------------------------------------------
+
+
+def test_an_operator_goes_on_with_a_discovered_group_from_one_member() -> None:
+    async def test() -> None:
+        async with Net() as net:
+            a, b, c = await net.form("abc")
+            for number in range(10):
+                await a.group.broadcast(b"%d" % number)
+            await delivered([a, b, c], 10)
+            with pytest.raises(UsageError, match="works: there is nothing to recover"):
+                a.node.recover("token:g")
+            was = a.group.view.history
+            await b.die()
+            await c.die()
+            waiting = asyncio.create_task(a.group.broadcast(b"while it was blocked"))
+            await until(lambda: a.group.view.state.startswith("blocked"), "blocked")
+            found = a.node.recover("token:g", do=False)
+            # What waits may have its stamp by now, if a had the token.
+            assert found["position"] in (10, 11)
+            assert found["members"] == ["a", "b", "c"]
+            done = a.node.recover("token:g")
+            assert done["history"].endswith(f"@{was}:{found['position']}")
+            receipt = await waiting
+            assert receipt.seq == 10
+            assert a.group.view.history == done["history"]
+            b = await net.join("b")
+            await together([a, b])
+            assert (await b.group.broadcast(b"again")).seq == 11
+            await delivered([a], 12)
+            assert a.data == [*(b"%d" % number for number in range(10)),
+                              b"while it was blocked", b"again"]  # fmt: skip
+
+    run(test)
+
+
+def test_members_that_have_more_than_what_was_recovered_are_told_so_and_join(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async def test() -> None:
+        async with Net() as net:
+            a, b, c = [await net.join(name, **fixed("abc", tmp_path, name)) for name in "abc"]
+            await together([a, b, c])
+            was = a.group.view.history
+            assert len(was) == 16
+            assert {one.group.view.history for one in (a, b, c)} == {was}
+            for number in range(5):
+                await a.group.broadcast(b"%d" % number)
+            await delivered([a, b, c], 5)
+            await a.die()
+            for number in range(5, 8):
+                await b.group.broadcast(b"%d" % number)
+            await delivered([b, c], 8)
+            await b.die()
+            await c.die()
+            # b and c are thought to be gone for good; a, which is behind, goes on.
+            a = await net.join("a", **fixed("abc", tmp_path, "a"))
+            await until(lambda: "b and c are missing" in a.group.view.state, "blocked")
+            request(group_folder(tmp_path / "a", "token:g"))
+            await until(lambda: a.group.view.state.startswith("open"), "recovered")
+            assert a.group.view.history.endswith(f"@{was}:5")
+            assert (await a.group.broadcast(b"from here")).seq == 5
+            b = await net.join("b", **fixed("abc", tmp_path, "b"))
+            await together([a, b])
+            assert (tmp_path / "b" / "groups" / "token%3ag" / "token.log.1").exists()
+            assert (await b.group.broadcast(b"b again")).seq == 6
+            c = await net.join("c", **fixed("abc", tmp_path, "c"))
+            await together([a, b, c])
+            history = a.group.view.history
+            assert {one.group.view.history for one in (b, c)} == {history}
+            # It is remembered, and a majority of all three is needed again.
+            for one in (a, b, c):
+                await one.die()
+            b, c = [await net.join(name, **fixed("abc", tmp_path, name)) for name in "bc"]
+            await until(lambda: b.group.view.state == c.group.view.state == "open", "b and c")
+            assert b.group.view.history == history
+            assert (await c.group.broadcast(b"without a")).seq == 7
+
+    run(test, seconds=90)
+    said = capfd.readouterr().err
+    assert "recovered by an operator at position 5" in said
+    assert "the 3 positions beyond that were given here are no part of it any more" in said
+
+
+def test_who_has_less_than_another_that_is_heard_is_refused_a_recovery(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with Net() as net:
+            members = [await net.join(name, **fixed("abcde", tmp_path, name)) for name in "abcde"]
+            await together(members)
+            await members[0].die()
+            for number in range(5):
+                await members[1].group.broadcast(b"%d" % number)
+            for one in members[1:]:
+                await one.die()
+            a, b = [await net.join(name, **fixed("abcde", tmp_path, name)) for name in "ab"]
+            engine = a.node.assemblies["token:g"].ring.token
+            await until(lambda: 1 in engine.votes and engine.blocked, "a vote of b at a")
+            with pytest.raises(UsageError, match="b has more of group token:g"):
+                a.node.recover("token:g")
+            assert b.node.recover("token:g")["position"] == 5
 
     run(test, seconds=90)

@@ -33,6 +33,7 @@ COMMANDS: Final = {
     "members": "Show who is in a group.",
     "groups": "List the groups a node knows.",
     "status": "Show what a node does.",
+    "group": "Recover a group that does not come back.",
     "why": "Say why a node is dead or alive to another.",
     "journal": "Read, check and repair what a recorder wrote.",
     "sweep": "Simulate a whole grid of parameters on Spark.",

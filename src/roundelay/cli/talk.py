@@ -347,13 +347,13 @@ def _view(members: tuple[str, ...]) -> str:
 # ------------------------------------------------------------------------ questions
 
 
-def _ask(where: str, question: Callable[[RemoteNode], Awaitable[T]]) -> T:
-    async def ask() -> T:
+def ask(where: str, question: Callable[[RemoteNode], Awaitable[T]]) -> T:
+    async def answer() -> T:
         async with await RemoteNode.connect(where, name="roundelay") as node:
             return await question(node)
 
     address(where, "node")
-    return _run(ask())
+    return _run(answer())
 
 
 @click.command()
@@ -362,7 +362,7 @@ def _ask(where: str, question: Callable[[RemoteNode], Awaitable[T]]) -> T:
 @json_option
 def members(group: str, node: str, as_json: bool) -> None:
     """Show who is in GROUP, as far as the node knows."""
-    show(_ask(node, lambda one: one.members(group)), as_json)
+    show(ask(node, lambda one: one.members(group)), as_json)
 
 
 @click.command()
@@ -370,7 +370,7 @@ def members(group: str, node: str, as_json: bool) -> None:
 @json_option
 def groups(node: str, as_json: bool) -> None:
     """List the groups the node hosts or has heard of."""
-    show({"groups": _ask(node, RemoteNode.groups)}, as_json)
+    show({"groups": ask(node, RemoteNode.groups)}, as_json)
 
 
 @click.command()
@@ -378,7 +378,7 @@ def groups(node: str, as_json: bool) -> None:
 @json_option
 def status(node: str, as_json: bool) -> None:
     """Show what the node does: medium, groups, frontends, counters, drops by reason."""
-    show(_ask(node, RemoteNode.status), as_json)
+    show(ask(node, RemoteNode.status), as_json)
 
 
 @click.command()
@@ -389,4 +389,4 @@ def why(name: str, node: str, as_json: bool) -> None:
     """Say why NODE is dead or alive to the node asked.
 
     NODE is a name or a UUID: its heartbeats, stale time, trust, and what was sent to it again."""
-    show_why(_ask(node, lambda one: one.why(name)), as_json)
+    show_why(ask(node, lambda one: one.why(name)), as_json)

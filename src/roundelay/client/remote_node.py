@@ -209,6 +209,12 @@ class RemoteNode:
     async def recorders(self, group: str) -> list[dict[str, Any]]:
         return cast("list[dict[str, Any]]", await self._board.ask("recorders", group))
 
+    async def recover(self, group: str, *, do: bool = True) -> dict[str, Any]:
+        """Go on with a group from what this node has, in a new history; with `do` false, say what
+        that would mean.  `docs/live.md` says when."""
+        question = "recover" if do else "recovery"
+        return cast("dict[str, Any]", await self._board.ask(question, group))
+
     async def groups(self) -> list[dict[str, Any]]:
         return cast("list[dict[str, Any]]", await self._board.ask("groups"))
 

@@ -23,13 +23,14 @@ who go on (`ending`), also when a member has failed; what nobody was given is se
 from __future__ import annotations
 
 import secrets
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from roundelay.core.engine import MS, NEVER, SECOND, Notice
 from roundelay.core.errors import ConfigError
 from roundelay.core.token.config import COLD, REJOIN, most_resilience
 from roundelay.core.token.pdu import NO_LIST
-from roundelay.node import engines
+from roundelay.node import engines, recovery
 from roundelay.node.changes import DEPART_NS, Changes
 from roundelay.node.epochs import ASK_NS, GATHER_NS, LINGER_NS
 from roundelay.node.groups import MEMBERS_MAX, TOKEN, GroupSpec
@@ -50,8 +51,11 @@ class Assembly(Changes):
 
     def __init__(self, node: Node, spec: GroupSpec, now: int) -> None:
         super().__init__(node, spec, now)
+        self.decreed = recovery.decreed_start(self._folder())
         if spec.fixed:
-            if spec.protocol != TOKEN:
+            if self.decreed:
+                pass  # its roster grows back, see `recovery`
+            elif spec.protocol != TOKEN:
                 # Membership is agreed on by the ring; the roster says who may be admitted.
                 if node.name not in spec.members:
                     raise ConfigError("members", ",".join(spec.members), f"{node.name} among them")
@@ -91,6 +95,7 @@ class Assembly(Changes):
         me, size = spec.members.index(node.name), len(spec.members)
         config = engines.token_config(spec.resilience, boot, self.outbox.bundle_bytes)
         engine = engines.token_engine(me, size, config, node.rng, now, stable)
+        engine.floor = node.recorders.floor(spec.name, history_name(engine.past))
         self.ring = self.data = Hosted(
             node, spec, me, spec.members, engine, self.outbox, self.applications,
             store=self.store, trace=node.config.tracer(spec.name, me, resilience=spec.resilience),
@@ -108,6 +113,8 @@ class Assembly(Changes):
         if notice.kind == "view":
             self._name_history()
             self.show()
+        elif notice.kind == "blocked":
+            self._wake_at(time.monotonic_ns())  # an operator may help
 
     def _name_history(self) -> None:
         """The history of a fixed roster is drawn by its first list, and known in every other."""
@@ -142,8 +149,10 @@ class Assembly(Changes):
         said = next((group for group in info.groups if group.name == self.spec.name), None)
         if said is None or self.closed:
             return
-        if self.spec.fixed and self.spec.protocol == TOKEN:
-            if self.data is None and info.name in self.spec.members:
+        if self.preset:
+            if said.decreed and info.name in self.spec.members:
+                recovery.give_way(self, said, info.name, now)
+            elif self.data is None and info.name in self.spec.members:
                 self.contacts[info.name] = said.epoch
                 self._meet(now)
             return
@@ -152,7 +161,11 @@ class Assembly(Changes):
         if not self.incarnation:
             self._wake_at(now)  # there is a group to ask
         elif said.incarnation != self.incarnation:
-            if self.node.alive(info.name):
+            if not self.node.alive(info.name) or said.decreed < self.decreed:
+                return
+            if said.decreed > self.decreed:
+                recovery.give_way(self, said, info.name, now)
+            else:
                 self._other_incarnation(said, now)
         elif said.epoch > self.epoch and self.ring is not None and now >= self.ask_due:
             # The group went on without us: be told how, or be admitted again.
@@ -184,7 +197,7 @@ class Assembly(Changes):
         self._wake_at(now)
 
     def told(self, word: Ask | Start, now: int) -> None:
-        if self.closed or (self.spec.fixed and self.spec.protocol == TOKEN):
+        if self.closed or self.preset:
             return
         if isinstance(word, Ask):
             if word.incarnation == self.incarnation and self.ring is not None:
@@ -243,14 +256,15 @@ class Assembly(Changes):
 
     def on_timer(self, now: int) -> None:
         self.deadline = now + SECOND
+        recovery.look_for_request(self, now)
         for due, hosted in list(self.lingering):
             if due <= now:
                 self.lingering.remove((due, hosted))
                 self._drop(hosted)
             else:
                 self.deadline = min(self.deadline, due)
-        if self.closed or (self.spec.fixed and self.spec.protocol == TOKEN):
-            if not self.lingering:
+        if self.closed or self.preset:
+            if not self.lingering and (self.closed or self.data is None or self.works()):
                 self.deadline = NEVER
             return
         if self.departed is not None:
@@ -299,7 +313,7 @@ class Assembly(Changes):
             elif not said.incarnation:
                 rivals.append(known.name)
         if offers:
-            best = max(offers.values(), key=lambda one: (one.size, one.incarnation))
+            best = max(offers.values(), key=lambda one: (one.decreed, one.size, one.incarnation))
             if self.state == "looking for members":
                 self.state = "asking to be admitted"
             self._ask(best.incarnation)
@@ -308,6 +322,8 @@ class Assembly(Changes):
         wait = self.since + SETTLE_NS
         if now < wait:
             self.deadline = wait
+        elif self.named:
+            self.deadline = now + ASK_NS  # it goes on where it was recovered, or not at all
         elif any(rival < node.name and self._may(rival) for rival in rivals):
             self.deadline = now + ASK_NS  # that one begins
         else:
@@ -320,11 +336,19 @@ class Assembly(Changes):
             roster, lives = (node.name,), (node.uuid,)
             self._enter(Start(name, incarnation, 0, roster, lives, base, resilience), now)
 
+    def recover(self, now: int) -> dict[str, object]:
+        """Go on from here, in a new history: an operator says so."""
+        return recovery.recover(self, now)
+
+    def recovery(self) -> dict[str, object]:
+        """What `recover` would do; UsageError where it must not be done."""
+        return recovery.plan(self)
+
     # -- the end ---------------------------------------------------------------------------
 
     def leave(self, now: int) -> None:
         """Ask to be left out of the next roster; then close."""
-        if self.closed or (self.spec.fixed and self.spec.protocol == TOKEN):
+        if self.closed or self.named:
             return
         if self.departed is None:
             self.departed_until = 0

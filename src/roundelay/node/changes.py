@@ -58,7 +58,7 @@ class Changes(Epochs):
                 self.dead_since.pop(name, None)
                 continue
             since = self.dead_since.setdefault(name, now)
-            if now - since > FORGET_NS and self.works():
+            if now - since > FORGET_NS and self.works() and not self.named:
                 self.asked[name] = True
         if self.asked and self.change_due >= NEVER:
             self.change_due = now + GATHER_NS
@@ -168,7 +168,7 @@ class Changes(Epochs):
             self._count()
         start = Start(
             self.spec.name, self.incarnation, self.epoch + 1, change.roster, change.lives, base,
-            change.resilience, self._counted(),
+            change.resilience, self._counted(), self.decreed, self._later(),
         )  # fmt: skip
         if not token:
             self._finish(change, now)
@@ -188,6 +188,11 @@ class Changes(Epochs):
         if self.leaving:
             self.departed, self.departed_until = start, now + DEPART_NS
         self._wake_at(now)
+
+    def _later(self) -> str:
+        """The history of the next epoch, where it is not the incarnation."""
+        history = self.history_id
+        return "" if history == self.incarnation else history
 
     def _count(self) -> None:
         """How many bundles of each member the epoch that ends has, as far as acknowledged here.
@@ -301,6 +306,11 @@ class Changes(Epochs):
         self.end_due = now + SECOND  # not again at once
 
     def _ring_notice(self, notice: Notice) -> None:
+        if notice.kind == "view" and self.data is not None:
+            history = self.history_id
+            if history != self.data.lineage:  # all may have forgotten: see `core.token.reform`
+                self.data.lineage = history
+                self.node.recorders.entered(self.spec.name, history)
         if notice.kind == "view" and self.state == "forming":
             self.state = "open"
             if self.data is None:

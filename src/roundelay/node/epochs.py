@@ -46,7 +46,7 @@ class Epochs(Seat):
     def _recall(self, now: int) -> None:
         """Go on where this node was when it stopped."""
         folder = self._folder()
-        if folder is None or (self.spec.fixed and self.spec.protocol == TOKEN):
+        if folder is None or self.preset:
             return
         path = folder / "roster.json"
         if not path.exists():
@@ -60,7 +60,7 @@ class Epochs(Seat):
             return
         if self.node.name not in kept.roster:
             return
-        if kept.roster == (self.node.name,):
+        if kept.roster == (self.node.name,) and not kept.decreed:
             path.unlink()  # alone then, and everybody else may have begun anew since
             return
         self._enter(kept, now, recalled=True)
@@ -94,8 +94,10 @@ class Epochs(Seat):
         self.incarnation, self.epoch = start.incarnation, start.epoch
         self.roster, self.lives, self.base = start.roster, start.lives, start.base
         self.resilience = start.resilience
+        self.began_in = start.history
+        self.decreed = start.decreed
         self.counted |= {(name, epoch): number for name, epoch, number in start.counted}
-        node.recorders.entered(spec.name, self.incarnation)
+        node.recorders.entered(spec.name, start.history or start.incarnation)
         self.asked = {name: out for name, out in self.asked.items() if (name in self.roster) is out}
         self.asked_lives = {}
         self.change_due = NEVER if not self.asked else now + GATHER_NS
@@ -125,6 +127,9 @@ class Epochs(Seat):
         boot = COLD if sure and not lost else REJOIN
         config = engines.token_config(resilience, boot, self.outbox.bundle_bytes)
         engine = engines.token_engine(me, size, config, node.rng, now, stable)
+        if token:
+            known = start.history or start.incarnation
+            engine.floor = max(0, node.recorders.floor(spec.name, known) - self.base)
         outbox = self.outbox if token else Outbox(spec.name, 1 << 16, 1 << 16, 1 << 20)
         tracer = node.config.tracer
         self.ring = Hosted(
@@ -134,7 +139,7 @@ class Epochs(Seat):
             trace=tracer(f"{spec.name} {mark}", me, resilience=resilience) if token else None,
         )  # fmt: skip
         self.ring.on_gap = self.lost
-        self.ring.lineage = self.incarnation
+        self.ring.lineage = self.history_id
         self.ring.intercept = self._ring_delivery
         self.ring.on_notice = self._ring_notice
         node.register(self.ring)
@@ -173,7 +178,7 @@ class Epochs(Seat):
         )  # fmt: skip
         self.data.on_notice = self._data_notice
         self.data.on_gap = self.lost
-        self.data.lineage = self.incarnation
+        self.data.lineage = self.history_id
         node.register(self.data)
 
     def _remember(self, start: Start) -> None:
@@ -260,7 +265,7 @@ class Epochs(Seat):
             return
         start = Start(
             name, self.incarnation, self.epoch, self.roster, self.lives, self.base,
-            self.resilience, self._counted(),
+            self.resilience, self._counted(), self.decreed, self.began_in,
         )  # fmt: skip
         self.node.send_control(start)
         self.announce_due = now + ASK_NS

@@ -15,7 +15,7 @@ from typing import Final
 
 from roundelay import __version__
 from roundelay.core.bundle import Bundle
-from roundelay.core.errors import ConfigError
+from roundelay.core.errors import ConfigError, UsageError
 from roundelay.core.limits import whole
 from roundelay.node.frontend_connection import GOODBYE_S, Connection
 from roundelay.node.frontend_sockets import tcp_socket, unix_socket
@@ -207,10 +207,16 @@ class FrontendServer:
             return board.groups()
         if what == "status":
             return board.status()
-        if what not in ("members", "why", "recorders"):
-            raise ConfigError("ask", repr(what), "members, groups, recorders, status or why")
+        if what not in ("members", "why", "recorders", "recovery", "recover"):
+            asked = "members, groups, recorders, status, why, recovery or recover"
+            raise ConfigError("ask", repr(what), asked)
         if not isinstance(of, str) or not of:
             raise ConfigError("of", repr(of), "a node" if what == "why" else "a group")
+        if what in ("recovery", "recover"):
+            recover = getattr(board, "recover", None)
+            if recover is None:
+                raise UsageError("this node recovers no groups")
+            return recover(of, do=what == "recover")
         if what == "recorders":
             known = getattr(board, "recorders", None)
             return [] if known is None else known.listed(of)

@@ -11,7 +11,6 @@ import asyncio
 import json
 import os
 import secrets
-import socket
 import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable
@@ -48,6 +47,7 @@ from roundelay.node.hosted import NEAR_NS, Tracer
 from roundelay.node.identity import Identity
 from roundelay.node.interfaces import LARGEST_DATAGRAM, UDP_OVERHEAD
 from roundelay.node.lines import Line
+from roundelay.node.made_up import made_up_name
 from roundelay.node.media import Address, FanoutMedium, Medium
 from roundelay.node.places import Driven, Place
 from roundelay.node.probe import Choice, choose
@@ -76,7 +76,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True):
     """How a node runs."""
 
     name: str = ""
-    """Empty: made from the host's name and a random part, new at every start."""
+    """Empty: made up from the host's name and a random part (`node.made_up`)."""
     dir: Path | None = None
     """Where members keep what they must not forget; None: nothing survives the process."""
     choice: Choice = Choice()
@@ -112,7 +112,7 @@ class Node(Traffic):
     def __init__(self, config: NodeConfig) -> None:
         config.check()
         self.config = config
-        self.name = config.name or f"{socket.gethostname()[:32]}-{secrets.token_hex(3)}"
+        self.name = config.name or made_up_name(config.dir)
         self.identity = Identity(self.name, given=bool(config.name))
         self.uuid = self.identity.uuid
         self.folder = Folder(config.dir)
@@ -542,6 +542,14 @@ class Node(Traffic):
 
     def members(self, group: str) -> dict[str, object]:
         return answers.members(self, group)
+
+    def recover(self, group: str, *, do: bool = True) -> dict[str, object]:
+        """Go on with a group from what the member here has (`node.recovery`); with `do` false, say
+        what that would mean."""
+        found = self.assemblies.get(group)
+        if not isinstance(found, Assembly):
+            raise UsageError(f"group {group} is none that can be recovered here: see `groups`")
+        return found.recover(time.monotonic_ns()) if do else found.recovery()
 
     def groups(self) -> list[dict[str, object]]:
         return answers.groups(self)

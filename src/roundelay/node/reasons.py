@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from roundelay.node.made_up import looks_made_up
+
 MAJORITY = "majority"
 """Too few members are there, or too few of them remember what they promised."""
 RESILIENCY = "resiliency"
@@ -38,4 +40,6 @@ def blocked(info: tuple[object, ...], roster: Sequence[str]) -> str:
         if places:
             names = [roster[place] for place in sorted(places)]
             words.append(f"{listed(names)} {one if len(names) == 1 else many}")
+            if places is silent and any(looks_made_up(name) for name in names):
+                words.append("a name that was made up comes back only with its folder")
     return f"blocked: {reason}" + (f" ({'; '.join(words)})" if words else "")

@@ -22,13 +22,14 @@ from msgspec import Struct
 
 from roundelay.core.engine import SECOND
 from roundelay.core.errors import ConfigError, GroupFailed, RoundelayError
+from roundelay.core.position import lineage
 from roundelay.journal.format import GAP, HEADS_ONLY, Run, head_only
 from roundelay.journal.journal import OS, JournalBroken
 from roundelay.journal.reader import merged
 from roundelay.node.durability import Durability
 from roundelay.node.faults import reason_of
 from roundelay.node.folders import claim_journal
-from roundelay.node.groups import TOKEN, TOTAL_ORDER, protocol_of
+from roundelay.node.groups import TOTAL_ORDER, protocol_of
 from roundelay.node.keepers import Keepers
 from roundelay.node.recorder import RecordConfig, Recorder
 from roundelay.node.replay import Readable, ReplayServer
@@ -292,9 +293,9 @@ class Recorders:
         place: object = self.node.assemblies.get(group)
         if not isinstance(place, Seat) or protocol_of(group) not in TOTAL_ORDER:
             return None
-        if place.spec.fixed and place.spec.protocol == TOKEN:
+        if place.preset and not place.incarnation:
             return None
-        return place.incarnation or "?"
+        return place.history_id or "?"
 
     def position(self, group: str) -> int:
         """The position that the member here delivers next; -1: none yet, or no order."""
@@ -316,6 +317,18 @@ class Recorders:
         if recorder is None or not recorder.ordered or not recorder.next or not recorder.history:
             return None
         return recorder.history.partition("@")[0], recorder.next
+
+    def floor(self, group: str, history: str) -> int:
+        """The position up to which we have recorded that history of a group, or of what it
+        continues: nothing new is given a place below."""
+        recorder = self.own.get(group)
+        if recorder is None or not recorder.ordered or recorder.broken:
+            return 0
+        known = recorder.history.partition("@")[0]
+        for one, end in lineage(history):
+            if one == known or not known:
+                return min(recorder.next, end)
+        return 0
 
     def entered(self, group: str, history: str) -> None:
         """What is delivered from now on belongs to this history of the group."""

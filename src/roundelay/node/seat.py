@@ -21,6 +21,7 @@ from roundelay.node.catchup import CatchUp, full
 from roundelay.node.ending import Tails
 from roundelay.node.folders import claim_group
 from roundelay.node.groups import TOKEN, GroupSpec
+from roundelay.node.histories import later_history
 from roundelay.node.hosted import Hosted
 from roundelay.node.memory import Memory
 from roundelay.node.outbox import LIMIT_BYTES, Outbox
@@ -56,6 +57,11 @@ class Seat:
         self.lives: tuple[bytes, ...] = ()
         """The UUID that the node of each member has, or had when it entered."""
         self.base = 0
+        self.decreed = False
+        """An operator said from where the group goes on (`node.recovery`)."""
+        self.began_in = ""
+        """The history in which the present epoch began; empty: its incarnation."""
+        self.request_due = 0
         self.resilience = spec.resilience
         self.recalled = spec.fixed
         """The member may have forgotten what it delivered last: it goes on from its disk."""
@@ -245,14 +251,36 @@ class Seat:
 
     def info(self) -> GroupInfo | None:
         """What to tell other nodes of it; None: nothing."""
-        if self.spec.fixed and self.spec.protocol == TOKEN:
+        if self.preset:
             version = -1
             if self.data is not None and isinstance(self.data.engine, TokenSite):
                 version = self.data.engine.max_joined[0]
             return GroupInfo(self.spec.name, "fixed", version, len(self.spec.members))
         if self.ring is None:
             return None if self.leaving else GroupInfo(self.spec.name)
-        return GroupInfo(self.spec.name, self.incarnation, self.epoch, len(self.roster))
+        return GroupInfo(
+            self.spec.name, self.incarnation, self.epoch, len(self.roster), decreed=self.decreed
+        )  # fmt: skip
+
+    @property
+    def preset(self) -> bool:
+        """The roster is that of the file, and nothing else: a token group whose members were
+        named, unless an operator had to recover it."""
+        return self.named and not self.decreed
+
+    @property
+    def named(self) -> bool:
+        """A token group whose members were named: nobody else is admitted, and nobody left out."""
+        return self.spec.fixed and self.spec.protocol == TOKEN
+
+    @property
+    def history_id(self) -> str:
+        """The history that positions belong to at present; empty: none that is known."""
+        if self.preset or self.ring is None or self.ring.token is None:
+            return self.incarnation
+        if self.spec.protocol != TOKEN:
+            return self.began_in or self.incarnation
+        return later_history(self.began_in or self.incarnation, self.ring.token.past, self.base)
 
     def trouble(self) -> str:
         """Why callers wait."""

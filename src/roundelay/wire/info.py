@@ -54,6 +54,8 @@ class GroupInfo(Struct, frozen=True, array_like=True, gc=False):
     size: int = 0
     line: Address = ("", 0)
     """Where the node listens on line B, if others cannot know (`node.lines`)."""
+    decreed: bool = False
+    """An operator said from where this incarnation goes on: others give way to it."""
 
 
 class Info(Struct, frozen=True, array_like=True):
@@ -98,6 +100,10 @@ class Start(Struct, frozen=True, array_like=True, tag="start"):
     counted: tuple[tuple[str, int, int], ...] = ()
     """(name, epoch, number): when that epoch ended, at most that many bundles of this member were
     in its order.  So one who was away knows what of its own certainly is not."""
+    decreed: bool = False
+    """See `GroupInfo`."""
+    history: str = ""
+    """Where it is not the incarnation: members that all may have forgotten went on in another."""
 
 
 class Recorded(Struct, frozen=True, array_like=True, tag="recorded"):
@@ -227,6 +233,7 @@ def _check_control(word: Ask | Start) -> Ask | Start:
         and 0 <= word.base <= POSITION_MAX
         and 0 <= word.resilience < MEMBERS_MAX
         and len(word.counted) <= MEMBERS_MAX
+        and len(word.history) <= TEXT_MAX
         and all(
             _named(name, NODE_NAME_MAX) and 0 <= epoch <= EPOCH_MAX and 0 <= number <= POSITION_MAX
             for name, epoch, number in word.counted

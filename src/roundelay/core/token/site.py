@@ -146,6 +146,14 @@ class TokenSite(Reformation):
         if self.phase in (NORMAL, OUT):
             self.start_reformation(now, "asked for")
 
+    def conclude(self) -> None:
+        """Commit all that is here, although nobody agrees: an operator ends this history with it
+        (`node.recovery`).  The site must not take part in anything afterwards."""
+        self.freeze()
+        self.phase = OUT
+        self.reform_due = NEVER
+        self.commit_upto(self.nts)
+
     def nudge(self, now: int) -> None:
         """CM-N21 by hand, for groups without the idle beacon: confirm again if holding."""
         if self.holding:

@@ -1,0 +1,85 @@
+"""`roundelay group`: what an operator does to a group."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from roundelay.cli.answers import show
+from roundelay.cli.options import json_option
+from roundelay.cli.output import console, literally
+from roundelay.cli.talk import ask, node_option
+from roundelay.core.errors import ConfigError
+from roundelay.node.folders import group_folder
+from roundelay.node.groups import check_name
+from roundelay.node.recovery import request
+
+
+@click.group()
+def command() -> None:
+    """Help a group that does not come back."""
+
+
+@command.command()
+@click.argument("group")
+@click.option("--from-here", is_flag=True, help="Go on with what this node has.  Needed.")
+@click.option("--dir", "folder", type=click.Path(path_type=Path, file_okay=False, exists=True),
+              help="Of a node without a frontend: it does so within a second, or when it "
+              "starts.")  # fmt: skip
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@node_option
+@json_option
+def recover(
+    group: str, from_here: bool, folder: Path | None, yes: bool, node: str, as_json: bool
+) -> int:
+    """Go on with GROUP from one node, when those who are missing will not come back.
+
+    That node begins a new history with everything it has, alone; the others join it as they come.
+    What only they have is lost, and who was given more than this node has is told so.  Run it at
+    one node only: the one with the highest position (`roundelay status`).  The group must not work,
+    and nobody who is heard may have more."""
+    check_name(group)
+    if not from_here:
+        raise ConfigError("from-here", False, "given: it says whose copy of the group counts")
+    if folder is not None:
+        return _by_folder(group, folder, yes, as_json)
+    found = ask(node, lambda one: one.recover(group, do=False))
+    if not yes and not _agreed(_meaning(found)):
+        return 1
+    show(ask(node, lambda one: one.recover(group)), as_json)
+    return 0
+
+
+def _by_folder(group: str, folder: Path, yes: bool, as_json: bool) -> int:
+    if not (folder / "groups").is_dir():
+        raise ConfigError("dir", folder, "the folder of a node that was in the group")
+    what = (
+        f"The node of {folder} goes on with {group} from what it has, if the group does not work."
+    )
+    if not yes and not _agreed(what):
+        return 1
+    path = request(group_folder(folder, group))
+    show({"group": group, "request": str(path)}, as_json)
+    return 0
+
+
+def _meaning(found: dict[str, Any]) -> str:
+    others = [name for name in found["members"] if name != found["node"]]
+    heard = [name for name in found["heard"] if name != found["node"]]
+    lines = [
+        f"{found['group']} at {found['node']}: {found['state']}",
+        f"It goes on at position {found['position']} of history {found['history'] or '(none)'}, "
+        "in a new one.",
+        f"Others in it: {', '.join(others) or 'nobody'}; heard: {', '.join(heard) or 'nobody'}.",
+        "What only the others have is lost.",
+    ]
+    if found["forgotten"]:
+        lines.append("This node may have forgotten messages itself: is there no better one?")
+    return "\n".join(lines)
+
+
+def _agreed(what: str) -> bool:
+    console().print(literally(what), soft_wrap=True)
+    return click.confirm("Go on?", default=False)
