@@ -81,5 +81,6 @@ def _meaning(found: dict[str, Any]) -> str:
 
 
 def _agreed(what: str) -> bool:
-    console().print(literally(what), soft_wrap=True)
+    for line in what.split("\n"):
+        console().print(literally(line), soft_wrap=True)
     return click.confirm("Go on?", default=False)
