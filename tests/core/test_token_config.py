@@ -156,7 +156,7 @@ def test_a_configuration_cannot_be_changed() -> None:
 
 def test_a_site_checks_its_configuration_and_its_group() -> None:
     with pytest.raises(ConfigError, match="resilience"):
-        TokenSite(0, (0, 1), TokenConfig(resilience=1), Random(0))
+        TokenSite(0, (0, 1), TokenConfig(resilience=2), Random(0))
     with pytest.raises(ConfigError, match="me = 3"):
         TokenSite(3, (0, 1, 2), TokenConfig(), Random(0))
     with pytest.raises(ConfigError, match="group"):

@@ -24,7 +24,7 @@ from roundelay.core.token.pdu import (
 )
 from roundelay.core.token.stable import Base, Committed, Joined, Listed, Wiped
 from roundelay.core.token.state import NORMAL, O1, O2, S1
-from tests.core.ring import MS, Ring, announcement, invitation, restarted
+from tests.core.ring import BOOT, MS, Ring, announcement, invitation, restarted
 
 U: Version = (0, 0)
 
@@ -345,7 +345,7 @@ def test_cm_r18_behind_a_gap_everything_is_taken_over_with_the_list() -> None:
     assert (listed.base, listed.entries) == (Base(5, ((0, 3), (2, 2)), 4), later)
     assert out.persists[1:] == [Committed(7)]
     assert [d.bundle.data for d in out.deliveries] == [b"1.0", b"1.1"]
-    assert (0, Vote2((3, 0), YES)) in out.sends
+    assert (0, Vote2((3, 0), YES, BOOT)) in out.sends
     assert (site.tl, site.cnts, site.nts, site.phase) == ((3, 0), 7, 8, NORMAL)
     assert site.next_num == {0: 3, 1: 3, 2: 2, 3: 0, 4: 0}
 

@@ -74,8 +74,8 @@ def vote(v: Version, **changes: Any) -> Vote1:
     return Vote1(**(fields | changes))
 
 
-def no(v: Version, max_joined: Version) -> Vote1:
-    return Vote1(v, False, NO_LIST, (), 0, 0, False, False, 0, max_joined)
+def no(v: Version, max_joined: Version, inviter: int = 0) -> Vote1:
+    return Vote1(v, False, NO_LIST, (), 0, 0, False, False, 0, max_joined, inviter=inviter)
 
 
 def entry(ts: int, s: int, n: int, tl: Version = U, by: int = 0, to: int = 1) -> Entry:
@@ -121,7 +121,7 @@ def test_cm_r1_a_forged_version_leaves_the_site_blocked_and_alive() -> None:
 def test_cm_r1_the_originator_votes_for_itself() -> None:
     site = alone(1)
     site.reform(1)
-    own = Vote1((1, 1), True, U, ALL, 0, 0, False, False, site.boot, (1, 1), PREFORMED_PAST)
+    own = vote((1, 1), boot=site.boot, inviter=site.boot)
     assert site.votes == {1: own}
 
 
@@ -503,7 +503,7 @@ def test_cm_r9_an_invitation_is_accepted_and_the_vote_says_what_the_originator_m
     site.receive(invitation((3, 2)), 2, 1)
     out = site.take()
     assert out.persists == [Joined((3, 2))]
-    assert out.sends == [(2, vote((3, 2), nts=1, exp=1, boot=site.boot))]
+    assert out.sends == [(2, vote((3, 2), nts=1, exp=1, boot=site.boot, inviter=BOOT))]
     assert (site.phase, site.holding) == (S1, False)
     assert site.reform_due == 1 + TokenConfig().slave_timeout_ns
 
@@ -513,14 +513,14 @@ def test_cm_r9_the_same_invitation_again_gets_the_same_vote_again() -> None:
     site.receive(invitation((1, 0)), 0, 2)
     again = site.take()
     assert again.persists == []
-    assert again.sends == [(0, vote((1, 0), boot=site.boot))]
+    assert again.sends == [(0, vote((1, 0), boot=site.boot, inviter=BOOT))]
 
 
 @pytest.mark.parametrize("version", [(0, 2), (1, 2), (2, 2)])
 def test_cm_r9_in_an_attempt_every_other_invitation_is_refused(version: Version) -> None:
     site = slave(v=(1, 0))
     site.receive(invitation(version), 2, 2)
-    assert sends(site) == [(2, no(version, (1, 0)))]
+    assert sends(site) == [(2, no(version, (1, 0), BOOT))]
     assert (site.phase, site.attempt) == (S1, (1, 0))
 
 
@@ -531,7 +531,7 @@ def test_cm_r9_a_version_that_is_not_higher_than_all_joined_fails_the_sequence_t
     site.take()
     for version in ((4, 0), (4, 2), (3, 2)):
         site.receive(invitation(version), version[1], 3)
-        assert sends(site) == [(version[1], no(version, (4, 2)))]
+        assert sends(site) == [(version[1], no(version, (4, 2), BOOT))]
     site.receive(invitation((5, 0)), 0, 4)
     assert site.attempt == (5, 0)
 
@@ -549,11 +549,11 @@ def test_cm_r9_an_originator_that_forgot_its_attempt_cannot_repeat_its_version()
     """It lost its disk and uses a version again: two lists of one version must not be."""
     site = slave()
     site.receive(Invite((1, 0), BOOT + 1), 0, 2)
-    assert sends(site) == [(0, no((1, 0), (1, 0)))]
+    assert sends(site) == [(0, no((1, 0), (1, 0), BOOT + 1))]
     site.receive(announcement(site, (1, 0), ALL, 0, 0), 0, 2)
     site.take()
     site.receive(Invite((1, 0), BOOT + 1), 0, 3)
-    assert sends(site) == [(0, no((1, 0), (1, 0)))]
+    assert sends(site) == [(0, no((1, 0), (1, 0), BOOT + 1))]
 
 
 def test_cm_r10_an_announced_list_is_joined_only_by_a_site_still_in_the_attempt() -> None:
@@ -561,7 +561,7 @@ def test_cm_r10_an_announced_list_is_joined_only_by_a_site_still_in_the_attempt(
     site.receive(Abort((1, 0)), 0, 2)
     assert site.phase == OUT
     site.receive(announcement(site, (1, 0), ALL, 0, 0), 0, 3)
-    assert sends(site) == [(0, Vote2((1, 0), NO))]
+    assert sends(site) == [(0, Vote2((1, 0), NO, BOOT))]
     assert site.tl == U
 
 
@@ -569,9 +569,9 @@ def test_cm_r10_a_site_that_has_committed_says_so_again() -> None:
     site = slave()
     new = announcement(site, (1, 0), ALL, 0, 0)
     site.receive(new, 0, 2)
-    assert sends(site) == [(0, Vote2((1, 0), YES))]
+    assert sends(site) == [(0, Vote2((1, 0), YES, BOOT))]
     site.receive(new, 0, 3)
-    assert sends(site) == [(0, Vote2((1, 0), YES))]
+    assert sends(site) == [(0, Vote2((1, 0), YES, BOOT))]
 
 
 def test_cm_r10_while_it_recovers_a_repeated_announcement_is_not_answered() -> None:
@@ -593,10 +593,10 @@ def test_cm_r11_what_is_missing_is_fetched_from_the_new_token_site() -> None:
     assert sends(site) == [(0, RecoverReq((1, 2), 0))]
     assert act(site) == (2 + RETX, [(0, RecoverReq((1, 2), 0))])  # repeated until it comes
     site.receive(RecoverData((1, 2), (entry(0, 1, 0), entry(1, 1, 1)), 0, 0, (), 0), 0, 60 * MS)
-    assert sends(site) == [(2, Vote2((1, 2), PENDING)), (0, RecoverReq((1, 2), 2))]
+    assert sends(site) == [(2, Vote2((1, 2), PENDING, BOOT)), (0, RecoverReq((1, 2), 2))]
     site.receive(RecoverData((1, 2), (entry(2, 2, 0),), 0, 0, (), 2), 0, 70 * MS)
     out = site.take()
-    assert out.sends[0] == (2, Vote2((1, 2), YES))
+    assert out.sends[0] == (2, Vote2((1, 2), YES, BOOT))
     assert isinstance(out.persists[-1], Listed)
     assert [line.ack.ts for line in out.persists[-1].entries] == [0, 1, 2]
     assert (site.tl, site.nts, site.phase, site.authorized) == ((1, 2), 3, NORMAL, False)
@@ -730,7 +730,7 @@ def test_cm_r12_an_ordinary_slave_is_back_to_normal_but_commits_nothing_yet() ->
     assert sends(site) == []
     site.receive(announcement(site, (1, 0), ALL, 0, 0), 0, 2)
     assert sends(site) == [
-        (0, Vote2((1, 0), YES)),
+        (0, Vote2((1, 0), YES, BOOT)),
         (EVERYONE, B((1, 0), 1, 0, Bundle.of(b"mine"))),
     ]
     assert (site.phase, site.authorized) == (NORMAL, False)

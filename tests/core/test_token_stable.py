@@ -37,7 +37,7 @@ from roundelay.core.token.stable import (
     Wiped,
 )
 from roundelay.core.token.state import NORMAL, OUT, TRIM_EVERY
-from tests.core.ring import MS, Ring, announcement, invitation, restarted
+from tests.core.ring import BOOT, MS, Ring, announcement, invitation, restarted
 
 U: Version = (0, 0)
 ALL = (0, 1, 2)
@@ -249,8 +249,9 @@ def test_a_vote_for_the_list_leaves_after_everything_it_promises_is_durable() ->
     site.take()
     site.receive(announcement(site, (1, 0), ALL, 1, 0), 0, 2)
     out = site.take()
-    assert out.persists == [Listed((1, 0), ALL, 1, 0, (entry(0, 2, 0, 0, to=2),))]
-    assert (0, Vote2((1, 0), YES)) in out.sends
+    boots = (BOOT, site.boot, BOOT)
+    assert out.persists == [Listed((1, 0), ALL, 1, 0, (entry(0, 2, 0, 0, to=2),), boots=boots)]
+    assert (0, Vote2((1, 0), YES, BOOT)) in out.sends
 
 
 def test_a_delivery_is_recorded_in_the_same_batch() -> None:

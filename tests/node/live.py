@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import roundelay
 from roundelay.client.group import Group, Message
+from roundelay.core.engine import NEVER
 from roundelay.node.grsb import GrsbSeat
 from roundelay.node.node import Node
 from roundelay.node.seat import Seat
@@ -135,6 +136,22 @@ def kill(node: Node) -> None:
         for hosted in (*assembly._engines(), *(one for _, one in assembly.lingering)):
             if not hosted.closed:
                 hosted.close()
+
+
+def freeze(node: Node) -> None:
+    """As SIGSTOP: nothing is read, sent or done until `thaw`."""
+    node._running = False
+    node.medium.stop()
+    if node._handle is not None:
+        node._handle.cancel()
+
+
+def thaw(node: Node) -> None:
+    """As SIGCONT: it goes on as if no time had passed."""
+    node._running = True
+    node._armed = NEVER
+    node.medium.start(node._datagram, node._drained)
+    node._rearm()
 
 
 class Net:

@@ -403,7 +403,7 @@ def test_a_node_of_another_version_is_refused_and_seen_in_the_status(tmp_path: P
                 stranger = Stranger(net)
                 before = state(a)
                 good = codec.encode(EXAMPLES[0], sender=1, group_id=before["ring"], chan_seq=1)
-                newer = sealed_by(good[:1] + b"\2" + good[2:-4])
+                newer = sealed_by(good[:1] + b"\3" + good[2:-4])
                 if options:
                     sealed = Seal(KEY, os.urandom(16)).seal(good)
                     newer = sealed[:1] + b"\2" + sealed[2:]

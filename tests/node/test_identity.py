@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from roundelay import FolderInUse, NameTaken
-from tests.node.live import Net, run, together
+from roundelay.core.errors import GroupClosed, GroupTrouble
+from tests.node.live import Member, Net, check_total_order, freeze, run, thaw, together, until
 
 
 @pytest.mark.parametrize("service", ["resilient", "total", "fifo"])
@@ -70,3 +71,56 @@ def test_a_folder_belongs_to_one_node_from_its_start_to_its_end(tmp_path: Path) 
             await net.join("b", dir=tmp_path)
 
     run(test)
+
+
+@pytest.mark.parametrize("service", ["resilient", "total", "partial", "reliable"])
+def test_a_process_that_was_replaced_while_it_slept_stops_and_confirms_nothing_false(
+    service: str,
+) -> None:
+    """SIGSTOP, a replacement under the same name, SIGCONT: each took the other's receipts, and
+    members delivered different messages at one position."""
+
+    async def test() -> None:
+        async with Net() as net:
+            a, b, c = await net.form("abc", service=service)
+            confirmed: set[bytes] = set()
+            open_: set[bytes] = set()
+
+            async def talk(member: Member, word: str, count: int) -> None:
+                for number in range(count):
+                    data = f"{word} {number}".encode()
+                    try:
+                        await member.group.broadcast(data)
+                    except GroupTrouble:
+                        open_.add(data)
+                    except GroupClosed:
+                        return
+                    else:
+                        confirmed.add(data)
+
+            await asyncio.gather(*(talk(one, f"first {one.name}", 5) for one in (a, b, c)))
+            under_way = [asyncio.create_task(talk(c, f"slept {i}", 2)) for i in range(8)]
+            await asyncio.sleep(0)
+            freeze(c.node)
+            new = await net.join("c", service=service)
+            await together([a, b, new], 30)
+            talking = [asyncio.create_task(talk(one, f"then {one.name}", 20)) for one in (a, new)]
+            await asyncio.sleep(0.05)
+            thaw(c.node)
+            await until(lambda: c.node.fatal is not None, "the older one stops")
+            assert isinstance(c.node.fatal, NameTaken)
+            assert c.node.fatal.replaced
+            await asyncio.gather(*under_way)
+            await asyncio.gather(*talking)
+            assert new.node.fatal is None
+            await together([a, b, new], 30)
+            await talk(b, "the end", 1)
+            for one in (a, b):
+                await until(lambda m=one: b"the end 0" in m.data, "the end")  # type: ignore[misc]
+                missing = confirmed - set(one.data)
+                assert not missing, f"confirmed, and not at {one.name}: {sorted(missing)[:5]}"
+                assert len(set(one.data)) == len(one.data)
+            if service in ("resilient", "total"):
+                check_total_order([a, b, c, new])
+
+    run(test, 90)

@@ -32,6 +32,7 @@ from roundelay.core.grsb import pdu as grsb
 from roundelay.core.positive_ack import PaAck, PaB
 from roundelay.core.token.pdu import (
     DATA,
+    NO_HISTORY,
     NO_LIST,
     NULL,
     PENDING,
@@ -41,6 +42,7 @@ from roundelay.core.token.pdu import (
     AckRun,
     B,
     Confirm,
+    Entered,
     Entry,
     Invite,
     NewTl,
@@ -79,9 +81,24 @@ EXAMPLES: tuple[Pdu, ...] = (
     RetxBulk((Entry(STAMPED, MESSAGE.bundle, 950), Entry(Ack(TL, 301, NULL, 0, 0, 0, 1)))),
     AckRun(TL, 300, 2, 0, ((1, 41), (0, 12))),
     Invite(V, 76),
-    Vote1(V, True, TL, (0, 1, 2), 301, 0, True, False, 77, V),
+    Vote1(
+        V,
+        True,
+        TL,
+        (0, 1, 2),
+        301,
+        0,
+        True,
+        False,
+        77,
+        V,
+        NO_HISTORY,
+        0,
+        76,
+        (Entered(0, TL, 75), Entered(2, TL, 74)),
+    ),
     NewTl(V, (0, 1), 301, 0, TL, (77, 78)),
-    Vote2(V, PENDING),
+    Vote2(V, PENDING, 76),
     NewToken(V),
     Abort(V),
     RecoverReq(V, 299),
@@ -172,11 +189,11 @@ def shown(pdu: Pdu) -> str:
 
 def section(layout: Layout, pdu: Pdu) -> str:
     data = packet(pdu)
-    body = data[16:-4]
+    body = data[20:-4]
     table = list(layout.body.rows())
     rows = "\n".join(f"| `{row.name}` | {row.wire} | {row.meaning} |" for row in table)
     varies = any("count" in row.wire for row in table)
-    lines = [f"head  {data[:16].hex(' ')}"]
+    lines = [f"head  {data[:20].hex(' ')}"]
     for start in range(0, len(body), 16):
         lines.append(f"{'body' if start == 0 else '':6}{body[start : start + 16].hex(' ')}")
     lines.append(f"crc   {data[-4:].hex(' ')}")

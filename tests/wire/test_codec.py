@@ -55,7 +55,7 @@ def sealed(packet: bytes) -> bytes:
 
 
 def with_body(pdu: Pdu, body: bytes) -> bytes:
-    return sealed(packet(pdu)[:16] + body + bytes(4))
+    return sealed(packet(pdu)[:20] + body + bytes(4))
 
 
 def reason(data: bytes) -> str:
@@ -77,6 +77,7 @@ def pdu_or_refusal(data: bytes) -> None:
         chan_seq=found.chan_seq,
         flags=found.flags,
         line=found.line,
+        life=found.life,
     )
     assert again == data
 
@@ -249,16 +250,18 @@ def test_truths_come_back_as_truths() -> None:
 
 def test_the_envelope_has_the_documented_bytes() -> None:
     data = encode(
-        TlHint((1, 2)), sender=0x0304, group_id=0x05060708, chan_seq=0x090A0B0C, flags=2, line=1
-    )
-    assert data[:16].hex(" ") == "10 01 01 07 02 01 03 04 05 06 07 08 09 0a 0b 0c"
-    assert data[16:-4].hex(" ") == "00 00 00 01 00 02"
+        TlHint((1, 2)), sender=0x0304, group_id=0x05060708, chan_seq=0x090A0B0C, flags=2, line=1,
+        life=0x0D0E0F10,
+    )  # fmt: skip
+    assert data[:16].hex(" ") == "10 02 01 07 02 01 03 04 05 06 07 08 09 0a 0b 0c"
+    assert data[16:20].hex(" ") == "0d 0e 0f 10"
+    assert data[20:-4].hex(" ") == "00 00 00 01 00 02"
     assert data[-4:] == crc32(data[:-4]).to_bytes(4, "big")
 
 
 def test_no_list_is_all_ones() -> None:
     vote = Vote1((1, 1), False, NO_LIST, (), 0, 0, False, False, 0, (1, 1))
-    assert packet(vote)[23:29] == b"\xff" * 6
+    assert packet(vote)[27:33] == b"\xff" * 6
 
 
 def test_a_retransmission_carries_its_flag() -> None:
@@ -309,8 +312,8 @@ def test_a_group_codec_knows_its_group() -> None:
 def test_every_truncation_is_refused(pdu: Pdu) -> None:
     data = packet(pdu)
     for size in range(len(data)):
-        assert reason(data[:size]) == ("short" if size < 20 else "checksum")
-        if size >= 20:
+        assert reason(data[:size]) == ("short" if size < 24 else "checksum")
+        if size >= 24:
             # The same with a checksum that fits: the fields themselves must notice.
             assert reason(sealed(data[:size])) in ("short body", "bad bundle", "bad value")
 
@@ -338,18 +341,18 @@ def test_every_changed_byte_gives_a_pdu_or_a_refusal_even_if_the_checksum_fits(p
 @settings(max_examples=500, deadline=None)
 @given(st.binary(max_size=64))
 @example(b"")
-@example(bytes(20))
-@example(b"\x10\x01" + bytes(18))
+@example(bytes(24))
+@example(b"\x10\x02" + bytes(22))
 def test_random_bytes_are_refused(data: bytes) -> None:
     pdu_or_refusal(data)
-    if len(data) >= 20:
-        pdu_or_refusal(sealed(b"\x10\x01" + data[2:]))
+    if len(data) >= 24:
+        pdu_or_refusal(sealed(b"\x10\x02" + data[2:]))
 
 
 @settings(max_examples=400, deadline=None)
 @given(st.sampled_from(LAYOUTS), st.binary(max_size=64), st.integers(0, 7))
 def test_random_bodies_give_a_pdu_or_a_refusal(layout: Any, body: bytes, flags: int) -> None:
-    head = struct.pack(">BBBBBBHII", 16, 1, layout.proto, layout.type, flags, 0, 1, 2, 3)
+    head = struct.pack(">BBBBBBHIII", 16, 2, layout.proto, layout.type, flags, 0, 1, 2, 3, 4)
     pdu_or_refusal(sealed(head + body + bytes(4)))
 
 
@@ -396,7 +399,7 @@ ONES2, ONES4, ONES8 = b"\xff" * 2, b"\xff" * 4, b"\xff" * 8
     "data, expected",
     [
         (changed(STAMPED, 0, b"\x11"), "packet type"),
-        (changed(STAMPED, 1, b"\x02"), "format version"),
+        (changed(STAMPED, 1, b"\x01"), "format version"),
         (packet(STAMPED)[:-1] + b"\x00", "checksum"),
         (changed(STAMPED, 2, b"\x09"), "protocol"),
         (changed(STAMPED, 2, b"\x00"), "protocol"),
@@ -404,26 +407,26 @@ ONES2, ONES4, ONES8 = b"\xff" * 2, b"\xff" * 4, b"\xff" * 8
         (changed(STAMPED, 4, b"\x08"), "flags"),
         (changed(STAMPED, 5, b"\x04"), "line"),
         (changed(STAMPED, 6, ONES2), "sender"),
-        (changed(STAMPED, 16, ONES4), "bad list version"),
-        (changed(STAMPED, 20, ONES2), "bad list version"),
-        (changed(STAMPED, 16, b"\xff" * 6), "bad list version"),  # only a vote may have none
-        (changed(EXAMPLES[10], 23, ONES4), "bad list version"),
-        (changed(EXAMPLES[10], 27, ONES2), "bad list version"),
-        (changed(STAMPED, 22, b"\x80"), "bad value"),  # a timestamp of 2⁶³ and more
-        (changed(STAMPED, 22, ONES8), "bad value"),  # only a CONFIRM may have none
-        (changed(STAMPED, 30, b"\x02"), "bad value"),  # kind
-        (changed(STAMPED, 31, ONES2), "bad value"),  # id of nobody
-        (changed(EXAMPLES[2], 22, b"\xff" * 7 + b"\xfe"), "bad value"),  # −2
-        (changed(EXAMPLES[3], 22, b"\x00"), "bad value"),  # asks for nothing
-        (changed(EXAMPLES[3], 22, b"\x04"), "bad value"),
-        (changed(EXAMPLES[10], 22, b"\x02"), "bad value"),  # neither yes nor no
-        (changed(EXAMPLES[10], 31, b"\x00\x01\x00\x01"), "bad member set"),  # 1 twice
-        (changed(EXAMPLES[10], 31, ONES2), "bad member set"),
-        (changed(EXAMPLES[10], 29, ONES2), "short body"),  # 65535 members
-        (changed(EXAMPLES[10], 47, b"\x04"), "bad value"),  # an unknown flag
+        (changed(STAMPED, 20, ONES4), "bad list version"),
+        (changed(STAMPED, 24, ONES2), "bad list version"),
+        (changed(STAMPED, 20, b"\xff" * 6), "bad list version"),  # only a vote may have none
+        (changed(EXAMPLES[10], 27, ONES4), "bad list version"),
+        (changed(EXAMPLES[10], 31, ONES2), "bad list version"),
+        (changed(STAMPED, 26, b"\x80"), "bad value"),  # a timestamp of 2⁶³ and more
+        (changed(STAMPED, 26, ONES8), "bad value"),  # only a CONFIRM may have none
+        (changed(STAMPED, 34, b"\x02"), "bad value"),  # kind
+        (changed(STAMPED, 35, ONES2), "bad value"),  # id of nobody
+        (changed(EXAMPLES[2], 26, b"\xff" * 7 + b"\xfe"), "bad value"),  # −2
+        (changed(EXAMPLES[3], 26, b"\x00"), "bad value"),  # asks for nothing
+        (changed(EXAMPLES[3], 26, b"\x04"), "bad value"),
+        (changed(EXAMPLES[10], 26, b"\x02"), "bad value"),  # neither yes nor no
+        (changed(EXAMPLES[10], 35, b"\x00\x01\x00\x01"), "bad member set"),  # 1 twice
+        (changed(EXAMPLES[10], 35, ONES2), "bad member set"),
+        (changed(EXAMPLES[10], 33, ONES2), "short body"),  # 65535 members
+        (changed(EXAMPLES[10], 51, b"\x04"), "bad value"),  # an unknown flag
         (with_body(EXAMPLES[11], bytes(6) + bytes(2) + bytes(18)), "bad member set"),  # empty list
-        (changed(EXAMPLES[12], 22, b"\x03"), "bad value"),
-        (with_body(STAMPED, packet(STAMPED)[16:-4] + b"\x00"), "trailing bytes"),
+        (changed(EXAMPLES[12], 26, b"\x03"), "bad value"),
+        (with_body(STAMPED, packet(STAMPED)[20:-4] + b"\x00"), "trailing bytes"),
         (with_body(STAMPED, b""), "short body"),
         (with_body(EXAMPLES[16], bytes(6)), "short body"),  # no count of entries
         (with_body(EXAMPLES[16], bytes(6) + b"\xff"), "short body"),  # 255 entries in no bytes
@@ -449,7 +452,7 @@ def body_of_b(*words: int, data: bytes = b"", count: int | None = None, width: i
     head = struct.pack(">HB", count, width)
     sizes = b"".join(word.to_bytes(width, "big") for word in words[:-1])
     length = b"".join(word.to_bytes(4, "big") for word in words[-1:])
-    return with_body(MESSAGE, packet(MESSAGE)[16:28] + head + sizes + length + data)
+    return with_body(MESSAGE, packet(MESSAGE)[20:32] + head + sizes + length + data)
 
 
 def test_the_helper_makes_good_bundles() -> None:
@@ -459,7 +462,7 @@ def test_the_helper_makes_good_bundles() -> None:
 
 
 def bundle_bytes(bundle: Bundle) -> bytes:
-    return packet(B((7, 2), 1, 41, bundle))[28:-4]
+    return packet(B((7, 2), 1, 41, bundle))[32:-4]
 
 
 def test_the_table_of_sizes_is_as_small_as_it_can_be() -> None:
@@ -530,7 +533,7 @@ def test_huge_counts_allocate_nothing() -> None:
         body_of_b(*[2**32 - 1] * 200, 0, width=4),
         body_of_b(0, count=65535, width=0),
         body_of_b(2**32 - 1, count=65535, width=0),
-        with_body(EXAMPLES[10], packet(EXAMPLES[10])[16:29] + ONES2 * 20),
+        with_body(EXAMPLES[10], packet(EXAMPLES[10])[20:33] + ONES2 * 20),
         with_body(EXAMPLES[11], bytes(6) + ONES2 + bytes(40)),
         with_body(EXAMPLES[16], bytes(6) + b"\xff" + bytes(60)),
         with_body(EXAMPLES[16], bytes(23) + b"\xff" + bytes(60)),

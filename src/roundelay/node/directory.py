@@ -18,6 +18,11 @@ LATER_NS: Final = 5 * SECOND
 a process that was restarted on a machine whose clock was put back."""
 
 
+def tag_of(uuid: bytes) -> int:
+    """What PDUs carry of a life: a few bytes of its UUID; 0 of one that is not known."""
+    return int.from_bytes(uuid[:4], "big")
+
+
 def address_of(info: Info, source: Address) -> Address:
     """Where the node that said `info` is reached."""
     return info.address if info.address[0] != "0.0.0.0" else (source[0], info.address[1])
@@ -43,15 +48,25 @@ class Directory:
     def __init__(self) -> None:
         self.by_name: dict[str, Known] = {}
         self.by_uuid: dict[bytes, Known] = {}
+        self.past: dict[int, None] = {}
+        """Tags of lives that a later one has followed: their PDUs are void."""
 
     def outlived(self, info: Info, now: int) -> bool:
         """Whether a later life of that name is there: what the earlier one says is void."""
         known = self.by_name.get(info.name)
-        return (
-            known is not None
-            and (known.birth, known.uuid) > (info.birth, info.uuid)
-            and now - known.seen < LATER_NS
-        )
+        if (
+            known is None
+            or (known.birth, known.uuid) <= (info.birth, info.uuid)
+            or now - known.seen > LATER_NS
+        ):
+            return False
+        self._bury(info.uuid)
+        return True
+
+    def _bury(self, uuid: bytes) -> None:
+        self.past[tag_of(uuid)] = None
+        if len(self.past) > NODES_MAX:
+            del self.past[next(iter(self.past))]
 
     def hear(self, info: Info, source: Address, now: int) -> bool:
         """Note what a node says of itself; True if it was not known before."""
@@ -60,6 +75,8 @@ class Directory:
         old = self.by_name.get(info.name)
         if old is not None and old.uuid != info.uuid:
             self.by_uuid.pop(old.uuid, None)
+            self._bury(old.uuid)
+            self.past.pop(tag_of(info.uuid), None)
             old = None
         new = old is None
         known = Known(info.name, info.uuid, address, groups, info.version, now, info.birth)

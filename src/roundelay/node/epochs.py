@@ -174,7 +174,7 @@ class Epochs(Seat):
         self.data = Hosted(
             node, spec, me, self.roster, engine, self.outbox, self.applications,
             store=store, incarnation=f"data {mark}", base=self.base,
-            trace=node.config.tracer(f"{spec.name} {mark}", me),
+            trace=node.config.tracer(f"{spec.name} {mark}", me), lives=self.lives,
         )  # fmt: skip
         self.data.on_notice = self._data_notice
         self.data.on_gap = self.lost

@@ -274,7 +274,9 @@ class GrsbSeat(ShownSeat):
 
     # -- in --------------------------------------------------------------------------------
 
-    def receive(self, pdu: Pdu, sender: int, chan_seq: int, now: int, line: int = 0) -> None:
+    def receive(
+        self, pdu: Pdu, sender: int, chan_seq: int, now: int, line: int = 0, life: int = 0
+    ) -> None:
         if sender >= len(self.roster) or sender == self.me:
             self.node.drop("sender is no other member")
             return
@@ -294,7 +296,7 @@ class GrsbSeat(ShownSeat):
         if now >= self.started_at:
             self._begin_here(alive, now)
 
-    def relay(self, data: bytes, pdu: Pdu, sender: int, now: int) -> None:
+    def relay(self, data: bytes, pdu: Pdu, sender: int, now: int, life: int = 0) -> None:
         """Nobody has reason to ask for that."""
         self.node.drop("to be relayed in a group without a hub")
 
@@ -423,7 +425,10 @@ class GrsbSeat(ShownSeat):
                 return
             pdu = PollOk(told)
         self.chan_seq = (self.chan_seq + 1) & 0xFFFFFFFF
-        data = encode(pdu, sender=self.me, group_id=self.id, chan_seq=self.chan_seq, line=line)
+        data = encode(
+            pdu, sender=self.me, group_id=self.id, chan_seq=self.chan_seq, line=line,
+            life=self.node.identity.tag,
+        )  # fmt: skip
         self.sent += 1
         hint = data[2] << 8 | data[3]
         if destination != EVERYONE:

@@ -38,10 +38,12 @@ from roundelay.core.events import (
 )
 from roundelay.core.positive_ack import PositiveAckSite
 from roundelay.core.token.pdu import DATA, B
+from roundelay.core.token.reform import ANOTHER_LIFE
 from roundelay.core.token.site import TokenSite
 from roundelay.core.token.state import NORMAL
 from roundelay.node import reasons
 from roundelay.node.adaptors import ASIDE, CHAN_SEQ_AT, UNSTAMPED, MCAdaptor, OneChannelHub
+from roundelay.node.directory import tag_of
 from roundelay.node.groups import GroupSpec
 from roundelay.node.memory import Memory
 from roundelay.node.outbox import Outbox, Underway
@@ -102,6 +104,7 @@ class Hosted:
         incarnation: str = "",
         base: int = 0,
         trace: Tracer | None = None,
+        lives: tuple[bytes, ...] = (),
     ) -> None:
         self.ground = ground
         self.spec = spec
@@ -111,6 +114,13 @@ class Hosted:
         # What the engine is, asked once: `isinstance` with abstract classes takes its time.
         self.token = engine if isinstance(engine, TokenSite) else None
         self.acknowledged = engine if isinstance(engine, PositiveAckSite) else None
+        self.lives = tuple(map(tag_of, lives))
+        """Which lives of the nodes the members are, if those of an epoch are the only ones.  The
+        engine of a token group knows better: its lists are made of lives (`core.token.lives`)."""
+        self.life = self.token.boot if self.token is not None else 0
+        """Ours, as our PDUs carry it."""
+        if self.lives:
+            self.life = self.lives[me]
         self.outbox = outbox
         self.store = store
         self.base = base
@@ -151,10 +161,15 @@ class Hosted:
 
     # -- in --------------------------------------------------------------------------------
 
-    def receive(self, pdu: Pdu, sender: int, chan_seq: int, now: int, line: int = 0) -> None:
-        """A PDU of this group arrived, decoded."""
+    def receive(
+        self, pdu: Pdu, sender: int, chan_seq: int, now: int, line: int = 0, life: int = 0
+    ) -> None:
+        """A PDU of this group arrived, decoded; `life` is the sender's."""
         if sender >= len(self.roster) or (sender == self.me and self.hub is None):
             self.engine.drop("sender is no other member")
+            return
+        if self.lives and self.lives[sender] not in (0, life):
+            self.engine.drop(ANOTHER_LIFE)
             return
         if self.hub is not None:
             if not self.hub.admit(chan_seq):
@@ -167,15 +182,21 @@ class Hosted:
         if self.trace is not None:
             ref = sender << 48 | chan_seq
             self.trace.rows.append((now, self.me, RECEIVE, ref, sender, None))
-        self.engine.receive(pdu, sender, now)
+        if self.token is not None:
+            self.token.receive(pdu, sender, now, life)
+        else:
+            self.engine.receive(pdu, sender, now)
 
-    def relay(self, data: bytes, pdu: Pdu, sender: int, now: int) -> None:
+    def relay(self, data: bytes, pdu: Pdu, sender: int, now: int, life: int = 0) -> None:
         """The hub of a channel: number a PDU, pass it on to everybody, take our own copy."""
         assert self.hub is not None
+        if self.lives and self.lives[sender] not in (0, life):
+            self.engine.drop(ANOTHER_LIFE)
+            return
         stamped = self.hub.stamp(data)
         self.ground.send_everyone(stamped, data[2] << 8 | data[3])
         chan_seq = int.from_bytes(stamped[CHAN_SEQ_AT : CHAN_SEQ_AT + 4], "big")
-        self.receive(pdu, sender, chan_seq, now)
+        self.receive(pdu, sender, chan_seq, now, 0, life)
 
     def on_timer(self, now: int) -> None:
         if self.engine.deadline <= now:
@@ -274,14 +295,14 @@ class Hosted:
             and destination == EVERYONE
             and self.hub is None
         ):
-            parts = encode_parts(pdu, self.me, self.id, chan_seq)
+            parts = encode_parts(pdu, self.me, self.id, chan_seq, life=self.life)
             self.ground.send_parts(parts, parts[0][2] << 8 | parts[0][3])
             return
-        data = encode(pdu, sender=self.me, group_id=self.id, chan_seq=chan_seq)
+        data = encode(pdu, sender=self.me, group_id=self.id, chan_seq=chan_seq, life=self.life)
         hint = data[2] << 8 | data[3]
         if self.hub is not None and destination == EVERYONE:
             if self.hub.here:
-                self.relay(data, pdu, self.me, now)
+                self.relay(data, pdu, self.me, now, self.life)
             elif not self.ground.send_member(self.roster[self.hub.hub], data, hint):
                 self.engine.drop("address of the hub not known yet")
         elif destination == EVERYONE:
@@ -330,6 +351,8 @@ class Hosted:
                 if one.number < 0:
                     one.number = delivery.number
                     break
+        elif self.token is not None and delivery.number < self.token.own_from:
+            return None
         elif self.life_base < 0 or delivery.number >= self.life_base:
             return self.outbox.settle(seq, wall)
         return None

@@ -23,6 +23,7 @@ from typing import Final
 
 from roundelay.core.engine import MS, SECOND
 from roundelay.core.errors import NameTaken
+from roundelay.node.directory import tag_of
 from roundelay.node.media import Address
 from roundelay.wire.info import Info
 
@@ -40,6 +41,8 @@ class Identity:
     def __init__(self, name: str, given: bool) -> None:
         self.name = name
         self.uuid = os.urandom(16)
+        self.tag = tag_of(self.uuid)
+        """What our PDUs carry of it."""
         self.birth = time.time_ns()
         self.claims = given
         """The name is not ours yet.  One that was made up need not be asked for."""

@@ -31,7 +31,8 @@ from roundelay.core.errors import ConfigError
 from roundelay.core.grsb.pdu import Counter
 from roundelay.core.grsb.stable import Accepted, GrsbStable, Handled, Promised
 from roundelay.core.positive_ack import PositiveAckStable, Reserved
-from roundelay.core.token.pdu import NO_HISTORY, Entry, History, Version
+from roundelay.core.token.lives import entered
+from roundelay.core.token.pdu import NO_HISTORY, Entered, Entry, History, Version
 from roundelay.core.token.site import TokenSite
 from roundelay.core.token.stable import (
     Committed,
@@ -71,6 +72,7 @@ class Kept(Struct, frozen=True):
     entries: tuple[Entry, ...]
     wiped: bool
     history: History = NO_HISTORY
+    seen: tuple[Entered, ...] = ()
 
 
 class Seal(Struct, frozen=True):
@@ -141,7 +143,7 @@ def kept_of(site: TokenSite) -> Kept:
     entries = tuple(site.log[ts] for ts in range(site.first_kept, upto))
     return Kept(
         site.max_joined, site.tl, site.members, site.start_ts, site.first, site.cnts, site.seq,
-        site.counters_at(site.cnts), entries, site.wiped, site.past,
+        site.counters_at(site.cnts), entries, site.wiped, site.past, entered(site.seen),
     )  # fmt: skip
 
 
@@ -155,6 +157,7 @@ def _restore(stable: Stable, kept: Kept) -> None:
     stable.wiped = kept.wiped
     stable.history = kept.history
     stable.forgot = False  # a site in a list knows all that it has processed
+    stable.seen = {one.site: (one.tl, one.boot) for one in kept.seen}
 
 
 def _frame(record: Struct) -> tuple[bytes, bytes]:

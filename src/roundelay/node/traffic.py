@@ -104,12 +104,13 @@ class Traffic(ABC):
                     opened: bytes = sealed.open(outer)
                     found = quick.read(opened)
                     if found is not None:
-                        group, pdu, sender, chan_seq = found
+                        group, pdu, sender, chan_seq, life = found
                         hosted = self.hosted.get(group)
                         if hosted is not None and hosted.hub is None:
                             self._touched[group] = hosted
                             try:
-                                hosted.receive(pdu, sender, chan_seq, time.monotonic_ns())
+                                now = time.monotonic_ns()
+                                hosted.receive(pdu, sender, chan_seq, now, 0, life)
                             except MalformedPdu:
                                 raise
                             except Exception as error:  # of that group, and of no other
@@ -176,19 +177,18 @@ class Traffic(ABC):
         else:
             raise MalformedPdu("packet type", str(kind))
 
-    def _hand_over(self, hosted: Driven, envelope: Envelope, data: bytes = b"") -> None:
+    def _hand_over(self, hosted: Driven, found: Envelope, data: bytes = b"") -> None:
         """To the group; `data` is the whole packet, where the group may have a hub."""
+        if found.life in self.directory.past:
+            self.drop("of an earlier life of its sender")
+            return
         now = time.monotonic_ns()
+        hub = hosted.hub
         try:
-            if (
-                data
-                and hosted.hub is not None
-                and hosted.hub.here
-                and envelope.chan_seq == UNSTAMPED
-            ):
-                hosted.relay(data, envelope.pdu, envelope.sender, now)
+            if data and hub is not None and hub.here and found.chan_seq == UNSTAMPED:
+                hosted.relay(data, found.pdu, found.sender, now, found.life)
             else:
-                hosted.receive(envelope.pdu, envelope.sender, envelope.chan_seq, now, envelope.line)
+                hosted.receive(found.pdu, found.sender, found.chan_seq, now, found.line, found.life)
         except MalformedPdu:
             raise
         except Exception as error:  # of that group, and of no other

@@ -17,7 +17,7 @@ from roundelay.sim.engines import TOKEN
 from roundelay.sim.faults import CLUSTER_TARGETS, FAULT_KINDS, LINK_KINDS, LinkSpec, Strike
 
 _TOKEN_KINDS: Final = tuple(
-    kind for kind in FAULT_KINDS if kind not in CLUSTER_TARGETS and kind != "fail"
+    kind for kind in FAULT_KINDS if kind not in (*CLUSTER_TARGETS, "fail", "twin")
 )
 
 # What positive acknowledgement promises nothing about is left out of its plans: it has no
@@ -29,6 +29,10 @@ _PA_KINDS: Final = tuple(
     and kind not in ("crash:disk", "crash:nothing", "crash:mid-batch", "crash:beyond-L",
                      "power-cut", "pause:token-site", "slow-consumer")
 )  # fmt: skip
+
+
+TWINS: Final = 0.25
+"""Of so many runs a site has a twin."""
 
 
 class Draft:
@@ -54,6 +58,8 @@ class Draft:
         kinds = self.kinds(_TOKEN_KINDS if token else _PA_KINDS)
         config = self.token(sites) if token else self.positive_ack()
         strikes = self.strikes(kinds, sites)
+        if token:
+            strikes = self.with_a_twin(strikes, sites)
         heal_ns = (strikes[-1].at if strikes else 0) + self.unit_ns * rng.randint(1, 4)
         messages = rng.randint(230, 400)
         return {
@@ -84,6 +90,17 @@ class Draft:
         """The kinds of faults this run suffers: few or many."""
         some = self.rng.sample(every, self.rng.randint(2, min(16, len(every))))
         return [kind for kind in every if kind in some]
+
+    def with_a_twin(self, strikes: tuple[Strike, ...], sites: int) -> tuple[Strike, ...]:
+        """Some runs have a site that is replaced while it sleeps; from a stream of its own, so
+        that all else stays as it is."""
+        rng = Random(f"{self.seed}/{self.protocol}/twin")
+        if rng.random() >= TWINS:
+            return strikes
+        at = self.unit_ns // 2 + rng.randrange(max(1, strikes[-1].at - self.unit_ns // 2))
+        lasts = int(self.unit_ns * rng.choice((0.1, 0.5, 1.5, 3)) * rng.random()) + 1
+        twin = Strike(at, "twin", lasts, (rng.randrange(sites), rng.randrange(1 << 16)))
+        return tuple(sorted((*strikes, twin), key=lambda strike: strike.at))
 
     # -- configurations --------------------------------------------------------------------
 
@@ -177,7 +194,7 @@ class Draft:
             elif kind == "truncate":
                 add("Truncated", rng.choice((0.01, 0.05)))
             elif kind == "alien-version":
-                add("Alien", rng.choice((0.01, 0.05)), rng.choice((0, 2, 255)))
+                add("Alien", rng.choice((0.01, 0.05)), rng.choice((0, 1, 255)))
         return tuple(specs)
 
     def strikes(self, kinds: list[str], sites: int) -> tuple[Strike, ...]:

@@ -66,6 +66,8 @@ class Driver(Striker):
         return self.books.committed
 
     def heal_sites(self) -> None:
+        for site in self.world.group:
+            self.world.end_twin(site)
         self.world.restart_all()
 
     def settled(self) -> bool:
@@ -78,7 +80,10 @@ class Driver(Striker):
         return not self.books.missing
 
     def after_settling(self, settled: bool) -> None:
-        """The checkers judge everything there is to judge."""
+        """The checkers judge everything there is to judge, but what twins were told."""
+        if self.world.twins is not None:
+            for site, detail in self.world.twins.wrong:
+                self.breach("I1", detail, site)
 
     # -- strikes ---------------------------------------------------------------------------
 
@@ -155,6 +160,17 @@ class Driver(Striker):
         # Past all time-outs: the group goes on without it.
         lasts = strike.lasts_ns + (strike.args[-1] % 3) * self.plan.heal_ns // 20
         self.pause(site, strike, lasts)
+
+    def strike_twin(self, strike: Strike, _: str) -> None:
+        site = self.one(strike)
+        if site is None or not self.affordable(NOTHING_LEFT, site):
+            return
+        self.count(strike.kind, site)
+        self.world.replace(site)
+        lasts = strike.lasts_ns
+        self.world.after(lasts, partial(self.world.wake_twin, site))
+        awake = lasts + (1 + strike.args[-1] % 4) * self.plan.heal_ns // 20
+        self.world.after(awake, partial(self.world.end_twin, site))
 
     def strike_storm(self, strike: Strike, which: str) -> None:
         if which == "reform":

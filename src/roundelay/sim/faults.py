@@ -40,6 +40,7 @@ FAULT_KINDS: Final[dict[str, str]] = {
     "power-cut": "all sites stop at once, and all restart",
     "pause": "a site freezes past all time-outs and goes on",
     "pause:token-site": "the holder of the token freezes and goes on with the token",
+    "twin": "a site freezes, another process takes its place, and then it goes on, too",
     "storm:reform": "all sites start a reformation at once",
     "storm:restart": "a site restarts again and again",
     "clock:rate": "a clock runs up to 10 % too fast or too slow",

@@ -49,6 +49,7 @@ from roundelay.sim.links import PLAIN, Link
 from roundelay.sim.media import Bus, Medium
 from roundelay.sim.member import PAUSED, UP, Consumer, Member
 from roundelay.sim.ports import Codec, EngineFactory, StableState
+from roundelay.sim.twins import Twins
 
 FLUSH_ROWS: Final = 8192
 """Rows kept before the recorder is asked to take them."""
@@ -99,6 +100,7 @@ class Kernel(ABC):
         self.refused: dict[str, int] = {}  # damaged copies, by the codec's reason
         self.undetected: list[tuple[int, int, int, Any]] = []  # damage the codec let through
         self.submissions_refused = 0
+        self.twins: Twins | None = None
         self.recorder = recorder
         self.rows: list[Row] | None = None if recorder is None else recorder.rows
         self.arrival_rows = self.rows if trace_receives else None
@@ -272,15 +274,19 @@ class Kernel(ABC):
         """`pdu` reaches all `receivers` at this instant: the hot path."""
         now = self.now
         rows = self.arrival_rows
+        twins = self.twins
         self.events += len(receivers)
         for site in receivers:
-            engine = site.engine
+            engine: Any = site.engine
             if engine is None:
                 self._arrive_elsewhere(site, src, pdu, ref)
                 continue
             if rows is not None:
                 rows.append((now, site.id, RECEIVE, ref, src, None))
-            engine.receive(pdu, src, now if site.true_clock else site.local(now))
+            if twins is None:
+                engine.receive(pdu, src, now if site.true_clock else site.local(now))
+            else:
+                engine.receive(pdu, src, site.local(now), twins.life(ref))
             out = engine.out
             if out.sends or out.deliveries or out.persists or out.notices:
                 self.carry_out(site, engine)
@@ -288,6 +294,8 @@ class Kernel(ABC):
                 self.arm(site, engine)
             if rows is not None and site.has_token:
                 self.look_at_role(site, engine)
+        if twins is not None:
+            twins.arrive(src, pdu, receivers, ref)
 
     def _arrive_elsewhere(self, site: Member, src: int, pdu: Pdu, ref: int) -> None:
         """The site is paused (its socket keeps the PDU for a while) or down."""
@@ -358,6 +366,8 @@ class Kernel(ABC):
             src = site.id
             for dst, pdu in out.sends:
                 send(src, dst, pdu)
+                if self.twins is not None:
+                    self.twins.sent(site, self.sent)
         if out.deliveries:
             hand_over = self.hand_over
             for delivery in out.deliveries:
@@ -372,6 +382,10 @@ class Kernel(ABC):
 
     def hand_over(self, site: Member, delivery: Delivery) -> None:
         """The application receives `delivery`."""
+        if site.is_twin:
+            assert self.twins is not None
+            self.twins.delivered(site, delivery)
+            return
         now = self.now
         seq = delivery.seq
         if seq >= 0 and delivery.stage != STAMPED:
@@ -387,6 +401,8 @@ class Kernel(ABC):
 
     def notify(self, site: Member, notice: Notice) -> None:
         """The application receives `notice`."""
+        if site.is_twin:
+            return
         if notice.kind == "gap_unavailable":
             lo, hi = positions(notice)
             if lo < site.forgot:

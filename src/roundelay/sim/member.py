@@ -53,7 +53,8 @@ class Member:
 
     __slots__ = (
         "amid", "armed", "base_local", "base_now", "consumer", "disk", "engine", "forgot",
-        "has_token", "held_back", "id", "incarnation", "index", "keeps", "kept", "position",
+        "has_token", "held_back", "id", "incarnation", "index", "is_twin", "keeps", "kept",
+        "position",
         "queue", "rate", "role", "spare", "state", "true_clock", "wake", "wakes",
     )  # fmt: skip
 
@@ -68,6 +69,7 @@ class Member:
         self.spare: Effects | None = None  # an empty batch, to be used again
         self.held_back: Effects | None = None  # the rest of a batch that waits for a slow disk
         self.disk = disk
+        self.is_twin = False  # an earlier life of a site that was replaced (`twins`)
         self.incarnation = 0
         self.index = 0  # application messages submitted here so far
         self.position = 0  # next seq the application expects: it survives with the disk

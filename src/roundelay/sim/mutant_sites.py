@@ -9,8 +9,9 @@ from random import Random
 
 from msgspec import Struct, structs
 
-from roundelay.core.engine import NEVER
+from roundelay.core.engine import NEVER, Pdu
 from roundelay.core.token.config import TokenConfig
+from roundelay.core.token.lives import UNKNOWN
 from roundelay.core.token.pdu import (
     DATA,
     NO_HISTORY,
@@ -19,6 +20,7 @@ from roundelay.core.token.pdu import (
     YES,
     Ack,
     B,
+    Entry,
     History,
     Invite,
     NewTl,
@@ -114,8 +116,9 @@ class PromiseNotPersisted(TokenSite):
         base: Base | None = None,
         past: History = NO_HISTORY,
         floor: int = 0,
+        boots: tuple[int, ...] = (),
     ) -> None:
-        self.out.persists.append(Listed(tl, members, start_ts, first, (), base, past))
+        self.out.persists.append(Listed(tl, members, start_ts, first, (), base, past, boots))
         self.past = past
         self.take_list(tl, members, start_ts, first)
 
@@ -132,9 +135,10 @@ class ListNotPersisted(TokenSite):
         base: Base | None = None,
         past: History = NO_HISTORY,
         floor: int = 0,
+        boots: tuple[int, ...] = (),
     ) -> None:
         if tl == (0, 0):
-            super().enter_list(tl, members, start_ts, first, base, past, floor)
+            super().enter_list(tl, members, start_ts, first, base, past, floor, boots)
         else:
             self.take_list(tl, members, start_ts, first)
 
@@ -282,7 +286,7 @@ class VotesUnrecovered(TokenSite):
 
     def adopt(self, new: NewTl, now: int) -> None:
         if self.phase == S2:
-            self.send(new.v[1], Vote2(new.v, YES))
+            self.send(new.v[1], Vote2(new.v, YES, self.inviter))
         super().adopt(new, now)
 
 
@@ -328,8 +332,9 @@ class CommitsUnauthorized(TokenSite):
         base: Base | None = None,
         past: History = NO_HISTORY,
         floor: int = 0,
+        boots: tuple[int, ...] = (),
     ) -> None:
-        super().enter_list(tl, members, start_ts, first, base, past, floor)
+        super().enter_list(tl, members, start_ts, first, base, past, floor, boots)
         self.commit_upto(start_ts)
 
     def commit_upto(self, upto: int) -> None:
@@ -372,8 +377,8 @@ class StampsTwice(TokenSite):
 class KeepsCommitted(TokenSite):
     __slots__ = ()
 
-    def let_go(self, number: int) -> None:
-        self.own_base = max(self.own_base, number + 1)
+    def let_go(self, ack: Ack) -> None:
+        self.own_base = max(self.own_base, ack.n + 1)
 
 
 class KeepsQueueAcrossLists(TokenSite):
@@ -393,3 +398,30 @@ class OldAckGrants(TokenSite):
             self.accept(ack.ts, 0)
             return
         super().answer_old_ack(ack)
+
+
+class ListensToTwins(TokenSite):
+    """What another life of a site sends is taken for its own, votes for another included."""
+
+    __slots__ = ()
+
+    def receive(self, pdu: Pdu, source: int, now: int, life: int = UNKNOWN) -> None:
+        if isinstance(pdu, Vote1 | Vote2):
+            pdu = structs.replace(pdu, inviter=UNKNOWN)
+        super().receive(pdu, source, now)
+
+
+class TakesReceiptsOfTwins(TokenSite):
+    __slots__ = ()
+
+    def append(self, entry: Entry) -> None:
+        before = self.own_from
+        super().append(entry)
+        self.own_from = before
+
+
+class ReplacedCounts(TokenSite):
+    __slots__ = ()
+
+    def believed(self) -> dict[int, Vote1]:
+        return self.votes

@@ -334,3 +334,27 @@ _add(
     "two sites stamp the same timestamp",
     Scope(resilience=1, crashes=0, attempts=0, messages=3),
 )
+
+# -- lives -------------------------------------------------------------------------------------
+
+_add(
+    "listens-to-twins",
+    broken.ListensToTwins,
+    "PDUs of a list are taken from any life of a member, votes for any life of the originator",
+    "two processes of one name give one number to two messages",
+    (420, 430),
+)
+_add(
+    "takes-receipts-of-twins",
+    broken.TakesReceiptsOfTwins,
+    "CM-N5: what another life of the site has sent is let go as an own message",
+    "a message is confirmed that nobody is ever given",
+    (0, 10),
+)
+_add(
+    "replaced-counts",
+    broken.ReplacedCounts,
+    "a site that knows less of its lists than others know of it counts for the majority",
+    "its replacement has promised what it does not know: two majorities",
+    (60, 70),
+)

@@ -27,6 +27,7 @@ from roundelay.core.events import (
 from roundelay.sim.disk import undelivered
 from roundelay.sim.kernel import Kernel
 from roundelay.sim.member import DOWN, PAUSED, UP, Consumer, Member
+from roundelay.sim.twins import Twins
 
 DAY_NS = 86_400 * 10**9
 
@@ -162,6 +163,28 @@ class World(Kernel):
             self.start(member, stable, self.boot)
         else:
             self.start(member, None, "rejoin")
+
+    def replace(self, site: int) -> None:
+        """Stop `site` and start another process in its place, which has nothing of it.
+
+        The first one wakes up as its twin (`wake_twin`), until `end_twin`."""
+        member = self.sites[site]
+        if member.state != UP or member.engine is None:
+            return
+        if self.twins is None:
+            self.twins = Twins(self)
+        self.twins.end(site)
+        self.twins.stop(member)
+        self.crash(site, NOTHING_LEFT)
+        self.restart(site)
+
+    def wake_twin(self, site: int) -> None:
+        if self.twins is not None:
+            self.twins.wake(site)
+
+    def end_twin(self, site: int) -> None:
+        if self.twins is not None:
+            self.twins.end(site)
 
     def power_cut(self) -> None:
         """Every site stops at once; only the disks are left."""

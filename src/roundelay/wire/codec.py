@@ -2,7 +2,7 @@
 
     off  size  field
       0     1  0x10: an engine PDU (1 to 3 are packets of AutoRM)
-      1     1  version of this format, 1
+      1     1  version of this format, 2
       2     1  protocol
       3     1  PDU type, per protocol
       4     1  flags: bit 0 retransmission, bit 1 poll, bit 2 encrypted
@@ -10,7 +10,8 @@
       6     2  sender
       8     4  group: CRC-32 of its UTF-8 name
      12     4  chan_seq: counts the sender's datagrams
-     16     …  body, see `layouts`
+     16     4  life: tells this run of the sender from other runs of the same member; 0: not said
+     20     …  body, see `layouts`
     end     4  CRC-32 over everything before; a large PDU that is sealed may have anything here
 
 `decode` raises MalformedPdu and nothing else, whatever the bytes.  The checksum finds accidents,
@@ -41,14 +42,14 @@ from roundelay.wire.layouts import (
 from roundelay.wire.quick import write
 
 ENGINE_PDU: Final = 0x10
-VERSION: Final = 1
+VERSION: Final = 2
 FLAGS: Final = RETRANSMISSION | POLL | ENCRYPTED
 LINE_A: Final = 0
 LINE_B: Final = 1
 LINE_LAST: Final = 3
 """Trunk and subnet are lines of the hierarchy."""
 
-HEAD: Final = struct.Struct(">BBBBBBHII")
+HEAD: Final = struct.Struct(">BBBBBBHIII")
 CHECKSUM: Final = struct.Struct(">I")
 SMALLEST: Final = HEAD.size + CHECKSUM.size
 FIRST_LEAST: Final = 64
@@ -66,6 +67,7 @@ class Envelope(Struct, frozen=True, gc=False):
     chan_seq: int
     flags: int
     line: int
+    life: int
 
 
 def group_id(name: str) -> int:
@@ -85,23 +87,25 @@ def encode(
     chan_seq: int = 0,
     flags: int = 0,
     line: int = LINE_A,
+    life: int = 0,
 ) -> bytes:
     """The bytes of `pdu`.
 
     Raises InvariantBroken for a PDU that no peer could decode: an engine must not make one.
     """
     if not flags and not line:
-        quick = write(pdu, sender, group_id, chan_seq)
+        quick = write(pdu, sender, group_id, chan_seq, life)
         if quick is not None:
             return quick + CHECKSUM.pack(crc32(quick))
-    parts = encode_parts(pdu, sender, group_id, chan_seq, flags, line)
+    parts = encode_parts(pdu, sender, group_id, chan_seq, flags, line, life)
     parts.append(checksum(parts))
     return b"".join(parts)
 
 
 def encode_parts(
-    pdu: Pdu, sender: int, group_id: int, chan_seq: int = 0, flags: int = 0, line: int = LINE_A
-) -> list[bytes]:
+    pdu: Pdu, sender: int, group_id: int, chan_seq: int = 0, flags: int = 0, line: int = LINE_A,
+    life: int = 0,
+) -> list[bytes]:  # fmt: skip
     """The bytes of `pdu` but for the checksum, not joined: a large bundle is not copied."""
     layout = BY_CLASS.get(type(pdu))
     if layout is None:
@@ -111,8 +115,9 @@ def encode_parts(
         raise InvariantBroken(f"cannot encode: sender {sender}, flags {flags}, line {line}")
     try:
         head = HEAD.pack(
-            ENGINE_PDU, VERSION, layout.proto, layout.type, flags, line, sender, group_id, chan_seq
-        )
+            ENGINE_PDU, VERSION, layout.proto, layout.type, flags, line, sender, group_id,
+            chan_seq, life,
+        )  # fmt: skip
         parts = [head]
         layout.body.write(pdu, parts)
     except (MalformedPdu, struct.error) as error:
@@ -152,12 +157,12 @@ def decode(data: bytes | bytearray | memoryview, intact: bool = False) -> Envelo
     pdu, after = layout.body.read(data, HEAD.size, end)
     if after != end:
         raise MalformedPdu(TRAILING, f"{end - after} of them")
-    return Envelope(pdu, head[6], head[7], head[8], head[4], head[5])
+    return Envelope(pdu, head[6], head[7], head[8], head[4], head[5], head[9])
 
 
 def _layout(head: tuple[int, ...]) -> Layout:
     """What the envelope announces, or MalformedPdu."""
-    _, _, proto, pdu_type, flags, line, sender, _, _ = head
+    _, _, proto, pdu_type, flags, line, sender, *_ = head
     layout = BY_TYPE.get(proto << 8 | pdu_type)
     if layout is None:
         raise MalformedPdu("pdu type" if proto in PROTOS else "protocol", f"{proto}/{pdu_type}")
@@ -187,7 +192,7 @@ def decode_pieces(pieces: Sequence[bytes | memoryview], intact: bool = False) ->
     pdu = _layout(head).body.read_pieces(cut, HEAD.size)
     if pdu is None:
         return decode(b"".join(pieces), intact)
-    return Envelope(pdu, head[6], head[7], head[8], head[4], head[5])
+    return Envelope(pdu, head[6], head[7], head[8], head[4], head[5], head[9])
 
 
 class GroupCodec:

@@ -24,6 +24,7 @@ from roundelay.core.token.pdu import (
     AckRun,
     B,
     Confirm,
+    Entered,
     Entry,
     Invite,
     NewTl,
@@ -106,6 +107,13 @@ ACK_BODY: Final = Body(
     number("n", "its number"),
     ident("by", "token site that issued it"),
     ident("next", "next token site"),
+)
+
+ENTERED_BODY: Final = Body(
+    Entered,
+    ident("site", "a member"),
+    version("tl", "list that it was in"),
+    number("boot", "its boot number there"),
 )
 
 ENTRY_BODY: Final = Body(
@@ -199,6 +207,8 @@ TOKEN: Final = (
             version_or_none("max_joined", "highest list it ever joined"),
             history("history", "history of its list"),
             stamp("floor", "position up to which it has a journal"),
+            number("inviter", "boot number of the invitation that is answered; 0: none given"),
+            Vector("entered", ENTERED_BODY, "the last list that it knows each site in"),
         ),
     ),
     Layout(
@@ -225,6 +235,7 @@ TOKEN: Final = (
             Vote2,
             version("v", "new list"),
             choice("status", NO, PENDING, "0 no, 1 yes, 2 pending"),
+            number("inviter", "boot number of the originator; 0: none given"),
         ),
     ),
     Layout(CM, 20, "NEW_TOKEN", Body(NewToken, version("v", "new list"))),

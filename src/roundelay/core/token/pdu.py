@@ -141,6 +141,14 @@ class Invite(Pdu, frozen=True, gc=False):
     boot: int
 
 
+class Entered(Struct, frozen=True, gc=False):
+    """The voter has committed to list `tl`, which has `site` with boot number `boot`."""
+
+    site: int
+    tl: Version
+    boot: int
+
+
 class Vote1(Pdu, frozen=True, gc=False):
     """Answer to INVITE.
 
@@ -148,8 +156,10 @@ class Vote1(Pdu, frozen=True, gc=False):
     never in.  `amnesia`: restarted with loss of uncommitted entries.  `wiped`: lost its stable
     storage too.  `boot` is a random number of this run of the voter; NEW_TL returns it, so that a
     site without memory is not taken in by a list that an earlier run of it voted for.  `history`
-    is that of `tl`; below `floor` everything is on disk beside the voter, in a journal.  On a no,
-    only `v`, `yes` and `max_joined` count.
+    is that of `tl`; below `floor` everything is on disk beside the voter, in a journal.  `inviter`
+    is the boot number of the invitation that is answered, 0 if none was given; `entered` tells of
+    each site the last list that the voter knows it in.  On a no, only `v`, `yes`, `max_joined` and
+    `inviter` count.
     """
 
     v: Version
@@ -164,6 +174,8 @@ class Vote1(Pdu, frozen=True, gc=False):
     max_joined: Version
     history: History = NO_HISTORY
     floor: int = 0
+    inviter: int = 0
+    entered: tuple[Entered, ...] = ()
 
 
 class NewTl(Pdu, frozen=True, gc=False):
@@ -185,10 +197,12 @@ class NewTl(Pdu, frozen=True, gc=False):
 
 
 class Vote2(Pdu, frozen=True, gc=False):
-    """Phase II: YES (committed to v), NO (left v) or PENDING (still recovering)."""
+    """Phase II: YES (committed to v), NO (left v) or PENDING (still recovering).  `inviter`: the
+    boot number of the originator, as NEW_TL has it; 0 if it has none."""
 
     v: Version
     status: int
+    inviter: int = 0
 
 
 class NewToken(Pdu, frozen=True, gc=False):

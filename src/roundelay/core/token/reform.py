@@ -23,6 +23,8 @@ Deviations from the paper
   design's rule discards them first; then a later attempt could take us for a witness that never
   processed them.  `tests/core/test_token_reform.py`.
 - NEW_TOKEN is repeated; an abort goes to everybody; a list without a token times out (CM-R15).
+- A list is made of lives, not of sites alone: two processes of one name are not one (`lives`).
+  `tests/core/test_token_lives.py`.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from typing import Final
 
 from roundelay.core.engine import EVERYONE, NEVER
 from roundelay.core.errors import InvariantBroken
+from roundelay.core.token.lives import UNKNOWN, entered, judged
 from roundelay.core.token.normal import NormalPhase
 from roundelay.core.token.pdu import (
     AT_START,
@@ -52,6 +55,8 @@ from roundelay.core.token.pdu import (
 )
 from roundelay.core.token.stable import Base
 from roundelay.core.token.state import NORMAL, O1, O2, OUT, S1, S2, W3
+
+ANOTHER_LIFE: Final = "from or for another life of its site"
 
 VERSION_MAX: Final = (1 << 32) - 2
 """The number of a list version has four bytes on the wire, the highest of which means no list."""
@@ -75,6 +80,7 @@ class Reformation(NormalPhase):
             return
         self.join_version(v)
         self.attempt = v
+        self.inviter = self.boot
         self.new_tl = None
         self.staged.clear()
         self.phase = O1
@@ -94,11 +100,15 @@ class Reformation(NormalPhase):
         return Vote1(
             self.attempt, True, self.tl, self.members, self.nts, exp,
             self.amnesia, self.wiped, self.boot, self.max_joined, self.past, self.floor,
+            self.inviter, entered(self.seen),
         )  # fmt: skip
 
     def on_vote1(self, pdu: Vote1, source: int, now: int) -> None:
         """CM-R2: one refusal ends the attempt."""
         if self.phase != O1 or pdu.v != self.attempt:
+            return
+        if pdu.inviter not in (UNKNOWN, self.boot):
+            self.drop(ANOTHER_LIFE)
             return
         if not pdu.yes:
             self.seen_version = max(self.seen_version, pdu.max_joined[0])
@@ -123,7 +133,7 @@ class Reformation(NormalPhase):
 
     def judge(self, now: int) -> None:
         """CM-R3: the end of phase I: does the list of all voters pass the tests?"""
-        votes = self.votes
+        votes = self.believed()
         old, start_ts = self.basis(votes)
         if not self.majority(votes):
             self.block("majority", self.group, lambda vote: not vote.wiped)
@@ -141,6 +151,10 @@ class Reformation(NormalPhase):
             self.announce(new, now)
             return
         self.fail(now)
+
+    def believed(self) -> dict[int, Vote1]:
+        """The votes, but who was replaced, or has an old disk, counts as if it had none."""
+        return judged(self.votes, len(self.group))
 
     def basis(self, votes: dict[int, Vote1]) -> tuple[tuple[int, int], int]:
         """CM-R3.2: the newest list among the voters, and the largest nts among its members."""
@@ -262,6 +276,9 @@ class Reformation(NormalPhase):
     def on_vote2(self, pdu: Vote2, source: int, now: int) -> None:
         if self.phase != O2 or pdu.v != self.attempt:
             return
+        if pdu.inviter not in (UNKNOWN, self.boot):
+            self.drop(ANOTHER_LIFE)
+            return
         if pdu.status == NO:
             self.fail(now)
         elif pdu.status == PENDING:
@@ -369,25 +386,34 @@ class Reformation(NormalPhase):
             self.send(source, self.vote())
         elif (v != self.attempt and v != self.tl) or pdu.boot != self.inviter:
             # Also to an originator that forgot its attempt and starts another of that version.
-            self.send(source, Vote1(v, False, NO_LIST, (), 0, 0, False, False, 0, self.max_joined))
+            no = Vote1(
+                v, False, NO_LIST, (), 0, 0, False, False, 0, self.max_joined, inviter=pdu.boot
+            )
+            self.send(source, no)
 
     def on_new_tl(self, pdu: NewTl, source: int, now: int) -> None:
         """CM-R10: the list is announced; only a site that still belongs to the attempt may vote."""
+        inviter = pdu.boots[pdu.members.index(pdu.v[1])] if pdu.v[1] in pdu.members else UNKNOWN
         if pdu.v == self.attempt and self.phase == S1:
             if pdu.boots[pdu.members.index(self.me)] != self.boot:
                 self.drop("announcement of a list that an earlier run voted for")
+                return
+            if inviter != self.inviter:
+                self.drop(ANOTHER_LIFE)
                 return
             self.phase = S2
             self.reform_due = self.arm(now + self.config.slave_timeout_ns)
             self.adopt(pdu, now)
         elif pdu.v == self.tl and self.phase in (NORMAL, W3):
-            self.send(source, Vote2(pdu.v, YES))
+            if inviter == self.inviter:
+                self.send(source, Vote2(pdu.v, YES, inviter))
         elif pdu.v != self.attempt:
-            self.send(source, Vote2(pdu.v, NO))
+            self.send(source, Vote2(pdu.v, NO, inviter))
 
     def adopt(self, new: NewTl, now: int) -> None:
         """CM-R11: obtain everything below the start of the new list, then commit to it."""
         self.new_tl = new
+        self.lives = dict(zip(new.members, new.boots, strict=True))
         self.staged.clear()
         self.gap = None
         # A site of another list may hold stamps that the old list has given away again.
@@ -418,7 +444,7 @@ class Reformation(NormalPhase):
         self.gap = None
         self.staged.clear()
         self.enter_list(
-            new.v, new.members, new.start_ts, new.nts_site, base, new.history, new.floor
+            new.v, new.members, new.start_ts, new.nts_site, base, new.history, new.floor, new.boots
         )
         if gap is not None:
             self.commit_upto(min(gap.cnts, self.nts))
@@ -426,7 +452,7 @@ class Reformation(NormalPhase):
             self.yes_votes.add(self.me)
             self.close_vote(now)
             return
-        self.send(new.v[1], Vote2(new.v, YES))
+        self.send(new.v[1], Vote2(new.v, YES, self.inviter))
         if new.nts_site == self.me:
             # CM-R12: the new token site waits for its token.
             self.phase = W3
@@ -506,7 +532,7 @@ class Reformation(NormalPhase):
         if self.phase == S2:
             self.reform_due = self.arm(now + self.config.slave_timeout_ns)
             if self.recover_from < new.start_ts:
-                self.send(new.v[1], Vote2(new.v, PENDING))
+                self.send(new.v[1], Vote2(new.v, PENDING, self.inviter))
         else:
             self.tries[self.me] = 0
         self.go_on_recovering(now)

@@ -25,7 +25,8 @@ from roundelay.core.errors import ConfigError
 from roundelay.core.token import pdu as p
 from roundelay.core.token.checks import CHECKS
 from roundelay.core.token.config import PREFORMED, REJOIN, TokenConfig
-from roundelay.core.token.reform import Reformation
+from roundelay.core.token.lives import UNKNOWN
+from roundelay.core.token.reform import ANOTHER_LIFE, Reformation
 from roundelay.core.token.stable import Stable, Wiped
 from roundelay.core.token.state import NORMAL, O2, OUT, S2
 
@@ -48,6 +49,12 @@ PDUS: dict[type[Pdu], str] = {
     p.RecoverReq: "on_recover_req",
     p.RecoverData: "on_recover_data",
 }
+
+OF_A_LIST: frozenset[type[Pdu]] = frozenset(
+    (p.B, p.Ack, p.AckRun, p.Confirm, p.RetxReq, p.RetxAck, p.RetxMsg, p.RetxBulk, p.RecoverData,
+     p.NewToken)
+)  # fmt: skip
+"""PDUs that only the lives a list is made of may send."""
 
 # Each timer and what it does; `on_timer` goes through them in this order.
 TIMERS = (
@@ -166,7 +173,10 @@ class TokenSite(Reformation):
             return self.phase
         return "token" if self.holding else "passing" if self.passing >= 0 else "idle"
 
-    def receive(self, pdu: Pdu, source: int, now: int) -> None:
+    def receive(self, pdu: Pdu, source: int, now: int, life: int = UNKNOWN) -> None:
+        if life and self.lives.get(source, life) != life and pdu.__class__ in OF_A_LIST:
+            self.drop(ANOTHER_LIFE)
+            return
         if self.passing >= 0 and source == self.exp:
             self.pass_silent = 0  # CM-N16: the next site is alive, if slow
             if self.pass_total and self.config.impatient:

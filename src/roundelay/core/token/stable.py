@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from roundelay.core.token.lives import Seen, note
 from roundelay.core.token.pdu import DATA, NO_HISTORY, NO_LIST, Entry, History, Version
 
 
@@ -45,6 +46,8 @@ class Listed(Struct, frozen=True, gc=False):
     entries: tuple[Entry, ...]
     base: Base | None = None
     history: History = NO_HISTORY
+    boots: tuple[int, ...] = ()
+    """Boot numbers of the members (`lives`)."""
 
 
 class Stamped(Struct, frozen=True, gc=False):
@@ -87,7 +90,7 @@ class Stable:
 
     __slots__ = (
         "cnts", "counters", "entries", "first", "first_kept", "forgot", "history", "max_joined",
-        "members", "seq", "start_ts", "tl", "whole", "wiped",
+        "members", "seen", "seq", "start_ts", "tl", "whole", "wiped",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -106,6 +109,7 @@ class Stable:
         self.forgot = False
         self.whole = False
         """Said by the driver: every record that was ever written is among these."""
+        self.seen: Seen = {}  # the last list of each site
 
     def apply(self, record: Struct) -> None:
         if isinstance(record, Stamped):
@@ -126,6 +130,7 @@ class Stable:
             self.start_ts, self.first = record.start_ts, record.first
             self.history = record.history
             self.forgot = False  # all below the start is here, and nothing else was processed
+            note(self.seen, record.tl, record.members, record.boots)
             if record.base is not None:
                 self.entries.clear()
                 self.cnts = self.first_kept = record.base.ts

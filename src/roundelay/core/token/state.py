@@ -21,6 +21,7 @@ from roundelay.core.engine import COMMITTED, NEVER, Delivery, Engine, Notice, Pd
 from roundelay.core.errors import InvariantBroken
 from roundelay.core.limits import UNLIMITED
 from roundelay.core.token.config import TokenConfig
+from roundelay.core.token.lives import Seen, note
 from roundelay.core.token.pdu import (
     AT_START,
     DATA,
@@ -51,6 +52,9 @@ TRIM_EVERY: Final = 256
 TRIM_BYTES: Final = 1 << 22
 """Entries, or bytes of them, after which stable storage is told to forget: one record for many."""
 
+LISTS_KEPT: Final = 1024
+"""Lists of this life that are remembered; nobody commits what was stamped so many lists ago."""
+
 ENTRY_COST: Final = 512
 MESSAGE_COST: Final = 8
 """What an entry takes in memory beyond its bytes, and for each of its messages, about."""
@@ -70,13 +74,13 @@ class TokenState(Engine):
         "beacon_wait", "blocked",
         "boot", "cnts", "config", "confirm_by", "confirm_ts", "current", "exp", "failures",
         "first", "first_kept", "floor", "gap", "have", "heard", "history", "hold_due", "hold_ts",
-        "holding", "inviter", "issues", "kept_bytes", "known_top", "last_ts", "log", "logged",
-        "logs", "max_joined", "members", "new_tl", "next_num", "nseq", "nts", "outstanding",
-        "own", "own_base", "past",
+        "holding", "inviter", "issues", "kept_bytes", "known_top", "last_ts", "lives", "log",
+        "logged", "logs", "max_joined", "members", "mine", "new_tl", "next_num", "nseq", "nts",
+        "outstanding", "own", "own_base", "own_from", "past",
         "pass_ack", "pass_due", "pass_sent", "pass_silent", "pass_time", "pass_total",
         "pass_vary", "pass_wait", "passing", "phase", "progress", "pruned", "qb", "qc",
         "recover_from", "reform_due", "request_due", "requests", "resilience", "retained",
-        "rng", "seen_version", "send_due", "send_last", "send_silent",
+        "rng", "seen", "seen_version", "send_due", "send_last", "send_silent",
         "send_total", "send_wait", "seq", "shown", "silence_due", "since_data", "staged",
         "start_seq", "start_ts", "storage_max", "successor", "tl", "token_due", "token_tries",
         "transfers", "tries", "trim_bytes", "trimmed", "turn", "uncommitted", "votes", "waiting",
@@ -150,6 +154,8 @@ class TokenState(Engine):
         # Own messages: `own` has numbers own_base, own_base + 1, …; `waiting` has none yet.
         self.own: deque[Bundle] = deque()
         self.own_base = 0
+        self.own_from = 0  # own numbers below this are certainly not of this life
+        self.mine: dict[Version, None] = {}  # lists that this life was in, the latest ones
         self.waiting: deque[Bundle] = deque()
         self.waiting_bytes = 0
         self.outstanding = -1  # number on its way to a stamp
@@ -173,6 +179,8 @@ class TokenState(Engine):
         self.gap: RecoverData | None = None  # where recovery has to leave something out
         self.boot = rng.getrandbits(32)
         self.inviter = 0  # boot number of the originator whose attempt we are in
+        self.lives: dict[int, int] = {}  # boot numbers of the list, or of the one announced
+        self.seen: Seen = {}  # the last list known of each site
         self.token_tries = 0
         self.failures = 0  # consecutive ones, for the back-off
         self.amnesia = False  # restarted with loss of uncommitted entries
@@ -269,7 +277,7 @@ class TokenState(Engine):
                 self.seq = seq + len(bundle.sizes)
                 deliveries.append(Delivery(seq, s, ack.n, bundle, COMMITTED))
                 if s == self.me:
-                    self.let_go(ack.n)
+                    self.let_go(ack)
         self.cnts = upto
         if upto > logged:
             self.logged = upto
@@ -277,15 +285,37 @@ class TokenState(Engine):
         while transfers and transfers[0] < upto:
             transfers.popleft()
 
-    def let_go(self, number: int) -> None:
+    def let_go(self, ack: Ack) -> None:
         """CM-N5: own messages are kept until they are committed.
 
-        One with a lower number than any kept was sent before a restart; this life has nothing to
-        let go for it.
+        What another life of this site sent is none of ours, whatever its number; it was stamped in
+        a list that this life was not in.
         """
-        if self.own and self.own_base == number:
+        if ack.tl not in self.mine:
+            return
+        if self.own and self.own_base == ack.n:
             self.own.popleft()
-        self.own_base = max(self.own_base, number + 1)
+        self.own_base = max(self.own_base, ack.n + 1)
+
+    def renumber(self) -> None:
+        """A list begins: own messages that have no stamp get the numbers that come next.
+
+        Those that have one keep theirs, unless another life of this site has stamped messages
+        behind them; then nobody can say by their numbers alone what becomes of them.
+        """
+        stamped = [ack for ts in range(self.cnts, self.nts)
+                   if (ack := self.log[ts].ack).kind == DATA and ack.s == self.me]  # fmt: skip
+        ours = 0
+        for ack in stamped:
+            if ack.tl in self.mine:
+                ours += 1
+            elif ours:
+                lost = min(ours, len(self.own))
+                self.notify("indeterminate", self.own_base, self.own_base + lost)
+                for _ in range(lost):
+                    self.own.popleft()
+                ours = 0
+        self.own_base = self.next_num[self.me] - (ours if self.own else 0)
 
     # -- the log ---------------------------------------------------------------------------
 
@@ -299,6 +329,8 @@ class TokenState(Engine):
         self.exp = ack.next
         if ack.kind == DATA:
             self.next_num[ack.s] = ack.n + 1
+            if ack.s == self.me and ack.tl not in self.mine:
+                self.own_from = max(self.own_from, ack.n + 1)
             self.last_ts[ack.s] = ack.ts
             self.nseq = entry.seq + len(entry.bundle)
             self.uncommitted += 1
@@ -400,6 +432,7 @@ class TokenState(Engine):
         base: Base | None = None,
         past: History = NO_HISTORY,
         floor: int = 0,
+        boots: tuple[int, ...] = (),
     ) -> None:
         """Commit to list `tl`: end of CM-R11.  Durable before the vote that says so."""
         if self.nts != start_ts:
@@ -407,10 +440,14 @@ class TokenState(Engine):
         if past[2] == AT_START:
             past = (past[0], past[1], max(self.nseq, floor))
         promised = tuple(self.log[ts] for ts in range(self.cnts, start_ts))
-        self.out.persists.append(Listed(tl, members, start_ts, first, promised, base, past))
+        self.out.persists.append(Listed(tl, members, start_ts, first, promised, base, past, boots))
         self.logged = start_ts
         self.past = past
         self.nseq = max(self.nseq, past[2])
+        note(self.seen, tl, members, boots)
+        self.mine[tl] = None
+        if len(self.mine) > LISTS_KEPT:
+            del self.mine[next(iter(self.mine))]
         self.take_list(tl, members, start_ts, first)
 
     def take_list(self, tl: Version, members: tuple[int, ...], start_ts: int, first: int) -> None:
@@ -433,8 +470,7 @@ class TokenState(Engine):
         self.since_data = self.config.kr
         self.outstanding = -1
         self.current = None
-        if not self.own:
-            self.own_base = self.next_num[self.me]
+        self.renumber()
 
     def freeze(self) -> None:
         """Stop all work of the list, for good: the resiliency test counts on it (CM84 §5.1)."""
@@ -483,6 +519,7 @@ class TokenState(Engine):
         if self.amnesia and not stable.forgot:
             self.out.persists.append(Forgot())
         self.wiped = stable.wiped
+        self.seen = dict(stable.seen)
 
     # -- bounds ----------------------------------------------------------------------------
 
