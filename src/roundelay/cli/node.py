@@ -14,7 +14,7 @@ from msgspec import structs
 from roundelay.cli.options import NOT_NEGATIVE, OneOf, Whole
 from roundelay.core.errors import ConfigError
 from roundelay.journal.journal import ALWAYS, POLICIES, SEGMENT_BYTES_MAX, JournalConfig
-from roundelay.node.frontends import FrontendServer
+from roundelay.node.frontends import HELD_BYTES_MAX, FrontendServer
 from roundelay.node.groups import GroupSpec, check_name, parse_group
 from roundelay.node.interfaces import parse_address
 from roundelay.node.keys import load_secret
@@ -82,6 +82,9 @@ another protocol.
               help="Records go a segment at a time; so large it is.")  # fmt: skip
 @click.option("--max-message", type=Whole(1, MESSAGE_BYTES_MOST), default=MESSAGE_BYTES,
               show_default=True, help="Bytes an application may send at once.")  # fmt: skip
+@click.option("--frontend-bytes", type=Whole(1 << 20), default=HELD_BYTES_MAX,
+              show_default=True, metavar="N",
+              help="Held for all applications together; then the slowest are cut.")  # fmt: skip
 @click.option("--frontend-open", is_flag=True, help="Let other machines connect, in the clear.")
 @click.option("--trace", type=click.Path(path_type=Path), metavar="DIR",
               help="Record what happens in the groups, for roundelay check.")  # fmt: skip
@@ -92,10 +95,14 @@ def command(**options: Any) -> int:
 
     Prints one line when it serves; SIGTERM or an interrupt stops it cleanly."""
     frontends = options.pop("frontends") or (DEFAULT,)
-    max_message, is_open = options.pop("max_message"), options.pop("frontend_open")
+    limits = {
+        "max_message": options.pop("max_message"),
+        "held_bytes_max": options.pop("frontend_bytes"),
+        "open_to_network": options.pop("frontend_open"),
+    }
     config = _config(**options)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        return runner.run(_serve(config, frontends, max_message, is_open))
+        return runner.run(_serve(config, frontends, limits))
 
 
 def _config(
@@ -173,9 +180,7 @@ def _records(
     return tuple(found)
 
 
-async def _serve(
-    config: NodeConfig, addresses: tuple[str, ...], max_message: int, is_open: bool
-) -> int:
+async def _serve(config: NodeConfig, addresses: tuple[str, ...], limits: dict[str, Any]) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -183,7 +188,7 @@ async def _serve(
     node = Node(config)
     node.on_fatal = lambda error: stop.set()
     server = FrontendServer(
-        node, addresses, name=node.name, max_message=max_message, open_to_network=is_open,
+        node, addresses, name=node.name, **limits,
         log=node.log,
     )  # fmt: skip
     await server.start(serve=False)  # to know at once whether the addresses can be had

@@ -7,8 +7,8 @@ nothing is dropped.
 
 The other way round nothing waits.  Deliveries are gathered for one write per turn of the event
 loop; an application that does not read is cut when `queue_bytes_max` are waiting for it, so that
-it slows nobody.  Before that, or when it says STOP, it gets the rest from a recorder if there is
-one, as fast as it reads.
+it slows nobody, or when all of them together hold too much (`frontend_memory`).  Before that, or
+when it says STOP, it gets the rest from a recorder if there is one, as fast as it reads.
 
 Rules: AR-F1 what is not a packet closes the connection, and is counted by reason; AR-F2 a
 connection that ends has left its groups; AR-F3 is the node's part.
@@ -17,6 +17,7 @@ connection that ends has left its groups; AR-F3 is the node's part.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, cast
@@ -130,6 +131,8 @@ class Connection(asyncio.Protocol):
         """The group without room that keeps us from reading."""
         self._waits_its_turn = False
         self._began = server.loop.time()
+        self._unread_since: float | None = None
+        """Since when the application has not read what was written."""
         self._ended = False
         """The application gets nothing more; its groups are left."""
         self._lost = False
@@ -160,7 +163,15 @@ class Connection(asyncio.Protocol):
             return  # it is only heard out, so that it can read our last words
         self._parser.feed(data)
         self._parse()
+        if self._parser.held_bytes:
+            self._server.memory.added(len(data))
         self._pass_on()
+
+    def pause_writing(self) -> None:
+        self._unread_since = time.monotonic()
+
+    def resume_writing(self) -> None:
+        self._unread_since = None
 
     def eof_received(self) -> bool:
         """Half a close is a close: AR-F2 must not wait for the other half."""
@@ -421,7 +432,8 @@ class Connection(asyncio.Protocol):
 
     @_contained
     def deliver(self, batch: Batch) -> None:
-        waiting = self.queue_bytes > self._server.queue_bytes_max // 2
+        most = min(self._server.queue_bytes_max // 2, self._server.memory.share)
+        waiting = self.queue_bytes > most
         if (waiting or batch.group in self.held) and self.extended:
             # Rather than be cut soon, it may get the rest from a recorder, as fast as it reads.
             later = getattr(self._switchboard, "fell_behind", None)
@@ -485,9 +497,17 @@ class Connection(asyncio.Protocol):
         if self._out_bytes > WRITE_BYTES:
             self.flush()
         if self.queue_bytes > self._server.queue_bytes_max:
-            self._server.drop(NOT_READING, self, f"{self.queue_bytes} bytes wait to be read")
-            self._transport.abort()
-            self._end()
+            self.cut(NOT_READING, f"{self.queue_bytes} bytes wait to be read")
+        else:
+            self._server.memory.added(len(data))
+
+    def cut(self, reason: str, detail: str) -> None:
+        """End it at once, and give back what it holds."""
+        self._server.drop(reason, self, detail)
+        self._out.clear()
+        self._out_bytes = 0
+        self._transport.abort()
+        self._end()
 
     def flush(self) -> None:
         if self._out and not self._lost and not self._transport.is_closing():
@@ -499,6 +519,16 @@ class Connection(asyncio.Protocol):
     def queue_bytes(self) -> int:
         """What the application has not read yet, as far as we know."""
         return self._out_bytes + self._transport.get_write_buffer_size()
+
+    @property
+    def held_bytes(self) -> int:
+        """What the node holds for it: not read yet, and packets that are not complete."""
+        return 0 if self._ended else self.queue_bytes + self._parser.held_bytes
+
+    def burden(self, now: float) -> tuple[float, int]:
+        """How much it is to be blamed for what is held: bytes, and for how long it has not read."""
+        held = self.held_bytes
+        return held * (now - self._unread_since) if self._unread_since is not None else 0.0, held
 
     # -- the end
 
@@ -543,6 +573,7 @@ class Connection(asyncio.Protocol):
             "extended": self.extended,
             "groups": sorted(self.groups),
             "queue_bytes": self.queue_bytes,
+            "held_bytes": self.held_bytes,
             "waits_for": self._stopped or None,
             "replays": len(self._replays),
         }

@@ -18,6 +18,7 @@ from roundelay.core.bundle import Bundle
 from roundelay.core.errors import ConfigError, UsageError
 from roundelay.core.limits import whole
 from roundelay.node.frontend_connection import GOODBYE_S, Connection
+from roundelay.node.frontend_memory import FrontendMemory
 from roundelay.node.frontend_sockets import tcp_socket, unix_socket
 from roundelay.node.switchboard import UNIT, Batch, Switchboard
 from roundelay.wire.frontend import (
@@ -36,8 +37,12 @@ Log = Callable[..., None]
 
 CONNECTIONS_MAX: Final = 256
 QUEUE_BYTES_MAX: Final = 8 << 20
+HELD_BYTES_MAX: Final = 128 << 20
+"""What may be held for all connections together (`frontend_memory`)."""
 TOO_MANY: Final = "too many connections"
 """Reason to count a refused connection under."""
+ALL_FULL: Final = "all connections hold too much"
+"""Reason to count one under that was cut for the sake of the others."""
 
 
 class FrontendServer:
@@ -52,6 +57,7 @@ class FrontendServer:
         max_message: int = MESSAGE_BYTES,
         connections_max: int = CONNECTIONS_MAX,
         queue_bytes_max: int = QUEUE_BYTES_MAX,
+        held_bytes_max: int = HELD_BYTES_MAX,
         open_to_network: bool = False,
         log: Log | None = None,
     ) -> None:
@@ -61,6 +67,7 @@ class FrontendServer:
         whole("max_message", max_message, 1, MESSAGE_BYTES_MOST)
         whole("connections_max", connections_max, 1)
         whole("queue_bytes_max", queue_bytes_max, 1)
+        whole("held_bytes_max", held_bytes_max, 1)
         self.switchboard = switchboard
         self.name = name
         self.max_message = max_message
@@ -76,6 +83,11 @@ class FrontendServer:
         self._servers: list[asyncio.Server] = []
         self._paths: list[tuple[str, int]] = []
         self._connections: set[Connection] = set()
+        self.memory = FrontendMemory(
+            max(held_bytes_max, self.queue_bytes_max),
+            self._connections,
+            lambda connection, detail: connection.cut(ALL_FULL, detail),
+        )
         self._unflushed: list[Connection] = []
         self._encoded: dict[tuple[bool, bool], tuple[Batch, bytes]] = {}
         self._accepted = 0
@@ -235,6 +247,8 @@ class FrontendServer:
             "groups": dict(sorted(joined.items())),
             "queue_bytes": sum(one.queue_bytes for one in self._connections),
             "queue_bytes_max": self.queue_bytes_max,
+            "held_bytes": self.memory.bytes,
+            "held_bytes_max": self.memory.limit_bytes,
             "drops": dict(sorted(self._drops.items())),
             "clients": [one.status() for one in self._connections],
         }

@@ -1,0 +1,102 @@
+"""Frontends that do not read: there is a limit for all of them together."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+import roundelay
+from roundelay.node.frontends import ALL_FULL, FrontendServer
+from roundelay.wire.frontend import head, json_packet, packet
+from tests.node.live import Net, run, until
+
+MANY = 100
+LIMIT = 8 << 20
+
+
+async def connections(where: str, count: int, first: bytes) -> list[socket.socket]:
+    """Applications that say `first` and never read."""
+    loop = asyncio.get_running_loop()
+    host, port = where.rsplit(":", 1)
+    found = []
+    for _ in range(count):
+        one = socket.socket()
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        one.setblocking(False)
+        await loop.sock_connect(one, (host, int(port)))
+        await loop.sock_sendall(one, first)
+        found.append(one)
+    return found
+
+
+def test_many_applications_that_do_not_read_take_no_more_than_the_limit_of_all() -> None:
+    async def test() -> None:
+        async with Net() as net:
+            (a,) = await net.form("a")
+            server = FrontendServer(
+                a.node, ["127.0.0.1:0"], name="a", held_bytes_max=LIMIT, queue_bytes_max=LIMIT // 4
+            )
+            await server.start()
+            join = json_packet("HELO", "", {}) + head("JOIN", "token:g")
+            deaf = await connections(server.addresses[0], MANY, join)
+            group = await roundelay.join("g", node=server.addresses[0])
+            await group.ready()
+            seen: list[int | None] = []
+
+            async def read() -> None:
+                async for message in group:
+                    seen.append(message.seq)
+
+            reading = asyncio.create_task(read())
+
+            def status() -> dict[str, Any]:
+                return server.status()
+
+            await until(lambda: status()["groups"] == {"token:g": MANY + 1}, "all have joined")
+            assert status()["held_bytes_max"] == LIMIT
+            most = total = 0
+            while not status()["drops"].get(ALL_FULL):
+                await a.group.broadcast_many([bytes(50_000)] * 4)
+                total += 4
+                most = max(most, status()["held_bytes"])
+                assert total < 4000
+            for _ in range(20):
+                await a.group.broadcast_many([bytes(50_000)] * 4)
+                total += 4
+                most = max(most, status()["held_bytes"])
+            assert LIMIT // 2 < most <= LIMIT
+            assert set(status()["drops"]) == {ALL_FULL}  # nobody has reached its own limit
+            await until(lambda: status()["connections"] <= MANY, "somebody is gone")
+
+            # Who reads has lost nothing, and was not cut for those who do not.
+            await until(lambda: len(seen) == total, "every message")
+            assert seen == list(range(total))
+            assert status()["accepted"] == MANY + 1
+            await group.leave()
+            await reading
+            for one in deaf:
+                one.close()
+            await server.close()
+
+    run(test)
+
+
+def test_packets_that_are_never_completed_count_too() -> None:
+    async def test() -> None:
+        async with Net() as net:
+            (a,) = await net.form("a")
+            server = FrontendServer(a.node, ["127.0.0.1:0"], name="a", held_bytes_max=2 << 20)
+            await server.start()
+            limit = server.memory.limit_bytes
+            half = packet("SNDE", "token:g", bytes(1 << 20))[: 1 << 19]
+            begun = await connections(server.addresses[0], 50, half)
+            await until(lambda: server.status()["drops"].get(ALL_FULL), "somebody is cut")
+            await until(lambda: server.status()["held_bytes"] <= limit, "room")
+            await asyncio.sleep(0.1)
+            assert limit // 2 < server.status()["held_bytes"] <= limit
+            for one in begun:
+                one.close()
+            await server.close()
+
+    run(test)
