@@ -272,3 +272,46 @@ def test_applications_are_told_when_two_histories_met() -> None:
             assert (await anext(aiter(c.group))).seq == 7
 
     run(test)
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+@pytest.mark.parametrize("stage", ["accepted", "preacknowledged"])
+def test_an_early_stage_delivers_nothing_again_when_the_roster_changes(
+    stage: str, recorded: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Line 6: ten messages became twenty; without a recorder, a gap was logged that was none."""
+
+    async def test() -> None:
+        async with Net() as net:
+            early: dict[str, Any] = {"service": "total", "stage": stage}
+            keeps: dict[str, Any] = {"record": True, "dir": tmp_path} if recorded else {}
+            a = await net.join("a", service="total", **keeps)  # when to deliver each decides
+            b = await net.join("b", **early)
+            await together([a, b])
+            for i in range(10):
+                receipt = await b.group.broadcast(b"%d" % i)
+                assert receipt.seq == i
+            await delivered([a, b], 10)
+            c = await net.join("c", **early)  # and the roster changes
+            await together([a, b, c])
+            receipt = await c.group.broadcast(b"10")
+            assert receipt.seq == 10  # the order goes on
+            await delivered([a, b], 11)
+            await delivered([c], 1)
+            await c.leave()
+            await together([a, b])
+            assert (await a.group.broadcast(b"11")).seq == 11
+            await delivered([a, b], 12)
+            await asyncio.sleep(0.3)
+            for member in (a, b):
+                assert member.data == [b"%d" % i for i in range(12)]
+                assert member.error is None
+            assert seqs(a) == list(range(12))
+            assert set(seqs(b)) == {None}  # what comes early has no place yet
+            assert b.group.position is None
+            if recorded:
+                found = [(m.seq, m.data) async for m in b.group.replay()]
+                assert found == [(i, b"%d" % i) for i in range(12)]
+        assert "group.gap" not in capfd.readouterr().err
+
+    run(test)

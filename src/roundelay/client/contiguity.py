@@ -88,6 +88,7 @@ class Contiguity:
     def next_of(self, item: Batch) -> tuple[RoundelayError | None, Batch | None]:
         """The error that the application gets before `item`, and what of that is new to it."""
         if item.seq < 0 or not self._ordered:
+            self._dense, self._counting = False, True  # or given before it has a place (`stage=`)
             return None, item
         error = self._enter(item.history, item.seq)
         if self.next < 0 or (not self._counting and item.seq < self.next):

@@ -63,7 +63,7 @@ def cluster_engine(
         return PositiveAckSite(me, group, settings, rng, now, stable)
     config = ClusterConfig(
         ack_ns=1 * MS, wait_ns=5 * MS, stat_ns=50 * MS, bundle=True, max_payload=LARGEST_MESSAGE,
-        attempts=40, deliver_at=spec.stage or "acknowledged",
+        attempts=40, early=early_stage(spec),
     )  # fmt: skip
     kind = ToChannelSite if spec.hub and spec.protocol == "to" else CLUSTERS[spec.protocol]
     return kind(me, group, config, rng, now)
@@ -73,6 +73,11 @@ def token_engine(
     me: int, size: int, config: TokenConfig, rng: Random, now: int, stable: Any = None
 ) -> TokenSite:
     return TokenSite(me, tuple(range(size)), config, rng, stable, now)
+
+
+def early_stage(spec: GroupSpec) -> str:
+    """The stage before the last one at which applications want messages; empty: none."""
+    return spec.stage if spec.stage in ("accepted", "preacknowledged") else ""
 
 
 def check_stage(spec: GroupSpec) -> None:

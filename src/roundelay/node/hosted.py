@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+from msgspec import structs
+
 from roundelay.core.cluster.spo import SpoSite
 from roundelay.core.engine import (
     EMPTY,
@@ -44,6 +46,8 @@ from roundelay.core.token.state import NORMAL
 from roundelay.node import reasons
 from roundelay.node.adaptors import ASIDE, CHAN_SEQ_AT, UNSTAMPED, MCAdaptor, OneChannelHub
 from roundelay.node.directory import tag_of
+from roundelay.node.early import Early
+from roundelay.node.engines import early_stage
 from roundelay.node.groups import GroupSpec
 from roundelay.node.memory import Memory
 from roundelay.node.outbox import Outbox, Underway
@@ -145,6 +149,9 @@ class Hosted:
         self.on_notice: Callable[[Notice], None] | None = None
         self.on_gap: Callable[[int, int], None] | None = None
         """The positions from the first number up to the second are passed over."""
+        stage = early_stage(spec)
+        self.early = Early(stage, me, spec.protocol == "spo") if stage else None
+        """Applications want messages at an earlier stage."""
         self.memory: Memory | None = None
         """Where what is delivered is kept for those who come later, if it has an order."""
         self.lineage = ""
@@ -316,6 +323,9 @@ class Hosted:
         for delivery in deliveries:
             if self.closed:
                 return
+            if self.early is not None and delivery.stage == self.early.stage:
+                self.deliver_early(self.early, delivery, wall)
+                continue
             seq = base + delivery.seq if delivery.seq >= 0 else -1
             if seq >= 0:
                 if seq > self.expected:
@@ -333,8 +343,31 @@ class Hosted:
             )
             if self.memory is not None and seq >= 0:
                 self.memory.add(batch)
+            if self.early is not None:
+                self.deliver_late(self.early, delivery, batch)
+                continue
             # Looked up each time: one that cannot keep it has another in its place from then on.
             for application in list(self.applications.values()):
+                application.deliver(batch)
+
+    def deliver_early(self, early: Early, delivery: Delivery, wall: int) -> None:
+        """A message whose place is not certain: for applications, not for recorders."""
+        retired = self.intercept is not None and self.intercept(delivery)
+        if not retired and early.give(delivery):
+            name, sender = self.spec.name, self.roster[delivery.source]
+            self.give_applications(Batch(name, -1, sender, wall, delivery.bundle))
+
+    def deliver_late(self, early: Early, delivery: Delivery, batch: Batch) -> None:
+        """The same when it is through: for recorders, and for applications that lack it."""
+        for application in list(self.applications.values()):
+            if getattr(application, "is_recorder", False):
+                application.deliver(batch)
+        if not early.was_given(delivery):
+            self.give_applications(structs.replace(batch, seq=-1, history=""))
+
+    def give_applications(self, batch: Batch) -> None:
+        for application in list(self.applications.values()):
+            if not getattr(application, "is_recorder", False):
                 application.deliver(batch)
 
     def pass_over(self, seq: int) -> None:
@@ -374,7 +407,10 @@ class Hosted:
         for i, (destination, pdu) in enumerate(effects.sends, 1):
             ref = me << 48 | (self.chan_seq + i) & 0xFFFFFFFF
             add((now, me, SEND, ref, destination, pdu))
+        early = None if self.early is None else self.early.stage
         for delivery in effects.deliveries:
+            if delivery.stage == early:
+                continue  # it is written down when it is through
             add((now, me, DELIVER, delivery.seq, delivery.source, delivery))
         for notice in effects.notices:
             add((now, me, NOTICE, NO_REF, NOBODY, notice))
@@ -423,7 +459,9 @@ class Hosted:
         number, site = self.version
         version = f"{number}.{site}" if number >= 0 else "0"
         members = tuple(self.roster[member] for member in self.members)
-        return View(self.spec.name, version, members, self.state, self.lineage, self.expected)
+        # What is given early has no place, so there is none at which an application begins.
+        position = self.expected if self.early is None else -1
+        return View(self.spec.name, version, members, self.state, self.lineage, position)
 
     def show(self) -> None:
         view = self.view()

@@ -25,7 +25,7 @@ from roundelay.node.histories import later_history
 from roundelay.node.hosted import Hosted
 from roundelay.node.memory import Memory
 from roundelay.node.outbox import LIMIT_BYTES, Outbox
-from roundelay.node.switchboard import Application, Batch, View
+from roundelay.node.switchboard import Application, Batch, Missed, View
 from roundelay.node.words import Drained
 from roundelay.wire.info import GroupInfo, Start
 
@@ -117,6 +117,11 @@ class Seat:
             return
         if since is not None:
             self.node.recorders.replays.check_since(self.spec.name, since)
+            if engines.early_stage(self.spec) and not getattr(application, "is_recorder", False):
+                raise ConfigError(
+                    "since", since, f"none with stage={self.spec.stage}: what is delivered early "
+                    "has no place in the order yet",
+                )  # fmt: skip
         self.applications[id(application)] = application
         application.viewed(self.view())
         if since is None:
@@ -175,7 +180,9 @@ class Seat:
         other members."""
         self.node.log("info", "group.behind", group=self.spec.name, lo=lo, hi=hi)
         for one in list(self.applications.values()):
-            if isinstance(one, CatchUp):
+            if engines.early_stage(self.spec):
+                one.missed(Missed(self.spec.name, lo, hi, self.incarnation))
+            elif isinstance(one, CatchUp):
                 self._catch_up(one.application, max(lo, one.at))
             elif not getattr(one, "is_recorder", False):
                 self._catch_up(one, lo)

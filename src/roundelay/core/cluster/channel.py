@@ -54,11 +54,12 @@ class ToChannelSite(Exchange):
         rng: Random,
         now: int = 0,
     ) -> None:
-        if config.deliver_at == ACCEPTED:
-            # A reset may take an accepted PDU back and give it another place.
-            raise ConfigError(
-                "deliver_at", ACCEPTED, f"{PREACKNOWLEDGED} or {ACKNOWLEDGED} in channel mode"
-            )
+        for field in ("deliver_at", "early"):
+            if getattr(config, field) == ACCEPTED:
+                # A reset may take an accepted PDU back and give it another place.
+                raise ConfigError(
+                    field, ACCEPTED, f"{PREACKNOWLEDGED} or {ACKNOWLEDGED} in channel mode"
+                )
         super().__init__(me, group, config, rng, now)
 
     def reset_state(self) -> None:
@@ -135,6 +136,8 @@ class ToChannelSite(Exchange):
         return not pdu.bundle.sizes or pdu.seq < self.returned[pdu.src]
 
     def reached(self, pdu: Dt, stage: str) -> None:
+        if stage == self.config.early:
+            self.hand_over_early(pdu)
         if stage != self.config.deliver_at:
             return
         if stage == ACKNOWLEDGED:

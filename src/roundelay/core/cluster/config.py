@@ -20,7 +20,8 @@ MEMBERS_MAX: Final = 128
 
 
 class ClusterConfig(Struct, frozen=True, kw_only=True):
-    """Constants of one cluster; every member must use the same ones, but for `deliver_at`."""
+    """Constants of one cluster; every member must use the same ones, but for `deliver_at` and
+    `early`."""
 
     ack_ns: int = 5 * MS
     """t_ack: how long an owed acknowledgement waits for data to ride on."""
@@ -42,6 +43,9 @@ class ClusterConfig(Struct, frozen=True, kw_only=True):
     """`deferred`: acknowledge when owed, on data if there is any; `eager`: the worst case."""
     deliver_at: str = ACKNOWLEDGED
     """The stage at which messages are handed over."""
+    early: str = ""
+    """An earlier stage at which they are handed over once more before, without a place in the
+    order; empty: none.  For who wants them soon, beside those who want them for good."""
     retx_burst: int = 16
     """PDUs sent again for one request."""
     bundle: bool = False
@@ -86,6 +90,8 @@ class ClusterConfig(Struct, frozen=True, kw_only=True):
             raise ConfigError("policy", self.policy, f"{DEFERRED} or {EAGER}")
         if self.deliver_at not in STAGES:
             raise ConfigError("deliver_at", self.deliver_at, ", ".join(STAGES))
+        if self.early and self.early not in STAGES[: STAGES.index(self.deliver_at)]:
+            raise ConfigError("early", self.early, f"a stage before {self.deliver_at}, or none")
         if self.boot not in (STATIC, DYNAMIC):
             raise ConfigError("boot", self.boot, f"{STATIC} or {DYNAMIC}")
         return self

@@ -55,6 +55,8 @@ class PoSite(Repair):
         """`pdu` has reached a stage; hand it over at the one that was asked for."""
         if stage == self.config.deliver_at:
             self.hand_over(pdu)
+        elif stage == self.config.early:
+            self.hand_over_early(pdu)
 
     def opened(self, floor: tuple[int, ...], now: int) -> None:
         """TR-14: the cluster is open; everybody starts at its first number."""

@@ -157,6 +157,12 @@ class ClusterState(Engine):
             Delivery(position, self.group[pdu.src], pdu.seq, pdu.bundle, self.config.deliver_at)
         )
 
+    def hand_over_early(self, pdu: Dt) -> None:
+        """Before its time, and once more then."""
+        self.out.deliveries.append(
+            Delivery(-1, self.group[pdu.src], pdu.seq, pdu.bundle, self.config.early)
+        )
+
     def hand_over_next(self, pdu: Dt) -> None:
         """At the next place of the total order."""
         self.hand_over(pdu, self.position)

@@ -35,6 +35,8 @@ class ToSite(PoSite):
         if self.config.deliver_at != ACKNOWLEDGED:
             super().reached(pdu, stage, now)
             return
+        if stage == self.config.early:
+            self.hand_over_early(pdu)
         if stage == ACCEPTED:
             heappush(self.keys, key(pdu))
         elif stage == ACKNOWLEDGED:
