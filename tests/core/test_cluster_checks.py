@@ -237,9 +237,19 @@ def test_a_request_without_end_costs_one_burst() -> None:
 
 def test_numbers_far_ahead_cost_one_request_and_one_buffer() -> None:
     site = alone(PoSite)
-    site.receive(pdu(PoSite, 1, 1 << 40, (1, 1, 1 << 50), "x"), 1, 0)
+    site.receive(pdu(PoSite, 1, 1 << 30, (1, 1, 1 << 31), "x"), 1, 0)
     assert len(site.take().sends) == 1
     assert site.usage()["blocked"] == 1
+
+
+def test_numbers_behind_which_there_are_no_more_change_nothing() -> None:
+    """A number near the end of its 32 bits was believed, and its successor could not be sent."""
+    site = alone(PoSite)
+    site.receive(pdu(PoSite, 1, 0xFFFFFFFF, (1, 1, 1), "x"), 1, 0)
+    site.receive(pdu(PoSite, 1, 1, (1, 1, 0xFFFFFFFF), "x"), 1, 0)
+    assert site.take().sends == []
+    assert site.usage()["blocked"] == 0
+    assert site.drops == {"sequenced PDU with impossible fields": 2}
 
 
 def test_no_input_is_raised_upon() -> None:

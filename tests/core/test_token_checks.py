@@ -210,3 +210,64 @@ def test_no_input_makes_an_engine_raise(arrivals: list[tuple[Any, int]]) -> None
         site.on_timer(10**10)
         caps = site.caps()
         assert all(held <= caps[name] for name, held in site.usage().items())
+
+
+# -- members, versions and numbers that cannot be ------------------------------------------------
+
+
+def unchanged(site: TokenSite) -> dict[str, str]:
+    """What a PDU that is refused leaves as it was: all but the count of refusals."""
+    return {name: value for name, value in picture(site).items() if name != "drops"}
+
+
+def running() -> TokenSite:
+    """A site of a list in force."""
+    site = fresh(boot="preformed")
+    site.take()
+    return site
+
+
+@pytest.mark.parametrize("version", [(0xFFFFFFFE, 0), (1 << 30, 2), (5, 60_000)])
+def test_a_list_version_that_cannot_be_leaves_room_for_those_that_can(version: p.Version) -> None:
+    """One INVITE of version 0xFFFFFFFE left no version for any list after it."""
+    site = running()
+    before = unchanged(site)
+    for pdu in (
+        p.Invite(version, BOOT), p.TlHint(version), p.Abort(version), p.NewToken(version),
+        p.Vote2(version, p.NO), p.RecoverReq(version, 0), p.B(version, 0, 0, Bundle.of(b"x")),
+        p.Ack(version, 0, p.DATA, 0, 0, 0, 1), p.Confirm(version, 0, 0, 0),
+        p.RetxReq(version, p.WANT_ACK, 0, 0, 0, 0), vote(max_joined=version, yes=False),
+    ):  # fmt: skip
+        site.receive(pdu, version[1] if version[1] in GROUP else 0, 5)
+    assert unchanged(site) == before
+    assert site.seen_version < 10
+    site.reform(6)
+    assert site.attempt is not None
+    assert site.attempt[0] == 1
+
+
+@pytest.mark.parametrize(
+    "pdu",
+    [
+        p.Ack((0, 0), 0, p.DATA, 0, 0, 60_000, 1),
+        p.Ack((0, 0), 0, p.DATA, 0, 0, 0, 60_000),
+        p.Ack((0, 0), 0, p.DATA, 60_000, 0, 0, 1),
+        p.Ack((0, 0), (1 << 63) - 1, p.DATA, 0, 0, 0, 1),
+        p.AckRun((0, 0), 0, 60_000, 1, ((0, 0),)),
+        p.AckRun((0, 0), 0, 0, 1, ((60_000, 0),)),
+        p.AckRun((0, 0), 0, 0, 1, ()),
+        p.B((0, 0), 60_000, 0, Bundle.of(b"x")),
+        p.B((0, 0), 0, 1 << 63, Bundle.of(b"x")),
+        p.Confirm((0, 0), 0, 60_000, 0),
+        p.RetxReq((0, 0), 9, 0, 0, 0, 0),
+        p.RetxAck(p.Ack((0, 0), 0, p.DATA, 0, 0, 60_000, 1)),
+        p.RetxMsg(p.B((0, 0), 60_000, 0, Bundle.of(b"x"))),
+        p.RetxBulk(lines(0, by=60_000)),
+    ],
+)
+def test_sites_and_numbers_that_cannot_be_change_nothing(pdu: Pdu) -> None:
+    site = running()
+    before = unchanged(site)
+    site.receive(pdu, 0, 5)
+    assert unchanged(site) == before
+    assert sum(site.drops.values()) == 1

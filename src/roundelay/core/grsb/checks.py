@@ -1,8 +1,14 @@
-"""Checks of each PDU type before its handler sees it: what no correct peer sends is dropped."""
+"""Checks of each PDU type before its handler sees it: what no correct peer sends is dropped.
+
+Besides what each type asks for, every epoch in a PDU is one that reigns can have counted up to
+(`EPOCHS_AHEAD` above those known here: a forged one near the end of its range would leave none for
+those who come after), and every position one that can still be counted on.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Final
 
 from roundelay.core.engine import Pdu
@@ -98,6 +104,35 @@ CHECKS: Final[dict[type[Pdu], Callable[[Any], bool]]] = {
     Takeover: _step,
     Grant: _step,
 }
+
+
+EPOCHS_AHEAD: Final = 1 << 24
+EPOCH_MAX: Final = 1 << 48
+POSITION_MAX: Final = 1 << 62
+POSITIONS: Final = ("gseq", "acked", "safe", "start", "top", "recorded", "lo", "hi", "upto", "next")
+
+
+@cache
+def _named(kind: type[Pdu]) -> tuple[tuple[str, ...], tuple[str, ...], bool, bool]:
+    """Which fields of a PDU are epochs and positions; has it a message, or several?"""
+    fields = kind.__struct_fields__
+    epochs = tuple(name for name in fields if name in ("epoch", "last_epoch"))
+    positions = tuple(name for name in fields if name in POSITIONS)
+    return epochs, positions, "message" in fields, "messages" in fields
+
+
+def countable(pdu: Any, epoch: int = EPOCH_MAX) -> bool:
+    """Whether epochs, of which `epoch` is the highest known, and positions can go on behind it."""
+    epochs, positions, one, several = _named(pdu.__class__)
+    highest = min(epoch + EPOCHS_AHEAD, EPOCH_MAX)
+    for name in epochs:
+        if getattr(pdu, name) > highest:
+            return False
+    for name in positions:
+        if getattr(pdu, name) > POSITION_MAX:
+            return False
+    messages = (pdu.message,) if one else pdu.messages if several else ()
+    return all(one.epoch <= highest and one.gseq <= POSITION_MAX for one in messages)
 
 
 def well_formed(pdu: Pdu) -> bool:

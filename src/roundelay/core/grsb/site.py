@@ -54,7 +54,7 @@ from roundelay.core.engine import NEVER, Pdu
 from roundelay.core.errors import UsageError
 from roundelay.core.grsb.acknowledger import Acknowledger
 from roundelay.core.grsb.base import Counters, GrsbEffects, Host, Reign
-from roundelay.core.grsb.checks import well_formed
+from roundelay.core.grsb.checks import countable, well_formed
 from roundelay.core.grsb.config import EVERYTHING, GrsbConfig, Roles, Selection
 from roundelay.core.grsb.council import Council
 from roundelay.core.grsb.pdu import (
@@ -210,6 +210,9 @@ class GrsbSite(Host):
         """`pdu` arrived from site `source` on `line`."""
         if not (0 <= source < self.roles.sites and well_formed(pdu)):
             self.drop("malformed")
+            return
+        if not countable(pdu, max(self.reign.epoch, self.promised)):
+            self.drop("impossible epoch or position")
             return
         self.ways.now = now
         self.ways.hear(source, line, type(pdu) not in MULTICASTS)

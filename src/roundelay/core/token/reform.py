@@ -521,9 +521,9 @@ class Reformation(NormalPhase):
                 self.staged[ts] = entry
             elif same_list:
                 self.append(entry)
-            elif ts < pdu.cnts:
+            elif ts < pdu.cnts and not self.staged:
                 self.commit_foreign(entry)
-            else:
+            else:  # once one is staged, so is what follows: commits have no holes
                 self.staged[ts] = entry
         if same_list:
             self.commit_upto(max(self.cnts, min(pdu.cnts, self.nts)))

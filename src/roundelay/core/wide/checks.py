@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from roundelay.core.engine import Pdu
 from roundelay.core.grsb import checks
-from roundelay.core.grsb.checks import message_fits, submission_fits
+from roundelay.core.grsb.checks import countable, message_fits, submission_fits
 from roundelay.core.grsb.pdu import WAITS_MAX
 from roundelay.core.wide.pdu import (
     AckGcr,
@@ -31,6 +31,8 @@ def _galive(pdu: Galive) -> bool:
     marks = pdu.net_safe <= pdu.net_acked and pdu.everywhere >= 0
     return marks and len(pdu.waits) <= WAITS_MAX
 
+
+__all__ = ["countable", "well_formed"]
 
 CHECKS: Final[dict[type[Pdu], Callable[[Any], bool]]] = {
     Up: submission_fits,

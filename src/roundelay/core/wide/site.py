@@ -62,7 +62,7 @@ from roundelay.core.grsb.base import GrsbEffects
 from roundelay.core.grsb.config import EVERYTHING, Selection
 from roundelay.core.grsb.pdu import LINE_A, LINE_B, ReplayData, ReplayEnd, Stale
 from roundelay.core.grsb.stable import Archive
-from roundelay.core.wide.checks import well_formed
+from roundelay.core.wide.checks import countable, well_formed
 from roundelay.core.wide.config import WideConfig
 from roundelay.core.wide.globe import GlobalRecorder, GlobalRetransmitter, GlobalSite
 from roundelay.core.wide.local import LocalSite
@@ -210,6 +210,9 @@ class WideSite:
         """`pdu` arrived from site `source` on `line`."""
         if not (0 <= source < self.atlas.sites and well_formed(pdu)):
             self.drop("malformed")
+            return
+        if not countable(pdu):
+            self.drop("impossible epoch or position")
             return
         self._dispatch(pdu, source, now, line)
         self._settle(now)
