@@ -816,7 +816,7 @@ def test_a_node_for_a_program_that_waits() -> None:
             assert (await app.why("solo"))["alive"] is True
             with pytest.raises(UsageError, match="never heard of"):
                 await app.why("ghost")
-            with pytest.raises(UsageError, match="members, groups, recorders, status or why"):
+            with pytest.raises(UsageError, match="members, groups, recorders, status, why"):
                 await app.switchboard.ask("everything")
 
     run(test)

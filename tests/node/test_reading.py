@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
+import signal
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import roundelay
+from roundelay.client.blocking import BlockingGroup
 from roundelay.client.group import Group, Message
 from roundelay.client.inbox import Inbox
 from roundelay.client.messages import messages_of
@@ -188,8 +190,31 @@ def test_views_go_on_after_a_wait_that_was_cancelled() -> None:
     run(test)
 
 
-def test_a_blocking_reader_may_stop_and_go_on() -> None:
-    with roundelay.join("g", **options()) as group:
+@contextmanager
+def blocking(through_daemon: bool) -> Iterator[BlockingGroup]:
+    """As `joined`, without asyncio."""
+    with roundelay.join("g", **options()) as own:
+        own.ready()
+        if not through_daemon:
+            yield own
+            return
+        thread, node = own._thread, node_of(own._group)
+
+        async def serve() -> FrontendServer:
+            server = FrontendServer(node, ["127.0.0.1:0"], name="a")
+            await server.start()
+            return server
+
+        server = thread.call(serve())
+        with roundelay.join("g", node=server.addresses[0]) as remote:
+            remote.ready()
+            yield remote
+        thread.call(server.close())
+
+
+@WAYS
+def test_a_blocking_reader_may_stop_and_go_on(through_daemon: bool) -> None:
+    with blocking(through_daemon) as group:
         group.broadcast_many(MANY)
         got: list[Message] = []
         for message in group:
@@ -210,6 +235,20 @@ def test_a_blocking_reader_may_stop_and_go_on() -> None:
             with suppress(TimeoutError):
                 while True:
                     mine.append(group.receive(timeout=1.0).seq or 0)
+
+        # A wait that is interrupted takes nothing with it.
+        def interrupt(number: int, frame: object) -> None:
+            raise KeyboardInterrupt
+
+        before = signal.signal(signal.SIGUSR1, interrupt)
+        try:
+            main = threading.main_thread().ident
+            assert main is not None
+            threading.Timer(0.2, signal.pthread_kill, (main, signal.SIGUSR1)).start()
+            with pytest.raises(KeyboardInterrupt):
+                group.receive(timeout=20)
+        finally:
+            signal.signal(signal.SIGUSR1, before)
 
         threads = [threading.Thread(target=read, args=(mine,)) for mine in shares]
         for thread in threads:

@@ -15,6 +15,7 @@ import roundelay
 from roundelay.client.group import Group, Message
 from roundelay.core.errors import ConnectionLost, Indeterminate
 from roundelay.node.frontends import FrontendServer
+from roundelay.wire.frontend import json_packet
 from tests.node.live import Member, Net, delivered, kill, run, together, until
 
 
@@ -279,6 +280,30 @@ def test_a_group_that_began_anew_meanwhile_is_an_error_and_no_continuation() -> 
             assert log.seqs == list(range(10))
             await group.leave()
             await server.close()
+
+    run(test)
+
+
+def test_a_daemon_that_always_hangs_up_is_not_called_without_a_pause() -> None:
+    async def test() -> None:
+        calls = 0
+
+        async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal calls
+            calls += 1
+            await reader.readexactly(9)
+            writer.write(json_packet("HELO", "", {"node": "x"}))
+            while b"token:g" not in await reader.read(1000):
+                pass
+            writer.close()
+
+        fake = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+        host, port = fake.sockets[0].getsockname()
+        async with roundelay.join("g", node=f"{host}:{port}") as group:
+            with pytest.raises(TimeoutError):
+                await group.receive(timeout=1.0)
+        assert 2 <= calls <= 10
+        fake.close()
 
     run(test)
 

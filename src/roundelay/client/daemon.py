@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 PAUSE_S: Final = 0.05
 PAUSE_S_MAX: Final = 1.0
 """Between attempts to connect: the first time, and at most."""
+LASTING_S: Final = 1.0
+"""A connection that lasts so long, or brings something, is worth another one at once."""
 
 
 class Daemon:
@@ -48,6 +50,11 @@ class Daemon:
         self._remote: RemoteSwitchboard | None = None
         self._group: Group | None = None
         self._since = Since()
+        self._joined_at = Since()
+        """Where this connection began, """
+        self._made = 0.0
+        """and when."""
+        self._pause_s = PAUSE_S
         self._returning: asyncio.Task[None] | None = None
         self._settled = asyncio.Event()
         """There is a connection, or there will be none."""
@@ -73,6 +80,7 @@ class Daemon:
         if remote.error is not None:
             raise ConnectionLost(str(remote.error))
         self._remote, self._posted = remote, False
+        self._made = asyncio.get_running_loop().time()
         self._settled.set()
         return remote
 
@@ -94,29 +102,39 @@ class Daemon:
     async def _return(self, group: Group, error: ConnectionLost) -> None:
         clock = asyncio.get_running_loop().time
         end = clock() + self._patience_s
-        pause, why = PAUSE_S, ""
+        why = ""
+        if group.goes_on(self._since) != self._joined_at or clock() > self._made + LASTING_S:
+            self._pause_s = PAUSE_S
+        else:
+            await self._rest(end)  # it accepts us and lets us go again
         while clock() < end:
             try:
                 remote = await self._connect(min(CONNECT_S, end - clock()))
-                remote.join(group, group.name, *group.goes_on(self._since).given)
+                self._joined_at = group.goes_on(self._since)
+                remote.join(group, group.name, *self._joined_at.given)
                 group.returned()
                 return
             except (NodeUnreachable, ConnectionLost) as refusal:
                 why = str(refusal)
-            await asyncio.sleep(max(0.0, min(pause, end - clock())))
-            pause = min(2 * pause, PAUSE_S_MAX)
+            await self._rest(end)
         self._settled.set()
         group.disconnected(
             f"the connection to the node at {self.where} was lost and could not be made again in "
             f"{self._patience_s:g} s: {why or error}"
         )
 
+    async def _rest(self, end: float) -> None:
+        """Wait before the next attempt, each time longer."""
+        left = end - asyncio.get_running_loop().time()
+        await asyncio.sleep(max(0.0, min(self._pause_s, left)))
+        self._pause_s = min(2 * self._pause_s, PAUSE_S_MAX)
+
     # -- the calls of a switchboard --------------------------------------------------------
 
     def join(self, group: Group, since: Since) -> None:
         assert self._remote is not None
         self._remote.join(group, group.name, *since.given)
-        self._group, self._since = group, since
+        self._group, self._since, self._joined_at = group, since, since
 
     def leave(self, application: Application, group: str) -> None:
         self._group = None
