@@ -118,8 +118,7 @@ class Round:
         roles = None
         if self.setup.roles:
             roles = self.folder / "roles.toml"
-            lines = [f"{name} = {json.dumps(value)}" for name, value in self.setup.roles.items()]
-            roles.write_text("\n".join(lines) + "\n")
+            roles.write_text(self.setup.roles)
         (self.folder / "disks").mkdir()
         self.clock_library = build(self.folder)
         via = "{}:{}".format(*self.switch.address)
@@ -448,8 +447,7 @@ class Round:
             if one.kind in (kinds.WIPE, kinds.REPLACED, kinds.OLD_FOLDER, kinds.POWER_CUT)
         }  # fmt: skip
         recorders = set(self.setup.names[: self.setup.recorders])
-        if self.setup.service == "journal":
-            recorders = set(self.setup.roles.get("recorders", self.setup.names[:1]))
+        recorders |= set(self.setup.keepers)
         return Case(
             service=self.setup.service, recorded=bool(recorders - struck),
             away=self.away, settle_s=self.params.patience_s,

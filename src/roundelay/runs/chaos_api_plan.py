@@ -35,9 +35,11 @@ from msgspec import Struct
 from roundelay.core.errors import ConfigError
 
 SERVICES: Final = (
-    "resilient", "total", "hub", "partial", "selective", "reliable", "fifo", "journal",
+    "resilient", "total", "hub", "partial", "selective", "reliable", "fifo", "journal", "wide",
 )  # fmt: skip
 """What is tried in turn; `hub` is `total` with a hub."""
+WITH_ROLES: Final = ("journal", "wide")
+"""Services whose members have roles, which a file says."""
 NAMES: Final = "abcdefgh"
 
 KILL: Final = "kill"
@@ -145,8 +147,10 @@ class Setup(Struct, frozen=True, kw_only=True):
     """What a confirmation means: committed, recorded or synced."""
     rate: float
     size: int
-    roles: dict[str, Any] = {}
-    """Of a `journal` group: its file."""
+    roles: str = ""
+    """Of a `journal` or `wide` group: its file."""
+    keepers: tuple[str, ...] = ()
+    """Members that record it, as the file says."""
     silent: tuple[str, ...] = ()
     """Members that have a role and neither send nor read."""
 
@@ -206,29 +210,36 @@ def _setup(params: ApiParams, rng: Random, service: str) -> Setup:
     fixed = rng.random() < 0.5
     disks = rng.random() < 0.7
     recorders = 0
-    roles: dict[str, Any] = {}
+    roles = ""
     silent: tuple[str, ...] = ()
+    keepers: tuple[str, ...] = ()
     if service in ("fifo", "reliable"):
         fixed = disks = False
     if service in ("resilient", "total", "hub"):
         recorders = rng.choice([0, 0, 1, 2])
     if fixed or recorders:
         disks = True
-    medium = FANOUT if service != "journal" and rng.random() < 0.15 else SWITCH
+    medium = FANOUT if service not in WITH_ROLES and rng.random() < 0.15 else SWITCH
     if service == "journal":
         fixed = disks = True
         if rng.random() < 0.5 or size < 4:
-            roles = {"profile": "demo", "members": list(names)}
-            silent = names[:1]
+            roles = f'profile = "demo"\nmembers = {_list(names)}\n'
+            silent = keepers = names[:1]
         else:
-            roles = {
-                "members": list(names), "retransmitters": list(names[:2]),
-                "acknowledgers": list(names[2:4]), "recorders": [names[0], names[2]],
-                "users": list(names),
-            }  # fmt: skip
+            keepers = (names[0], names[2])
+            roles = (
+                f"members = {_list(names)}\nretransmitters = {_list(names[:2])}\n"
+                f"acknowledgers = {_list(names[2:4])}\nrecorders = {_list(keepers)}\n"
+                f"users = {_list(names)}\n"
+            )
+    if service == "wide":
+        fixed = disks = True
+        names, modes = tuple(NAMES[:6]), tuple(rng.choice(mostly) for _ in NAMES[:6])
+        silent = keepers = (names[0], names[3])
+        roles = "".join(f"[[networks]]\nmembers = {_list(names[at : at + 3])}\n" for at in (0, 3))
     most = (size - 1) // 2
     durability = COMMITTED
-    if (recorders or service == "journal") and rng.random() < 0.5:
+    if (recorders or service in WITH_ROLES) and rng.random() < 0.5:
         durability = RECORDED
     elif service == "resilient" and fixed and disks and rng.random() < 0.5:
         durability = COMMITTED  # SYNCED, when there is such a level
@@ -236,8 +247,13 @@ def _setup(params: ApiParams, rng: Random, service: str) -> Setup:
         service=service, names=names, modes=modes, medium=medium, fixed=fixed, disks=disks,
         recorders=recorders, resilience=rng.randint(1, most), durability=durability,
         rate=rng.choice([5.0, 15.0, 30.0]), size=rng.choice([40, 200, 3000]), roles=roles,
-        silent=silent,
+        keepers=keepers, silent=silent,
     )  # fmt: skip
+
+
+def _list(names: tuple[str, ...]) -> str:
+    """As TOML has it."""
+    return "[" + ", ".join(f'"{name}"' for name in names) + "]"
 
 
 def _weather(rng: Random, setup: Setup) -> dict[str, Any]:
@@ -260,14 +276,15 @@ def _kinds(setup: Setup) -> tuple[str, ...]:
         kinds.append(POWER_CUT)
     if setup.fixed and setup.durability != COMMITTED:
         kinds.append(BLACKOUT)
-    if setup.service == "journal":
-        # A member without its disk, or two of one name, may take both holders of a message.
-        kinds = [kind for kind in kinds if kind not in (REPLACED,)]
+    if setup.service in WITH_ROLES:  # a role is bound to its disk: nobody can take it over
+        kinds = [kind for kind in kinds if kind != REPLACED]
     return tuple(kinds)
 
 
 def _trouble(rng: Random, setup: Setup, kind: str, spared: tuple[str, ...] = ()) -> Trouble:
     names = [name for name in setup.names if name not in spared]
+    if kind == WIPE and len(setup.keepers) - setup.roles.count("[[networks]]") < 2:
+        names = [name for name in names if name not in setup.keepers]  # the only record stays
     who: tuple[str, ...] = (rng.choice(names),)
     lasts = rng.uniform(0.5, 4.0)
     scope, value = MACHINE, 0.0
