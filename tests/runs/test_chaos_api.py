@@ -65,6 +65,15 @@ def test_a_group_is_never_struck_harder_than_it_was_promised_to_stand():
                     assert len(trouble.who) <= (len(plan.setup.names) - 1) // 2
 
 
+def test_a_group_is_chosen_in_which_the_wanted_trouble_makes_sense():
+    for seed in range(20):
+        plan = plan_of(ApiParams(services=("resilient",), only=("old-folder", "blackout")), seed)
+        assert plan.setup.fixed
+        assert plan.setup.disks
+    with pytest.raises(ConfigError, match="blackout"):
+        plan_of(ApiParams(services=("fifo",), only=("blackout",)), 1)
+
+
 @pytest.mark.parametrize(
     "field, value",
     [("services", ("some",)), ("only", ("rain",)), ("members", 2), ("minutes", 0.0)],

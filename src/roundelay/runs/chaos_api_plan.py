@@ -41,6 +41,8 @@ SERVICES: Final = (
 WITH_ROLES: Final = ("journal", "wide")
 """Services whose members have roles, which a file says."""
 NAMES: Final = "abcdefgh"
+SETUPS: Final = 200
+"""So many groups are tried to find one in which a trouble makes sense."""
 
 KILL: Final = "kill"
 WIPE: Final = "wipe"
@@ -186,9 +188,14 @@ def plan_of(params: ApiParams, seed: int) -> Plan:
     """The round of that seed."""
     service = params.services[seed % len(params.services)]
     rng = Random(f"chaos --api/{seed}/{service}")
-    setup = _setup(params, rng, service)
+    for _ in range(SETUPS):
+        setup = _setup(params, rng, service)
+        kinds = [kind for kind in _kinds(setup) if not params.only or kind in params.only]
+        if kinds:
+            break
+    else:
+        raise ConfigError("nemesis", ", ".join(params.only), f"others for service {service}")
     weather = _weather(rng, setup)
-    kinds = params.only or _kinds(setup)
     places: list[tuple[Trouble, ...]] = []
     chosen = rng.sample(kinds, len(kinds))
     while len(chosen) < params.troubles:
