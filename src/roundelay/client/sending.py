@@ -33,6 +33,8 @@ class Sending(ABC):
         self._tag = 0
         self._room = asyncio.Event()
         self._room.set()
+        self._turn = asyncio.Lock()
+        """Of those who wait for room or for a recorder, in the order of their calls."""
         self._untold: Refusal | None = None
 
     @abstractmethod
@@ -170,18 +172,19 @@ class Sending(ABC):
         extra: dict[str, Any] = {"recorders": recorders} if recorders else {}
         if unit:
             extra["unit"] = True
-        while True:
-            self._check_open()
-            self._tell_earlier(tag)
-            try:
-                self._switchboard.send(
-                    self, self.name, bundle, tag=tag, to=to, someone=someone, **extra
-                )
-                return
-            except NoRecorder:
-                if time.monotonic() > self._joined_at + HEAR_S:
-                    raise
-                await asyncio.sleep(0.02)  # it may not have been heard of yet
-            except QueueFull:
-                self._room.clear()
-                await self._room.wait()
+        async with self._turn:  # nobody overtakes one who waits
+            while True:
+                self._check_open()
+                self._tell_earlier(tag)
+                try:
+                    self._switchboard.send(
+                        self, self.name, bundle, tag=tag, to=to, someone=someone, **extra
+                    )
+                    return
+                except NoRecorder:
+                    if time.monotonic() > self._joined_at + HEAR_S:
+                        raise
+                    await asyncio.sleep(0.02)  # it may not have been heard of yet
+                except QueueFull:
+                    self._room.clear()
+                    await self._room.wait()
