@@ -407,6 +407,18 @@ def test_what_a_replaced_life_had_confirmed_counts_too():
     assert notes.kinds() == {"lost"}
 
 
+def test_one_that_was_replaced_must_be_told_so_when_it_wakes():
+    for time, expected in ((9, {"twin"}), (11, set())):
+        notes = Notes()
+        notes.case = Case(service="resilient", woken={"a.7": 10})
+        notes.roles["old"] = REPLACED
+        notes.lines["old"] = [
+            {"t": 1, "e": "started", "name": "a", "life": 7, "since": None},
+            {"t": time, "e": "error", "where": "read", "kind": "NameTaken", "why": "?"},
+        ]
+        assert notes.kinds() == expected
+
+
 def test_half_a_line_of_one_that_was_killed_is_no_line(tmp_path: Path):
     path = tmp_path / "a.0.jsonl"
     whole = json.dumps({"t": 5, "e": "started", "name": "a", "life": 3, "since": ["x", 4]})

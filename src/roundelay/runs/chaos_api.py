@@ -19,9 +19,8 @@ import json
 import math
 import secrets
 import shutil
-import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -30,21 +29,18 @@ from typing import Any, Final
 
 import msgspec
 
-from roundelay.core.errors import RoundelayError
 from roundelay.node.switch import Switch
 from roundelay.runs import chaos_api_plan as kinds
 from roundelay.runs.chaos_api_judge import (
-    MEMBER,
-    REPLACED,
     TOTAL,
-    TWIN,
     Case,
     Judgement,
     judge,
     read_life,
 )
-from roundelay.runs.chaos_api_machine import Machine, Notes, Place
+from roundelay.runs.chaos_api_machine import Hang, Machine, Place, free_ports
 from roundelay.runs.chaos_api_plan import ApiParams, Plan, Trouble, plan_of
+from roundelay.runs.chaos_api_strikes import Strikes
 from roundelay.runs.chaos_clock import WallClock, build
 from roundelay.runs.chaos_disks import PowerDisk
 from roundelay.runs.chaos_disks import available as disks_available
@@ -53,18 +49,9 @@ from roundelay.runs.folder import RunFolder
 LOOK_S: Final = 0.1
 LEAVE_S: Final = 20.0
 FORM_S: Final = 40.0
-HEALS_ITSELF_S: Final = 20.0
-"""How long a member with a wrong disk may try before its operator gives it an empty one."""
-SOME_S: Final = 20.0
-TWIN_S: Final = 15.0
-"""In that time the second of a name is told so."""
 SILENT: Final = "silent"
 LIVE_AGAIN: Final = 0.15
 """Share of restarts in which an application does not ask for what it missed."""
-
-
-class Hang(RoundelayError):
-    """Something that had to happen did not."""
 
 
 class Round:
@@ -80,6 +67,7 @@ class Round:
         self.setup = plan.setup
         self.rng = Random(f"chaos --api/{plan.seed}/lives")
         self.switch = Switch(seed=plan.seed)
+        self.strikes = Strikes(self)
         self.machines: dict[str, Machine] = {}
         self.others: list[Machine] = []
         """Twins, and members that were replaced."""
@@ -89,6 +77,8 @@ class Round:
         self.started = time.monotonic()
         self.story: list[str] = []
         self.away: dict[str, list[tuple[int, int]]] = {}
+        self.woken: dict[str, int] = {}
+        """When lives that were replaced went on."""
 
     async def run(self) -> dict[str, Any]:
         await self.switch.start()
@@ -98,7 +88,7 @@ class Round:
             await self._play()
         except Hang as error:
             hang = str(error)
-            self._say(f"hang: {hang}")
+            self.say(f"hang: {hang}")
             await self._finish()
         finally:
             for machine in self._everybody():
@@ -129,10 +119,10 @@ class Round:
     async def _play(self) -> None:
         setup = self.setup
         self.switch.apply(self.plan.weather)
-        ports = _free_ports(len(setup.names))
+        ports = free_ports(len(setup.names))
         seeds = ",".join(f"127.0.0.1:{port}" for port in ports)
         for name, mode, port in zip(setup.names, setup.modes, ports, strict=True):
-            machine = self._machine(name, kinds.EMBEDDED if name in setup.silent else mode)
+            machine = self.machine(name, kinds.EMBEDDED if name in setup.silent else mode)
             if setup.medium == kinds.FANOUT:
                 machine.address = {"listen": f"127.0.0.1:{port}", "seeds": seeds}
             else:
@@ -143,9 +133,9 @@ class Round:
                 machine.power_disk = PowerDisk(machine.disk)
         for machine in self.machines.values():
             await machine.start()
-        await self._until("the group to form", self._all_open, FORM_S)
+        await self.until("the group to form", self._all_open, FORM_S)
         loss = f"loss {self.plan.weather['loss']:.0%}"
-        self._say(f"{setup.service}, {len(setup.names)} members ({', '.join(setup.modes)}), "
+        self.say(f"{setup.service}, {len(setup.names)} members ({', '.join(setup.modes)}), "
                   f"{'fixed' if setup.fixed else 'discovered'}, L = {setup.resilience}, "
                   f"{setup.recorders} recorders, {setup.durability}, {loss}, "
                   f"{setup.medium}")  # fmt: skip
@@ -153,13 +143,13 @@ class Round:
         await asyncio.sleep(1.0)
         for place in self.plan.troubles:
             begun = time.monotonic_ns()
-            await asyncio.gather(*[self._strike(trouble) for trouble in place])
+            await asyncio.gather(*[self.strikes.strike(trouble) for trouble in place])
             self.switch.apply({"heal": True})
-            await self._recovered("after " + " and ".join(one.kind for one in place))
+            await self.recovered("after " + " and ".join(one.kind for one in place))
             self._note_away(place, begun)
             await asyncio.sleep(self.rng.uniform(0.3, 1.5))
         self.switch.apply({"clear": True})
-        self._say("no more faults")
+        self.say("no more faults")
         await self._finish()
 
     def _note_away(self, place: tuple[Trouble, ...], begun: int) -> None:
@@ -175,7 +165,7 @@ class Round:
         await self._away(self.others)
         self._tell("settle")
         with suppress(Hang):  # the judge sees it, too
-            await self._until("the last messages", self._settled, self.params.patience_s)
+            await self.until("the last messages", self._settled, self.params.patience_s)
         machines = list(self.machines.values())
         await asyncio.gather(*[machine.end(LEAVE_S) for machine in machines])
 
@@ -184,243 +174,57 @@ class Round:
             machine.wake()
             await machine.kill()
 
-    def _machine(self, name: str, mode: str) -> Machine:
+    def machine(self, name: str, mode: str) -> Machine:
         clocks = self.folder / "clocks"
         clocks.mkdir(exist_ok=True)
         clock = WallClock(self.clock_library, clocks / f"{name}.{len(self.others)}")
         return Machine(name, mode, self.setup, self.place, clock)
 
-    # -- troubles ------------------------------------------------------------------------------
-
-    async def _strike(self, trouble: Trouble) -> None:
-        self._say(_told(trouble))
-        does: dict[str, Callable[[Trouble], Awaitable[None]]] = {
-            kinds.KILL: self._kill, kinds.WIPE: self._kill, kinds.PAUSE: self._pause,
-            kinds.PARTITION: self._cut, kinds.ONE_WAY: self._cut, kinds.SPLIT: self._cut,
-            kinds.FLAP: self._cut, kinds.CLOG: self._cut, kinds.STORM: self._storm,
-            kinds.TWIN: self._twin, kinds.REPLACED: self._replace, kinds.CLOCK: self._step_clock,
-            kinds.LATE_LINK: self._late_link, kinds.OLD_FOLDER: self._old_folder,
-            kinds.ALL: self._all, kinds.SOME: self._some, kinds.MOVED: self._move,
-            kinds.POWER_CUT: self._cut_power, kinds.BLACKOUT: self._cut_power,
-        }  # fmt: skip
-        await does[trouble.kind](trouble)
-
-    async def _kill(self, trouble: Trouble) -> None:
-        machine = self.machines[trouble.who[0]]
-        wiped = trouble.kind == kinds.WIPE
-        await machine.kill(kinds.MACHINE if wiped else trouble.scope)
-        if wiped:
-            machine.wipe()
-        await asyncio.sleep(trouble.lasts_s)
-        await machine.start(self._since(machine))
-
-    def _since(self, machine: Machine) -> tuple[str, int] | None:
+    def since(self, machine: Machine) -> tuple[str, int] | None:
         """Where a new life goes on: where the old one was, unless it does not care."""
         machine.notes.look()
         if self.setup.service not in TOTAL or self.rng.random() < LIVE_AGAIN:
             return None
         return machine.notes.position
 
-    async def _pause(self, trouble: Trouble) -> None:
-        machine = self.machines[trouble.who[0]]
-        machine.pause(trouble.scope)
-        await asyncio.sleep(trouble.lasts_s)
-        machine.wake(trouble.scope)
-
-    async def _cut(self, trouble: Trouble) -> None:
-        rest = [name for name in self.setup.names if name not in trouble.who]
-        names = list(trouble.who)
-        rules: list[dict[str, Any]] = [{"partition": [names, rest]}]
-        if trouble.kind == kinds.ONE_WAY:
-            rules = [{"cut": names}]
-        elif trouble.kind == kinds.SPLIT:
-            rules = [{"split": names}]
-        elif trouble.kind == kinds.FLAP:
-            rules = [rules[0] | {"on_ms": 300, "off_ms": 200}]
-        elif trouble.kind == kinds.CLOG:
-            ms = trouble.lasts_s * 1000
-            rules = [{"clog": {"from": names[0], "to": to, "ms": ms}} for to in rest]
-        for rule in rules:
-            self.switch.apply(rule)
-        await asyncio.sleep(trouble.lasts_s)
-        self.switch.apply({"heal": True})
-
-    async def _storm(self, trouble: Trouble) -> None:
-        self.switch.apply({"loss": 0.3})
-        await asyncio.sleep(trouble.lasts_s)
-        self.switch.apply({"loss": self.plan.weather["loss"]})
-
-    async def _twin(self, trouble: Trouble) -> None:
-        """A second process of a name: it must not get in, and must not do harm."""
-        twin = self._another(trouble.who[0], 1000 + len(self.others), TWIN)
-        if self.setup.disks and self.rng.random() < 0.5:
-            twin.disk = self.machines[trouble.who[0]].disk
-        await twin.start(tries=1)
-        with suppress(Hang):
-            await self._until("the twin to end", lambda: _ended(twin), TWIN_S)
-        await twin.kill()
-
-    async def _replace(self, trouble: Trouble) -> None:
-        """Stopped, replaced, woken: as an operator does who takes a machine for dead."""
-        name = trouble.who[0]
-        old = self.machines[name]
-        old.pause()
-        since = self._since(old)
-        new = self._another(name, old.notes.number + 1, MEMBER)
-        self.machines[name] = new
-        old.role = old.notes.role = REPLACED
-        new.word = old.word
-        await new.start(since)
-        await asyncio.sleep(trouble.lasts_s)
-        old.wake()
-        errors = old.notes.errors
-        with suppress(Hang):
-            await self._until("the replaced one to be told",
-                              lambda: _looked(old.notes).errors > errors, TWIN_S)  # fmt: skip
-        await old.kill()
-
-    def _another(self, name: str, number: int, role: str) -> Machine:
-        """A machine of that name beside the one there is."""
-        original = self.machines[name]
-        mode = kinds.EMBEDDED if role == TWIN else original.mode
-        made = self._machine(name, mode)
-        made.role = role
-        made.disk = self.folder / "disks" / f"{name}-{number}"
-        made.address = dict(original.address)
-        if self.setup.medium == kinds.FANOUT:
-            made.address["listen"] = f"127.0.0.1:{_free_ports(1)[0]}"
-        made.lives = [Notes(self.folder / "none", number - 1, role)]
-        self.others.append(original if role == MEMBER else made)
-        return made
-
-    async def _step_clock(self, trouble: Trouble) -> None:
-        machine = self.machines[trouble.who[0]]
-        if machine.clock.library is None:
-            self.undone.append("clock: no C compiler")
-        machine.clock.step(trouble.value)
-        await asyncio.sleep(trouble.lasts_s)
-        machine.clock.step(0.0)
-
-    async def _late_link(self, trouble: Trouble) -> None:
-        machine = self.machines[trouble.who[0]]
-        await machine.kill()
-        rest = [name for name in self.setup.names if name != machine.name]
-        self.switch.apply({"partition": [[machine.name], rest]})
-        await machine.start(self._since(machine))
-        await asyncio.sleep(trouble.lasts_s)
-        self.switch.apply({"heal": True})
-
-    async def _old_folder(self, trouble: Trouble) -> None:
-        """As from a backup: what was promised since then is forgotten."""
-        machine = self.machines[trouble.who[0]]
-        copy = self.folder / "disks" / f"{machine.name}-copy"
-        await machine.kill()
-        shutil.rmtree(copy, ignore_errors=True)
-        shutil.copytree(machine.disk, copy)
-        await machine.start(self._since(machine))
-        await self._recovered("before an old folder")
-        await asyncio.sleep(trouble.lasts_s)
-        await machine.kill()
-        machine.wipe()
-        shutil.copytree(copy, machine.disk, dirs_exist_ok=True)
-        begun = time.monotonic_ns()
-        await machine.start(self._since(machine))
-        with suppress(Hang):
-            await self._until("a member with an old folder",
-                              lambda: self._confirmed(machine, begun), HEALS_ITSELF_S)  # fmt: skip
-            return
-        self._say(f"{machine.name} did not go on with its old folder ({machine.notes.state}): "
-                  "it gets an empty one")  # fmt: skip
-        await machine.kill()
-        machine.wipe()
-        await machine.start(self._since(machine))
-
-    async def _all(self, trouble: Trouble) -> None:
-        machines = [self.machines[name] for name in trouble.who]
-        await asyncio.gather(*[machine.kill() for machine in machines])
-        await asyncio.sleep(trouble.lasts_s)
-        for machine in machines:
-            await machine.start(self._since(machine))
-
-    async def _cut_power(self, trouble: Trouble) -> None:
-        """As `all`, or a kill, but what was not synced is lost."""
-        machines = [self.machines[name] for name in trouble.who]
-        disks = [machine.power_disk for machine in machines if machine.power_disk is not None]
-        if not disks:
-            self.undone.append(f"{trouble.kind}: no disks that can be cut off here")
-        for machine in machines:  # the disks first: nothing may be written meanwhile
-            machine.pause()
-        for disk in disks:
-            disk.cut()
-        await asyncio.gather(*[machine.kill() for machine in machines])
-        await asyncio.sleep(trouble.lasts_s)
-        for disk in disks:
-            disk.restore()
-        for machine in machines:
-            await machine.start(self._since(machine))
-
-    async def _some(self, trouble: Trouble) -> None:
-        machines = [self.machines[name] for name in trouble.who]
-        await asyncio.gather(*[machine.kill() for machine in machines])
-        await asyncio.sleep(trouble.lasts_s)
-        most = len(machines) // 2 + 1
-        begun = time.monotonic_ns()
-        for machine in machines[:most]:
-            await machine.start(self._since(machine))
-        returned = machines[:most]
-        with suppress(Hang):
-            await self._until("some to go on", lambda: self._all_sent(returned, begun), SOME_S)
-        state = machines[0].notes.state
-        self.opened_by_some = state
-        self._say(f"{most} of {len(machines)} have returned: {state}")
-        for machine in machines[most:]:
-            await machine.start(self._since(machine))
-
-    async def _move(self, trouble: Trouble) -> None:
-        machine = self.machines[trouble.who[0]]
-        await machine.kill()
-        machine.address["listen"] = f"127.0.0.1:{_free_ports(1)[0]}"
-        await asyncio.sleep(trouble.lasts_s)
-        await machine.start(self._since(machine))
-
     # -- what is waited for --------------------------------------------------------------------
 
-    async def _until(self, what: str, condition: Callable[[], bool], patience_s: float) -> None:
+    async def until(self, what: str, condition: Callable[[], bool], patience_s: float) -> None:
         deadline = time.monotonic() + patience_s
         while not condition():
             if time.monotonic() > deadline:
                 raise Hang(f"waited {patience_s:g} s for {what}: {self._where()}")
             await asyncio.sleep(LOOK_S)
 
-    async def _recovered(self, when: str) -> None:
+    async def recovered(self, when: str) -> None:
         begun = time.monotonic_ns()
         machines = list(self.machines.values())
         for machine in machines:  # a process that ended by itself is started again, as by init
-            await machine.start(self._since(machine))
-        await self._until(
+            await machine.start(self.since(machine))
+        await self.until(
             f"everybody to send again {when}",
-            lambda: self._all_sent(machines, begun),
+            lambda: self.all_sent(machines, begun),
             self.params.patience_s,
         )
         took = (time.monotonic_ns() - begun) / 1e9
         if took > 5:
-            self._say(f"everybody sends again after {took:.1f} s")
+            self.say(f"everybody sends again after {took:.1f} s")
 
-    def _confirmed(self, machine: Machine, since: int) -> bool:
-        return machine.silent or _looked(machine.notes).confirmed_sent > since
+    def confirmed(self, machine: Machine, since: int) -> bool:
+        return machine.silent or machine.notes.look().confirmed_sent > since
 
-    def _all_sent(self, machines: list[Machine], since: int) -> bool:
-        return all(self._confirmed(machine, since) for machine in machines)
+    def all_sent(self, machines: list[Machine], since: int) -> bool:
+        return all(self.confirmed(machine, since) for machine in machines)
 
     def _all_open(self) -> bool:
         names = set(self.setup.names) - set(self.setup.silent)
         return all(
-            machine.silent or names <= set(_looked(machine.notes).open_with)
+            machine.silent or names <= set(machine.notes.look().open_with)
             for machine in self.machines.values()
         )
 
     def _settled(self) -> bool:
-        notes = [_looked(one.notes) for one in self.machines.values() if not one.silent]
+        notes = [one.notes.look() for one in self.machines.values() if not one.silent]
         lasts = {one.settled for one in notes}
         return "" not in lasts and all(lasts <= one.given for one in notes)
 
@@ -436,7 +240,7 @@ class Round:
         for machine in self.machines.values():
             machine.tell(word)
 
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
         line = f"{time.monotonic() - self.started:6.1f} s  {text}"
         self.story.append(line)
         self.tell(line)
@@ -450,7 +254,7 @@ class Round:
         recorders |= set(self.setup.keepers)
         return Case(
             service=self.setup.service, recorded=bool(recorders - struck),
-            away=self.away, settle_s=self.params.patience_s,
+            away=self.away, woken=self.woken, settle_s=self.params.patience_s,
         )  # fmt: skip
 
     def _verdict(self, hang: str) -> dict[str, Any]:
@@ -474,33 +278,6 @@ class Round:
             "story": self.story,
             "rerun": self.params.rerun(self.plan.seed, self.setup.service),
         }
-
-
-def _looked(notes: Notes) -> Notes:
-    notes.look()
-    return notes
-
-
-def _ended(machine: Machine) -> bool:
-    return machine.application is not None and machine.application.returncode is not None
-
-
-def _told(trouble: Trouble) -> str:
-    more = f" {trouble.value:+g} s" if trouble.value else ""
-    scope = f" ({trouble.scope})" if trouble.scope != kinds.MACHINE else ""
-    return f"{trouble.kind} {', '.join(trouble.who)}{scope}{more} for {trouble.lasts_s:.1f} s"
-
-
-def _free_ports(count: int) -> list[int]:
-    """UDP ports of loopback that nobody has."""
-    sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
 
 
 # -- many rounds -----------------------------------------------------------------------------

@@ -32,7 +32,7 @@ refused        a message that was refused was given all the same
 receipt        a receipt names another position than the delivery
 hang           after the last fault somebody could not get a message confirmed in time, or was
                not given what others had confirmed
-twin           a second process of one name took part
+twin           a second process of one name took part, or one that was replaced was not told
 silence        the group ended as if it were over, and no error said so
 history        a member went on in another history without an error
 told           positions are missing that a recorder had to have
@@ -151,6 +151,8 @@ class Case(Struct, frozen=True, kw_only=True):
     """A recorder had everything, all the time."""
     away: dict[str, list[tuple[int, int]]] = {}
     """When members were killed, stopped or cut off, by their names."""
+    woken: dict[str, int] = {}
+    """Lives that were stopped, and went on when another had their name: NAME.LIFE and when."""
     settle_s: float = 60.0
     """How long the last message of each member may take."""
 
@@ -272,6 +274,9 @@ def judge(case: Case, lives: list[Life]) -> Judgement:
             out.find("silence", f"{life}: the group ended without a word {life.over} times")
         if life.role == TWIN:
             _judge_twin(out, life)
+        woken = case.woken.get(f"{life.name}.{life.number}")
+        if woken is not None and not any(error.time > woken for error in life.errors):
+            out.find("twin", f"{life} was replaced while it was stopped, and was not told so")
     _judge_denied(out, lives)
     if case.service in TOTAL:
         _judge_order(out, lives)
@@ -506,7 +511,9 @@ def _judge_lost_per_sender(
                 if not any(lo < start.time and receipt.time < hi for lo, hi in life.there):
                     continue
                 away = [*case.away.get(name, ()), *case.away.get(author.name, ())]
-                silent = case.service in GIVES_UP and receipt.given_up is None
+                silent = case.service in GIVES_UP and (
+                    case.service in UNORDERED or receipt.given_up is None
+                )
                 if silent and any(lo < receipt.time and start.time < hi for lo, hi in away):
                     continue
                 out.find("lost", f"{ident}, confirmed to {author}, was never given to {life}")

@@ -7,16 +7,18 @@ import ctypes
 import json
 import os
 import shutil
+import socket
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGSTOP
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from msgspec import Struct
 
+from roundelay.core.errors import RoundelayError
 from roundelay.runs import chaos_api_app
 from roundelay.runs.chaos_api_judge import MEMBER
 from roundelay.runs.chaos_api_plan import (
@@ -42,6 +44,10 @@ def _with_parent() -> None:
     LIBC.prctl(PR_SET_PDEATHSIG, SIGKILL)
 
 
+class Hang(RoundelayError):
+    """Something that had to happen did not."""
+
+
 class Notes:
     """What a life has noted down so far, as far as the one who runs it has to know."""
 
@@ -65,7 +71,7 @@ class Notes:
         self.position: tuple[str, int] | None = None
         self.left = False
 
-    def look(self) -> None:
+    def look(self) -> Self:
         """Read what is new."""
         try:
             with self.path.open("rb") as file:
@@ -73,10 +79,11 @@ class Notes:
                 data = self._half + file.read()
                 self._read = file.tell()
         except FileNotFoundError:
-            return
+            return self
         *lines, self._half = data.split(b"\n")
         for line in lines:
             self._take(json.loads(line))
+        return self
 
     def _take(self, line: dict[str, Any]) -> None:
         event, ident = line["e"], line.get("id", "")
@@ -315,3 +322,15 @@ class Machine:
 
 def _runs(process: asyncio.subprocess.Process | None) -> bool:
     return process is not None and process.returncode is None
+
+
+def free_ports(count: int) -> list[int]:
+    """UDP ports of loopback that nobody has."""
+    sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
