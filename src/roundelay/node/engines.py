@@ -61,8 +61,10 @@ def cluster_engine(
             resend_ns=20 * MS, pipeline=16, attempts=50, bundle=True, max_payload=LARGEST_MESSAGE
         )
         return PositiveAckSite(me, group, settings, rng, now, stable)
+    # Bundles are made by the outbox, and each delivery is the receipt of one of them: the engine
+    # must not put together what it has to send again.
     config = ClusterConfig(
-        ack_ns=1 * MS, wait_ns=5 * MS, stat_ns=50 * MS, bundle=True, max_payload=LARGEST_MESSAGE,
+        ack_ns=1 * MS, wait_ns=5 * MS, stat_ns=50 * MS, bundle=False, max_payload=LARGEST_MESSAGE,
         attempts=40, early=early_stage(spec),
     )  # fmt: skip
     kind = ToChannelSite if spec.hub and spec.protocol == "to" else CLUSTERS[spec.protocol]
