@@ -272,7 +272,7 @@ class CatchUp:
     def _young(self) -> bool:
         """A recorder may still be on its way to be heard of."""
         return (
-            time.time() < self.node.started + NOBODY_S
+            time.monotonic() < self.node.started + NOBODY_S
             or time.monotonic() < self._began + NOBODY_S / 4
         )
 

@@ -128,6 +128,16 @@ class Medium(ABC):
             sock.close()
         self._sockets = []
 
+    def _take_over(self, fresh: Medium) -> None:
+        """Go on with the sockets of `fresh`, which is not used any more."""
+        loop = self._loop
+        self.close()
+        self.sock, self._sockets, fresh._sockets = fresh.sock, fresh._sockets, []
+        self.address, self.mtu = fresh.address, fresh.mtu
+        self.trains, self.offload, self.burst = fresh.trains, fresh.offload, fresh.burst
+        if loop is not None:
+            self.start(self.received, self.drained)
+
     @abstractmethod
     def describe(self) -> str:
         """In a few words, without blanks."""
@@ -264,6 +274,7 @@ class MulticastMedium(Medium):
         )
         self.group = group
         self.interface = interface
+        self.ttl = ttl
         own = socket.inet_aton(interface.address)
         sock = self.sock
         sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, own)
@@ -290,6 +301,14 @@ class MulticastMedium(Medium):
                 f"a group that {interface.name} lets us join ({error.strerror}); "
                 "or give seeds for unicast fan-out",
             ) from None  # fmt: skip
+
+    def reopen(self, interface: Interface) -> None:
+        """Go on with the address that `interface` has now."""
+        fresh = MulticastMedium(self.group, interface, self.ttl)
+        fresh.mtu = min(fresh.mtu, self.mtu)
+        fresh.ignore_own()
+        self.interface = interface
+        self._take_over(fresh)
 
     def ignore_own(self) -> None:
         """Let the kernel drop what comes back to us, before it wakes us up, where it can."""
@@ -336,6 +355,16 @@ class FanoutMedium(Medium):
 
     def describe(self) -> str:
         return f"fanout:{self.advertised[0]}:{self.advertised[1]}"
+
+    def reopen(self, interface: Interface) -> None:
+        """Go on with the address that `interface` has now, on the same port if it is free."""
+        told = None if self.advertised == self.address else self.advertised
+        try:
+            fresh = FanoutMedium((interface.address, self.address[1]), (), self.mtu, told)
+        except ConfigError:
+            fresh = FanoutMedium((interface.address, 0), (), self.mtu, told)
+        self.advertised = fresh.advertised
+        self._take_over(fresh)
 
     def meet(self, peer: Address) -> None:
         """`peer` is a node that should hear everything we say."""

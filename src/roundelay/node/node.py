@@ -21,7 +21,7 @@ from typing import Any, Final
 from msgspec import Struct, structs
 
 import roundelay
-from roundelay.core.autorm.config import AutoRmConfig
+from roundelay.core.autorm.config import MTU_MIN, AutoRmConfig
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import MS, NEVER, SECOND
 from roundelay.core.errors import ConfigError, UsageError
@@ -49,6 +49,7 @@ from roundelay.node.interfaces import LARGEST_DATAGRAM, UDP_OVERHEAD
 from roundelay.node.lines import Line
 from roundelay.node.made_up import made_up_name
 from roundelay.node.media import Address, FanoutMedium, Medium
+from roundelay.node.medium_watch import MediumWatch
 from roundelay.node.places import Driven, Place
 from roundelay.node.probe import Choice, choose
 from roundelay.node.recorder import RecordConfig
@@ -154,8 +155,10 @@ class Node(Traffic):
             self._seal = seal.Seal(self.config.secret, os.urandom(seal.BOOT_ID))
         overhead = seal.OVERHEAD if self._seal else 0
         self._room = min(self.medium.mtu, LARGEST_DATAGRAM) - overhead
+        self.watch = MediumWatch(self.medium, self.log, self._medium_moved)
         now = time.monotonic_ns()
-        mtu = min(self.config.autorm.mtu, self._room + UDP_OVERHEAD)
+        # On a network of small datagrams its packets are cut into fragments, as others are.
+        mtu = min(self.config.autorm.mtu, max(MTU_MIN, self._room + UDP_OVERHEAD))
         settings = structs.replace(self.config.autorm, mtu=mtu)
         self.autorm = AutoRm(self.uuid, settings, self.rng, now, self.directory)
         self.autorm.tracer = self.config.tracer
@@ -163,7 +166,7 @@ class Node(Traffic):
         self.directory.hear(self._info(), self._address, now)
         self.medium.lend = self._seal is not None
         self._running = True
-        self.started = time.time()
+        self.started = time.monotonic()
         self._loop = asyncio.get_running_loop()
         self.medium.start(self._datagram, self._drained)
         await self.identity.claim(lambda: self.send_everyone(info.encode(self._info())))
@@ -325,6 +328,7 @@ class Node(Traffic):
     def _tick(self, now: int) -> None:
         """Rarely: callers who wait, nodes that are gone."""
         self._tick_due = now + (TICK_NS if self._waited_for() else 4 * TICK_NS)
+        self.faults.aside("medium", self.watch.look, now)
         for assembly in list(self.assemblies.values()):
             self.faults.within(assembly, self._expire, assembly, now)
         self.faults.aside("recorders", self.recorders.on_tick, now)
@@ -333,6 +337,12 @@ class Node(Traffic):
                 if isinstance(self.medium, FanoutMedium):
                     self.medium.part(known.address)
                 self.directory.forget(known)
+
+    def _medium_moved(self) -> None:
+        """We have another address: everybody is told at once."""
+        overhead = seal.OVERHEAD if self._seal else 0
+        self._room = min(self.medium.mtu, LARGEST_DATAGRAM) - overhead
+        self._say_who(time.monotonic_ns())
 
     def _expire(self, assembly: Place, now: int) -> None:
         assembly.outbox.expire(now, assembly.trouble())
@@ -561,8 +571,9 @@ class Node(Traffic):
             "uuid": self.uuid.hex(),
             "version": roundelay.__version__,
             "pid": os.getpid(),
-            "uptime_s": round(time.time() - self.started, 3),
+            "uptime_s": round(time.monotonic() - self.started, 3),
             "medium": self.medium.describe(),
+            "medium_state": self.watch.state,
             "why_medium": self.why_medium,
             "address": f"{self._address[0]}:{self._address[1]}",
             "datagram_bytes": self.medium.mtu,

@@ -117,7 +117,7 @@ class Replays:
         """Whether there is a recorder; a node that has just started listens for a while."""
         deadline = self._recorders.node.started + HEAR_S
         while not self._recorders.sources(group, own=own):
-            if own or time.time() > deadline:
+            if own or time.monotonic() > deadline:
                 return False
             await asyncio.sleep(LOOK_S)
         return True
@@ -201,7 +201,7 @@ class Replays:
         far.append(at)
 
     def _heard_all(self) -> bool:
-        return time.time() > self._recorders.node.started + HEAR_S
+        return time.monotonic() > self._recorders.node.started + HEAR_S
 
     async def _read(
         self, source: Source, group: str, wish: Wish, reached: list[int]
