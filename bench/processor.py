@@ -39,6 +39,7 @@ WINDOW = 50
 async def members(folder: Path) -> list[Group]:
     key = folder / "key"
     key.write_text(secrets.token_hex(32) + "\n")
+    key.chmod(0o600)
     port = 20_000 + secrets.randbelow(12_000)
     groups = [
         await roundelay.join(

@@ -49,6 +49,7 @@ class Medium:
         self.folder = folder
         key = folder / "key"
         key.write_text(secrets.token_hex(32) + "\n")
+        key.chmod(0o600)
         self.where = {
             "service": "resilient",
             "interface": "lo",

@@ -120,6 +120,7 @@ def group_of(count: int, folder: Path, **options: object) -> Children:
     key = folder / "key"
     if not key.exists():
         key.write_text(secrets.token_hex(32) + "\n")
+        key.chmod(0o600)
     chosen = {
         "service": "resilient",
         "resilience": 1,

@@ -172,6 +172,7 @@ def state(member: Member) -> dict[str, Any]:
 @pytest.mark.parametrize("sealed", [False, True])
 def test_malformed_datagrams_are_counted_and_change_nothing(sealed: bool, tmp_path: Path) -> None:
     (tmp_path / "key").write_text(KEY.hex())
+    (tmp_path / "key").chmod(0o600)
     errors: list[dict[str, Any]] = []
 
     async def test() -> None:
@@ -237,6 +238,7 @@ def test_every_pdu_from_somebody_who_is_no_member_is_refused() -> None:
 
 def test_a_replay_is_refused(tmp_path: Path) -> None:
     (tmp_path / "key").write_text(KEY.hex())
+    (tmp_path / "key").chmod(0o600)
 
     async def test() -> None:
         async with Net() as net:
@@ -275,6 +277,7 @@ def test_a_wrong_key_is_seen_in_the_status(tmp_path: Path) -> None:
     async def test() -> None:
         for name, key in (("one", KEY), ("two", bytes(32))):
             (tmp_path / name).write_text(key.hex())
+            (tmp_path / name).chmod(0o600)
         async with Net() as net:
             a = await net.join("a", insecure=False, key=tmp_path / "one")
             b = await net.join("b", insecure=False, key=tmp_path / "two")
@@ -290,6 +293,7 @@ def test_a_wrong_key_is_seen_in_the_status(tmp_path: Path) -> None:
 
 def test_inside_the_seal_nothing_is_believed_either(tmp_path: Path) -> None:
     (tmp_path / "key").write_text(KEY.hex())
+    (tmp_path / "key").chmod(0o600)
 
     async def test() -> None:
         async with Net() as net:
@@ -332,6 +336,7 @@ def test_what_cannot_be_read_is_said_once_with_what_to_do(
                 # Three nodes that cannot read each other: each of them is alone.
                 key = tmp_path / name
                 key.write_text(os.urandom(32).hex())
+                key.chmod(0o600)
                 nodes.append(await net.join(name, insecure=False, key=str(key)))
             await Stranger(net).say(nodes[0], bytes((info.INFO, info.VERSION + 1)) + bytes(30))
             for node, reason in ((0, NO_KEY), (1, "not sealed"), (1, "seal")):
@@ -395,6 +400,7 @@ def test_a_member_that_lies_stops_nobody(service: str) -> None:
 
 def test_a_node_of_another_version_is_refused_and_seen_in_the_status(tmp_path: Path) -> None:
     (tmp_path / "key").write_text(KEY.hex())
+    (tmp_path / "key").chmod(0o600)
 
     async def test() -> None:
         for options in ({}, {"insecure": False, "key": tmp_path / "key"}):

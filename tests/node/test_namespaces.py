@@ -97,6 +97,7 @@ def test_three_machines_agree_over_real_multicast(
 ) -> None:
     key = tmp_path / "key"
     key.write_text(os.urandom(32).hex())
+    key.chmod(0o600)
     program = tmp_path / "member.py"
     program.write_text(MEMBER)
     medium = multicast()

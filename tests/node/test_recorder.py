@@ -509,6 +509,7 @@ def test_another_history_of_the_group_gets_another_journal(tmp_path: Path) -> No
 def test_the_replay_port_gives_nothing_to_strangers(tmp_path: Path) -> None:
     key, other = tmp_path / "key", bytes(32)
     key.write_text("11" * 32)
+    key.chmod(0o600)
 
     async def test() -> None:
         async with Net() as net:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -17,6 +18,8 @@ from typing import Final
 from roundelay.core.errors import ConfigError
 
 SECRET_BYTES: Final = 32
+FILE_CHARACTERS: Final = 1024
+"""Of the file so much is read: more than any key has."""
 
 
 def default_path() -> Path:
@@ -30,8 +33,11 @@ def load_secret(path: Path | None) -> bytes:
     try:
         if path is None and not wanted.exists():
             _make(wanted)
-        text = wanted.read_text(encoding="ascii").strip()
-        secret = bytes.fromhex(text)
+        with wanted.open(encoding="ascii") as file:
+            _check_private(wanted, os.fstat(file.fileno()))
+            secret = bytes.fromhex(file.read(FILE_CHARACTERS).strip())
+    except ConfigError:
+        raise
     except (OSError, ValueError) as error:
         raise ConfigError(
             "key", wanted,
@@ -41,6 +47,19 @@ def load_secret(path: Path | None) -> bytes:
     if len(secret) != SECRET_BYTES:
         raise ConfigError("key", wanted, f"a file with {SECRET_BYTES} bytes in hexadecimal")
     return secret
+
+
+def _check_private(path: Path, found: os.stat_result) -> None:
+    """Whoever can read the file can take part, and whoever can write it decides who does."""
+    if found.st_uid not in (os.geteuid(), 0):
+        raise ConfigError(
+            "key", path,
+            "a file of this user (it belongs to another): copy it and `chmod 600` the copy",
+        )  # fmt: skip
+    if stat.S_ISREG(found.st_mode) and found.st_mode & 0o077:
+        raise ConfigError(
+            "key", path, f"a file that only its owner can read: run `chmod 600 {path}`"
+        )
 
 
 def _make(path: Path) -> None:

@@ -26,7 +26,8 @@ from roundelay.core.bundle import Bundle
 from roundelay.core.engine import MS, NEVER, SECOND
 from roundelay.core.errors import ConfigError, UsageError
 from roundelay.journal.format import Run
-from roundelay.node import answers
+from roundelay.node import answers, forking
+from roundelay.node.acquaintance import Acquaintances
 from roundelay.node.assembly import Assembly
 from roundelay.node.autorm import AutoRm
 from roundelay.node.directory import Directory
@@ -117,6 +118,7 @@ class Node(Traffic):
         self.identity = Identity(self.name, given=bool(config.name))
         self.uuid = self.identity.uuid
         self.folder = Folder(config.dir)
+        self.acquaintances: Acquaintances | None = None
         self.rng = Random(os.urandom(16))
         self.medium: Medium
         self.why_medium = ""
@@ -168,7 +170,12 @@ class Node(Traffic):
         self._running = True
         self.started = time.monotonic()
         self._loop = asyncio.get_running_loop()
+        if isinstance(self.medium, FanoutMedium):
+            self.acquaintances = Acquaintances(
+                self.medium, lambda address, knock: self.send_to(address, info.encode(knock))
+            )
         self.medium.start(self._datagram, self._drained)
+        forking.watch(self)
         await self.identity.claim(lambda: self.send_everyone(info.encode(self._info())))
         self.log("info", "node.ready", medium=self.medium.describe(), why=self.why_medium)
         await self.recorders.start(self.config.records)
@@ -247,6 +254,11 @@ class Node(Traffic):
             self.say_everyone(data, hint_of(data))
             if data[0] == 1:
                 self._say_who(now)
+
+    def disown(self, why: BaseException) -> None:
+        """In a forked child: the node is another process's; nothing is sent or done here."""
+        self.fatal = why
+        self._running = False
 
     def _fail(self, error: BaseException) -> None:
         self.fatal = error
@@ -334,9 +346,9 @@ class Node(Traffic):
         self.faults.aside("recorders", self.recorders.on_tick, now)
         for known in list(self.directory.by_uuid.values()):
             if known.uuid != self.uuid and now - known.seen > 60 * SECOND:
-                if isinstance(self.medium, FanoutMedium):
-                    self.medium.part(known.address)
                 self.directory.forget(known)
+        if self.acquaintances is not None:
+            self.acquaintances.on_tick(now)
 
     def _medium_moved(self) -> None:
         """We have another address: everybody is told at once."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from roundelay.core.engine import SECOND
 from roundelay.core.errors import MalformedPdu
+from roundelay.node.acquaintance import Acquaintances
 from roundelay.node.adaptors import UNSTAMPED
 from roundelay.node.directory import Directory, address_of
 from roundelay.node.hints import HINTS, NAME_TAKEN, NO_KEY
@@ -44,6 +45,7 @@ class Traffic(ABC):
 
     name: str
     identity: Identity
+    acquaintances: Acquaintances | None
     uuid: bytes
     rng: Random
     medium: Medium
@@ -207,22 +209,37 @@ class Traffic(ABC):
                 if body.claims and isinstance(self.medium, FanoutMedium):
                     # Who has the name may not be among its seeds: it hears of our peers.
                     self.send_to(address, info.encode(self._info()))
+                    self._hear_of(body, address, now)
                 return
             if self.directory.hear(body, source, now):
                 self.autorm.look = True
                 self._info_due = min(self._info_due, now + self.rng.randrange(SECOND // 20))
                 self._arm(self._info_due)
-            if isinstance(self.medium, FanoutMedium):
-                for peer in (self.directory.by_name[body.name].address, *body.peers):
-                    self.medium.meet(peer)
+            self._hear_of(body, address, now)
             for assembly in list(self.assemblies.values()):
                 self.faults.within(assembly, assembly.heard, body, now)
         elif isinstance(body, info.Ask | info.Start):
             concerned = self.assemblies.get(body.group)
             if concerned is not None:
                 self.faults.within(concerned, concerned.told, body, now)
+        elif isinstance(body, info.Knock):
+            self._knocked(body, source, now)
         elif isinstance(body, info.Recorded | info.Kept | info.Wanted):
             self.faults.aside("recorders", self.recorders.hear, body, now)
+
+    def _hear_of(self, body: info.Info, address: Address, now: int) -> None:
+        """Without multicast: who spoke, and whom it knows."""
+        if self.acquaintances is not None:
+            self.acquaintances.spoke(address, now)
+            for peer in body.peers:
+                self.acquaintances.named(peer, now)
+
+    def _knocked(self, knock: info.Knock, source: Address, now: int) -> None:
+        if not knock.back:
+            self.send_to(source, info.encode(info.Knock(knock.token, back=True)))
+        elif self.acquaintances is not None and self.acquaintances.answered(knock.token, now):
+            self._info_due = min(self._info_due, now)  # it has not heard of us yet
+            self._arm(self._info_due)
 
     def _namesake(self, body: info.Info, address: Address) -> None:
         """Somebody else says that our name is its own (`node.identity`)."""

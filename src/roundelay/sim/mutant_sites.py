@@ -401,7 +401,8 @@ class OldAckGrants(TokenSite):
 
 
 class ListensToTwins(TokenSite):
-    """What another life of a site sends is taken for its own, votes for another included."""
+    """What another life of a site sends is taken for its own, votes for another included; and the
+    replaced one counts: that is a second defence, and would cover for the first."""
 
     __slots__ = ()
 
@@ -409,6 +410,9 @@ class ListensToTwins(TokenSite):
         if isinstance(pdu, Vote1 | Vote2):
             pdu = structs.replace(pdu, inviter=UNKNOWN)
         super().receive(pdu, source, now)
+
+    def believed(self) -> dict[int, Vote1]:
+        return self.votes
 
 
 class TakesReceiptsOfTwins(TokenSite):

@@ -342,7 +342,7 @@ _add(
     broken.ListensToTwins,
     "PDUs of a list are taken from any life of a member, votes for any life of the originator",
     "two processes of one name give one number to two messages",
-    (420, 430),
+    (60, 70),
 )
 _add(
     "takes-receipts-of-twins",

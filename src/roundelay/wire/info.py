@@ -31,6 +31,7 @@ VERSION: Final = 1
 CHECKSUM: Final = struct.Struct(">I")
 
 UUID_BYTES: Final = 16
+KNOCK_BYTES: Final = 16
 NODE_NAME_MAX: Final = 64
 GROUP_NAME_MAX: Final = 255
 GROUPS_MAX: Final = 256
@@ -151,7 +152,14 @@ class Wanted(Struct, frozen=True, array_like=True, tag="wanted"):
     name: str
 
 
-Control = Ask | Start | Recorded | Kept | Wanted
+class Knock(Struct, frozen=True, array_like=True, tag="knock"):
+    """Is a node there?  Whoever is returns it, with `back` set (`node.acquaintance`)."""
+
+    token: bytes
+    back: bool = False
+
+
+Control = Ask | Start | Recorded | Kept | Wanted | Knock
 
 _encode = msgspec.msgpack.Encoder().encode
 _info = msgspec.msgpack.Decoder(Info)
@@ -187,6 +195,9 @@ def decode(packet: bytes) -> Info | Control | bytes:
             word: Control = _control.decode(body)
             if isinstance(word, Recorded | Kept | Wanted):
                 return _check_recorded(word)
+            if isinstance(word, Knock):
+                _insist(len(word.token) == KNOCK_BYTES)
+                return word
             return _check_control(word)
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
         raise MalformedPdu("node packet", str(error)) from None

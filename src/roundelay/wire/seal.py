@@ -13,16 +13,19 @@
 
 Everything before the encrypted part is authenticated.  The key of a sender is
 HKDF(secret, boot id), so a restart never repeats a (key, nonce) pair, and the nonce is the
-counter.  A receiver keeps a window of 1,024 counters per boot id: what is older, or was seen, is
-a replay.  Who does not have the secret can neither read nor write; who has it is trusted.
+counter; a forked child gets a boot id of its own.  A receiver keeps a window of 1,024 counters
+per boot id: what is older, or was seen, is a replay.  Who does not have the secret can neither
+read nor write; who has it is trusted.
 """
 
 from __future__ import annotations
 
+import os
 import struct
 from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any, Final
+from weakref import WeakSet
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -102,6 +105,13 @@ class Seal:
         self._spare: list[bytearray] = []
         self.opened = b""
         """Boot id of who sealed what was opened last."""
+        _seals.add(self)
+
+    def part(self) -> None:
+        """In a forked child: a key of its own, since the parent goes on counting with ours."""
+        self._boot = os.urandom(BOOT_ID)
+        self._key = self._derive(self._boot)
+        self._counter = 0
 
     def _derive(self, boot_id: bytes) -> AESGCM:
         info = b"roundelay datagram" + struct.pack(">I", self._epoch)
@@ -190,3 +200,14 @@ class Seal:
             if len(self._senders) > SENDERS_MAX:
                 self._senders.popitem(last=False)
         return inner
+
+
+_seals: WeakSet[Seal] = WeakSet()
+
+
+def _part_copies() -> None:
+    for one in list(_seals):
+        one.part()
+
+
+os.register_at_fork(after_in_child=_part_copies)

@@ -1,0 +1,36 @@
+"""A forked child has a copy of its parent's node, and must not act as it.
+
+The copy has the same sockets, the same name and the same files; seals look after themselves
+(`wire.seal`), and so does the lock on the folder (`node.folder`).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+from weakref import WeakSet
+
+from roundelay.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from roundelay.node.node import Node
+
+_nodes: WeakSet[Node] = WeakSet()
+
+
+def watch(node: Node) -> None:
+    """From now on a forked child finds `node` stopped."""
+    _nodes.add(node)
+
+
+def _stop_copies() -> None:
+    for node in list(_nodes):
+        node.disown(
+            UsageError(
+                "it belongs to the process that this one was forked from: join again here, with "
+                "another name, or start this one afresh (multiprocessing: method spawn)"
+            )
+        )
+
+
+os.register_at_fork(after_in_child=_stop_copies)
