@@ -137,6 +137,11 @@ bench: $(INSTALLED) ## speed of simulator, engines, live groups, journal, record
 	$(PY) -m bench.source
 	$(PY) -m bench.verify
 
+failover: $(INSTALLED) ## how long a group stands still when a member is killed (long)
+	$(PY) -m bench.failover --kills 50
+	$(PY) -m bench.failover --kills 50 --load
+	$(PY) -m bench.failover --members 5 --soak 600 --load
+
 faults: $(INSTALLED) ## every one-bit flip of a journal's segment, 200 kills of a recorder
 	$(PY) -m bench.journal_faults flips
 	$(PY) -m bench.journal_faults kills

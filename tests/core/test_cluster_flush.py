@@ -55,6 +55,26 @@ def test_tr_16_what_one_survivor_has_of_a_failed_source_all_are_given(
     assert all(net[site].undelivered() == [] for site in (0, 1))
 
 
+@pytest.mark.parametrize("early", [ACCEPTED, PREACKNOWLEDGED])
+@pytest.mark.parametrize("kind", ENGINES.values(), ids=ENGINES)
+def test_tr_16_a_copy_before_its_time_comes_once_of_everything(kind: type[Any], early: str) -> None:
+    if kind is ToChannelSite:
+        early = PREACKNOWLEDGED
+    for seed in range(10):
+        net = Net(kind, 3, early=early, loss=0.1, seed=seed, window=3)
+        for k in range(12):
+            net.submit(k % 3, f"{k}")
+            net.run(2 * MS)
+        net.crash(2)
+        end(net, 0, 1)
+        for site in (0, 1):
+            copies: dict[str, list[str]] = {}
+            for delivery in net.delivered[site]:
+                copies.setdefault(text(delivery.bundle), []).append(delivery.stage)
+            assert all(stages == [early, ACKNOWLEDGED] for stages in copies.values())
+        assert sorted(net.log(0)) == sorted(net.log(1))
+
+
 @pytest.mark.parametrize("seed", range(40))
 @pytest.mark.parametrize("kind", ENGINES.values(), ids=ENGINES)
 def test_tr_16_at_any_moment_of_any_run_survivors_end_alike(kind: type[Any], seed: int) -> None:

@@ -228,6 +228,18 @@ def test_tr_15_one_answer_clears_the_count() -> None:
     net.check()
 
 
+def test_tr_15_who_polls_late_blames_nobody_for_what_it_missed() -> None:
+    """A member that did not run for a while cannot know who was silent meanwhile."""
+    for late, broken in ((0, True), (2 * STAT, False)):
+        site = alone(PoSite, attempts=3)
+        site.submit(Bundle.of(b"x"), 0)
+        for _ in range(10):
+            if not site.stopped:
+                site.on_timer(site.stat_due + late)
+        assert site.stopped is broken
+        assert site.given_up() == ((1, 2) if broken else ())
+
+
 def test_tr_15_a_broken_cluster_refuses_messages_and_input() -> None:
     net = Net(PoSite, 3, attempts=1)
     net.crash(2)

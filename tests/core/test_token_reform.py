@@ -465,12 +465,26 @@ def test_cm_r8_the_wait_after_a_failure_is_random_and_grows() -> None:
             site.reform(0)
             site.receive(no((1, 0), (1, 1)), 1, 1000)
             waits.append(site.reform_due - 1000)
-        bound = 4 * RETX << min(failures, 6)
+        bound = 4 * RETX << min(failures, 3)
         assert all(RETX <= wait <= bound for wait in waits)
         assert len(set(waits)) > 50
         longest.append(max(waits))
-    assert longest[6] > 20 * longest[0]
-    assert max(longest) <= 4 * RETX << 6
+    assert longest[3] > 3 * longest[0]
+    assert max(longest) <= 4 * RETX << 3
+
+
+def test_cm_r2_who_is_believed_to_be_gone_is_not_invited_for_long() -> None:
+    """The owner may know it from elsewhere; a list without it needs a majority all the same."""
+    for call, invited in ((TokenSite.reform, 9), (TokenSite.without, 5)):
+        site = TokenSite(0, ALL, TokenConfig(), Random(0))
+        site.take()
+        call(site, 0)
+        rounds = 0
+        while site.phase == O1:
+            rounds += any(isinstance(pdu, Invite) for _, pdu in site.take().sends)
+            site.on_timer(site.reform_due)
+        assert rounds == invited
+        assert site.blocked[0] == "majority"
 
 
 def test_cm_r8_an_invitation_accepted_meanwhile_ends_the_wait() -> None:

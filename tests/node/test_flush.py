@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
@@ -48,12 +49,28 @@ def test_a_confirmed_broadcast_reaches_every_survivor(service: str) -> None:
     run(test)
 
 
-@pytest.mark.parametrize("service", NULLS)
+def test_a_dead_member_is_not_waited_for() -> None:
+    """It takes 1.1 s; before, it took 10 to 13 s.  A loaded machine may add its own."""
+
+    async def test() -> None:
+        async with Net() as net:
+            members = await net.form("abcd", service="total")
+            await members[3].group.broadcast(b"all there")
+            await members[0].die()
+            started = time.monotonic()
+            await members[3].group.broadcast(b"without a")
+            assert time.monotonic() - started < 5
+            await delivered(members[1:], 2)
+
+    run(test)
+
+
+@pytest.mark.parametrize("service", ["total", "selective"])
 def test_what_is_under_way_when_a_member_dies_is_delivered_once_and_confirmed(service: str) -> None:
     """Nobody is told that the fate of a message is open because somebody else has died."""
 
     async def talk(member: Member) -> None:
-        for k in range(400):
+        for k in range(200):
             await member.group.broadcast(f"{member.name}{k}".encode())
 
     async def test() -> None:
@@ -64,8 +81,8 @@ def test_what_is_under_way_when_a_member_dies_is_delivered_once_and_confirmed(se
             await delivered(left, 60)
             await d.die()
             await asyncio.gather(*talks)
-            await delivered(left, 1200)
+            await delivered(left, 600)
             same(left, service)
-            assert all(len(set(member.data)) == len(member.data) == 1200 for member in left)
+            assert all(len(set(member.data)) == len(member.data) == 600 for member in left)
 
     run(test)

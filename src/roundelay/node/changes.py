@@ -45,9 +45,14 @@ class Changes(Epochs):
         return False
 
     def _present(self, name: str) -> bool:
-        """Whether the member is there: its node is alive, and takes part in the group."""
+        """Whether the member is there: its node is alive, takes part in the group, and answers
+        the polls of its engine.
+        """
         if name == self.node.name:
             return True
+        engine = self.data.engine if self.data is not None else None
+        if isinstance(engine, Exchange) and self.roster.index(name) in engine.given_up():
+            return False
         known = self.node.directory.by_name.get(name)
         return known is not None and self.spec.name in known.groups and self.node.alive(name)
 
@@ -68,7 +73,7 @@ class Changes(Epochs):
         self.change_due = NEVER
         if not self.asked or self.ring is None:
             return
-        self.change_due = now + SECOND  # once more, if nothing comes of it
+        self.change_due = now + ASK_NS  # once more, if nothing comes of it
         if not self._leader() or not self.works():
             return
         if self._next_roster() == self.roster and not self.reopen:
@@ -79,7 +84,7 @@ class Changes(Epochs):
         if self.spec.protocol == TOKEN:
             self._say(self._change(-1))
         elif not self.held_at:
-            self._say(Hold(self.epoch, tuple(filter(self.node.alive, self.roster))))
+            self._say(Hold(self.epoch, tuple(filter(self._present, self.roster))))
 
     def _change(self, base: int, tails: tuple[str, ...] = ()) -> Change:
         roster = self._next_roster()
@@ -266,7 +271,7 @@ class Changes(Epochs):
         data = self.data
         engine: Any = data.engine if data is not None else None
         cluster = isinstance(engine, Exchange)
-        waited = [name for name in self.living if self.node.alive(name)]
+        waited = [name for name in self.living if name in self.roster and self._present(name)]
         failed = len(waited) < len(self.roster) or getattr(engine, "stopped", False)
         late = now - self.held_at > (DRAIN_NS if cluster else 3 * DRAIN_NS) or (cluster and failed)
         idle = data is None or not (
@@ -295,7 +300,7 @@ class Changes(Epochs):
     def _end(self, answered: set[str], now: int) -> None:
         """Everybody who lives has answered: say CHANGE, if it is for us to do so."""
         tails = self.tails.by_name
-        able = [n for n in self.roster if n in (tails or answered) and self.node.alive(n)]
+        able = [n for n in self.roster if n in (tails or answered) and self._present(n)]
         if not able or able[0] != self.node.name:
             return
         base = max((word.position for word in self.drained.values()), default=self.base)
@@ -320,9 +325,18 @@ class Changes(Epochs):
             self.show()
 
     def _data_notice(self, notice: Notice) -> None:
-        """A cluster that has lost a member goes on without it, if the ring agrees."""
-        if notice.kind == "broken":
-            now = time.monotonic_ns()
+        """A cluster that has lost a member goes on without it, if the ring agrees.
+
+        The ring can do nothing with a member missing in its list, so it is seen to first.
+        """
+        now = time.monotonic_ns()
+        if notice.kind == "suspect" and self.ring is not None and self.ring.token is not None:
+            missed = self.roster[int(notice.info[0])]  # type: ignore[call-overload]
+            others = (name for name in self.roster if name != missed and self._present(name))
+            if next(others, "") == self.node.name:
+                self.ring.token.without(now)
+                self.node.wake(self.ring)
+        elif notice.kind == "broken":
             for name in self.roster:
                 if not self._present(name):
                     self.asked[name] = True

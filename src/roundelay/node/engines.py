@@ -63,9 +63,11 @@ def cluster_engine(
         return PositiveAckSite(me, group, settings, rng, now, stable)
     # Bundles are made by the outbox, and each delivery is the receipt of one of them: the engine
     # must not put together what it has to send again.
+    # A member that answers none of 10 polls is suspected after half a second, and after one given
+    # up; who runs late itself does not count (`Exchange.on_stat_timer`).
     config = ClusterConfig(
         ack_ns=1 * MS, wait_ns=5 * MS, stat_ns=50 * MS, bundle=False, max_payload=LARGEST_MESSAGE,
-        attempts=40, early=early_stage(spec),
+        attempts=10, early=early_stage(spec),
     )  # fmt: skip
     kind = ToChannelSite if spec.hub and spec.protocol == "to" else CLUSTERS[spec.protocol]
     return kind(me, group, config, rng, now)

@@ -218,6 +218,9 @@ class ToChannelSite(Exchange):
     def ordered(self) -> bool:
         return self.config.deliver_at == ACKNOWLEDGED
 
+    def handed_over_early(self) -> list[Dt]:
+        return [*self.ready]
+
     def empty_logs(self, tails: Tails) -> None:
         given = set(map(id, self.rest(tails)))
         left = [pdu for pdu in self.accepted() if id(pdu) not in given]

@@ -63,14 +63,14 @@ class ClusterConfig(Struct, frozen=True, kw_only=True):
 
         An owed acknowledgement waits half a millisecond: at 1,000 messages a second that halves
         the number of NULLs, and a message is acknowledged everywhere after about 1.2 ms.  A
-        member is suspected after about two seconds, and after four the cluster is broken.
+        member is suspected after about half a second, and after one the cluster is broken.
         """
         values: dict[str, object] = {
             "ack_ns": MS // 2,
             "wait_ns": 2 * MS,
             "stat_ns": 50 * MS,
             "reset_ns": 20 * MS,
-            "attempts": 40,
+            "attempts": 10,
             "bundle": True,
             "own_limit": 256,
         }

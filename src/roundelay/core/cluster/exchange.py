@@ -163,9 +163,16 @@ class Exchange(Sending):
         if self.me not in tails or not self.stopped:
             raise UsageError(f"flush at {self.me} without its own tail: call tail() first")
         hand_over = self.hand_over_next if self.ordered else self.hand_over
+        early = {(pdu.src, pdu.seq) for pdu in self.handed_over_early()}
         for pdu in self.rest(tails):
+            if self.config.early and (pdu.src, pdu.seq) not in early:
+                self.hand_over_early(pdu)
             hand_over(pdu)
         self.empty_logs(tails)
+
+    @abstractmethod
+    def handed_over_early(self) -> list[Dt]:
+        """What is in the logs and was handed over before its time, where that is asked for."""
 
     @abstractmethod
     def empty_logs(self, tails: Tails) -> None:
@@ -200,8 +207,9 @@ class Exchange(Sending):
 
     def on_reset_timer(self, now: int) -> None:
         """Say it again; TR-15: a member that stays away is suspected, then the cluster broken."""
+        tardy = now - self.rst_due > self.config.reset_ns
         self.rst_tries += 1
-        if self.somebody_failed(now):
+        if not tardy and self.somebody_failed(now):
             return
         if self.rst_tries >= 8 * self.config.attempts:
             # Everybody is heard and yet we do not agree: not the same roster, or not on one epoch.
@@ -232,7 +240,11 @@ class Exchange(Sending):
         return bool(away)
 
     def on_stat_timer(self, now: int) -> None:
-        """TR-7: poll while something has waited for t_stat and more."""
+        """TR-7: poll while something has waited for t_stat and more.
+
+        TR-15: who polls late has been standing still itself, and blames nobody for what it missed.
+        """
+        tardy = now - self.stat_due > self.config.stat_ns
         self.stat_due = NEVER
         if self.rst >= 0 or self.stopped or not self.busy():
             self.last_poll = -1
@@ -243,13 +255,18 @@ class Exchange(Sending):
         self.stat_due = self.arm(now + self.config.stat_ns)
         if not stuck:
             self.last_poll = -1
-        elif not self.somebody_failed(now):
+        elif tardy or not self.somebody_failed(now):
             self.last_poll = now
             self.poll(now)
 
     @abstractmethod
     def poll(self, now: int) -> None:
         """Make everybody say where they stand."""
+
+    def given_up(self) -> tuple[int, ...]:
+        """TR-15: the members that have answered nothing for 2R polls."""
+        most = 2 * self.config.attempts
+        return tuple(self.group[k] for k in self.everyone if self.missed[k] >= most)
 
     def break_up(self, away: list[int]) -> None:
         self.stop(f"no answer from {sorted(self.group[k] for k in away)}")

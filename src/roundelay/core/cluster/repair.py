@@ -14,7 +14,7 @@ from abc import abstractmethod
 from roundelay.core.cluster.exchange import Exchange
 from roundelay.core.cluster.flush import Tails, union
 from roundelay.core.cluster.pdu import Dt, Retx, Stat
-from roundelay.core.engine import ACCEPTED, ACKNOWLEDGED, NEVER
+from roundelay.core.engine import ACCEPTED, ACKNOWLEDGED, NEVER, PREACKNOWLEDGED
 
 
 class Repair(Exchange):
@@ -274,6 +274,11 @@ class Repair(Exchange):
 
     def rest(self, tails: Tails) -> list[Dt]:
         return [pdu for pdu in union(self.waiting(), tails, self.treq) if self.for_us(pdu)]
+
+    def handed_over_early(self) -> list[Dt]:
+        waits = self.rrl if self.config.early == PREACKNOWLEDGED else []
+        not_yet = {id(pdu) for log in waits for pdu in log}
+        return [pdu for pdu in self.in_logs() if id(pdu) not in not_yet]
 
     def empty_logs(self, tails: Tails) -> None:
         for log in (*self.rrl, *self.prl):

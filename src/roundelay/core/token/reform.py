@@ -25,6 +25,8 @@ Deviations from the paper
 - NEW_TOKEN is repeated; an abort goes to everybody; a list without a token times out (CM-R15).
 - A list is made of lives, not of sites alone: two processes of one name are not one (`lives`).
   `tests/core/test_token_lives.py`.
+- The longest wait before another attempt doubles 3 times at most, not 6 (CM-R8): a group must not
+  stand still for ten seconds because two sites have started at once twice.
 """
 
 from __future__ import annotations
@@ -60,6 +62,13 @@ ANOTHER_LIFE: Final = "from or for another life of its site"
 
 VERSION_MAX: Final = (1 << 32) - 2
 """The number of a list version has four bytes on the wire, the highest of which means no list."""
+
+
+BACKOFFS: Final = 3
+"""How often the longest wait before another attempt doubles.
+
+Who wakes first invites the others, who then wait for it: 32 t_retx have room for many.
+"""
 
 
 class Reformation(NormalPhase):
@@ -350,7 +359,7 @@ class Reformation(NormalPhase):
         self.new_tl = None
         self.staged.clear()
         least = self.config.retx_ns
-        most = 4 * least << min(self.failures, 6)
+        most = 4 * least << min(self.failures, BACKOFFS)
         self.failures += 1
         self.reform_due = self.arm(now + self.rng.randint(least, most))
 

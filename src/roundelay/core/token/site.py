@@ -20,7 +20,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, ClassVar, Final
 
-from roundelay.core.engine import NEVER, Pdu
+from roundelay.core.engine import EVERYONE, NEVER, Pdu
 from roundelay.core.errors import ConfigError
 from roundelay.core.token import pdu as p
 from roundelay.core.token.checks import CHECKS
@@ -69,6 +69,9 @@ TIMERS = (
     ("reform_due", "on_reform_timer"),
 )
 
+
+PATIENCE: Final = 4
+"""Invitations to one that is believed to be gone."""
 
 PREFORMED_PAST: Final[p.History] = (1, 0, 0)
 """The history of a group that begins with a list."""
@@ -160,6 +163,14 @@ class TokenSite(Reformation):
         self.phase = OUT
         self.reform_due = NEVER
         self.commit_upto(self.nts)
+
+    def without(self, now: int) -> None:
+        """The owner has reason to believe that a member is gone: agree on a list without waiting
+        long for those who say nothing.  It may be wrong: who is there after all is let in again.
+        """
+        if self.phase == NORMAL:
+            self.start_reformation(now, "a member is missed")
+            self.tries[EVERYONE] = max(0, self.config.attempts - PATIENCE)
 
     def nudge(self, now: int) -> None:
         """CM-N21 by hand, for groups without the idle beacon: confirm again if holding."""
