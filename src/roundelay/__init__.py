@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         NoSuchPosition,
         Refused,
         RoundelayError,
+        SettingsMismatch,
         SlowConsumer,
     )
     from roundelay.core.position import Position
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ConnectionLost", "FolderInUse", "Group", "GroupClosed", "GroupFailed", "Indeterminate",
     "Message", "MissingMessages", "NameTaken", "NoSuchPosition", "Position", "Refused",
-    "RoundelayError", "SlowConsumer", "join",
+    "RoundelayError", "SettingsMismatch", "SlowConsumer", "join",
 ]  # fmt: skip
 
 _HOMES = {
@@ -44,6 +45,7 @@ _HOMES = {
     "Position": "roundelay.core.position",
     "Refused": "roundelay.core.errors",
     "RoundelayError": "roundelay.core.errors",
+    "SettingsMismatch": "roundelay.core.errors",
     "SlowConsumer": "roundelay.core.errors",
 }
 

@@ -205,7 +205,9 @@ class Net:
         return member
 
     async def form(self, names: str, group: str = "g", **options: Any) -> list[Member]:
-        """Members that are all in one group, which works."""
+        """Members that are all in one group, which works, also if it has one member only."""
+        if len(names) == 1 and options.get("service") not in ("fifo", "journal", "wide"):
+            options = {"min_members": 1} | options
         members = await asyncio.gather(*(self.join(name, group, **options) for name in names))
         await together(members)
         return list(members)

@@ -60,7 +60,7 @@ def test_members_join_and_leave_and_the_positions_go_on() -> None:
 def test_the_other_of_two_goes_on_alone_at_once() -> None:
     async def test() -> None:
         async with Net() as net:
-            a, b = await net.form("ab")
+            a, b = await net.form("ab", min_members=1)
             for number in range(20):
                 await b.group.broadcast(b"%d" % number)
             await a.leave()

@@ -40,7 +40,7 @@ def test_a_message_to_someone_where_nobody_is_gets_no_receipt() -> None:
             assert (await a.group.broadcast(b"all")).given_up == ()
             await delivered([a], 2)
 
-            ordered = await net.join("o", "orders")
+            ordered = await net.join("o", "orders", min_members=1)
             await ordered.group.ready()
             with pytest.raises(UsageError, match="token:orders has no messages to someone"):
                 await ordered.group.send_someone(b"x")

@@ -279,8 +279,8 @@ def test_a_wrong_key_is_seen_in_the_status(tmp_path: Path) -> None:
             (tmp_path / name).write_text(key.hex())
             (tmp_path / name).chmod(0o600)
         async with Net() as net:
-            a = await net.join("a", insecure=False, key=tmp_path / "one")
-            b = await net.join("b", insecure=False, key=tmp_path / "two")
+            a = await net.join("a", insecure=False, key=tmp_path / "one", min_members=1)
+            b = await net.join("b", insecure=False, key=tmp_path / "two", min_members=1)
             c = await net.join("c")
             await together([a])
             await together([b])  # they do not know of each other
@@ -313,7 +313,7 @@ def test_inside_the_seal_nothing_is_believed_either(tmp_path: Path) -> None:
 def test_a_second_node_with_our_name_is_noticed(capsys: pytest.CaptureFixture[str]) -> None:
     async def test() -> None:
         async with Net() as net:
-            a = await net.join("same")
+            a = await net.join("same", min_members=1)
             await together([a])
             for _ in range(2):
                 with pytest.raises(NameTaken):

@@ -127,6 +127,8 @@ def test_a_broken_engine_fails_its_group_only_and_can_be_joined_again() -> None:
             for group, verb in zip(groups, VERBS.values(), strict=True):
                 hosted = _driven(node, group)
                 hosted.engine = _Broken(hosted.engine, verb, broken)
+                if hosted.token is not None:
+                    hosted.token = hosted.engine
                 for one in three:
                     one.send(ears[one.name, group], group, Bundle.of(b"one"), tag=1)
             for group in groups:
@@ -242,7 +244,7 @@ def test_a_recorder_that_cannot_be_opened(tmp_path: Path) -> None:
         journals.mkdir(parents=True)
         (journals / "token%3ax").write_text("no folder")
         records = (RecordConfig(group="token:x"), RecordConfig(group=SOUND))
-        async with nodes("a", sound(), base=tmp_path, records=records) as (node,):
+        async with nodes("a", sound(min_members=1), base=tmp_path, records=records) as (node,):
             failed: Any = node.status()["recorders"]
             assert set(failed["failed"]) == {"token:x"}
             assert [one["group"] for one in failed["own"]] == [SOUND]
@@ -320,7 +322,7 @@ def test_joining_a_group_that_cannot_be_opened_raises(tmp_path: Path) -> None:
 def test_an_embedded_application_is_told_that_its_group_has_failed() -> None:
     async def main() -> None:
         async with Net() as net:
-            member = await net.join("a")
+            member = await net.join("a", min_members=1)
             await member.group.ready()
             member.node.faults.group("token:g", OSError(28, "No space left on device"))
             assert member.group.view.state == "failed: No space left on device"
@@ -333,12 +335,12 @@ def test_an_embedded_application_is_told_that_its_group_has_failed() -> None:
 
 def test_an_application_behind_a_daemon_is_told_that_its_group_has_failed() -> None:
     async def main() -> None:
-        async with nodes("a", sound()) as (node,):
+        async with nodes("a", sound(min_members=1)) as (node,):
             server = FrontendServer(node, ("127.0.0.1:0",), name="a")
             await server.start()
             async with Net() as net:
                 there = {"node": server.addresses[0], "multicast": "", "interface": ""}
-                member = await net.join("x", "x", **there)
+                member = await net.join("x", "x", min_members=1, **there)
                 other = await net.join("y", "sound", **there)
                 await member.group.ready()
                 await other.group.ready()
@@ -346,7 +348,7 @@ def test_an_application_behind_a_daemon_is_told_that_its_group_has_failed() -> N
                 await asyncio.wait_for(member._reader, 5.0)
                 assert member.group.view.state == "failed: No space left on device"
                 await other.group.broadcast(b"still here")
-                again = await net.join("x", "x", **there)
+                again = await net.join("x", "x", min_members=1, **there)
                 await again.group.ready()
                 for one in (member, other, again):
                     await one.leave()
@@ -358,7 +360,7 @@ def test_an_application_behind_a_daemon_is_told_that_its_group_has_failed() -> N
 
 def test_an_error_of_one_connection_ends_that_connection() -> None:
     async def main() -> None:
-        async with nodes("a", sound()) as (node,):
+        async with nodes("a", sound(min_members=1)) as (node,):
             server = FrontendServer(node, ("127.0.0.1:0",), name="a")
             await server.start()
             async with Net() as net:

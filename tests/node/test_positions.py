@@ -235,7 +235,7 @@ def test_a_history_that_goes_on_behind_a_record_has_its_positions(tmp_path: Path
             await b.leave()
             await a.leave()
             a = await net.join("a", record=True, dir=tmp_path)
-            await a.group.ready()
+            await until(lambda: a.group.view.members, "a group")
             c = await net.join("c", since=roundelay.Position(old.history, 4))
             d = await net.join("d", since=roundelay.Position(old.history, 11))
             await together([a, c, d])

@@ -29,7 +29,8 @@ WAYS = pytest.mark.parametrize("through_daemon", [False, True])
 
 
 def options() -> dict[str, Any]:
-    return {"name": "a", "insecure": True, "multicast": multicast(), "interface": "lo"}
+    alone = {"name": "a", "min_members": 1}
+    return alone | {"insecure": True, "multicast": multicast(), "interface": "lo"}
 
 
 @asynccontextmanager

@@ -271,7 +271,7 @@ def test_a_group_that_began_anew_meanwhile_is_an_error_and_no_continuation() -> 
             await until(lambda: len(log.got) == 10, "the first messages")
             await server.close()
             await a.die()
-            again = await net.join("a")
+            again = await net.join("a", min_members=1)
             await together([again])
             await again.group.broadcast_many([b"of another history"] * 20)
             server = await daemon(again, where)

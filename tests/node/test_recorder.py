@@ -466,7 +466,7 @@ def test_a_group_that_begins_anew_goes_on_behind_what_was_recorded(tmp_path: Pat
     async def test() -> None:
         async with Net() as net:
             for start in (0, 10, 20):
-                a = await net.join("a", dir=tmp_path, record=True, since="start")
+                a = await net.join("a", dir=tmp_path, record=True, since="start", min_members=1)
                 await together([a])
                 await say(a, *words(f"from {start}", 10))
                 await delivered([a], start + 10)
@@ -480,11 +480,11 @@ def test_a_group_that_begins_anew_goes_on_behind_what_was_recorded(tmp_path: Pat
 def test_another_history_of_the_group_gets_another_journal(tmp_path: Path) -> None:
     async def test() -> None:
         async with Net() as net:
-            r = await net.join("r", dir=tmp_path, record=True)
+            r = await net.join("r", dir=tmp_path, record=True, min_members=1)
             await together([r])
             await say(r, *words("old", 10))
             await r.leave()
-            a = await net.join("a")  # knows nothing of that
+            a = await net.join("a", min_members=1)  # knows nothing of that
             await together([a])
             await say(a, *words("new", 5))
             r = await net.join("r", dir=tmp_path, record=True)

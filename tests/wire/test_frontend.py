@@ -89,8 +89,10 @@ EXAMPLES = [
     send_packet("ab", HI, to=["ann", "bob"]),
     receipt_packet("ab", 7, 42, TIME),
     receipt_packet("ab", 7, -1, TIME, ("bob", "cat")),
+    receipt_packet("ab", 7, 42, TIME, level=1),
     fail_packet("ab", 7, INDETERMINATE, "no majority"),
     marked_packet("ab", HI, tag=9, conference=7, kind=1, recorders=1),
+    packet("OPTS", "ab", b'{"resilience":1,"min_members":1}'),
     from_packet("ab", 42),
     from_packet("ab", 0, TIME),
     received_packet("ab", 42, TIME, "ann", TWO),
@@ -178,9 +180,10 @@ def test_what_is_written_is_read_again() -> None:
     assert read_send(one(EXAMPLES[9])) == Send(-1, ("ann", "bob"), False, HI)
     assert read_receipt(one(EXAMPLES[10])) == Fate(7, 42, TIME)
     assert read_receipt(one(EXAMPLES[11])) == Fate(7, -1, TIME, ("bob", "cat"))
-    assert read_failure(one(EXAMPLES[12])) == Failure(7, INDETERMINATE, "no majority")
-    assert read_received(one(EXAMPLES[16])) == Received(42, TIME, "ann", TWO)
-    assert read_json(one(EXAMPLES[24]))["members"] == ["ann", "bob"]
+    assert read_receipt(one(EXAMPLES[12])) == Fate(7, 42, TIME, (), 1)
+    assert read_failure(one(EXAMPLES[13])) == Failure(7, INDETERMINATE, "no majority")
+    assert read_received(one(EXAMPLES[18])) == Received(42, TIME, "ann", TWO)
+    assert read_json(one(EXAMPLES[26]))["members"] == ["ann", "bob"]
 
 
 def test_a_receipt_is_read_whole_or_not_at_all() -> None:
@@ -205,20 +208,20 @@ def test_what_is_missing_is_read_again() -> None:
 
 
 def test_what_recorders_need_is_read_again() -> None:
-    sent = read_marked(one(EXAMPLES[13]))
+    sent = read_marked(one(EXAMPLES[14]))
     assert sent == MarkedSend(9, 7, 1, 1, None, HI.marked(7, 1))
     named = marked_packet("ab", HI, to=["ann", "bob"])
     assert read_marked(one(named)) == MarkedSend(-1, 0, 0, 0, ("ann", "bob"), HI)
-    assert [read_from(one(EXAMPLES[i])) for i in (14, 15)] == [(42, 0, ""), (0, TIME, "")]
-    assert read_from(one(EXAMPLES[26])) == (42, 0, "6f1d")
-    got = read_marked_received(one(EXAMPLES[17]))
+    assert [read_from(one(EXAMPLES[i])) for i in (16, 17)] == [(42, 0, ""), (0, TIME, "")]
+    assert read_from(one(EXAMPLES[28])) == (42, 0, "6f1d")
+    got = read_marked_received(one(EXAMPLES[19]))
     assert got == MarkedReceived(42, TIME, "ann", HI.marked(7, 1))
-    assert read_wish(one(EXAMPLES[18])) == Wish(id=3, since=42, conferences=(7,), senders=("ann",))
-    assert read_more(one(EXAMPLES[20])) == (3, 1)
-    assert read_ended(one(EXAMPLES[21])) == Ended(3, 1042)
-    unit = read_marked(one(EXAMPLES[22]))
+    assert read_wish(one(EXAMPLES[20])) == Wish(id=3, since=42, conferences=(7,), senders=("ann",))
+    assert read_more(one(EXAMPLES[22])) == (3, 1)
+    assert read_ended(one(EXAMPLES[23])) == Ended(3, 1042)
+    unit = read_marked(one(EXAMPLES[24]))
     assert unit == MarkedSend(10, 7, 0, 0, None, TWO.marked(7), unit=True)
-    assert read_marked_received(one(EXAMPLES[23])).bundle == TWO.marked(7)
+    assert read_marked_received(one(EXAMPLES[25])).bundle == TWO.marked(7)
     for wrong in (b'{"since":-1}', b'{"senders":"ann"}', b'{"kinds":[]}', b'{"blocks":65}'):
         with pytest.raises(ConfigError):
             read_wish(Packet("RPLY", "ab", wrong))
@@ -407,7 +410,7 @@ def test_json_as_deep_as_a_question_may_be_is_refused() -> None:
 
 def test_garbage_never_raises_anything_else_and_never_grows() -> None:
     random = Random(4)
-    whole = b"".join(EXAMPLES[:5] + EXAMPLES[7:10] + EXAMPLES[13:14] + EXAMPLES[18:19])
+    whole = b"".join(EXAMPLES[:5] + EXAMPLES[7:10] + EXAMPLES[14:15] + EXAMPLES[20:21])
     reasons = set()
     for _ in range(4000):
         data = bytearray(whole)

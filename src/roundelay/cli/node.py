@@ -22,6 +22,7 @@ from roundelay.node.loop import loop_factory
 from roundelay.node.node import LEVELS, Node, NodeConfig
 from roundelay.node.probe import MULTICAST, Choice
 from roundelay.node.recorder import RecordConfig, parse_record
+from roundelay.node.settings import MIN_MEMBERS
 from roundelay.node.tracing import Tracing
 from roundelay.wire.frontend import DEFAULT, MESSAGE_BYTES, MESSAGE_BYTES_MOST
 
@@ -29,6 +30,7 @@ EPILOG = """\b
 Examples:
   roundelay node --name a --interface eth0
   roundelay node --name a --dir /var/lib/roundelay --group orders:resilient:members=a,b,c
+  roundelay node --name a --group orders:resilient:min_members=1
   roundelay node --name a --dir /var/lib/roundelay --record token:orders --fsync interval
   roundelay node --name a --dir /var/lib/roundelay --group grsb:news:config=news.toml
   roundelay node --name a1 --dir /var/lib/roundelay --group wide:all:config=wide.toml
@@ -37,7 +39,8 @@ Then, on the same machine:
   roundelay listen token:orders &
   roundelay send token:orders "first"
 A group without a prefix is an AutoRM group; token:, to:, po:, spo:, pa:, grsb: and wide: select
-another protocol.
+another protocol.  In groups whose members find each other nothing is confirmed before
+min_members of them are there, 2 unless the group was founded with another number.
 """
 
 
@@ -197,7 +200,9 @@ async def _serve(config: NodeConfig, addresses: tuple[str, ...], limits: dict[st
         node.add_frontend(server)
         await server.serve()
         where = ",".join(server.addresses)
-        click.echo(f"ready frontend={where} medium={node.medium.describe()}")
+        click.echo(
+            f"ready frontend={where} medium={node.medium.describe()} min_members={MIN_MEMBERS}"
+        )
         await stop.wait()
     finally:
         await server.close()

@@ -18,6 +18,7 @@ from msgspec import UNSET, Struct, UnsetType, structs
 from roundelay.cli.answers import show, show_why
 from roundelay.cli.options import Whole, json_option
 from roundelay.cli.output import print_json, printable, say_zone
+from roundelay.cli.waiting import told_if_waiting
 from roundelay.client.contiguity import RAISE, SKIP
 from roundelay.client.messages import places_in_unit
 from roundelay.client.remote_node import RemoteNode
@@ -109,7 +110,10 @@ def send(
 async def _send(
     group: str, given: bytes | None, where: str, lines: bool, someone: bool, how: dict[str, Any]
 ) -> dict[str, Any]:
-    async with await RemoteNode.connect(where, name="roundelay send") as node:
+    async with (
+        await RemoteNode.connect(where, name="roundelay send") as node,
+        told_if_waiting(node, group),
+    ):
         limit = node.switchboard.max_message
         last = -1
         count = 0
@@ -247,23 +251,35 @@ async def _listen(
         )
         if sys.stderr.isatty():
             click.echo(f"listening to {group} at {where}: {_view(view.members)}", err=True)
-        left = count
-        skipped = 0
-        async for whole in node.batches():
-            if node.skipped(group) > skipped:
-                now = node.skipped(group)
-                click.echo(
-                    f"{now - skipped} messages before position {whole.seq} are missing: nobody has "
-                    "them any more", err=True,
-                )  # fmt: skip
-                skipped = now
-            for batch in wanted.of(whole):
-                sys.stdout.write(line(batch, left))
-                if left is not None:
-                    left -= len(batch.bundle)
-                    if left <= 0:
-                        return
-            sys.stdout.flush()
+        async with told_if_waiting(node, group):
+            await _print(node, group, count, wanted, line)
+
+
+async def _print(
+    node: RemoteNode,
+    group: str,
+    count: int | None,
+    wanted: _Wanted,
+    line: Callable[[Batch, int | None], str],
+) -> None:
+    """What comes, as it comes."""
+    left = count
+    skipped = 0
+    async for whole in node.batches():
+        if node.skipped(group) > skipped:
+            now = node.skipped(group)
+            click.echo(
+                f"{now - skipped} messages before position {whole.seq} are missing: nobody has "
+                "them any more", err=True,
+            )  # fmt: skip
+            skipped = now
+        for batch in wanted.of(whole):
+            sys.stdout.write(line(batch, left))
+            if left is not None:
+                left -= len(batch.bundle)
+                if left <= 0:
+                    return
+        sys.stdout.flush()
 
 
 class _Wanted(Struct, frozen=True):

@@ -26,7 +26,7 @@ from roundelay.client.since import Since
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import ConnectionLost, NodeUnreachable, QueueFull
 from roundelay.journal.format import Run
-from roundelay.node.groups import TOTAL_ORDER, protocol_of
+from roundelay.node.groups import TOTAL_ORDER, GroupSpec, protocol_of
 from roundelay.node.switchboard import NO_TAG, Application
 from roundelay.wire.frontend_replay import Wish
 
@@ -55,6 +55,7 @@ class Daemon:
         self._made = 0.0
         """and when."""
         self._pause_s = PAUSE_S
+        self._wishes: dict[str, Any] = {}
         self._returning: asyncio.Task[None] | None = None
         self._settled = asyncio.Event()
         """There is a connection, or there will be none."""
@@ -111,7 +112,7 @@ class Daemon:
             try:
                 remote = await self._connect(min(CONNECT_S, end - clock()))
                 self._joined_at = group.goes_on(self._since)
-                remote.join(group, group.name, *self._joined_at.given)
+                remote.join(group, group.name, *self._joined_at.given, **self._wishes)
                 group.returned()
                 return
             except (NodeUnreachable, ConnectionLost) as refusal:
@@ -131,9 +132,11 @@ class Daemon:
 
     # -- the calls of a switchboard --------------------------------------------------------
 
-    def join(self, group: Group, since: Since) -> None:
+    def join(self, group: Group, since: Since, wishes: GroupSpec | None = None) -> None:
+        """`wishes`: settings that the group must have; they are asked for after a break, too."""
         assert self._remote is not None
-        self._remote.join(group, group.name, *since.given)
+        self._wishes = {} if wishes is None else {"wishes": wishes}
+        self._remote.join(group, group.name, *since.given, **self._wishes)
         self._group, self._since, self._joined_at = group, since, since
 
     def leave(self, application: Application, group: str) -> None:

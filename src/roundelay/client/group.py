@@ -32,6 +32,7 @@ from msgspec import Struct, structs
 
 from roundelay.client.blocking import BlockingGroup, LoopThread
 from roundelay.client.contiguity import RAISE, Contiguity, check_missing
+from roundelay.client.endings import Over, is_open, why_out
 from roundelay.client.inbox import (
     BatchReader,
     Inbox,
@@ -49,7 +50,6 @@ from roundelay.core.errors import (
     ConfigError,
     ConnectionLost,
     GroupClosed,
-    GroupFailed,
     Indeterminate,
     Refused,
     RoundelayError,
@@ -66,6 +66,7 @@ from roundelay.node.groups import (
     SERVICES,
     GroupSpec,
     check_members,
+    check_options,
     check_roles,
     full_name,
     protocol_of,
@@ -75,6 +76,7 @@ from roundelay.node.keys import load_secret
 from roundelay.node.node import Node, NodeConfig
 from roundelay.node.probe import MULTICAST, Choice
 from roundelay.node.recorder import Filter, RecordConfig, parse_filter
+from roundelay.node.settings import words_of
 from roundelay.node.switchboard import NO_TAG, Batch, Missed, Refusal, View
 from roundelay.wire.frontend_replay import check_mark
 
@@ -118,7 +120,7 @@ class Group(Sending, Replaying):
         self._overflow: SlowConsumer | None = None
         self._view = View(name, "0", (), "looking for members")
         self._changed = asyncio.Event()
-        self._closed: GroupClosed | ConnectionLost | GroupFailed | Refused | None = None
+        self._closed: Over | None = None
         """Why it is over; GroupClosed: the application has left."""
         self._leaving: asyncio.Task[None] | None = None
 
@@ -195,7 +197,8 @@ class Group(Sending, Replaying):
         if waiting is not None and not waiting.done():
             seq = receipt.seq if receipt.seq >= 0 else None
             history = self._view.history if seq is not None else ""
-            told = Receipt(receipt.group, seq, receipt.time, history=history)
+            level = receipt.resilience if receipt.resilience >= 0 else None
+            told = Receipt(receipt.group, seq, receipt.time, history, resilience=level)
             if receipt.given_up:
                 told = structs.replace(told, given_up=receipt.given_up)
             waiting.set_result(told)
@@ -205,11 +208,7 @@ class Group(Sending, Replaying):
             if self._switchboard.joined(self.name):
                 self._untold = refusal  # the next `post` says it
             else:
-                failed = refusal.reason.removeprefix("failed: ")
-                if failed != refusal.reason:
-                    self._end(GroupFailed(self.name, failed))
-                else:
-                    self._end(Refused(f"group {self.name}: {refusal.reason}"))
+                self._end(why_out(self.name, refusal.reason))
             return
         waiting = self._receipts.pop(refusal.tag, None)
         if waiting is not None and not waiting.done():
@@ -242,7 +241,7 @@ class Group(Sending, Replaying):
         """The node is gone."""
         self._end(ConnectionLost(f"group {self.name}: {reason}"))
 
-    def _end(self, error: GroupClosed | ConnectionLost | GroupFailed | Refused) -> None:
+    def _end(self, error: Over) -> None:
         """Nothing more comes, and nothing more can be sent."""
         if self._closed is not None:
             return
@@ -320,12 +319,19 @@ class Group(Sending, Replaying):
         return Views(self)
 
     async def ready(self, members: int = 1) -> View:
-        """Wait until the group works and has that many members."""
+        """Wait until the group confirms broadcasts and has that many members.
+
+        A group that nobody else is in yet does not, unless it was founded with `min_members=1`."""
         async for view in self.views():
-            if view.state.startswith("open") and len(view.members) >= members:
+            if is_open(view) and len(view.members) >= members:
                 return view
         self._check_open()
         raise AssertionError("views end with the group only")
+
+    async def answered(self, timeout: float) -> None:
+        """Wait until the node has said something of the group; raises if it refused us."""
+        async with asyncio.timeout(timeout):
+            await self.changed_view(self._view)
 
     async def changed_view(self, known: View | None) -> View:
         """The present view as soon as it is another one than `known`."""
@@ -432,10 +438,11 @@ class Options(Struct, frozen=True, kw_only=True):
     """How to join: see `join`."""
 
     service: str = "resilient"
-    resilience: int = 1
+    resilience: int | None = None
     members: tuple[str, ...] = ()
     stage: str = ""
-    hub: bool = False
+    hub: bool | None = None
+    min_members: int | None = None
     config: str | Path = ""
     conferences: Iterable[int] = ()
     name: str = ""
@@ -465,7 +472,10 @@ class Options(Struct, frozen=True, kw_only=True):
     def spec(self, group: str) -> GroupSpec:
         if self.service not in SERVICES:
             raise ConfigError("service", self.service, ", ".join(SERVICES))
-        whole("resilience", self.resilience, 0, MEMBERS_MAX - 1)
+        if self.resilience is not None:
+            whole("resilience", self.resilience, 0, MEMBERS_MAX - 1)
+        if self.min_members is not None:
+            whole("min_members", self.min_members, 1, MEMBERS_MAX)
         timeout: Any = self.timeout
         if not isinstance(timeout, int | float) or not 0 < timeout <= TIMEOUT_MAX_S:
             raise ConfigError("timeout", repr(timeout), "seconds, above 0 and up to a year")
@@ -475,9 +485,11 @@ class Options(Struct, frozen=True, kw_only=True):
         spec = GroupSpec(
             name=full_name(group, self.service), protocol=SERVICES[self.service],
             members=members, resilience=self.resilience, stage=self.stage, hub=self.hub,
-            config=str(self.config),
+            min_members=self.min_members, config=str(self.config),
         )  # fmt: skip
-        return spec if self.node else check_roles(spec)
+        if self.node and spec.config:
+            raise ConfigError("config", spec.config, "none through a daemon: its node has the file")
+        return check_options(spec) if self.node else check_roles(spec)
 
     def records(self, group: str) -> tuple[RecordConfig, ...]:
         """What the node records."""
@@ -523,7 +535,9 @@ def join(group: str, **options: Any) -> Joining:
     """Join a group of processes that share one history.
 
     service     resilient (default), total, partial, selective, reliable, journal, fifo
-    resilience  L: members that may fail without a committed message being lost
+    resilience  L: members that may fail without a committed message being lost; without it, as the
+                group has it, or what its size allows, up to 2
+    min_members nothing is confirmed while the group has fewer; without it, as it has it, or 2
     members     names of all members, if they are known beforehand; needs `name` and `dir`
     stage       when to deliver: accepted, preacknowledged, acknowledged (total, partial, selective)
     hub         service total: one channel through a hub that the first member runs
@@ -617,7 +631,10 @@ async def _through_daemon(options: Options, spec: GroupSpec, place: Since | None
     group = _group(options, spec, daemon, daemon.close, place)
     group.answer_s = options.timeout
     try:
-        daemon.join(group, place or Since())
+        wishes = spec if words_of(spec) else None
+        daemon.join(group, place or Since(), wishes)
+        if wishes is not None:  # which may be refused
+            await group.answered(options.timeout)
     except BaseException:
         await daemon.close()
         raise

@@ -92,6 +92,9 @@ class Receipt(Struct, frozen=True, gc=False):
     given_up: tuple[str, ...] = ()
     """Service fifo: members that were lost, or left the group, before they had it.  Everybody else
     whom the sender knew has it."""
+    resilience: int | None = None
+    """L when it was committed: so many members may fail at once without its being lost; None where
+    the service has no L."""
 
 
 def places_in_unit(count: int) -> list[str]:

@@ -32,7 +32,9 @@ from roundelay.core.errors import (
 )
 from roundelay.journal.format import Run
 from roundelay.node.frontend_missing import read_missed
+from roundelay.node.groups import GroupSpec
 from roundelay.node.replay import runs_of
+from roundelay.node.settings import words_of
 from roundelay.node.switchboard import (
     NO_TAG,
     UNIT,
@@ -128,6 +130,7 @@ class RemoteSwitchboard(asyncio.Protocol):
         self._out_bytes = 0
         self._paused = False
         self._heeds_stop = False
+        self._takes_options = False
         self._stopped: set[str] = set()
         self._blocked: dict[tuple[int, str], Application] = {}
 
@@ -165,7 +168,7 @@ class RemoteSwitchboard(asyncio.Protocol):
 
     async def _greet(self, name: str) -> None:
         hello = {"extended": True, "name": name, "protocol": PROTOCOL, "units": True}
-        hello["given_up"] = True
+        hello |= {"given_up": True, "resilience": True}
         self._transport.write(json_packet("HELO", "", hello))
         try:
             await self._greeted
@@ -188,9 +191,14 @@ class RemoteSwitchboard(asyncio.Protocol):
         since: int | None = None,
         since_time: int = 0,
         history: str = "",
+        wishes: GroupSpec | None = None,
     ) -> None:
         self._check()
         name_bytes("group", group)
+        options = {} if wishes is None else words_of(wishes)
+        if options and not self._takes_options:
+            allowed = f"none through the node at {self.where}, whose version does not know them"
+            raise ConfigError(next(iter(options)), next(iter(options.values())), allowed)
         other = self._joined.get(group)
         if other is application:
             return
@@ -199,6 +207,8 @@ class RemoteSwitchboard(asyncio.Protocol):
                 f"group = {group!r} is joined over this connection already: use another connection"
             )
         self._joined[group] = application
+        if options:
+            self._write(json_packet("OPTS", group, options))
         if since is None:
             self._write(head("JOIN", group))
         else:
@@ -440,6 +450,7 @@ class RemoteSwitchboard(asyncio.Protocol):
         limit = hello.get("max_message")
         self.max_message = limit if isinstance(limit, int) else MESSAGE_BYTES
         self._heeds_stop = hello.get("stop") is True
+        self._takes_options = hello.get("options") is True
         if not self._greeted.done():
             self._greeted.set_result(None)
 
@@ -508,7 +519,8 @@ class RemoteSwitchboard(asyncio.Protocol):
             before = sent.receipt or Receipt(sent.group, sent.tag, found.seq, found.time)
             seq = max(before.seq, found.seq)
             lost = tuple(dict.fromkeys((*before.given_up, *found.given_up)))
-            sent.receipt = Receipt(sent.group, sent.tag, seq, found.time, lost)
+            level = found.resilience
+            sent.receipt = Receipt(sent.group, sent.tag, seq, found.time, lost, level)
             self._arrived(sent)
 
     def _failure(self, packet: Packet) -> None:

@@ -6,6 +6,7 @@
     │   ├── QueueFull             a bounded queue has no room; try again later
     │   ├── PayloadTooLarge       a message above `max_payload`; split it or raise the limit
     │   ├── ClusterBroken         a member of the cluster has failed; reopen it without that member
+    │   ├── SettingsMismatch      the group has other settings than asked for; join with those
     │   ├── NodeUnreachable       no node answers at an address; start one, or name the right one
     │   ├── NameTaken             another node on the medium has this name; choose another
     │   ├── FolderInUse           another running node keeps its files there; give each its own
@@ -68,6 +69,39 @@ class PayloadTooLarge(UsageError):
 
 class ClusterBroken(UsageError):
     """A cluster protocol needs every member, and one has failed; nothing was queued."""
+
+
+class SettingsMismatch(UsageError):
+    """The group has other settings than were asked for.
+
+    >>> error = SettingsMismatch("token:orders", "resilience", "2", "1")
+    >>> SettingsMismatch.told(f"failed: {error}").agreed
+    '1'
+    """
+
+    def __init__(self, group: str, option: str, asked: str, agreed: str) -> None:
+        super().__init__(
+            f"group {group}: {option} = {asked} was asked for, but the group has {option} = "
+            f"{agreed}: join with that, or without a wish"
+        )
+        self.group = group
+        self.option = option
+        self.asked = asked
+        self.agreed = agreed
+
+    @classmethod
+    def told(cls, text: str) -> SettingsMismatch | None:
+        """What a node has said of it in words, if it did."""
+        head, asks, rest = text.partition(" was asked for, but the group has ")
+        value, joins, _ = rest.partition(": join with that")
+        if not (asks and joins):
+            return None
+        about, _, wish = head.rpartition(" = ")
+        group, _, option = about.rpartition(": ")
+        return cls(
+            group.removeprefix("failed: ").removeprefix("group "), option, wish,
+            value.partition(" = ")[2],
+        )  # fmt: skip
 
 
 class NodeUnreachable(UsageError):

@@ -27,21 +27,26 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from roundelay.core.engine import MS, NEVER, SECOND, Notice
-from roundelay.core.errors import ConfigError
-from roundelay.core.token.config import COLD, REJOIN, most_resilience
+from roundelay.core.errors import ConfigError, SettingsMismatch
+from roundelay.core.token.config import COLD, REJOIN
 from roundelay.core.token.pdu import NO_LIST
-from roundelay.node import engines, recovery
+from roundelay.node import engines, recovery, settings
 from roundelay.node.changes import DEPART_NS, Changes
 from roundelay.node.epochs import ASK_NS, GATHER_NS, LINGER_NS
 from roundelay.node.groups import MEMBERS_MAX, TOKEN, GroupSpec
 from roundelay.node.histories import history_name
 from roundelay.node.hosted import Hosted
 from roundelay.node.store import token_store
-from roundelay.wire.info import Ask, GroupInfo, Info, Start
+from roundelay.wire.info import Ask, GroupInfo, Info, Settings, Start
 
 if TYPE_CHECKING:
     from roundelay.node.node import Node
 
+DIFFER_NS: Final = 2 * SECOND
+"""How long members of a fixed roster that meet for the first time with different settings wait for
+others, to see which of them is in the minority."""
+TELL_NS: Final = 3 * SECOND
+"""After so long with too few members the log says so."""
 SETTLE_NS: Final = 700 * MS
 """How long to listen before a group is begun."""
 
@@ -70,11 +75,6 @@ class Assembly(Changes):
         self.roster = spec.members
         if node.name not in spec.members:
             raise ConfigError("members", ",".join(spec.members), f"{node.name} among them")
-        most = most_resilience(len(spec.members))
-        if not 0 <= spec.resilience <= most:
-            raise ConfigError(
-                "resilience", spec.resilience, f"0 to {most} for {len(spec.members)} members"
-            )
         folder = self._folder()
         if folder is None:
             raise ConfigError(
@@ -82,6 +82,9 @@ class Assembly(Changes):
             )
         self.store = token_store(folder / "token.log", lambda text: node.log("warning", text))
         stable = self.store.stable
+        has_past = stable is not None and (stable.max_joined != NO_LIST or stable.wiped)
+        has_past = has_past or self.store.damaged
+        self.settings = settings.of_fixed(folder, spec, has_past=has_past)
         if self.store.damaged:
             self._open_fixed(now, None, REJOIN)
         elif stable is not None and (stable.max_joined != NO_LIST or stable.wiped):
@@ -93,12 +96,17 @@ class Assembly(Changes):
     def _open_fixed(self, now: int, stable: Any, boot: str) -> None:
         spec, node = self.spec, self.node
         me, size = spec.members.index(node.name), len(spec.members)
-        config = engines.token_config(spec.resilience, boot, self.outbox.bundle_bytes)
+        folder = self._folder()
+        assert folder is not None
+        assert self.settings is not None
+        settings.keep(folder, self.settings)
+        resilience = self.settings.resilience
+        config = engines.token_config(resilience, boot, self.outbox.bundle_bytes)
         engine = engines.token_engine(me, size, config, node.rng, now, stable)
         engine.floor = node.recorders.floor(spec.name, history_name(engine.past))
         self.ring = self.data = Hosted(
             node, spec, me, spec.members, engine, self.outbox, self.applications,
-            store=self.store, trace=node.config.tracer(spec.name, me, resilience=spec.resilience),
+            store=self.store, trace=node.config.tracer(spec.name, me, resilience=resilience),
         )  # fmt: skip
         self.data.on_gap = self.lost
         self.data.on_notice = self._fixed_notice
@@ -142,6 +150,43 @@ class Assembly(Changes):
         else:
             self.deadline = NEVER
 
+    def _heard_fixed(self, name: str, said: GroupInfo, now: int) -> None:
+        """Members of one roster have the same settings, or they would not be one group."""
+        agreed = self.settings
+        if agreed is None or self.data is not None:
+            return
+        if said.settings is None or said.settings == agreed:
+            self.strangers.pop(name, None)
+            self.contacts[name] = said.epoch
+            self._meet(now)
+            return
+        self.contacts.pop(name, None)
+        self.strangers[name] = said.settings
+        others = len(self.spec.members) - 1
+        if said.epoch >= 0 or 2 * len(self.strangers) > others:
+            self._differ(said.settings)  # the group has begun, or most of it says something else
+        mine, theirs = settings.differing(agreed, said.settings)
+        self.state = f"forming: {name} has {theirs}, and this member {mine}"
+        self.deadline = min(self.deadline, now + DIFFER_NS)
+        self.show()
+
+    def _differ_from_fixed(self, said: GroupInfo) -> None:
+        """Others have the group with a fixed roster: one of two kinds would be another group."""
+        if said.settings is not None:
+            raise SettingsMismatch(
+                self.spec.name, "members", settings.shown("members", self.spec.members),
+                settings.shown("members", said.settings.members),
+            )  # fmt: skip
+
+    def _differ(self, theirs: Settings) -> None:
+        assert self.settings is not None
+        option = settings.first_differing(self.settings, theirs)
+        raise SettingsMismatch(
+            self.spec.name, option,
+            settings.shown(option, getattr(self.settings, option)),
+            settings.shown(option, getattr(theirs, option)),
+        )  # fmt: skip
+
     # -- what others say -------------------------------------------------------------------
 
     def heard(self, info: Info, now: int) -> None:
@@ -152,9 +197,8 @@ class Assembly(Changes):
         if self.preset:
             if said.decreed and info.name in self.spec.members:
                 recovery.give_way(self, said, info.name, now)
-            elif self.data is None and info.name in self.spec.members:
-                self.contacts[info.name] = said.epoch
-                self._meet(now)
+            elif info.name in self.spec.members:
+                self._heard_fixed(info.name, said, now)
             return
         if not said.incarnation or said.incarnation == "fixed":
             return
@@ -266,6 +310,8 @@ class Assembly(Changes):
         if self.closed or self.preset:
             if not self.lingering and (self.closed or self.data is None or self.works()):
                 self.deadline = NEVER
+            if self.strangers and self.data is None:
+                self._differ(next(iter(self.strangers.values())))
             return
         if self.departed is not None:
             self._depart(now)
@@ -278,12 +324,15 @@ class Assembly(Changes):
         if self.announce_due <= now:
             self._announce(now)
         self._look_after_members(now)
+        if not self.told_waiting and now - self.since > TELL_NS:
+            self._tell_waiting()
         if self.leaving:
             if self.roster == (self.node.name,):
                 self._last_one_out(now)
                 return
             self._ask_out(now)
-        if self.spec.protocol != TOKEN and self.data is None and len(self.roster) > 1:
+        enough = len(self.roster) >= max(2, self._needed())
+        if self.spec.protocol != TOKEN and self.data is None and enough:
             self._ask(self.incarnation)  # to be opened again with us
             self._asked(
                 Ask(self.spec.name, self.incarnation, self.node.name, epoch=self.epoch), now
@@ -295,6 +344,16 @@ class Assembly(Changes):
             self._drain(now)
         for due in (self.announce_due, self.change_due, self.behind_due):
             self.deadline = min(self.deadline, due)
+
+    def _tell_waiting(self) -> None:
+        """Once: nothing is confirmed, and why."""
+        state = self.view().state
+        self.told_waiting = True
+        if state.startswith("open: waiting") and self.settings is not None:
+            least = self.settings.min_members
+            self.node.log(
+                "warning", "group.waiting", group=self.spec.name, state=state, min_members=least
+            )
 
     def _look(self, now: int) -> None:
         """No roster yet: ask to be admitted, or begin the group."""
@@ -308,12 +367,16 @@ class Assembly(Changes):
             said = known.groups.get(name)
             if known.name == node.name or said is None or not node.alive(known.name):
                 continue
-            if said.incarnation and said.incarnation != "fixed":
+            if said.incarnation == "fixed":
+                self._differ_from_fixed(said)
+            elif said.incarnation:
                 offers[known.name] = said
-            elif not said.incarnation:
+            else:
                 rivals.append(known.name)
         if offers:
             best = max(offers.values(), key=lambda one: (one.decreed, one.size, one.incarnation))
+            if best.settings is not None:
+                settings.check(self.spec, best.settings)
             if self.state == "looking for members":
                 self.state = "asking to be admitted"
             self._ask(best.incarnation)
@@ -327,14 +390,17 @@ class Assembly(Changes):
         elif any(rival < node.name and self._may(rival) for rival in rivals):
             self.deadline = now + ASK_NS  # that one begins
         else:
-            incarnation, resilience, base = secrets.token_hex(8), self.spec.resilience, 0
+            incarnation, base, agreed = secrets.token_hex(8), 0, settings.founded(self.spec)
             continuing = node.recorders.continuing(name)
             if continuing is not None:
                 # All members were gone, but we have recorded what there was: go on behind it.
                 parent, base = continuing
                 incarnation = f"{incarnation}@{parent}:{base}"
             roster, lives = (node.name,), (node.uuid,)
-            self._enter(Start(name, incarnation, 0, roster, lives, base, resilience), now)
+            level = settings.level(agreed, 2 * MEMBERS_MAX)
+            self._enter(
+                Start(name, incarnation, 0, roster, lives, base, level, settings=agreed), now
+            )
 
     def recover(self, now: int) -> dict[str, object]:
         """Go on from here, in a new history: an operator says so."""

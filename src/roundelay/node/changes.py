@@ -9,6 +9,7 @@ import msgspec
 
 from roundelay.core.cluster.exchange import Exchange
 from roundelay.core.engine import MS, NEVER, SECOND, Delivery, Notice
+from roundelay.node import settings
 from roundelay.node.ending import doubtful, pieces
 from roundelay.node.epochs import ASK_NS, GATHER_NS, Epochs
 from roundelay.node.groups import MEMBERS_MAX, TOKEN
@@ -92,7 +93,7 @@ class Changes(Epochs):
             gone = set(self.roster) - self._answered()
             roster = tuple(name for name in roster if name not in gone) or (self.node.name,)
         lives = tuple(self._life(name) for name in roster)
-        return Change(self.epoch, roster, lives, self.resilience, base, tails)
+        return Change(self.epoch, roster, lives, self._asked_level(), base, tails)
 
     def _life(self, name: str) -> bytes:
         """The UUID of the node of that name, as far as we know."""
@@ -173,7 +174,7 @@ class Changes(Epochs):
             self._count()
         start = Start(
             self.spec.name, self.incarnation, self.epoch + 1, change.roster, change.lives, base,
-            change.resilience, self._counted(), self.decreed, self._later(),
+            change.resilience, self._counted(), self.decreed, self._later(), self.settings,
         )  # fmt: skip
         if not token:
             self._finish(change, now)
@@ -319,8 +320,8 @@ class Changes(Epochs):
         if notice.kind == "view" and self.state == "forming":
             self.state = "open"
             if self.data is None:
-                alone = len(self.roster) < 2
-                self.state += ": waiting for a second member" if alone else ": waiting for others"
+                few = settings.waiting(len(self.roster), self._needed())
+                self.state = few or "open: waiting for others"
         if self.ring is not self.data and notice.kind in ("view", "blocked", "unblocked"):
             self.show()
 

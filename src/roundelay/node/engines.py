@@ -90,7 +90,10 @@ def check_stage(spec: GroupSpec) -> None:
         raise ConfigError("stage", spec.stage, ", ".join(allowed[1:]))
     if spec.protocol not in CLUSTERS and spec.stage:
         raise ConfigError("stage", spec.stage, "none for this service")
-    if spec.hub and spec.protocol != "to":
-        raise ConfigError("hub", "yes", "only in groups of service total")
     if spec.hub and spec.stage == "accepted":
         raise ConfigError("stage", spec.stage, "preacknowledged or acknowledged with hub=yes")
+
+
+def stage_of(spec: GroupSpec) -> str:
+    """When a group delivers of which nothing is said; empty: it has no stages."""
+    return "acknowledged" if spec.protocol in CLUSTERS else ""

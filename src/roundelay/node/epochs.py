@@ -8,13 +8,14 @@ from abc import abstractmethod
 from typing import Final
 
 import msgspec
+from msgspec import structs
 
 from roundelay.core.engine import MS, NEVER, SECOND, Delivery, Notice
 from roundelay.core.position import Position, holds
 from roundelay.core.token.config import COLD, REJOIN, most_resilience
 from roundelay.core.token.pdu import NO_LIST
 from roundelay.file_names import file_name
-from roundelay.node import engines
+from roundelay.node import engines, settings
 from roundelay.node.ending import Tails
 from roundelay.node.groups import MEMBERS_MAX, TOKEN, GroupSpec
 from roundelay.node.hosted import Hosted
@@ -85,15 +86,20 @@ class Epochs(Seat):
         A node that was in this epoch in an earlier life, and remembers nothing of it, may not act
         as if it had promised nothing (CM-R17); beside a ring its place is in the next epoch.
         """
-        node, spec = self.node, self.spec
+        node = self.node
+        agreed = start.settings or structs.replace(
+            settings.founded(self.spec), resilience=start.resilience
+        )
+        settings.check(self.spec, agreed)
         self._retire(now)
         self.outbox.send_again()
+        self.settings, self.spec = agreed, settings.adopted(self.spec, agreed)
+        spec = self.spec
         if start.incarnation != self.incarnation:
             self.counted = {}  # epochs of another history
             self._begin_again()
         self.incarnation, self.epoch = start.incarnation, start.epoch
         self.roster, self.lives, self.base = start.roster, start.lives, start.base
-        self.resilience = start.resilience
         self.began_in = start.history
         self.decreed = start.decreed
         self.counted |= {(name, epoch): number for name, epoch, number in start.counted}
@@ -113,7 +119,7 @@ class Epochs(Seat):
         self._remember(start)
         folder = self._folder()
         token = spec.protocol == TOKEN
-        resilience = min(start.resilience, most_resilience(size))
+        resilience = settings.level(agreed, size)
         if not token:
             resilience = most_resilience(size)  # changes are rare: be as safe as can be
         store = stable = None
@@ -145,6 +151,7 @@ class Epochs(Seat):
         node.register(self.ring)
         if token:
             self.data = self.ring
+            self.ring.waits = settings.waiting(size, agreed.min_members)
         else:
             self._enter_data(me, size, mark, first, now)
         self.recalled = recalled
@@ -163,7 +170,7 @@ class Epochs(Seat):
     def _enter_data(self, me: int, size: int, mark: str, first: bool, now: int) -> None:
         """The engine beside the ring, if it can be had in this epoch."""
         node, spec = self.node, self.spec
-        if not first or (size < 2 and spec.protocol != "pa"):
+        if not first or size < self._needed():
             return
         stable = store = None
         folder = self._folder()
@@ -180,6 +187,11 @@ class Epochs(Seat):
         self.data.on_gap = self.lost
         self.data.lineage = self.history_id
         node.register(self.data)
+
+    def _needed(self) -> int:
+        """Members that the engine beside the ring must have."""
+        least = 1 if self.spec.protocol == "pa" else 2
+        return max(least, self.settings.min_members if self.settings is not None else 1)
 
     def _remember(self, start: Start) -> None:
         """What a member must not forget of its group; the ring's new file syncs the folder."""
@@ -241,6 +253,10 @@ class Epochs(Seat):
         for one in underway[:doubtful]:
             self.outbox.lose_track(one, "away while the roster changed")
 
+    def _asked_level(self) -> int:
+        """L that the group has where its size allows it, in the words of earlier versions."""
+        return settings.level(self.settings or settings.founded(self.spec), 2 * MEMBERS_MAX)
+
     def _counted(self) -> tuple[tuple[str, int, int], ...]:
         last = list(self.counted.items())[-MEMBERS_MAX:]
         self.counted = dict(last)
@@ -265,7 +281,7 @@ class Epochs(Seat):
             return
         start = Start(
             name, self.incarnation, self.epoch, self.roster, self.lives, self.base,
-            self.resilience, self._counted(), self.decreed, self.began_in,
+            self._asked_level(), self._counted(), self.decreed, self.began_in, self.settings,
         )  # fmt: skip
         self.node.send_control(start)
         self.announce_due = now + ASK_NS

@@ -19,7 +19,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import NEVER, SECOND
-from roundelay.core.errors import ConfigError, GroupFailed, InvariantBroken, RoundelayError
+from roundelay.core.errors import (
+    ConfigError,
+    GroupFailed,
+    InvariantBroken,
+    RoundelayError,
+    UsageError,
+)
 from roundelay.node.catchup import CatchUp
 from roundelay.node.groups import AUTORM, GroupSpec, plain_spec
 from roundelay.node.outbox import Outbox
@@ -74,7 +80,7 @@ class FailedGroup:
 
     def failure(self) -> RoundelayError:
         """For whoever wants something of the group."""
-        if isinstance(self.error, ConfigError):
+        if isinstance(self.error, UsageError):
             return self.error
         return GroupFailed(self.spec.name, self.reason)
 

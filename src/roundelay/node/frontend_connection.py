@@ -35,6 +35,7 @@ from roundelay.core.errors import (
 )
 from roundelay.node.frontend_missing import miss_packet
 from roundelay.node.frontend_replay import ReplaySessions
+from roundelay.node.settings import wishes_of
 from roundelay.node.switchboard import Batch, Missed, Receipt, Refusal, View
 from roundelay.wire.frontend import (
     CLOSING,
@@ -142,6 +143,9 @@ class Connection(asyncio.Protocol):
         """It wants units as such."""
         self.given_up = False
         """It wants to know who was given up."""
+        self._tell_level = False
+        self._wishes: dict[str, dict[str, Any]] = {}
+        """What the next `join` of a group asks of it (OPTS)."""
         self.name = ""
         self.peer = ""
         self.groups: set[str] = set()
@@ -327,7 +331,10 @@ class Connection(asyncio.Protocol):
                 self.groups.add(group)  # before: a view may come from within the call
                 while len(place) > 1 and not place[-1]:
                     place = place[:-1]
-                self._switchboard.join(self, group, *place)
+                extra: dict[str, Any] = {}
+                if group in self._wishes:
+                    extra["wishes"] = wishes_of(group, self._wishes.pop(group))
+                self._switchboard.join(self, group, *place, **extra)
             except InvariantBroken:
                 raise
             except MalformedPdu as error:
@@ -335,6 +342,8 @@ class Connection(asyncio.Protocol):
             except RoundelayError as error:
                 self.groups.discard(group)
                 self._fail(group, NO_TAG, REFUSED_JOIN, str(error))
+        elif packet.command == "OPTS":
+            self._wish(packet)
         elif packet.command == "LEAV":
             self.groups.discard(group)
             self.held.discard(group)
@@ -350,6 +359,15 @@ class Connection(asyncio.Protocol):
                 (self._replays.begin if packet.command == "RPLY" else self._replays.more)(packet)
             except MalformedPdu as error:
                 self._malformed(error)
+
+    def _wish(self, packet: Packet) -> None:
+        try:
+            wishes = read_json(packet)
+        except MalformedPdu as error:
+            return self._malformed(error)
+        if len(self._wishes) < GROUPS_MAX:
+            self._wishes[packet.group] = wishes
+        return None
 
     def _hello(self, packet: Packet) -> None:
         before, self.extended = self.extended, True  # so that it hears what is wrong with HELO
@@ -367,6 +385,7 @@ class Connection(asyncio.Protocol):
             self._parser.extend()
             self.units = wish.get("units") is True
             self.given_up = wish.get("given_up") is True
+            self._tell_level = wish.get("resilience") is True
         else:
             self.extended = before
 
@@ -449,7 +468,9 @@ class Connection(asyncio.Protocol):
     @_contained
     def receipt(self, receipt: Receipt) -> None:
         lost = receipt.given_up if self.given_up else ()
-        self._write(receipt_packet(receipt.group, receipt.tag, receipt.seq, receipt.time, lost))
+        level = receipt.resilience if self._tell_level else None
+        group, tag, seq = receipt.group, receipt.tag, receipt.seq
+        self._write(receipt_packet(group, tag, seq, receipt.time, lost, level))
 
     @_contained
     def refused(self, refusal: Refusal) -> None:

@@ -210,6 +210,7 @@ class FrontendServer:
             "max_message": self.max_message,
             "queue_bytes": self.queue_bytes_max,
             "stop": True,
+            "options": True,
         }
 
     def ask(self, what: object, of: object) -> object:

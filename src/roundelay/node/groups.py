@@ -56,12 +56,14 @@ class GroupSpec(Struct, frozen=True, kw_only=True):
     protocol: str
     members: tuple[str, ...] = ()
     """The fixed roster, in the order that every member must use; empty: found by discovery."""
-    resilience: int = 1
-    """L, of a token group.  A group found by discovery has what its size allows."""
+    resilience: int | None = None
+    """L, of a token group; None: as the group has it, or as its size allows."""
     stage: str = ""
     """When to deliver; empty stands for the safest stage of the protocol."""
-    hub: bool = False
-    """TO in channel mode, through the hub that the first member runs."""
+    hub: bool | None = None
+    """TO in channel mode, through the hub that the first member runs; None: as the group has it."""
+    min_members: int | None = None
+    """Nothing is confirmed while the roster has fewer; None: as the group has it, or 2."""
     config: str = ""
     """The file that says who plays which role (`node.grsb_file`, `node.wide_file`)."""
 
@@ -136,6 +138,12 @@ def _resilience(text: str) -> int:
     return int(text)
 
 
+def _least(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= MEMBERS_MAX:
+        raise ConfigError("min_members", text, f"a whole number from 1 to {MEMBERS_MAX}")
+    return int(text)
+
+
 def _yes(text: str) -> bool:
     if text not in ("yes", "no"):
         raise ConfigError("hub", text, "yes or no")
@@ -151,6 +159,7 @@ OPTIONS: Final[dict[str, Any]] = {
     "resilience": _resilience,
     "stage": _plain,
     "hub": _yes,
+    "min_members": _least,
     "config": _plain,
 }
 
@@ -187,9 +196,8 @@ def parse_group(text: str) -> GroupSpec:
 
 
 def check_roles(spec: GroupSpec) -> GroupSpec:
-    """`spec` if it has a file of roles exactly where one is needed, and an L that can be."""
-    if not 0 <= spec.resilience < MEMBERS_MAX:
-        raise ConfigError("resilience", spec.resilience, f"0 to {MEMBERS_MAX - 1}")
+    """`spec` if it has a file of roles exactly where one is needed, and options that can be."""
+    check_options(spec)
     if spec.protocol in CONFIGURED:
         if not spec.config:
             raise ConfigError(
@@ -201,6 +209,29 @@ def check_roles(spec: GroupSpec) -> GroupSpec:
     elif spec.config:
         services = ", ".join(SERVICE_OF[protocol] for protocol in CONFIGURED)
         raise ConfigError("config", spec.config, f"a group of service {services}")
+    return spec
+
+
+def check_options(spec: GroupSpec) -> GroupSpec:
+    """`spec` if these options have a meaning in a group of its service."""
+    if spec.resilience is not None:
+        if not 0 <= spec.resilience < MEMBERS_MAX:
+            raise ConfigError("resilience", spec.resilience, f"0 to {MEMBERS_MAX - 1}")
+        if spec.protocol != TOKEN:
+            raise ConfigError(
+                "resilience", spec.resilience, "only in groups of service resilient: others have "
+                "no L",
+            )  # fmt: skip
+    if spec.hub and spec.protocol != TO:
+        raise ConfigError("hub", "yes", "only in groups of service total")
+    least = spec.min_members
+    if least is not None:
+        if not 1 <= least <= MEMBERS_MAX:
+            raise ConfigError("min_members", least, f"1 to {MEMBERS_MAX}")
+        if spec.protocol == AUTORM or spec.protocol in CONFIGURED:
+            raise ConfigError("min_members", least, f"none for {spec.service}")
+        if spec.members and least > len(spec.members):
+            raise ConfigError("min_members", least, f"at most {len(spec.members)}, the roster")
     return spec
 
 

@@ -156,6 +156,8 @@ class Hosted:
         """Where what is delivered is kept for those who come later, if it has an order."""
         self.lineage = ""
         """The id of the history that positions belong to."""
+        self.waits = ""
+        """Too few members for applications' messages: what the state says of that."""
         self.held = False
         """No new messages go to the engine while the roster changes."""
         if trace is not None:
@@ -265,7 +267,7 @@ class Hosted:
     def feed(self, now: int) -> None:
         """Give the engine bundles while it takes them."""
         outbox, engine = self.outbox, self.engine
-        while outbox and self.ready():
+        while outbox and self.ready() and (not self.waits or outbox.has_word):
             if self.life_base < 0 and self.token is not None:
                 self.life_base = self.token.next_num[self.me]
             bundle, names, one = outbox.gather()
@@ -387,7 +389,7 @@ class Hosted:
         elif self.token is not None and delivery.number < self.token.own_from:
             return None
         elif self.life_base < 0 or delivery.number >= self.life_base:
-            return self.outbox.settle(seq, wall)
+            return self.outbox.settle(seq, wall, self.token.resilience if self.token else -1)
         return None
 
     def settle_acknowledged(self, engine: PositiveAckSite) -> None:
@@ -461,7 +463,8 @@ class Hosted:
         members = tuple(self.roster[member] for member in self.members)
         # What is given early has no place, so there is none at which an application begins.
         position = self.expected if self.early is None else -1
-        return View(self.spec.name, version, members, self.state, self.lineage, position)
+        state = self.waits if self.waits and self.state == "open" else self.state
+        return View(self.spec.name, version, members, state, self.lineage, position)
 
     def show(self) -> None:
         view = self.view()
@@ -513,7 +516,7 @@ class Hosted:
             "group": self.spec.name,
             "service": self.spec.service,
             "protocol": self.spec.protocol,
-            "state": self.state,
+            "state": self.view().state,
             "me": self.roster[self.me],
             "roster": list(self.roster),
             "members": [self.roster[member] for member in self.members],

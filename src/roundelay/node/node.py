@@ -26,7 +26,7 @@ from roundelay.core.bundle import Bundle
 from roundelay.core.engine import MS, NEVER, SECOND
 from roundelay.core.errors import ConfigError, UsageError
 from roundelay.journal.format import Run
-from roundelay.node import answers, forking
+from roundelay.node import answers, forking, settings
 from roundelay.node.acquaintance import Acquaintances
 from roundelay.node.assembly import Assembly
 from roundelay.node.autorm import AutoRm
@@ -398,15 +398,19 @@ class Node(Traffic):
 
     # -- groups ----------------------------------------------------------------------------
 
-    def assembly(self, group: str) -> Place:
-        """The group of that name, entered if need be."""
+    def assembly(self, group: str, wishes: GroupSpec | None = None) -> Place:
+        """The group of that name, entered if need be; `wishes`: with these settings, or not."""
         found = self.assemblies.get(group)
         if found is None or isinstance(found, FailedGroup):
             if found is None and len(self.assemblies) >= GROUPS_MAX:
                 raise UsageError(f"{GROUPS_MAX} groups are hosted here: leave one first")
             spec = self.specs.get(group) or plain_spec(group)
+            if wishes is not None:
+                spec = settings.wanted(spec, wishes)
             found = self.faults.open(PLACES.get(spec.protocol, Assembly), spec)
             self.say_soon(time.monotonic_ns())
+        elif wishes is not None:
+            settings.agree(found, wishes)
         return found
 
     def joined(self, group: str) -> bool:
@@ -445,16 +449,17 @@ class Node(Traffic):
         since: int | None = None,
         since_time: int = 0,
         history: str = "",
+        wishes: GroupSpec | None = None,
     ) -> None:
         check_name(group)
         self.faults.entering(
-            group, lambda: self._join(application, group, since, since_time, history)
+            group, lambda: self._join(application, group, since, since_time, history, wishes)
         )
         self.wake()
 
     def _join(
         self, application: Application, group: str, since: int | None, since_time: int,
-        history: str,
+        history: str, wishes: GroupSpec | None,
     ) -> None:  # fmt: skip
         if protocol_of(group) == AUTORM:
             if since is not None:
@@ -465,7 +470,7 @@ class Node(Traffic):
                 joined = self.autorm.applications[group]
                 self.recorders.replays.catch_up(joined, application, group, since, since_time)
         else:
-            self.assembly(group).join(application, since, since_time, history)
+            self.assembly(group, wishes).join(application, since, since_time, history)
 
     def fell_behind(self, application: Application, group: str, since: int) -> bool:
         """The application could not keep what comes at position `since`.  True: it gets that, and

@@ -146,7 +146,13 @@ class Outbox:
         """Something the node itself has to say: before all others, and in a bundle of its own."""
         one = Underway(Bundle.of(message), None, [], NEVER)
         one.word = True
-        self.again.append(one)
+        behind = sum(1 for other in self.again if other.word)  # words keep their order
+        self.again.insert(behind, one)
+
+    @property
+    def has_word(self) -> bool:
+        """Whether the next bundle is one of the node's own."""
+        return bool(self.again) and self.again[0].word
 
     def gather(self) -> tuple[Bundle, tuple[str, ...] | None, Underway]:
         """The next bundle, as full as can be: of the last item perhaps only the first part."""
@@ -203,15 +209,16 @@ class Outbox:
 
     # -- fates -----------------------------------------------------------------------------
 
-    def settle(self, seq: int, time: int) -> Underway | None:
-        """The oldest bundle under way is delivered, its first message at `seq` (or -1)."""
+    def settle(self, seq: int, time: int, resilience: int = -1) -> Underway | None:
+        """The oldest bundle under way is delivered, its first message at `seq` (or -1), and
+        `resilience` members may fail without its being lost (-1: the service has no L)."""
         if not self.underway:
             return None
         one = self.underway[0]
-        self.settle_one(one, seq, time)
+        self.settle_one(one, seq, time, resilience)
         return one
 
-    def settle_one(self, one: Underway, seq: int, time: int) -> None:
+    def settle_one(self, one: Underway, seq: int, time: int, resilience: int = -1) -> None:
         """The same for any bundle under way."""
         if one is self.underway[0]:
             self.underway.popleft()
@@ -219,7 +226,8 @@ class Outbox:
             self.underway.remove(one)
         self.settled += len(one.bundle)
         for application, tag, index in one.waiters:
-            application.receipt(Receipt(self.group, tag, seq + index if seq >= 0 else -1, time))
+            place = seq + index if seq >= 0 else -1
+            application.receipt(Receipt(self.group, tag, place, time, resilience=resilience))
 
     def _refuse(self, waiters: Iterable[Waiter], reason: str, indeterminate: bool) -> None:
         for application, tag, _ in waiters:

@@ -100,8 +100,8 @@ def recover(seat: Assembly, now: int) -> dict[str, object]:
     seat.ring = seat.data = None
     seat.decreed = True
     start = Start(
-        seat.spec.name, history, 0, (seat.node.name,), (seat.node.uuid,), base, seat.resilience,
-        decreed=True,
+        seat.spec.name, history, 0, (seat.node.name,), (seat.node.uuid,), base,
+        seat._asked_level(), decreed=True, settings=seat.settings,
     )  # fmt: skip
     seat._enter(start, now)
     _put_aside(seat)

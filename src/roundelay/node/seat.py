@@ -12,22 +12,22 @@ from msgspec import structs
 
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import NEVER
-from roundelay.core.errors import ConfigError, UsageError
+from roundelay.core.errors import ConfigError, SettingsMismatch, UsageError
 from roundelay.core.position import Position, holds
 from roundelay.core.token.site import TokenSite
 from roundelay.core.token.state import NORMAL
-from roundelay.node import engines
+from roundelay.node import engines, settings
 from roundelay.node.catchup import CatchUp, full
 from roundelay.node.ending import Tails
 from roundelay.node.folders import claim_group
-from roundelay.node.groups import TOKEN, GroupSpec
+from roundelay.node.groups import TOKEN, GroupSpec, check_options
 from roundelay.node.histories import later_history
 from roundelay.node.hosted import Hosted
 from roundelay.node.memory import Memory
 from roundelay.node.outbox import LIMIT_BYTES, Outbox
 from roundelay.node.switchboard import Application, Batch, Missed, View
 from roundelay.node.words import Drained
-from roundelay.wire.info import GroupInfo, Start
+from roundelay.wire.info import GroupInfo, Settings, Start
 
 if TYPE_CHECKING:
     from roundelay.node.node import Node
@@ -37,7 +37,7 @@ class Seat:
     """What `Epochs`, `Changes` and `Assembly` share."""
 
     def __init__(self, node: Node, spec: GroupSpec, now: int) -> None:
-        engines.check_stage(spec)
+        engines.check_stage(check_options(spec))
         self.node = node
         self.spec = spec
         burst = node.medium.burst if spec.protocol == TOKEN else 0
@@ -62,9 +62,10 @@ class Seat:
         self.began_in = ""
         """The history in which the present epoch began; empty: its incarnation."""
         self.request_due = 0
-        self.resilience = spec.resilience
         self.recalled = spec.fixed
         """The member may have forgotten what it delivered last: it goes on from its disk."""
+        self.settings: Settings | None = None
+        """What the members have agreed on; None: not founded yet, as far as we know."""
         self.told_before = 0
         """Messages delivered in earlier epochs of the incarnation."""
         self.counted: dict[tuple[str, int], int] = {}
@@ -76,6 +77,7 @@ class Seat:
         self.departed: Start | None = None
         """The epoch that has begun without us, since we leave; we serve those who are behind."""
         self.departed_until = 0
+        self.told_waiting = False
         self.since = now
         self.deadline = now
         self.reached: tuple[str, int] = ("", -1)
@@ -103,6 +105,8 @@ class Seat:
         self.behind_due = NEVER
         self.dead_since: dict[str, int] = {}
         self.kept_in: Path | None = None
+        self.strangers: dict[str, Settings] = {}
+        """Fixed roster: members that have other settings than this one."""
         self.contacts: dict[str, int] = {}
         """Fixed roster: who has told us of its past with the group."""
 
@@ -262,12 +266,25 @@ class Seat:
             version = -1
             if self.data is not None and isinstance(self.data.engine, TokenSite):
                 version = self.data.engine.max_joined[0]
-            return GroupInfo(self.spec.name, "fixed", version, len(self.spec.members))
+            return GroupInfo(
+                self.spec.name, "fixed", version, len(self.spec.members), settings=self.settings
+            )
         if self.ring is None:
             return None if self.leaving else GroupInfo(self.spec.name)
         return GroupInfo(
-            self.spec.name, self.incarnation, self.epoch, len(self.roster), decreed=self.decreed
+            self.spec.name, self.incarnation, self.epoch, len(self.roster), decreed=self.decreed,
+            settings=self.settings,
         )  # fmt: skip
+
+    def agree(self, wishes: GroupSpec) -> None:
+        """Another application joins, and asks for this: raises SettingsMismatch."""
+        stage = self.spec.stage or engines.stage_of(self.spec)
+        if wishes.stage and wishes.stage != stage:
+            raise SettingsMismatch(self.spec.name, "stage", wishes.stage, stage or "none")
+        if self.settings is not None:
+            settings.check(wishes, self.settings)
+        else:
+            self.spec = settings.merged(self.spec, wishes)
 
     @property
     def preset(self) -> bool:
@@ -291,7 +308,7 @@ class Seat:
 
     def trouble(self) -> str:
         """Why callers wait."""
-        state = self.data.state if self.data is not None else self.state
+        state = self.view().state
         if self.ring is not None and not self.works():
             state += ", being reformed"
         return f"no answer in time ({state}); it may still be delivered"
@@ -316,6 +333,7 @@ class Seat:
             "incarnation": self.incarnation, "epoch": self.epoch, "roster": list(self.roster),
             "applications": len(self.applications),
             "slowed_by": self.node.recorders.slowed_by(self.spec.name),
+            "settings": settings.status(self.settings),
         }  # fmt: skip
         return base | (self.data.status() if self.data is not None else {})
 

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 from msgspec import Struct
 
 from roundelay.core.bundle import Bundle
+from roundelay.node.groups import GroupSpec
 
 WHOLE: Final = "whole"
 UNIT: Final = "unit"
@@ -74,6 +75,8 @@ class Receipt(Struct, frozen=True, gc=False):
     time: int
     given_up: tuple[str, ...] = ()
     """Names of members that were lost, or left, before they had it (AutoRM)."""
+    resilience: int = -1
+    """L when it was committed; -1 where the service has none."""
 
 
 class Refusal(Struct, frozen=True, gc=False):
@@ -136,13 +139,15 @@ class Switchboard(Protocol):
         since: int | None = None,
         since_time: int = 0,
         history: str = "",
+        wishes: GroupSpec | None = None,
     ) -> None:
         """Deliver the group's messages to `application` from now on.  Harmless when repeated.
 
         `since`: first those from that position on, as far as the node still has them or a recorder
         of the group does; then live, with no gap and no duplicate.  `since_time`: of those only
         what was recorded at that time (ns since 1970) or later.  `history`: the one that `since`
-        is a position of; if there is no such position, `missed` says so."""
+        is a position of; if there is no such position, `missed` says so.  `wishes`: settings that
+        are asked for; raises SettingsMismatch if the group has others."""
 
     def leave(self, application: Application, group: str) -> None:
         """Stop doing so.  Harmless when not joined."""

@@ -89,6 +89,7 @@ TO_NODE: Final = (
     Command("SNDD", "B", "send messages to the nodes named and give me a receipt"),
     Command("SNDC", "B", "send messages of a conference, or to be recorded, for a receipt"),
     Command("SNDU", "B", "send messages that take effect together: a unit"),
+    Command("OPTS", "B", "what the next JOIN or FROM of the group asks of it", json=True),
     Command("FROM", "B", "join, and begin at that position"),
     Command("RPLY", "B", "replay what was recorded of the group", json=True),
     Command("MORE", "B", "so many more blocks of a replay may come"),

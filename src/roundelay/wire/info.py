@@ -46,6 +46,21 @@ POSITION_MAX: Final = 1 << 62
 Address = tuple[str, int]
 
 
+FOLLOWS: Final = -1
+"""L is what the size of the group allows."""
+
+
+class Settings(Struct, frozen=True, array_like=True):
+    """What the members of a group have agreed on when it was founded (`node.settings`)."""
+
+    resilience: int = FOLLOWS
+    hub: bool = False
+    min_members: int = 1
+    """Nothing is confirmed while the roster has fewer."""
+    members: tuple[str, ...] = ()
+    """The fixed roster, or those who may be admitted; empty: anybody."""
+
+
 class GroupInfo(Struct, frozen=True, array_like=True, gc=False):
     """A group as a node takes part in it; without an incarnation it only wants to."""
 
@@ -57,6 +72,8 @@ class GroupInfo(Struct, frozen=True, array_like=True, gc=False):
     """Where the node listens on line B, if others cannot know (`node.lines`)."""
     decreed: bool = False
     """An operator said from where this incarnation goes on: others give way to it."""
+    settings: Settings | None = None
+    """Once they are agreed on; None also from nodes of earlier versions."""
 
 
 class Info(Struct, frozen=True, array_like=True):
@@ -105,6 +122,7 @@ class Start(Struct, frozen=True, array_like=True, tag="start"):
     """See `GroupInfo`."""
     history: str = ""
     """Where it is not the incarnation: members that all may have forgotten went on in another."""
+    settings: Settings | None = None
 
 
 class Recorded(Struct, frozen=True, array_like=True, tag="recorded"):
@@ -222,6 +240,7 @@ def _check_info(info: Info) -> Info:
             and -1 <= group.epoch <= EPOCH_MAX
             and 0 <= group.size <= MEMBERS_MAX
             and (group.line == ("", 0) or _is_address(group.line))
+            and _is_settings(group.settings)
         )
     return info
 
@@ -245,6 +264,7 @@ def _check_control(word: Ask | Start) -> Ask | Start:
         and 0 <= word.resilience < MEMBERS_MAX
         and len(word.counted) <= MEMBERS_MAX
         and len(word.history) <= TEXT_MAX
+        and _is_settings(word.settings)
         and all(
             _named(name, NODE_NAME_MAX) and 0 <= epoch <= EPOCH_MAX and 0 <= number <= POSITION_MAX
             for name, epoch, number in word.counted
@@ -271,6 +291,15 @@ def _check_recorded(word: Recorded | Kept | Wanted) -> Recorded | Kept | Wanted:
             and all(0 <= lo < hi <= POSITION_MAX for lo, hi in word.holes)
         )
     return word
+
+
+def _is_settings(settings: Settings | None) -> bool:
+    return settings is None or (
+        FOLLOWS <= settings.resilience < MEMBERS_MAX
+        and 1 <= settings.min_members <= MEMBERS_MAX
+        and len(settings.members) <= MEMBERS_MAX
+        and all(_named(name, NODE_NAME_MAX) for name in settings.members)
+    )
 
 
 def _insist(sound: bool) -> None:

@@ -1,0 +1,49 @@
+"""Say it when a command waits because a group has too few members."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Final
+
+import click
+
+from roundelay.client.endings import is_open
+from roundelay.client.remote_node import RemoteNode
+from roundelay.core.errors import RoundelayError
+from roundelay.node.switchboard import View
+
+WAIT_S: Final = 1.5
+"""Members that are there find each other in less."""
+
+
+@asynccontextmanager
+async def told_if_waiting(node: RemoteNode, group: str) -> AsyncIterator[None]:
+    """One line on standard error if the group does not confirm anything for a while, and why."""
+    telling = asyncio.create_task(_tell(node, group))
+    try:
+        yield
+    finally:
+        telling.cancel()
+        await asyncio.gather(telling, return_exceptions=True)
+
+
+async def _tell(node: RemoteNode, group: str) -> None:
+    await asyncio.sleep(WAIT_S)
+    with suppress(RoundelayError):
+        found = await node.members(group)
+        state = str(found.get("state", ""))
+        if state and not is_open(View(group, "", (), state)):
+            click.echo(waiting_line(group, state), err=True)
+
+
+def waiting_line(group: str, state: str) -> str:
+    """
+    >>> waiting_line("token:g", "open: waiting for a second member").partition(";")[0]
+    'token:g: open: waiting for a second member'
+    """
+    line = f"{group}: {state}"
+    if state.startswith("open: waiting"):
+        line += "; nothing is confirmed before (min_members, 2 unless the group says otherwise)"
+    return line
