@@ -520,8 +520,11 @@ def _judge_lost_per_sender(
 
 
 def _knew(life: Life, author: Life, time: int) -> bool:
-    """Whether that life was in the group with `author` before."""
-    return any(view.time < time and author.name in view.members for view in life.views)
+    """Whether that life was in the group with `author` before, and not only on its way in."""
+    return any(
+        view.time < time and author.name in view.members and view.state == "open"
+        for view in life.views
+    )
 
 
 def _judge_end(out: Judgement, case: Case, lives: list[Life]) -> None:
