@@ -44,6 +44,8 @@ from roundelay.runs.chaos_api_strikes import Strikes
 from roundelay.runs.chaos_clock import WallClock, build
 from roundelay.runs.chaos_disks import PowerDisk
 from roundelay.runs.chaos_disks import available as disks_available
+from roundelay.runs.chaos_net import NamespaceNet
+from roundelay.runs.chaos_net import available as spaces_available
 from roundelay.runs.folder import RunFolder
 
 LOOK_S: Final = 0.1
@@ -67,6 +69,7 @@ class Round:
         self.setup = plan.setup
         self.rng = Random(f"chaos --api/{plan.seed}/lives")
         self.switch = Switch(seed=plan.seed)
+        self.spaces: NamespaceNet | None = None
         self.strikes = Strikes(self)
         self.machines: dict[str, Machine] = {}
         self.others: list[Machine] = []
@@ -98,6 +101,8 @@ class Round:
                 if machine.power_disk is not None:
                     machine.power_disk.close()
             await self.switch.close()
+            if self.spaces is not None:
+                await self.spaces.close()
             shutil.rmtree(self.place.sockets, ignore_errors=True)
         return self._verdict(hang)
 
@@ -119,12 +124,21 @@ class Round:
     async def _play(self) -> None:
         setup = self.setup
         self.switch.apply(self.plan.weather)
+        if setup.medium == kinds.NAMESPACES:
+            if spaces_available():
+                self.spaces = NamespaceNet()
+                await self.spaces.start(setup.names)
+            else:
+                self.undone.append("namespaces: none can be made here")
         ports = free_ports(len(setup.names))
         seeds = ",".join(f"127.0.0.1:{port}" for port in ports)
         for name, mode, port in zip(setup.names, setup.modes, ports, strict=True):
             machine = self.machine(name, kinds.EMBEDDED if name in setup.silent else mode)
             if setup.medium == kinds.FANOUT:
                 machine.address = {"listen": f"127.0.0.1:{port}", "seeds": seeds}
+            elif self.spaces is not None:
+                machine.address = {"interface": self.spaces.interface}
+                machine.prefix_words = self.spaces.prefix(name)
             else:
                 machine.address = {"via": self.place.via}
             machine.word = ""
@@ -144,13 +158,19 @@ class Round:
         for place in self.plan.troubles:
             begun = time.monotonic_ns()
             await asyncio.gather(*[self.strikes.strike(trouble) for trouble in place])
-            self.switch.apply({"heal": True})
+            self.heal()
             await self.recovered("after " + " and ".join(one.kind for one in place))
             self._note_away(place, begun)
             await asyncio.sleep(self.rng.uniform(0.3, 1.5))
         self.switch.apply({"clear": True})
         self.say("no more faults")
         await self._finish()
+
+    def heal(self) -> None:
+        """Everybody hears everybody."""
+        self.switch.apply({"heal": True})
+        if self.spaces is not None:
+            self.spaces.heal()
 
     def _note_away(self, place: tuple[Trouble, ...], begun: int) -> None:
         """Whom others may have given up meanwhile."""
@@ -161,6 +181,7 @@ class Round:
 
     async def _finish(self) -> None:
         """Everybody has a last message confirmed, and is given those of all others."""
+        self.heal()
         self.switch.apply({"clear": True})
         await self._away(self.others)
         self._tell("settle")

@@ -134,6 +134,8 @@ class Machine:
         self.address: dict[str, str] = {}
         """How it is on the medium: options of `join` and of a node."""
         self.disk = place.folder / "disks" / name
+        self.prefix_words: list[str] = []
+        """What to put before its commands, to run them in its network namespace."""
         self.power_disk: PowerDisk | None = None
         """`disk`, where it can lose what was not synced."""
         self.lives: list[Notes] = []
@@ -249,7 +251,12 @@ class Machine:
         path = self.place.folder / f"{self.name}.{what}.err"
         with path.open("ab") as errors:
             return await asyncio.create_subprocess_exec(
-                *command, stderr=errors, env=self._environment(), preexec_fn=_with_parent, **pipes
+                *self.prefix_words,
+                *command,
+                stderr=errors,
+                env=self._environment(),
+                preexec_fn=_with_parent,
+                **pipes,
             )
 
     def _environment(self) -> Mapping[str, str]:

@@ -20,6 +20,7 @@ some           all machines are killed, and only a majority returns, the rest mu
 power-cut      the power of one machine is cut: what it had not synced to its disk is lost
 blackout       the power of all machines is cut, where broadcasts return when they are on disks
 moved          a machine restarts at another address
+address        the network interface of a machine gets another address while it runs
 =============  ===================================================================================
 
 Where a plan says `two at once`, two of them strike different members at the same time.
@@ -63,6 +64,7 @@ SOME: Final = "some"
 POWER_CUT: Final = "power-cut"
 BLACKOUT: Final = "blackout"
 MOVED: Final = "moved"
+ADDRESS: Final = "address"
 
 ANY: Final = (
     KILL, KILL, WIPE, PAUSE, PARTITION, ONE_WAY, SPLIT, FLAP, STORM, CLOG, TWIN, REPLACED, CLOCK,
@@ -70,7 +72,7 @@ ANY: Final = (
 )  # fmt: skip
 WITH_DISK: Final = (OLD_FOLDER, ALL, SOME)
 """Only where all members keep what they promised in a folder."""
-KINDS: Final = tuple(dict.fromkeys((*ANY, *WITH_DISK, POWER_CUT, BLACKOUT, MOVED)))
+KINDS: Final = tuple(dict.fromkeys((*ANY, *WITH_DISK, POWER_CUT, BLACKOUT, MOVED, ADDRESS)))
 
 MACHINE: Final = "machine"
 NODE: Final = "node"
@@ -85,6 +87,8 @@ SYNCED: Final = "synced"
 
 SWITCH: Final = "switch"
 FANOUT: Final = "fan-out"
+NAMESPACES: Final = "namespaces"
+"""Real multicast between network namespaces; where none can be made, the switch."""
 
 
 class ApiParams(Struct, frozen=True, kw_only=True):
@@ -226,7 +230,9 @@ def _setup(params: ApiParams, rng: Random, service: str) -> Setup:
         recorders = rng.choice([0, 0, 1, 2])
     if fixed or recorders:
         disks = True
-    medium = FANOUT if service not in WITH_ROLES and rng.random() < 0.15 else SWITCH
+    medium = rng.choices([SWITCH, FANOUT, NAMESPACES], [0.75, 0.15, 0.1])[0]
+    if service in WITH_ROLES:
+        medium = SWITCH
     if service == "journal":
         fixed = disks = True
         if rng.random() < 0.5 or size < 4:
@@ -277,6 +283,8 @@ def _kinds(setup: Setup) -> tuple[str, ...]:
     """What makes sense in this group."""
     if setup.medium == FANOUT:
         return (KILL, WIPE, PAUSE, TWIN, REPLACED, CLOCK, MOVED)
+    if setup.medium == NAMESPACES:
+        return (KILL, WIPE, PAUSE, PARTITION, TWIN, CLOCK, LATE_LINK, ADDRESS)
     kinds = list(ANY)
     if setup.service == "resilient" and setup.disks and setup.fixed:
         kinds += WITH_DISK
@@ -322,8 +330,8 @@ def _second(rng: Random, setup: Setup, first: Trouble) -> Trouble | None:
     harsh = (KILL, PAUSE)
     if first.kind in (ALL, SOME, BLACKOUT, POWER_CUT):
         return None
-    if setup.medium == FANOUT:
-        return _trouble(rng, setup, CLOCK, first.who)
+    if setup.medium != SWITCH:
+        return _trouble(rng, setup, CLOCK, first.who) if first.kind != CLOCK else None
     if first.kind in gentle or setup.resilience < 2 or setup.service != "resilient":
         kind = rng.choice([one for one in gentle if one != first.kind])
         return _trouble(rng, setup, kind, first.who)

@@ -40,6 +40,7 @@ class Strikes:
             kinds.TWIN: self._twin, kinds.REPLACED: self._replace, kinds.CLOCK: self._step_clock,
             kinds.LATE_LINK: self._late_link, kinds.OLD_FOLDER: self._old_folder,
             kinds.ALL: self._all, kinds.SOME: self._some, kinds.MOVED: self._move,
+            kinds.ADDRESS: self._change_address,
             kinds.POWER_CUT: self._cut_power, kinds.BLACKOUT: self._cut_power,
         }  # fmt: skip
         await does[trouble.kind](trouble)
@@ -74,8 +75,10 @@ class Strikes:
             rules = [{"clog": {"from": names[0], "to": to, "ms": ms}} for to in rest]
         for rule in rules:
             self.round.switch.apply(rule)
+            if self.round.spaces is not None:
+                self.round.spaces.trouble(rule)
         await asyncio.sleep(trouble.lasts_s)
-        self.round.switch.apply({"heal": True})
+        self.round.heal()
 
     async def _storm(self, trouble: Trouble) -> None:
         self.round.switch.apply({"loss": 0.3})
@@ -120,6 +123,7 @@ class Strikes:
         made.role = role
         made.disk = self.round.folder / "disks" / f"{name}-{number}"
         made.address = dict(original.address)
+        made.prefix_words = original.prefix_words
         if self.round.setup.medium == kinds.FANOUT:
             made.address["listen"] = f"127.0.0.1:{free_ports(1)[0]}"
         made.lives = [Notes(self.round.folder / "none", number - 1, role)]
@@ -139,9 +143,13 @@ class Strikes:
         await machine.kill()
         rest = [name for name in self.round.setup.names if name != machine.name]
         self.round.switch.apply({"partition": [[machine.name], rest]})
+        if self.round.spaces is not None:
+            self.round.spaces.link(machine.name, up=False)
         await machine.start(self.round.since(machine))
         await asyncio.sleep(trouble.lasts_s)
-        self.round.switch.apply({"heal": True})
+        self.round.heal()
+        if self.round.spaces is not None:
+            self.round.spaces.link(machine.name, up=True)
 
     async def _old_folder(self, trouble: Trouble) -> None:
         """As from a backup: what was promised since then is forgotten."""
@@ -210,6 +218,11 @@ class Strikes:
         self.round.say(f"{most} of {len(machines)} have returned: {state}")
         for machine in machines[most:]:
             await machine.start(self.round.since(machine))
+
+    async def _change_address(self, trouble: Trouble) -> None:
+        if self.round.spaces is not None:
+            self.round.spaces.move(trouble.who[0])
+        await asyncio.sleep(trouble.lasts_s)
 
     async def _move(self, trouble: Trouble) -> None:
         machine = self.round.machines[trouble.who[0]]

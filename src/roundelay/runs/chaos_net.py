@@ -100,6 +100,8 @@ class NamespaceNet:
         self.tag = "rl" + secrets.token_hex(2)  # interface names have 15 letters at most
         self.names: list[str] = []
         self.partitions = 0
+        self.moves = 0
+        self.addresses: dict[str, str] = {}
         self.netem = True
         self.weather: dict[str, Any] = {}
 
@@ -134,7 +136,8 @@ class NamespaceNet:
             ip("link", "add", self.port(name), "type", "veth", "peer", "name", INTERFACE,
                "netns", space)  # fmt: skip
             ip("link", "set", self.port(name), "master", self.bridge(0), "up")
-            ip("-n", space, "address", "add", f"10.98.7.{number}/24", "dev", INTERFACE)
+            self.addresses[name] = f"10.98.7.{number}/24"
+            ip("-n", space, "address", "add", self.addresses[name], "dev", INTERFACE)
             ip("-n", space, "link", "set", "lo", "up")
             ip("-n", space, "link", "set", INTERFACE, "up")
 
@@ -150,6 +153,19 @@ class NamespaceNet:
             if self.netem:
                 self.netem = _tried("tc", "qdisc", "replace", "dev", self.port(name), "root",
                                     "netem", "loss", f"{100 * loss:g}%")  # fmt: skip
+
+    def move(self, name: str) -> None:
+        """Give a site's interface another address, while it is up."""
+        self.moves += 1
+        space = self.namespace(name)
+        old = self.addresses[name]
+        new = self.addresses[name] = f"10.98.7.{100 + self.moves % 100}/24"
+        ip("-n", space, "address", "del", old, "dev", INTERFACE)
+        ip("-n", space, "address", "add", new, "dev", INTERFACE)
+
+    def link(self, name: str, up: bool) -> None:
+        """Take a site's interface down, or up."""
+        ip("-n", self.namespace(name), "link", "set", INTERFACE, "up" if up else "down")
 
     def trouble(self, rule: Mapping[str, Any]) -> None:
         """Partitions only: the first side goes to the other bridge."""
