@@ -76,7 +76,7 @@ Examples:
 @click.option("--kind", type=Whole(0, 0xFFFFFFFF), default=0, help="The same.")
 @click.option("--unit", is_flag=True,
               help="Each line is a message; all take effect together (grsb:, wide:).")  # fmt: skip
-@click.option("--recorded", type=Whole(0, 255), default=0, metavar="K",
+@click.option("--recorded", type=Whole(0, 254), default=0, metavar="K",
               help="Wait until K recorders have it on disk.")  # fmt: skip
 @json_option
 def send(

@@ -567,7 +567,8 @@ def join(group: str, **options: Any) -> Joining:
     keep_bytes  of the record: the oldest part of it goes when it takes more; 0 (default): no limit
     keep_s      the same, for what was recorded longer ago than so many seconds
     keep_conference_s  as {7: 86400}: of older records of conference 7 only the heads are kept
-    durability  committed (default), or recorded: `broadcast` returns when recorders have synced
+    durability  committed (default); synced: `broadcast` returns when L + 1 members have synced the
+                message; recorded: when recorders have
     recorders   how many of them, 1 by default
     log_level   debug, info, warning (default) or error: JSON lines on standard error
     node        HOST:PORT or unix:PATH of a daemon to go through, instead of a node in this process

@@ -12,23 +12,26 @@ from roundelay.core.bundle import Bundle
 from roundelay.core.errors import ConfigError
 from roundelay.core.limits import whole
 from roundelay.node.switchboard import END, MIDDLE, START, UNIT, WHOLE, Batch
-from roundelay.wire.frontend_replay import RECORDERS_MAX, check_mark
+from roundelay.wire.frontend_replay import MEMBERS, RECORDERS_MAX, check_mark
 
 COMMITTED: Final = "committed"
 RECORDED: Final = "recorded"
+SYNCED: Final = "synced"
 
 
 def synced(durability: str | None, recorders: int | None, otherwise: int) -> int:
-    """How many recorders have to sync a message; 0: none."""
+    """How many recorders have to sync a message; 0: none; MEMBERS: L + 1 members instead."""
     if durability is None and recorders is None:
         return otherwise
+    if durability == SYNCED:
+        return MEMBERS
     whole("recorders", 1 if recorders is None else recorders, 1, RECORDERS_MAX)
     if durability == COMMITTED or (durability is None and not otherwise):
         if durability is None:
             raise ConfigError("recorders", recorders, 'only with durability="recorded"')
         return 0
     if durability not in (None, RECORDED):
-        raise ConfigError("durability", durability, f"{COMMITTED} or {RECORDED}")
+        raise ConfigError("durability", durability, f"{COMMITTED}, {SYNCED} or {RECORDED}")
     return otherwise or 1 if recorders is None else recorders
 
 

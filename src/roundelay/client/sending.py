@@ -54,7 +54,8 @@ class Sending(ABC):
         `conference` and `kind` are numbers that travel with the message: recorders and replays
         select by them, and `message.conference`, `message.kind` have them.  With
         `durability="recorded"` it returns when `recorders` of the group's recorders (1 unless
-        said otherwise) have it on disk; without, or with "committed", as `join` was told.
+        said otherwise) have it on disk, with "synced" when L + 1 members do (docs/durability.md);
+        without, or with "committed", as `join` was told.
 
         Raises Indeterminate when the group cannot say in time (a minority, a partition): the
         message may still be delivered later.  Raises NoRecorder, and sends nothing, when fewer

@@ -387,7 +387,7 @@ class Assembly(Changes):
             self.deadline = wait
         elif self.named:
             self.deadline = now + ASK_NS  # it goes on where it was recovered, or not at all
-        elif any(rival < node.name and self._may(rival) for rival in rivals):
+        elif self._first_of(rivals) != node.name:
             self.deadline = now + ASK_NS  # that one begins
         else:
             incarnation, base, agreed = secrets.token_hex(8), 0, settings.founded(self.spec)
@@ -401,6 +401,13 @@ class Assembly(Changes):
             self._enter(
                 Start(name, incarnation, 0, roster, lives, base, level, settings=agreed), now
             )
+
+    def _first_of(self, rivals: list[str]) -> str:
+        """Who of those who want the group, and of us, begins it: the one that has recorded most of
+        it, for it goes on behind that; else the first by name."""
+        recorded = self.node.recorders.recorded_by(self.spec.name)
+        names = [self.node.name, *(rival for rival in rivals if self._may(rival))]
+        return min(names, key=lambda name: (-recorded.get(name, 0), name))
 
     def recover(self, now: int) -> dict[str, object]:
         """Go on from here, in a new history: an operator says so."""

@@ -28,7 +28,7 @@ ASK_NS: Final = SECOND
 class Awaited:
     """Stands between a group and an application that wants its message recorded."""
 
-    __slots__ = ("_application", "_arrived", "count", "due", "held")
+    __slots__ = ("_application", "_arrived", "_whose", "count", "due", "held")
 
     def __init__(
         self,
@@ -36,12 +36,14 @@ class Awaited:
         count: int,
         due: int,
         arrived: Callable[[Awaited], None],
+        whose: str = "recorders",
     ) -> None:
         self._application = application
         self.count = count
         self.due = due
         self.held: Receipt | None = None
         self._arrived = arrived
+        self._whose = whose
 
     def receipt(self, receipt: Receipt) -> None:
         self.held = receipt
@@ -54,8 +56,8 @@ class Awaited:
     def expire(self, have: int) -> None:
         assert self.held is not None
         reason = (
-            f"it has its place (position {self.held.seq}), but {have} of {self.count} recorders "
-            "have synced it in time; it may still be recorded"
+            f"it has its place (position {self.held.seq}), but {have} of {self.count} "
+            f"{self._whose} have synced it in time; it may still be synced"
         )
         self._application.refused(Refusal(self.held.group, self.held.tag, reason, True))
 

@@ -147,6 +147,8 @@ class Hosted:
         self.intercept: Callable[[Delivery], bool] | None = None
         """Sees each delivery first; True keeps it from the applications."""
         self.on_notice: Callable[[Notice], None] | None = None
+        self.on_delivered: Callable[[], None] | None = None
+        """After each batch of deliveries, all of which are written."""
         self.on_gap: Callable[[int, int], None] | None = None
         """The positions from the first number up to the second are passed over."""
         stage = early_stage(spec)
@@ -240,6 +242,8 @@ class Hosted:
                 self.transmit(destination, pdu, now)
             if effects.deliveries:
                 self.deliver(effects.deliveries, now)
+                if self.on_delivered is not None:
+                    self.on_delivered()
             for notice in effects.notices:
                 self.notice(notice, now)
         if self.trace is not None and len(self.trace.rows) >= TRACE_ROWS:

@@ -360,7 +360,7 @@ class Node(Traffic):
         assembly.outbox.expire(now, assembly.trouble())
 
     def _waited_for(self) -> bool:
-        if self.recorders.durability.waiting:
+        if self.recorders.durability.waiting or self.recorders.syncing.waiting:
             return True
         return any(one.outbox or one.outbox.underway for one in self.assemblies.values())
 
@@ -541,7 +541,7 @@ class Node(Traffic):
             if protocol_of(group) in CONFIGURED:
                 self.assembly(group).send(application, bundle, tag, to, recorders)
                 return
-            application = self.recorders.durability.application(application, group, recorders)
+            application = self.recorders.awaited(application, group, recorders)
         if hosted is not None:  # its name was looked at when it was entered
             hosted.send(application, bundle, tag, to)
             return

@@ -26,7 +26,7 @@ from roundelay.core.position import lineage
 from roundelay.journal.format import GAP, HEADS_ONLY, Run, head_only
 from roundelay.journal.journal import OS, JournalBroken
 from roundelay.journal.reader import merged
-from roundelay.node.durability import Durability
+from roundelay.node.durability import Awaited, Durability
 from roundelay.node.faults import reason_of
 from roundelay.node.folders import claim_journal
 from roundelay.node.groups import TOTAL_ORDER, protocol_of
@@ -35,7 +35,10 @@ from roundelay.node.recorder import RecordConfig, Recorder
 from roundelay.node.replay import Readable, ReplayServer
 from roundelay.node.replaying import Replays, Source
 from roundelay.node.seat import Seat
-from roundelay.wire.info import HOLES_MAX, Kept, Recorded, Wanted
+from roundelay.node.switchboard import Application
+from roundelay.node.synced import Syncing
+from roundelay.wire.frontend_replay import MEMBERS
+from roundelay.wire.info import HOLES_MAX, Kept, Recorded, Synced, Wanted
 
 if TYPE_CHECKING:
     from roundelay.node.node import Node
@@ -73,6 +76,7 @@ class Recorders:
         self.keepers = Keepers(self)
         self.replays = Replays(self)
         self.durability = Durability(self)
+        self.syncing = Syncing(node)
         self._wanted: dict[str, int] = {}
         self._said: dict[str, tuple[bool, int]] = {}
         self._slow: dict[str, dict[str, int]] = {}
@@ -131,6 +135,7 @@ class Recorders:
 
     async def stop(self) -> None:
         """Write everything, and close the journals."""
+        await self.syncing.stop()
         await self.replays.stop()
         for task in self._refetches:
             task.cancel()
@@ -186,7 +191,14 @@ class Recorders:
             self._note_slow(group, self.node.name, recorder.slow, now)
         self.durability.check(group)
 
-    def hear(self, word: Recorded | Kept | Wanted, now: int) -> None:
+    def hear(self, word: Recorded | Kept | Wanted | Synced, now: int) -> None:
+        if isinstance(word, Synced):
+            if word.name != self.node.name:
+                self.syncing.hear(word, now)
+            return
+        if isinstance(word, Wanted) and word.synced:
+            self.syncing.wanted(word.group, now)
+            return
         if isinstance(word, Kept):
             self.keepers.hear(word, now)
             return
@@ -206,6 +218,13 @@ class Recorders:
         self.heard[key] = _Heard(word, now)
         self._note_slow(word.group, word.name, word.slow, now)
         self.durability.check(word.group)
+
+    def awaited(self, application: Application, group: str, count: int) -> Awaited:
+        """Whom to give a broadcast in the name of, so that its receipt waits for `count` recorders,
+        or for the disks of members (MEMBERS)."""
+        if count == MEMBERS:
+            return self.syncing.application(application, group)
+        return self.durability.application(application, group, count)
 
     def want(self, group: str) -> None:
         """Somebody here waits for messages of a group to be recorded."""
@@ -256,6 +275,7 @@ class Recorders:
             self._throttle(group)
         self.keepers.on_tick(now)
         self.durability.on_tick(now)
+        self.syncing.on_tick(now)
 
     # -- who has what ----------------------------------------------------------------------
 
@@ -317,6 +337,15 @@ class Recorders:
         if recorder is None or not recorder.ordered or not recorder.next or not recorder.history:
             return None
         return recorder.history.partition("@")[0], recorder.next
+
+    def recorded_by(self, group: str) -> dict[str, int]:
+        """How far the recorders of a group are, by node, whatever history it is."""
+        words = [heard.word for (name, _), heard in self.heard.items() if name == group]
+        found = {word.name: word.next for word in words}
+        mine = self.continuing(group)
+        if mine is not None:
+            found[self.node.name] = mine[1]
+        return found
 
     def floor(self, group: str, history: str) -> int:
         """The position up to which we have recorded that history of a group, or of what it
@@ -419,6 +448,7 @@ class Recorders:
             "refetched": self.refetched,
             "heard": [_shown(heard.word) for heard in self.heard.values()],
             "waiting": self.durability.waiting,
+            "members_syncing": self.syncing.status(),
             "catching_up": self.replays.status(),
         }
 

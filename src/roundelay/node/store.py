@@ -16,6 +16,7 @@ large it is replaced by a new one, written aside and renamed (`node.rotation`).
 
 from __future__ import annotations
 
+import asyncio
 import mmap
 import os
 import struct
@@ -321,6 +322,21 @@ class Store:
                 self._renamed = False
             self._promised = True
             self.synced += 1
+
+    async def sync_beside(self) -> None:
+        """Make all that is written by now durable, in a thread; OSError if the disk does not."""
+        file, renamed = os.dup(self._file), self._renamed
+        folder = self.path.parent
+
+        def sync() -> None:
+            try:
+                os.fsync(file)
+                if renamed:
+                    _sync_folder(folder)
+            finally:
+                os.close(file)
+
+        await asyncio.to_thread(sync)
 
     def rotate(self, site: TokenSite) -> bool:
         """Begin a new file if this one is large and the site is at a point that says it all.

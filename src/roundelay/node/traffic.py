@@ -224,7 +224,7 @@ class Traffic(ABC):
                 self.faults.within(concerned, concerned.told, body, now)
         elif isinstance(body, info.Knock):
             self._knocked(body, source, now)
-        elif isinstance(body, info.Recorded | info.Kept | info.Wanted):
+        elif isinstance(body, info.Recorded | info.Kept | info.Wanted | info.Synced):
             self.faults.aside("recorders", self.recorders.hear, body, now)
 
     def _hear_of(self, body: info.Info, address: Address, now: int) -> None:

@@ -119,6 +119,7 @@ class PromiseNotPersisted(TokenSite):
         boots: tuple[int, ...] = (),
     ) -> None:
         self.out.persists.append(Listed(tl, members, start_ts, first, (), base, past, boots))
+        self.logged = self.cnts
         self.past = past
         self.take_list(tl, members, start_ts, first)
 

@@ -32,7 +32,9 @@ from roundelay.wire.frontend import (
 
 NUMBER_MAX: Final = (1 << 32) - 1
 POSITION_MAX: Final = 1 << 62
-RECORDERS_MAX: Final = 255
+RECORDERS_MAX: Final = 254
+MEMBERS: Final = 255
+"""Instead of a number of recorders: L + 1 members must have synced it."""
 LISTED_MAX: Final = 1024
 """Conferences, senders or kinds that one replay can name."""
 CREDIT_BLOCKS: Final = 4
@@ -116,7 +118,7 @@ def marked_packet(
     SNDU is the same for a unit.
     """
     check_mark(conference, kind)
-    whole("recorders", recorders, 0, RECORDERS_MAX)
+    whole("recorders", recorders, 0, MEMBERS)
     raws = [name_bytes("to", name) for name in to or ()]
     if len(raws) > NAME_BYTES or (to is not None and not raws):
         raise ConfigError("to", f"{len(raws)} names", f"1 to {NAME_BYTES} names")

@@ -168,6 +168,8 @@ class Wanted(Struct, frozen=True, array_like=True, tag="wanted"):
 
     group: str
     name: str
+    synced: bool = False
+    """It waits for members to sync their files (`node.synced`)."""
 
 
 class Knock(Struct, frozen=True, array_like=True, tag="knock"):
@@ -177,7 +179,16 @@ class Knock(Struct, frozen=True, array_like=True, tag="knock"):
     back: bool = False
 
 
-Control = Ask | Start | Recorded | Kept | Wanted | Knock
+class Synced(Struct, frozen=True, array_like=True, tag="synced"):
+    """What a member has delivered of that history, below that position, is on its disk."""
+
+    group: str
+    name: str
+    history: str
+    position: int
+
+
+Control = Ask | Start | Recorded | Kept | Wanted | Knock | Synced
 
 _encode = msgspec.msgpack.Encoder().encode
 _info = msgspec.msgpack.Decoder(Info)
@@ -211,7 +222,7 @@ def decode(packet: bytes) -> Info | Control | bytes:
             return _check_info(_info.decode(body))
         if packet[0] == CONTROL:
             word: Control = _control.decode(body)
-            if isinstance(word, Recorded | Kept | Wanted):
+            if isinstance(word, Recorded | Kept | Wanted | Synced):
                 return _check_recorded(word)
             if isinstance(word, Knock):
                 _insist(len(word.token) == KNOCK_BYTES)
@@ -273,8 +284,12 @@ def _check_control(word: Ask | Start) -> Ask | Start:
     return word
 
 
-def _check_recorded(word: Recorded | Kept | Wanted) -> Recorded | Kept | Wanted:
+def _check_recorded(
+    word: Recorded | Kept | Wanted | Synced,
+) -> Recorded | Kept | Wanted | Synced:
     _insist(_named(word.group, GROUP_NAME_MAX) and _named(word.name, NODE_NAME_MAX))
+    if isinstance(word, Synced):
+        _insist(len(word.history) <= TEXT_MAX and -1 <= word.position <= POSITION_MAX)
     if isinstance(word, Kept):
         _insist(
             0 < word.port < 65536

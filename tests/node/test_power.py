@@ -1,0 +1,102 @@
+"""Power cuts of everybody: what was confirmed as synced or recorded is there afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roundelay.core.errors import NoRecorder
+from tests.node.live import Member, Net, delivered, run, together, until
+from tests.node.power import Power
+
+NAMES = ("a", "b", "c")
+
+
+async def joined(net: Net, folder: Path, name: str, **options: Any) -> Member:
+    return await net.join(name, members=NAMES, dir=folder / name, **options)
+
+
+async def cut(power: Power, members: list[Member]) -> int:
+    power.cut()
+    for member in members:
+        await member.die()
+    return power.restore()
+
+
+def test_what_l_plus_1_members_have_synced_survives_a_power_cut_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    power = Power(tmp_path, monkeypatch)
+
+    async def test() -> None:
+        async with Net() as net:
+            first = [await joined(net, tmp_path, name) for name in NAMES]
+            await together(first)
+            was = first[0].group.view.history
+            sent = [b"synced %d" % number for number in range(30)]
+            before = power.syncs
+            receipts = await asyncio.gather(
+                *(first[0].group.broadcast(one, durability="synced") for one in sent)
+            )
+            assert sorted(one.seq for one in receipts) == list(range(30))
+            assert power.syncs - before < 60  # three members, thirty messages: batches
+            await first[1].group.broadcast(b"only committed")
+            await delivered(first, 31)
+            order = first[0].data[:30]
+            assert await cut(power, first) > 0
+            again = [await joined(net, tmp_path, name, since=0) for name in NAMES]
+            await together(again)
+            view = again[0].group.view
+            new, _, base = view.history.rpartition(":")
+            assert new.endswith(f"@{was}")
+            assert int(base) in (30, 31)
+            receipt = await again[2].group.broadcast(b"afterwards")
+            assert receipt.seq == int(base)
+            await until(lambda: all(b"afterwards" in one.data for one in again), "all of it")
+            for one in again:
+                assert one.data[:30] == order
+
+    run(test, seconds=90)
+
+
+def test_what_a_recorder_has_synced_is_the_past_after_a_power_cut_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    power = Power(tmp_path, monkeypatch)
+
+    async def test() -> None:
+        async with Net() as net:
+            first = [await joined(net, tmp_path, name, record=name == "c") for name in NAMES]
+            await together(first)
+            await until(lambda: first[0].node.recorders.known("token:g"), "a recorder")
+            sent = [b"recorded %d" % number for number in range(30)]
+            for one in sent:
+                receipt = await first[0].group.broadcast(one, durability="recorded")
+            assert receipt.seq == 29
+            was = first[0].group.view.history
+            assert await cut(power, first) > 0
+            # The members' own logs are back at the beginning; the journal is not.
+            again = [
+                await joined(net, tmp_path, name, record=name == "c", since=0) for name in NAMES
+            ]
+            await together(again)
+            history = again[0].group.view.history
+            assert history.partition("@")[2] == f"{was}:30"
+            receipt = await again[1].group.broadcast(b"afterwards")
+            assert receipt.seq == 30
+            await until(lambda: all(b"afterwards" in one.data for one in again), "all of it")
+            for one in again:
+                assert one.data == [*sent, b"afterwards"]
+            # What the recorder said of the history before counts for nothing in this one.
+            for heard in again[0].node.recorders.sources("token:g"):
+                assert heard.word.history == history
+            await again[2].die()
+            recorders = again[0].node.recorders
+            await until(lambda: not recorders.sources("token:g", lively=True), "it is gone")
+            with pytest.raises(NoRecorder):
+                await again[0].group.broadcast(b"x", durability="recorded")
+
+    run(test, seconds=90)
