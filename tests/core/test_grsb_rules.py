@@ -1015,3 +1015,16 @@ def test_who_hears_whom_the_group_waits_for_tells_its_application() -> None:
     assert bench.site.waits == (PR,)
     bench.hear(alive(1, epoch=6), CR)
     assert bench.told()[-1] == ("waits", ())
+
+
+def test_a_member_without_its_disk_is_heard_whatever_the_number_of_its_start() -> None:
+    # Starts are numbered by the second, epochs by take-overs: neither bounds the other.
+    bench = Bench(CR)
+    (answer,) = bench.hear(Takeover(REJOIN, 90_000_000, 0, 0, State(0, 0, 0)), PR)
+    assert isinstance(answer[1], Grant)
+    assert answer[1].epoch == 90_000_000
+    wiped = Bench(PR, wiped=True, inc=90_000_000)
+    wiped.hear(answer[1], CR)
+    assert wiped.site.council is not None
+    assert wiped.site.council.answers.keys() == {CR}
+    assert bench.hear(Takeover(PREPARE, 90_000_000, 0, 0, State(0, 0, 0)), CR2) == []

@@ -23,14 +23,13 @@ from roundelay.core.engine import EVERYONE, MS, NEVER, Notice, Pdu
 from roundelay.core.errors import (
     ConfigError,
     GroupClosed,
-    PayloadTooLarge,
     RoundelayError,
     UsageError,
 )
 from roundelay.core.events import DELIVER, NO_REF, NOBODY, NOTICE, RECEIVE, SEND, SUBMIT
 from roundelay.core.grsb.base import GrsbDelivery, GrsbEffects
 from roundelay.core.grsb.config import Selection
-from roundelay.core.grsb.pdu import LINE_A, LINE_B, Alive, PollOk
+from roundelay.core.grsb.pdu import LINE_A, LINE_B, Alive, Bcast, PollOk
 from roundelay.core.grsb.site import GrsbSite
 from roundelay.core.grsb.stable import Handled
 from roundelay.node import engines
@@ -40,7 +39,7 @@ from roundelay.node.groups import GroupSpec
 from roundelay.node.grsb_journal import SeatJournal
 from roundelay.node.grsb_receipts import RECORDED, Receipts
 from roundelay.node.grsb_shown import ShownSeat
-from roundelay.node.grsb_tools import MarkedOutbox, as_one, how_far, is_unit, wanted_by
+from roundelay.node.grsb_tools import MarkedOutbox, as_one, check_unit, how_far, is_unit, wanted_by
 from roundelay.node.hosted import TRACE_ROWS, Tracer
 from roundelay.node.outbox import LIMIT_BYTES
 from roundelay.node.store import Born, GrsbKept
@@ -109,12 +108,12 @@ class GrsbSeat(ShownSeat):
         """The part of what is kept that says how far a user is."""
         return self.kept
 
-    def _begin_here(self, alive: Alive, now: int) -> None:
+    def _begin_here(self, acked: int, epoch: int, now: int) -> None:
         """A user without a past begins where the group is."""
         self.kept.apply(Born(self.history_name, members=self.roster))
         mine = self.kept_of_user
-        mine.handled = mine.resume = alive.acked
-        mine.epoch = alive.epoch
+        mine.handled = mine.resume = acked
+        mine.epoch = epoch
         self.save()
         self._open(now, again=True, wiped=False)
 
@@ -245,21 +244,9 @@ class GrsbSeat(ShownSeat):
         due = time.monotonic_ns() + self.node.config.answer_ns
         unit = unit and len(bundle) > 1
         if unit:
-            self._check_unit(bundle)
+            check_unit(bundle, self.config, self.spec.name)
         self.outbox.put(application, bundle, tag, (RECORDED,) if marked else None, due, unit)
         self.node.wake(self if self.site is not None else None)
-
-    def _check_unit(self, bundle: Bundle) -> None:
-        config = self.config
-        if len(bundle.runs()) > 1:
-            raise UsageError("a unit is of one conference and kind: send several")
-        if len(bundle) > config.own_limit:
-            raise ConfigError("parts", len(bundle), f"at most {config.own_limit} in one unit")
-        if len(bundle.data) > config.unit_bytes:
-            raise PayloadTooLarge(
-                f"a unit of {len(bundle.data)} bytes: {self.spec.name} takes up to "
-                f"{config.unit_bytes}; send several, or give its file a larger unit_bytes"
-            )
 
     @property
     def data(self) -> Self | None:
@@ -283,18 +270,23 @@ class GrsbSeat(ShownSeat):
         self.received += 1
         site = self.site
         if site is None:
-            if isinstance(pdu, Alive):
-                self._hear_alive(pdu, sender, line, now)
+            if (
+                isinstance(pdu, Alive | Bcast)
+                and now >= self.started_at
+                and self._ours(sender, line)
+            ):
+                # While there are broadcasts there need not be signs of life.
+                epoch = pdu.epoch if isinstance(pdu, Alive) else pdu.message.epoch
+                self._begin_here(pdu.acked, epoch, now)
             return
         if self.trace is not None:
             ref = sender << 48 | chan_seq
             self.trace.rows.append((now, self.me, RECEIVE, ref, sender, None))
         site.receive(pdu, sender, now, line)
 
-    def _hear_alive(self, alive: Alive, sender: int, line: int, now: int) -> None:
-        """A user without a past begins where the group is."""
-        if now >= self.started_at:
-            self._begin_here(alive, now)
+    def _ours(self, sender: int, line: int) -> bool:
+        """Whether it is our retransmitter that says so there."""
+        return True
 
     def relay(self, data: bytes, pdu: Pdu, sender: int, now: int, life: int = 0) -> None:
         """Nobody has reason to ask for that."""

@@ -9,8 +9,9 @@ from msgspec import Struct
 
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import NEVER
+from roundelay.core.errors import ConfigError, PayloadTooLarge, UsageError
 from roundelay.core.grsb.acknowledger import Acknowledger
-from roundelay.core.grsb.config import EVERYTHING, Selection
+from roundelay.core.grsb.config import EVERYTHING, GrsbConfig, Selection
 from roundelay.core.grsb.party import CONFERENCES_MAX
 from roundelay.core.grsb.pdu import DUAL, LINE_A, LINE_B, ONLY_B
 from roundelay.core.grsb.site import GrsbSite
@@ -64,6 +65,19 @@ class MarkedOutbox(Outbox):
 def is_unit(marks: tuple[str, ...]) -> bool:
     """Whether what `MarkedOutbox.gather` gave is one."""
     return len(marks) > 2 and marks[2].startswith(UNIT)
+
+
+def check_unit(bundle: Bundle, config: GrsbConfig, group: str) -> None:
+    """Raise what keeps the messages of `bundle` from being one unit of that group."""
+    if len(bundle.runs()) > 1:
+        raise UsageError("a unit is of one conference and kind: send several")
+    if len(bundle) > config.own_limit:
+        raise ConfigError("parts", len(bundle), f"at most {config.own_limit} in one unit")
+    if len(bundle.data) > config.unit_bytes:
+        raise PayloadTooLarge(
+            f"a unit of {len(bundle.data)} bytes: {group} takes up to "
+            f"{config.unit_bytes}; send several, or give its file a larger unit_bytes"
+        )
 
 
 def as_one(bundle: Bundle) -> Bundle:

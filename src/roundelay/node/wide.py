@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from roundelay.core.grsb.base import Reign
 from roundelay.core.grsb.config import Selection
-from roundelay.core.grsb.pdu import LINE_A, LINE_B, Alive
+from roundelay.core.grsb.pdu import LINE_A, LINE_B
 from roundelay.core.grsb.site import GrsbSite
 from roundelay.core.grsb.ways import Ways
 from roundelay.core.wide import node as wide_node
@@ -232,12 +232,9 @@ class WideSeat(GrsbSeat):
 
     # -- in and out ------------------------------------------------------------------------
 
-    def _hear_alive(self, alive: Alive, sender: int, line: int, now: int) -> None:
-        """A user without a past begins where its network is."""
+    def _ours(self, sender: int, line: int) -> bool:
         network = self.wide_file.atlas.network_of(self.me)
-        ours = network is not None and sender in network.retransmitters and line <= LINE_B
-        if ours and now >= self.started_at:
-            self._begin_here(alive, now)
+        return network is not None and sender in network.retransmitters and line <= LINE_B
 
     def _recorded_first(self, records: list[Struct]) -> list[Struct]:
         levels: dict[int, list[Struct]] = {}

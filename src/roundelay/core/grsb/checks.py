@@ -125,6 +125,8 @@ def countable(pdu: Any, epoch: int = EPOCH_MAX) -> bool:
     """Whether epochs, of which `epoch` is the highest known, and positions can go on behind it."""
     epochs, positions, one, several = _named(pdu.__class__)
     highest = min(epoch + EPOCHS_AHEAD, EPOCH_MAX)
+    if isinstance(pdu, Takeover | Grant) and pdu.step == REJOIN:
+        epochs = epochs[1:]  # of a member without its disk the first is which start it is
     for name in epochs:
         if getattr(pdu, name) > highest:
             return False
