@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from roundelay.core.bundle import Bundle
@@ -430,6 +432,46 @@ def test_signs_of_life_reach_line_a_while_line_b_is_busy() -> None:
     assert not group.told("down")
     group.until(lambda: len(group.texts(deaf)) == 300)
     assert any(isinstance(pdu, Alive) for _, _, _, pdu in group.sends)
+
+
+def lag_of_a_recorder(loss: float) -> tuple[Group, int]:
+    """Two thousand messages in four seconds, while a recorder does not hear `loss` of all that is
+    said to it; and by how many it was behind at most."""
+    group = Group(SEPARATE, sites=7)
+    (recorder,) = group.roles.recorders
+    chance = Random(5)
+    group.world.set_links(Hook(lambda t, s, d, pdu: d == recorder and chance.random() < loss))
+    group.chat(2000, gap_ns=2 * MS)
+    most = 0
+    for _ in range(24):
+        group.run(0.5)
+        listener = group.recorder().listener
+        most = max(most, listener.stable - listener.next)
+    return group, most
+
+
+@pytest.mark.parametrize("loss", [0.6, 0.8, 0.95])
+def test_gr_12_a_recorder_that_hears_little_slows_the_group(loss: float) -> None:
+    # Starts of gaps were counted, and a gap that never ends starts once: nobody was slowed.
+    group, most = lag_of_a_recorder(loss)
+    assert group.recorder().slowed > 0
+    assert group.da.delay_ns > 0
+    assert most < 600  # and not all that the acknowledger can keep
+    group.world.heal()
+    group.until(lambda: group.everybody_has(2000), 300)
+    group.until(lambda: group.recorder().mark == 2000)
+    group.run(20)
+    assert group.da.delay_ns == 0
+    group.judge()
+
+
+def test_a_recorder_that_loses_a_tenth_is_repaired_and_slows_nobody() -> None:
+    # What came behind the first gap was thrown away, and asked for ever more rarely.
+    group, most = lag_of_a_recorder(0.1)
+    assert most < 100
+    assert group.everybody_has(2000)
+    assert group.recorder().mark == 2000
+    group.judge()
 
 
 def test_a_slow_is_believed_from_recorders_only() -> None:

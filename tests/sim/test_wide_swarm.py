@@ -101,7 +101,7 @@ BROKEN: tuple[tuple[Callable[[Any], None], int], ...] = (
     (never_asks_the_gpr, 5),
     (does_not_know_origins, 0),
     (delivers_as_it_comes, 1),
-    (takes_back, 20),
+    (takes_back, 265),
 )
 
 

@@ -274,6 +274,12 @@ class Repairs:
         if self.due < NEVER:
             self.due = max(now, self.last + self.config.repair_gap_ns)
 
+    def soon(self, now: int) -> None:
+        """Something came: the next request need not be put off any more."""
+        self.tries = 0
+        if self.due < NEVER:
+            self.due = min(self.due, max(now, self.last + self.config.rec_ns))
+
     def none(self) -> None:
         """Nothing is missing."""
         self.due = NEVER

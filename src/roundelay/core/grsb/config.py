@@ -159,7 +159,8 @@ class GrsbConfig(Struct, frozen=True, kw_only=True):
     base_delay_ns: int = 5 * MS
     slow_hold_ns: int = 2 * SECOND
     gap_limit: int = 8
-    """Gaps of a recorder within `gap_window_ns` that make it ask for mercy (GR-12)."""
+    """Gaps of a recorder within `gap_window_ns` that make it ask for mercy (GR-12), or messages
+    that it has lacked for so long without getting nearer."""
     gap_window_ns: int = SECOND
     backlog_limit: int = 16
     """Users waiting for a replay that do the same."""

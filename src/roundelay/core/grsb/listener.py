@@ -33,13 +33,19 @@ class Listener:
     def hear(self, message: Message, acked: int) -> None:
         """A broadcast of the present epoch, on whatever line; twice is once (GR-23)."""
         self.mark(acked, message.end)
-        at = message.gseq
-        if at >= self.next and at not in self.heard:
-            if len(self.heard) < self.limit:
-                self.heard[at] = message
-            elif at < (worst := max(self.heard)):
-                del self.heard[worst]
-                self.heard[at] = message
+        if message.gseq >= self.next and message.gseq not in self.heard:
+            self._keep(message)
+
+    def _keep(self, message: Message) -> bool:
+        """Behind a gap those are kept that are needed first; whether this one is."""
+        at, heard = message.gseq, self.heard
+        if at not in heard and at != self.next and len(heard) >= self.limit:
+            worst = max(heard)
+            if at > worst:
+                return False
+            del heard[worst]
+        heard[at] = message
+        return True
 
     def mark(self, acked: int, top: int) -> None:
         """Everything below `acked` is stable, below `top` broadcast."""
@@ -55,9 +61,7 @@ class Listener:
             return False
         self.mark(message.end, message.end)
         new = at not in self.heard or self.heard[at].epoch != message.epoch
-        if at == self.next or len(self.heard) < self.limit:
-            self.heard[at] = message
-        return new
+        return self._keep(message) and new
 
     def ready(self, fast: bool = False) -> Iterator[Message]:
         """The next messages in order that are stable (or, if `fast`, that are there)."""

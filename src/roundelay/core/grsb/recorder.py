@@ -57,6 +57,9 @@ class Recorder:
         self.refusals: dict[int, int] = {}  # source → where it goes on, having nothing here
         self.refused_at = 0  # the position that was refused
         self.gaps: deque[int] = deque(maxlen=self.config.gap_limit + 1)  # times
+        self.behind_since = NEVER  # so long more than `gap_limit` messages have been missing
+        self.behind_by = 0  # how many it were then
+        self.urgency = 0  # windows in a row that brought it no nearer
         self.slow_at = -NEVER
         self.slowed = 0
         """How often it has asked for mercy (GR-12, GR-13)."""
@@ -100,6 +103,7 @@ class Recorder:
             self.repairs.want(now)
         elif self.listener.next > before or self.repairs.due < NEVER:
             self.repairs.none()
+        self._count_missing(now)
 
     def record(self, message: Message) -> None:
         """GR-10: the next message of the order."""
@@ -147,10 +151,11 @@ class Recorder:
         self._record(now)
         if listener.next > before:
             self.refusals.clear()
-            self.got += len(recovered.messages)
-            self.repairs.tries = 0
-            if self.got >= self.config.rec_burst:  # all that one request brings
-                self.repairs.progress(now)
+        # Something came, though perhaps not what is needed first: this source is worth asking.
+        self.repairs.soon(now)
+        self.got += len(recovered.messages)
+        if self.got >= self.config.rec_burst:  # all that one request brings
+            self.repairs.progress(now)
 
     def _refused(self, recovered: Recovered, source: int, now: int) -> None:
         """`source` does not have what comes next: ask another; if nobody has it, leave it out."""
@@ -298,6 +303,25 @@ class Recorder:
         limit = self.config.gap_limit
         if len(self.gaps) > limit and now - self.gaps[0] <= self.config.gap_window_ns:
             self._slow(2, now)
+
+    def _count_missing(self, now: int) -> None:
+        """GR-12: what is missing, where gaps have no end that could be followed by a start.
+
+        A recorder that is catching up asks for nothing; one that after a while is no nearer than
+        before asks, the more urgently the more it lacks and the longer that goes on.
+        """
+        config = self.config
+        missing = self.listener.stable - self.listener.next
+        if missing <= config.gap_limit:
+            self.behind_since, self.urgency = NEVER, 0
+        elif self.behind_since >= NEVER:
+            self.behind_since, self.behind_by = now, missing
+        elif now - self.behind_since >= config.gap_window_ns:
+            self.urgency = self.urgency + 1 if missing >= self.behind_by else 0
+            if self.urgency:
+                much = (missing // config.gap_limit).bit_length() // 2
+                self._slow(much + self.urgency, now)
+            self.behind_since, self.behind_by = now, missing
 
     def _slow(self, level: int, now: int) -> None:
         if now - self.slow_at >= self.config.slow_hold_ns // 4:
