@@ -181,6 +181,22 @@ def test_one_alone_confirms_when_asked_to() -> None:
     run(main)
 
 
+def test_settings_of_a_history_that_has_ended_are_nobodys_wish() -> None:
+    async def main() -> None:
+        async with Net() as net:
+            one = await net.join("a", min_members=1)
+            await one.group.ready()
+            two = await net.join("b")
+            await together([one, two])
+            place: Any = two.node.assemblies["token:g"]
+            assert place.spec.min_members == 1
+            place._forget_roster()  # as where two histories have met
+            assert place.settings is None
+            assert place.spec.min_members is None
+
+    run(main)
+
+
 def test_a_group_that_has_lost_members_waits_again() -> None:
     async def main() -> None:
         async with Net() as net:

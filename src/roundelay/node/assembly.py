@@ -376,7 +376,7 @@ class Assembly(Changes):
         if offers:
             best = max(offers.values(), key=lambda one: (one.decreed, one.size, one.incarnation))
             if best.settings is not None:
-                settings.check(self.spec, best.settings)
+                settings.check(self.wishes, best.settings)
             if self.state == "looking for members":
                 self.state = "asking to be admitted"
             self._ask(best.incarnation)

@@ -88,12 +88,12 @@ class Epochs(Seat):
         """
         node = self.node
         agreed = start.settings or structs.replace(
-            settings.founded(self.spec), resilience=start.resilience
+            settings.founded(self.wishes), resilience=start.resilience
         )
-        settings.check(self.spec, agreed)
+        settings.check(self.wishes, agreed)
         self._retire(now)
         self.outbox.send_again()
-        self.settings, self.spec = agreed, settings.adopted(self.spec, agreed)
+        self.settings, self.spec = agreed, settings.adopted(self.wishes, agreed)
         spec = self.spec
         if start.incarnation != self.incarnation:
             self.counted = {}  # epochs of another history
@@ -221,6 +221,7 @@ class Epochs(Seat):
             self._drop(hosted)
         self.ring = self.data = None
         self.incarnation, self.epoch, self.roster, self.lives, self.base = "", -1, (), (), 0
+        self.settings, self.spec = None, self.wishes  # another history may have others
         self.told_before = 0
         self.counted = {}
         self.asked.clear()

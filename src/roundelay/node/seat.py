@@ -40,6 +40,8 @@ class Seat:
         engines.check_stage(check_options(spec))
         self.node = node
         self.spec = spec
+        self.wishes = spec
+        """What was asked for; `spec` is what there is, once the group has settings."""
         burst = node.medium.burst if spec.protocol == TOKEN else 0
         size = engines.bundle_bytes(node.medium.mtu, burst)
         self.outbox = Outbox(spec.name, engines.LARGEST_MESSAGE, size, LIMIT_BYTES)
@@ -284,7 +286,7 @@ class Seat:
         if self.settings is not None:
             settings.check(wishes, self.settings)
         else:
-            self.spec = settings.merged(self.spec, wishes)
+            self.wishes = self.spec = settings.merged(self.wishes, wishes)
 
     @property
     def preset(self) -> bool:
