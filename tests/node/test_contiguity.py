@@ -64,6 +64,14 @@ def test_another_history_is_no_continuation_unless_it_says_so() -> None:
     assert new == batch(6, history="other")
 
 
+def test_a_gap_in_another_history_is_another_history_first() -> None:
+    place = Contiguity(G, roundelay.Position("h", 5))
+    error = place.missed(Missed(G, 2, 9, "other"))
+    assert isinstance(error, roundelay.NoSuchPosition)
+    assert (str(error.asked), str(error.present)) == ("h:5", "other:9")
+    assert place.next_of(batch(9, history="other")) == (None, batch(9, history="other"))
+
+
 def test_skipping_is_counted() -> None:
     place = Contiguity(G, roundelay.Position("h", 5), SKIP)
     assert place.missed(Missed(G, 5, 8, "h")) is None

@@ -315,3 +315,27 @@ def test_an_early_stage_delivers_nothing_again_when_the_roster_changes(
         assert "group.gap" not in capfd.readouterr().err
 
     run(test)
+
+
+def test_places_that_everybody_has_forgotten_are_not_used_again() -> None:
+    """A total group whose members all came back without memory, one after the other."""
+
+    async def test() -> None:
+        async with Net() as net:
+            a, b = await net.form("ab", service="total")
+            await say(a, 5)
+            await delivered([a, b], 5)
+            base, old = a.node.assemblies["to:g"].base, a.group.history
+            for member in (a, b):  # as the ring finds them that have a new life
+                seat: Any = member.node.assemblies["to:g"]
+                seat._drop(seat.data)
+                seat.data = None
+            await until(lambda: {m.group.history for m in (a, b)}.isdisjoint({old}), "a history")
+            receipt = await a.group.broadcast(b"new")
+            assert (receipt.seq, receipt.history) == (base, a.group.history)
+            assert a.group.history.partition("@")[2] == f"{old}:{base}"
+            for member in (a, b):
+                error = await error_of(member, roundelay.NoSuchPosition)
+                assert error.asked == roundelay.Position(old, 5)
+
+    run(test)

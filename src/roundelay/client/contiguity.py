@@ -116,7 +116,9 @@ class Contiguity:
             counted, self._counting = self._counting, True
             self.history, self.next = missed.history, missed.hi
             return error if counted and not self._skip else None
-        self._enter(missed.history, missed.lo)
+        other = self._enter(missed.history, missed.hi)
+        if other is not None:
+            return other
         if self.next < missed.lo and (self.next < 0 or not self._dense):
             self.next = missed.lo
         return self._pass_over(missed.hi)

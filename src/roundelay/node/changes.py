@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from typing import Any, Final
 
@@ -12,8 +13,8 @@ from roundelay.core.engine import MS, NEVER, SECOND, Delivery, Notice
 from roundelay.node import settings
 from roundelay.node.ending import doubtful, pieces
 from roundelay.node.epochs import ASK_NS, GATHER_NS, Epochs
-from roundelay.node.groups import MEMBERS_MAX, TOKEN
-from roundelay.node.words import Change, Drained, Hold, Piece, Word, decode, encode
+from roundelay.node.groups import MEMBERS_MAX, TO, TOKEN
+from roundelay.node.words import UNKNOWN, Change, Drained, Hold, Piece, Word, decode, encode
 from roundelay.wire.info import Ask, Start
 
 MARK: Final = b"\0roundelay\0"
@@ -87,13 +88,13 @@ class Changes(Epochs):
         elif not self.held_at:
             self._say(Hold(self.epoch, tuple(filter(self._present, self.roster))))
 
-    def _change(self, base: int, tails: tuple[str, ...] = ()) -> Change:
+    def _change(self, base: int, tails: tuple[str, ...] = (), history: str = "") -> Change:
         roster = self._next_roster()
         if tails:  # who has not answered does not go on
             gone = set(self.roster) - self._answered()
             roster = tuple(name for name in roster if name not in gone) or (self.node.name,)
         lives = tuple(self._life(name) for name in roster)
-        return Change(self.epoch, roster, lives, self._asked_level(), base, tails)
+        return Change(self.epoch, roster, lives, self._asked_level(), base, tails, history)
 
     def _life(self, name: str) -> bytes:
         """The UUID of the node of that name, as far as we know."""
@@ -174,7 +175,8 @@ class Changes(Epochs):
             self._count()
         start = Start(
             self.spec.name, self.incarnation, self.epoch + 1, change.roster, change.lives, base,
-            change.resilience, self._counted(), self.decreed, self._later(), self.settings,
+            change.resilience, self._counted(), self.decreed, change.history or self._later(),
+            self.settings,
         )  # fmt: skip
         if not token:
             self._finish(change, now)
@@ -292,8 +294,8 @@ class Changes(Epochs):
                 for piece in pieces(self.node.name, self.epoch, engine.tail(living)):
                     self._say(piece)
             else:
-                position = data.position if data is not None else self.base
-                self._say(Drained(self.node.name, max(position, 0), turn))
+                position = max(data.position, 0) if data is not None else UNKNOWN
+                self._say(Drained(self.node.name, position, turn))
         overdue = now - self.held_at > ANSWER_NS and self.node.name in answered
         if (answered.issuperset(waited) or overdue) and self.works() and self.end_due <= now:
             self._end(answered, now)
@@ -305,11 +307,15 @@ class Changes(Epochs):
         able = [n for n in self.roster if n in (tails or answered) and self._present(n)]
         if not able or able[0] != self.node.name:
             return
-        base = max((word.position for word in self.drained.values()), default=self.base)
+        base = max((word.position for word in self.drained.values()), default=UNKNOWN)
         data = self.data
         if tails and data is not None and isinstance(data.engine, Exchange):
             base = self.base + data.engine.position_after(self.tails.of(tuple(tails)))
-        self._say(self._change(base, tuple(tails)))
+        history = ""
+        if base == UNKNOWN and len(self.roster) >= self._needed() and self.spec.protocol == TO:
+            # Who delivered something in this epoch has forgotten it: its places are not used again.
+            history = f"{secrets.token_hex(8)}@{self.history_id.partition('@')[0]}:{self.base}"
+        self._say(self._change(max(base, self.base), tuple(tails), history))
         self.end_due = now + SECOND  # not again at once
 
     def _ring_notice(self, notice: Notice) -> None:
@@ -318,6 +324,8 @@ class Changes(Epochs):
             if history != self.data.lineage:  # all may have forgotten: see `core.token.reform`
                 self.data.lineage = history
                 self.node.recorders.entered(self.spec.name, history)
+                self._begin_again()
+                self._keep_in_mind(self.data)
         if notice.kind == "view" and self.state == "forming":
             self.state = "open"
             if self.data is None:

@@ -91,12 +91,14 @@ class Epochs(Seat):
             settings.founded(self.wishes), resilience=start.resilience
         )
         settings.check(self.wishes, agreed)
+        before = self.history_id
         self._retire(now)
         self.outbox.send_again()
         self.settings, self.spec = agreed, settings.adopted(self.wishes, agreed)
         spec = self.spec
         if start.incarnation != self.incarnation:
             self.counted = {}  # epochs of another history
+        if (start.history or start.incarnation) != before:
             self._begin_again()
         self.incarnation, self.epoch = start.incarnation, start.epoch
         self.roster, self.lives, self.base = start.roster, start.lives, start.base
@@ -148,7 +150,7 @@ class Epochs(Seat):
         self.ring.lineage = self.history_id
         self.ring.intercept = self._ring_delivery
         self.ring.on_notice = self._ring_notice
-        node.register(self.ring)
+        self._take_up(self.ring)
         if token:
             self.data = self.ring
             self.ring.waits = settings.waiting(size, agreed.min_members)
@@ -158,7 +160,7 @@ class Epochs(Seat):
         if self.data is not None:
             self._keep_in_mind(self.data)
         history, position = self.reached
-        if 0 <= position < self.base and holds(self.incarnation, Position(history, position)):
+        if 0 <= position < self.base and holds(self.history_id, Position(history, position)):
             self.lost(position, self.base)
         self.reached = ("", -1)
         self.state = "forming"
@@ -186,7 +188,15 @@ class Epochs(Seat):
         self.data.on_notice = self._data_notice
         self.data.on_gap = self.lost
         self.data.lineage = self.history_id
-        node.register(self.data)
+        self._take_up(self.data)
+
+    def _take_up(self, hosted: Hosted) -> None:
+        """Its PDUs are for it from now on, and not for one of the same epoch that only lingers."""
+        for due, one in list(self.lingering):
+            if one.id == hosted.id:
+                self.lingering.remove((due, one))
+                self._drop(one)
+        self.node.register(hosted)
 
     def _needed(self) -> int:
         """Members that the engine beside the ring must have."""
@@ -213,7 +223,7 @@ class Epochs(Seat):
     def _reach(self) -> None:
         """Note how far the applications are."""
         if self.data is not None and self.data.expected >= 0:
-            self.reached = (self.incarnation, self.data.expected)
+            self.reached = (self.data.lineage, self.data.expected)
 
     def _forget_roster(self) -> None:
         self._reach()

@@ -187,7 +187,7 @@ class Seat:
         self.node.log("info", "group.behind", group=self.spec.name, lo=lo, hi=hi)
         for one in list(self.applications.values()):
             if engines.early_stage(self.spec):
-                one.missed(Missed(self.spec.name, lo, hi, self.incarnation))
+                one.missed(Missed(self.spec.name, lo, hi, self.history_id))
             elif isinstance(one, CatchUp):
                 self._catch_up(one.application, max(lo, one.at))
             elif not getattr(one, "is_recorder", False):

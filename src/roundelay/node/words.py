@@ -17,6 +17,11 @@ class Change(Struct, frozen=True, array_like=True, tag="change"):
     """Where the data goes on, for groups beside a ring; else the position of CHANGE itself."""
     tails: tuple[str, ...] = ()
     """Whose tails count, for clusters: all who were in the epoch and go on (`ending`)."""
+    history: str = ""
+    """Of what follows, where nobody is left who knows how far the epoch got: `ID@PARENT:BASE`."""
+
+
+UNKNOWN = -1
 
 
 class Hold(Struct, frozen=True, array_like=True, tag="hold"):
@@ -31,7 +36,8 @@ class Drained(Struct, frozen=True, array_like=True, tag="drained"):
 
     In turn 1 it means that everybody has what this member sent.  When all have said so, everybody
     has everything, and turn 2 means that it is delivered.  Members of a cluster say their tails in
-    place of turn 2, unless they have none.
+    place of turn 2, unless they have none.  `position` is UNKNOWN if it was not in the epoch with
+    what it knows now.
     """
 
     name: str
