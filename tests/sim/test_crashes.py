@@ -10,9 +10,12 @@ from roundelay.core.bundle import NOTHING, Bundle
 from roundelay.core.engine import MS, SECOND, Engine, Pdu
 from roundelay.core.errors import ConfigError, UsageError
 from roundelay.core.events import CRASH, LOSE, RESTART
+from roundelay.core.token.config import TokenConfig
 from roundelay.core.token.pdu import DATA, NULL, Ack, Entry
+from roundelay.core.token.site import TokenSite
 from roundelay.core.token.stable import Base, Joined, Listed, Stable
 from roundelay.sim.disk import Disk, undelivered
+from roundelay.sim.engines import TOKEN, factory
 from roundelay.sim.media import Bus
 from roundelay.sim.world import World
 from tests.sim.gossip import Rows, Watch, gossip, gossip_world
@@ -243,3 +246,38 @@ def test_what_cannot_be_is_refused():
         world.crash(0, "memory", mid_batch=True)
     with pytest.raises(UsageError, match="no disk"):
         gossip_world(1, make_stable=None).crash(0, "disk")
+
+
+def test_a_power_cut_of_all_takes_what_was_not_synced_and_the_group_says_so():
+    """Positions that were given may be used again, but in another history, at every site."""
+    config = TokenConfig(resilience=1)
+    world = World(
+        3, factory(TOKEN, 3, config), seed="power", medium=Bus(MS), make_stable=Stable
+    )  # fmt: skip
+    for number in range(6):
+        world.submit(number % 3, Bundle.of(b"%d" % number))
+        world.run(world.now + 500 * MS)
+    sites = [token(world, site) for site in range(3)]
+    assert {site.seq for site in sites} == {6}
+    ((was, _, _),) = {site.past for site in sites}
+    world.power_cut(lose_unsynced=True)
+    world.restart_all()
+    world.run(world.now + 20 * SECOND)
+    sites = [token(world, site) for site in range(3)]
+    ((fresh, parent, base),) = {site.past for site in sites}
+    assert fresh != was
+    assert (parent, base) == (was, 0)
+    # A cut that loses nothing ends nothing.
+    world.submit(0, Bundle.of(b"new"))
+    world.run(world.now + SECOND)
+    world.power_cut()
+    world.restart_all()
+    world.run(world.now + 20 * SECOND)
+    assert {token(world, site).past for site in range(3)} == {(fresh, parent, base)}
+    assert {token(world, site).seq for site in range(3)} == {1}
+
+
+def token(world: World, site: int) -> TokenSite:
+    engine = world.sites[site].engine
+    assert isinstance(engine, TokenSite)
+    return engine

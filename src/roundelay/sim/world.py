@@ -186,10 +186,14 @@ class World(Kernel):
         if self.twins is not None:
             self.twins.end(site)
 
-    def power_cut(self) -> None:
-        """Every site stops at once; only the disks are left."""
+    def power_cut(self, lose_unsynced: bool = False) -> None:
+        """Every site stops at once; only the disks are left, and of these with `lose_unsynced`
+        what was synced."""
         for member in self.sites:
-            self.crash(member.id, DISK)
+            if lose_unsynced:
+                self.lose_unsynced(member.id)
+            else:
+                self.crash(member.id, DISK)
 
     def restart_all(self) -> None:
         """Restart what is down, resume what is paused."""
