@@ -255,7 +255,7 @@ def _setup(params: ApiParams, rng: Random, service: str) -> Setup:
     if (recorders or service in WITH_ROLES) and rng.random() < 0.5:
         durability = RECORDED
     elif service == "resilient" and fixed and disks and rng.random() < 0.5:
-        durability = COMMITTED  # SYNCED, when there is such a level
+        durability = SYNCED
     return Setup(
         service=service, names=names, modes=modes, medium=medium, fixed=fixed, disks=disks,
         recorders=recorders, resilience=rng.randint(1, most), durability=durability,
