@@ -242,6 +242,18 @@ def test_a_history_that_continues_another_has_its_positions():
     assert "history" in named(Notes(), "y@x:4")  # it had been given 4 and 5 of x
     assert named(Notes(), "y") == {"history"}
     notes = Notes()
+    named(notes, "y@x:6")
+    for line in notes.lines["c"]:
+        if line["e"] in ("given", "confirmed") and line["seq"] >= 9:
+            line["h"] = "z@y:9"  # which does not name x again
+    for name in ("a", "b"):
+        for line in notes.lines[name]:
+            if line["e"] in ("given", "confirmed") and line["seq"] >= 9:
+                line["h"] = "z@y:9"
+    assert notes.kinds() == set()
+    second_life(notes, since=6, first=6)
+    assert notes.kinds() == set()
+    notes = Notes()
     gap(notes, 0, 1, 2, 3, 4, 5)  # c has been given nothing of x, and that is gone with it
     assert named(notes, "y") == {"history", "lost"}
 

@@ -46,7 +46,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 TOTAL: Final = ("resilient", "total", "hub", "journal", "wide")
 """Services with positions: one order for all."""
@@ -260,6 +260,7 @@ def life_of(lines: Iterable[Mapping[str, Any]], role: str = MEMBER) -> Life:
 def judge(case: Case, lives: list[Life]) -> Judgement:
     """Every rule, over all lives of all members."""
     out = Judgement()
+    lives = _with_ancestors(lives)
     for life in lives:
         out.given += len(life.given)
         out.sent += len(life.sent)
@@ -361,6 +362,48 @@ def _judge_order(out: Judgement, lives: list[Life]) -> None:
             if found is not None and found[0] != receipt.seq:
                 out.find("receipt", f"{ident}: the receipt says {receipt.seq}, it was given at "
                          f"{found[0]}")  # fmt: skip
+
+
+def _with_ancestors(lives: list[Life]) -> list[Life]:
+    """The same, with ids of histories that name all they continue: each names the last one only."""
+    parents: dict[str, str] = {}
+    for life in lives:
+        histories = {one.history for one in life.given}
+        histories |= {receipt.history for receipt in life.confirmed.values()}
+        for history in histories:
+            own, at, before = history.partition("@")
+            if at and len(before) > len(parents.get(own, "")):
+                parents[own] = before
+
+    def whole(history: str) -> str:
+        own, _, before = history.partition("@")
+        found, seen = [own], {own}
+        before = before or parents.get(own, "")
+        while before:
+            step, _, rest = before.partition("@")
+            parent = step.partition(":")[0]
+            if parent in seen:
+                break
+            seen.add(parent)
+            found.append(step)
+            before = rest or parents.get(parent, "")
+        return "@".join(found)
+
+    made = []
+    for life in lives:
+        made.append(
+            structs.replace(
+                life,
+                given=[structs.replace(one, history=whole(one.history)) for one in life.given],
+                confirmed={
+                    ident: structs.replace(one, history=whole(one.history))
+                    for ident, one in life.confirmed.items()
+                },
+                since=life.since and (whole(life.since[0]), life.since[1]),
+                joins=[(at, since and (whole(since[0]), since[1])) for at, since in life.joins],
+            )
+        )
+    return made
 
 
 def _root(history: str, seq: int) -> str:
