@@ -281,6 +281,37 @@ def test_what_is_wrong_is_said_where_it_is_asked_for(tmp_path: Path) -> None:
     run(test)
 
 
+def test_a_file_that_the_others_refuse_is_not_kept(tmp_path: Path) -> None:
+    """A user that was started with it goes back to the group's own."""
+
+    async def test() -> None:
+        async with Net("multicast") as net:
+            table = {"profile": "demo", "members": ["a", "b", "ann"]}
+            town = Town(net, tmp_path, table)
+            await town.start("a", "b", "ann")
+            await town.open("a", "b", "ann")
+            await town.members["ann"].group.broadcast(b"0")
+            await town.members["ann"].leave()
+            write(tmp_path, {"profile": "demo", "members": ["a", "b", "ann", "c"], "recorders": 2})
+            await town.start("ann", timeout=1.0)
+            await until(lambda: town.seat("ann").strangers == {"a", "b"}, "it is another one")
+            await town.members["ann"].leave()
+            write(tmp_path, table)
+            await town.start("ann")
+            await town.open("ann")
+            assert (await town.members["ann"].group.broadcast(b"1")).seq == 1
+            await town.members["ann"].leave()
+            for name in ("a", "b"):
+                await town.members[name].leave()
+            write(tmp_path, table | {"members": ["a", "b", "ann", "new"]})  # all take this one
+            await town.start("a", "b", "ann")
+            await town.open("a", "b", "ann")
+            kept = town.seat("ann").kept
+            await until(lambda: kept.born.members[-1] == "new", "it is kept")  # type: ignore[union-attr]
+
+    run(test)
+
+
 # -- failures --------------------------------------------------------------------------------------
 
 

@@ -548,3 +548,26 @@ def test_the_replay_port_gives_nothing_to_strangers(tmp_path: Path) -> None:
             assert reached == [1]
 
     run(test)
+
+
+def test_a_replay_right_after_a_join_waits_until_the_member_is_in(tmp_path: Path) -> None:
+    """A node that has long been there joins another group: its recorder is known, and fits as soon
+    as the history is known."""
+
+    async def test() -> None:
+        async with Net() as net:
+            a = await net.join("a", "g", record=True, dir=tmp_path / "a")
+            b = await net.join("b", "g")
+            await together([a, b])
+            await a.group.broadcast(b"0", durability="recorded")
+            c = await net.join("c", "other", min_members=1)
+            node = c.node
+            node.started -= 60.0
+            await until(lambda: node.recorders.heard, "its recorder is known")
+            node.join(c.group, "token:g")
+            found = [
+                run.bundle.data async for chunk in node.replay("token:g", Wish()) for run in chunk
+            ]
+            assert found == [b"0"]
+
+    run(test)

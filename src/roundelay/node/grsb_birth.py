@@ -140,7 +140,16 @@ class Birth(ABC):
                 f"the council that {self.spec.name} began with: {', '.join(born.council)}; "
                 "for another one begin another group",
             )  # fmt: skip
-        self.kept.apply(structs.replace(born, members=self.roster))
+
+    def _confirm_places(self) -> None:
+        """A member of the council has the same file: so it is the group's, and is kept.
+
+        Not before: a file that the others refuse must not keep us from going back to theirs.
+        """
+        born = self.kept.born
+        if born is not None and born.members != self.roster:
+            self.kept.apply(structs.replace(born, members=self.roster))
+            self.save()
 
     # -- how it begins ---------------------------------------------------------------------
 
@@ -174,6 +183,8 @@ class Birth(ABC):
             self.line.meet(info.name, said.line, None if known is None else known.address)
         if info.name in self.file.council:
             self.lives[info.name] = (info.uuid, history)
+            if history and history == self.history_name:
+                self._confirm_places()
             if not self.history_name:
                 self._meet(now)
             elif history and history != self.history_name:

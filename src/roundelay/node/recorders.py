@@ -317,6 +317,10 @@ class Recorders:
             return None
         return place.history_id or "?"
 
+    def entering(self, group: str) -> bool:
+        """Whether the member here is about to be in: until then no recorder's history fits."""
+        return self._history(group) == "?"
+
     def position(self, group: str) -> int:
         """The position that the member here delivers next; -1: none yet, or no order."""
         data = getattr(self.node.assemblies.get(group), "data", None)

@@ -114,9 +114,12 @@ class Replays:
                 yield chunk
 
     async def _some(self, group: str, own: bool) -> bool:
-        """Whether there is a recorder; a node that has just started listens for a while."""
+        """Whether there is a recorder; a node that has just started, or joined, listens first."""
         deadline = self._recorders.node.started + HEAR_S
+        patience = time.monotonic() + PATIENCE_S
         while not self._recorders.sources(group, own=own):
+            if self._recorders.entering(group) and time.monotonic() < patience:
+                deadline = max(deadline, time.monotonic() + HEAR_S)
             if own or time.monotonic() > deadline:
                 return False
             await asyncio.sleep(LOOK_S)
