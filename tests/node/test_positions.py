@@ -339,3 +339,30 @@ def test_places_that_everybody_has_forgotten_are_not_used_again() -> None:
                 assert error.asked == roundelay.Position(old, 5)
 
     run(test)
+
+
+def test_who_has_no_engine_in_an_epoch_goes_on_where_it_was_in_the_next() -> None:
+    """A member of a total group that comes back in the middle of an epoch sits that one out."""
+
+    async def test() -> None:
+        async with Net() as net:
+            a, b, c = await net.form("abc", service="total")
+            await say(a, 3)
+            await delivered([a, b, c], 3)
+            seat: Any = c.node.assemblies["to:g"]
+            enter, sat_out = seat._enter_data, []
+
+            def enter_data(*how: Any) -> None:
+                if sat_out:
+                    enter(*how)
+                sat_out.append(how)
+
+            seat._enter_data = enter_data
+            await net.join("d", service="total")
+            await until(lambda: sat_out, "an epoch without an engine")
+            await say(a, 5, 3)
+            await delivered([a, b, c], 8)
+            assert c.error is None
+            assert seqs(c) == list(range(8))
+
+    run(test)

@@ -157,12 +157,12 @@ class Epochs(Seat):
         else:
             self._enter_data(me, size, mark, first, now)
         self.recalled = recalled
-        if self.data is not None:
+        if self.data is not None:  # else it is for the next epoch to go on where we were
             self._keep_in_mind(self.data)
-        history, position = self.reached
-        if 0 <= position < self.base and holds(self.history_id, Position(history, position)):
-            self.lost(position, self.base)
-        self.reached = ("", -1)
+            history, position = self.reached
+            if 0 <= position < self.base and holds(self.history_id, Position(history, position)):
+                self.lost(position, self.base)
+            self.reached = ("", -1)
         self.state = "forming"
         self.announce_until = now + 3 * LINGER_NS
         self._announce(now)
