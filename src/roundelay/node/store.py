@@ -394,10 +394,12 @@ class Store:
             self._rotation = None
         if self._file < 0:  # closed once: the number may be that of another file by now
             return
+        needed = True
         try:
             self._seal(Closed())
+            needed = False
         finally:
-            self._tally.close()
+            self._tally.close(needed=needed)
             os.close(self._file)
             self._file = -1
 

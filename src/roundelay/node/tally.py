@@ -59,9 +59,9 @@ class Tally:
         folder = _folder()
         if folder is None or len(self._boot) != 16:
             return
-        name = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:32]
+        self._path = folder / hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:32]
         try:
-            handle = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         except OSError:
             return
         try:
@@ -89,7 +89,10 @@ class Tally:
         if self._map is not None:
             RECORD.pack_into(self._map, 0, self._boot, inode, length, checksum)
 
-    def close(self) -> None:
+    def close(self, *, needed: bool = True) -> None:
+        """`needed`: false when the file says itself that it is whole."""
         if self._map is not None:
             self._map.close()
             self._map = None
+            if not needed:
+                self._path.unlink(missing_ok=True)
