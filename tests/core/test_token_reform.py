@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from roundelay.core.bundle import Bundle
-from roundelay.core.engine import EVERYONE, NEVER
+from roundelay.core.engine import EMPTY, EVERYONE, NEVER
 from roundelay.core.errors import InvariantBroken
 from roundelay.core.token.config import TokenConfig
 from roundelay.core.token.pdu import (
@@ -35,7 +35,7 @@ from roundelay.core.token.pdu import (
 )
 from roundelay.core.token.site import PREFORMED_PAST, TokenSite
 from roundelay.core.token.stable import Joined, Listed
-from roundelay.core.token.state import NORMAL, O1, O2, OUT, S1, S2, W3
+from roundelay.core.token.state import BROKEN, NORMAL, O1, O2, OUT, S1, S2, W3
 from tests.core.ring import BOOT, MS, Ring, announcement, invitation, restarted
 
 RETX = 50 * MS
@@ -721,8 +721,11 @@ def test_cm_r11_a_list_below_our_commit_mark_stops_the_site() -> None:
     """Cannot happen within the assumptions: better to stop than to take back a delivery."""
     site = restarted(1, 3, Listed(U, ALL, 0, 0, ()), entry(0, 1, 0), entry(1, 1, 1))
     site.receive(invitation((3, 0)), 0, 1)
-    with pytest.raises(InvariantBroken, match="starts at 1, below our 2"):
-        site.receive(announcement(site, (3, 0), ALL, 1, 0, (2, 0)), 0, 2)
+    site.receive(announcement(site, (3, 0), ALL, 1, 0, (2, 0)), 0, 2)
+    assert site.phase == BROKEN
+    assert [n.kind for n in site.take().notices] == ["broken"]
+    site.receive(invitation((9, 0)), 0, 9)
+    assert site.take() is EMPTY
 
 
 def test_the_log_defends_its_marks() -> None:

@@ -44,7 +44,9 @@ from roundelay.core.token.pdu import (
     Confirm,
     Entered,
     Entry,
+    Forked,
     Invite,
+    Mark,
     NewTl,
     NewToken,
     RecoverData,
@@ -101,7 +103,7 @@ EXAMPLES: tuple[Pdu, ...] = (
     Vote2(V, PENDING, 76),
     NewToken(V),
     Abort(V),
-    RecoverReq(V, 299),
+    RecoverReq(V, 299, (Mark(Ack(TL, 298, DATA, 1, 40, 2, 0), 0x1234),)),
     RecoverData(
         V,
         (
@@ -113,6 +115,7 @@ EXAMPLES: tuple[Pdu, ...] = (
         ((0, 12), (1, 41)),
         950,
     ),
+    Forked(V, 900, 949),
     PaB(1, 41, Bundle.of(b"hi"), 40),
     PaAck(1, 41, 2),
     ToDt(1, 2, 7, (5, 6, 7), 500, Bundle.of(b"hi")),

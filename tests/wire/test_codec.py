@@ -26,6 +26,7 @@ from roundelay.core.token.pdu import (
     B,
     Confirm,
     Entry,
+    Forked,
     Invite,
     NewTl,
     NewToken,
@@ -203,6 +204,7 @@ PDUS: dict[type[Pdu], st.SearchStrategy[Any]] = {
     Abort: st.builds(Abort, versions),
     RecoverReq: st.builds(RecoverReq, versions, stamps),
     RecoverData: st.builds(RecoverData, versions, entries, stamps, stamps, counters, stamps),
+    Forked: st.builds(Forked, versions, stamps, stamps),
     PaB: st.builds(PaB, ids, stamps, bundles, stamps),
     PaAck: st.builds(PaAck, ids, stamps, ids),
     **{
@@ -277,7 +279,7 @@ def test_the_types_are_those_of_the_specification() -> None:
     token = ["B", "ACK", "CONFIRM", "RETX_REQ", "RETX_ACK", "RETX_MSG", "TL_HINT", "RETX_BULK"]
     token.append("ACK_RUN")
     reform = ["INVITE", "VOTE1", "NEW_TL", "VOTE2", "NEW_TOKEN", "ABORT"]
-    reform += ["RECOVER_REQ", "RECOVER_DATA"]
+    reform += ["RECOVER_REQ", "RECOVER_DATA", "FORKED"]
     expected = {(1, 1 + i): name for i, name in enumerate(token)}
     expected |= {(1, 16 + i): name for i, name in enumerate(reform)}
     expected |= {(2, 1): "B", (2, 2): "ACK"}

@@ -42,7 +42,7 @@ from roundelay.core.positive_ack import PositiveAckSite
 from roundelay.core.token.pdu import DATA, B
 from roundelay.core.token.reform import ANOTHER_LIFE
 from roundelay.core.token.site import TokenSite
-from roundelay.core.token.state import NORMAL
+from roundelay.core.token.state import BROKEN, NORMAL
 from roundelay.node import reasons
 from roundelay.node.adaptors import ASIDE, CHAN_SEQ_AT, UNSTAMPED, MCAdaptor, OneChannelHub
 from roundelay.node.directory import tag_of
@@ -263,6 +263,8 @@ class Hosted:
             return False
         if token is not None:
             # The first submission waits for a list: its number tells this life from earlier ones.
+            if token.phase == BROKEN:
+                return True  # it refuses whatever it is given
             return not token.waiting and (self.life_base >= 0 or token.phase == NORMAL)
         if getattr(engine, "stopped", False):
             return False
@@ -451,6 +453,9 @@ class Hosted:
             self.show()
         elif kind == "broken":
             self.state = f"broken: {info[0]}"
+            if self.token is not None:
+                for one in list(self.outbox.underway):
+                    self.outbox.lose_track(one, self.state)
             self.show()
         elif kind == "indeterminate":
             lo, hi = int(info[0]), int(info[1])  # type: ignore[call-overload]

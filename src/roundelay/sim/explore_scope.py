@@ -89,6 +89,7 @@ class Scope(Struct, frozen=True, kw_only=True):
             history=self.history,
             eager=self.to_source,
             to_source=self.to_source,
+            forks=False,  # marks would only say again what is in the log
             boot=boot or self.boot,
         )
 

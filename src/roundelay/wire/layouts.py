@@ -26,7 +26,9 @@ from roundelay.core.token.pdu import (
     Confirm,
     Entered,
     Entry,
+    Forked,
     Invite,
+    Mark,
     NewTl,
     NewToken,
     RecoverData,
@@ -114,6 +116,12 @@ ENTERED_BODY: Final = Body(
     ident("site", "a member"),
     version("tl", "list that it was in"),
     number("boot", "its boot number there"),
+)
+
+MARK_BODY: Final = Body(
+    Mark,
+    Nested("ack", ACK_BODY),
+    number("crc", "CRC-32 of the message; 0 for a NULL"),
 )
 
 ENTRY_BODY: Final = Body(
@@ -248,6 +256,7 @@ TOKEN: Final = (
             RecoverReq,
             version("v", "new list"),
             stamp("from_ts", "first timestamp wanted"),
+            Vector("marks", MARK_BODY, "of what it has committed, the latest first"),
         ),
     ),
     Layout(
@@ -262,6 +271,17 @@ TOKEN: Final = (
             stamp("first_available", "oldest timestamp it has"),
             Counters("counters", "next number of each source at first_available"),
             stamp("seq", "position at first_available"),
+        ),
+    ),
+    Layout(
+        CM,
+        24,
+        "FORKED",
+        Body(
+            Forked,
+            version("v", "list at whose announcement it was seen"),
+            stamp("lo", "the first position that may differ"),
+            stamp("hi", "a position that differs"),
         ),
     ),
 )

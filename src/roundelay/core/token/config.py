@@ -81,6 +81,8 @@ class TokenConfig(Struct, frozen=True, kw_only=True):
     """Ask for ranges of messages, too, and answer with several entries in one PDU."""
     bundle: bool = True
     """Put all waiting messages into the next PDU."""
+    forks: bool = True
+    """Whether a site that recovers shows what it has committed, to be compared (`forks`)."""
     strict: bool = True
     """A restarted site is no witness of what it forgot (CM-R3)."""
     boot: str = PREFORMED

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from roundelay.core.bundle import MESSAGES_MAX, NOTHING, Bundle
 from roundelay.core.engine import EVERYONE, NEVER, STAMPED, Delivery
-from roundelay.core.errors import PayloadTooLarge, QueueFull, UsageError
+from roundelay.core.errors import ClusterBroken, PayloadTooLarge, QueueFull, UsageError
 from roundelay.core.token.pdu import (
     DATA,
     NULL,
@@ -45,7 +45,7 @@ from roundelay.core.token.pdu import (
     TlHint,
 )
 from roundelay.core.token.stable import Stamped, Wiped
-from roundelay.core.token.state import NORMAL
+from roundelay.core.token.state import BROKEN, NORMAL
 from roundelay.core.token.turn import Turn
 
 
@@ -58,6 +58,8 @@ class NormalPhase(Turn):
 
     def submit(self, bundle: Bundle, now: int) -> None:
         """CM-N2: queue a message and send it unless one is outstanding."""
+        if self.phase is BROKEN:
+            raise ClusterBroken("two histories of this group have met: nothing is sent here")
         limit = self.config.max_payload
         if not 0 < len(bundle) <= MESSAGES_MAX:
             raise UsageError(f"a bundle of {len(bundle)} messages: submit 1 to {MESSAGES_MAX}")

@@ -217,11 +217,29 @@ class Abort(Pdu, frozen=True, gc=False):
     v: Version
 
 
+class Mark(Struct, frozen=True, gc=False):
+    """What was committed at a stamp: its acknowledgement, and a checksum of the message."""
+
+    ack: Ack
+    crc: int
+
+
 class RecoverReq(Pdu, frozen=True, gc=False):
-    """Asks the new token site of `v` for the entries from `from_ts` on."""
+    """Asks the new token site of `v` for the entries from `from_ts` on.  `marks` are of what the
+    asking site has committed (`forks`)."""
 
     v: Version
     from_ts: int
+    marks: tuple[Mark, ...] = ()
+
+
+class Forked(Pdu, frozen=True, gc=False):
+    """Two histories: somewhere in the positions `lo` to `hi` a site has committed something else
+    than the new token site of `v`."""
+
+    v: Version
+    lo: int
+    hi: int
 
 
 class RecoverData(Pdu, frozen=True, gc=False):

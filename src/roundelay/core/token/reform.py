@@ -36,6 +36,7 @@ from typing import Final
 
 from roundelay.core.engine import EVERYONE, NEVER
 from roundelay.core.errors import InvariantBroken
+from roundelay.core.token.forks import marks, parted
 from roundelay.core.token.lives import UNKNOWN, entered, judged
 from roundelay.core.token.pdu import (
     NO,
@@ -44,6 +45,7 @@ from roundelay.core.token.pdu import (
     YES,
     Abort,
     Entry,
+    Forked,
     Invite,
     NewTl,
     NewToken,
@@ -53,7 +55,7 @@ from roundelay.core.token.pdu import (
     Vote2,
 )
 from roundelay.core.token.stable import Base
-from roundelay.core.token.state import NORMAL, O1, O2, OUT, S1, S2, W3
+from roundelay.core.token.state import BROKEN, NORMAL, O1, O2, OUT, S1, S2, W3
 from roundelay.core.token.voters import Voters
 
 ANOTHER_LIFE: Final = "from or for another life of its site"
@@ -319,6 +321,10 @@ class Reformation(Voters):
         self.gap = None
         # A site of another list may hold stamps that the old list has given away again.
         self.recover_from = self.nts if self.tl == new.old else self.cnts
+        if self.cnts > new.start_ts and self.config.forks:
+            at = self.log.get(new.start_ts)
+            self.part(self.seq if at is None else at.seq, self.seq)
+            return
         if self.recover_from > new.start_ts:
             raise InvariantBroken(
                 f"list {new.v} starts at {new.start_ts}, below our {self.recover_from}"
@@ -366,7 +372,8 @@ class Reformation(Voters):
 
     def ask_recovery(self) -> None:
         assert self.new_tl is not None
-        self.send(self.new_tl.nts_site, RecoverReq(self.new_tl.v, self.recover_from))
+        shown = marks(self.log, self.cnts) if self.config.forks else ()
+        self.send(self.new_tl.nts_site, RecoverReq(self.new_tl.v, self.recover_from, shown))
 
     def on_recovery_timer(self, now: int) -> None:
         self.ask_recovery()
@@ -380,6 +387,11 @@ class Reformation(Voters):
             pdu.v == self.tl and self.phase == NORMAL
         ):
             return  # it is in another attempt by now
+        differ = parted(self.log, pdu.marks)
+        if differ is not None:
+            lo, hi = (self.log[ts].seq if ts in self.log else self.nseq for ts in differ)
+            self.send(source, Forked(pdu.v, lo, hi))
+            return
         upto = self.nts if self.tl != pdu.v else self.start_ts
         start = max(pdu.from_ts, self.first_kept)
         entries: list[Entry] = []
@@ -437,6 +449,25 @@ class Reformation(Voters):
         else:
             self.tries[self.me] = 0
         self.go_on_recovering(now)
+
+    def on_forked(self, pdu: Forked, source: int, now: int) -> None:
+        """Two histories have met: whoever belongs to either stops, and says where."""
+        if pdu.v in (self.attempt, self.tl):
+            self.part(pdu.lo, pdu.hi)
+
+    def part(self, lo: int, hi: int) -> None:
+        """Stop for good: what this site has committed and what others have cannot both be.
+
+        All stop, unless the list has begun a history of its own: then only who has the other.
+        """
+        new = self.new_tl
+        if new is None or new.history[0] == self.past[0]:
+            self.send(EVERYONE, Forked(self.attempt or self.tl, lo, hi))
+        self.freeze()
+        self.phase = BROKEN
+        self.reform_due = self.deadline = NEVER
+        self.staged.clear()
+        self.notify("broken", f"two histories: positions {lo} to {hi} differ between members")
 
     def commit_foreign(self, entry: Entry) -> None:
         """An entry committed in another list than ours: it replaces what we have in its place."""

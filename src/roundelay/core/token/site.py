@@ -28,7 +28,7 @@ from roundelay.core.token.config import PREFORMED, REJOIN, TokenConfig
 from roundelay.core.token.lives import UNKNOWN
 from roundelay.core.token.reform import ANOTHER_LIFE, Reformation
 from roundelay.core.token.stable import Stable, Wiped
-from roundelay.core.token.state import NORMAL, O2, OUT, S2
+from roundelay.core.token.state import BROKEN, NORMAL, O2, OUT, S2
 
 PDUS: dict[type[Pdu], str] = {
     p.B: "on_b",
@@ -48,6 +48,7 @@ PDUS: dict[type[Pdu], str] = {
     p.Abort: "on_abort",
     p.RecoverReq: "on_recover_req",
     p.RecoverData: "on_recover_data",
+    p.Forked: "on_forked",
 }
 
 OF_A_LIST: frozenset[type[Pdu]] = frozenset(
@@ -185,6 +186,8 @@ class TokenSite(Reformation):
         return "token" if self.holding else "passing" if self.passing >= 0 else "idle"
 
     def receive(self, pdu: Pdu, source: int, now: int, life: int = UNKNOWN) -> None:
+        if self.phase is BROKEN:
+            return
         if life and self.lives.get(source, life) != life and pdu.__class__ in OF_A_LIST:
             self.drop(ANOTHER_LIFE)
             return

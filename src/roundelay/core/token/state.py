@@ -46,6 +46,7 @@ O1: Final = "O1"  # originator, collecting votes on its invitation
 O2: Final = "O2"  # originator, announcing the new list
 S1: Final = "S1"  # slave, accepted an invitation
 S2: Final = "S2"  # slave, recovering what the announced list requires
+BROKEN: Final = "BROKEN"  # its history and that of others differ: it does nothing more
 W3: Final = "W3"  # new token site, waiting for its token
 
 TRIM_EVERY: Final = 256
