@@ -104,9 +104,18 @@ def test_cm_r1_the_new_version_is_above_all_that_was_ever_seen_or_joined() -> No
     assert (site.phase, site.max_joined) == (O1, (7, 1))
 
 
-def test_cm_r1_a_forged_version_leaves_the_site_blocked_and_alive() -> None:
+def test_cm_r1_a_forged_version_leaves_room_for_others() -> None:
     site = alone(0)
     site.receive(Invite((2**32 - 2, 1), 9), 1, MS)
+    assert site.drops == {"PDU of an impossible list": 1}
+    site.reform(2 * MS)
+    assert (1, Invite((1, 0), site.boot)) in site.take().sends
+
+
+def test_cm_r1_a_site_without_a_version_left_is_blocked_and_alive() -> None:
+    site = alone(0)
+    site.seen_version = 2**32 - 2
+    site.reform(MS)
     site.take()
     for step in range(2, 2000):
         site.on_timer(step * 100 * MS)

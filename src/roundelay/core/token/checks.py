@@ -24,13 +24,17 @@ VERSION_LAST: Final = (1 << 32) - 2 * VERSIONS_AHEAD
 NUMBER_MAX: Final = 1 << 62
 """Timestamps, numbers of messages, positions."""
 
-FOREIGN: Final = "PDU that names a foreign site"
+FOREIGN_SOURCE: Final = "message of a foreign source"
+FOREIGN_STAMP: Final = "acknowledgement of a foreign source"
+NO_TOKEN: Final = "acknowledgement by a site without the token"
 NO_SUCH_LIST: Final = "PDU of an impossible list"
 NO_SUCH_NUMBER: Final = "PDU with an impossible number"
 
 
 def _possible(site: TokenState, v: p.Version) -> bool:
-    """Whether there can be a list of that version."""
+    """Whether there can be a list of that version; who is behind may name any."""
+    if v <= site.tl:
+        return True
     known = max(site.seen_version, site.max_joined[0], 0)
     return v[1] in site.group and v[0] <= min(known + VERSIONS_AHEAD, VERSION_LAST)
 
@@ -43,7 +47,7 @@ def _b(site: TokenState, pdu: p.B, source: int) -> str:
     if pdu.tl != site.tl and not _possible(site, pdu.tl):
         return NO_SUCH_LIST
     if pdu.s not in site.group:
-        return FOREIGN
+        return FOREIGN_SOURCE
     return "" if pdu.n <= NUMBER_MAX else NO_SUCH_NUMBER
 
 
@@ -51,8 +55,10 @@ def _ack(site: TokenState, pdu: p.Ack, source: int) -> str:
     if pdu.tl != site.tl and not _possible(site, pdu.tl):
         return NO_SUCH_LIST
     group = site.group
-    if pdu.by not in group or pdu.next not in group or (pdu.kind and pdu.s not in group):
-        return FOREIGN
+    if pdu.by not in group or pdu.next not in group:
+        return NO_TOKEN
+    if pdu.kind and pdu.s not in group:
+        return FOREIGN_STAMP
     return "" if pdu.ts <= NUMBER_MAX and pdu.n <= NUMBER_MAX else NO_SUCH_NUMBER
 
 
@@ -61,25 +67,25 @@ def _ack_run(site: TokenState, pdu: p.AckRun, source: int) -> str:
     if pdu.tl != site.tl and not _possible(site, pdu.tl):
         return NO_SUCH_LIST
     sources = {s for s, _ in pdu.stamps}
-    if pdu.by not in group or pdu.next not in group or not sources <= set(group):
-        return FOREIGN
+    if pdu.by not in group or pdu.next not in group:
+        return NO_TOKEN
+    if not sources <= set(group):
+        return FOREIGN_STAMP
     fits = 0 < len(pdu.stamps) == len(sources) and pdu.ts <= NUMBER_MAX
     return "" if fits and all(n <= NUMBER_MAX for _, n in pdu.stamps) else NO_SUCH_NUMBER
 
 
 def _confirm(site: TokenState, pdu: p.Confirm, source: int) -> str:
     if pdu.by not in site.group:
-        return FOREIGN
-    if max(pdu.ts, pdu.top) > NUMBER_MAX:
-        return NO_SUCH_NUMBER
+        return "confirmation by a foreign site"
     return _listed(site, pdu.tl)
 
 
 def _retx_req(site: TokenState, pdu: p.RetxReq, source: int) -> str:
-    if not p.WANT_ACK <= pdu.what <= p.WANT_ENTRIES or max(pdu.ts, pdu.hi) > NUMBER_MAX:
+    if not p.WANT_ACK <= pdu.what <= p.WANT_ENTRIES:
         return NO_SUCH_NUMBER
     if pdu.what == p.WANT_MESSAGE and pdu.s not in site.group:
-        return FOREIGN
+        return FOREIGN_SOURCE
     return _listed(site, pdu.tl)
 
 
