@@ -20,7 +20,8 @@ from roundelay.node import faults
 from roundelay.node.frontends import FrontendServer
 from roundelay.node.groups import GroupSpec, parse_group
 from roundelay.node.interfaces import parse_address
-from roundelay.node.node import Node, NodeConfig
+from roundelay.node.node import Node
+from roundelay.node.node_config import NodeConfig
 from roundelay.node.probe import Choice
 from roundelay.node.recorder import RecordConfig
 from roundelay.node.switchboard import Batch

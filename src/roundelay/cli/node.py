@@ -19,7 +19,8 @@ from roundelay.node.groups import GroupSpec, check_name, parse_group
 from roundelay.node.interfaces import parse_address
 from roundelay.node.keys import load_secret
 from roundelay.node.loop import loop_factory
-from roundelay.node.node import LEVELS, Node, NodeConfig
+from roundelay.node.node import Node
+from roundelay.node.node_config import LEVELS, NodeConfig
 from roundelay.node.probe import MULTICAST, Choice
 from roundelay.node.recorder import RecordConfig, parse_record
 from roundelay.node.settings import MIN_MEMBERS

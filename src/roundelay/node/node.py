@@ -14,16 +14,15 @@ import secrets
 import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable
-from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 import roundelay
-from roundelay.core.autorm.config import MTU_MIN, AutoRmConfig
+from roundelay.core.autorm.config import MTU_MIN
 from roundelay.core.bundle import Bundle
-from roundelay.core.engine import MS, NEVER, SECOND
+from roundelay.core.engine import NEVER, SECOND
 from roundelay.core.errors import ConfigError, UsageError
 from roundelay.journal.format import Run
 from roundelay.node import answers, forking, settings
@@ -44,16 +43,16 @@ from roundelay.node.groups import (
     protocol_of,
 )
 from roundelay.node.grsb import GrsbSeat
-from roundelay.node.hosted import NEAR_NS, Tracer
+from roundelay.node.hosted import NEAR_NS
 from roundelay.node.identity import Identity
 from roundelay.node.interfaces import LARGEST_DATAGRAM, UDP_OVERHEAD
 from roundelay.node.lines import Line
 from roundelay.node.made_up import made_up_name
 from roundelay.node.media import Address, FanoutMedium, Medium
 from roundelay.node.medium_watch import MediumWatch
+from roundelay.node.node_config import LEVELS, NodeConfig
 from roundelay.node.places import Driven, Place
-from roundelay.node.probe import Choice, choose
-from roundelay.node.recorder import RecordConfig
+from roundelay.node.probe import choose
 from roundelay.node.recorders import Recorders
 from roundelay.node.switchboard import NO_TAG, Application
 from roundelay.node.traffic import Traffic
@@ -62,7 +61,6 @@ from roundelay.wire import beamon, fragments, info, seal
 from roundelay.wire.frontend_replay import Wish
 from roundelay.wire.switching import hint_of
 
-LEVELS: Final = ("debug", "info", "warning", "error")
 TICK_NS: Final = SECOND // 4
 """How often callers' patience, names and rosters are looked at."""
 LEAVE_S: Final = 10.0
@@ -70,42 +68,7 @@ BLOCKED_S: Final = 2.5
 """How long to wait for the others when leaving, and in groups that do not work."""
 PLACES: Final[dict[str, Any]] = {GRSB: GrsbSeat, WIDE: WideSeat}
 """What a group is hosted as; others: an `Assembly`."""
-NAME_BYTES_MAX: Final = 64
 GROUPS_MAX: Final = 256
-
-
-class NodeConfig(Struct, frozen=True, kw_only=True):
-    """How a node runs."""
-
-    name: str = ""
-    """Empty: made up from the host's name and a random part (`node.made_up`)."""
-    dir: Path | None = None
-    """Where members keep what they must not forget; None: nothing survives the process."""
-    choice: Choice = Choice()
-    secret: bytes | None = None
-    """None: datagrams in the clear."""
-    groups: tuple[GroupSpec, ...] = ()
-    records: tuple[RecordConfig, ...] = ()
-    """Groups to record (`node.recorder`)."""
-    autorm: AutoRmConfig = AutoRmConfig(
-        ack_jitter_ns=2 * MS,  # groups on one network are small: answers need little spreading
-        max_message=16 << 20,
-        reassembly_peer=17 << 20,
-        reassembly_total=48 << 20,
-    )
-    log_level: str = "warning"
-    answer_ns: int = 10 * SECOND
-    """After so long a caller is told that the fate of its broadcast is open."""
-    tracer: Callable[..., Tracer | None] = lambda group, member, **known: None
-    """Makes the trace of a group, if there is to be one; `known` goes into it (`node.tracing`)."""
-
-    def check(self) -> None:
-        if self.name:
-            check_name(self.name, "name")
-        if len(self.name.encode()) > NAME_BYTES_MAX:
-            raise ConfigError("name", self.name, f"at most {NAME_BYTES_MAX} bytes")
-        if self.log_level not in LEVELS:
-            raise ConfigError("log_level", self.log_level, ", ".join(LEVELS))
 
 
 class Node(Traffic):

@@ -27,7 +27,8 @@ from roundelay.core.events import DISK, NOTHING_LEFT
 from roundelay.core.token.site import TokenSite
 from roundelay.node import engines
 from roundelay.node.groups import GroupSpec
-from roundelay.node.node import Node, NodeConfig
+from roundelay.node.node import Node
+from roundelay.node.node_config import NodeConfig
 from roundelay.node.probe import Choice
 from roundelay.node.recorder import RecordConfig
 from roundelay.node.switchboard import Batch, Missed, Receipt, Refusal, View

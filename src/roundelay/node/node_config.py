@@ -1,0 +1,54 @@
+"""How a node runs, checked once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+from roundelay.core.autorm.config import AutoRmConfig
+from roundelay.core.engine import MS, SECOND
+from roundelay.core.errors import ConfigError
+from roundelay.node.groups import GroupSpec, check_name
+from roundelay.node.hosted import Tracer
+from roundelay.node.probe import Choice
+from roundelay.node.recorder import RecordConfig
+
+LEVELS: Final = ("debug", "info", "warning", "error")
+NAME_BYTES_MAX: Final = 64
+
+
+class NodeConfig(Struct, frozen=True, kw_only=True):
+    """How a node runs."""
+
+    name: str = ""
+    """Empty: made up from the host's name and a random part (`node.made_up`)."""
+    dir: Path | None = None
+    """Where members keep what they must not forget; None: nothing survives the process."""
+    choice: Choice = Choice()
+    secret: bytes | None = None
+    """None: datagrams in the clear."""
+    groups: tuple[GroupSpec, ...] = ()
+    records: tuple[RecordConfig, ...] = ()
+    """Groups to record (`node.recorder`)."""
+    autorm: AutoRmConfig = AutoRmConfig(
+        ack_jitter_ns=2 * MS,  # groups on one network are small: answers need little spreading
+        max_message=16 << 20,
+        reassembly_peer=17 << 20,
+        reassembly_total=48 << 20,
+    )
+    log_level: str = "warning"
+    answer_ns: int = 10 * SECOND
+    """After so long a caller is told that the fate of its broadcast is open."""
+    tracer: Callable[..., Tracer | None] = lambda group, member, **known: None
+    """Makes the trace of a group, if there is to be one; `known` goes into it (`node.tracing`)."""
+
+    def check(self) -> None:
+        if self.name:
+            check_name(self.name, "name")
+        if len(self.name.encode()) > NAME_BYTES_MAX:
+            raise ConfigError("name", self.name, f"at most {NAME_BYTES_MAX} bytes")
+        if self.log_level not in LEVELS:
+            raise ConfigError("log_level", self.log_level, ", ".join(LEVELS))
