@@ -25,6 +25,8 @@ DRAIN_NS: Final = SECOND
 """How long those who are to stop finish what is under way."""
 ANSWER_NS: Final = 3 * SECOND
 """Who lives and says nothing for this long is left out."""
+RETURN_NS: Final = 10 * SECOND
+"""How long those who have forgotten where they were wait for a member that may know."""
 DEPART_NS: Final = 3 * SECOND // 2
 """How long one who has left waits for the others to see that."""
 
@@ -295,7 +297,8 @@ class Changes(Epochs):
                     self._say(piece)
             else:
                 position = max(data.position, 0) if data is not None else UNKNOWN
-                self._say(Drained(self.node.name, position, turn))
+                recorded = self.node.recorders.floor(self.spec.name, self.history_id)
+                self._say(Drained(self.node.name, position, turn, recorded))
         overdue = now - self.held_at > ANSWER_NS and self.node.name in answered
         if (answered.issuperset(waited) or overdue) and self.works() and self.end_due <= now:
             self._end(answered, now)
@@ -313,10 +316,21 @@ class Changes(Epochs):
             base = self.base + data.engine.position_after(self.tails.of(tuple(tails)))
         history = ""
         if base == UNKNOWN and len(self.roster) >= self._needed() and self.spec.protocol == TO:
+            if self._may_know(answered, now):
+                return
             # Who delivered something in this epoch has forgotten it: its places are not used again.
-            history = f"{secrets.token_hex(8)}@{self.history_id.partition('@')[0]}:{self.base}"
+            # What is in a journal is the past: the next epoch begins behind it.
+            recorded = (word.recorded for word in self.drained.values())
+            base = max([self.base, *recorded])
+            history = f"{secrets.token_hex(8)}@{self.history_id.partition('@')[0]}:{base}"
         self._say(self._change(max(base, self.base), tuple(tails), history))
         self.end_due = now + SECOND  # not again at once
+
+    def _may_know(self, answered: set[str], now: int) -> bool:
+        """Whether a member that is not back yet may remember the epoch, or have recorded it."""
+        missing = set(self.roster) - answered
+        gone = {name for name, out in self.asked.items() if out}
+        return bool(missing - gone) and now - self.held_at < RETURN_NS
 
     def _ring_notice(self, notice: Notice) -> None:
         if notice.kind == "view" and self.data is not None:

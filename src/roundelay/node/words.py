@@ -37,12 +37,13 @@ class Drained(Struct, frozen=True, array_like=True, tag="drained"):
     In turn 1 it means that everybody has what this member sent.  When all have said so, everybody
     has everything, and turn 2 means that it is delivered.  Members of a cluster say their tails in
     place of turn 2, unless they have none.  `position` is UNKNOWN if it was not in the epoch with
-    what it knows now.
+    what it knows now; `recorded` is how far its journal goes in this history.
     """
 
     name: str
     position: int
     turn: int
+    recorded: int = 0
 
 
 class Piece(Struct, frozen=True, array_like=True, tag="tail"):
