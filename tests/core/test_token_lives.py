@@ -5,8 +5,9 @@ from __future__ import annotations
 from random import Random
 
 from roundelay.core.bundle import Bundle
+from roundelay.core.engine import Delivery
 from roundelay.core.token.config import TokenConfig
-from roundelay.core.token.lives import forgetful, judged
+from roundelay.core.token.lives import OtherLife, forgetful, judged
 from roundelay.core.token.pdu import (
     DATA,
     YES,
@@ -20,17 +21,18 @@ from roundelay.core.token.pdu import (
     Vote2,
 )
 from roundelay.core.token.site import TokenSite
+from roundelay.core.token.stable import Joined, Listed, Stamped
 from roundelay.core.token.state import NORMAL, O1, O2, S1
-from tests.core.ring import BOOT, announcement, invitation
+from tests.core.ring import BOOT, announcement, invitation, restarted
 
 ALL = (0, 1, 2)
 U = (0, 0)
 OTHER = BOOT + 1
 
 
-def listed(me: int = 1) -> TokenSite:
+def listed(me: int = 1, resilience: int = 0) -> TokenSite:
     """A site in list (1, 0), whose other members have boot number BOOT."""
-    site = TokenSite(me, ALL, TokenConfig(), Random(me))
+    site = TokenSite(me, ALL, TokenConfig(resilience=resilience), Random(me))
     site.receive(invitation((1, 0)), 0, 1, BOOT)
     site.receive(announcement(site, (1, 0), ALL, 0, 0), 0, 2, BOOT)
     assert (site.phase, site.tl) == (NORMAL, (1, 0))
@@ -131,7 +133,47 @@ def test_messages_of_another_life_are_not_ours_whatever_their_numbers() -> None:
     )
     site.receive(RecoverData((4, 0), theirs, 1, 0, (), 0), 0, 6)
     out = site.take()
-    assert [delivery.number for delivery in out.deliveries] == [0]
-    assert site.own_from == 2
+    assert [(delivery.number, type(delivery)) for delivery in out.deliveries] == [(0, OtherLife)]
     # Ours has no place under its old number: it is sent with the next one that is free.
     assert (site.own_base, [bundle.data for bundle in site.own]) == (2, [b"mine"])
+
+
+def test_what_a_life_sends_is_its_own_under_a_number_that_an_earlier_one_had_in_vain() -> None:
+    """A stamped message of the life before came to nothing, and its number was given again: the
+    new one was taken for that of the other, and every receipt was one message late from then on."""
+    vain = Entry(Ack((1, 0), 0, DATA, 1, 0, 0, 1), Bundle.of(b"in vain"), 0)
+    site = restarted(1, 3, Joined((1, 0)), Listed((1, 0), ALL, 0, 0, ()), Stamped(vain))
+    assert (site.nts, site.cnts) == (1, 0)
+    site.receive(invitation((4, 0)), 0, 5, BOOT)
+    site.receive(announcement(site, (4, 0), ALL, 0, 0, (3, 0)), 0, 6, BOOT)
+    assert (site.tl, site.nts) == ((4, 0), 0)
+    site.submit(Bundle.of(b"ours"), 7)
+    site.receive(Ack((4, 0), 0, DATA, 1, 0, 0, 1), 0, 8, BOOT)
+    (delivery,) = site.take().deliveries
+    assert (delivery.number, delivery.bundle.data) == (0, b"ours")
+    assert type(delivery) is Delivery
+
+
+def test_ours_and_those_of_another_life_behind_them_are_told_apart() -> None:
+    """Both came in one batch: ours was taken for the other's, since its number is lower."""
+    site = listed(resilience=1)
+    site.submit(Bundle.of(b"first"), 3)
+    site.receive(Ack((1, 0), 0, DATA, 1, 0, 0, 2), 0, 4, BOOT)
+    site.submit(Bundle.of(b"second"), 4)
+    site.take()
+    site.receive(invitation((4, 0)), 0, 5)
+    site.receive(announcement(site, (4, 0), ALL, 2, 0, (3, 0)), 0, 6)
+    both = (
+        Entry(Ack((1, 0), 0, DATA, 1, 0, 0, 2), Bundle.of(b"first"), 0),
+        Entry(Ack((3, 0), 1, DATA, 1, 1, 2, 1), Bundle.of(b"twin"), 1),
+    )
+    site.receive(RecoverData((4, 0), both, 0, 0, (), 0), 0, 7)
+    assert (site.tl, site.phase) == ((4, 0), NORMAL)
+    out = site.take()
+    assert not [notice for notice in out.notices if notice.kind == "indeterminate"]
+    sent = [pdu for _, pdu in out.sends if isinstance(pdu, B)]
+    assert [(pdu.n, pdu.bundle.data) for pdu in sent] == [(2, b"second")]
+    site.commit_upto(2)
+    found = [(one.bundle.data, type(one)) for one in site.take().deliveries]
+    assert found == [(b"first", Delivery), (b"twin", OtherLife)]
+    assert (site.own_base, [bundle.data for bundle in site.own]) == (2, [b"second"])

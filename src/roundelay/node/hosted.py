@@ -39,6 +39,7 @@ from roundelay.core.events import (
     Row,
 )
 from roundelay.core.positive_ack import PositiveAckSite
+from roundelay.core.token.lives import OtherLife
 from roundelay.core.token.pdu import DATA, B
 from roundelay.core.token.reform import ANOTHER_LIFE
 from roundelay.core.token.site import TokenSite
@@ -139,7 +140,7 @@ class Hosted:
         self.delivered = 0
         self.received = 0
         self.sent = 0
-        self.life_base = -1  # first of the engine's own numbers that belongs to this life
+        self.begun = False  # the engine was given something to send
         self.state = "forming"
         self.version: tuple[int, int] = (-1, -1)
         self.members: tuple[int, ...] = ()
@@ -262,10 +263,10 @@ class Hosted:
         if self.held:
             return False
         if token is not None:
-            # The first submission waits for a list: its number tells this life from earlier ones.
+            # The first submission waits for a list: what never was in one certainly is not sent.
             if token.phase == BROKEN:
                 return True  # it refuses whatever it is given
-            return not token.waiting and (self.life_base >= 0 or token.phase == NORMAL)
+            return not token.waiting and (self.begun or token.phase == NORMAL)
         if getattr(engine, "stopped", False):
             return False
         return not engine.queue  # type: ignore[attr-defined]
@@ -274,8 +275,7 @@ class Hosted:
         """Give the engine bundles while it takes them."""
         outbox, engine = self.outbox, self.engine
         while outbox and self.ready() and (not self.waits or outbox.has_word):
-            if self.life_base < 0 and self.token is not None:
-                self.life_base = self.token.next_num[self.me]
+            self.begun = True
             bundle, names, one = outbox.gather()
             to = None if names is None else self.destinations(names)
             if to is not None and not to:
@@ -392,9 +392,7 @@ class Hosted:
                 if one.number < 0:
                     one.number = delivery.number
                     break
-        elif self.token is not None and delivery.number < self.token.own_from:
-            return None
-        elif self.life_base < 0 or delivery.number >= self.life_base:
+        elif type(delivery) is not OtherLife:
             return self.outbox.settle(seq, wall, self.token.resilience if self.token else -1)
         return None
 

@@ -58,7 +58,6 @@ LEFT_OUT: Final[dict[str, str]] = {
         "when they fire they start a reformation or repeat what was sent; `reform` is always tried",
     "reform_due": "armed in the same phases always",
     "beacon_due": "confirms again; `hold_due` does so too unless a NULL is due",
-    "own_from": "told to the driver, never looked at",
     "mine": "the lists it has committed to in this life, which its log and its disk tell as well",
     "lives": "there is one life of each site at a time: nobody is left to be refused",
     "seen": "only judges a site that forgot a list and does not know it; here a site that restarts "

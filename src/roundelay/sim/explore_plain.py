@@ -22,7 +22,7 @@ _IGNORED: Final = frozenset((
     "heard", "progress", "send_last", "deadline",
     "send_silent", "send_total", "pass_silent", "pass_total", "token_tries", "tries", "failures",
     "drops", "blocked", "start_seq", "storage_max", "retained", "lives", "seen",
-    "mine", "own_from",
+    "mine",
 ))  # fmt: skip
 _DUE: Final = tuple(due for due, _ in TIMERS)
 _COMPARED: Final = tuple(

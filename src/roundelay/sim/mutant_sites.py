@@ -20,7 +20,6 @@ from roundelay.core.token.pdu import (
     YES,
     Ack,
     B,
-    Entry,
     History,
     Invite,
     NewTl,
@@ -378,8 +377,9 @@ class StampsTwice(TokenSite):
 class KeepsCommitted(TokenSite):
     __slots__ = ()
 
-    def let_go(self, ack: Ack) -> None:
+    def let_go(self, ack: Ack) -> bool:
         self.own_base = max(self.own_base, ack.n + 1)
+        return True
 
 
 class KeepsQueueAcrossLists(TokenSite):
@@ -419,10 +419,9 @@ class ListensToTwins(TokenSite):
 class TakesReceiptsOfTwins(TokenSite):
     __slots__ = ()
 
-    def append(self, entry: Entry) -> None:
-        before = self.own_from
-        super().append(entry)
-        self.own_from = before
+    def let_go(self, ack: Ack) -> bool:
+        super().let_go(ack)
+        return True
 
 
 class ReplacedCounts(TokenSite):

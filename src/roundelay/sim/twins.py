@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from roundelay.core.engine import Delivery, Pdu
+from roundelay.core.token.lives import OtherLife
 from roundelay.sim.member import DOWN, PAUSED, UP, Member
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ class Twins:
         if known != (delivery.source, delivery.bundle.data):
             self.wrong.append((twin.id, f"its twin has another message at {delivery.seq}"))
         first, mine = self.own[twin.id]
-        engine: Any = twin.engine
-        ours = delivery.source == twin.id and delivery.number >= max(first, engine.own_from)
-        if ours and any(data not in mine for data in delivery.bundle):
+        if delivery.source != twin.id or delivery.number < first or isinstance(delivery, OtherLife):
+            return
+        if any(data not in mine for data in delivery.bundle):
             self.wrong.append((twin.id, f"its twin took receipt {delivery.number} of another"))

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from roundelay.core.engine import Delivery
 from roundelay.core.token.pdu import Entered, Version, Vote1
 
 UNKNOWN = 0
@@ -25,6 +26,10 @@ UNKNOWN = 0
 
 Seen = dict[int, tuple[Version, int]]
 """By site: the last list that is known to have it, and the boot number it had there."""
+
+
+class OtherLife(Delivery, frozen=True, gc=False):
+    """A message of this site that another life of it sent: no receipt for one of ours."""
 
 
 def note(seen: Seen, tl: Version, members: tuple[int, ...], boots: tuple[int, ...]) -> None:

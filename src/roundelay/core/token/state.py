@@ -21,7 +21,7 @@ from roundelay.core.engine import COMMITTED, NEVER, Delivery, Engine, Notice, Pd
 from roundelay.core.errors import InvariantBroken
 from roundelay.core.limits import UNLIMITED
 from roundelay.core.token.config import TokenConfig
-from roundelay.core.token.lives import Seen, note
+from roundelay.core.token.lives import OtherLife, Seen, note
 from roundelay.core.token.pdu import (
     AT_START,
     DATA,
@@ -77,7 +77,7 @@ class TokenState(Engine):
         "first", "first_kept", "floor", "gap", "have", "heard", "history", "hold_due", "hold_ts",
         "holding", "inviter", "issues", "kept_bytes", "known_top", "last_ts", "lives", "log",
         "logged", "logs", "max_joined", "members", "mine", "new_tl", "next_num", "nseq", "nts",
-        "outstanding", "own", "own_base", "own_from", "past",
+        "outstanding", "own", "own_base", "past",
         "pass_ack", "pass_due", "pass_sent", "pass_silent", "pass_time", "pass_total",
         "pass_vary", "pass_wait", "passing", "phase", "progress", "pruned", "qb", "qc",
         "recover_from", "reform_due", "request_due", "requests", "resilience", "retained",
@@ -155,7 +155,6 @@ class TokenState(Engine):
         # Own messages: `own` has numbers own_base, own_base + 1, …; `waiting` has none yet.
         self.own: deque[Bundle] = deque()
         self.own_base = 0
-        self.own_from = 0  # own numbers below this are certainly not of this life
         self.mine: dict[Version, None] = {}  # lists that this life was in, the latest ones
         self.waiting: deque[Bundle] = deque()
         self.waiting_bytes = 0
@@ -276,9 +275,8 @@ class TokenState(Engine):
                 seq, bundle, s = entry.seq, entry.bundle, ack.s
                 self.uncommitted -= 1
                 self.seq = seq + len(bundle.sizes)
-                deliveries.append(Delivery(seq, s, ack.n, bundle, COMMITTED))
-                if s == self.me:
-                    self.let_go(ack)
+                kind = Delivery if s != self.me or self.let_go(ack) else OtherLife
+                deliveries.append(kind(seq, s, ack.n, bundle, COMMITTED))
         self.cnts = upto
         if upto > logged:
             self.logged = upto
@@ -286,36 +284,33 @@ class TokenState(Engine):
         while transfers and transfers[0] < upto:
             transfers.popleft()
 
-    def let_go(self, ack: Ack) -> None:
-        """CM-N5: own messages are kept until they are committed.
+    def let_go(self, ack: Ack) -> bool:
+        """CM-N5: own messages are kept until they are committed.  Whether this is one of them.
 
         What another life of this site sent is none of ours, whatever its number; it was stamped in
-        a list that this life was not in.
+        a list that this life was not in.  Numbers alone do not tell: one whose stamp came to
+        nothing is given again.
         """
         if ack.tl not in self.mine:
-            return
-        if self.own and self.own_base == ack.n:
+            return False
+        if self.own:
             self.own.popleft()
-        self.own_base = max(self.own_base, ack.n + 1)
+            self.own_base += 1
+        else:
+            self.own_base = max(self.own_base, ack.n + 1)
+        return True
 
     def renumber(self) -> None:
         """A list begins: own messages that have no stamp get the numbers that come next.
 
-        Those that have one keep theirs, unless another life of this site has stamped messages
-        behind them; then nobody can say by their numbers alone what becomes of them.
+        Those that have one keep it, and come first in `own`.  Where another life of this site has
+        stamped messages behind them, `own_base` is above their numbers: it is such that the first
+        one without a stamp has the next number.
         """
-        stamped = [ack for ts in range(self.cnts, self.nts)
-                   if (ack := self.log[ts].ack).kind == DATA and ack.s == self.me]  # fmt: skip
         ours = 0
-        for ack in stamped:
-            if ack.tl in self.mine:
-                ours += 1
-            elif ours:
-                lost = min(ours, len(self.own))
-                self.notify("indeterminate", self.own_base, self.own_base + lost)
-                for _ in range(lost):
-                    self.own.popleft()
-                ours = 0
+        for ts in range(self.cnts, self.nts):
+            ack = self.log[ts].ack
+            ours += ack.kind == DATA and ack.s == self.me and ack.tl in self.mine
         self.own_base = self.next_num[self.me] - (ours if self.own else 0)
 
     # -- the log ---------------------------------------------------------------------------
@@ -330,8 +325,6 @@ class TokenState(Engine):
         self.exp = ack.next
         if ack.kind == DATA:
             self.next_num[ack.s] = ack.n + 1
-            if ack.s == self.me and ack.tl not in self.mine:
-                self.own_from = max(self.own_from, ack.n + 1)
             self.last_ts[ack.s] = ack.ts
             self.nseq = entry.seq + len(entry.bundle)
             self.uncommitted += 1
