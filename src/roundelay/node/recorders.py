@@ -6,8 +6,9 @@ knows whom to ask for a replay, when to hold new messages back for a recorder th
 (GR-12; a user that is behind never does that, GR-13), and when `durability="recorded"` is
 fulfilled.  A recorder that is not heard of any more slows nobody, and counts for nothing.
 
-A recorder fills its holes from the others, and what there was before its journal began: after a
-time away, or with a new disk, it ends up with what they have.
+A recorder fills its holes from the others, and from what members keep in memory; and, from the
+others, what there was before its journal began: after a time away, or with a new disk, it ends up
+with what they have.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from roundelay.core.engine import SECOND
 from roundelay.core.errors import ConfigError, GroupFailed, RoundelayError
 from roundelay.core.position import lineage
 from roundelay.journal.format import GAP, HEADS_ONLY, Run, head_only
-from roundelay.journal.journal import OS, JournalBroken
+from roundelay.journal.journal import OS, Journal, JournalBroken
 from roundelay.journal.reader import merged
 from roundelay.node.durability import Awaited, Durability
 from roundelay.node.faults import reason_of
@@ -53,6 +54,8 @@ REFETCH_S: Final = 1.0
 FILL_BYTES: Final = 8 << 20
 """What is put into a journal at a time; a hole inside a segment makes it be written anew."""
 CLOSE_S: Final = 60.0
+SHOWN_MAX: Final = 64
+"""Holes that `status` names; it counts all of them."""
 
 
 class _Heard(Struct):
@@ -161,7 +164,7 @@ class Recorders:
     def word(self, recorder: Recorder) -> Recorded:
         journal = recorder.journal
         end = journal.end
-        holes = journal.missing[-HOLES_MAX:]
+        holes = self.missing(recorder)[-HOLES_MAX:]
         return Recorded(
             recorder.group, self.node.name, self.server.port, min(journal.begin, end), end,
             min(journal.durable, end), tuple(holes), recorder.wanted.everything, recorder.slow,
@@ -371,8 +374,24 @@ class Recorders:
 
     # -- what is missing here --------------------------------------------------------------
 
+    def missing(self, recorder: Recorder) -> list[tuple[int, int]]:
+        """Positions that a recorder does not have, half-open: holes of its journal, and what is
+        between that and where its group is, before anything more comes."""
+        holes = recorder.journal.missing
+        place: Any = self.node.assemblies.get(recorder.group)
+        at = int(getattr(getattr(place, "data", None), "expected", -1))
+        if self._same_past(recorder) and 0 < recorder.next < at:
+            holes = merged([*holes, (recorder.next, at)])
+        return holes
+
+    def _same_past(self, recorder: Recorder) -> bool:
+        """Whether what it has recorded is of the history that the member here is in, so that
+        positions of both, and of what other members keep of it, are the same."""
+        works = recorder.ordered and not recorder.broken
+        return works and recorder.history == self.lineage(recorder.group)
+
     async def _refetch(self, recorder: Recorder) -> None:
-        """Holes are filled from other recorders as soon as one of them can."""
+        """Holes are filled from other recorders, or members, as soon as one of them can."""
         while True:
             await asyncio.sleep(REFETCH_S)
             if recorder.broken:
@@ -391,19 +410,21 @@ class Recorders:
     async def _draw_level(self, recorder: Recorder) -> None:
         """Where nobody says anything: what is between our journal and where the member is."""
         group, at = recorder.group, recorder.next
-        until = self.position(group)
-        others = [one for one in self.sources(group) if one.here is None and one.has(at, until)]
-        if not others:
+        until, history = self.position(group), self.lineage(group)
+        memory = at > 0 and self._same_past(recorder)
+        sources = self.sources(group, memory=memory)
+        if not any(one.here is None and one.has(at, until) for one in sources):
             return
-        if not at:
-            at = min(one.has(0, until)[0][0] for one in others)  # where a new journal can begin
-        stream = self.replays.stretch(group, at, until, without=frozenset({self.node.name}))
+        mine = frozenset({self.node.name})
+        stream = self.replays.stretch(group, at, until, without=mine, memory=memory)
         async with aclosing(stream) as fetched:
             async for chunk in fetched:
                 for run in chunk:
-                    kept = _keep(run, recorder)
-                    if kept is None or run.position != at or recorder.next not in (0, at):
+                    if recorder.next != at or self.lineage(group) != history:
                         return  # somebody spoke: the rest is a hole, and is filled as such
+                    kept = _keep(run, recorder)
+                    if kept is None:
+                        continue  # a hole, or what a new journal begins behind
                     recorder.take(kept)
                     at = run.end
                     self.refetched += run.records
@@ -414,13 +435,15 @@ class Recorders:
         """What we do not have and somebody else does."""
         journal = recorder.journal
         config = recorder.config.journal
-        lacking = list(journal.missing)
+        holes = journal.missing
+        lacking = list(holes)
         if journal.begin and not (config.keep_bytes or config.keep_s):
             lacking.insert(0, (0, journal.begin))
+        memory = self._same_past(recorder)
         found = []
-        for source in self.sources(recorder.group):
+        for source in self.sources(recorder.group, memory=memory):
             if source.here is None:
-                for lo, hi in lacking:
+                for lo, hi in holes if source.memory else lacking:
                     for start, end in source.has(lo, hi):
                         found.append((start, end))
         return merged(found)
@@ -428,8 +451,10 @@ class Recorders:
     async def _fetch(self, recorder: Recorder, lo: int, hi: int) -> None:
         waiting: list[Run] = []
         size = 0
+        journal = recorder.journal
         mine = frozenset({self.node.name})
-        stream = self.replays.stretch(recorder.group, lo, hi, without=mine)
+        memory = self._same_past(recorder)
+        stream = self.replays.stretch(recorder.group, lo, hi, without=mine, memory=memory)
         async with aclosing(stream) as fetched:
             async for chunk in fetched:
                 for run in chunk:
@@ -437,16 +462,18 @@ class Recorders:
                     if kept is not None:
                         waiting.append(kept)
                         size += len(run.bundle.data) + 64
+                if recorder.journal is not journal:
+                    return  # another history has begun: this is not of it
                 if size >= FILL_BYTES:
-                    self.refetched += await _fill(recorder, waiting)
+                    self.refetched += await _fill(journal, waiting)
                     waiting, size = [], 0
-        if waiting:
-            self.refetched += await _fill(recorder, waiting)
+        if waiting and recorder.journal is journal:
+            self.refetched += await _fill(journal, waiting)
         self.changed(recorder)
 
     def status(self) -> dict[str, object]:
         return {
-            "own": [recorder.status() for recorder in self.own.values()],
+            "own": [self._status(recorder) for recorder in self.own.values()],
             "failed": {group: reason_of(error) for group, error in self.failed.items()},
             "replay": self.server.status() if self.server.port else None,
             "refetched": self.refetched,
@@ -455,6 +482,14 @@ class Recorders:
             "members_syncing": self.syncing.status(),
             "catching_up": self.replays.status(),
         }
+
+    def _status(self, recorder: Recorder) -> dict[str, object]:
+        found = recorder.status()
+        if isinstance(recorder, Recorder):
+            missing = self.missing(recorder)
+            found["missing"] = missing[:SHOWN_MAX]
+            found["missing_records"] = sum(hi - lo for lo, hi in missing)
+        return found
 
     def listed(self, group: str) -> list[dict[str, object]]:
         """As JSON: the answer to `recorders`."""
@@ -470,8 +505,8 @@ def _keep(run: Run, recorder: Recorder) -> Run | None:
     return None if run.flags & HEADS_ONLY else run
 
 
-async def _fill(recorder: Recorder, runs: list[Run]) -> int:
-    filled = await asyncio.to_thread(recorder.journal.fill, runs)
+async def _fill(journal: Journal, runs: list[Run]) -> int:
+    filled = await asyncio.to_thread(journal.fill, runs)
     return sum(hi - lo for lo, hi in filled)
 
 

@@ -170,14 +170,20 @@ class Replays:
                 heard = time.monotonic() > heard_all if memory else self._heard_all()
                 if following < 0 and memory and any(one.word.next >= until for one in sources):
                     following = until  # they are further, and nobody has it
+                if following < 0 and late:  # nor will anybody, as far as they say
+                    holes = [hole for one in sources for hole in one.word.holes]
+                    ends = [hi for lo, hi in holes if lo <= at < hi]
+                    following = min([until, *ends]) if ends else -1
                 if not usable and following >= 0 and (late or heard):
                     yield [gap(at, following)]
                     at = following
                 elif late:
                     if open_end:
                         break
-                    ends = max([one.word.next for one in sources], default=0)
-                    raise ReplayFailed(f"recorders of {group} reach position {ends}, not {until}")
+                    far_end = max([one.word.next for one in sources], default=0)
+                    raise ReplayFailed(
+                        f"recorders of {group} reach position {far_end}, not {until}"
+                    )
                 else:
                     if usable:
                         failed.clear()
