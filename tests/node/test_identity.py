@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 from pathlib import Path
 
 import pytest
 
 from roundelay import FolderInUse, NameTaken
 from roundelay.core.errors import GroupClosed, GroupTrouble
+from roundelay.node.identity import ANSWER, ANSWERS, Identity
+from roundelay.wire.info import Info
 from tests.node.live import Member, Net, check_total_order, freeze, run, thaw, together, until
 
 
@@ -124,3 +127,35 @@ def test_a_process_that_was_replaced_while_it_slept_stops_and_confirms_nothing_f
                 check_total_order([a, b, c, new])
 
     run(test, 90)
+
+
+def test_a_taken_name_is_refused_at_a_loss_of_30_percent() -> None:
+    """Of 300 that asked for it some got in: their few questions, or the answers, were all lost."""
+    taken = Identity("a", given=True)
+    taken.claims = False
+    here = ("127.0.0.1", 1)
+
+    def said(life: Identity) -> Info:
+        return Info("a", life.uuid, here, birth=life.birth, claims=life.claims)
+
+    async def ask(chance: random.Random) -> bool:
+        """Whether one gets in although the name is taken."""
+        life = Identity("a", given=True)
+
+        def say() -> None:
+            if chance.random() >= 0.3 and taken.meet(said(life), here) == ANSWER:
+                for _ in range(ANSWERS):
+                    if chance.random() >= 0.3:
+                        life.meet(said(taken), here)
+
+        try:
+            await life.claim(say)
+        except NameTaken:
+            return False
+        return True
+
+    async def test() -> None:
+        found = await asyncio.gather(*(ask(random.Random(seed)) for seed in range(300)))
+        assert sum(found) == 0
+
+    run(test)

@@ -14,7 +14,7 @@ from roundelay.node.acquaintance import Acquaintances
 from roundelay.node.adaptors import UNSTAMPED
 from roundelay.node.directory import Directory, address_of
 from roundelay.node.hints import HINTS, NAME_TAKEN, NO_KEY
-from roundelay.node.identity import ANSWER, YIELD, Identity
+from roundelay.node.identity import ANSWER, ANSWERS, YIELD, Identity
 from roundelay.node.lines import Line
 from roundelay.node.media import Address, FanoutMedium, Medium
 from roundelay.node.places import Driven, Place
@@ -246,7 +246,9 @@ class Traffic(ABC):
         verdict = self.identity.meet(body, address)
         if verdict == ANSWER:
             self.drop(NAME_TAKEN)
-            self.send_to(address, info.encode(self._info()))
+            answer = info.encode(self._info())
+            for _ in range(ANSWERS if body.claims else 1):
+                self.send_to(address, answer)
         elif verdict == YIELD:
             assert self.identity.rival is not None
             self._fail(self.identity.rival)
