@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         GroupClosed,
         GroupFailed,
         Indeterminate,
+        LeftOut,
         MissingMessages,
         NameTaken,
         NoSuchPosition,
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ConnectionLost", "FolderInUse", "Group", "GroupClosed", "GroupFailed", "Indeterminate",
-    "Message", "MissingMessages", "NameTaken", "NoSuchPosition", "Position", "Refused",
+    "LeftOut", "Message", "MissingMessages", "NameTaken", "NoSuchPosition", "Position", "Refused",
     "RoundelayError", "SettingsMismatch", "SlowConsumer", "join",
 ]  # fmt: skip
 
@@ -39,6 +40,7 @@ _HOMES = {
     "GroupClosed": "roundelay.core.errors",
     "GroupFailed": "roundelay.core.errors",
     "Indeterminate": "roundelay.core.errors",
+    "LeftOut": "roundelay.core.errors",
     "NameTaken": "roundelay.core.errors",
     "MissingMessages": "roundelay.core.errors",
     "NoSuchPosition": "roundelay.core.errors",

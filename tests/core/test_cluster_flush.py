@@ -75,6 +75,52 @@ def test_tr_16_a_copy_before_its_time_comes_once_of_everything(kind: type[Any], 
         assert sorted(net.log(0)) == sorted(net.log(1))
 
 
+@pytest.mark.parametrize(
+    ("heard", "tails_known", "given"), [(1, False, ["x"]), (0, True, ["x"]), (0, False, [])]
+)
+def test_tr_16_who_was_left_out_hands_over_what_it_knows_the_others_were_given(
+    heard: int, tails_known: bool, given: list[str]
+) -> None:
+    """2 has accepted x; it has heard that the others have, or learns it from their tails."""
+    net = Net(PoSite, 3)
+    net.lose(lambda p: isinstance(p, Null) and p.seq > heard, src=1, dst=2)
+    net.lose(lambda p: isinstance(p, Null) and p.seq > heard + 1, src=0, dst=2)
+    net.submit(0, "x")
+    net.run(30 * MS)
+    assert net.log(2) == []
+    net.crash(2)
+    tails = end(net, 0, 1)
+    assert net.log(0) == net.log(1) == ["x"]
+    net[2].hand_over_known(tails if tails_known else {})
+    net.collect(2)
+    assert net.log(2) == given
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("kind", [PoSite, SpoSite])
+def test_tr_16_at_any_moment_who_was_left_out_hands_over_nothing_else(
+    kind: type[Any], seed: int
+) -> None:
+    rng = Random(f"left out/{kind.__name__}/{seed}")
+    net = Net(kind, 4, loss=0.15, seed=seed, attempts=40, window=3, jitter_ns=5 * MS)
+    for k in range(30):
+        net.submit(k % 4, f"{k}")
+        net.run(rng.randrange(4 * MS))
+    net.crash(3)
+    net.run(rng.randrange(200 * MS))
+    tails = end(net, 0, 1, 2)
+    net[3].hand_over_known(tails if seed % 2 else {})
+    net.collect(3)
+    for source in range(4):
+        mine = {message for src, message, _ in net.submitted if src == source}
+        ours = [message for message in net.log(3) if message in mine]
+        theirs = [message for message in net.log(0) if message in mine]
+        assert ours == theirs[: len(ours)]
+    if seed % 2:
+        back = {text(bundle) for bundle in net[3].undelivered()}
+        assert back.isdisjoint(net.log(0))
+
+
 @pytest.mark.parametrize("seed", range(40))
 @pytest.mark.parametrize("kind", ENGINES.values(), ids=ENGINES)
 def test_tr_16_at_any_moment_of_any_run_survivors_end_alike(kind: type[Any], seed: int) -> None:

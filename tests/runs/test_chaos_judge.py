@@ -151,6 +151,16 @@ def test_who_was_not_in_the_group_all_the_while_is_owed_nothing_without_position
     assert notes.kinds() == set()
 
 
+def test_who_was_told_that_messages_may_be_missing_without_positions_is_owed_those_behind_it():
+    notes = Notes("partial")
+    gap(notes, 4)
+    assert notes.kinds() == {"lost"}
+    error(notes, 5, kind="LeftOut")
+    assert notes.kinds() == set()
+    gap(notes, 7)  # it reads on
+    assert notes.kinds() == {"lost"}
+
+
 def test_who_was_not_in_the_view_all_the_while_is_owed_nothing_in_a_group_per_sender():
     notes = Notes("partial")
     del notes.lines["c"][notes.find("c", "given", ident(4))]

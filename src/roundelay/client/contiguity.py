@@ -13,7 +13,13 @@ from typing import Final
 
 from msgspec import structs
 
-from roundelay.core.errors import ConfigError, MissingMessages, NoSuchPosition, RoundelayError
+from roundelay.core.errors import (
+    ConfigError,
+    LeftOut,
+    MissingMessages,
+    NoSuchPosition,
+    RoundelayError,
+)
 from roundelay.core.position import Position, holds
 from roundelay.node.groups import CONFIGURED, TOTAL_ORDER, protocol_of
 from roundelay.node.switchboard import UNIT, Batch, Missed, View
@@ -107,6 +113,8 @@ class Contiguity:
 
     def missed(self, missed: Missed) -> RoundelayError | None:
         """The node cannot give what comes next: the error that the application gets."""
+        if missed.epoch >= 0:
+            return None if self._skip else LeftOut(self._group, missed.epoch)
         if missed.was:
             asked = Position(missed.was, missed.lo)
             error = self._elsewhere(asked, Position(missed.history, missed.hi))

@@ -20,6 +20,7 @@
     │   ├── GroupFailed           the group has failed at this node; join it again once it can work
     │   ├── SlowConsumer          the application did not read; join again from a position
     │   ├── MissingMessages       nobody has these messages any more; read on to go on behind them
+    │   ├── LeftOut               the others went on without us: messages may be missing; read on
     │   └── MissingRecords        no recorder has these positions any more; skip them, or ask again
     ├── PeerError                 a peer's malformed input: counted by reason and dropped
     │   └── MalformedPdu
@@ -230,6 +231,24 @@ class MissingMessages(GroupTrouble):
         self.group = group
         self.first = first
         self.last = last
+
+
+class LeftOut(GroupTrouble):
+    """The others took this member for dead and went on without it, in a group without positions.
+
+    Messages may be missing: those of roster epoch `epoch` that it had not been given yet, and what
+    was broadcast until it was in again.  It is raised once, in their place; whoever reads on gets
+    what follows.  With `missing="skip"` nothing is raised.
+    """
+
+    def __init__(self, group: str, epoch: int) -> None:
+        super().__init__(
+            f"group {group}: this member was away, and the others went on without it: messages of "
+            f"roster epoch {epoch}, and from then on until it is in again, may be missing; read on "
+            'to go on behind them, or join with missing="skip"'
+        )
+        self.group = group
+        self.epoch = epoch
 
 
 class MissingRecords(GroupTrouble):

@@ -36,6 +36,7 @@ from roundelay.node.epochs import ASK_NS, GATHER_NS, LINGER_NS
 from roundelay.node.groups import MEMBERS_MAX, TOKEN, GroupSpec
 from roundelay.node.histories import history_name
 from roundelay.node.hosted import Hosted
+from roundelay.node.left_out import part_with_epoch
 from roundelay.node.store import token_store
 from roundelay.wire.info import Ask, GroupInfo, Info, Settings, Start
 
@@ -280,6 +281,7 @@ class Assembly(Changes):
         if me not in start.roster:
             if self.ring is not None and me in self.roster:
                 # Left out while we were away: ask to be admitted again.
+                part_with_epoch(self, now)
                 self._sort_out(start)
                 self._forget_roster()
                 self.state = "looking for members"

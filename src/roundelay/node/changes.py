@@ -14,6 +14,7 @@ from roundelay.node import settings
 from roundelay.node.ending import doubtful, pieces
 from roundelay.node.epochs import ASK_NS, GATHER_NS, Epochs
 from roundelay.node.groups import MEMBERS_MAX, TO, TOKEN
+from roundelay.node.left_out import part_with_epoch
 from roundelay.node.words import UNKNOWN, Change, Drained, Hold, Piece, Word, decode, encode
 from roundelay.wire.info import Ask, Start
 
@@ -258,8 +259,9 @@ class Changes(Epochs):
                 engine.flush(tails)
                 data.flush(now)
                 lost = 0
-            elif tails:
-                lost = doubtful(engine, tails)
+            else:
+                part_with_epoch(self, now, tails)
+                lost = doubtful(engine, tails) if tails else len(underway)
         for one in list(underway)[:lost]:
             self.outbox.lose_track(one, "the roster changed: it may or may not have been delivered")
 

@@ -19,6 +19,7 @@ from roundelay.node import engines, settings
 from roundelay.node.ending import Tails
 from roundelay.node.groups import MEMBERS_MAX, TOKEN, GroupSpec
 from roundelay.node.hosted import Hosted
+from roundelay.node.left_out import part_with_epoch
 from roundelay.node.outbox import Outbox
 from roundelay.node.seat import Seat
 from roundelay.node.store import positive_ack_store, token_store
@@ -246,6 +247,7 @@ class Epochs(Seat):
         """We did not reach the end of our epoch: go on in the present one, behind a gap."""
         start = self.behind
         assert start is not None
+        part_with_epoch(self, now)
         self._sort_out(start)
         self._enter(start, now)
 

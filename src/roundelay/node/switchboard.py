@@ -103,6 +103,9 @@ class Missed(Struct, frozen=True, gc=False):
     """The history of `lo`, where `lo` is no position of the present one (or is not yet)."""
     final: bool = False
     """The application is given nothing at all: it asked to begin at such a position."""
+    epoch: int = -1
+    """Not negative: there are no positions, and messages of this roster epoch and of later ones
+    may be missing (`LeftOut`)."""
 
 
 class Application(Protocol):

@@ -155,6 +155,9 @@ class Application:
                 self.failed("read", error)
                 self.next = error.last + 1
                 continue
+            except roundelay.LeftOut as error:
+                self.failed("read", error)
+                continue
             except roundelay.NoSuchPosition as error:
                 self.failed("read", error)
                 self.start_over(error)

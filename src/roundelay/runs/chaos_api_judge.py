@@ -62,6 +62,8 @@ TWIN: Final = "twin"
 REPLACED: Final = "replaced"
 """A life that was stopped, and woken when another had taken its place."""
 
+LEFT_OUT: Final = "LeftOut"
+"""The error that says to a member without positions that messages may be missing."""
 NOTHING_QUEUED: Final = frozenset(
     {"GroupClosed", "QueueFull", "NoRecorder", "ClusterBroken", "ConfigError", "PayloadTooLarge"}
 )
@@ -206,7 +208,7 @@ def life_of(lines: Iterable[Mapping[str, Any]], role: str = MEMBER) -> Life:
         event, time = line["e"], line.get("t", 0)
         if since and event in ("error", "over"):
             life.there.append((since, time))
-            since = 0
+            since = time if line.get("kind") == LEFT_OUT else 0  # it reads on
         life.begun = life.begun or time
         life.ended = time
         ident = line.get("id", "")
@@ -530,6 +532,17 @@ def _chain(final: Life, lives: list[Life]) -> list[Life]:
     return chain
 
 
+def _left_out(life: Life, author: Life, start: Sent) -> bool:
+    """Whether the life was told that messages may be missing where that one of the author is: it
+    was given no later one before it was told so."""
+    later = {ident for ident, sent in author.sent.items() if sent.number > start.number}
+    after = min((one.at for one in life.given if one.ident in later), default=None)
+    return any(
+        error.kind == LEFT_OUT and error.time >= start.time and (after is None or error.at < after)
+        for error in life.errors
+    )
+
+
 def _judge_lost_per_sender(
     out: Judgement, case: Case, lives: list[Life], sent: Mapping[str, Life]
 ) -> None:
@@ -557,6 +570,8 @@ def _judge_lost_per_sender(
                 silent = case.service in GIVES_UP and (
                     case.service in UNORDERED or receipt.given_up is None
                 )
+                if _left_out(life, author, start):
+                    continue
                 if silent and any(lo < receipt.time and start.time < hi for lo, hi in away):
                     continue
                 out.find("lost", f"{ident}, confirmed to {author}, was never given to {life}")

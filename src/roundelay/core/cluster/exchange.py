@@ -149,8 +149,7 @@ class Exchange(Sending):
 
     def tail(self, living: Iterable[int]) -> Tail:
         """TR-16: the cluster is over for us; `living` are those who may go on."""
-        self.stopped = True
-        self.ack_due = self.stat_due = self.gap_due = self.rst_due = NEVER
+        self.halt()
         mask = sum(1 << self.ranks[member] for member in set(living) & set(self.group))
         return Tail(self.epoch, tuple(self.treq), self.unsure(mask))
 
@@ -273,9 +272,12 @@ class Exchange(Sending):
 
     def stop(self, why: str) -> None:
         """TR-15: nothing can be agreed on any more; the owner may reopen the cluster."""
+        self.halt()
+        self.notify("broken", why)
+
+    def halt(self) -> None:
         self.stopped = True
         self.ack_due = self.stat_due = self.gap_due = self.rst_due = NEVER
-        self.notify("broken", why)
 
     def go_back(self, now: int) -> None:
         """TO-R1: to the failure point, in the next epoch; we hold what we have accepted."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import abstractmethod
 
 from roundelay.core.cluster.exchange import Exchange
-from roundelay.core.cluster.flush import Tails, union
+from roundelay.core.cluster.flush import Tails, key, taken, union
 from roundelay.core.cluster.pdu import Dt, Retx, Stat
 from roundelay.core.engine import ACCEPTED, ACKNOWLEDGED, NEVER, PREACKNOWLEDGED
 
@@ -274,6 +274,30 @@ class Repair(Exchange):
 
     def rest(self, tails: Tails) -> list[Dt]:
         return [pdu for pdu in union(self.waiting(), tails, self.treq) if self.for_us(pdu)]
+
+    def hand_over_known(self, tails: Tails) -> None:
+        """TR-16, where the others went on without us, and we lack their tails or some of them: hand
+        over what we have accepted and know that all of them were given.
+
+        They have accepted what is pre-acknowledged, and one of those with `tails` the rest.  What
+        is left in the logs afterwards may or may not have been handed over elsewhere.
+        """
+        self.halt()
+        known = {id(pdu) for log in self.prl for pdu in log}
+        handed, ended = set(), set()
+        for pdu in sorted(self.waiting(), key=key):
+            others = self.destinations(pdu) & ~(1 << self.index)
+            sure = id(pdu) in known or taken(others, pdu.src, pdu.seq, tails, self.ranks)
+            if pdu.src in ended or not sure:
+                ended.add(pdu.src)  # what comes behind it would be out of order
+                continue
+            handed.add(id(pdu))
+            self.hand_over(pdu)
+        for log in (*self.rrl, *self.prl):
+            left = [pdu for pdu in log if id(pdu) not in handed]
+            log.clear()
+            log.extend(left)
+        self.waiting_delivery -= len(handed)
 
     def handed_over_early(self) -> list[Dt]:
         waits = self.rrl if self.config.early == PREACKNOWLEDGED else []
