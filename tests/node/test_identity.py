@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import time
 from pathlib import Path
 
 import pytest
 
 from roundelay import FolderInUse, NameTaken
+from roundelay.core.engine import SECOND
 from roundelay.core.errors import GroupClosed, GroupTrouble
-from roundelay.node.identity import ANSWER, ANSWERS, Identity
+from roundelay.node import identity
+from roundelay.node.identity import ANSWER, ANSWERS, YIELD, Identity
 from roundelay.wire.info import Info
 from tests.node.live import Member, Net, check_total_order, freeze, run, thaw, together, until
 
@@ -107,6 +110,7 @@ def test_a_process_that_was_replaced_while_it_slept_stops_and_confirms_nothing_f
             freeze(c.node)
             new = await net.join("c", service=service)
             await together([a, b, new], 30)
+            await talk(new, "in", 1)  # before that it would give way
             talking = [asyncio.create_task(talk(one, f"then {one.name}", 20)) for one in (a, new)]
             await asyncio.sleep(0.05)
             thaw(c.node)
@@ -127,6 +131,41 @@ def test_a_process_that_was_replaced_while_it_slept_stops_and_confirms_nothing_f
                 check_total_order([a, b, c, new])
 
     run(test, 90)
+
+
+def test_one_that_hears_too_late_that_its_name_is_taken_stops_and_the_older_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The older one did not get to answer in time: it stopped, for one that had done nothing."""
+    monkeypatch.setattr(identity, "FRESH_NS", 60 * SECOND)  # however slow the machine is
+
+    async def test() -> None:
+        async with Net() as net:
+            a, b = await net.form("ab", service="resilient")
+            freeze(a.node)
+            twin = await net.join("a", service="resilient")
+            thaw(a.node)
+            await until(lambda: a.node.fatal or twin.node.fatal, "one of them stops")
+            assert a.node.fatal is None
+            assert isinstance(twin.node.fatal, NameTaken)
+            assert not twin.node.fatal.replaced
+            await together([a, b], 30)
+            await b.group.broadcast(b"on")
+            await until(lambda: b"on" in a.data, "the older one is in")
+            assert twin.data == []
+
+    run(test)
+
+
+def test_a_late_datagram_of_a_dead_process_does_not_stop_its_successor() -> None:
+    dead, life = Identity("a", given=True), Identity("a", given=True)
+    life.claims = False
+    life._fresh_until = time.monotonic_ns() + 60 * SECOND
+    late = Info("a", dead.uuid, ("127.0.0.1", 1), birth=dead.birth)
+    life._heard = time.monotonic_ns() + SECOND  # all of them arrive within a moment
+    assert [life.meet(late, ("127.0.0.1", 1)) for _ in range(5)] == [""] * 5
+    life._heard = time.monotonic_ns() - SECOND
+    assert life.meet(late, ("127.0.0.1", 1)) == YIELD
 
 
 def test_a_taken_name_is_refused_at_a_loss_of_30_percent() -> None:

@@ -5,9 +5,11 @@ its name asks for it first: for a moment it says INFO with `claims` set and take
 
     claimed here, held there        the holder answers, and this start fails with `NameTaken`
     claimed here and there          the earlier one gets it
+    held there, fresh here          this one stops: it was heard too late that the name is taken
     held here and there             the later life has it: the earlier one stops for good
 
-So a name that is in use cannot be taken, and one whose process was killed is free at once, whatever
+A life is *fresh* in its first moments, while its groups have given its applications nothing.  So a
+name that is in use cannot be taken, and one whose process was killed is free at once, whatever
 others still think of it.  Two lives that both hold a name come about where the first one could not
 answer: it was stopped, or cut off.  The second replaced it on purpose, so the first gives way when
 it hears of that; until then others tell their PDUs apart by their lives (`docs/live.md`).
@@ -34,6 +36,10 @@ CLAIM_EVERY_NS: Final = 20 * MS
 """So that a holder on a busy machine has 0.3 s to get its turn."""
 ANSWERS: Final = 2
 """Copies of each answer."""
+FRESH_NS: Final = 2 * SECOND
+"""How long a life that has done nothing yet gives way to an earlier one."""
+ECHO_NS: Final = 20 * MS
+"""A dead one may still be heard, of late datagrams.  Who speaks again after this time is alive."""
 ANSWER: Final = "answer"
 YIELD: Final = "yield"
 NOTHING: Final = ""
@@ -52,6 +58,10 @@ class Identity:
         """The name is not ours yet.  One that was made up need not be asked for."""
         self.rival: NameTaken | None = None
         """Why we cannot have the name, or not any more."""
+        self.fresh = given
+        """Nothing was done under the name yet."""
+        self._fresh_until = 0
+        self._heard = 0  # when an earlier life was first heard of
         self._contested = asyncio.Event()
 
     async def claim(self, say: Callable[[], None]) -> None:
@@ -66,6 +76,12 @@ class Identity:
             assert self.rival is not None
             raise self.rival
         self.claims = False
+        self._fresh_until = time.monotonic_ns() + FRESH_NS
+
+    def look(self, gave: bool) -> None:
+        """Note whether our groups have given their applications anything."""
+        if not self.claims and (gave or time.monotonic_ns() > self._fresh_until):
+            self.fresh = False
 
     def meet(self, other: Info, address: Address) -> str:
         """Another life with our name said INFO: what to do about it."""
@@ -77,7 +93,18 @@ class Identity:
             self.rival = NameTaken(self.name, where)
             self._contested.set()
             return NOTHING
-        if other.claims or earlier:
+        if other.claims or (other.fresh and not (self.fresh and earlier)):
+            return ANSWER
+        if self.fresh:
+            now = time.monotonic_ns()
+            if not self._heard:
+                self._heard = now
+                return ANSWER
+            if now - self._heard < ECHO_NS:
+                return NOTHING
+            self.rival = NameTaken(self.name, where)
+            return YIELD
+        if earlier:
             return ANSWER
         self.rival = NameTaken(self.name, where, replaced=True)
         return YIELD

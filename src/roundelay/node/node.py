@@ -342,9 +342,12 @@ class Node(Traffic):
         peers: tuple[Address, ...] = ()
         if isinstance(self.medium, FanoutMedium):
             peers = tuple(self.medium.peers)[:64]
+        life = self.identity
+        if life.fresh:
+            life.look(any(one.delivered for one in self.hosted.values()))
         return info.Info(
             self.name, self.uuid, self._address, groups, peers, roundelay.__version__,
-            self.identity.birth, self.identity.claims,
+            life.birth, life.claims, life.fresh,
         )  # fmt: skip
 
     def _say_who(self, now: int) -> None:

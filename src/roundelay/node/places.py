@@ -34,6 +34,9 @@ class Driven(Protocol):
     @property
     def deadline(self) -> int: ...
 
+    delivered: int
+    """Messages that were given to applications."""
+
     def receive(
         self, pdu: Pdu, sender: int, chan_seq: int, now: int, line: int = 0, life: int = 0
     ) -> None: ...  # fmt: skip

@@ -243,6 +243,8 @@ class Traffic(ABC):
 
     def _namesake(self, body: info.Info, address: Address) -> None:
         """Somebody else says that our name is its own (`node.identity`)."""
+        if self.identity.fresh:
+            self.identity.look(any(one.delivered for one in self.hosted.values()))
         verdict = self.identity.meet(body, address)
         if verdict == ANSWER:
             self.drop(NAME_TAKEN)

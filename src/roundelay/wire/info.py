@@ -89,6 +89,8 @@ class Info(Struct, frozen=True, array_like=True):
     """When this life of the name began (ns since 1970): of two, the later one has the name."""
     claims: bool = False
     """It only asks whether the name is free (`node.identity`), and is no member of anything."""
+    fresh: bool = False
+    """It has done nothing under the name yet, and gives way to an earlier life of it."""
 
 
 class Ask(Struct, frozen=True, array_like=True, tag="ask"):
