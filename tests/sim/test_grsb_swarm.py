@@ -30,7 +30,7 @@ PATIENCE = 120
 """Seeds within which a broken rule has to show."""
 
 
-@pytest.mark.parametrize("first", [0, SEEDS // 2])
+@pytest.mark.parametrize("first", [0])  # `make seeds` goes on from there
 def test_groups_keep_their_promises_whatever_fails(first: int) -> None:
     injected, committed = promises_kept("grsb", range(first, first + SEEDS // 2))
     assert committed > 40 * SEEDS // 2
