@@ -163,7 +163,7 @@ def test_a_client_whose_line_is_cut_goes_on_with_no_gap_and_no_duplicate() -> No
                 assert last.seq is not None
                 await until(lambda: log.got and log.got[-1].seq == last.seq, "the last message")
                 await delivered([a], last.seq + 1)
-                assert proxy.connections > 10
+                assert proxy.connections > 3
                 assert log.seqs == list(range(last.seq + 1))
                 assert [one.data for one in log.got] == a.data
                 mine = [one.data for one in log.got if one.data.startswith(b"mine")]

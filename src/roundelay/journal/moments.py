@@ -7,7 +7,7 @@ from typing import Final
 
 from roundelay.core.errors import ConfigError
 
-ALLOWED: Final = "a date and time as 2026-01-31T12:00:00Z; without a zone it is UTC"
+ALLOWED: Final = "an ISO date and time as 2026-01-31T12:00:00Z; without a zone it is UTC"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 

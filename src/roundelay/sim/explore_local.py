@@ -432,7 +432,7 @@ class Member:
         """I1 and I4, as far as one site alone can break them."""
         said = old.fact.said
         broken = ""
-        for one in deliveries:
+        for one in map(as_delivered, deliveries):
             if one.stage != COMMITTED:
                 continue
             before = [other for other in said if other.seq == one.seq]
@@ -500,6 +500,11 @@ def recorded(disk: Stable) -> list[Delivery]:
         for ts, entry in sorted(disk.entries.items())
         if ts < disk.cnts and entry.ack.kind == DATA
     ]
+
+
+def as_delivered(one: Delivery) -> Delivery:
+    """What everybody is given, whether its sender knows it for its own life's or not."""
+    return one if type(one) is Delivery else Delivery(*structs.astuple(one))
 
 
 def told(one: Delivery) -> str:

@@ -27,6 +27,7 @@ from roundelay.sim.explore_local import (
     Fact,
     Input,
     Move,
+    as_delivered,
     recorded,
     told,
 )
@@ -291,7 +292,7 @@ class Replay:
 
     def _deliver(self, site: int, deliveries: list[Delivery], again: bool = False) -> None:
         said = self.said[site]
-        for one in deliveries:
+        for one in map(as_delivered, deliveries):
             before = said.get(one.seq)
             if before is not None and before != one:
                 self.wrong = f"I1: site {site} delivers {told(one)} after {told(before)}"
