@@ -35,7 +35,9 @@ def mark(entry: Entry) -> Mark:
     return Mark(entry.ack, crc32(entry.bundle.data) if entry.ack.kind == DATA else 0)
 
 
-def parted(log: dict[int, Entry], shown: tuple[Mark, ...]) -> tuple[int, int] | None:
+def parted(
+    log: dict[int, Entry], shown: tuple[Mark, ...], committed: int
+) -> tuple[int, int] | None:
     """The stamps between which `shown` and `log` part ways; None if they agree, as far as known.
 
     Up to the first they are the same, at the second they are not.
@@ -43,8 +45,8 @@ def parted(log: dict[int, Entry], shown: tuple[Mark, ...]) -> tuple[int, int] | 
     same, other = 0, -1
     for one in shown:
         entry = log.get(one.ack.ts)
-        if entry is None:
-            continue
+        if entry is None or one.ack.ts >= committed:
+            continue  # what is not committed here may yet be given up
         if mark(entry) == one:
             same = one.ack.ts + 1
             break

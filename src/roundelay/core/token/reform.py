@@ -387,7 +387,7 @@ class Reformation(Voters):
             pdu.v == self.tl and self.phase == NORMAL
         ):
             return  # it is in another attempt by now
-        differ = parted(self.log, pdu.marks)
+        differ = parted(self.log, pdu.marks, self.cnts)
         if differ is not None:
             lo, hi = (self.log[ts].seq if ts in self.log else self.nseq for ts in differ)
             self.send(source, Forked(pdu.v, lo, hi))
