@@ -385,6 +385,7 @@ class Kernel(ABC):
         if site.is_twin:
             assert self.twins is not None
             self.twins.delivered(site, delivery)
+            self.tell("twin_delivered", delivery)
             return
         now = self.now
         seq = delivery.seq

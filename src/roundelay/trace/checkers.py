@@ -92,6 +92,11 @@ class Checker:
             )  # fmt: skip
         self._fingerprints = Fingerprints()
 
+    def twin_delivered(self, delivery: Delivery) -> None:
+        """A life of a site that was replaced has delivered this: whoever does so now repeats it."""
+        end = delivery.seq + len(delivery.bundle)
+        self._views.elsewhere = max(self._views.elsewhere, end)
+
     # -- the verdict -----------------------------------------------------------------------
 
     @property
