@@ -84,7 +84,7 @@ def progress(text: str, *, quiet: bool) -> Iterator[Tick | None]:
 
 
 def printable(text: str) -> str:
-    """`text` with everything escaped that a terminal would obey instead of showing it.
+    r"""`text` with everything escaped that a terminal would obey instead of showing it.
 
     >>> printable("ok"), printable("\x1b[2J")
     ('ok', '\\x1b[2J')
