@@ -17,7 +17,7 @@ import pytest
 from roundelay.core.errors import ConfigError
 from roundelay.runs import chaos as chaos_module
 from roundelay.runs import chaos_plan
-from roundelay.runs.chaos import chaos
+from roundelay.runs.chaos import Chaos, Failed, Site, chaos
 from roundelay.runs.chaos_net import NAMESPACES, available
 from roundelay.runs.chaos_plan import (
     ANYWHERE,
@@ -32,6 +32,7 @@ from roundelay.runs.chaos_plan import (
     troubles,
     weather,
 )
+from roundelay.runs.chaos_site import Orders, Word
 from roundelay.runs.folder import run_folder
 from roundelay.trace import check_trace, read
 
@@ -119,6 +120,51 @@ def test_a_run_that_does_not_come_to_its_end_says_so_and_leaves_its_traces(tmp_p
     assert (tmp_path / "run" / "live").is_dir()
     again = results["rerun"]
     assert str(again).startswith("roundelay chaos --seed 0 --messages 3000 --seconds 5 --pause 1.5")
+
+
+def fake_site(run: Chaos, false: int, over: str) -> Site:
+    word = Word(
+        state="open", position=0, sent=0, settled=0, doubtful=0, open=0, waiting=False, own=0,
+        false=false, holding=False, error="", over=over,
+    )  # fmt: skip
+    site = Site(len(run.sites), Orders(
+        name="ab"[len(run.sites)], members=("a", "b"), resilience=0, via=None, interface="",
+        secret=None, folder="", traces="", level="all", life=0, messages=0, rate=0.0, size=16,
+    ))  # fmt: skip
+    site.word = word
+    return site
+
+
+def test_a_run_that_failed_counts_what_its_living_sites_have_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async def play(self: Chaos) -> None:
+        self.sites.append(fake_site(self, false=2, over=""))
+        self.sites.append(fake_site(self, false=1, over="pending has 9, its limit is 8"))
+        self.sites[0].false_before = 4  # of a life that was killed
+        raise Failed("planted")
+
+    monkeypatch.setattr(Chaos, "_play", play)
+    results = run(SHORT, tmp_path / "run")
+    assert results["failure"] == "planted"
+    assert results["false_receipts"] == 7
+    assert results["verdict"] == "broken"
+    assert "I6: site b: pending has 9" in str(results["violations"])
+
+
+def test_a_fault_of_the_harness_is_a_failed_run_that_can_be_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async def play(self: Chaos) -> None:
+        raise OSError("planted")
+
+    monkeypatch.setattr(Chaos, "_play", play)
+    results = run(SHORT, tmp_path / "run")
+    assert results["verdict"] == "failed"
+    assert "OSError: planted" in str(results["failure"])
+    assert "Traceback" in (tmp_path / "run" / "harness.log").read_text()
+    kept = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert kept["rerun"] == SHORT.rerun()
 
 
 @pytest.mark.slow

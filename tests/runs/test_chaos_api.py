@@ -14,7 +14,7 @@ import pytest
 
 from roundelay.core.errors import ConfigError
 from roundelay.runs import chaos_api_app as app
-from roundelay.runs.chaos_api import one_round
+from roundelay.runs.chaos_api import Round, chaos_api, one_round
 from roundelay.runs.chaos_api_plan import (
     CLOCK,
     DAEMON,
@@ -30,6 +30,7 @@ from roundelay.runs.chaos_api_plan import (
 from roundelay.runs.chaos_clock import WallClock, build
 from roundelay.runs.chaos_disks import PowerDisk
 from roundelay.runs.chaos_disks import available as disks_available
+from roundelay.runs.folder import run_folder
 
 # -- plans ---------------------------------------------------------------------------------------
 
@@ -91,7 +92,7 @@ def test_the_line_that_runs_a_round_again_gives_the_same_plan(monkeypatch: pytes
 
     def pretend(params: ApiParams, *rest: object) -> dict[str, object]:
         seen.append(params)
-        return {"verdict": "kept", "results": [], "confirmed": 0, "given": 0}
+        return {"verdict": "kept", "results": [], "confirmed": 0, "given": 0, "troubles": {}}
 
     monkeypatch.setattr(command, "chaos_api", pretend)
     params = ApiParams(seed=0, members=4, troubles=2, only=("kill", "twin"), patience_s=33.0)
@@ -188,10 +189,32 @@ def test_a_round_through_a_kill_is_kept_and_leaves_its_notes(tmp_path: Path):
     assert results["verdict"] == "kept"
     assert results["lives"] >= 4 or any("(node)" in line for line in results["story"])
     assert results["confirmed"] > 10
+    assert results["troubles"] == {"kill": 1}
     assert results["given"] > 2 * results["confirmed"]
     assert json.loads((folder / "verdict.json").read_text()) == results
     assert json.loads((folder / "plan.json").read_text())["seed"] == 11
     assert {"a.0.jsonl", "b.0.jsonl", "c.0.jsonl"} <= {path.name for path in folder.iterdir()}
+
+
+def test_a_fault_of_the_harness_fails_its_round_and_the_next_one_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async def play(self: Round) -> None:
+        if self.plan.seed == 4:
+            raise OSError("planted")
+
+    monkeypatch.setattr(Round, "_play", play)
+    monkeypatch.setattr("roundelay.runs.chaos_api.build", lambda folder: None)
+    told: list[str] = []
+    with run_folder(tmp_path / "run") as folder:
+        results = chaos_api(ApiParams(seed=4, rounds=2), folder, told.append)
+    assert (results["rounds"], results["bad"]) == (2, 1)
+    bad, good = results["results"]
+    assert good["verdict"] == "kept"
+    assert bad["findings"] == ["harness: OSError: planted; see harness.log"]
+    assert "Traceback" in (Path(bad["folder"]) / "harness.log").read_text()
+    assert json.loads((Path(bad["folder"]) / "plan.json").read_text())["seed"] == 4
+    assert told[-1] == f"again: {bad['rerun']}"
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from click.core import ParameterSource
 
 from roundelay.cli.chaos_api import OWN, api_options, check_options, run_api
 from roundelay.cli.options import LOSS, POSITIVE, OneOf, Whole, force_option, json_option
-from roundelay.cli.output import console, literally, number, print_json, table
+from roundelay.cli.output import console, counted, literally, number, print_json, table
 from roundelay.runs.chaos import chaos
 from roundelay.runs.chaos_net import NETWORKS
 from roundelay.runs.chaos_plan import ChaosParams
@@ -141,6 +141,7 @@ def _show(results: dict[str, Any]) -> None:
         made.add_row("datagrams", number(traffic["received"]))
         made.add_row("copies lost", number(traffic["dropped"].get("loss", 0)))
     screen.print(made)
+    screen.print(f"troubles: {counted(results['troubles'])}", soft_wrap=True)
     for violation in results["violations"]:
         screen.print(literally(violation))
     if results["failure"]:
@@ -148,5 +149,5 @@ def _show(results: dict[str, Any]) -> None:
     if results["verdict"] == "kept":
         screen.print("every promise was kept")
     else:
-        screen.print(literally(f"traces and logs: {results['folder']}"))
-        screen.print(literally(f"again: {results['rerun']}"))
+        screen.print(literally(f"traces and logs: {results['folder']}"), soft_wrap=True)
+        screen.print(literally(f"again: {results['rerun']}"), soft_wrap=True)

@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from roundelay.cli.options import POSITIVE, Whole
-from roundelay.cli.output import console, literally, number, print_json, table
+from roundelay.cli.output import console, counted, literally, number, print_json, table
 from roundelay.core.errors import ConfigError
 from roundelay.runs.chaos_api import chaos_api
 from roundelay.runs.chaos_api_plan import KINDS, SERVICES, ApiParams
@@ -93,14 +93,16 @@ def _show(results: dict[str, Any]) -> None:
     names = ("service", "seed", "lives", "given", "confirmed", "doubtful", "seconds", "found")
     made = table("Chaos, judged by applications", *names)
     for one in results["results"]:
-        found = ", ".join(f"{kind} {count}" for kind, count in one["kinds"].items()) or "nothing"
+        found = counted(one["kinds"]) if one["kinds"] else "nothing"
         made.add_row(one["service"], str(one["seed"]), *[number(one[name]) for name in names[2:7]],
                      found)  # fmt: skip
     screen.print(made)
+    struck = counted(results["troubles"])
+    screen.print(f"{len(results['results'])} rounds; troubles: {struck}", soft_wrap=True)
     for one in results["results"]:
         if one["verdict"] != "kept":
-            screen.print(literally(f"plan, notes and verdict: {one['folder']}"))
-            screen.print(literally(f"again: {one['rerun']}"))
+            screen.print(literally(f"plan, notes and verdict: {one['folder']}"), soft_wrap=True)
+            screen.print(literally(f"again: {one['rerun']}"), soft_wrap=True)
     if results["verdict"] == "kept":
         screen.print(
             f"{number(results['confirmed'])} confirmations and {number(results['given'])} "

@@ -118,3 +118,12 @@ def number(value: float) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:.2g}" if 1e-9 < abs(value) < 0.01 else f"{value:,.3f}"
+
+
+def counted(counts: Mapping[str, int]) -> str:
+    """How often what was seen, for people.
+
+    >>> counted({"pause": 1, "kill": 2}), counted({})
+    ('kill 2, pause 1', 'none')
+    """
+    return ", ".join(f"{name} {number(count)}" for name, count in sorted(counts.items())) or "none"

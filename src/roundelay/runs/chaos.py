@@ -18,6 +18,8 @@ import os
 import shutil
 import sys
 import time
+import traceback
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -71,6 +73,7 @@ LOOK_S: Final = 0.05
 HOLDS_S: Final = 5.0
 """In that time the token comes to everybody."""
 PATIENT_STOP_S: Final = 30.0
+HARNESS_LOG: Final = "harness.log"
 LINE_MAX: Final = 1 << 16
 
 
@@ -93,8 +96,8 @@ class Site:
         self.sent_before = 0  # in earlier lives
         self.settled_before = 0
         self.doubtful_before = 0
-        self.false = 0  # of all lives
-        self.over = ""  # a buffer beyond its limit, in any life
+        self.false_before = 0
+        self.over_before = ""
         self.clock: WallClock | None = None
         self._reader: asyncio.Task[None] | None = None
 
@@ -153,8 +156,8 @@ class Site:
             self.sent_before += word.sent
             self.settled_before += word.settled
             self.doubtful_before += word.doubtful
-            self.false += word.false
-            self.over = self.over or word.over
+            self.false_before += word.false
+            self.over_before = self.over_before or word.over
         self.word = None
         left = self.orders.messages - (word.settled if word is not None else 0)
         self.orders = msgspec.structs.replace(
@@ -182,6 +185,16 @@ class Site:
             await self.process.wait()
         if self._reader is not None:
             await asyncio.gather(self._reader, return_exceptions=True)
+
+    @property
+    def false(self) -> int:
+        """Receipts of all lives that were not true."""
+        return self.false_before + (self.word.false if self.word else 0)
+
+    @property
+    def over(self) -> str:
+        """A buffer beyond its limit, in any life."""
+        return self.over_before or (self.word.over if self.word else "")
 
     @property
     def up(self) -> bool:
@@ -215,6 +228,7 @@ class Chaos:
         self.sites: list[Site] = []
         self.nemeses = Nemeses(self)
         self.story: list[str] = []
+        self.struck: Counter[str] = Counter()
         self.started = time.monotonic()
         self.with_token = False
         """Whether a site was killed while it held the token."""
@@ -231,9 +245,15 @@ class Chaos:
             await self._play()
         except Failed as error:
             failure = str(error)
-            self.say(f"failed: {failure}")
-            self.row(NOBODY, MARK, STOP)
+        except (
+            Exception
+        ) as error:  # the harness's own fault: what it has seen is judged all the same
+            failure = f"the harness failed, see {HARNESS_LOG}: {type(error).__name__}: {error}"
+            (self.folder / HARNESS_LOG).write_text(traceback.format_exc())
         finally:
+            if failure:
+                self.say(f"failed: {failure}")
+                self.row(NOBODY, MARK, STOP)
             for site in self.sites:
                 await site.end()
             await self.net.close()
@@ -276,10 +296,6 @@ class Chaos:
         self.row(NOBODY, MARK, HEAL)
         self.say("no more faults")
         await self.until("everybody to have everything", self._settled)
-        for site in self.sites:
-            assert site.word is not None
-            site.false += site.word.false
-            site.over = site.over or site.word.over
         self.row(NOBODY, MARK, END)
         ends = await asyncio.gather(*[site.stopped(PATIENT_STOP_S) for site in self.sites])
         for site, status in zip(self.sites, ends, strict=True):
@@ -305,6 +321,7 @@ class Chaos:
         names = ", ".join(site.name for site in sites)
         what = f"{trouble.kind} {trouble.target}".strip()
         self.say(f"{what} {names}{with_token} for {trouble.lasts_s:.1f} s")
+        self.struck[trouble.kind] += 1
         if trouble.kind in (TWIN, CLOCK, SOME, TWO, LATE_LINK):
             await self.nemeses.strike(trouble, sites)
         elif trouble.kind == PAUSED:
@@ -440,8 +457,9 @@ class Chaos:
         """Take away what an earlier run in this folder has left of its processes."""
         for folder in (self.traces, self.folder / "sites", self.folder / "twin"):
             shutil.rmtree(folder, ignore_errors=True)
-        for log in (*self.folder.glob("?.log"), *self.folder.glob("?.twin.log")):
-            log.unlink()
+        logs = (*self.folder.glob("?.log"), *self.folder.glob("?.twin.log"))
+        for log in (*logs, self.folder / HARNESS_LOG):
+            log.unlink(missing_ok=True)
 
     def row(self, site: int, event: int, obj: object) -> None:
         self.looker.append((0, site, event, NO_REF, NOBODY, obj))
@@ -497,6 +515,7 @@ class Chaos:
             "seconds": round(time.monotonic() - self.started, 1),
             "trace_rows": merged.rows,
             "datagrams": self.net.stats(),
+            "troubles": dict(self.struck),
             "weather": self.weather,
             "story": self.story,
             "rerun": params.rerun(),

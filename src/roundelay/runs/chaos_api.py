@@ -20,6 +20,8 @@ import math
 import secrets
 import shutil
 import time
+import traceback
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -52,6 +54,7 @@ LOOK_S: Final = 0.1
 LEAVE_S: Final = 20.0
 FORM_S: Final = 40.0
 SILENT: Final = "silent"
+HARNESS_LOG: Final = "harness.log"
 LIVE_AGAIN: Final = 0.15
 """Share of restarts in which an application does not ask for what it missed."""
 
@@ -288,13 +291,24 @@ class Round:
         found = judge(self._case(), lives)
         if hang:
             found.find("hang", hang)
+        return self._result(found, len(lives))
+
+    def failed(self, error: Exception) -> dict[str, Any]:
+        """The round, if the harness itself could not carry it out or judge it."""
+        (self.folder / HARNESS_LOG).write_text("".join(traceback.format_exception(error)))
+        found = Judgement()
+        found.find("harness", f"{type(error).__name__}: {error}; see {HARNESS_LOG}")
+        return self._result(found, sum(len(machine.lives) for machine in self._everybody()))
+
+    def _result(self, found: Judgement, lives: int) -> dict[str, Any]:
         return {
             "verdict": "broken" if found.findings else "kept",
             "seed": self.plan.seed,
             "service": self.setup.service,
-            "lives": len(lives),
+            "lives": lives,
             **msgspec.to_builtins(found),
             "seconds": round(time.monotonic() - self.started, 1),
+            "troubles": dict(self.strikes.struck),
             "undone": self.undone,
             "story": self.story,
             "rerun": self.params.rerun(self.plan.seed, self.setup.service),
@@ -311,7 +325,11 @@ def one_round(
     plan = plan_of(params, seed)
     folder.mkdir(parents=True)
     (folder / "plan.json").write_bytes(msgspec.json.format(msgspec.json.encode(plan)) + b"\n")
-    results = asyncio.run(Round(params, plan, folder, tell).run())
+    one = Round(params, plan, folder, tell)
+    try:
+        results = asyncio.run(one.run())
+    except Exception as error:  # this round has failed; the next ones say whether it always does
+        results = one.failed(error)
     (folder / "verdict.json").write_text(json.dumps(results, indent=1) + "\n")
     return results
 
@@ -344,11 +362,13 @@ def chaos_api(
     sums = {name: sum(result[name] for result in rounds)
             for name in ("lives", "given", "sent", "confirmed", "doubtful", "denied",
                          "missing_told")}  # fmt: skip
+    troubles = sum((Counter(result["troubles"]) for result in rounds), Counter())
     results = {
         "verdict": "broken" if bad else "kept",
         "rounds": len(rounds),
         "bad": len(bad),
         **sums,
+        "troubles": dict(sorted(troubles.items())),
         "slowest_s": max((result["slowest_s"] for result in rounds), default=0.0),
         "seconds": round(time.monotonic() - started, 1),
         "results": rounds,

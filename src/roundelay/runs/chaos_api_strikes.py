@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
@@ -30,9 +31,11 @@ class Strikes:
 
     def __init__(self, one: Round) -> None:
         self.round = one
+        self.struck: Counter[str] = Counter()
 
     async def strike(self, trouble: Trouble) -> None:
         self.round.say(_told(trouble))
+        self.struck[trouble.kind] += 1
         does: dict[str, Callable[[Trouble], Awaitable[None]]] = {
             kinds.KILL: self._kill, kinds.WIPE: self._kill, kinds.PAUSE: self._pause,
             kinds.PARTITION: self._cut, kinds.ONE_WAY: self._cut, kinds.SPLIT: self._cut,
