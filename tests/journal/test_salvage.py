@@ -67,6 +67,24 @@ def test_one_flipped_bit_costs_no_record_although_nobody_else_has_them(
     assert check(folder).good
 
 
+@pytest.mark.parametrize("gone", [("synced",), ("synced", "ends.json", "ends.bak")])
+@pytest.mark.parametrize("sealed", [True, False])
+def test_one_flipped_bit_in_the_last_block_is_put_right_without_the_files_that_tell_the_end(
+    tmp_path: Path, gone: tuple[str, ...], sealed: bool
+) -> None:
+    folder = record(tmp_path / "journal", THOUSAND, together=100)
+    path = only_segment(folder)
+    if not sealed:
+        index_of(path).unlink()
+    flip(path, path.stat().st_size - 40, 3)
+    for name in gone:
+        (folder / name).unlink()
+    assert check(folder).missing == [(900, 1000)]
+    assert repair(folder).saved == [(900, 1000)]
+    assert messages(Reader(folder).read()) == messages(THOUSAND)
+    assert check(folder).good
+
+
 def test_records_are_saved_one_by_one_from_a_block_with_larger_damage(tmp_path: Path) -> None:
     folder = record(tmp_path / "journal", THOUSAND, together=1000)
     path = only_segment(folder)

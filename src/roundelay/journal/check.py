@@ -29,9 +29,8 @@ from roundelay.journal.files import (
 )
 from roundelay.journal.format import GAP, NO_LINK, RunHead, decode_block
 from roundelay.journal.index import Builder, Index
-from roundelay.journal.opening import id_in, lost_end
+from roundelay.journal.opening import id_in, look_through, reached
 from roundelay.journal.reader import merged
-from roundelay.journal.salvage import damaged_end
 from roundelay.journal.segment import Segment
 
 NOWHERE: Final = -1
@@ -106,12 +105,12 @@ class _Check:
             self._problem(SYNCED, str(error))
         if paths and not (folder / SYNCED).exists():
             self._problem(SYNCED, "missing")
-        ends, wrong = read_ends(folder)
+        _, wrong = read_ends(folder)
         for what in wrong:
             name, _, why = what.partition(": ")
             self._problem(name, why)
         self._marked = has_mark(folder)
-        self._reached = max(self.verdict.durable, 0 if ends is None else ends.reached)
+        self._reached = reached(folder)
         self._expected = NOWHERE
         for path, following in zip_longest(paths, paths[1:]):
             try:
@@ -146,11 +145,8 @@ class _Check:
     def _segment(self, path: Path, following: Path | None) -> None:
         verdict, name = self.verdict, path.name
         segment = Segment(path, self._meta.journal)
-        segment.scan(self._reached if following is None else 0)
-        if following is None and not self._marked:
-            damaged_end(segment)
-        if following is not None:
-            lost_end(segment, int(following.stem))
+        behind = None if following is None else int(following.stem)
+        look_through(segment, behind, self._reached, self._marked)
         verdict.segments += 1
         verdict.bytes += segment.size
         if segment.head_wrong:

@@ -94,11 +94,7 @@ def _open(folder: Path, group: str, disk: Disk, say: Say, lock: Lock) -> Opened:
             segments[number] = segment = restore_head(segment, segments, disk)
         last = number == len(segments) - 1
         if last or not segment.load():
-            segment.scan(mark if last else 0)
-            if last and not marked:
-                damaged_end(segment)
-            if not last:
-                lost_end(segment, segments[number + 1].base)
+            look_through(segment, None if last else segments[number + 1].base, mark, marked)
             _account(segment, disk, say)
             make_durable(segment, disk)  # from now on it counts as written
     if segments and segments[-1].end == segments[-1].base and segments[-1].base >= mark:
@@ -165,6 +161,29 @@ def clear(folder: Path) -> None:
         for path in folder.glob(pattern):
             if path.stem.isdigit() and path.stem not in stems:
                 path.unlink(missing_ok=True)
+
+
+def reached(folder: Path) -> int:
+    """Below this position everything was there once, as the files beside the segments say."""
+    ends, _ = read_ends(folder)
+    try:
+        mark = read_mark(folder)
+    except MalformedPdu:
+        mark = 0
+    return max(mark, 0 if ends is None else ends.reached)
+
+
+def look_through(segment: Segment, following: int | None, mark: int, marked: bool) -> None:
+    """Scan a segment, and tell a lost end from an unfinished one.
+
+    `following`: where the next segment begins.  `mark`: below it everything was on disk once;
+    `marked`: somebody knows that there is no more.
+    """
+    segment.scan(mark if following is None else 0)
+    if following is not None:
+        lost_end(segment, following)
+    elif not marked:
+        damaged_end(segment)
 
 
 def lost_end(segment: Segment, following: int) -> None:

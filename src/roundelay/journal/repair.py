@@ -18,10 +18,10 @@ from msgspec import Struct, field
 
 from roundelay.core.errors import ConfigError
 from roundelay.journal.check import DISTRUSTED, Problem, Verdict, check
-from roundelay.journal.files import PARQUET, Disk, Lock, look, segments_of
+from roundelay.journal.files import PARQUET, Disk, Lock, has_mark, look, segments_of
 from roundelay.journal.format import GAP, HEADS_ONLY, Run
 from roundelay.journal.journal import Journal, JournalConfig
-from roundelay.journal.opening import lost_end
+from roundelay.journal.opening import look_through, lost_end, reached
 from roundelay.journal.reader import Reader, Selection, merged
 from roundelay.journal.salvage import salvage
 from roundelay.journal.segment import Segment
@@ -153,9 +153,8 @@ def _saved(folder: Path, verdict: Verdict) -> dict[str, list[Run]]:
         saved[path.name] = []
         if meta is not None and not any(DISTRUSTED in one.what for one in lost):
             segment = Segment(path, meta.journal)
-            segment.scan(verdict.durable if following is None else 0)
-            if following is not None:
-                lost_end(segment, int(following.stem))
+            behind = None if following is None else int(following.stem)
+            look_through(segment, behind, reached(folder), has_mark(folder))
             saved[path.name] = salvage(segment)
     return saved
 
