@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -11,7 +12,7 @@ import pytest
 
 from roundelay.cli.answers import show
 from roundelay.cli.main import run as run_command
-from roundelay.cli.talk import _text_lines
+from roundelay.cli.talk import _json_lines, _text_lines
 from roundelay.client.since import parse_moment, place_of
 from roundelay.core.bundle import Bundle
 from roundelay.journal.format import Run
@@ -45,6 +46,15 @@ def test_listen_escapes_what_a_terminal_would_obey() -> None:
     assert rest == ""
 
 
+def test_json_lines_escape_it_too_and_mean_the_same() -> None:
+    batch = Batch("token:orders", 7, HOSTILE, 0, Bundle.of(HOSTILE.encode(), "grüße".encode()))
+    first, second, _ = _json_lines(batch, None).split("\n")
+    assert harmless(first)
+    assert "grüße" in second
+    heard = json.loads(first)
+    assert heard["data"] == heard["sender"] == HOSTILE
+
+
 def test_status_escapes_names(capsys: pytest.CaptureFixture[str]) -> None:
     show({"node": HOSTILE, "groups": [{"group": HOSTILE, "state": "open"}]}, as_json=False)
     assert harmless(capsys.readouterr().out)
@@ -55,6 +65,10 @@ def test_journal_cat_escapes_records(tmp_path: Path, capsys: pytest.CaptureFixtu
     out = capsys.readouterr().out
     assert harmless(out)
     assert out.count("\n") == 1
+    assert run_command(["journal", "cat", "--json", str(tmp_path / "j")]) == 0
+    out = capsys.readouterr().out
+    assert harmless(out)
+    assert json.loads(out)["data"] == HOSTILE
 
 
 @pytest.fixture

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 from pathlib import Path
 
 import pytest
 
+import roundelay
 from roundelay.core.engine import SECOND
-from roundelay.core.errors import ConfigError
+from roundelay.core.errors import ConfigError, UsageError
 from roundelay.node.acquaintance import CANDIDATES_MAX, FORGET_NS, KNOCKS, Acquaintances
 from roundelay.node.keys import load_secret
 from roundelay.node.media import Address, FanoutMedium
 from roundelay.wire import info
 from roundelay.wire.info import Knock
 from roundelay.wire.seal import HEAD_SIZE, Seal
-from tests.node.live import Net, run, until
+from tests.node.live import Net, multicast, run, until
 
 SECRET = bytes(32)
 
@@ -50,6 +52,29 @@ def test_a_forked_child_never_uses_a_key_and_nonce_of_its_parent() -> None:
     os.close(writer)
     assert ours[:HEAD_SIZE] != theirs[:HEAD_SIZE]
     assert Seal(SECRET, os.urandom(16)).open(theirs) == b"child"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_child_is_refused_a_blocking_group_of_its_parent() -> None:
+    """It waited for ever, for a thread that only the parent has."""
+    reader, writer = os.pipe()
+    with roundelay.join(
+        "orders", name="a", interface="lo", multicast=multicast(), min_members=1
+    ) as group:
+        group.ready(timeout=10)
+        child = os.fork()
+        if not child:
+            signal.alarm(5)
+            try:
+                group.broadcast(b"child")
+            except UsageError as error:
+                os.write(writer, str(error).encode())
+            os._exit(0)
+        os.close(writer)
+        assert b"forked from: join again here" in os.read(reader, 4096)
+        os.waitpid(child, 0)
+        os.close(reader)
+        assert group.broadcast(b"parent").seq == 0
 
 
 def medium() -> FanoutMedium:

@@ -15,7 +15,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from roundelay.cli.answers import show
 from roundelay.cli.options import Whole, json_option
-from roundelay.cli.output import print_json, printable, say_zone
+from roundelay.cli.output import json_line, print_json, printable, say_zone
 from roundelay.core.errors import ConfigError, MalformedPdu
 from roundelay.core.grsb.pdu import SINGLE
 from roundelay.journal.check import Problem, Verdict, check
@@ -186,7 +186,7 @@ def cat(
 
 def _json_lines(run: Run, group: str, most: int) -> str:
     if run.flags & GAP:
-        return msgspec.json.encode(Missing(group, (run.position, run.end))).decode() + "\n"
+        return json_line(Missing(group, (run.position, run.end)))
     lines = []
     when = _time(run.time)
     unit = _unit(run, group)
@@ -202,7 +202,7 @@ def _json_lines(run: Run, group: str, most: int) -> str:
                 line = msgspec.structs.replace(line, data=data.decode())
             except UnicodeDecodeError:
                 line = msgspec.structs.replace(line, base64=base64.b64encode(data).decode())
-        lines.append(msgspec.json.encode(line).decode() + "\n")
+        lines.append(json_line(line))
     return "".join(lines)
 
 

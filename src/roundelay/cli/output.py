@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import click
+import msgspec
 
 from roundelay.journal.moments import lacks_zone
 from roundelay.runs.folder import json_text
@@ -94,6 +96,14 @@ def printable(text: str) -> str:
     return "".join(
         one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
     )
+
+
+def json_line(content: msgspec.Struct) -> str:
+    """One object a line, in which a terminal finds nothing to obey either."""
+    text = msgspec.json.encode(content).decode()
+    if not text.isprintable():
+        text = "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in text)
+    return text + "\n"
 
 
 def say_zone(text: str, option: str) -> None:

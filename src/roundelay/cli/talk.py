@@ -12,12 +12,11 @@ from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 import click
-import msgspec
 from msgspec import UNSET, Struct, UnsetType, structs
 
 from roundelay.cli.answers import show, show_why
 from roundelay.cli.options import Whole, json_option
-from roundelay.cli.output import print_json, printable, say_zone
+from roundelay.cli.output import json_line, print_json, printable, say_zone
 from roundelay.cli.waiting import told_if_waiting
 from roundelay.client.contiguity import RAISE, SKIP
 from roundelay.client.messages import places_in_unit
@@ -331,7 +330,7 @@ def _json_lines(batch: Batch, most: int | None) -> str:
             heard = Heard(
                 batch.group, place, batch.sender, when, None, *marks, base64=coded, unit=unit
             )
-        lines.append(msgspec.json.encode(heard).decode() + "\n")
+        lines.append(json_line(heard))
         if place is not None and batch.unit != UNIT:
             seq += 1
     return "".join(lines)

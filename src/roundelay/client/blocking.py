@@ -15,6 +15,7 @@ with the group, also when the wait is interrupted (Ctrl-C).  Several threads may
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
@@ -26,6 +27,7 @@ from roundelay.client.inbox import check_timeout
 from roundelay.client.since import START, Moment
 from roundelay.core.errors import GroupClosed
 from roundelay.core.position import Position
+from roundelay.node.forking import of_the_parent
 from roundelay.node.loop import loop_factory
 from roundelay.node.switchboard import Batch, View
 
@@ -40,6 +42,7 @@ class LoopThread:
     """An event loop in a thread."""
 
     def __init__(self) -> None:
+        self._process = os.getpid()
         self._runner = asyncio.Runner(loop_factory=loop_factory())
         self._loop: asyncio.AbstractEventLoop
         started = threading.Event()
@@ -57,6 +60,9 @@ class LoopThread:
 
     def call(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         """What `work` returns; TimeoutError ends it."""
+        if os.getpid() != self._process:  # a forked child has no such thread: nobody would answer
+            work.close()
+            raise of_the_parent()
         future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result(timeout)
@@ -66,6 +72,8 @@ class LoopThread:
 
     def later(self, work: Callable[[], None]) -> None:
         """Do `work` there, soon."""
+        if os.getpid() != self._process:
+            return
         with suppress(RuntimeError):  # the loop is closed: there is nothing left to do
             self._loop.call_soon_threadsafe(work)
 

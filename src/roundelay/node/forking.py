@@ -23,14 +23,16 @@ def watch(node: Node) -> None:
     _nodes.add(node)
 
 
+def of_the_parent() -> UsageError:
+    return UsageError(
+        "the node belongs to the process that this one was forked from: join again here, "
+        "with another name, or start this one afresh (multiprocessing: method spawn)"
+    )
+
+
 def _stop_copies() -> None:
     for node in list(_nodes):
-        node.disown(
-            UsageError(
-                "it belongs to the process that this one was forked from: join again here, with "
-                "another name, or start this one afresh (multiprocessing: method spawn)"
-            )
-        )
+        node.disown(of_the_parent())
 
 
 os.register_at_fork(after_in_child=_stop_copies)
