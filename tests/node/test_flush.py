@@ -7,9 +7,13 @@ import time
 
 import pytest
 
-from tests.node.live import Member, Net, delivered, run, together
+import roundelay
+from roundelay.node.assembly import Assembly
+from roundelay.node.words import Hold
+from tests.node.live import Member, Net, check_total_order, delivered, run, together, until
 
 NULLS = {"total": "TO_NULL", "partial": "PO_NULL", "selective": "SPO_NULL"}
+DATA = {"total": "TO_DT", "partial": "PO_DT", "selective": "SPO_DT"}
 
 
 def same(members: list[Member], service: str) -> None:
@@ -86,3 +90,72 @@ def test_what_is_under_way_when_a_member_dies_is_delivered_once_and_confirmed(se
             assert all(len(set(member.data)) == len(member.data) == 600 for member in left)
 
     run(test)
+
+
+@pytest.mark.parametrize("service", NULLS)
+def test_who_was_thought_dead_does_not_end_the_epoch_with_the_others(
+    service: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """c believes to be the only one that lives, so its tail has nothing that others lack: a and b
+    must not end the epoch with it.  They are admitted again, and given what they missed."""
+
+    async def test() -> None:
+        async with Net("switch", seed=8) as net:
+            members = await net.form("abc", service=service)
+            a, b, c = members
+            await a.group.broadcast(b"all there")
+            await delivered(members, 1)
+            for to in "ab":
+                lost = {"kind": DATA[service], "nth": 1, "many": 10_000, "from": "c", "to": to}
+                net.switch.apply({"drop": lost})
+            sending = asyncio.create_task(c.group.broadcast(b"accepted by c only"))
+            others = [asyncio.create_task(one.group.broadcast(one.data[0])) for one in (a, b)]
+            await until(lambda: seat(c).outbox.underway, "c has sent it")
+            hold_back(seat(c), monkeypatch)
+            seat(c)._say(Hold(seat(c).epoch, ("c",)))
+            await sending
+            net.switch.apply({"heal": True})
+            await asyncio.gather(*others, return_exceptions=True)
+            await together(members)
+            await asyncio.gather(*(one.group.broadcast(one.name.encode()) for one in members))
+            if service == "total":
+                await until(lambda: all(b"c" in one.data for one in members), "the last one")
+                check_total_order(members)
+                assert all(b"accepted by c only" in one.data for one in members)
+            else:
+                assert {type(one.error) for one in (a, b)} == {roundelay.LeftOut}
+
+    run(test)
+
+
+def test_those_who_were_thought_dead_go_on_when_nobody_else_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test() -> None:
+        async with Net("switch", seed=9) as net:
+            members = await net.form("abc", service="total")
+            a, b, c = members
+            hold_back(seat(c), monkeypatch)
+            seat(c)._say(Hold(seat(c).epoch, ("c",)))
+            await until(lambda: seat(a).held_at and seat(b).held_at, "HOLD is heard")
+            await c.die()
+            await together([a, b])
+            await asyncio.gather(*(one.group.broadcast(one.name.encode()) for one in (a, b)))
+            await delivered([a, b], 2)
+            check_total_order([a, b])
+
+    run(test)
+
+
+def seat(member: Member) -> Assembly:
+    found = member.node.assemblies[member.group.name]
+    assert isinstance(found, Assembly)
+    return found
+
+
+def hold_back(late: Assembly, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let all others answer a HOLD before that one does."""
+    answers, heard = late._drain, time.monotonic()
+    monkeypatch.setattr(
+        late, "_drain", lambda now: answers(now) if time.monotonic() - heard > 0.4 else None
+    )

@@ -93,8 +93,8 @@ class Changes(Epochs):
 
     def _change(self, base: int, tails: tuple[str, ...] = (), history: str = "") -> Change:
         roster = self._next_roster()
-        if tails:  # who has not answered does not go on
-            gone = set(self.roster) - self._answered()
+        if tails:  # who has not answered does not go on, nor whose answer does not count
+            gone = set(self.roster) - self._answered() | self.tails.by_name.keys() - set(tails)
             roster = tuple(name for name in roster if name not in gone) or (self.node.name,)
         lives = tuple(self._life(name) for name in roster)
         return Change(self.epoch, roster, lives, self._asked_level(), base, tails, history)
@@ -153,7 +153,7 @@ class Changes(Epochs):
         elif isinstance(word, Hold):
             if word.epoch == self.epoch and not self.held_at:
                 self.held_at = now
-                self.living = word.living
+                self.living = word.living or self.roster
                 if self.data is not None:
                     self.data.held = True
                 self._drain(now)
@@ -279,7 +279,10 @@ class Changes(Epochs):
         data = self.data
         engine: Any = data.engine if data is not None else None
         cluster = isinstance(engine, Exchange)
-        waited = [name for name in self.living if name in self.roster and self._present(name)]
+        there = list(filter(self._present, self.roster))
+        waited = [name for name in there if name in self.living]
+        unexpected = self.node.name not in self.living and bool(waited)
+        waited = waited or there  # if those who were to answer are gone, the others do
         failed = len(waited) < len(self.roster) or getattr(engine, "stopped", False)
         late = now - self.held_at > (DRAIN_NS if cluster else 3 * DRAIN_NS) or (cluster and failed)
         idle = data is None or not (
@@ -291,11 +294,13 @@ class Changes(Epochs):
         turns = [self.drained[name].turn if name in self.drained else 0 for name in waited]
         answered = self._answered()
         turn = 2 if late or answered or min(turns, default=1) >= 1 else 1
-        if self.said_drained < turn and (idle or late or (cluster and turn == 2)):
+        says_tail = cluster and turn == 2
+        if unexpected and says_tail:
+            pass  # the others do not say what we lack: they end the epoch, and admit us again
+        elif self.said_drained < turn and (idle or late or says_tail):
             self.said_drained = turn
-            if cluster and turn == 2:
-                living = [self.roster.index(name) for name in self.living if name in self.roster]
-                for piece in pieces(self.node.name, self.epoch, engine.tail(living)):
+            if says_tail:
+                for piece in pieces(self.node.name, self.epoch, engine.tail(self._hearers())):
                     self._say(piece)
             else:
                 position = max(data.position, 0) if data is not None else UNKNOWN
@@ -306,16 +311,31 @@ class Changes(Epochs):
             self._end(answered, now)
         self._wake_at(now + 20 * MS)
 
+    def _hearers(self) -> list[int]:
+        """Those with whom we may hand over the rest: our tail has what they lack.
+
+        Who was thought dead answers HOLD only if those who were not are gone; nobody knows then
+        who else does, so its tail is for all.
+        """
+        names = self.living if self.node.name in self.living else self.roster
+        return [self.roster.index(name) for name in names if name in self.roster]
+
+    def _counting(self) -> tuple[str, ...]:
+        """Whose tails count: each of them says what the others lack (see `_hearers`)."""
+        expected = [name for name in self.tails.by_name if name in self.living]
+        others = [name for name in self.tails.by_name if name not in self.living]
+        return tuple(expected if any(map(self._present, expected)) else others or expected)
+
     def _end(self, answered: set[str], now: int) -> None:
         """Everybody who lives has answered: say CHANGE, if it is for us to do so."""
-        tails = self.tails.by_name
+        tails = self._counting()
         able = [n for n in self.roster if n in (tails or answered) and self._present(n)]
         if not able or able[0] != self.node.name:
             return
         base = max((word.position for word in self.drained.values()), default=UNKNOWN)
         data = self.data
         if tails and data is not None and isinstance(data.engine, Exchange):
-            base = self.base + data.engine.position_after(self.tails.of(tuple(tails)))
+            base = self.base + data.engine.position_after(self.tails.of(tails))
         history = ""
         if base == UNKNOWN and len(self.roster) >= self._needed() and self.spec.protocol == TO:
             if self._may_know(answered, now):
@@ -325,7 +345,7 @@ class Changes(Epochs):
             recorded = (word.recorded for word in self.drained.values())
             base = max([self.base, *recorded])
             history = f"{secrets.token_hex(8)}@{self.history_id.partition('@')[0]}:{base}"
-        self._say(self._change(max(base, self.base), tuple(tails), history))
+        self._say(self._change(max(base, self.base), tails, history))
         self.end_due = now + SECOND  # not again at once
 
     def _may_know(self, answered: set[str], now: int) -> bool:

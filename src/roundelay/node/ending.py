@@ -3,7 +3,8 @@
 After HOLD each member stops its engine and says in the ring's order what it holds: its
 tail.  CHANGE names those whose tails count; all of them are in the order before it.  So everybody
 who gets to CHANGE hands over the same rest, whoever fails meanwhile; who has said no tail is not
-in the next roster.  A tail can be larger than a message, so it travels in pieces.
+in the next roster.  A tail has what those lack whom HOLD names as living; so nobody else's counts
+beside it.  A tail can be larger than a message, so it travels in pieces.
 """
 
 from __future__ import annotations
