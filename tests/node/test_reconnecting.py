@@ -13,6 +13,7 @@ import pytest
 
 import roundelay
 from roundelay.client.group import Group, Message
+from roundelay.client.remote_node import RemoteNode
 from roundelay.core.errors import ConnectionLost, Indeterminate
 from roundelay.node.frontends import FrontendServer
 from roundelay.wire.frontend import json_packet
@@ -257,6 +258,60 @@ def test_a_daemon_that_is_killed_and_started_again_serves_its_clients_on(
             await server.close()
 
     run(test, 90)
+
+
+def test_a_remote_node_goes_on_in_all_its_groups_after_cuts() -> None:
+    async def test() -> None:
+        async with Net() as net:
+            (a,) = await net.form("a")
+            (other,) = await net.form("b", group="h")
+            async with (
+                Proxy((await daemon(a)).addresses[0]) as proxy,
+                await RemoteNode.connect(proxy.where, patience_s=20) as node,
+            ):
+                got: dict[str, list[int]] = {"token:g": [], "token:h": []}
+
+                async def read() -> None:
+                    async for message in node:
+                        got[message.group].append(message.seq)
+
+                reading = asyncio.create_task(read())
+                for group in got:
+                    await node.join(group, since=0)
+
+                async def talk(group: Group) -> None:
+                    for number in range(60):
+                        await group.broadcast_many([b"%d" % number + bytes(300)] * 10)
+
+                async def cuts() -> None:
+                    for _ in range(10):
+                        await asyncio.sleep(0.03)
+                        proxy.cut()
+                        assert (await node.members("token:g"))["state"]  # asked again
+
+                await asyncio.gather(talk(a.group), talk(other.group), cuts())
+                await until(lambda: all(len(seqs) >= 600 for seqs in got.values()), "all of it")
+                assert list(got.values()) == [list(range(600))] * 2
+                assert proxy.connections > 3
+
+                await node.send_everyone("token:g", b"without a receipt")
+                before = proxy.connections
+                proxy.cut()
+                await until(lambda: proxy.connections > before, "another connection")
+                with pytest.raises(Indeterminate, match="earlier messages may be delivered or not"):
+                    await node.send_everyone("token:g", b"not this one")
+                await node.broadcast("token:g", b"this one")
+
+                # A group without positions is over; the others go on.
+                await node.join("plain")
+                proxy.cut()
+                with pytest.raises(ConnectionLost, match="group plain"):
+                    await reading
+                reading = asyncio.create_task(read())
+                assert (await node.broadcast("token:g", b"and this")).seq > 600
+                reading.cancel()
+
+    run(test)
 
 
 def test_a_group_that_began_anew_meanwhile_is_an_error_and_no_continuation() -> None:

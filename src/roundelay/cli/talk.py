@@ -15,14 +15,21 @@ import click
 from msgspec import UNSET, Struct, UnsetType, structs
 
 from roundelay.cli.answers import show, show_why
-from roundelay.cli.options import Whole, json_option
+from roundelay.cli.options import Number, Whole, json_option
 from roundelay.cli.output import json_line, print_json, printable, say_zone
 from roundelay.cli.waiting import told_if_waiting
 from roundelay.client.contiguity import RAISE, SKIP
 from roundelay.client.messages import places_in_unit
-from roundelay.client.remote_node import RemoteNode
+from roundelay.client.options import TIMEOUT_MAX_S
+from roundelay.client.remote_node import PATIENCE_S, RemoteNode
 from roundelay.client.since import Since, parse_moment, since_of
-from roundelay.core.errors import ConfigError, PayloadTooLarge, Refused, UsageError
+from roundelay.core.errors import (
+    ConfigError,
+    Indeterminate,
+    PayloadTooLarge,
+    Refused,
+    UsageError,
+)
 from roundelay.node.switchboard import UNIT, Batch, Receipt
 from roundelay.wire.frontend import DEFAULT, address
 
@@ -41,6 +48,26 @@ def node_option(function: F) -> F:
         "--node", "node", metavar="ADDR", default=DEFAULT, show_default=True,
         help="Frontend address of the node: HOST:PORT or unix:PATH.",
     )(function)  # fmt: skip
+
+
+def timeout_option(function: F) -> F:
+    return click.option(
+        "--timeout", "timeout_s", metavar="SECONDS", default=PATIENCE_S, show_default=True,
+        type=Number("seconds, above 0 and up to a year", lambda s: 0 < s <= TIMEOUT_MAX_S),
+        help="How long to try to connect again when the connection to the node is lost.",
+    )(function)  # fmt: skip
+
+
+async def _connect(where: str, name: str, timeout_s: float) -> RemoteNode:
+    """A connection that is made again when it is lost, and says so."""
+    node = await RemoteNode.connect(where, name=name, patience_s=timeout_s)
+
+    def say(reason: str) -> None:
+        line = f"{reason.partition(': ')[0]}; trying again for up to {timeout_s:g} s"
+        click.echo(line, err=True)
+
+    node.switchboard.on_break = say
+    return node
 
 
 def _run(main: Coroutine[Any, Any, T]) -> T:
@@ -77,14 +104,18 @@ Examples:
               help="Each line is a message; all take effect together (grsb:, wide:).")  # fmt: skip
 @click.option("--recorded", type=Whole(0, 254), default=0, metavar="K",
               help="Wait until K recorders have it on disk.")  # fmt: skip
+@timeout_option
 @json_option
 def send(
     group: str, text: str | None, node: str, lines: bool, someone: bool, to: str | None,
-    conference: int, kind: int, unit: bool, recorded: int, as_json: bool,
+    conference: int, kind: int, unit: bool, recorded: int, timeout_s: float, as_json: bool,
 ) -> None:  # fmt: skip
     """Send a message to GROUP and wait until it has its place.
 
     With --json, seq is that place: of the last message, or null without a total order.
+
+    If the connection to the node is lost, what comes later is sent over the next one.  What was
+    under way is not sent again, since nobody knows whether it was delivered: it ends with status 1.
 
     Without TEXT, or with -, the message is what comes from standard input, byte for byte."""
     names = None if to is None else [name.strip() for name in to.split(",")]
@@ -101,38 +132,59 @@ def send(
     if unit:
         lines = True
         how["unit"] = True
-    results = _run(_send(group, given, node, lines, someone, how))
+    results = _run(_send(group, given, node, timeout_s, lines, someone, how))
     if as_json:
         print_json(results)
 
 
 async def _send(
-    group: str, given: bytes | None, where: str, lines: bool, someone: bool, how: dict[str, Any]
-) -> dict[str, Any]:
+    group: str, given: bytes | None, where: str, timeout_s: float, lines: bool, someone: bool,
+    how: dict[str, Any],
+) -> dict[str, Any]:  # fmt: skip
     async with (
-        await RemoteNode.connect(where, name="roundelay send") as node,
+        await _connect(where, "roundelay send", timeout_s) as node,
         told_if_waiting(node, group),
     ):
         limit = node.switchboard.max_message
-        last = -1
-        count = 0
-        waiting: deque[asyncio.Future[Receipt]] = deque()
-
-        async def settle(most: int) -> None:
-            nonlocal last
-            while len(waiting) > most:
-                last = max(last, (await waiting.popleft()).seq)
-
+        under_way = _UnderWay()
         async for messages in _messages(given, lines, limit, bool(how.get("unit"))):
             if someone:  # each to someone, not all to the same one
                 for message in messages:
-                    waiting.append(await node.submit(group, message, someone=True))
+                    under_way.add(1, await node.submit(group, message, someone=True))
             else:
-                waiting.append(await node.submit(group, *messages, **how))
-            count += len(messages)
-            await settle(AHEAD)
-        await settle(0)
-    return {"group": group, "messages": count, "seq": None if last < 0 else last}
+                under_way.add(len(messages), await node.submit(group, *messages, **how))
+            await under_way.settle(AHEAD)
+        await under_way.settle(0)
+    last = under_way.last
+    return {"group": group, "messages": under_way.settled, "seq": None if last < 0 else last}
+
+
+class _UnderWay:
+    """What was sent and waits for its receipt."""
+
+    def __init__(self) -> None:
+        self.settled = 0
+        """How many messages have their place,"""
+        self.last = -1
+        """and the place of the last."""
+        self._waiting: deque[tuple[int, asyncio.Future[Receipt]]] = deque()
+
+    def add(self, messages: int, receipt: asyncio.Future[Receipt]) -> None:
+        self._waiting.append((messages, receipt))
+
+    async def settle(self, most: int) -> None:
+        """Wait until no more than `most` sends are without a receipt."""
+        while len(self._waiting) > most:
+            messages, receipt = self._waiting.popleft()
+            try:
+                self.last = max(self.last, (await receipt).seq)
+            except Indeterminate as error:
+                if not self.settled:
+                    raise
+                raise Indeterminate(
+                    f"{error}; {self.settled} messages before have their place"
+                ) from None
+            self.settled += messages
 
 
 async def _messages(
@@ -173,24 +225,27 @@ async def _input() -> AsyncIterator[bytes]:
     """Standard input in pieces; a terminal or a pipe does not keep others waiting."""
     descriptor = sys.stdin.fileno()
     loop = asyncio.get_running_loop()
-    ready = asyncio.Event()
-    try:
-        loop.add_reader(descriptor, ready.set)
-    except PermissionError:  # a file: it is always ready
-        while chunk := os.read(descriptor, READ_BYTES):
-            yield chunk
+    chunk = b"?"
+    while chunk:
+        ready: asyncio.Future[None] = loop.create_future()
+        try:
+            # Anew for each piece: one that was noticed twice would be read twice, and the second
+            # read blocks everything.
+            loop.add_reader(descriptor, _wake, ready)
+        except PermissionError:  # a file: it is always ready
+            ready.set_result(None)
             await asyncio.sleep(0)
-        return
-    try:
-        while True:
-            await ready.wait()
-            ready.clear()
-            chunk = os.read(descriptor, READ_BYTES)
-            if not chunk:
-                return
-            yield chunk
-    finally:
-        loop.remove_reader(descriptor)
+        try:
+            await ready
+        finally:
+            loop.remove_reader(descriptor)
+        chunk = os.read(descriptor, READ_BYTES)
+        yield chunk
+
+
+def _wake(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():
+        waiting.set_result(None)
 
 
 # ------------------------------------------------------------------------ listen
@@ -215,21 +270,26 @@ Examples:
               help="Where nobody has the next messages: end, or go on behind them.")  # fmt: skip
 @click.option("--conference", type=Whole(0, 0xFFFFFFFF), help="Print only this conference.")
 @click.option("--sender", help="Print only what this node sent.")
+@timeout_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
 def listen(
     group: str, node: str, count: int | None, since: str | None, missing: str,
-    conference: int | None, sender: str | None, as_json: bool,
+    conference: int | None, sender: str | None, timeout_s: float, as_json: bool,
 ) -> None:  # fmt: skip
     """Print the messages of GROUP as they are delivered.
 
     What was before comes from the memory of members or a recorder; if nobody has it any more, it
-    ends with an error that says what is missing. Ctrl-C ends it."""
+    ends with an error that says what is missing. Ctrl-C ends it.
+
+    If the connection to the node is lost it connects again and goes on with the next message; in
+    groups without a total order, where nobody could say which that is, it ends with an error."""
     line = _json_lines if as_json else _text_lines
     place = Since() if since is None else since_of(parse_moment(since))
     if since is not None:
         say_zone(since, "since")
     try:
-        _run(_listen(group, node, count, place, missing, _Wanted(conference, sender), line))
+        wanted = _Wanted(conference, sender)
+        _run(_listen(group, node, timeout_s, count, place, missing, wanted, line))
     except KeyboardInterrupt:
         if count is not None:  # it has not seen all it was to see
             raise
@@ -238,13 +298,14 @@ def listen(
 async def _listen(
     group: str,
     where: str,
+    timeout_s: float,
     count: int | None,
     place: Since,
     missing: str,
     wanted: _Wanted,
     line: Callable[[Batch, int | None], str],
 ) -> None:
-    async with await RemoteNode.connect(where, name="roundelay listen") as node:
+    async with await _connect(where, "roundelay listen", timeout_s) as node:
         view = await node.join(
             group, None if place.seq < 0 else place.seq, place.time, place.history, missing
         )

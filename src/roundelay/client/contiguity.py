@@ -13,6 +13,7 @@ from typing import Final
 
 from msgspec import structs
 
+from roundelay.client.since import Since
 from roundelay.core.errors import (
     ConfigError,
     LeftOut,
@@ -61,10 +62,11 @@ class Contiguity:
         self.error: NoSuchPosition | None = None
         """It asked to begin at a position that there is not: it is given nothing."""
 
-    @property
-    def received(self) -> bool:
-        """It was given something, or has asked for a position."""
-        return self._counting
+    def goes_on(self, began: Since) -> Since:
+        """Where to join again after a break, having joined at `began`."""
+        if self.next < 0 or (began.time and not self._counting):
+            return began
+        return Since(self.next, 0, self.history)
 
     @property
     def position(self) -> Position | None:

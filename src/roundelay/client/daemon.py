@@ -1,77 +1,111 @@
-"""A group's way to a daemon: one connection, and the next one when that breaks.
+"""The way to a daemon: one connection, and the next one when that breaks.
 
-The group keeps its place in the order (`client.contiguity`), so after a break it joins again at the
-position that has to come next: what was delivered meanwhile comes from the daemon's memory, other
-members or recorders, nothing comes twice, and where nobody has it, or the position is of another
-history by now, the application gets the error that `join(since=…)` would have given.  What was
-under way when the connection broke is never sent again by itself: nobody knows what became of it
-(Indeterminate).  What is sent meanwhile waits.
+An application keeps its place in the order of each group (`client.contiguity`), so after a break it
+joins again at the position that has to come next: what was delivered meanwhile comes from the
+daemon's memory, other members or recorders, nothing comes twice, and where nobody has it, or the
+position is of another history by now, the application gets the error that `join(since=…)` would
+have given.  What was under way when the connection broke is never sent again by itself: nobody
+knows what became of it (Indeterminate).  What is sent meanwhile waits.
 
 Where a service has no total order there is no position to go on at, and nobody could say what was
-missed; there, and when no connection was made for `timeout` seconds, the group is over
-(ConnectionLost).
+missed; such a group is over at once, and everything is when no connection was made for `patience_s`
+seconds (ConnectionLost).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing, suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from roundelay.client.remote import CONNECT_S, RemoteSwitchboard
 from roundelay.client.since import Since
 from roundelay.core.bundle import Bundle
-from roundelay.core.errors import ConnectionLost, NodeUnreachable, QueueFull
+from roundelay.core.errors import ConnectionLost, NodeUnreachable, QueueFull, RoundelayError
 from roundelay.journal.format import Run
 from roundelay.node.groups import TOTAL_ORDER, GroupSpec, protocol_of
 from roundelay.node.switchboard import NO_TAG, Application
 from roundelay.wire.frontend_replay import Wish
-
-if TYPE_CHECKING:
-    from roundelay.client.group import Group
 
 PAUSE_S: Final = 0.05
 PAUSE_S_MAX: Final = 1.0
 """Between attempts to connect: the first time, and at most."""
 LASTING_S: Final = 1.0
 """A connection that lasts so long, or brings something, is worth another one at once."""
+ASKED_ONCE: Final = frozenset({"recover"})
+"""Questions that change something: they are not asked again when the answer was lost."""
+
+
+class Client(Application, Protocol):
+    """An application that survives a break of its connection.  Nothing here may block or raise."""
+
+    def goes_on(self, group: str, began: Since) -> Since:
+        """Where to join again after a break, having joined at `began`."""
+
+    def returned(self, group: str) -> None:
+        """There is a connection again, and the group was joined over it."""
+
+    def in_doubt(self, group: str, reason: str) -> None:
+        """Nobody knows what became of messages that were to have no receipt."""
+
+    def cut_off(self, group: str, reason: str) -> None:
+        """Nothing more comes of the group."""
+
+
+class _Membership(Struct):
+    """A group that is joined here."""
+
+    client: Client
+    began: Since
+    """Where the application wanted to begin,"""
+    joined_at: Since
+    """and where this connection did."""
+    wishes: dict[str, Any]
 
 
 class Daemon:
-    """The switchboard of a daemon, for one group; made by `connect`."""
+    """The switchboard of a daemon; made by `connect`."""
 
     def __init__(self, where: str, name: str, patience_s: float) -> None:
         self.where = where
+        self.max_message = 0
+        """What the node takes at most."""
+        self.on_break: Callable[[str], None] = lambda reason: None
+        """Called when the connection breaks, and the next one is looked for."""
+        self.on_end: Callable[[ConnectionLost], None] = lambda error: None
+        """Called when it is given up."""
         self._name = name
         self._patience_s = patience_s
         self._remote: RemoteSwitchboard | None = None
-        self._group: Group | None = None
-        self._since = Since()
-        self._joined_at = Since()
-        """Where this connection began, """
+        self._memberships: dict[str, _Membership] = {}
+        self._posted: dict[str, Client] = {}
+        """Who sent something over this connection that gets no receipt, by group."""
+        self._turned_away: dict[tuple[int, str], Client] = {}
+        """Who wanted to send while there was no connection."""
         self._made = 0.0
-        """and when."""
+        """When this connection was."""
         self._pause_s = PAUSE_S
-        self._wishes: dict[str, Any] = {}
         self._returning: asyncio.Task[None] | None = None
         self._settled = asyncio.Event()
         """There is a connection, or there will be none."""
-        self._posted = False
-        """Something was sent over this connection that gets no receipt."""
+        self._end: ConnectionLost | None = None
+        """It is given up, or closed."""
 
     @classmethod
-    async def connect(cls, where: str, *, name: str, patience_s: float) -> Daemon:
+    async def connect(
+        cls, where: str, *, name: str, patience_s: float, timeout_s: float = CONNECT_S
+    ) -> Daemon:
         """Raises NodeUnreachable: the first connection is made once, or not at all."""
         daemon = cls(where, name, patience_s)
-        await daemon._connect(CONNECT_S)
+        await daemon._connect(timeout_s)
         return daemon
 
     async def _connect(self, timeout_s: float) -> RemoteSwitchboard:
         def lost(error: ConnectionLost) -> None:
-            if self._remote is remote:
+            if remote is not None and self._remote is remote:
                 self._lost(error)
 
         remote: RemoteSwitchboard | None = None
@@ -80,49 +114,89 @@ class Daemon:
         )
         if remote.error is not None:
             raise ConnectionLost(str(remote.error))
-        self._remote, self._posted = remote, False
+        self._remote, self.max_message = remote, remote.max_message
+        self._posted.clear()
         self._made = asyncio.get_running_loop().time()
         self._settled.set()
         return remote
 
+    @property
+    def connected(self) -> bool:
+        return self._remote is not None
+
     # -- when it breaks --------------------------------------------------------------------
 
     def _lost(self, error: ConnectionLost) -> None:
-        self._remote = None
-        group = self._group
-        if group is None:
+        remote, self._remote = self._remote, None
+        if self._end is not None:
             return
-        if protocol_of(group.name) not in TOTAL_ORDER:
-            group.disconnected(str(error))
+        had_groups = bool(self._memberships)
+        for group, one in list(self._memberships.items()):
+            refused = remote is not None and not remote.joined(group)
+            if refused or protocol_of(group) not in TOTAL_ORDER:
+                del self._memberships[group]
+                if not refused:
+                    one.client.cut_off(group, str(error))
+        if had_groups and not self._memberships:
+            self._give_up(error)
             return
-        if self._posted:
-            group.in_doubt(f"posted before the connection to {self.where} broke")
+        for group, client in self._posted.items():
+            client.in_doubt(group, f"posted before the connection to {self.where} broke")
         self._settled.clear()
-        self._returning = asyncio.get_running_loop().create_task(self._return(group, error))
+        self._returning = asyncio.get_running_loop().create_task(self._return(error))
+        self.on_break(str(error))
 
-    async def _return(self, group: Group, error: ConnectionLost) -> None:
+    async def _return(self, error: ConnectionLost) -> None:
         clock = asyncio.get_running_loop().time
         end = clock() + self._patience_s
-        why = ""
-        if group.goes_on(self._since) != self._joined_at or clock() > self._made + LASTING_S:
+        why: RoundelayError = error
+        if self._has_brought_something() or clock() > self._made + LASTING_S:
             self._pause_s = PAUSE_S
         else:
             await self._rest(end)  # it accepts us and lets us go again
         while clock() < end:
             try:
                 remote = await self._connect(min(CONNECT_S, end - clock()))
-                self._joined_at = group.goes_on(self._since)
-                remote.join(group, group.name, *self._joined_at.given, **self._wishes)
-                group.returned()
-                return
             except (NodeUnreachable, ConnectionLost) as refusal:
-                why = str(refusal)
-            await self._rest(end)
-        self._settled.set()
-        group.disconnected(
-            f"the connection to the node at {self.where} was lost and could not be made again in "
-            f"{self._patience_s:g} s: {why or error}"
+                why = refusal
+                await self._rest(end)
+            else:
+                self._join_again(remote)
+                return
+        self._give_up(
+            ConnectionLost(
+                f"the connection to the node at {self.where} was lost and could not be made again "
+                f"in {self._patience_s:g} s: {why}"
+            )
         )
+
+    def _has_brought_something(self) -> bool:
+        return any(
+            one.client.goes_on(group, one.began) != one.joined_at
+            for group, one in self._memberships.items()
+        )
+
+    def _join_again(self, remote: RemoteSwitchboard) -> None:
+        for group, one in list(self._memberships.items()):
+            one.joined_at = one.client.goes_on(group, one.began)
+            try:
+                remote.join(one.client, group, *one.joined_at.given, **one.wishes)
+            except RoundelayError as refusal:  # as of a node of an older version
+                del self._memberships[group]
+                one.client.cut_off(group, str(refusal))
+            else:
+                one.client.returned(group)
+        turned_away, self._turned_away = self._turned_away, {}
+        for (_, group), client in turned_away.items():
+            client.writable(group)
+
+    def _give_up(self, error: ConnectionLost) -> None:
+        self._end = error
+        self._settled.set()
+        for group, one in self._memberships.items():
+            one.client.cut_off(group, str(error))
+        self._memberships.clear()
+        self.on_end(error)
 
     async def _rest(self, end: float) -> None:
         """Wait before the next attempt, each time longer."""
@@ -132,26 +206,34 @@ class Daemon:
 
     # -- the calls of a switchboard --------------------------------------------------------
 
-    def join(self, group: Group, since: Since, wishes: GroupSpec | None = None) -> None:
+    def join(
+        self,
+        client: Client,
+        group: str,
+        since: Since,
+        wishes: GroupSpec | None = None,
+    ) -> None:
         """`wishes`: settings that the group must have; they are asked for after a break, too."""
-        assert self._remote is not None
-        self._wishes = {} if wishes is None else {"wishes": wishes}
-        self._remote.join(group, group.name, *since.given, **self._wishes)
-        self._group, self._since, self._joined_at = group, since, since
-
-    def leave(self, application: Application, group: str) -> None:
-        self._group = None
+        self._check()
+        asked: dict[str, Any] = {} if wishes is None else {"wishes": wishes}
         if self._remote is not None:
-            self._remote.leave(application, group)
+            self._remote.join(client, group, *since.given, **asked)
+        self._memberships.setdefault(group, _Membership(client, since, since, asked))
 
-    def gone(self, application: Application) -> None:
-        self._group = None
+    def leave(self, client: Client, group: str) -> None:
+        self._memberships.pop(group, None)
         if self._remote is not None:
-            self._remote.gone(application)
+            self._remote.leave(client, group)
+
+    def gone(self, client: Client) -> None:
+        for group in [group for group, one in self._memberships.items() if one.client is client]:
+            del self._memberships[group]
+        if self._remote is not None:
+            self._remote.gone(client)
 
     def send(
         self,
-        application: Application,
+        client: Client,
         group: str,
         bundle: Bundle,
         *,
@@ -161,10 +243,13 @@ class Daemon:
         **extra: Any,
     ) -> None:
         """As any switchboard; without a connection there is no room (QueueFull)."""
+        self._check()
         if self._remote is None:
+            self._turned_away[id(client), group] = client
             raise QueueFull(f"group {group!r}: the connection to {self.where} is being made again")
-        self._remote.send(application, group, bundle, tag=tag, to=to, someone=someone, **extra)
-        self._posted = self._posted or tag == NO_TAG
+        self._remote.send(client, group, bundle, tag=tag, to=to, someone=someone, **extra)
+        if tag == NO_TAG:
+            self._posted[group] = client
 
     def joined(self, group: str) -> bool:
         """False only after the node refused a `join`."""
@@ -174,28 +259,55 @@ class Daemon:
         if self._remote is not None:
             self._remote.hold(group, stop)
 
+    def read(self, on: bool) -> None:
+        """Take in what the node sends, or nothing for now."""
+        if self._remote is not None and on:
+            self._remote.resume_reading()
+        elif self._remote is not None:
+            self._remote.pause_reading()
+
+    async def ask(self, what: str, of: str | None = None) -> Any:
+        """As the node answers; after a break the next connection is asked."""
+        while True:
+            remote = await self._connection()
+            try:
+                return await remote.ask(what, of)
+            except ConnectionLost:
+                if what in ASKED_ONCE:
+                    raise
+
+    async def _connection(self) -> RemoteSwitchboard:
+        """The present one, or the next; raises ConnectionLost when there will be none."""
+        while self._remote is None:
+            self._check()
+            await self._settled.wait()
+        return self._remote
+
+    def _check(self) -> None:
+        if self._end is not None:
+            raise ConnectionLost(str(self._end))
+
     async def replay(
         self, group: str, wish: Wish, reached: list[int] | None = None
     ) -> AsyncGenerator[list[Run], None]:
         """What is recorded; after a break it goes on where it was."""
         at = wish.since
         while True:
-            await self._settled.wait()
-            if self._remote is None:
-                raise ConnectionLost(f"group {group}: there is no connection to {self.where}")
+            remote = await self._connection()
             try:
-                rest = self._remote.replay(group, structs.replace(wish, since=at), reached)
+                rest = remote.replay(group, structs.replace(wish, since=at), reached)
                 async with aclosing(rest) as chunks:
                     async for chunk in chunks:
                         yield chunk
                         at = chunk[-1].end if chunk else at
                 return
             except ConnectionLost:
-                if protocol_of(group) not in TOTAL_ORDER or self._group is None:
+                if protocol_of(group) not in TOTAL_ORDER:
                     raise
 
     async def close(self) -> None:
-        self._group = None
+        self._end = self._end or ConnectionLost(f"the connection to {self.where} was closed here")
+        self._memberships.clear()
         if self._returning is not None:
             self._returning.cancel()
             with suppress(asyncio.CancelledError):

@@ -205,18 +205,18 @@ class Group(Sending, Replaying):
     def writable(self, group: str) -> None:
         self._room.set()
 
-    def goes_on(self, began: Since) -> Since:
-        """Where to join again after a break, having joined at `began`."""
-        place = self._place
-        if place.next < 0 or (began.time and not place.received):
-            return began
-        return Since(place.next, 0, place.history)
+    # -- what a daemon calls (client.daemon.Client) ----------------------------------------
 
-    def returned(self) -> None:
-        """There is a connection again, and we have joined over it."""
+    def goes_on(self, group: str, began: Since) -> Since:
+        return self._place.goes_on(began)
+
+    def returned(self, group: str) -> None:
         if self._holds:
             self._hold(True)
         self._room.set()
+
+    def cut_off(self, group: str, reason: str) -> None:
+        self.disconnected(reason)
 
     def disconnected(self, reason: str) -> None:
         """The node is gone."""
@@ -499,7 +499,7 @@ async def _through_daemon(options: Options, spec: GroupSpec, place: Since | None
     group.answer_s = options.timeout
     try:
         wishes = spec if words_of(spec) else None
-        daemon.join(group, place or Since(), wishes)
+        daemon.join(group, spec.name, place or Since(), wishes)
         if wishes is not None:  # which may be refused
             await group.answered(options.timeout)
     except BaseException:

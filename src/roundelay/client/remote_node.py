@@ -9,9 +9,11 @@ from typing import Any, Final, cast
 from msgspec import Struct
 
 from roundelay.client.contiguity import RAISE, Contiguity
+from roundelay.client.daemon import Daemon
 from roundelay.client.inbox import BatchReader, Inbox, Reader
 from roundelay.client.messages import cut, marked
-from roundelay.client.remote import CONNECT_S, RemoteSwitchboard
+from roundelay.client.remote import CONNECT_S
+from roundelay.client.since import Since
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import (
     ConnectionLost,
@@ -26,6 +28,8 @@ from roundelay.wire.frontend import DEFAULT
 
 HOLD_BYTES: Final = 4 << 20
 """What may wait here for the application to take it; beyond that, the node is not read."""
+PATIENCE_S: Final = 10.0
+"""How long a lost connection is tried to be made again, unless said otherwise."""
 
 
 class Message(Struct, frozen=True, gc=False):
@@ -44,6 +48,9 @@ class Message(Struct, frozen=True, gc=False):
 class RemoteNode:
     """A node reached over its frontend port, for a program that waits for things.
 
+    When the connection is lost it is made again, and reading goes on at the position that comes
+    next (`client.daemon`); when that fails for `patience_s` seconds, ConnectionLost is raised.
+
     ::
 
         async with await RemoteNode.connect("127.0.0.1:6678") as node:
@@ -56,7 +63,7 @@ class RemoteNode:
     def __init__(self) -> None:
         self.views: dict[str, View] = {}
         """The last view of each group joined."""
-        self._board: RemoteSwitchboard = None  # type: ignore[assignment]  # connect
+        self._board: Daemon = None  # type: ignore[assignment]  # connect
         self._places: dict[str, Contiguity] = {}
         self._inbox: Inbox[Message] = Inbox(_cut)
         self._inbox.on_room = self._taken
@@ -65,16 +72,24 @@ class RemoteNode:
         self._receipts: dict[int, asyncio.Future[Receipt]] = {}
         self._next_tag = 0
         self._writable: dict[str, asyncio.Event] = {}
+        self._doubts: dict[str, str] = {}
+        """Why nobody knows what became of what was sent to a group without a receipt."""
 
     @classmethod
     async def connect(
-        cls, where: str = DEFAULT, *, name: str = "", timeout_s: float = CONNECT_S
+        cls,
+        where: str = DEFAULT,
+        *,
+        name: str = "",
+        timeout_s: float = CONNECT_S,
+        patience_s: float = PATIENCE_S,
     ) -> RemoteNode:
         """Connect to `HOST:PORT` or `unix:PATH`; raises NodeUnreachable."""
         node = cls()
-        node._board = await RemoteSwitchboard.connect(
-            where, name=name, lost=node._lost, timeout_s=timeout_s
+        node._board = await Daemon.connect(
+            where, name=name, patience_s=patience_s, timeout_s=timeout_s
         )
+        node._board.on_end = node._over
         return node
 
     async def __aenter__(self) -> RemoteNode:
@@ -87,7 +102,7 @@ class RemoteNode:
         await self._board.close()
 
     @property
-    def switchboard(self) -> RemoteSwitchboard:
+    def switchboard(self) -> Daemon:
         return self._board
 
     # -- groups
@@ -103,7 +118,7 @@ class RemoteNode:
         start = None if since is None or since_time else Position(history, since)
         if group not in self._places:
             self._places[group] = Contiguity(group, start, missing)
-        self._board.join(self, group, since, since_time, history)
+        self._board.join(self, group, Since(-1 if since is None else since, since_time, history))
         if group in self.views:
             return self.views[group]
         waiting = self._joins.get(group)
@@ -125,7 +140,13 @@ class RemoteNode:
     # -- sending
 
     async def send_everyone(self, group: str, *messages: bytes) -> None:
-        """Send without a receipt; waits while there is no room."""
+        """Send without a receipt; waits while there is no room.
+
+        After the connection broke, the next call raises Indeterminate, once, and sends nothing:
+        nobody knows what became of what was sent before."""
+        if group in self._doubts:
+            raise Indeterminate(f"earlier messages may be delivered or not: "
+                                f"{self._doubts.pop(group)}")  # fmt: skip
         await self._send(group, Bundle.of(*messages), NO_TAG, None, False)
 
     async def submit(
@@ -199,7 +220,7 @@ class RemoteNode:
     def _taken(self) -> None:
         if self._full and self._inbox.bytes <= HOLD_BYTES:
             self._full = False
-            self._board.resume_reading()
+            self._board.read(True)
 
     # -- questions
 
@@ -236,7 +257,7 @@ class RemoteNode:
         self._inbox.put(new)
         if self._inbox.bytes > HOLD_BYTES and not self._full:
             self._full = True
-            self._board.pause_reading()
+            self._board.read(False)
 
     def receipt(self, receipt: Receipt) -> None:
         waiting = self._receipts.pop(receipt.tag, None)
@@ -260,6 +281,8 @@ class RemoteNode:
             self.views[view.group] = view
             if view.group in self._places:
                 self._places[view.group].viewed(view)
+        if not self._board.connected:
+            return  # who waits to be let in hears of it over the next connection
         waiting = self._joins.pop(view.group, None)
         if waiting is not None and not waiting.done():
             waiting.set_result(view)
@@ -275,7 +298,29 @@ class RemoteNode:
         if event is not None:
             event.set()
 
-    def _lost(self, error: ConnectionLost) -> None:
+    # -- called by the daemon (client.daemon.Client)
+
+    def goes_on(self, group: str, began: Since) -> Since:
+        place = self._places.get(group)
+        return began if place is None else place.goes_on(began)
+
+    def returned(self, group: str) -> None:
+        if self._full:
+            self._board.read(False)
+
+    def in_doubt(self, group: str, reason: str) -> None:
+        self._doubts[group] = reason
+
+    def cut_off(self, group: str, reason: str) -> None:
+        """One of several groups, perhaps: the others go on behind the error."""
+        error = ConnectionLost(f"group {group}: {reason}")
+        waiting = self._joins.pop(group, None)
+        if waiting is None:
+            self._inbox.put(error)
+        elif not waiting.done():
+            waiting.set_exception(error)
+
+    def _over(self, error: ConnectionLost) -> None:
         self._inbox.close(ConnectionLost(str(error)))
         for event in self._writable.values():
             event.set()

@@ -144,7 +144,7 @@ class Sending(ABC):
         bundle = marked(bundle_of(messages, "messages"), conference, kind)
         await self._post(bundle, NO_TAG, None, False)
 
-    def in_doubt(self, reason: str) -> None:
+    def in_doubt(self, group: str, reason: str) -> None:
         """The connection has broken: nobody knows what became of messages without a receipt."""
         self._untold = self._untold or Refusal(self.name, NO_TAG, reason, True)
 
