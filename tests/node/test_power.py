@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from roundelay.core.errors import NoRecorder
+from roundelay.node.recorder import Recorder
 from tests.node.live import Member, Net, delivered, run, together, until
 from tests.node.power import Power
 
@@ -98,5 +100,47 @@ def test_what_a_recorder_has_synced_is_the_past_after_a_power_cut_of_all(
             await until(lambda: not recorders.sources("token:g", lively=True), "it is gone")
             with pytest.raises(NoRecorder):
                 await again[0].group.broadcast(b"x", durability="recorded")
+
+    run(test, seconds=90)
+
+
+def test_a_second_power_cut_of_all_goes_on_behind_what_was_recorded_since_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a group whose members found each other; the recorder's disk is slow."""
+    power = Power(tmp_path, monkeypatch)
+    enter = Recorder._enter
+
+    def slowly(recorder: Recorder, history: str) -> None:
+        time.sleep(0.5)
+        enter(recorder, history)
+
+    monkeypatch.setattr(Recorder, "_enter", slowly)
+
+    async def test() -> None:
+        async with Net() as net:
+            histories: list[str] = []
+            sent: list[bytes] = []
+            for life in range(3):
+                members = [
+                    await net.join(name, dir=tmp_path / name, record=name == "c", since=0)
+                    for name in NAMES
+                ]
+                await together(members)
+                await until(lambda them=members: them[0].node.recorders.known("token:g"), "it")
+                for number in range(10):
+                    sent.append(b"recorded %d" % (10 * life + number))
+                    receipt = await members[life].group.broadcast(sent[-1], durability="recorded")
+                    assert receipt.seq == len(sent) - 1
+                await until(lambda them=members: all(sent == one.data for one in them), "all of it")
+                # Everybody says which history it is, in receipts and positions, too.
+                assert {one.group.history for one in members} == {receipt.history}
+                histories.append(receipt.history)
+                if life < 2:
+                    assert await cut(power, members) > 0
+            ids = [history.partition("@")[0] for history in histories]
+            assert histories[1] == f"{ids[1]}@{ids[0]}:10"
+            assert histories[2] == f"{ids[2]}@{ids[1]}:20"
+            assert not list((tmp_path / "c" / "journals").glob("*.1"))
 
     run(test, seconds=90)

@@ -45,6 +45,8 @@ YOUNG_BYTES: Final = 16 << 20
 BATCH_COST: Final = 128
 LOOK_S: Final = 0.02
 FULL_S: Final = 0.005
+TURN_S: Final = 5.0
+"""How long a recorder may take to go on with a new history, at most."""
 NOBODY_S: Final = 1.0
 """How long to listen for a recorder, once the member is at work."""
 BACK: Final = 1024
@@ -186,6 +188,9 @@ class CatchUp:
                 progress = time.monotonic()
                 await asyncio.sleep(0)
                 continue
+            if self._recorder_turns():
+                await asyncio.sleep(LOOK_S)
+                continue
             if not self.node.recorders.sources(self.group, memory=self._by_position):
                 if self._nobody():
                     self._go_live_anyway()
@@ -268,6 +273,13 @@ class CatchUp:
     def _nobody(self) -> bool:
         """Nobody records the group, as far as can be known by now."""
         return not self._young() and (bool(self._tail) or self._position() >= 0)
+
+    def _recorder_turns(self) -> bool:
+        """A recorder has what is before the history that has just begun, and does not say yet that
+        it goes on with this one: then it serves us."""
+        if not self._ordered or time.monotonic() > self._began + TURN_S:
+            return False
+        return self.node.recorders.turning(self.group)
 
     def _young(self) -> bool:
         """A recorder may still be on its way to be heard of."""

@@ -357,11 +357,12 @@ class Changes(Epochs):
     def _ring_notice(self, notice: Notice) -> None:
         if notice.kind == "view" and self.data is not None:
             history = self.history_id
+            self.node.recorders.entered(self.spec.name, history)
             if history != self.data.lineage:  # all may have forgotten: see `core.token.reform`
                 self.data.lineage = history
-                self.node.recorders.entered(self.spec.name, history)
                 self._begin_again()
                 self._keep_in_mind(self.data)
+                self.show()
         if notice.kind == "view" and self.state == "forming":
             self.state = "open"
             if self.data is None:

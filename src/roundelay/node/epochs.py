@@ -13,11 +13,12 @@ from msgspec import structs
 from roundelay.core.engine import MS, NEVER, SECOND, Delivery, Notice
 from roundelay.core.position import Position, holds
 from roundelay.core.token.config import COLD, REJOIN, most_resilience
-from roundelay.core.token.pdu import NO_LIST
+from roundelay.core.token.pdu import NO_HISTORY, NO_LIST
 from roundelay.file_names import file_name
 from roundelay.node import engines, settings
 from roundelay.node.ending import Tails
 from roundelay.node.groups import MEMBERS_MAX, TOKEN, GroupSpec
+from roundelay.node.histories import later_history, number_of
 from roundelay.node.hosted import Hosted
 from roundelay.node.left_out import part_with_epoch
 from roundelay.node.outbox import Outbox
@@ -106,7 +107,6 @@ class Epochs(Seat):
         self.began_in = start.history
         self.decreed = start.decreed
         self.counted |= {(name, epoch): number for name, epoch, number in start.counted}
-        node.recorders.entered(spec.name, start.history or start.incarnation)
         self.asked = {name: out for name, out in self.asked.items() if (name in self.roster) is out}
         self.asked_lives = {}
         self.change_due = NEVER if not self.asked else now + GATHER_NS
@@ -136,9 +136,14 @@ class Epochs(Seat):
         boot = COLD if sure and not lost else REJOIN
         config = engines.token_config(resilience, boot, self.outbox.bundle_bytes)
         engine = engines.token_engine(me, size, config, node.rng, now, stable)
+        known = start.history or start.incarnation
         if token:
-            known = start.history or start.incarnation
+            if engine.past == NO_HISTORY:
+                engine.past = (number_of(known), 0, 0)
+            known = later_history(known, engine.past, self.base)
             engine.floor = max(0, node.recorders.floor(spec.name, known) - self.base)
+        if boot == COLD or not token:  # else lists may have begun another since: `_ring_notice`
+            node.recorders.entered(spec.name, known)
         outbox = self.outbox if token else Outbox(spec.name, 1 << 16, 1 << 16, 1 << 20)
         tracer = node.config.tracer
         self.ring = Hosted(

@@ -3,7 +3,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from roundelay.core.token.pdu import History
+
+ID_MAX: Final = (1 << 63) - 1
+"""Of an id in a list."""
 
 
 def history_name(past: History) -> str:
@@ -18,14 +23,30 @@ def history_name(past: History) -> str:
     return f"{one:016x}@{parent:016x}:{base}" if parent else f"{one:016x}"
 
 
+def number_of(history: str) -> int:
+    """The id of a history as lists have it; 0 if it is not written as ours are.
+
+    >>> number_of("00ff@09:7"), number_of("8000000000000001"), number_of("mine")
+    (255, 1, 0)
+    """
+    try:
+        return int(history.partition("@")[0], 16) & ID_MAX
+    except ValueError:
+        return 0
+
+
 def later_history(history: str, past: History, base: int) -> str:
     """The history of an epoch that began in `history`, at position `base`, and whose lists say
-    `past`: another one if its members had to begin anew meanwhile.
+    `past`: another one if its members had to begin anew meanwhile, once or several times.
 
-    >>> later_history("ab12@09:7", (255, 0, 0), 100), later_history("ab12@09:7", (255, 16, 40), 100)
-    ('ab12@09:7', '00000000000000ff@ab12:140')
+    >>> later_history("00ff@09:7", (255, 0, 0), 100), later_history("00ff@09:7", (16, 255, 40), 100)
+    ('00ff@09:7', '0000000000000010@00ff:140')
+    >>> later_history("00ff@09:7", (17, 16, 50), 100)
+    '0000000000000011@0000000000000010:150'
     """
     one, parent, begun = past
     if not parent:
         return history
-    return f"{one:016x}@{history.partition('@')[0]}:{base + begun}"
+    began = parent == number_of(history)
+    before = history.partition("@")[0] if began else f"{parent:016x}"
+    return f"{one:016x}@{before}:{base + begun}"

@@ -310,6 +310,17 @@ class Recorders:
         kept = self.keepers.sources(group) if memory else []
         return found + [one[4] for one in others] + kept
 
+    def turning(self, group: str) -> bool:
+        """Whether a recorder is there of what the history that we are in continues."""
+        history, now = self._history(group), time.monotonic_ns()
+        before = {one for one, _ in lineage(history or "")[1:]}
+        mine = self.own.get(group)
+        said = [heard.word.history for (name, _), heard in self.heard.items()
+                if name == group and now - heard.seen < SLOW_NS]  # fmt: skip
+        if mine is not None and not mine.broken:
+            said.append(mine.history)
+        return any(one.partition("@")[0] in before for one in said)
+
     def _history(self, group: str) -> str | None:
         """Which history of the group a recorder must have to be of use; None: there is only one,
         or we do not take part.  Nobody's is what fits as long as we are not in."""
