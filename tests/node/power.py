@@ -23,6 +23,10 @@ class Power:
         self.on = True
         self.syncs = 0
         self._held: dict[tuple[int, int], bytes] = {}
+        # A second name of every file that was synced: its inode would be given to another file
+        # once the first name is gone, which would then "hold" what it never did.
+        self._names = folder.with_name(f"{folder.name}-synced")
+        self._names.mkdir()
         self._lock = threading.Lock()
         for name in ("fsync", "fdatasync"):
             monkeypatch.setattr(os, name, self._noting(getattr(os, name)))
@@ -36,6 +40,8 @@ class Power:
                     if not self.on:
                         return  # the disk is off
                     self.syncs += 1
+                    if (about.st_dev, about.st_ino) not in self._held:
+                        os.link(path, self._names / f"{about.st_dev}-{about.st_ino}")
                     self._held[about.st_dev, about.st_ino] = path.read_bytes()
             real(file)
 

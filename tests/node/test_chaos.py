@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
@@ -18,7 +19,7 @@ from roundelay.core.errors import ConfigError
 from roundelay.runs import chaos as chaos_module
 from roundelay.runs import chaos_plan
 from roundelay.runs.chaos import Chaos, Failed, Site, chaos
-from roundelay.runs.chaos_net import NAMESPACES, available
+from roundelay.runs.chaos_net import NAMESPACES, NamespaceNet, available
 from roundelay.runs.chaos_plan import (
     ANYWHERE,
     BY_SWITCH,
@@ -86,8 +87,17 @@ def test_five_processes_keep_every_promise_through_it_all(seed: int, tmp_path: P
 
 @pytest.mark.slow
 @pytest.mark.skipif(not available(), reason="network namespaces cannot be made here")
-def test_the_same_holds_over_real_multicast_between_namespaces(tmp_path: Path):
-    before = namespaces()
+def test_the_same_holds_over_real_multicast_between_namespaces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    nets: list[NamespaceNet] = []
+    make = NamespaceNet._make
+
+    def noted(net: NamespaceNet, names: Sequence[str]) -> None:
+        nets.append(net)
+        make(net, names)
+
+    monkeypatch.setattr(NamespaceNet, "_make", noted)
     params = params_of(seed=7, network=NAMESPACES, level="all", messages=2000)
     results = run(params, tmp_path / "run")
     assert results["violations"] == []
@@ -102,7 +112,9 @@ def test_the_same_holds_over_real_multicast_between_namespaces(tmp_path: Path):
     assert all(sent[row.ref].site == row.peer for row in matched)
     assert all(sent[row.ref].time < row.time for row in matched)  # causes come first
     assert check_trace(tmp_path / "run" / "trace.parquet").violations == []
-    assert namespaces() <= before
+    [net] = nets  # others on this machine may have namespaces of their own
+    assert len(net.names) == 5
+    assert not {net.namespace(name) for name in net.names} & namespaces()
 
 
 def namespaces() -> set[str]:
