@@ -282,6 +282,28 @@ def test_no_input_is_raised_upon() -> None:
         assert site.drops
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("what", ["data", "NULLs", "both", "backwards"])
+@pytest.mark.parametrize("sites", [2, 3, 5])
+def test_a_member_that_waits_for_nobody_takes_no_log_beyond_its_limit(
+    kind: type[Any], what: str, sites: int
+) -> None:
+    """Each PDU of it is in turn and every field of it can be right; but it never hears us."""
+    site = alone(kind, sites=sites)
+    numbers = list(range(1, 2001))
+    if what == "backwards":  # what is too early is kept, and all of it comes into turn at once
+        numbers = [*range(2, 1001), 1, *range(1001, 2001)]
+    for step, seq in enumerate(numbers):
+        data = "x" if what in ("data", "backwards") or (what == "both" and seq % 2) else ""
+        fields = {"pseq": (seq,) * sites} if kind is SpoSite else {}
+        site.receive(pdu(kind, 1, seq, (1,) * sites, data, **fields), 1, step)
+        if step % 10 == 0:
+            site.on_timer(step * MS)
+        site.take()
+        caps = site.caps()
+        assert {k: v for k, v in site.usage().items() if v > caps[k]} == {}
+
+
 # -- the frame -------------------------------------------------------------------------------------
 
 

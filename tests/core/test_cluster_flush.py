@@ -177,6 +177,16 @@ def test_tr_16_in_channel_mode_one_has_finished_a_reset_and_another_has_not() ->
     assert back == ["a", "b"]
 
 
+def test_tr_16_in_channel_mode_a_tail_of_an_epoch_that_was_never_agreed_on_gives_nothing() -> None:
+    """Such an end of a cluster was an exception at everybody."""
+    net = Net(ToChannelSite, 3)
+    net.submit(1, "a")
+    net.run_until(lambda: bool(net[0].received))
+    tails = {site: net[site].tail((0, 1, 2)) for site in range(3)}
+    net[0].flush(tails | {2: Tail(7, (1, 1, 1))})
+    assert net.log(0) == []
+
+
 def test_tr_16_whoever_says_no_tail_was_given_nothing_that_the_others_are_not() -> None:
     net = Net(ToSite, 4, loss=0.1, seed=3)
     for k in range(20):

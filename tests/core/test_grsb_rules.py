@@ -12,6 +12,7 @@ from msgspec import structs
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import COMMITTED, EVERYONE, MS, NEVER, SECOND, STAMPED, Pdu
 from roundelay.core.errors import ConfigError, PayloadTooLarge, QueueFull, Refused, UsageError
+from roundelay.core.grsb.checks import beginning
 from roundelay.core.grsb.config import EVERYTHING, FAILSAFE, FAST, GrsbConfig, Roles, Selection
 from roundelay.core.grsb.pdu import (
     ABORT,
@@ -1028,3 +1029,14 @@ def test_a_member_without_its_disk_is_heard_whatever_the_number_of_its_start() -
     assert wiped.site.council is not None
     assert wiped.site.council.answers.keys() == {CR}
     assert bench.hear(Takeover(PREPARE, 90_000_000, 0, 0, State(0, 0, 0)), CR2) == []
+
+
+def test_a_user_without_a_past_begins_nowhere_that_cannot_be() -> None:
+    """The first sign of life was believed as it came, before any check, and kept on disk."""
+    alive = Alive(epoch=3, start=0, top=6, acked=5, recorded=4, time=0, mode=DUAL, da=1)
+    assert beginning(alive) == (5, 3)
+    for change in (
+        {"acked": 1 << 62, "top": (1 << 62) + 1}, {"acked": 7}, {"epoch": 1 << 40}, {"start": 6},
+    ):  # fmt: skip
+        assert beginning(structs.replace(alive, **change)) is None
+    assert beginning(Poll(3)) is None

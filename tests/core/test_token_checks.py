@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from roundelay.core.bundle import NOTHING, Bundle
 from roundelay.core.engine import Pdu
@@ -20,6 +21,8 @@ from tests.core.test_token_normal import picture
 
 GROUP = (0, 1, 2)
 V = (1, 0)
+FAR = (1 << 63) - 1
+"""Behind this nothing can be counted."""
 
 
 def fresh(me: int = 1, **changes: Any) -> TokenSite:
@@ -106,6 +109,28 @@ CASES: list[tuple[Any, Any, int, str]] = [
     (invited, new_tl((0, 1, 8)), 0, "announcement of an impossible list"),
     (invited, new_tl((0, 1), first=2), 0, "announcement of an impossible list"),
     (invited, new_tl((0, 1), boots=1), 0, "announcement of an impossible list"),
+    (invited, replace(new_tl(GROUP), floor=FAR), 0, "announcement of an impossible list"),
+    (
+        invited,
+        replace(new_tl(GROUP), history=(7, 3, FAR)),
+        0,
+        "announcement of an impossible list",
+    ),
+    (originating, vote(floor=FAR), 0, "PDU with an impossible number"),
+    (originating, vote(history=(7, 3, FAR)), 0, "PDU with an impossible number"),
+    (originating, vote(entered=(p.Entered(9, (0, 0), 1),)), 0, "vote with an impossible list"),
+    (
+        originating,
+        vote(entered=(p.Entered(2, (0xFFFFFFFE, 0), 1),)),
+        0,
+        "PDU of an impossible list",
+    ),
+    (
+        originating,
+        vote(tl=p.NO_LIST, members=(), exp=-1, entered=(p.Entered(2, (5, 9), 1),)),
+        0,
+        "PDU of an impossible list",
+    ),
     (invited, new_tl((0, 2)), 0, "announcement of a list without us"),
     (invited, new_tl(GROUP), 2, "announcement of a list without us"),
     (announcing, p.Vote2((1, 1), p.YES), 2, "vote of a foreign site"),

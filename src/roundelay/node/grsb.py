@@ -28,8 +28,9 @@ from roundelay.core.errors import (
 )
 from roundelay.core.events import DELIVER, NO_REF, NOBODY, NOTICE, RECEIVE, SEND, SUBMIT
 from roundelay.core.grsb.base import GrsbDelivery, GrsbEffects
+from roundelay.core.grsb.checks import beginning
 from roundelay.core.grsb.config import Selection
-from roundelay.core.grsb.pdu import LINE_A, LINE_B, Alive, Bcast, PollOk
+from roundelay.core.grsb.pdu import LINE_A, LINE_B, PollOk
 from roundelay.core.grsb.site import GrsbSite
 from roundelay.core.grsb.stable import Handled
 from roundelay.node import engines
@@ -270,14 +271,9 @@ class GrsbSeat(ShownSeat):
         self.received += 1
         site = self.site
         if site is None:
-            if (
-                isinstance(pdu, Alive | Bcast)
-                and now >= self.started_at
-                and self._ours(sender, line)
-            ):
-                # While there are broadcasts there need not be signs of life.
-                epoch = pdu.epoch if isinstance(pdu, Alive) else pdu.message.epoch
-                self._begin_here(pdu.acked, epoch, now)
+            begun = beginning(pdu) if self._ours(sender, line) else None
+            if begun is not None and now >= self.started_at:
+                self._begin_here(*begun, now)
             return
         if self.trace is not None:
             ref = sender << 48 | chan_seq
@@ -286,7 +282,7 @@ class GrsbSeat(ShownSeat):
 
     def _ours(self, sender: int, line: int) -> bool:
         """Whether it is our retransmitter that says so there."""
-        return True
+        return sender in self.roles.retransmitters
 
     def relay(self, data: bytes, pdu: Pdu, sender: int, now: int, life: int = 0) -> None:
         """Nobody has reason to ask for that."""

@@ -77,6 +77,9 @@ class ToChannelSite(Exchange):
     def in_logs(self) -> list[Dt]:
         return [*self.ready, *self.received]
 
+    def log_length(self, src: int) -> int:
+        return len(self.ready) + len(self.received)
+
     def pending(self) -> set[tuple[int, int]]:
         return super().pending() | {(self.index, seq) for seq in self.unaccepted}
 
@@ -208,6 +211,8 @@ class ToChannelSite(Exchange):
         vectors: for them it ends as it did there.  Of the epoch after it they have nothing yet.
         """
         newest = max(tail.epoch for tail in tails.values())
+        if self.epoch < newest and len(self.vecs) < self.n:
+            return (0,) * self.n  # somebody says so who cannot have finished one
         if self.epoch < newest:
             return tuple(map(min, zip(*self.vecs.values(), strict=True)))
         if any(tail.epoch < newest for tail in tails.values()):

@@ -84,6 +84,9 @@ class Exchange(Sending):
             self.drop(reason)
             return
         self.heard[self.ranks[source]] = now
+        if isinstance(pdu, Dt) and source != self.me and self.crowded(pdu.src):
+            self.drop("more than its sender may have under way")
+            return
         handler(self, pdu, now)
 
     def on_timer(self, now: int) -> None:

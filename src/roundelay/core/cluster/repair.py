@@ -117,7 +117,7 @@ class Repair(Exchange):
                         del blocked[seq]
                         continue
                     self.note_position(pdu)
-                    if not self.acceptable(pdu):
+                    if not self.acceptable(pdu) or self.crowded(j):
                         break
                     del blocked[seq]
                     self.accept(pdu, now)

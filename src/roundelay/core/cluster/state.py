@@ -43,7 +43,7 @@ class ClusterState(Engine):
         "epoch", "everyone", "everyone_mask", "gap_due", "gaps", "heard", "index", "known",
         "last_poll", "last_vec", "missed", "n", "owed_now", "pal", "position", "preq", "prl",
         "pseq", "queue", "ranks", "resent", "rng", "rrl", "rst", "rst_due", "rst_tries", "seq",
-        "sl", "stat_due", "stopped", "suspected", "treq", "unaccepted", "unheard", "vecs",
+        "shares", "sl", "stat_due", "stopped", "suspected", "treq", "unaccepted", "unheard", "vecs",
         "waited", "waiting_delivery",
     )  # fmt: skip
 
@@ -106,6 +106,8 @@ class ClusterState(Engine):
         self.done = 0
         self.last_vec: tuple[int, ...] = ()
         self.ack_due = self.stat_due = self.gap_due = self.rst_due = NEVER
+        caps = self.caps()  # of which each source has the same share: data, and all its PDUs
+        self.shares = (caps["carried"] // n, caps["receipt"] // n)
 
     # -- helpers ---------------------------------------------------------------------------
 
@@ -209,6 +211,21 @@ class ClusterState(Engine):
             "debts": flight * 2,
             "carried": flight,
         }
+
+    def log_length(self, src: int) -> int:
+        """At least as many PDUs of `src` as the receipt log has."""
+        return len(self.rrl[src]) + len(self.prl[src])
+
+    def crowded(self, src: int) -> bool:
+        """I6: whether there is no room left for what a correct member may have under way here.
+
+        A member that goes on without waiting for anybody would fill the logs of all others.
+        """
+        data, everything = self.shares
+        if self.log_length(src) < data:
+            return False
+        held = [pdu for pdu in self.in_logs() if pdu.src == src]
+        return len(held) >= everything or sum(bool(pdu.bundle.sizes) for pdu in held) >= data
 
 
 def read_vector(pdu: Dt, table: list[list[int]]) -> None:

@@ -141,3 +141,11 @@ def well_formed(pdu: Pdu) -> bool:
     """Whether a correct peer could have sent it."""
     check = CHECKS.get(type(pdu))
     return check is None or check(pdu)
+
+
+def beginning(pdu: Pdu) -> tuple[int, int] | None:
+    """Where a user without a past may begin, as its retransmitter says: what is stable, and the
+    epoch.  While there are broadcasts there need not be signs of life."""
+    if not isinstance(pdu, Alive | Bcast) or not (well_formed(pdu) and countable(pdu, 0)):
+        return None
+    return pdu.acked, pdu.epoch if isinstance(pdu, Alive) else pdu.message.epoch

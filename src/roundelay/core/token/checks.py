@@ -129,12 +129,26 @@ def _members(site: TokenState, members: tuple[int, ...]) -> bool:
     )
 
 
+def _history(past: p.History, floor: int) -> bool:
+    """Whether positions can be counted on behind where a history begins, and behind a journal."""
+    return past[2] <= NUMBER_MAX and floor <= NUMBER_MAX
+
+
 def _vote1(site: TokenState, pdu: p.Vote1, source: int) -> str:
     if source not in site.group:
         return "vote of a foreign site"
     if pdu.max_joined != p.NO_LIST and not _possible(site, pdu.max_joined):
         return NO_SUCH_LIST
-    if not pdu.yes or pdu.tl == p.NO_LIST:
+    if not pdu.yes:
+        return ""
+    if not _history(pdu.history, pdu.floor):
+        return NO_SUCH_NUMBER
+    for one in pdu.entered:
+        if one.site not in site.group:
+            return "vote with an impossible list"
+        if not _possible(site, one.tl):
+            return NO_SUCH_LIST
+    if pdu.tl == p.NO_LIST:
         return ""
     if not _possible(site, pdu.tl) or pdu.nts > NUMBER_MAX:
         return "vote with an impossible list"
@@ -150,7 +164,9 @@ def _new_tl(site: TokenState, pdu: p.NewTl, source: int) -> str:
         return "announcement of an impossible list"
     if site.me not in pdu.members or source != pdu.v[1]:
         return "announcement of a list without us"
-    if pdu.start_ts > NUMBER_MAX or (pdu.old != p.NO_LIST and not _possible(site, pdu.old)):
+    if pdu.start_ts > NUMBER_MAX or not _history(pdu.history, pdu.floor):
+        return "announcement of an impossible list"
+    if pdu.old != p.NO_LIST and not _possible(site, pdu.old):
         return "announcement of an impossible list"
     return _listed(site, pdu.v)
 
