@@ -15,10 +15,16 @@ from zlib import crc32
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from roundelay import NameTaken
+from roundelay.core.cluster.pdu import ToNull
+from roundelay.core.errors import UsageError
+from roundelay.node.adaptors import UNSTAMPED
+from roundelay.node.assembly import Assembly
 from roundelay.node.hints import HINTS, NAME_TAKEN, NO_KEY
 from roundelay.node.interfaces import parse_address
+from roundelay.node.words import MARK, Change, Drained, Hold, Piece, encode
 from roundelay.wire import codec, info
 from roundelay.wire.seal import Seal
 from tests.node.live import Member, Net, delivered, run, together, until
@@ -75,6 +81,7 @@ def packed(kind: int, *fields: Any) -> bytes:
 
 
 UUID = bytes(range(16))
+EPOCH = 0
 HERE = ("127.0.0.1", 4000)
 
 
@@ -394,6 +401,130 @@ def test_a_member_that_lies_stops_nobody(service: str) -> None:
             assert a.node.fatal is None
             assert not errors
             assert a.data[:1] == [b"before"]
+
+    run(test)
+
+
+def test_the_hub_passes_nothing_on_of_who_is_no_member() -> None:
+    """A sender beyond the roster, in a PDU on its way to the hub, was the end of the group."""
+
+    async def test() -> None:
+        async with Net() as net:
+            a, b = await net.form("ab", service="total", hub=True)
+            data = a.node.assemblies[a.group.name].data
+            assert data is not None
+            before = data.sent
+            null = next(one for one in EXAMPLES if isinstance(one, ToNull))
+            strange = [
+                codec.encode(null, sender=sender, group_id=data.id, chan_seq=UNSTAMPED)
+                for sender in (2, 60_000, 0xFFFE)
+            ]
+            await Stranger(net).say(a, *strange)
+            assert data.sent == before
+            assert drops(a)["sender is no other member"] == 2 * len(strange)
+            assert (await b.group.broadcast(b"after")).seq == 0
+            await delivered([a, b], 1)
+
+    run(test)
+
+
+WORDS = [
+    Change(EPOCH, ("a", "b"), (), 1, 0),
+    Change(EPOCH, (), (), 1, 0),
+    Change(EPOCH, ("a", "a"), (UUID, UUID), 1, 0),
+    Change(EPOCH, ("a", "b\n"), (UUID, UUID), 1, 0),
+    Change(EPOCH, tuple(map(str, range(300))), (UUID,) * 300, 1, 0),
+    Change(EPOCH, ("a", "b"), (UUID, b"x"), 1, 0),
+    Change(EPOCH, ("a", "b"), (UUID, UUID), -1, 0),
+    Change(EPOCH, ("a", "b"), (UUID, UUID), 1, 1 << 63),
+    Change(EPOCH, ("a", "b"), (UUID, UUID), 1, 0, ("",)),
+    Change(EPOCH, ("a", "b"), (UUID, UUID), 1, 0, (), "x" * 1000),
+    Hold(EPOCH, tuple(map(str, range(300)))),
+    Drained("a", 0, 2),
+    Drained("nobody", 0, 2),
+    Drained("b", 1 << 63, 2),
+    Drained("b", 0, 7),
+    Drained("b", 0, 2, -1),
+    Piece("a", EPOCH, 0, 1, b""),
+    Piece("b", EPOCH, 5, 3, b""),
+    Piece("b", EPOCH, 0, 1, b"not a tail"),
+]
+"""What no correct member says in the ring; b does."""
+
+
+@pytest.mark.parametrize("service", ["resilient", "total"])
+def test_words_that_no_member_says_change_nothing(service: str) -> None:
+    async def test() -> None:
+        async with Net() as net:
+            a, b = await net.form("ab", service=service)
+            await a.group.broadcast(b"before")
+            await delivered([a, b], 1)
+            liar = b.node.assemblies[b.group.name]
+            assert isinstance(liar, Assembly)
+            for word in WORDS:
+                if not isinstance(word, Drained):
+                    word = structs.replace(word, epoch=liar.epoch)
+                liar._say(word)
+            await a.group.broadcast(b"after")
+            # In a token group each has a position, which must not be missing: it is a message.
+            given = len(WORDS) if service == "resilient" else 0
+            await delivered([a, b], 2 + given)
+            assert [m.seq for m in a.got] == list(range(2 + given))
+            refused = (
+                "word of the ring",
+                "piece of a tail out of place",
+                "tail that cannot be read",
+            )
+            await until(
+                lambda: sum(drops(a).get(reason, 0) for reason in refused) == len(WORDS),
+                "all of them to be refused",
+            )
+            for member in (a, b):
+                place = member.node.assemblies[member.group.name]
+                assert isinstance(place, Assembly)
+                assert (place.state, place.roster, place.drained) == ("open", ("a", "b"), {})
+
+    run(test)
+
+
+def test_an_application_cannot_speak_as_a_node() -> None:
+    """Its message was confirmed and given to nobody, and could change the roster."""
+
+    async def test() -> None:
+        async with Net() as net:
+            a, b = await net.form("ab")
+            place = a.node.assemblies[a.group.name]
+            assert isinstance(place, Assembly)
+            own = place._mark()
+            forged = encode(Change(place.epoch, ("b",), (b"",), 0, 0))
+            for message in (own + forged, own + b"x", MARK):
+                with pytest.raises(UsageError, match="begins with"):
+                    await a.group.broadcast(message)
+                with pytest.raises(UsageError, match="begins with"):
+                    await a.group.broadcast_many([b"first", message])
+            await a.group.broadcast(b"\0" + own + forged)
+            await b.group.broadcast(b"after")
+            await delivered([a, b], 2)
+            assert a.data == b.data == [b"\0" + own + forged, b"after"]
+            assert place.roster == ("a", "b")
+
+    run(test)
+
+
+def test_a_change_that_counts_tails_which_nobody_said_is_no_error() -> None:
+    """Who is told to hand over by a tail of its own, and has said none, fell."""
+
+    async def test() -> None:
+        async with Net() as net:
+            a, b = await net.form("ab", service="partial")
+            liar = b.node.assemblies[b.group.name]
+            assert isinstance(liar, Assembly)
+            epoch = liar.epoch
+            liar._say(Change(epoch, liar.roster, liar.lives, 1, 0, ("a", "b")))
+            await until(lambda: liar.epoch > epoch, "the next epoch")
+            await together([a, b])
+            await a.group.broadcast(b"after")
+            await until(lambda: b"after" in b.data, "it goes on")
 
     run(test)
 

@@ -6,20 +6,17 @@ import secrets
 import time
 from typing import Any, Final
 
-import msgspec
-
 from roundelay.core.cluster.exchange import Exchange
 from roundelay.core.engine import MS, NEVER, SECOND, Delivery, Notice
+from roundelay.core.errors import MalformedPdu
 from roundelay.node import settings
 from roundelay.node.ending import doubtful, pieces
 from roundelay.node.epochs import ASK_NS, GATHER_NS, Epochs
 from roundelay.node.groups import MEMBERS_MAX, TO, TOKEN
 from roundelay.node.left_out import part_with_epoch
-from roundelay.node.words import UNKNOWN, Change, Drained, Hold, Piece, Word, decode, encode
+from roundelay.node.words import MARK, UNKNOWN, Change, Drained, Hold, Piece, Word, decode, encode
 from roundelay.wire.info import Ask, Start
 
-MARK: Final = b"\0roundelay\0"
-"""How what the nodes themselves say in a group begins."""
 FORGET_NS: Final = 20 * SECOND
 """A member that has been dead for this long is left out of the next roster."""
 DRAIN_NS: Final = SECOND
@@ -126,8 +123,8 @@ class Changes(Epochs):
     def _say(self, word: Word) -> None:
         """Broadcast in the ring's order.
 
-        The incarnation in front tells our words from messages of applications, which cannot know
-        it.
+        What is in front tells our words from messages of applications, which may not begin so
+        (`Seat.send`), and from those of other histories.
         """
         assert self.ring is not None
         self.ring.outbox.put_word(self._mark() + encode(word))
@@ -137,15 +134,20 @@ class Changes(Epochs):
         return MARK + self.incarnation.encode() + b"\0"
 
     def _ring_delivery(self, delivery: Delivery) -> bool:
-        """Look for our words in the order; True: not for applications."""
-        bundle = delivery.bundle
+        """Look for our words in the order; True: not for applications.
+
+        In a token group what is no word after all is a message like others: it has a position.
+        """
+        bundle, token = delivery.bundle, self.spec.protocol == TOKEN
         if not bundle.data.startswith(MARK) or not bundle.data.startswith(mark := self._mark()):
-            return self.spec.protocol != TOKEN
+            return not token
         try:
-            word = decode(bundle.data[len(mark) :])
-        except msgspec.MsgspecError:
-            self.node.drop("word of the ring")
-            return True
+            word = decode(bundle.data[len(mark) :], self.roster[delivery.source])
+            if token and not (isinstance(word, Change) and word.epoch == self.epoch):
+                raise MalformedPdu("word of the ring", "nobody says so in a token group")
+        except MalformedPdu as error:
+            self.node.drop(error.reason)
+            return not token
         now = time.monotonic_ns()
         if isinstance(word, Change):
             if word.epoch == self.epoch:
@@ -255,7 +257,7 @@ class Changes(Epochs):
         lost = len(underway)
         if data is not None and isinstance(engine, Exchange):
             tails = self.tails.of(change.tails)
-            if self.node.name in change.tails:
+            if engine.me in tails:
                 engine.flush(tails)
                 data.flush(now)
                 lost = 0

@@ -63,9 +63,9 @@ class Tails:
     def hear(self, piece: Piece, engine: Any) -> str:
         """The next piece of a tail; why it cannot be right, or ""."""
         name = piece.name
-        parts = self._parts.setdefault(name, [])
         if name not in self.roster or name in self.by_name:
             return "tail of nobody who may have one"
+        parts = self._parts.setdefault(name, [])
         if not 0 <= piece.place < piece.count <= PIECES_MAX or piece.place != len(parts):
             return "piece of a tail out of place"
         parts.append(piece.data)

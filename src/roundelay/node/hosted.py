@@ -177,11 +177,7 @@ class Hosted:
         self, pdu: Pdu, sender: int, chan_seq: int, now: int, line: int = 0, life: int = 0
     ) -> None:
         """A PDU of this group arrived, decoded; `life` is the sender's."""
-        if sender >= len(self.roster) or (sender == self.me and self.hub is None):
-            self.engine.drop("sender is no other member")
-            return
-        if self.lives and self.lives[sender] not in (0, life):
-            self.engine.drop(ANOTHER_LIFE)
+        if self.refused(sender, life):
             return
         if self.hub is not None:
             if not self.hub.admit(chan_seq):
@@ -199,11 +195,20 @@ class Hosted:
         else:
             self.engine.receive(pdu, sender, now)
 
+    def refused(self, sender: int, life: int) -> bool:
+        """Whether a PDU is of nobody whose PDUs are heard here."""
+        if sender >= len(self.roster) or (sender == self.me and self.hub is None):
+            self.engine.drop("sender is no other member")
+        elif self.lives and self.lives[sender] not in (0, life):
+            self.engine.drop(ANOTHER_LIFE)
+        else:
+            return False
+        return True
+
     def relay(self, data: bytes, pdu: Pdu, sender: int, now: int, life: int = 0) -> None:
         """The hub of a channel: number a PDU, pass it on to everybody, take our own copy."""
         assert self.hub is not None
-        if self.lives and self.lives[sender] not in (0, life):
-            self.engine.drop(ANOTHER_LIFE)
+        if self.refused(sender, life):
             return
         stamped = self.hub.stamp(data)
         self.ground.send_everyone(stamped, data[2] << 8 | data[3])

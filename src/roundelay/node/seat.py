@@ -26,7 +26,7 @@ from roundelay.node.hosted import Hosted
 from roundelay.node.memory import Memory
 from roundelay.node.outbox import LIMIT_BYTES, Outbox
 from roundelay.node.switchboard import Application, Batch, Missed, View
-from roundelay.node.words import Drained
+from roundelay.node.words import MARK, Drained, is_word
 from roundelay.wire.info import GroupInfo, Settings, Start
 
 if TYPE_CHECKING:
@@ -229,6 +229,11 @@ class Seat:
         recorders: int = 0,
     ) -> None:  # fmt: skip
         members = self._destinations(to)
+        if self.spec.protocol == TOKEN and MARK in bundle.data and any(map(is_word, bundle)):
+            raise UsageError(
+                f"a message that begins with {MARK!r}: so do those by which the nodes of a group "
+                "agree on its members; put something in front of it"
+            )
         due = time.monotonic_ns() + self.node.config.answer_ns
         self.outbox.put(application, bundle, tag, members, due)
         self.node.wake(self.data)

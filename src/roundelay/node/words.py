@@ -2,8 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 from msgspec import Struct
+
+from roundelay.core.errors import MalformedPdu
+from roundelay.wire.info import (
+    EPOCH_MAX,
+    MEMBERS_MAX,
+    POSITION_MAX,
+    TEXT_MAX,
+    are_names,
+    is_roster,
+)
+
+MARK: Final = b"\0roundelay\0"
+"""How what the nodes themselves say in a group begins."""
+
+
+def is_word(message: bytes) -> bool:
+    """Whether it could be meant as one."""
+    return message.startswith(MARK)
 
 
 class Change(Struct, frozen=True, array_like=True, tag="change"):
@@ -58,4 +78,30 @@ class Piece(Struct, frozen=True, array_like=True, tag="tail"):
 
 Word = Change | Hold | Drained | Piece
 encode = msgspec.msgpack.Encoder().encode
-decode = msgspec.msgpack.Decoder(Word).decode
+_decode = msgspec.msgpack.Decoder(Word).decode
+
+
+def decode(data: bytes, speaker: str) -> Word:
+    """What member `speaker` said; MalformedPdu if no correct one does."""
+    try:
+        word: Word = _decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise MalformedPdu("word of the ring", str(error)) from None
+    if isinstance(word, Change):
+        sound = (
+            is_roster(word.roster, word.lives)
+            and 0 <= word.resilience < MEMBERS_MAX
+            and UNKNOWN <= word.base <= POSITION_MAX
+            and are_names(word.tails)
+            and len(word.history) <= TEXT_MAX
+        )
+    elif isinstance(word, Hold):
+        sound = are_names(word.living)
+    elif isinstance(word, Drained):
+        within = UNKNOWN <= word.position <= POSITION_MAX and 0 <= word.recorded <= POSITION_MAX
+        sound = word.name == speaker and 1 <= word.turn <= 2 and within
+    else:
+        sound = word.name == speaker
+    if not sound or (not isinstance(word, Drained) and not 0 <= word.epoch <= EPOCH_MAX):
+        raise MalformedPdu("word of the ring", "a field that no member has")
+    return word

@@ -268,10 +268,7 @@ def _check_control(word: Ask | Start) -> Ask | Start:
         )
         return word
     _insist(
-        0 < len(word.roster) <= MEMBERS_MAX
-        and len(set(word.roster)) == len(word.roster) == len(word.lives)
-        and all(_named(name, NODE_NAME_MAX) for name in word.roster)
-        and all(len(life) in (0, UUID_BYTES) for life in word.lives)
+        is_roster(word.roster, word.lives)
         and 0 <= word.epoch <= EPOCH_MAX
         and 0 <= word.base <= POSITION_MAX
         and 0 <= word.resilience < MEMBERS_MAX
@@ -314,9 +311,22 @@ def _is_settings(settings: Settings | None) -> bool:
     return settings is None or (
         FOLLOWS <= settings.resilience < MEMBERS_MAX
         and 1 <= settings.min_members <= MEMBERS_MAX
-        and len(settings.members) <= MEMBERS_MAX
-        and all(_named(name, NODE_NAME_MAX) for name in settings.members)
+        and are_names(settings.members)
     )
+
+
+def is_roster(roster: tuple[str, ...], lives: tuple[bytes, ...]) -> bool:
+    """Members, each once, and a UUID for each; none of one that is not known."""
+    return (
+        0 < len(roster) == len(set(roster)) == len(lives)
+        and are_names(roster)
+        and all(len(life) in (0, UUID_BYTES) for life in lives)
+    )
+
+
+def are_names(names: tuple[str, ...]) -> bool:
+    """Names of nodes, no more than a group has."""
+    return len(names) <= MEMBERS_MAX and all(_named(name, NODE_NAME_MAX) for name in names)
 
 
 def _insist(sound: bool) -> None:
