@@ -715,6 +715,20 @@ def test_gr_27_a_standby_takes_over_with_a_majority_and_the_acknowledgers_state(
     assert first.message.time > 4000
 
 
+def test_gr_27_who_answers_with_messages_that_overlap_does_not_make_a_candidate_fall() -> None:
+    """It was an exception at the candidate; now they are taken one behind the other, or not."""
+    two, three = Bundle.of(b"a", b"b"), Bundle.of(b"a", b"b", b"c")
+    for bundle, step in ((two, INSTALL), (three, PREPARE)):
+        bench = Bench(CR2)
+        epoch = candidate(bench)
+        for member in (PR, PR2):
+            bench.hear(granted(epoch), member)
+        bench.hear(granted(epoch, OF_ACKNOWLEDGER, State(7, 9, 4000)), DA)
+        inside, across = message(8), message(7, bundle=bundle)
+        bench.hear(Recovered(7, 9, (inside, across), epoch), DA)
+        assert bench.of(Takeover)[-1].step == step
+
+
 def test_gr_27_without_the_state_of_the_last_reign_there_is_no_take_over() -> None:
     bench = Bench(CR2)
     epoch = candidate(bench)

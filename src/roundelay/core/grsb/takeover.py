@@ -282,8 +282,11 @@ class Candidate:
         sequencer = Sequencer(
             State(state.safe, state.safe, state.time), self.epoch, self.config.history
         )
-        for at in sorted(self.fetched):
-            sequencer.remember(self.fetched[at])
+        while sequencer.next in self.fetched:  # one behind the other: who answers may overlap
+            sequencer.remember(self.fetched[sequencer.next])
+        if sequencer.next != state.top:
+            self._fail(now)  # it is not what it promised
+            return
         sequencer.counters = Counters(state.counters)
         self.sequencer = sequencer
         self.fetched.clear()
