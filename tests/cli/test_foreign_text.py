@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from roundelay.cli.answers import show
 from roundelay.cli.main import run as run_command
 from roundelay.cli.talk import _json_lines, _text_lines
+from roundelay.cli.waiting import WAIT_S, told_if_waiting
+from roundelay.client.remote_node import RemoteNode
 from roundelay.client.since import parse_moment, place_of
 from roundelay.core.bundle import Bundle
+from roundelay.core.errors import SettingsMismatch
 from roundelay.journal.format import Run
 from roundelay.journal.journal import Journal, JournalConfig
 from roundelay.journal.moments import nanoseconds
@@ -58,6 +63,36 @@ def test_json_lines_escape_it_too_and_mean_the_same() -> None:
 def test_status_escapes_names(capsys: pytest.CaptureFixture[str]) -> None:
     show({"node": HOSTILE, "groups": [{"group": HOSTILE, "state": "open"}]}, as_json=False)
     assert harmless(capsys.readouterr().out)
+
+
+def test_an_error_that_names_others_escapes_what_they_call_themselves(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`listen` ended with the text of an error as it was, names of other nodes included."""
+
+    async def refused(*_: object, **__: object) -> None:
+        raise SettingsMismatch("token:orders", "members", "a", f"b, {HOSTILE}")
+
+    monkeypatch.setattr(RemoteNode, "connect", refused)
+    assert run_command(["listen", "token:orders"]) == 2
+    err = capsys.readouterr().err
+    assert "\\x1b[2J" in err
+    assert harmless(err)
+
+
+def test_what_listen_says_while_it_waits_escapes_names(capsys: pytest.CaptureFixture[str]) -> None:
+    class Node:
+        async def members(self, group: str) -> dict[str, object]:
+            return {"state": f"blocked: majority; missing {HOSTILE}"}
+
+    async def wait() -> None:
+        async with told_if_waiting(cast(RemoteNode, Node()), "token:orders"):
+            await asyncio.sleep(WAIT_S + 0.2)
+
+    asyncio.run(wait())
+    err = capsys.readouterr().err
+    assert "majority" in err
+    assert harmless(err)
 
 
 def test_journal_cat_escapes_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -261,7 +261,7 @@ def check_command(folder: Path, as_json: bool) -> int:
         where = "empty" if empty else f"positions {verdict.begin} to {verdict.end - 1}"
         state = "as it was written" if verdict.good else f"{len(verdict.problems)} problems"
         click.echo(
-            f"{folder}: {verdict.group}, {where}, "
+            f"{folder}: {printable(verdict.group)}, {where}, "
             f"{verdict.records:,} records in {verdict.segments} segments: {state}"
         )
     return 0 if verdict.good else BROKEN

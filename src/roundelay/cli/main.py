@@ -161,7 +161,9 @@ def _missing(param: click.Parameter | None) -> str:
 def _fail(words: Sequence[str], message: str, status: int) -> int:
     name = next((word for word in words if word in COMMANDS), "")
     prefix = f"roundelay {name}" if name else "roundelay"
-    line = " ".join(message.split())
+    from roundelay.cli.output import printable  # it takes longer than a short command
+
+    line = printable(" ".join(message.split()))  # names in it may be those of others
     click.echo(f"{prefix}: {line}", err=True)
     return status
 

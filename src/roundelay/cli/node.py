@@ -12,6 +12,7 @@ import click
 from msgspec import structs
 
 from roundelay.cli.options import NOT_NEGATIVE, OneOf, Whole
+from roundelay.cli.output import printable
 from roundelay.core.errors import ConfigError
 from roundelay.journal.journal import ALWAYS, POLICIES, SEGMENT_BYTES_MAX, JournalConfig
 from roundelay.node.frontends import HELD_BYTES_MAX, FrontendServer
@@ -210,6 +211,6 @@ async def _serve(config: NodeConfig, addresses: tuple[str, ...], limits: dict[st
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(node.stop(3.0), 60.0 if config.records else 4.0)
     if node.fatal is not None:
-        click.echo(f"roundelay node: stopped: {node.fatal}", err=True)
+        click.echo(printable(f"roundelay node: stopped: {node.fatal}"), err=True)
         return 1
     return 0

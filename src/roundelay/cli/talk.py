@@ -64,7 +64,7 @@ async def _connect(where: str, name: str, timeout_s: float) -> RemoteNode:
 
     def say(reason: str) -> None:
         line = f"{reason.partition(': ')[0]}; trying again for up to {timeout_s:g} s"
-        click.echo(line, err=True)
+        click.echo(printable(line), err=True)
 
     node.switchboard.on_break = say
     return node

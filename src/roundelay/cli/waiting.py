@@ -9,6 +9,7 @@ from typing import Final
 
 import click
 
+from roundelay.cli.output import printable
 from roundelay.client.endings import is_open
 from roundelay.client.remote_node import RemoteNode
 from roundelay.core.errors import RoundelayError
@@ -35,7 +36,7 @@ async def _tell(node: RemoteNode, group: str) -> None:
         found = await node.members(group)
         state = str(found.get("state", ""))
         if state and not is_open(View(group, "", (), state)):
-            click.echo(waiting_line(group, state), err=True)
+            click.echo(printable(waiting_line(group, state)), err=True)
 
 
 def waiting_line(group: str, state: str) -> str:
