@@ -12,10 +12,10 @@ import pytest
 
 import roundelay
 from roundelay import SettingsMismatch
-from roundelay.core.errors import ConfigError, Indeterminate
+from roundelay.core.errors import ConfigError, GroupFailed, Indeterminate
 from roundelay.node.frontends import FrontendServer
 from roundelay.node.groups import parse_group
-from roundelay.node.settings import FILE, founded, level
+from roundelay.node.settings import FILE, founded, level, wishes_of
 from tests.node.live import Member, Net, delivered, run, together, until
 
 
@@ -252,3 +252,140 @@ def test_options_travel_through_a_daemon() -> None:
                     await group.leave()
 
     run(main)
+
+
+def test_a_wish_of_one_application_fails_nobody_else_at_its_node() -> None:
+    """The group is met only later: all applications of the daemon were thrown out of it."""
+
+    async def main() -> None:
+        async with Net() as net:
+            founder = await net.join("z", resilience=1, min_members=1)
+            await founder.group.ready()
+            host = await net.join("host", "other", service="fifo")
+            async with daemon(host) as there:
+                plain = await roundelay.join("g", **there)
+                picky = await roundelay.join("g", resilience=3, **there)
+                bold = await roundelay.join("g", min_members=7, **there)
+                with pytest.raises(SettingsMismatch, match=r"resilience = 3 .* resilience = 1"):
+                    await asyncio.wait_for(picky.ready(), 20.0)
+                with pytest.raises(SettingsMismatch, match=r"min_members = 7 .* min_members = 1"):
+                    await asyncio.wait_for(bold.ready(), 20.0)
+                await plain.ready(members=2)
+                await plain.broadcast(b"x")
+                await plain.leave()
+
+    run(main)
+
+
+def test_a_roster_cannot_be_asked_for_where_the_node_looks_for_members_already() -> None:
+    """The group hung for ever, for all of the node's applications."""
+
+    async def main() -> None:
+        async with Net() as net:
+            host = await net.join("host", "other", service="fifo")
+            async with daemon(host) as there:
+                plain = await roundelay.join("g", **there)
+                with pytest.raises(SettingsMismatch, match=r"members = host,b .* by discovery"):
+                    await roundelay.join("g", members=("host", "b"), **there)
+                await net.join("b")
+                await plain.ready(members=2)
+                await plain.leave()
+
+    run(main)
+
+
+def test_what_an_application_asked_for_ends_with_it() -> None:
+    async def main() -> None:
+        async with Net() as net:
+            host = await net.join("host", "other", service="fifo")
+            async with daemon(host) as there:
+                plain = await roundelay.join("g", **there)
+                await (await roundelay.join("g", resilience=3, **there)).leave()
+                founder = await net.join("a", resilience=1)  # the first by name
+                await plain.ready(members=2)
+                assert founder.error is None
+                await plain.leave()
+
+    run(main)
+
+
+def test_a_fixed_roster_of_others_than_have_the_group_is_refused(tmp_path: Path) -> None:
+    """Both confirmed messages, at the same positions of one name."""
+
+    async def main() -> None:
+        async with Net() as net:
+            fixed: dict[str, Any] = {"members": ("a", "b")}
+            both = [await net.join(name, dir=tmp_path / name, **fixed) for name in "ab"]
+            await together(both)
+            other = await net.join("c", members=("c", "d"), dir=tmp_path / "c")
+            error = str(await ends(other))
+            assert "members = c,d" in error
+            assert "members = a,b" in error
+            found = await net.form("xy", "h")
+            for name in "ef":
+                late = await net.join(name, "h", dir=tmp_path / name, members=("e", "f"))
+                assert "members = found by discovery" in str(await ends(late))
+            await together(found)
+            await both[0].group.broadcast(b"1")
+            await found[0].group.broadcast(b"2")
+
+    run(main)
+
+
+def test_one_alone_gives_way_to_a_fixed_roster(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Net() as net:
+            stray = await net.join("z")
+            await until(lambda: "second member" in stray.group.view.state, "alone")
+            fixed = [await net.join(name, members=("a", "b"), dir=tmp_path / name) for name in "ab"]
+            assert "members = a,b" in str(await ends(stray))
+            await together(fixed)
+
+    run(main)
+
+
+def test_who_may_not_be_admitted_is_told_so() -> None:
+    """It asked for ever."""
+
+    async def main() -> None:
+        async with Net() as net:
+            await net.form("ab", service="total", members=("a", "b"))
+            other = await net.join("x", service="total")
+            assert "members = a,b" in str(await ends(other))
+
+    run(main)
+
+
+def test_a_stage_is_shown_and_refused_where_the_group_has_a_hub() -> None:
+    async def main() -> None:
+        async with Net() as net:
+            one, two = await net.form("ab", service="total", hub=True)
+            early = await net.join("c", service="total", stage="preacknowledged")
+            await together([one, two, early])
+            stages = [member.node.status()["groups"][0]["stage"] for member in (one, early)]  # type: ignore[index]
+            assert stages == ["acknowledged", "preacknowledged"]
+            late = await net.join("d", service="total", stage="accepted")
+            with pytest.raises(GroupFailed, match=r"stage = accepted .* hub=yes"):
+                await asyncio.wait_for(late.group.ready(), 20.0)
+            await together([one, two, early])
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    "options", [{"service": "fifo", "stage": "accepted"}, {"members": ("a", "x" * 65)},
+                {"service": "journal", "config": "f", "stage": "accepted"}]
+)  # fmt: skip
+def test_more_options_that_mean_nothing_are_refused(options: dict[str, Any]) -> None:
+    async def main() -> None:
+        with pytest.raises(ConfigError):
+            await roundelay.join("g", **options)
+
+    run(main)
+
+
+def test_an_application_cannot_make_its_node_unheard() -> None:
+    """A member's name of 65 bytes, which no node has: others dropped all that the node said."""
+    with pytest.raises(ConfigError, match="64 bytes"):
+        wishes_of("to:g", {"members": ["a", "x" * 65]})
+    assert wishes_of("to:g", {"members": []}).members == ()

@@ -102,8 +102,6 @@ class Options(Struct, frozen=True, kw_only=True):
         if not isinstance(timeout, int | float) or not 0 < timeout <= TIMEOUT_MAX_S:
             raise ConfigError("timeout", repr(timeout), "seconds, above 0 and up to a year")
         members = check_members(tuple(self.members)) if self.members else ()
-        if members and SERVICES[self.service] == AUTORM:
-            raise ConfigError("members", ",".join(members), "none for fifo: who joins is a member")
         spec = GroupSpec(
             name=full_name(group, self.service), protocol=SERVICES[self.service],
             members=members, resilience=self.resilience, stage=self.stage, hub=self.hub,

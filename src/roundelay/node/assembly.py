@@ -171,8 +171,19 @@ class Assembly(Changes):
         self.deadline = min(self.deadline, now + DIFFER_NS)
         self.show()
 
-    def _differ_from_fixed(self, said: GroupInfo) -> None:
-        """Others have the group with a fixed roster: one of two kinds would be another group."""
+    def _at_work(self, said: GroupInfo) -> bool:
+        """Whether the group of which a node says this may have confirmed something."""
+        agreed = said.settings
+        if agreed is None or said.epoch < 0:
+            return False
+        return said.incarnation == "fixed" or said.size >= agreed.min_members
+
+    def _too_few(self) -> bool:
+        return self.settings is not None and len(self.roster) < self.settings.min_members
+
+    def _differ_from(self, said: GroupInfo) -> None:
+        """Others have the group with another roster, or one of us with none: it would be another
+        group of the same name."""
         if said.settings is not None:
             raise SettingsMismatch(
                 self.spec.name, "members", settings.shown("members", self.spec.members),
@@ -200,7 +211,11 @@ class Assembly(Changes):
                 recovery.give_way(self, said, info.name, now)
             elif info.name in self.spec.members:
                 self._heard_fixed(info.name, said, now)
+            elif self.data is None and self._at_work(said):
+                self._differ_from(said)  # others have had the group for longer
             return
+        if said.incarnation == "fixed" and self.ring is not None and self._too_few():
+            self._differ_from(said)  # nothing was confirmed here yet
         if not said.incarnation or said.incarnation == "fixed":
             return
         if not self.incarnation:
@@ -370,7 +385,7 @@ class Assembly(Changes):
             if known.name == node.name or said is None or not node.alive(known.name):
                 continue
             if said.incarnation == "fixed":
-                self._differ_from_fixed(said)
+                self._differ_from(said)
             elif said.incarnation:
                 offers[known.name] = said
             else:
@@ -378,7 +393,7 @@ class Assembly(Changes):
         if offers:
             best = max(offers.values(), key=lambda one: (one.decreed, one.size, one.incarnation))
             if best.settings is not None:
-                settings.check(self.wishes, best.settings)
+                self._accept(best.settings)
             if self.state == "looking for members":
                 self.state = "asking to be admitted"
             self._ask(best.incarnation)

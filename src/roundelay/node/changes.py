@@ -191,7 +191,7 @@ class Changes(Epochs):
         # Left out: because we asked for it, or were thought dead.
         self._retire(now)
         self.incarnation, self.epoch, self.roster, self.lives = "", -1, (), ()
-        self.settings, self.spec = None, self.wishes
+        self._unsettle()
         self.asked.clear()
         self.outbox.send_again()
         folder = self._folder()

@@ -92,7 +92,7 @@ class Epochs(Seat):
         agreed = start.settings or structs.replace(
             settings.founded(self.wishes), resilience=start.resilience
         )
-        settings.check(self.wishes, agreed)
+        self._accept(agreed)
         before = self.history_id
         self._retire(now)
         self.outbox.send_again()
@@ -237,7 +237,7 @@ class Epochs(Seat):
             self._drop(hosted)
         self.ring = self.data = None
         self.incarnation, self.epoch, self.roster, self.lives, self.base = "", -1, (), (), 0
-        self.settings, self.spec = None, self.wishes  # another history may have others
+        self._unsettle()
         self.told_before = 0
         self.counted = {}
         self.asked.clear()

@@ -47,6 +47,8 @@ NAME_BYTES_MAX: Final = 255
 """A frontend packet has one byte for the length of a group's name."""
 
 MEMBERS_MAX: Final = 128
+MEMBER_BYTES_MAX: Final = 64
+"""Of the name of a member, which is that of its node."""
 
 
 class GroupSpec(Struct, frozen=True, kw_only=True):
@@ -128,7 +130,9 @@ def check_members(names: tuple[str, ...]) -> tuple[str, ...]:
     if len(set(names)) < len(names):
         raise ConfigError("members", ",".join(names), "each name once")
     for name in names:
-        check_name(name, "members")
+        # Others drop all that a node says of itself if one of its groups has a name no node has.
+        if len(check_name(name, "members").encode()) > MEMBER_BYTES_MAX:
+            raise ConfigError("members", name, f"names of at most {MEMBER_BYTES_MAX} bytes")
     return names
 
 
@@ -204,8 +208,6 @@ def check_roles(spec: GroupSpec) -> GroupSpec:
                 "config", "", f"the file that says who plays which role in {spec.name}, "
                 f"as in --group {spec.name}:config=FILE or join(…, config=FILE)",
             )  # fmt: skip
-        if spec.members:
-            raise ConfigError("members", ",".join(spec.members), "in the file, not beside it")
     elif spec.config:
         services = ", ".join(SERVICE_OF[protocol] for protocol in CONFIGURED)
         raise ConfigError("config", spec.config, f"a group of service {services}")
@@ -222,6 +224,13 @@ def check_options(spec: GroupSpec) -> GroupSpec:
                 "resilience", spec.resilience, "only in groups of service resilient: others have "
                 "no L",
             )  # fmt: skip
+    if spec.protocol == AUTORM or spec.protocol in CONFIGURED:
+        if spec.stage:
+            raise ConfigError("stage", spec.stage, f"none for {spec.service}")
+        if spec.members:
+            who = "none for fifo: who joins is a member"
+            allowed = who if spec.protocol == AUTORM else "in the file, not beside it"
+            raise ConfigError("members", ",".join(spec.members), allowed)
     if spec.hub and spec.protocol != TO:
         raise ConfigError("hub", "yes", "only in groups of service total")
     least = spec.min_members

@@ -23,7 +23,7 @@ import roundelay
 from roundelay.core.autorm.config import MTU_MIN
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import NEVER, SECOND
-from roundelay.core.errors import ConfigError, UsageError
+from roundelay.core.errors import ConfigError, RoundelayError, UsageError
 from roundelay.journal.format import Run
 from roundelay.node import answers, forking, settings
 from roundelay.node.acquaintance import Acquaintances
@@ -436,7 +436,18 @@ class Node(Traffic):
                 joined = self.autorm.applications[group]
                 self.recorders.replays.catch_up(joined, application, group, since, since_time)
         else:
-            self.assembly(group, wishes).join(application, since, since_time, history)
+            here = self.assemblies.get(group)
+            place = self.assembly(group, wishes)
+            try:
+                place.join(application, since, since_time, history)
+                if wishes is not None and isinstance(place, Assembly):
+                    place.petition(application, wishes)
+            except RoundelayError:
+                now = time.monotonic_ns()
+                place.part(application, now)
+                if place is not here and group not in self.specs:
+                    place.leave(now)  # it was opened for one who is not in it
+                raise
 
     def fell_behind(self, application: Application, group: str, since: int) -> bool:
         """The application could not keep what comes at position `since`.  True: it gets that, and

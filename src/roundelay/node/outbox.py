@@ -268,6 +268,20 @@ class Outbox:
         for one in list(self.underway):
             self.lose_track(one, reason)
 
+    def withdraw(self, application: Application, reason: str) -> None:
+        """The application is turned away: what was not given to the engine yet is not sent."""
+        for item in [one for one in self.items if one.application is application]:
+            begun = item.start > 0
+            if not begun:
+                self.items.remove(item)
+                self.bytes -= cost(item.bundle)
+            if item.tag != NO_TAG:
+                self._refuse([(application, item.tag, 0)], reason, indeterminate=begun)
+        for one in (*self.underway, *self.again):
+            mine = [waiter for waiter in one.waiters if waiter[0] is application]
+            self._refuse(mine, reason, indeterminate=True)
+        self.forget(application)
+
     def forget(self, application: Application) -> None:
         """Nobody is there to be told any more."""
         for one in (*self.underway, *self.again):

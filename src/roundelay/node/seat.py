@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,12 +21,12 @@ from roundelay.node import engines, settings
 from roundelay.node.catchup import CatchUp, full
 from roundelay.node.ending import Tails
 from roundelay.node.folders import claim_group
-from roundelay.node.groups import TOKEN, GroupSpec, check_options
+from roundelay.node.groups import TOKEN, GroupSpec, check_options, plain_spec
 from roundelay.node.histories import later_history
 from roundelay.node.hosted import Hosted
 from roundelay.node.memory import Memory
 from roundelay.node.outbox import LIMIT_BYTES, Outbox
-from roundelay.node.switchboard import Application, Batch, Missed, View
+from roundelay.node.switchboard import NO_TAG, Application, Batch, Missed, Refusal, View
 from roundelay.node.words import MARK, Drained, is_word
 from roundelay.wire.info import GroupInfo, Settings, Start
 
@@ -40,8 +41,12 @@ class Seat:
         engines.check_stage(check_options(spec))
         self.node = node
         self.spec = spec
+        self.own = node.specs.get(spec.name) or plain_spec(spec.name)
+        """What the node was told of the group, whatever its applications ask for."""
         self.wishes = spec
         """What was asked for; `spec` is what there is, once the group has settings."""
+        self.petitions: dict[int, GroupSpec] = {}
+        """By application: what that one asked for."""
         burst = node.medium.burst if spec.protocol == TOKEN else 0
         size = engines.bundle_bytes(node.medium.mtu, burst)
         self.outbox = Outbox(spec.name, engines.LARGEST_MESSAGE, size, LIMIT_BYTES)
@@ -213,6 +218,8 @@ class Seat:
             return
         if isinstance(found, CatchUp):
             found.stop()
+        if self.petitions.pop(id(application), None) is not None:
+            self._wish_anew()
         if not self.applications and self.spec.name not in self.node.specs:
             self.leave(now)
 
@@ -290,8 +297,70 @@ class Seat:
             raise SettingsMismatch(self.spec.name, "stage", wishes.stage, stage or "none")
         if self.settings is not None:
             settings.check(wishes, self.settings)
+        elif wishes.members and wishes.members != self.wishes.members:
+            # What kind of group it is was decided when it was opened here.
+            mine, theirs = (settings.shown("members", one.members) for one in (self.wishes, wishes))
+            raise SettingsMismatch(self.spec.name, "members", theirs, mine)
         else:
-            self.wishes = self.spec = settings.merged(self.wishes, wishes)
+            settings.merged(self.wishes, wishes)
+
+    def petition(self, application: Application, wishes: GroupSpec) -> None:
+        """The application is in the group, and asked for this, which `agree` has looked at."""
+        if self.settings is not None:
+            settings.check(wishes, self.settings)  # it may have gone on where it was
+        self.petitions[id(application)] = wishes
+        self._wish_anew()
+
+    def _wish_anew(self) -> None:
+        """What is asked for, where the group has no settings yet."""
+        if self.settings is not None or self.named:
+            return  # it has them, or is the roster it was opened with
+        found = structs.replace(self.own, stage=self.spec.stage)
+        for wishes in self.petitions.values():
+            with suppress(SettingsMismatch):  # two that the settings of a group met both
+                found = settings.merged(found, wishes)
+        self.wishes = self.spec = found
+
+    def _unsettle(self) -> None:
+        """The history with these settings is over for us; another may have others."""
+        self.settings, self.spec = None, self.wishes
+        self._wish_anew()
+
+    def _accept(self, agreed: Settings) -> None:
+        """The group has these settings: applications that asked for others are turned away.
+
+        Raises SettingsMismatch if the node itself was told something else, or if nobody is left.
+        """
+        settings.check(self.own, agreed)
+        engines.check_stage(settings.adopted(self.wishes, agreed))
+        if agreed.members and self.node.name not in agreed.members:
+            mine, theirs = (settings.shown("members", one) for one in ((), agreed.members))
+            raise SettingsMismatch(self.spec.name, "members", mine, theirs)
+        refused: dict[int, SettingsMismatch] = {}
+        for key, wishes in self.petitions.items():
+            try:
+                settings.check(wishes, agreed)
+            except SettingsMismatch as error:
+                refused[key] = error
+        for key, why in refused.items():
+            self._turn_away(key, why)
+        if refused and not self.applications and self.spec.name not in self.node.specs:
+            raise next(iter(refused.values()))
+        if refused:
+            self._wish_anew()
+
+    def _turn_away(self, key: int, error: SettingsMismatch) -> None:
+        del self.petitions[key]
+        found = self.applications.pop(key, None)
+        if found is None:
+            return
+        if isinstance(found, CatchUp):
+            found.stop()
+        application = getattr(found, "application", found)
+        name, state = self.spec.name, f"failed: {error}"
+        self.outbox.withdraw(application, state)
+        application.viewed(View(name, "0", (), state))
+        application.refused(Refusal(name, NO_TAG, state, False))
 
     @property
     def preset(self) -> bool:
@@ -341,6 +410,7 @@ class Seat:
             "applications": len(self.applications),
             "slowed_by": self.node.recorders.slowed_by(self.spec.name),
             "settings": settings.status(self.settings),
+            "stage": self.spec.stage or engines.stage_of(self.spec) or None,
         }  # fmt: skip
         return base | (self.data.status() if self.data is not None else {})
 

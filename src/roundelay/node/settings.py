@@ -114,10 +114,9 @@ def wishes_of(group: str, options: dict[str, Any]) -> GroupSpec:
         names = value if kind is list and isinstance(value, list) else []
         if type(value) is not kind or any(type(one) is not str for one in names):
             raise ConfigError(option, repr(value)[:40], f"a value of type {kind.__name__}")
-    spec = plain_spec(group, **options)
-    if spec.members:
-        spec = structs.replace(spec, members=check_members(tuple(spec.members)))
-    return check_options(spec)
+    members = tuple(options.get("members", ()))
+    found = options | {"members": check_members(members) if members else ()}
+    return check_options(plain_spec(group, **found))
 
 
 def words_of(spec: GroupSpec) -> dict[str, Any]:
