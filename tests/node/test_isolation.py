@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import resource
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,9 +16,10 @@ import pytest
 
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import EVERYONE, SECOND
-from roundelay.core.errors import ConfigError, GroupFailed, InvariantBroken
+from roundelay.core.errors import ConfigError, GroupFailed, InvariantBroken, UsageError
 from roundelay.core.token.pdu import DATA, Ack
 from roundelay.node import faults
+from roundelay.node import node as node_module
 from roundelay.node.frontends import FrontendServer
 from roundelay.node.groups import GroupSpec, parse_group
 from roundelay.node.interfaces import parse_address
@@ -384,5 +387,58 @@ def test_an_error_of_one_connection_ends_that_connection() -> None:
                     await one.leave()
                 net.members.clear()
             await server.close()
+
+    run(main)
+
+
+class _FullDisk(io.StringIO):
+    def write(self, text: str) -> int:
+        raise OSError(28, "No space left on device")
+
+
+def test_a_log_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Standard error on a full disk: the first line that a group's fault was worth stopped the
+    node."""
+
+    async def main() -> None:
+        bad = parse_group("x:total:hub=yes:stage=accepted")
+        monkeypatch.setattr(sys, "stderr", _FullDisk())
+        async with nodes("ab", bad, sound()) as both:
+            await still_works(both)
+            both[0].faults.group(SOUND, OSError(28, "No space left on device"))
+            assert state(both[0], SOUND).startswith("failed: ")
+            await still_works(both, "token:other")
+
+    run(main)
+
+
+def test_groups_that_have_failed_keep_no_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """256 of them, and nobody could join a group at that node any more."""
+    monkeypatch.setattr(node_module, "GROUPS_MAX", 8)
+
+    async def main() -> None:
+        configured = GroupSpec(name="to:told", protocol="to", stage="never")
+        async with nodes("a", sound(min_members=1), configured) as (node,):
+            wishes = GroupSpec(name="to:x", protocol="to", stage="never")
+            for number in range(20):
+                with pytest.raises(ConfigError):
+                    node.join(Listener(), f"to:{number}", wishes=wishes)
+            assert "to:19" in node.assemblies
+            assert "to:told" in node.assemblies
+            for number in range(6):
+                node.join(Listener(), f"token:{number}")
+            with pytest.raises(UsageError, match="leave one first"):
+                node.join(Listener(), "token:7")
+            await still_works([node])
+
+    run(main)
+
+
+def test_one_who_is_refused_leaves_no_group_open() -> None:
+    async def main() -> None:
+        async with nodes("a", sound(min_members=1)) as (node,):
+            with pytest.raises(ConfigError):
+                node.join(Listener(), "po:x", -5)
+            assert "po:x" not in node.assemblies
 
     run(main)

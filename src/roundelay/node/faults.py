@@ -184,6 +184,22 @@ class Faults:
         opened: Place = place
         return opened
 
+    def room(self, most: int) -> bool:
+        """Whether one more group can be hosted: of those that have failed the oldest makes room,
+        unless the node was told to have it."""
+        groups = self.node.assemblies
+        while len(groups) >= most:
+            failed = [
+                one for one in groups.values()
+                if isinstance(one, FailedGroup)
+                and one.spec.name not in self.node.specs
+                and not one.recorders
+            ]  # fmt: skip
+            if not failed:
+                return False
+            del groups[min(failed, key=lambda one: one.at).spec.name]
+        return True
+
     def entered(self, name: str) -> list[str]:
         """Epochs that a member which failed here was in: the next one is not new to them."""
         before = self.node.assemblies.get(name)

@@ -14,6 +14,7 @@ import secrets
 import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import suppress
 from random import Random
 from typing import Any, Final
 
@@ -368,7 +369,7 @@ class Node(Traffic):
         """The group of that name, entered if need be; `wishes`: with these settings, or not."""
         found = self.assemblies.get(group)
         if found is None or isinstance(found, FailedGroup):
-            if found is None and len(self.assemblies) >= GROUPS_MAX:
+            if found is None and not self.faults.room(GROUPS_MAX):
                 raise UsageError(f"{GROUPS_MAX} groups are hosted here: leave one first")
             spec = self.specs.get(group) or plain_spec(group)
             if wishes is not None:
@@ -593,4 +594,6 @@ class Node(Traffic):
         if LEVELS.index(level) < LEVELS.index(self.config.log_level):
             return
         line = {"time": round(time.time(), 6), "level": level, "event": event, "node": self.name}
-        print(json.dumps(line | fields, default=str), file=sys.stderr, flush=True)
+        # Whoever reads it may be gone, and its disk full: a node does not stop for that.
+        with suppress(OSError, ValueError):
+            print(json.dumps(line | fields, default=str), file=sys.stderr, flush=True)
