@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import shutil
 import time
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from roundelay import FolderInUse, NameTaken
 from roundelay.core.engine import SECOND
 from roundelay.core.errors import GroupClosed, GroupTrouble
 from roundelay.node import identity
+from roundelay.node.folder import Folder
 from roundelay.node.identity import ANSWER, ANSWERS, YIELD, Identity
 from roundelay.wire.info import Info
 from tests.node.live import Member, Net, check_total_order, freeze, run, thaw, together, until
@@ -77,6 +79,36 @@ def test_a_folder_belongs_to_one_node_from_its_start_to_its_end(tmp_path: Path) 
             await net.join("b", dir=tmp_path)
 
     run(test)
+
+
+def test_a_made_up_name_in_a_copied_folder_is_taken(tmp_path: Path) -> None:
+    """The copy was not asked whether its name is free: the first one stopped."""
+
+    async def test() -> None:
+        async with Net() as net:
+            first = await net.join("", service="fifo", dir=tmp_path / "a")
+            (tmp_path / "b").mkdir()
+            shutil.copy(tmp_path / "a" / "name", tmp_path / "b")
+            with pytest.raises(NameTaken):
+                await net.join("", service="fifo", dir=tmp_path / "b")
+            assert first.node.fatal is None
+
+    run(test)
+
+
+def test_a_folder_on_a_full_disk_is_still_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    one = Folder(tmp_path)
+    one.take()
+    with pytest.raises(FolderInUse):
+        Folder(tmp_path).take()
+    one.release()
+    Folder(tmp_path).take()
 
 
 @pytest.mark.parametrize("service", ["resilient", "total", "partial", "reliable"])

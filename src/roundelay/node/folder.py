@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from weakref import WeakSet
@@ -40,10 +41,11 @@ class Folder:
             said = os.pread(handle, PID_BYTES, 0).strip()
             os.close(handle)
             raise FolderInUse(str(self.path), int(said) if said.isdigit() else 0) from None
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, b"%d\n" % os.getpid(), 0)
         self._file = handle
         _held.add(self)
+        with suppress(OSError):  # the lock is what counts, also on a disk that is full
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, b"%d\n" % os.getpid(), 0)
 
     def release(self) -> None:
         """Harmless when repeated."""

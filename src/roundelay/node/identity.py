@@ -55,7 +55,8 @@ class Identity:
         """What our PDUs carry of it."""
         self.birth = time.time_ns()
         self.claims = given
-        """The name is not ours yet.  One that was made up need not be asked for."""
+        """The name is not ours yet.  One that was made up need not be asked for, unless it is kept
+        in a folder: that may have been copied."""
         self.rival: NameTaken | None = None
         """Why we cannot have the name, or not any more."""
         self.fresh = given

@@ -13,6 +13,8 @@ import socket
 from pathlib import Path
 from typing import Final
 
+from roundelay.core.errors import ConfigError
+
 NAME: Final = "name"
 """File in the folder of a node."""
 LOOKS_MADE_UP: Final = re.compile(r".+-[0-9a-f]{6}")
@@ -30,8 +32,12 @@ def made_up_name(folder: Path | None) -> str:
             return kept
     name = f"{socket.gethostname()[:32]}-{secrets.token_hex(3)}"
     if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"{name}\n", encoding="utf-8")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"{name}\n", encoding="utf-8")
+        except OSError as error:
+            why = f"a folder that can be made and written ({error.strerror})"
+            raise ConfigError("dir", folder, why) from None
     return name
 
 

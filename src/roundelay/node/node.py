@@ -79,7 +79,7 @@ class Node(Traffic):
         config.check()
         self.config = config
         self.name = config.name or made_up_name(config.dir)
-        self.identity = Identity(self.name, given=bool(config.name))
+        self.identity = Identity(self.name, given=bool(config.name or config.dir))
         self.uuid = self.identity.uuid
         self.folder = Folder(config.dir)
         self.acquaintances: Acquaintances | None = None
