@@ -100,3 +100,42 @@ def test_packets_that_are_never_completed_count_too() -> None:
             await server.close()
 
     run(test)
+
+
+def test_options_of_groups_that_are_never_joined_are_limited() -> None:
+    """Each was kept as it had been read: ten connections took 430 MB."""
+
+    async def test() -> None:
+        async with Net() as net:
+            (a,) = await net.form("a")
+            server = FrontendServer(a.node, ["127.0.0.1:0"], name="a")
+            await server.start()
+            wish = {"members": [f"n{number}" for number in range(2000)]}
+            many = b"".join(json_packet("OPTS", f"token:{n}", wish) for n in range(20))
+            (one,) = await connections(server.addresses[0], 1, json_packet("HELO", "", {}) + many)
+            await until(lambda: server.status()["drops"].get("options of too many groups"), "cut")
+            one.close()
+            await server.close()
+
+    run(test)
+
+
+def test_what_waits_for_one_that_is_being_closed_counts_too() -> None:
+    async def test() -> None:
+        async with Net() as net:
+            (a,) = await net.form("a")
+            server = FrontendServer(a.node, ["127.0.0.1:0"], name="a")
+            await server.start()
+            join = json_packet("HELO", "", {}) + head("JOIN", "token:g")
+            (one,) = await connections(server.addresses[0], 1, join)
+            await until(lambda: server.status()["groups"], "it has joined")
+            while server.status()["held_bytes"] < 1 << 20:
+                await a.group.broadcast_many([bytes(50_000)] * 4)
+            await asyncio.get_running_loop().sock_sendall(one, b"no packet of any kind")
+            await until(lambda: server.status()["drops"], "it is heard out")
+            assert server.status()["held_bytes"] >= 1 << 20
+            await until(lambda: not server.status()["held_bytes"], "it is gone")
+            one.close()
+            await server.close()
+
+    run(test)

@@ -78,12 +78,16 @@ GOODBYE_S: Final = 2.0
 FAREWELL_S: Final = 30.0
 """How long messages of an application that is gone may wait for room."""
 
+WISHES_BYTES: Final = 128 << 10
+"""What a connection may ask of groups that it has not joined yet."""
+
 # Reasons to count under, beyond those of the parser.
 NOT_READING: Final = "send queue full"
 REFUSED: Final = "refused by the node"
 NO_ROOM: Final = "gone before there was room"
 PROTOCOL_VERSION: Final = "protocol version"
 FAULT: Final = "fault of the connection"
+TOO_MANY_WISHES: Final = "options of too many groups"
 
 
 class _Outgoing(Struct):
@@ -144,7 +148,7 @@ class Connection(asyncio.Protocol):
         self.given_up = False
         """It wants to know who was given up."""
         self._tell_level = False
-        self._wishes: dict[str, dict[str, Any]] = {}
+        self._wishes: dict[str, Packet] = {}
         """What the next `join` of a group asks of it (OPTS)."""
         self.name = ""
         self.peer = ""
@@ -333,7 +337,7 @@ class Connection(asyncio.Protocol):
                     place = place[:-1]
                 extra: dict[str, Any] = {}
                 if group in self._wishes:
-                    extra["wishes"] = wishes_of(group, self._wishes.pop(group))
+                    extra["wishes"] = wishes_of(group, read_json(self._wishes.pop(group)))
                 self._switchboard.join(self, group, *place, **extra)
             except InvariantBroken:
                 raise
@@ -361,13 +365,14 @@ class Connection(asyncio.Protocol):
                 self._malformed(error)
 
     def _wish(self, packet: Packet) -> None:
+        """Kept as it came: what is made of it may take many times as much."""
         try:
-            wishes = read_json(packet)
+            read_json(packet)
+            self._wishes[packet.group] = packet
+            if sum(len(one.message) for one in self._wishes.values()) > WISHES_BYTES:
+                raise MalformedPdu(TOO_MANY_WISHES, f"{WISHES_BYTES} bytes before their JOIN")
         except MalformedPdu as error:
-            return self._malformed(error)
-        if len(self._wishes) < GROUPS_MAX:
-            self._wishes[packet.group] = wishes
-        return None
+            self._malformed(error)
 
     def _hello(self, packet: Packet) -> None:
         before, self.extended = self.extended, True  # so that it hears what is wrong with HELO
@@ -544,7 +549,8 @@ class Connection(asyncio.Protocol):
     @property
     def held_bytes(self) -> int:
         """What the node holds for it: not read yet, and packets that are not complete."""
-        return 0 if self._ended else self.queue_bytes + self._parser.held_bytes
+        # One that is heard out may still have to read what was written.
+        return self.queue_bytes + (0 if self._ended else self._parser.held_bytes)
 
     def burden(self, now: float) -> tuple[float, int]:
         """How much it is to be blamed for what is held: bytes, and for how long it has not read."""
