@@ -230,3 +230,18 @@ def test_a_taken_name_is_refused_at_a_loss_of_30_percent() -> None:
         assert sum(found) == 0
 
     run(test)
+
+
+def test_several_that_ask_for_a_name_at_once_do_not_hide_who_has_it() -> None:
+    """The switch kept two ports of a name: the third took that of the node that had it."""
+
+    async def test() -> None:
+        async with Net("switch") as net:
+            holder = await net.join("same", service="fifo")
+            tries = await asyncio.gather(
+                *(net.join("same", service="fifo") for _ in range(5)), return_exceptions=True
+            )
+            assert [type(one) for one in tries] == [NameTaken] * 5
+            assert holder.node.fatal is None
+
+    run(test)

@@ -16,7 +16,7 @@ import pytest
 
 from roundelay.core.errors import ConfigError, MalformedPdu
 from roundelay.node import switch as switch_module
-from roundelay.node.switch import Switch, read_rules
+from roundelay.node.switch import NAMESAKES_MAX, Switch, read_rules
 from roundelay.node.switch_rules import SEEN, SEEN_B, STRANGE_B, Rules
 from roundelay.wire import codec, layouts
 from roundelay.wire import switching as wire
@@ -156,7 +156,7 @@ def test_two_nodes_of_one_name_both_hear_and_are_heard():
     """As on a real network, where nobody gives names away."""
 
     async def test(switch: Switch, a: Node, b: Node) -> None:
-        twin, third = Node("b", switch), Node("b", switch)
+        twin = Node("b", switch)
         await twin.register()
         await b.register()  # it says hello once a second: that takes nothing from the other
         a.say(b"to both")
@@ -168,10 +168,12 @@ def test_two_nodes_of_one_name_both_hear_and_are_heard():
         switch.apply({"partition": [["a"], ["b"]]})  # a rule for the name is one for both
         a.say(b"nobody hears")
         await until(lambda: switch.drops.get("partition") == 2)
-        await third.register()
-        assert len(switch._by_address) == 3  # a, and two of b
-        twin.socket.close()
-        third.socket.close()
+        more = [Node("b", switch) for _ in range(12)]
+        for one in more:
+            await one.register()
+        assert len(switch._by_address) == 1 + NAMESAKES_MAX  # a, and so many of b
+        for one in (twin, *more):
+            one.socket.close()
 
     network("ab", test)
 

@@ -66,6 +66,8 @@ DRAIN: Final = 64
 """Datagrams read in one go before others get their turn."""
 
 PORTS_MAX: Final = 128
+NAMESAKES_MAX: Final = 8
+"""Ports of one name: one that has it, one that was killed, some that start at once and ask for it."""
 HELD_MAX: Final = 65_536
 """Copies waiting for their time."""
 
@@ -406,13 +408,13 @@ class Switch:
             self._socket.sendto(forwarded(HELLO, address), address)
 
     def _part_from_older(self, name: str) -> None:
-        """Another port of that name is about to come.  One older stays if there is room, and both
-        hear everything, as on a real network: it may be of a process that has ended, or of one that
-        has the same name and lives."""
+        """Another port of that name is about to come.  Older ones stay if there is room, and all
+        hear everything, as on a real network: each may be of a process that has ended, or of one
+        that has the same name and lives."""
         older = [port for port in self._by_address.values() if port.name == name]
         older.sort(key=lambda port: port.heard)
         if len(self._by_address) < PORTS_MAX:
-            older = older[:-1]
+            older = older[: 1 - NAMESAKES_MAX]
         for port in older:
             self._remove(port)
 
