@@ -327,3 +327,27 @@ def test_the_rest_of_a_unit_keeps_its_places() -> None:
             (b"z", "end", 9, 7),
         ]  # fmt: skip
     assert inbox.bytes == 0
+
+
+def test_after_leaving_a_blocking_group_says_that_it_was_left() -> None:
+    """Its event loop has ended then: calls failed with RuntimeError, or could wait for ever."""
+    with blocking(False) as group:
+        group.broadcast(b"one")
+        waiting: list[BaseException] = []
+
+        def wait() -> None:
+            try:
+                group.ready(members=9)
+            except BaseException as error:
+                waiting.append(error)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        group.leave()
+        thread.join(20)
+        assert [type(error) for error in waiting] == [GroupClosed]
+        for call in (lambda: group.broadcast(b"two"), group.ready, lambda: group.post([b"three"])):
+            with pytest.raises(GroupClosed):
+                call()
+        assert list(group.views()) == []
+        assert [message.data for message in group] == [b"one"]  # what had arrived can be read

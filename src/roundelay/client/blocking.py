@@ -45,6 +45,8 @@ class LoopThread:
         self._process = os.getpid()
         self._runner = asyncio.Runner(loop_factory=loop_factory())
         self._loop: asyncio.AbstractEventLoop
+        self._stopped = False
+        self._stopping = threading.Lock()
         started = threading.Event()
         self._thread = threading.Thread(
             target=self._run, args=(started,), name="roundelay", daemon=True
@@ -63,7 +65,11 @@ class LoopThread:
         if os.getpid() != self._process:  # a forked child has no such thread: nobody would answer
             work.close()
             raise of_the_parent()
-        future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
+        with self._stopping:  # a loop that has been told to stop would never answer
+            if self._stopped:
+                work.close()
+                raise GroupClosed("the group was left")
+            future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result(timeout)
         except BaseException:
@@ -82,7 +88,10 @@ class LoopThread:
         return self._thread.is_alive()
 
     def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        with self._stopping:
+            if not self._stopped:
+                self._stopped = True
+                self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
 
@@ -135,7 +144,8 @@ class BlockingGroup:
         return self._group.skipped
 
     def views(self) -> Iterator[View]:
-        return self._drive(self._group.views())
+        with suppress(GroupClosed):
+            yield from self._drive(self._group.views())
 
     def receive(self, timeout: float | None = None) -> Message:
         check_timeout(timeout)
@@ -185,9 +195,11 @@ class BlockingGroup:
         finally:
             close = getattr(source, "aclose", None)
             if close is not None and self._thread.running:
-                self._thread.call(close())
+                with suppress(GroupClosed):  # left meanwhile, which ends it, too
+                    self._thread.call(close())
 
     def leave(self) -> None:
         if self._thread.running:
-            self._thread.call(self._group.leave())
+            with suppress(GroupClosed):  # another thread was faster
+                self._thread.call(self._group.leave())
             self._thread.stop()
