@@ -409,3 +409,72 @@ def test_a_daemon_that_does_not_come_back_is_given_up_in_time() -> None:
                 await server.close()
 
     run(test)
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_where_messages_have_no_place_yet_a_break_is_told(given: bool) -> None:
+    """With an early stage there is no position to go on at: ten messages were passed over."""
+
+    async def test() -> None:
+        async with Net() as net:
+            a, b = await net.form("ab", service="total", stage="accepted")
+            async with Proxy((await daemon(b)).addresses[0]) as proxy:
+                group = await roundelay.join("g", service="total", node=proxy.where, timeout=20)
+                await group.ready(2)
+                log = Log(group)
+                if given:
+                    await a.group.broadcast(b"one")
+                    await until(lambda: log.got, "the first message")
+                proxy.cut()
+                await a.group.broadcast(b"missed")
+                await until(lambda: log.end is not None, "the end")
+                assert isinstance(log.end, ConnectionLost)
+                await group.leave()
+
+    run(test)
+
+
+def test_a_client_of_a_journal_that_was_given_nothing_yet_misses_nothing(tmp_path: Path) -> None:
+    """Views of `journal` groups did not say where the stream is: after a break before the first
+    message the client began where the stream was by then."""
+    file = tmp_path / "news.toml"
+    file.write_text('profile = "demo"\nmembers = ["a", "b", "c"]\n')
+
+    async def test() -> None:
+        async with Net() as net:
+            members = [
+                await net.join(name, service="journal", config=file, dir=tmp_path / name)
+                for name in "abc"
+            ]
+            _, b, c = members
+            async with Proxy((await daemon(c)).addresses[0]) as proxy:
+                group = await roundelay.join("g", service="journal", node=proxy.where, timeout=20)
+                await group.ready()
+                log = Log(group)
+                proxy.accepts = False
+                proxy.cut()
+                await b.group.broadcast(b"zero")
+                await delivered([c], 1)
+                proxy.accepts = True
+                last = await b.group.broadcast(b"one")
+                await until(lambda: log.got and log.got[-1].seq == last.seq, "the last message")
+                assert [one.data for one in log.got] == [b"zero", b"one"]
+                await group.leave()
+
+    run(test)
+
+
+def test_who_waits_for_messages_of_a_remote_node_that_is_closed_is_told() -> None:
+    async def test() -> None:
+        async with Net() as net:
+            (a,) = await net.form("a")
+            node = await RemoteNode.connect((await daemon(a)).addresses[0])
+            await node.join("token:g")
+            reading = asyncio.create_task(_last(node))
+            await asyncio.sleep(0.05)
+            await node.close()
+            with pytest.raises(ConnectionLost, match="closed here"):
+                async with asyncio.timeout(10):
+                    await reading
+
+    run(test)

@@ -38,15 +38,18 @@ def check_missing(missing: str) -> str:
 class Contiguity:
     """Where an application is in the order of its group."""
 
-    def __init__(self, group: str, since: Position | None = None, missing: str = RAISE) -> None:
-        """`since`: where it goes on; None: where the group is when it has joined."""
+    def __init__(
+        self, group: str, since: Position | None = None, missing: str = RAISE, timed: bool = False
+    ) -> None:
+        """`since`: where it goes on; None: where the group is when it has joined, or, if `timed`,
+        at a time, of which the node knows the position."""
         protocol = protocol_of(group)
         self._group = group
         self._ordered = protocol in TOTAL_ORDER
         # Where there are units, parts of those that never came to their end have positions, too.
         self._dense = self._ordered and protocol not in CONFIGURED
         self._skip = check_missing(missing) == SKIP
-        self._counting = since is not None
+        self._counting = since is not None or timed
         """It was given something, or has asked for it: no other history can stand in for this."""
         self._open = False
         """It has joined a group that works: what is missing from then on is missing."""
@@ -57,16 +60,22 @@ class Contiguity:
         """The position of the next message that the application has not been handed."""
         self._in = self.history
         """The history of `at`."""
+        self._works = False
+        """It has joined a group that works: there messages are given from then on."""
         self.skipped = 0
         """How many messages it was not given: nobody had them, and it did not want an error."""
         self.error: NoSuchPosition | None = None
         """It asked to begin at a position that there is not: it is given nothing."""
 
-    def goes_on(self, began: Since) -> Since:
-        """Where to join again after a break, having joined at `began`."""
-        if self.next < 0 or (began.time and not self._counting):
-            return began
-        return Since(self.next, 0, self.history)
+    def goes_on(self, began: Since) -> Since | None:
+        """Where to join again after a break, having joined at `began`.  None: nobody could say what
+        was missed, for there is no order, or messages are given before they have a place in it
+        (`stage=`)."""
+        if not self._ordered:
+            return None
+        if self.next >= 0:
+            return Since(self.next, 0, self.history)
+        return began if began.time or not (self._counting or self._works) else None
 
     @property
     def position(self) -> Position | None:
@@ -87,6 +96,7 @@ class Contiguity:
 
     def viewed(self, view: View) -> None:
         """Where the group is: there begins who asked for nothing else, and was given nothing."""
+        self._works = self._works or view.state.startswith("open")
         if self._ordered and not self._counting and view.history and view.position >= 0:
             if not self._open or view.history != self.history:
                 self.history, self.next = view.history, view.position

@@ -7,9 +7,9 @@ position is of another history by now, the application gets the error that `join
 have given.  What was under way when the connection broke is never sent again by itself: nobody
 knows what became of it (Indeterminate).  What is sent meanwhile waits.
 
-Where a service has no total order there is no position to go on at, and nobody could say what was
-missed; such a group is over at once, and everything is when no connection was made for `patience_s`
-seconds (ConnectionLost).
+Where a service has no total order, or messages are given before they have a place in it (`stage=`),
+there is no position to go on at, and nobody could say what was missed; such a group is over at
+once, and everything is when no connection was made for `patience_s` seconds (ConnectionLost).
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ ASKED_ONCE: Final = frozenset({"recover"})
 class Client(Application, Protocol):
     """An application that survives a break of its connection.  Nothing here may block or raise."""
 
-    def goes_on(self, group: str, began: Since) -> Since:
-        """Where to join again after a break, having joined at `began`."""
+    def goes_on(self, group: str, began: Since) -> Since | None:
+        """Where to join again after a break, having joined at `began`; None: there is no such
+        place."""
 
     def returned(self, group: str) -> None:
         """There is a connection again, and the group was joined over it."""
@@ -133,7 +134,7 @@ class Daemon:
         had_groups = bool(self._memberships)
         for group, one in list(self._memberships.items()):
             refused = remote is not None and not remote.joined(group)
-            if refused or protocol_of(group) not in TOTAL_ORDER:
+            if refused or one.client.goes_on(group, one.began) is None:
                 del self._memberships[group]
                 if not refused:
                     one.client.cut_off(group, str(error))
@@ -178,7 +179,7 @@ class Daemon:
 
     def _join_again(self, remote: RemoteSwitchboard) -> None:
         for group, one in list(self._memberships.items()):
-            one.joined_at = one.client.goes_on(group, one.began)
+            one.joined_at = one.client.goes_on(group, one.began) or one.joined_at
             try:
                 remote.join(one.client, group, *one.joined_at.given, **one.wishes)
             except RoundelayError as refusal:  # as of a node of an older version
@@ -306,7 +307,9 @@ class Daemon:
                     raise
 
     async def close(self) -> None:
-        self._end = self._end or ConnectionLost(f"the connection to {self.where} was closed here")
+        if self._end is None:
+            self._end = ConnectionLost(f"the connection to {self.where} was closed here")
+            self.on_end(self._end)  # somebody may be waiting for something
         self._memberships.clear()
         if self._returning is not None:
             self._returning.cancel()

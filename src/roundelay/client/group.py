@@ -207,7 +207,7 @@ class Group(Sending, Replaying):
 
     # -- what a daemon calls (client.daemon.Client) ----------------------------------------
 
-    def goes_on(self, group: str, began: Since) -> Since:
+    def goes_on(self, group: str, began: Since) -> Since | None:
         return self._place.goes_on(began)
 
     def returned(self, group: str) -> None:
@@ -468,7 +468,8 @@ def _group(
 ) -> Group:
     recorders = synced(options.durability, options.recorders, 0)
     start = None if place is None or place.time else Position(place.history, place.seq)
-    contiguity = Contiguity(spec.name, start, options.missing)
+    timed = place is not None and place.time > 0
+    contiguity = Contiguity(spec.name, start, options.missing, timed)
     group = Group(spec.name, switchboard, close, recorders, contiguity)
     group.conferences = frozenset(options.conferences)
     for conference in group.conferences:

@@ -117,7 +117,7 @@ class RemoteNode:
         in place of what nobody has, or "skip" it."""
         start = None if since is None or since_time else Position(history, since)
         if group not in self._places:
-            self._places[group] = Contiguity(group, start, missing)
+            self._places[group] = Contiguity(group, start, missing, since_time > 0)
         self._board.join(self, group, Since(-1 if since is None else since, since_time, history))
         if group in self.views:
             return self.views[group]
@@ -300,7 +300,7 @@ class RemoteNode:
 
     # -- called by the daemon (client.daemon.Client)
 
-    def goes_on(self, group: str, began: Since) -> Since:
+    def goes_on(self, group: str, began: Since) -> Since | None:
         place = self._places.get(group)
         return began if place is None else place.goes_on(began)
 

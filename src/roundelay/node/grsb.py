@@ -254,12 +254,6 @@ class GrsbSeat(ShownSeat):
         """What carries the messages, once it does."""
         return self if self.site is not None else None
 
-    @property
-    def position(self) -> int:
-        """The next position to be delivered; -1: not known."""
-        user = self.site.user if self.site is not None else None
-        return -1 if user is None else user.listener.next
-
     # -- in --------------------------------------------------------------------------------
 
     def receive(

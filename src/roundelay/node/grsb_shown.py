@@ -94,12 +94,18 @@ class ShownSeat(Birth):
         named = [self.roster[one] for one in info[begin:end] if isinstance(one, int)]
         return [*info[:begin], *named, *info[end:]]
 
+    @property
+    def position(self) -> int:
+        """The next position to be delivered; -1: not known."""
+        user = self.site.user if self.site is not None else None
+        return -1 if user is None else user.listener.next
+
     def view(self) -> View:
         epoch = self.site.reign.epoch if self.site is not None else 0
         members = self.present or (self.node.name,)
         return View(
             self.spec.name, f"{max(0, epoch)}.{self.views}", members, self.state,
-            self.history_name,
+            self.history_name, self.position,
         )  # fmt: skip
 
     def show(self) -> None:
