@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -364,5 +365,113 @@ def test_who_has_no_engine_in_an_epoch_goes_on_where_it_was_in_the_next() -> Non
             await delivered([a, b, c], 8)
             assert c.error is None
             assert seqs(c) == list(range(8))
+
+    run(test)
+
+
+class Reading:
+    """An application of a daemon, and what it was given."""
+
+    def __init__(self, group: Any) -> None:
+        self.group = group
+        self.got: list[int | None] = []
+        self.error: BaseException | None = None
+        self._task = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        try:
+            async for message in self.group:
+                self.got.append(message.seq)
+        except roundelay.RoundelayError as error:
+            self.error = error
+
+
+@pytest.mark.parametrize("since", [0, "start", datetime(2020, 1, 1)])
+def test_an_application_of_a_node_that_was_alone_at_first_gets_what_it_asked_for(
+    since: Any, tmp_path: Path
+) -> None:
+    """Line 25: one that asked for what comes next in an empty history of its node's own counted as
+    caught up.  In the other one it was told that nobody had the beginning, and of a time nothing
+    at all, with a recorder that had everything."""
+
+    async def test() -> None:
+        async with Net("switch") as net:
+            net.switch.apply({"partition": [["a", "b"], ["c"]]})
+            a, b = await net.join("a", record=True, dir=tmp_path), await net.join("b")
+            await together([a, b])
+            await say(a, 40)
+            c = await net.join("c")
+            await until(lambda: c.group.view.state.startswith("open: waiting"), "c is alone")
+            server = FrontendServer(c.node, ["127.0.0.1:0"], name="c")
+            await server.start()
+            group = await roundelay.join("g", node=server.addresses[0], since=since)
+            reading = Reading(group)
+            await until(lambda: group.history == c.group.history, "it is in the history of c")
+            await asyncio.sleep(1.5)
+            net.switch.apply({"heal": True})
+            await together([a, b, c])
+            await say(b, 5, 40)
+            await until(lambda: reading.error or 44 in reading.got, "the last message")
+            assert reading.error is None
+            assert reading.got == list(range(45))
+            await group.leave()
+            await server.close()
+
+    run(test)
+
+
+def test_a_position_is_not_refused_while_the_group_waits_for_members() -> None:
+    """A node that is started before its links are up, or comes back in a split network, knows no
+    history but an empty one of its own: its applications were told that their position is none."""
+
+    async def test() -> None:
+        async with Net("switch") as net:
+            net.switch.apply({"partition": [["a", "b"], ["c"]]})
+            a, b = await net.join("a"), await net.join("b")
+            await together([a, b])
+            await say(a, 40)
+            c = await net.join("c", since=roundelay.Position(a.group.history, 30))
+            await until(lambda: c.group.view.state.startswith("open: waiting"), "c is alone")
+            await asyncio.sleep(4.0)  # longer than a position may not fit
+            assert c.error is None
+            net.switch.apply({"heal": True})
+            await together([a, b, c])
+            await delivered([c], 10)
+            assert seqs(c) == list(range(30, 40))
+
+    run(test)
+
+
+def test_a_time_is_gone_on_at_from_memory_or_what_is_missing_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Line 5: without a recorder `since=` a time began at the present, and only the log knew."""
+
+    async def test() -> None:
+        async with Net() as net:
+            members = a, b = await net.form("ab")
+            for i in range(10):
+                await a.group.broadcast(b"%d" % i)
+            await delivered(members, 10)
+            await asyncio.sleep(0.1)
+            middle = datetime.now(UTC)
+            await asyncio.sleep(0.1)
+            for i in range(10, 20):
+                await a.group.broadcast(b"%d" % i)
+            await delivered(members, 20)
+            c = await net.join("c", since=middle)
+            d = await net.join("d", since=datetime(2020, 1, 1))
+            await delivered([c], 10)
+            await delivered([d], 20)
+            assert (seqs(c), seqs(d)) == (list(range(10, 20)), list(range(20)))
+
+            monkeypatch.setattr(memory, "BATCHES_MAX", 3)
+            await a.group.broadcast(b"20")
+            await delivered([a, b, c, d], 11)
+            e = await net.join("e", since=middle)
+            gap = await error_of(e, roundelay.MissingMessages)
+            assert (gap.first, gap.last) == (0, 17)
+            await until(lambda: e.group.inbox.bytes > 0, "what is behind it")
+            assert (await e.group.receive(timeout=20)).seq == 18
 
     run(test)

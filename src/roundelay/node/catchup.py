@@ -70,6 +70,11 @@ def batch_of(group: str, run: Run, ordered: bool = True, unit: str = WHOLE) -> B
     return Batch(group, run.position if ordered else -1, run.sender, run.time, bundle, unit)
 
 
+def _at_work(place: Any) -> bool:
+    """Whether a group does anything: one that waits for members may yet meet another history."""
+    return bool(place is not None and place.works() and not getattr(place.data, "waits", ""))
+
+
 def full(application: Application, group: str) -> bool:
     """Whether an application has so much to read that it should get no more of the past now."""
     found: bool = getattr(application, "full", False)
@@ -99,8 +104,12 @@ class CatchUp:
         """It asked to begin where there is nothing: it is given nothing."""
         self.live = False
         self.lacked = 0
+        self.since_time = since_time
+        """When the application wants to begin (ns since 1970); 0: it said a position."""
         self._slots = slots
-        self._since_time = since_time
+        self._since_time = since_time  # 0 as soon as something as late as that was found
+        self._before: tuple[int, int] | None = None
+        """Nobody has these positions; whether they are that late, the next one tells."""
         self._counted = counted  # where there is no order: our own count, as the recorder's
         self._ordered = counted < 0
         self._tail: deque[tuple[int, Batch]] = deque()
@@ -217,7 +226,7 @@ class CatchUp:
     def _by_position(self) -> bool:
         """What it needs is known by its position, so that members' memories can serve it; where
         there are units, recorders alone have their parts."""
-        return self._ordered and not self._since_time and self._units is None
+        return self._ordered and self._units is None
 
     def _fits(self) -> bool:
         """Whether the application's position is one of the history that its group is in."""
@@ -237,7 +246,7 @@ class CatchUp:
         else:
             verdict = self.asked.look(
                 history, position, time.monotonic(),
-                works=place is not None and place.works(),
+                works=_at_work(place),
                 alone=len(getattr(place, "roster", ())) < 2,
                 from_disk=getattr(place, "recalled", True),
             )  # fmt: skip
@@ -255,18 +264,24 @@ class CatchUp:
             self.application.missed(Missed(self.group, asked.seq, position, history, was, True))
         return verdict == FITS
 
+    @property
+    def looks_anew(self) -> bool:
+        """Whether another history is as good as this one: the application was given nothing, and
+        what it asked for may be there."""
+        return not self.given and (self.asked.by_application or self.since_time > 0)
+
     def _another_history(self, history: str) -> None:
         """The group is in another history than it was: what we keep is of the old one."""
         asked = Position(self.history, self.at)
-        if self.given or not self.asked.by_application:
+        if not self.looks_anew:
             if not history:
                 return
             if not holds(history, asked):
                 self.at = max(0, self._position())  # the application sees that by itself
             self.history = history
         else:
-            self.history = ""  # it was given nothing: look anew
-            self.at = self.asked.position.seq
+            self.history = ""
+            self.at, self._since_time = self.asked.position.seq, self.since_time
         self._tail = deque(one for one in self._tail if one[1].history == history)
         self._tail_bytes = sum(cost(one.bundle) + BATCH_COST for _, one in self._tail)
 
@@ -303,8 +318,23 @@ class CatchUp:
             for batch in place.history(self.at):
                 if batch.seq > self.at or self._full():
                     break
-                self._give(batch.seq, batch)
+                if not self._too_early(batch.seq, batch.seq + batch.positions, batch.time):
+                    self._give(batch.seq, batch)
         return self.at > before
+
+    def _too_early(self, lo: int, hi: int, time: int) -> bool:
+        """Whether messages are from before the time at which the application wants to begin."""
+        if time < self._since_time:
+            self.at, self._before = max(self.at, hi), None
+            return True
+        self._late_enough(lo)
+        return False
+
+    def _late_enough(self, position: int) -> None:
+        """The application wants what is here; and perhaps what nobody has directly before it."""
+        before, self._before, self._since_time = self._before, None, 0
+        if before is not None and before[1] == position:
+            self._miss(*before)
 
     def _position(self) -> int:
         """The position that is delivered next; -1: the member is not at work yet."""
@@ -318,7 +348,7 @@ class CatchUp:
         memory = self._by_position
         until = self._tail[0][0] if self._tail else replays.end(self.group, memory=memory)
         if until <= self.at:
-            self._since_time = 0
+            self._late_enough(self.at)
             return
         wish = Wish(since=self.at, until=until, since_time=self._since_time)
         reached: list[int] = []
@@ -335,22 +365,26 @@ class CatchUp:
                     self._replayed(run)
                 if self._tail and self._tail[0][0] <= self.at:
                     return
-        self.at, self._since_time = max([self.at, *reached]), 0
+        self.at = max([self.at, *reached])
+        self._late_enough(self.at)
 
     def _replayed(self, run: Run) -> None:
         if run.end <= self.at:
             return
-        if run.flags & (GAP | HEADS_ONLY):
-            if not self._since_time:
-                self._miss(run.position, run.end)
-            if self._units is not None:
-                self._units.void(run.sender)
+        if run.flags & GAP and self._since_time:
+            before = self._before
+            goes_on = before is not None and before[1] == run.position
+            self._before = (before[0] if before and goes_on else run.position, run.end)
+        elif self._too_early(run.position, run.end, run.time):
+            return
+        elif run.flags & (GAP | HEADS_ONLY):
+            self._miss(run.position, run.end)
         elif self._units is not None:
             self._put_together(self._units, run)
-            self._since_time = 0
         else:
             self._give(run.position, batch_of(self.group, run, self._ordered))
-            self._since_time = 0
+        if run.flags & (GAP | HEADS_ONLY) and self._units is not None:
+            self._units.void(run.sender)
         self.at = run.end
 
     def _put_together(self, units: RecordedUnits, run: Run) -> None:
@@ -388,6 +422,7 @@ class CatchUp:
     def _give(self, position: int, batch: Batch) -> None:
         """Hand on what the application does not have yet."""
         count = batch.positions
+        self._late_enough(position)
         if self._units is not None:
             self._units.open.pop(batch.sender, None)
         if position < self.at:
@@ -445,12 +480,13 @@ class CatchUp:
     def _go_live_anyway(self) -> None:
         """Nobody has what is missing: go on behind it, and say so."""
         place = self.node.assemblies.get(self.group)
-        if self._ordered and not self._since_time and isinstance(place, History):
+        if self._ordered and isinstance(place, History):
             first = self._tail[0][0] if self._tail else None
             for batch in place.history(self.at):
                 if first is not None and batch.seq >= first:
                     break
-                if batch.seq + batch.positions > self.at:
+                end = batch.seq + batch.positions
+                if end > self.at and not self._too_early(batch.seq, end, batch.time):
                     self._jump(batch.seq)
                     self._give(batch.seq, batch)
         for position, batch in self._tail:
@@ -465,6 +501,7 @@ class CatchUp:
 
     def _jump(self, position: int) -> None:
         if position > self.at:
+            self._late_enough(self.at)
             self._miss(self.at, position)
             self.at = position
 

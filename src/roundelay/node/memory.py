@@ -96,11 +96,15 @@ class MemoryReader:
         self.end = end
 
     def read(self, selection: Selection) -> Iterator[Run]:
-        """Of a selection, positions are what counts here."""
+        """Of a selection, positions are what counts here, and the time at which to begin."""
         lo, hi = max(selection.since, self.begin), min(selection.until, self.end)
         first = max(0, bisect_right(self._batches, lo, key=lambda one: one.seq) - 1)
+        begun = False
         for batch in islice(self._batches, first, None):
             at = batch.seq
+            begun = begun or batch.time >= selection.since_time
+            if not begun:
+                continue
             for conference, kind, bundle in batch.bundle.by_mark():
                 run = Run(at, batch.time, batch.sender, bundle, conference, kind)
                 at += len(bundle.sizes)

@@ -138,13 +138,13 @@ class Seat:
         if since is None:
             return
         memory = self.memory
-        kept = self.data is not None and not since_time and memory.begin <= since <= memory.end
+        kept = self.data is not None and not since_time and memory.begin <= since < memory.end
         if getattr(application, "is_recorder", False):
             if self.data is not None:
                 self._replay(application, since)
         elif kept and holds(memory.history, Position(history, since)):
             self._replay(application, since)
-        else:
+        else:  # also who is level: another history may begin before it was given anything of this
             self._catch_up(application, since, since_time, history, asked=True)
 
     def _catch_up(
@@ -160,11 +160,11 @@ class Seat:
         """Another history begins: who caught up with the one before may not have with this."""
         for key, one in list(self.applications.items()):
             if isinstance(one, CatchUp) and one.live:
-                if one.given or not one.asked.by_application:
+                if not one.looks_anew:
                     self.applications[key] = one.application
                 else:
-                    asked = one.asked.position
-                    self._catch_up(one.application, asked.seq, 0, asked.history, asked=True)
+                    at, late = one.asked.position, one.since_time
+                    self._catch_up(one.application, at.seq, late, at.history, asked=True)
 
     def _keep_in_mind(self, data: Hosted) -> None:
         """What `data` delivers can be asked for from now on, and what it knows from its disk."""
