@@ -478,3 +478,38 @@ def test_who_waits_for_messages_of_a_remote_node_that_is_closed_is_told() -> Non
                     await reading
 
     run(test)
+
+
+def test_a_replay_is_of_one_history(tmp_path: Path) -> None:
+    """A position of another history was taken for one of this, and a replay whose daemon came back
+    in another history went on with that one's messages."""
+
+    async def test() -> None:
+        async with Net() as net, Net() as later:
+            (a,) = await net.form("a", dir=tmp_path / "a", record=True)
+            (b,) = await later.form("b", dir=tmp_path / "b", record=True)
+            for member in (a, b):
+                for _ in range(8):
+                    data = [member.name.encode() + bytes(30_000)] * 10
+                    await member.group.broadcast_many(data, durability="recorded")
+            async with (
+                Proxy((await daemon(a)).addresses[0]) as proxy,
+                roundelay.join("g", node=proxy.where) as group,
+            ):
+                await group.ready()
+                here, there = a.group.history, b.group.history
+                for since in (roundelay.Position(there, 3), f"{there}:3"):
+                    with pytest.raises(roundelay.NoSuchPosition, match=f"{there}:3"):
+                        await anext(group.replay(since=since))
+                assert (await anext(group.replay(since=f"{here}:3"))).seq == 3
+                got = []
+                with pytest.raises(roundelay.NoSuchPosition, match=f"is at {there}"):
+                    async for message in group.replay():
+                        got.append(message.data[:1])
+                        if len(got) == 1:
+                            proxy.to = (await daemon(b)).addresses[0]
+                            proxy.cut()
+                assert 0 < len(got) < 80
+                assert set(got) == {b"a"}
+
+    run(test)

@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
+from contextlib import aclosing
 from datetime import datetime
 from typing import Any, TypeVar
 from weakref import WeakSet
 
 from roundelay.client.messages import Message, messages_of
-from roundelay.client.since import START, Moment, wish_of
-from roundelay.core.errors import ConfigError, MissingRecords
+from roundelay.client.since import START, Moment, since_of, wish_of
+from roundelay.core.errors import ConfigError, MissingRecords, NoSuchPosition
+from roundelay.core.position import Position, holds
 from roundelay.journal.format import GAP, HEADS_ONLY, Run
 from roundelay.node.catchup import batch_of
 from roundelay.node.groups import CONFIGURED, TOTAL_ORDER, protocol_of
 from roundelay.node.recorded_units import is_message, part_of_unit
-from roundelay.node.switchboard import Batch
+from roundelay.node.switchboard import Batch, View
 from roundelay.wire.frontend_replay import Wish
 
 T = TypeVar("T")
@@ -109,6 +111,13 @@ class Replaying(ABC):
     @abstractmethod
     def _check_open(self) -> None: ...
 
+    @property
+    @abstractmethod
+    def view(self) -> View: ...
+
+    @abstractmethod
+    async def changed_view(self, known: View | None) -> View: ...
+
     def replay(
         self,
         since: Moment = START,
@@ -122,7 +131,8 @@ class Replaying(ABC):
         """Messages of the past, from the group's recorders, in order, each once; then it ends.
 
         since, until   a position or a datetime each, half-open; "start": all there is.  Without
-                       `until`: up to what is delivered by now
+                       `until`: up to what is delivered by now.  NoSuchPosition is raised if
+                       `since` is of another history of the group, or one begins meanwhile
         conference, sender, kind   one or several of each; everything that is given must hold
         missing        "raise" MissingRecords where no recorder has a position any more (or only
                        its head), or "skip" it
@@ -141,7 +151,7 @@ class Replaying(ABC):
             for batch in batches(chunk):
                 yield from messages_of(batch)
 
-        return self._replay(wish, messages)
+        return self._replay(since, wish, messages)
 
     def replay_batches(
         self,
@@ -155,13 +165,40 @@ class Replaying(ABC):
     ) -> Replay[Batch]:
         """As `replay`, messages that were delivered together as one batch: the fast way."""
         wish = wish_of(since, until, conference=conference, sender=sender, kind=kind)
-        return self._replay(wish, self._batches(since, wish, missing))
+        return self._replay(since, wish, self._batches(since, wish, missing))
 
-    def _replay(self, wish: Wish, give: Callable[[list[Run]], Iterator[T]]) -> Replay[T]:
+    def _replay(
+        self, since: Moment, wish: Wish, give: Callable[[list[Run]], Iterator[T]]
+    ) -> Replay[T]:
         self._check_open()
-        replay = Replay(self._switchboard.replay(self.name, wish), give, self._check_open)
+        chunks = self._switchboard.replay(self.name, wish)
+        if protocol_of(self.name) in TOTAL_ORDER:
+            asked = since_of(since)
+            chunks = self._of_one_history(Position(asked.history, asked.seq), chunks)
+        replay = Replay(chunks, give, self._check_open)
         self._replays.add(replay)
         return replay
+
+    async def _of_one_history(
+        self, at: Position, chunks: AsyncGenerator[list[Run], None]
+    ) -> AsyncGenerator[list[Run], None]:
+        """What comes, as long as it is of the history of `at`, or else of that of the first of it:
+        recorders have what the group is in, and that may be another one after a break."""
+        async with aclosing(chunks) as found:
+            while at.history and not self.view.history:
+                await self.changed_view(self.view)
+            self._check_history(at)
+            async for chunk in found:
+                self._check_history(at)
+                at = Position(self.view.history or at.history, chunk[-1].end if chunk else at.seq)
+                yield chunk
+
+    def _check_history(self, at: Position) -> None:
+        view = self.view
+        if view.history and not holds(view.history, at):
+            present = Position(view.history, max(0, view.position))
+            why = "that is of another history of the group"
+            raise NoSuchPosition(self.name, at, present, why)
 
     async def _end_replays(self) -> None:
         for replay in list(self._replays):

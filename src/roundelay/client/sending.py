@@ -135,6 +135,8 @@ class Sending(ABC):
             return waiting.result()
         finally:
             self._receipts.pop(tag, None)
+            if waiting.done() and not waiting.cancelled():
+                waiting.exception()  # seen: of one that was never sent, the caller hears otherwise
 
     async def post(self, messages: Sequence[bytes], *, conference: int = 0, kind: int = 0) -> None:
         """Send messages without waiting for their commit; waits while the queue is full.

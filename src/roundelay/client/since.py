@@ -99,16 +99,16 @@ def wish_of(
     sender: str | Iterable[str] | None = None,
     kind: int | Iterable[int] | None = None,
 ) -> Wish:
-    """What `Group.replay` asks for, checked."""
-    position, time = place_of(since)
+    """What `Group.replay` asks for, checked; of which history, `since` says."""
+    start = since_of(since)
     last, last_time = POSITION_MAX, POSITION_MAX
     if until is not None:
         end, end_time = place_of(until, "until")
         last, last_time = (last, end_time) if isinstance(until, datetime) else (end, last_time)
     wish = Wish(
-        since=position,
+        since=start.seq,
         until=last,
-        since_time=time,
+        since_time=start.time,
         until_time=last_time,
         conferences=_several(conference),
         senders=_several(sender),
