@@ -408,9 +408,9 @@ class Assembly(Changes):
             self.deadline = now + ASK_NS  # that one begins
         else:
             incarnation, base, agreed = secrets.token_hex(8), 0, settings.founded(self.spec)
-            continuing = node.recorders.continuing(name)
+            continuing = self._continuing()
             if continuing is not None:
-                # All members were gone, but we have recorded what there was: go on behind it.
+                # All members were gone, but we have what there was: go on behind it.
                 parent, base = continuing
                 incarnation = f"{incarnation}@{parent}:{base}"
             roster, lives = (node.name,), (node.uuid,)
@@ -419,12 +419,28 @@ class Assembly(Changes):
                 Start(name, incarnation, 0, roster, lives, base, level, settings=agreed), now
             )
 
+    def _continuing(self) -> tuple[str, int] | None:
+        """History and position at which the group can go on here: what we have recorded, or had
+        when we were its only member."""
+        recorded = self.node.recorders.continuing(self.spec.name)
+        if self.left_alone is None or not self.left_alone[1]:
+            return recorded
+        history, position = self.left_alone
+        if recorded is not None and recorded[1] > position:
+            return recorded
+        return history.partition("@")[0], position
+
     def _first_of(self, rivals: list[str]) -> str:
         """Who of those who want the group, and of us, begins it: the one that has recorded most of
-        it, for it goes on behind that; else the first by name."""
-        recorded = self.node.recorders.recorded_by(self.spec.name)
+        it, or has most of it on its disk, for it goes on behind that; else the first by name."""
+        recorders = self.node.recorders
+        recorded = recorders.recorded_by(self.spec.name)
+        kept = recorders.keepers.kept_by(self.spec.name)
+        if self.left_alone is not None:
+            kept[self.node.name] = self.left_alone[1]
         names = [self.node.name, *(rival for rival in rivals if self._may(rival))]
-        return min(names, key=lambda name: (-recorded.get(name, 0), name))
+        most = {name: max(recorded.get(name, 0), kept.get(name, 0)) for name in names}
+        return min(names, key=lambda name: (-most[name], name))
 
     def recover(self, now: int) -> dict[str, object]:
         """Go on from here, in a new history: an operator says so."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import secrets
 import time
+from contextlib import suppress
 from typing import Any, Final
 
 from roundelay.core.cluster.exchange import Exchange
 from roundelay.core.engine import MS, NEVER, SECOND, Delivery, Notice
 from roundelay.core.errors import MalformedPdu
+from roundelay.core.token.pdu import DATA
 from roundelay.node import settings
 from roundelay.node.ending import doubtful, pieces
 from roundelay.node.epochs import ASK_NS, GATHER_NS, Epochs
@@ -151,7 +153,7 @@ class Changes(Epochs):
         now = time.monotonic_ns()
         if isinstance(word, Change):
             if word.epoch == self.epoch:
-                self._changed(word, delivery, now)
+                self._changed(word, delivery.seq, now)
         elif isinstance(word, Hold):
             if word.epoch == self.epoch and not self.held_at:
                 self.held_at = now
@@ -170,10 +172,10 @@ class Changes(Epochs):
             self._drain(now)
         return True
 
-    def _changed(self, change: Change, delivery: Delivery, now: int) -> None:
+    def _changed(self, change: Change, seq: int, now: int) -> None:
         """The epoch is over, here and now, for everybody."""
         token = self.spec.protocol == TOKEN
-        base = self.base + delivery.seq if token else change.base
+        base = self.base + seq if token else change.base
         if token and self.data is not None:
             self.data.expected = base  # the next epoch goes on in the place of CHANGE
         if token:
@@ -202,6 +204,23 @@ class Changes(Epochs):
         if self.leaving:
             self.departed, self.departed_until = start, now + DEPART_NS
         self._wake_at(now)
+
+    def _carry_out(self, now: int) -> None:
+        """CHANGE may be in our log although we died before we had carried it out: nobody delivers
+        it a second time."""
+        engine = self.ring.token if self.ring is not None else None
+        if self.spec.protocol != TOKEN or engine is None:
+            return
+        mark = self._mark()
+        for ts in range(engine.first_kept, engine.cnts):
+            entry = engine.log[ts]
+            if entry.ack.kind != DATA or not entry.bundle.data.startswith(mark):
+                continue
+            with suppress(MalformedPdu):
+                word = decode(entry.bundle.data[len(mark) :], self.roster[entry.ack.s])
+                if isinstance(word, Change) and word.epoch == self.epoch:
+                    self._changed(word, entry.seq, now)
+                    return
 
     def _later(self) -> str:
         """The history of the next epoch, where it is not the incarnation."""

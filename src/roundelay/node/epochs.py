@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from abc import abstractmethod
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -15,7 +16,7 @@ from roundelay.core.position import Position, holds
 from roundelay.core.token.config import COLD, REJOIN, most_resilience
 from roundelay.core.token.pdu import NO_HISTORY, NO_LIST
 from roundelay.file_names import file_name
-from roundelay.node import engines, settings
+from roundelay.node import earlier, engines, settings
 from roundelay.node.ending import Tails
 from roundelay.node.groups import MEMBERS_MAX, TOKEN, GroupSpec
 from roundelay.node.histories import later_history, number_of
@@ -46,6 +47,9 @@ class Epochs(Seat):
     @abstractmethod
     def _data_notice(self, notice: Notice) -> None: ...
 
+    @abstractmethod
+    def _carry_out(self, now: int) -> None: ...
+
     def _recall(self, now: int) -> None:
         """Go on where this node was when it stopped."""
         folder = self._folder()
@@ -64,9 +68,25 @@ class Epochs(Seat):
         if self.node.name not in kept.roster:
             return
         if kept.roster == (self.node.name,) and not kept.decreed:
-            path.unlink()  # alone then, and everybody else may have begun anew since
+            self._recall_alone(kept, folder)
             return
         self._enter(kept, now, recalled=True)
+        self._carry_out(now)
+
+    def _recall_alone(self, kept: Start, folder: Path) -> None:
+        """We were the only member, and everybody else may have begun anew since.
+
+        If nobody has, it is for us to begin, behind what we have (`Assembly._look`)."""
+        log = folder / _ring_file(f"{kept.incarnation}-{kept.epoch}")
+        if self.spec.protocol != TOKEN or not log.exists():
+            (folder / "roster.json").unlink()
+            return
+        earlier.keep(log, kept)
+        history, position = earlier.last(log, kept)
+        self.left_alone = (history, position)
+        self.memory.enter(history, position)
+        self._fill_memory(history, position)
+        self.node.recorders.keepers.serve()
 
     def _retire(self, now: int) -> None:
         """Our epoch is over; its engines only serve those who have not got there yet."""
@@ -120,6 +140,7 @@ class Epochs(Seat):
         first = self.lives[me] == node.uuid and not recalled and mark not in self.entered
         self.entered = [*self.entered[-ENTERED_MAX:], mark]
         self._remember(start)
+        self.left_alone = None
         folder = self._folder()
         token = spec.protocol == TOKEN
         resilience = settings.level(agreed, size)
@@ -215,6 +236,7 @@ class Epochs(Seat):
         if folder is None:
             return
         folder.mkdir(parents=True, exist_ok=True)
+        go_on = self._follow_up(folder, start)
         aside = folder / "roster.new"
         with aside.open("wb") as file:
             file.write(msgspec.json.encode(start))
@@ -222,9 +244,28 @@ class Epochs(Seat):
             os.fsync(file.fileno())
         os.replace(aside, folder / "roster.json")
         mark = _ring_file(f"{start.incarnation}-{start.epoch}")
-        for old in folder.glob("ring-*.log"):
-            if old.name != mark:
-                old.unlink()
+        earlier.let_go(folder, mark, go_on=go_on)
+
+    def _follow_up(self, folder: Path, start: Start) -> bool:
+        """Whether `start` goes on from what is on our disk; that is kept then."""
+        if self.spec.protocol != TOKEN:
+            return False
+        try:
+            old = msgspec.json.decode((folder / "roster.json").read_bytes(), type=Start)
+        except (OSError, msgspec.MsgspecError):
+            return False
+        if old.incarnation != start.incarnation:
+            # Begun anew: by ourselves, behind what we have, or by somebody else.
+            mine = self.left_alone
+            if mine is None or not holds(start.incarnation, Position(*mine)) or start.epoch:
+                return False
+        if (old.incarnation, old.epoch) != (start.incarnation, start.epoch):
+            log = folder / _ring_file(f"{old.incarnation}-{old.epoch}")
+            if old.base < start.base:
+                earlier.keep(log, old)
+            else:
+                log.unlink(missing_ok=True)  # nothing was said in it
+        return True
 
     def _reach(self) -> None:
         """Note how far the applications are."""

@@ -90,6 +90,11 @@ class Keepers:
             if now - heard.seen > FORGET_NS:
                 del self._heard[key]
 
+    def kept_by(self, group: str) -> dict[str, int]:
+        """How far the memories of other nodes reach, whatever history it is."""
+        words = [heard.word for (name, _), heard in self._heard.items() if name == group]
+        return {word.name: word.next for word in words}
+
     def sources(self, group: str) -> list[Source]:
         """Other members that have something of the history that ours is in."""
         node, now = self._recorders.node, time.monotonic_ns()

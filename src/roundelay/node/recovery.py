@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from roundelay.core.engine import MS
 from roundelay.core.errors import UsageError
 from roundelay.core.token.state import NORMAL
+from roundelay.node import earlier
 from roundelay.node.reasons import listed
 from roundelay.wire.info import GroupInfo, Start
 
@@ -97,6 +98,9 @@ def recover(seat: Assembly, now: int) -> dict[str, object]:
         seat.told_before += seat.data.delivered
     for hosted in seat._engines():
         seat._drop(hosted)  # it has concluded: it must not vote for anything any more
+    was = Start(seat.spec.name, seat.history_id, 0, seat.roster, (), 0, 0, settings=seat.settings)
+    seat.left_alone = (seat.history_id, base)
+    fixed = seat.preset
     seat.ring = seat.data = None
     seat.decreed = True
     start = Start(
@@ -104,7 +108,9 @@ def recover(seat: Assembly, now: int) -> dict[str, object]:
         seat._asked_level(), decreed=True, settings=seat.settings,
     )  # fmt: skip
     seat._enter(start, now)
-    _put_aside(seat)
+    aside = _put_aside(seat)
+    if fixed and aside is not None:
+        earlier.keep(aside, was)  # a fixed roster has one file, from the first position on
     seat._wake_at(now)
     return made | {"history": history, "was": made["history"], "position": base}
 
@@ -136,14 +142,16 @@ def give_way(seat: Assembly, said: GroupInfo, by: str, now: int) -> None:
     seat._wake_at(now)
 
 
-def _put_aside(seat: Assembly) -> None:
-    """The promises of a fixed roster are those of the history that is over."""
+def _put_aside(seat: Assembly) -> Path | None:
+    """The promises of a fixed roster are those of the history that is over; where they are now."""
     folder = seat._folder()
-    if folder is not None and (folder / "token.log").exists():
-        number = 1
-        while (aside := folder / f"token.log.{number}").exists():
-            number += 1
-        (folder / "token.log").rename(aside)
+    if folder is None or not (folder / "token.log").exists():
+        return None
+    number = 1
+    while (aside := folder / f"token.log.{number}").exists():
+        number += 1
+    (folder / "token.log").rename(aside)
+    return aside
 
 
 def decreed_start(folder: Path | None) -> bool:

@@ -17,7 +17,7 @@ from roundelay.core.errors import ConfigError, SettingsMismatch, UsageError
 from roundelay.core.position import Position, holds
 from roundelay.core.token.site import TokenSite
 from roundelay.core.token.state import NORMAL
-from roundelay.node import engines, settings
+from roundelay.node import earlier, engines, settings
 from roundelay.node.catchup import CatchUp, full
 from roundelay.node.ending import Tails
 from roundelay.node.folders import claim_group
@@ -87,6 +87,9 @@ class Seat:
         self.told_waiting = False
         self.since = now
         self.deadline = now
+        self.left_alone: tuple[str, int] | None = None
+        """The history that we may go on with alone, and how far we have it: we were its only member
+        when we stopped, or an operator says so."""
         self.reached: tuple[str, int] = ("", -1)
         """Incarnation, and the position that its applications have reached in it."""
         self.leaving = False
@@ -173,9 +176,19 @@ class Seat:
         data.memory = self.memory
         self.memory.enter(data.lineage, data.expected)
         if self.memory.begin == self.memory.end:
+            self._fill_memory(data.lineage, data.base)
             for batch in data.history(0):
                 self.memory.add(batch)
+            self.memory.enter(data.lineage, data.expected)
         self.node.recorders.keepers.serve()
+
+    def _fill_memory(self, history: str, upto: int) -> None:
+        """With what earlier rosters have left on our disk, below that position."""
+        folder = self._folder() if self.spec.protocol == TOKEN else None
+        if folder is not None:
+            for batch in earlier.batches(folder, self.spec.name, upto, history):
+                self.memory.add(batch)
+            self.memory.enter(history, upto)
 
     def fell_behind(self, application: Application, since: int) -> bool:
         """An application did not read for too long: it may catch up, if somebody records."""

@@ -21,6 +21,7 @@ import mmap
 import os
 import struct
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 from zlib import crc32
@@ -415,6 +416,33 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def left_by(path: Path) -> Stable | None:
+    """What the file of a token site that is over says, as far as it can be read; None: nothing.
+
+    It is left as it is, also while it is written."""
+    stable = Stable()
+    with suppress(OSError, ValueError):
+        with (
+            path.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+            memoryview(mapped) as data,
+        ):
+            if bytes(data[: len(MAGIC)]) != MAGIC:
+                return None
+            at = len(MAGIC)
+            while (found := _unframe(data, at)) is not None:
+                record, at = found
+                if isinstance(record, Kept):
+                    _restore(stable, record)
+                elif not isinstance(record, Seal | Closed):
+                    try:
+                        stable.apply(record)
+                    except KeyError:
+                        break  # what is before it counts
+        return stable
+    return None
 
 
 def token_store(path: Path, say: Callable[[str], None]) -> Store:

@@ -183,6 +183,9 @@ class Syncing:
                 written.clear()
                 again = self._wanted[group]
                 try:
+                    for _, before in list(place.lingering):  # what the roster before has written
+                        if isinstance(before.store, Store) and not before.closed:
+                            await before.store.sync_beside()
                     await store.sync_beside()
                 except OSError as error:
                     self.node.log("error", "group.not_synced", group=group, reason=str(error))
