@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from roundelay.core.engine import SECOND
 from roundelay.node import earlier
 from roundelay.node.changes import Changes
 from roundelay.node.folders import group_folder
@@ -210,6 +211,7 @@ def test_a_synced_broadcast_waits_for_the_file_of_the_roster_before(
         synced.append(store.path)
 
     monkeypatch.setattr(Store, "sync_beside", noted)
+    monkeypatch.setattr("roundelay.node.epochs.LINGER_NS", 60 * SECOND)  # then it is closed
 
     async def test() -> None:
         async with Net() as net:

@@ -17,7 +17,9 @@ from typing import Any
 import pytest
 
 from roundelay.core.errors import RoundelayError
-from tests.node.live import Net, multicast, run
+from roundelay.node.interfaces import Interface
+from roundelay.node.lines import open_line
+from tests.node.live import Net, multicast, run, together, until
 from tests.node.test_namespaces import ip, spaces
 
 __all__ = ["spaces"]
@@ -124,6 +126,43 @@ def test_a_member_whose_address_changes_is_heard_again(
     orders = [talkers.given(name) for name in spaces]
     shortest = min(map(len, orders))
     assert orders[0][:shortest] == orders[1][:shortest] == orders[2][:shortest]
+
+
+def test_a_recorder_whose_address_changes_is_asked_at_the_new_one(tmp_path: Path) -> None:
+    """Who wanted a replay connected to the new address, where nobody listened."""
+
+    async def test() -> None:
+        async with Net("fanout") as net:
+            a = await net.join("a")
+            c = await net.join("c", record=True, dir=tmp_path)
+            await together([a, c])
+            for number in range(5):
+                await a.group.broadcast(b"%d" % number, durability="recorded")
+            c.node.watch._name = ""  # else it goes back
+            c.node.watch._reopen(Interface("lo", "127.0.0.3", 65_536))
+            known = a.node.directory.by_name
+            await until(lambda: known["c"].address[0] == "127.0.0.3", "to hear of it")
+            async with asyncio.timeout(20):
+                found = [one.data async for one in a.group.replay(since=0)]
+            assert found == [b"%d" % number for number in range(5)]
+
+    run(test)
+
+
+def test_line_b_follows_its_interface(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        async with Net("fanout") as net:
+            a = await net.join("a")
+            made = open_line(a.node, "", "")
+            assert made.watch is not None
+            assert made.address[0] == "127.0.0.1"
+            elsewhere = [Interface("lo", "127.0.0.3", 65_536)]
+            monkeypatch.setattr("roundelay.node.medium_watch.interfaces", lambda: elsewhere)
+            made.watch.look(time.monotonic_ns())
+            assert made.address[0] == "127.0.0.3"
+            made.close()
+
+    run(test)
 
 
 def test_datagrams_of_the_smallest_network_are_enough(

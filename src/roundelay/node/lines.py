@@ -15,6 +15,7 @@ line A; which line a PDU was sent on stands in its envelope.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from ipaddress import IPv4Address
 from typing import TYPE_CHECKING, Protocol
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Protocol
 from roundelay.core.errors import ConfigError
 from roundelay.node.interfaces import find, parse_address
 from roundelay.node.media import Address, FanoutMedium, Medium, MulticastMedium
+from roundelay.node.medium_watch import MediumWatch
 from roundelay.node.via import SwitchMedium
 
 if TYPE_CHECKING:
@@ -67,10 +69,14 @@ class SwitchLine:
 class SecondLine:
     """Line B of one group at one node."""
 
-    def __init__(self, line: Line, close: Callable[[], None], where: str) -> None:
+    def __init__(
+        self, line: Line, close: Callable[[], None], where: str, watch: MediumWatch | None = None
+    ) -> None:
         self.line = line
         self.close = close
         self.where = where
+        self.watch = watch
+        """Follows its interface, if it has one."""
         self.met: dict[str, Address] = {}
         """Members, and where they are on it."""
 
@@ -122,7 +128,8 @@ def open_line(node: Node, where: str | dict[str, str], interface: str) -> Second
         return SecondLine(SwitchLine(medium), lambda: None, f"{medium.describe()}/b")
     made = _made(node, medium, where, interface)
     node.attach(made)
-    return SecondLine(made, made.close, made.describe())
+    watch = MediumWatch(made, node.log, lambda: node.say_soon(time.monotonic_ns()))
+    return SecondLine(made, made.close, made.describe(), watch)
 
 
 def _made(node: Node, medium: Medium, where: str | dict[str, str], interface: str) -> Medium:

@@ -307,6 +307,9 @@ class Node(Traffic):
         self.faults.aside("medium", self.watch.look, now)
         for assembly in list(self.assemblies.values()):
             self.faults.within(assembly, self._expire, assembly, now)
+            line = getattr(assembly, "line", None)
+            if line is not None and line.watch is not None:
+                self.faults.aside("line B", line.watch.look, now)
         self.faults.aside("recorders", self.recorders.on_tick, now)
         for known in list(self.directory.by_uuid.values()):
             if known.uuid != self.uuid and now - known.seen > 60 * SECOND:
@@ -319,6 +322,7 @@ class Node(Traffic):
         overhead = seal.OVERHEAD if self._seal else 0
         self._room = min(self.medium.mtu, LARGEST_DATAGRAM) - overhead
         self._say_who(time.monotonic_ns())
+        self.recorders.moved()
 
     def _expire(self, assembly: Place, now: int) -> None:
         assembly.outbox.expire(now, assembly.trouble())

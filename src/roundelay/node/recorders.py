@@ -151,6 +151,18 @@ class Recorders:
             for recorder in own.values():
                 await asyncio.to_thread(recorder.close)
 
+    def moved(self) -> None:
+        """The node has another address: whoever asks for a replay connects there."""
+        if self.server.port:
+            self._refetches.append(asyncio.create_task(self._move()))
+
+    async def _move(self) -> None:
+        try:
+            await self.server.move(self.node.medium.address[0])
+        except OSError as error:
+            self.node.log("warning", "replay.not_served", reason=str(error))
+        self.say(time.monotonic_ns())
+
     def _readable(self, group: str, memory: str) -> Readable | None:
         """What somebody else may read of a group: our journal, or our memory of that history."""
         if memory:

@@ -222,6 +222,13 @@ class ReplayServer:
         self._server = await asyncio.start_server(self._accept, host, 0, limit=FRAME_BYTES)
         self.port = self._server.sockets[0].getsockname()[1]
 
+    async def move(self, host: str) -> None:
+        """Listen there instead."""
+        before = self._server
+        await self.start(host)
+        if before is not None:
+            before.close()
+
     async def close(self) -> None:
         self.abort()
         await asyncio.gather(*self._sessions, return_exceptions=True)
