@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from roundelay.node.changes import Changes
 from roundelay.node.folders import group_folder
 from roundelay.node.memory import BYTES_MAX
 from roundelay.node.store import Store
-from roundelay.wire.info import Start
+from roundelay.wire.info import Kept, Start
 from tests.node.live import Member, Net, delivered, kill, run, together, until
 from tests.node.power import Power
 
@@ -197,6 +198,29 @@ def test_what_was_recovered_is_kept_through_a_restart(tmp_path: Path, named: boo
             await until(lambda: a.data == b.data == expected, "all of it", 30)
 
     run(test, seconds=90)
+
+
+def test_who_lacks_something_waits_for_members_that_turn_to_the_new_history() -> None:
+    """It was told that nobody had it, when their memories were still of the history before."""
+
+    async def test() -> None:
+        async with Net() as net:
+            a, b = await net.form("ab")
+            was = a.group.view.history
+            await b.die()
+            waiting = asyncio.create_task(a.group.broadcast(b"while it was blocked"))
+            await until(lambda: a.group.view.state.startswith("blocked"), "blocked")
+            a.node.recover("token:g")
+            await until(lambda: a.node.recorders.lineage("token:g") != was, "recovered")
+            recorders = a.node.recorders
+            recorders.keepers._heard.clear()
+            assert not recorders.turning("token:g")
+            word = Kept("token:g", "c", 1, 0, 5, was)
+            recorders.hear(word, time.monotonic_ns())
+            assert recorders.turning("token:g")
+            waiting.cancel()
+
+    run(test)
 
 
 def test_a_synced_broadcast_waits_for_the_file_of_the_roster_before(

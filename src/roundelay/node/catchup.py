@@ -290,17 +290,17 @@ class CatchUp:
         return not self._young() and (bool(self._tail) or self._position() >= 0)
 
     def _recorder_turns(self) -> bool:
-        """A recorder has what is before the history that has just begun, and does not say yet that
-        it goes on with this one: then it serves us."""
+        """A recorder, or a member, has what is before the history that has just begun, and does not
+        say yet that it goes on with this one: then it serves us."""
         if not self._ordered or time.monotonic() > self._began + TURN_S:
             return False
         return self.node.recorders.turning(self.group)
 
     def _young(self) -> bool:
-        """A recorder may still be on its way to be heard of."""
-        return (
-            time.monotonic() < self.node.started + NOBODY_S
-            or time.monotonic() < self._began + NOBODY_S / 4
+        """A recorder, or another member that has it, may still be on its way to be heard of."""
+        others = len(getattr(self.node.assemblies.get(self.group), "roster", ())) > 1
+        return time.monotonic() < self.node.started + NOBODY_S or time.monotonic() < self._began + (
+            NOBODY_S if others else NOBODY_S / 4
         )
 
     def _member_has(self, position: int) -> bool:

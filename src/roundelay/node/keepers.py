@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 HEARD_MAX: Final = 4096
 FORGET_NS: Final = 10 * SECOND
 """A member that has said nothing for so long cannot be asked."""
+LIVELY_NS: Final = 3 * SECOND
+"""One that has said something since is about to say more."""
 
 
 class _Heard(Struct):
@@ -55,6 +57,7 @@ class Keepers:
         try:
             if not server.port:
                 await server.start(node.medium.address[0])
+                self.say()
         except OSError as error:
             node.log("warning", "memory.not_served", reason=str(error))
 
@@ -89,6 +92,14 @@ class Keepers:
         for key, heard in list(self._heard.items()):
             if now - heard.seen > FORGET_NS:
                 del self._heard[key]
+
+    def histories(self, group: str) -> list[str]:
+        """Those that the members who are heard say their memories are of."""
+        now = time.monotonic_ns()
+        return [
+            heard.word.history for (name, _), heard in self._heard.items()
+            if name == group and now - heard.seen < LIVELY_NS
+        ]  # fmt: skip
 
     def kept_by(self, group: str) -> dict[str, int]:
         """How far the memories of other nodes reach, whatever history it is."""

@@ -81,7 +81,7 @@ class Recorders:
         self.durability = Durability(self)
         self.syncing = Syncing(node)
         self._wanted: dict[str, int] = {}
-        self._said: dict[str, tuple[bool, int]] = {}
+        self._said: dict[str, tuple[bool, int, str]] = {}
         self._slow: dict[str, dict[str, int]] = {}
         """Group to recorders that are behind, and until when they count as that."""
         self._refetches: list[asyncio.Task[None]] = []
@@ -191,15 +191,16 @@ class Recorders:
 
     def _tell(self, recorder: Recorder) -> None:
         word = self.word(recorder)
-        self._said[recorder.group] = (word.slow, word.durable)
+        self._said[recorder.group] = (word.slow, word.durable, word.history)
         self.node.send_control(word)
 
     def changed(self, recorder: Recorder) -> None:
-        """A recorder of ours got further, became slow, recovered or broke."""
+        """A recorder of ours got further, became slow, recovered, broke, or turned to another
+        history: it counts for nobody before they hear of that."""
         now = time.monotonic_ns()
         group = recorder.group
-        slow, durable = self._said.get(group, (False, -1))
-        if recorder.slow != slow or (
+        slow, durable, history = self._said.get(group, (False, -1, ""))
+        if (recorder.slow, recorder.history) != (slow, history) or (
             self._wanted.get(group, 0) > now and recorder.journal.durable != durable
         ):
             self._tell(recorder)
@@ -323,7 +324,8 @@ class Recorders:
         return found + [one[4] for one in others] + kept
 
     def turning(self, group: str) -> bool:
-        """Whether a recorder is there of what the history that we are in continues."""
+        """Whether a recorder is there, or a member's memory, of what the history that we are in
+        continues."""
         history, now = self._history(group), time.monotonic_ns()
         before = {one for one, _ in lineage(history or "")[1:]}
         mine = self.own.get(group)
@@ -331,6 +333,7 @@ class Recorders:
                 if name == group and now - heard.seen < SLOW_NS]  # fmt: skip
         if mine is not None and not mine.broken:
             said.append(mine.history)
+        said += self.keepers.histories(group)
         return any(one.partition("@")[0] in before for one in said)
 
     def _history(self, group: str) -> str | None:

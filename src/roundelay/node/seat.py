@@ -180,7 +180,9 @@ class Seat:
             for batch in data.history(0):
                 self.memory.add(batch)
             self.memory.enter(data.lineage, data.expected)
-        self.node.recorders.keepers.serve()
+        keepers = self.node.recorders.keepers
+        keepers.serve()
+        keepers.tell(self.spec.name)  # others may wait for what we have of this history
 
     def _fill_memory(self, history: str, upto: int) -> None:
         """With what earlier rosters have left on our disk, below that position."""
