@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ from click.testing import CliRunner
 
 import roundelay
 from roundelay.cli.main import cli
-from roundelay.core.engine import SECOND
+from roundelay.core.bundle import Bundle
+from roundelay.core.engine import SECOND, Delivery, Notice
+from roundelay.core.position import Position
 from roundelay.node import changes, memory
 from roundelay.node.frontends import FrontendServer
 from tests.node.live import Member, Net, delivered, run, together, until
@@ -473,5 +476,34 @@ def test_a_time_is_gone_on_at_from_memory_or_what_is_missing_is_said(
             assert (gap.first, gap.last) == (0, 17)
             await until(lambda: e.group.inbox.bytes > 0, "what is behind it")
             assert (await e.group.receive(timeout=20)).seq == 18
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_what_comes_with_a_view_is_of_the_history_that_the_view_names(
+    named: bool, tmp_path: Path
+) -> None:
+    """Positions of the new history were given as those of the old one, and then the application
+    was told that there is no such position to go on at."""
+    options: dict[str, Any] = {"members": ("a", "b")} if named else {}
+
+    async def test() -> None:
+        async with Net() as net:
+            a, b = [await net.join(name, dir=tmp_path / name, **options) for name in "ab"]
+            await together([a, b])
+            await say(b, 1)
+            await delivered([a, b], 1)
+            was = a.group.view.history
+            hosted = a.node.assemblies["token:g"].data
+            engine = hosted.token
+            one = engine.past[0]
+            engine.past = (one ^ 1, one, 1)
+            engine.out.deliveries.append(Delivery(1, 1, 1, Bundle.of(b"new"), "committed"))
+            engine.out.notices.append(Notice("view", (engine.tl, engine.members, 0, 1)))
+            hosted.flush(time.monotonic_ns())
+            await delivered([a], 2)
+            history = f"{one ^ 1:016x}@{was}:1"
+            assert a.group.view.history == history
+            assert a.group.position == Position(history, 2)
+            assert a.error is None
 
     run(test)

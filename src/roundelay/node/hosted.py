@@ -246,11 +246,17 @@ class Hosted:
                 self.record(self.trace, effects, now)
             for destination, pdu in effects.sends:
                 self.transmit(destination, pdu, now)
+            notices = effects.notices
             if effects.deliveries:
+                if notices:
+                    # A view may name another history, which what is delivered with it is of.
+                    for notice in [one for one in notices if one.kind == "view"]:
+                        self.notice(notice, now)
+                    notices = [one for one in notices if one.kind != "view"]
                 self.deliver(effects.deliveries, now)
                 if self.on_delivered is not None:
                     self.on_delivered()
-            for notice in effects.notices:
+            for notice in notices:
                 self.notice(notice, now)
         if self.trace is not None and len(self.trace.rows) >= TRACE_ROWS:
             self.trace.flush()  # arrivals that led to nothing
