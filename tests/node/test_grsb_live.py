@@ -17,8 +17,15 @@ from typing import Any
 
 import pytest
 
+import roundelay
 from roundelay.client.remote_node import RemoteNode
-from roundelay.core.errors import ConfigError, GroupClosed, GroupTrouble, UsageError
+from roundelay.core.errors import (
+    ConfigError,
+    GroupClosed,
+    GroupTrouble,
+    Indeterminate,
+    UsageError,
+)
 from roundelay.journal.files import Disk
 from roundelay.journal.journal import Reader
 from roundelay.node.grsb import GrsbSeat
@@ -521,6 +528,70 @@ def test_a_group_that_stands_still_says_for_whom(tmp_path: Path) -> None:
             await asyncio.gather(*talking)
             await town.open("ann", "r", "d")
             assert town.status("d")["slowed_by"] == []
+
+    run(test)
+
+
+def test_a_group_without_its_acknowledger_names_it_everywhere(tmp_path: Path) -> None:
+    """Its retransmitter cannot go on: the others heard nobody and took that one for missing."""
+
+    async def test() -> None:
+        async with Net("switch") as net:
+            table = {"profile": "separate", "members": ["r", "d", "p", "ann", "bob"]}
+            times = {"alive_ms": 100, "alive_timeout_ms": 500, "takeover_ms": 500, "attempts": 5}
+            town = Town(net, tmp_path, table | {"parameters": times})
+            async with process(net, tmp_path, town.file, "bob"):
+                await town.start("r", "d", "p", "ann")
+                await town.open("r", "d", "p", "ann")
+                ann = town.members["ann"]
+                await ann.group.broadcast(b"0")
+                where = f"unix:{tmp_path / 'bob'}.sock"
+                async with roundelay.join(GROUP, service="journal", node=where, timeout=3) as bob:
+                    await bob.broadcast(b"1")
+                    await town.members["d"].die()
+                    named = "missing: d (acknowledger)"
+                    for name in ("ann", "p"):
+                        await until(lambda n=name: town.state(n).endswith(named), "it is named")  # type: ignore[misc]
+                        assert town.state(name).startswith("silent: no retransmitter is heard")
+                        assert town.status(name)["slowed_by"] == ["d"]
+                    await until(lambda: bob.view.state == town.state("ann"), "bob knows, too")
+                    broken = "broken: no acknowledger answers; silent: d (acknowledger)"
+                    await until(lambda: town.state("r") == broken, "what it waits for")
+                    assert named in town.seat("ann").trouble()
+                    with pytest.raises(Indeterminate) as failed:
+                        await bob.broadcast(b"2")
+                    assert named in str(failed.value)
+                    await town.start("d")
+                    await town.open("r", "d", "p", "ann")
+                    await until(lambda: len(ann.got) == 3, "it goes on")
+                    assert town.status("ann")["slowed_by"] == []
+
+    run(test, 120)
+
+
+def test_a_user_that_lacks_what_only_dead_recorders_have_names_them(tmp_path: Path) -> None:
+    """The group goes on, and it said `open` while this user got nothing more."""
+
+    async def test() -> None:
+        async with Net("switch") as net:
+            table = {"profile": "separate", "members": ["r", "d", "p", "ann", "bob"]}
+            town = Town(net, tmp_path, table | {"parameters": {"rec_ms": 10, "rec_max_ms": 100}})
+            await town.start("r", "d", "p", "ann", "bob")
+            await town.open("r", "d", "p", "ann", "bob")
+            ann, bob = town.members["ann"], town.members["bob"]
+            await ann.group.broadcast(b"0")
+            await delivered([bob], 1)
+            net.switch.apply({"partition": [["bob"], ["r", "d", "p", "ann"]]})
+            await ann.group.broadcast(b"1", durability="recorded")
+            await town.members["p"].die()
+            net.switch.apply({"heal": True})
+            await ann.group.broadcast(b"2")
+            await until(lambda: town.state("bob") == "blocked: waiting for p (recorder)", "it says")
+            assert town.status("bob")["slowed_by"] == ["p"]
+            assert town.state("ann") == "open"
+            await town.start("p")
+            await delivered([bob], 3)
+            await town.open("ann", "bob")
 
     run(test)
 

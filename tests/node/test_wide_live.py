@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from roundelay.core.errors import ConfigError
+from roundelay.core.wide.stable import GLOBAL
 from roundelay.journal.journal import Journal
 from roundelay.node.store import Store
 from roundelay.node.wide import WideSeat
@@ -152,6 +154,97 @@ members = ["b1", "b2"]
             check_total_order(world.of("a2", "x", "y", "z", "b2"))
 
     run(test, 240)
+
+
+SPREAD = """
+[[networks]]
+members = ["a1", "a2", "x"]
+broadcaster = "a1"
+edges = [["a1", "x"]]
+
+[[networks]]
+members = ["b1", "b2"]
+
+[global]
+gcr = ["b1"]
+gda = ["g"]
+gpr = ["b1"]
+
+[parameters]
+alive_ms = 100
+alive_timeout_ms = 500
+takeover_ms = 500
+attempts = 5
+"""
+
+
+def test_a_hierarchy_that_stands_still_names_who_is_missing(tmp_path: Path) -> None:
+    """The GDA is dead: the GCR, which is there, cannot go on, and was taken for the missing one.
+
+    Behind the broadcaster nothing was said at all.
+    """
+    text = SPREAD.replace('"b1", "b2"]', '"b1", "b2", "g"]')
+    title = "g (GDA, user)"
+
+    async def test() -> None:
+        async with Net("switch") as net:
+            world = World(net, tmp_path, text)
+            everybody = ("a1", "a2", "x", "b1", "b2", "g")
+            await world.start(*everybody)
+            await world.members["x"].group.broadcast(b"0")
+            await world.members["g"].die()
+            for name in ("a1", "a2", "x", "b2"):
+                seen = world.members[name].group
+                await until(
+                    lambda g=seen: (
+                        g.view.state.startswith("blocked: waiting for")  # type: ignore[misc]
+                        and title in g.view.state
+                    ),
+                    f"{name} says so",
+                )
+                assert "g" in world.seat(name).status()["slowed_by"]  # type: ignore[operator]
+                assert title in world.seat(name).trouble()
+            await world.start("g")
+            for name in everybody:
+                seen = world.members[name].group
+                await until(lambda g=seen: g.view.state == "open", f"{name} goes on")  # type: ignore[misc]
+            await world.members["x"].group.broadcast(b"1")
+
+    run(test, 120)
+
+
+def test_a_network_that_no_gpr_can_help_any_more_says_so_and_stays_with_it(tmp_path: Path) -> None:
+    """It said `broken` for a moment, then `open`, and its users `open` all the time."""
+    text = (
+        SPREAD.replace('gda = ["g"]', 'gda = ["b2"]')
+        + """
+[journal]
+segment_bytes = 4096
+keep_bytes = 8192
+"""
+    )
+
+    async def test() -> None:
+        async with Net("switch") as net:
+            world = World(net, tmp_path, text)
+            await world.start("a1", "a2", "x", "b1", "b2")
+            net.switch.apply({"partition": [["a1", "a2", "x"], ["b1", "b2"]]})
+            for i in range(60):
+                await world.members["b2"].group.broadcast_many([b"%04d" % i * 100] * 10)
+            journal: Any = world.seat("b1").journals[GLOBAL].journal
+            await until(lambda: journal.begin > 0, "the GPR has let go of the beginning")
+            net.switch.apply({"heal": True})
+            lcr, user = world.members["a1"].group, world.members["a2"].group
+            await until(lambda: lcr.view.state.startswith("broken: no GPR has"), "the LCR says so")
+            waits = "blocked: waiting for b1 (GCR, GPR, LCR, LPR)"
+            await until(lambda: user.view.state == waits, "a user says so")
+            for _ in range(30):
+                await asyncio.sleep(0.05)
+                assert lcr.view.state.startswith("broken: no GPR has")
+                assert user.view.state == waits
+            assert world.members["b2"].group.view.state == "open"
+
+    run(test, 120)
 
 
 def _networks(world: World) -> dict[str, Any]:

@@ -405,6 +405,32 @@ def test_without_a_cold_start_the_loss_of_both_is_said() -> None:
     assert not group.site(0).retransmitter.reigning
 
 
+def test_without_an_acknowledger_the_retransmitter_says_whom_it_lacks() -> None:
+    """It said that the state was lost, which sends an operator the wrong way, and named nobody."""
+    group = Group(SEPARATE, sites=6)
+    group.chat(10)
+    group.run(2)
+    group.world.crash(1)
+    group.until(lambda: group.told("broken") != [], 200)
+    assert group.told("broken")[0] == (0, ("no acknowledger answers", 1))
+    group.world.restart(1)
+    group.until(lambda: group.reigning != [], 200)
+    group.chat(10)
+    group.until(lambda: group.everybody_has(20))
+
+
+def test_who_has_the_state_is_named_where_nobody_else_does() -> None:
+    group = Group(FAILSAFE)
+    group.chat(10)
+    group.run(2)
+    cr, da = group.roles.retransmitters[0], group.roles.acknowledgers[0]
+    group.world.crash(cr)
+    group.world.crash(da)
+    group.until(lambda: group.told("broken") != [], 200)
+    expected = ("nobody who answers has the state of the last reign", cr, da)
+    assert group.told("broken")[0][1] == expected
+
+
 def test_a_paused_group_goes_on_where_it_was() -> None:
     group = Group(FAILSAFE)
     group.chat(50)

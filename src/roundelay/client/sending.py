@@ -8,10 +8,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from roundelay.client.endings import is_open
 from roundelay.client.messages import Receipt, bundle_of, marked, synced
 from roundelay.core.bundle import MESSAGES_MAX, Bundle
 from roundelay.core.errors import ConfigError, Indeterminate, NoRecorder, QueueFull, Refused
-from roundelay.node.switchboard import NO_TAG, Refusal
+from roundelay.node.switchboard import NO_TAG, Refusal, View
 
 HEAR_S: Final = 2.0
 """How long after `join` a recorder may still be on its way to be heard of."""
@@ -22,6 +23,7 @@ class Sending(ABC):
 
     name: str
     _switchboard: Any
+    _view: View
 
     def __init__(self, recorders: int) -> None:
         self._recorders = recorders
@@ -128,9 +130,10 @@ class Sending(ABC):
                 return await waiting
             await asyncio.wait([waiting], timeout=self.answer_s)
             if not waiting.done():
+                why = "" if is_open(self._view) else f" ({self._view.state})"
                 raise Indeterminate(
-                    f"group {self.name}: the node has not answered in {self.answer_s:g} s; it "
-                    "may still be delivered"
+                    f"group {self.name}: the node has not answered in {self.answer_s:g} s{why}; "
+                    "it may still be delivered"
                 )
             return waiting.result()
         finally:

@@ -20,12 +20,7 @@ from msgspec import Struct, structs
 
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import EVERYONE, MS, NEVER, Notice, Pdu
-from roundelay.core.errors import (
-    ConfigError,
-    GroupClosed,
-    RoundelayError,
-    UsageError,
-)
+from roundelay.core.errors import ConfigError, GroupClosed, RoundelayError, UsageError
 from roundelay.core.events import DELIVER, NO_REF, NOBODY, NOTICE, RECEIVE, SEND, SUBMIT
 from roundelay.core.grsb.base import GrsbDelivery, GrsbEffects
 from roundelay.core.grsb.checks import beginning
@@ -302,8 +297,9 @@ class GrsbSeat(ShownSeat):
         """Now and then: who is there?"""
         if not self.history_name and not self.closed:
             self._meet(now)
-        if self.site is not None and self.site.user is None:
-            self.say_how(now)
+        blocked = self.state.startswith("blocked") or bool(self.awaited())
+        if self.site is not None and (self.site.user is None or blocked or not self.up):
+            self.say_how(now)  # also since others may have come or gone
         self.stand_in()
         present = tuple(name for name in self.roster if self.node.alive(name))
         if present != self.present:

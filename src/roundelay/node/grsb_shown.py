@@ -64,11 +64,33 @@ class ShownSeat(Birth):
             who = self.known_as(one for one in mute if one != self.me)
             self.say_state(f"rejoining without its disk: waiting for an answer of {who}")
         elif self.up and not self.split:
-            waits = site.waits
+            waits = self.awaited()
             self.say_state(f"blocked: waiting for {self.known_as(waits)}" if waits else "open")
         elif not self.state.startswith("broken"):
             who = self.known_as((site.reign.cr,))
-            self.say_state(f"silent: no retransmitter is heard, the last was {who}")
+            gone = self.gone(self.council)
+            lacks = f"; missing: {self.known_as(gone)}" if gone else ""
+            self.say_state(f"silent: no retransmitter is heard, the last was {who}{lacks}")
+
+    @property
+    def council(self) -> tuple[int, ...]:
+        """Those who decide who reigns over this member."""
+        return self.roles.council
+
+    def awaited(self) -> tuple[int, ...]:
+        """Those without whom the group stands still, as far as that is said, or this member."""
+        site = self.site
+        if site is None or site.waits:
+            return () if site is None else site.waits
+        reader = getattr(site.user, "reader", None)  # not behind a broadcaster
+        if reader is None or not reader.unanswered:
+            return ()
+        recorders: tuple[int, ...] = reader.host.roles.recorders
+        return recorders
+
+    def gone(self, sites: Iterable[int]) -> tuple[int, ...]:
+        """Those of them whose nodes are not heard of."""
+        return tuple(one for one in sites if not self.node.alive(self.roster[one]))
 
     def known_as(self, sites: Iterable[int]) -> str:
         """Members by name, with their roles."""
@@ -153,7 +175,10 @@ class ShownSeat(Birth):
             "pdus_received": self.received,
         }  # fmt: skip
         if self.site is not None:
-            found |= status_of(self.site, self.roster)
+            shown = status_of(self.site, self.roster)
+            gone = () if self.up else self.gone(self.council)
+            held = (*shown["slowed_by"], *self.file.names((*self.awaited(), *gone)))
+            found |= shown | {"slowed_by": list(dict.fromkeys(held))}
         if self.journal is not None:
             found["journal"] = self.journal.status()
         return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -104,17 +104,20 @@ def how_far(record: Struct) -> bool:
     return type(getattr(record, "record", record)) is Handled
 
 
-def slowed_by(da: Acknowledger, names: tuple[str, ...]) -> list[str]:
-    """The recorders that acknowledgements wait for, since there is room for few more (GR-11).
+def slowed_by(da: Acknowledger) -> list[int]:
+    """The recorders that acknowledgements wait for: since there is room for few more (GR-11), or
+    since they asked for mercy (GR-12).
 
-    When there is none at all, those that were given up are among them if nobody else has the rest.
+    When there is no room at all, those that were given up are among them if nobody else has the
+    rest.
     """
+    found = sorted(da.pleas)
     if da.full_since < NEVER:
-        return [names[one] for one in da.lacking()]
-    if not da.polling:
-        return []
-    behind = [one for one, mark in da.marks.items() if mark <= da.safe < da.expected]
-    return [names[one] for one in behind if one not in da.suspected]
+        found += da.lacking()
+    elif da.polling:
+        behind = [one for one, mark in da.marks.items() if mark <= da.safe < da.expected]
+        found += [one for one in behind if one not in da.suspected]
+    return found
 
 
 def silent_line(site: GrsbSite) -> int | None:
@@ -128,10 +131,10 @@ def silent_line(site: GrsbSite) -> int | None:
     return silent[0] if len(silent) == 1 else None
 
 
-def status_of(site: GrsbSite, names: tuple[str, ...]) -> dict[str, object]:
+def status_of(site: GrsbSite, names: tuple[str, ...]) -> dict[str, Any]:
     """What the engine has to say, with names."""
     silent = silent_line(site)
-    found: dict[str, object] = {
+    found: dict[str, Any] = {
         "epoch": site.reign.epoch,
         "retransmitter": names[site.reign.cr],
         "acknowledger": names[site.reign.da],
@@ -145,6 +148,7 @@ def status_of(site: GrsbSite, names: tuple[str, ...]) -> dict[str, object]:
         found["position"] = site.user.listener.next
         found["recorded"] = site.user.recorded
     cr, da = site.retransmitter, site.acknowledger
+    held: list[int] = []
     if cr is not None:
         found["reigning"] = cr.reigning
         if cr.reigning:
@@ -154,8 +158,9 @@ def status_of(site: GrsbSite, names: tuple[str, ...]) -> dict[str, object]:
         found["acknowledged"], found["safe"] = da.acked, da.safe
         found["ack_delay_ns"] = da.delay_ns
         found["recorders"] = {names[one]: mark for one, mark in da.marks.items()}
-        found["slowed_by"] = slowed_by(da, names)
+        held = slowed_by(da)
         found["suspected"] = [names[one] for one in sorted(da.suspected)]
+    found["slowed_by"] = [names[one] for one in dict.fromkeys((*held, *site.waits))]
     if site.council is not None:
         found["votes"] = site.council.voting
     return found

@@ -272,6 +272,35 @@ class WideSeat(GrsbSeat):
 
     # -- what is known ---------------------------------------------------------------------
 
+    def say_how(self, now: int) -> None:
+        trunk = self.site.trunk
+        if trunk is None or not (trunk.running and trunk.up and trunk.stuck):
+            super().say_how(now)  # else what it has said when it got stuck still holds
+
+    @property
+    def council(self) -> tuple[int, ...]:
+        found: tuple[int, ...] = self.site.level.roles.council
+        return found
+
+    def awaited(self) -> tuple[int, ...]:
+        """Where the GCR is not heard though its node is, it is for want of others of its level."""
+        waits = super().awaited()
+        roles = self.wide_file.atlas.global_roles
+        network = self.wide_file.atlas.network_of(self.me)
+        if network is not None and self.me in network.nodes:
+            # Nobody tells those behind LB: what is missing is what each message must pass.
+            ways = (
+                roles.retransmitters, roles.acknowledgers, network.retransmitters,
+                network.acknowledgers, network.recorders[:1], (network.broadcaster,),
+            )  # fmt: skip
+            return tuple(dict.fromkeys(
+                one for sites in ways if self.gone(sites) == sites for one in sites
+            ))  # fmt: skip
+        silent = [one for one in waits if one in roles.retransmitters]
+        if silent and not self.gone(silent):
+            waits += tuple(one for one in self.gone(roles.council) if one not in waits)
+        return waits
+
     def status(self) -> dict[str, object]:
         found = super().status()
         names = self.wide_file.names

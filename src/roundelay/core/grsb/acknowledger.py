@@ -58,6 +58,7 @@ class Acknowledger:
         self.ack_line = LINE_A
         self.delay_ns = 0
         self.slow_due = NEVER  # when the delay is halved
+        self.pleas: set[int] = set()  # recorders that have asked for the delay
         self.marks: dict[int, int] = dict.fromkeys(host.roles.recorders, UNKNOWN)
         self.unanswered: dict[int, int] = {}  # polls, by recorder
         self.suspected: set[int] = set()
@@ -279,6 +280,7 @@ class Acknowledger:
         config = self.config
         self.speaks(source)
         if slow.level:
+            self.pleas.add(source)
             delay = min(config.max_delay_ns, config.base_delay_ns << min(slow.level, 32))
             self.delay_ns = max(self.delay_ns, delay)
             self.slow_due = now + config.slow_hold_ns
@@ -306,6 +308,7 @@ class Acknowledger:
             if self.delay_ns < self.config.base_delay_ns:
                 self.delay_ns = 0
                 self.slow_due = NEVER
+                self.pleas.clear()
         if self.next_epoch >= 0:
             if self.fetch_due <= now:
                 self._install(now)

@@ -27,6 +27,8 @@ Take = Callable[[Message | None, int, int], None]
 """Called in order with a message, or None, the position that follows, and the time."""
 
 KEPT_MAX = 128
+UNANSWERED = 6
+"""Requests in a row, each later than the one before: 3 s with the usual times."""
 BEHIND = -1
 
 
@@ -65,6 +67,11 @@ class Reader:
             self.repairs.want(now)
         else:
             self.stop()
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether no recorder has answered for long: what is wanted may not come."""
+        return self.reading and self.repairs.tries > UNANSWERED
 
     def change(self, wanted: Selection) -> None:
         """Read something else: answers to what was asked before do not count."""

@@ -14,6 +14,7 @@ An attempt that gets stuck ends, and another one with a higher epoch follows aft
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from roundelay.core.engine import NEVER
@@ -112,21 +113,36 @@ class Candidate:
 
     def _fail(self, now: int) -> None:
         """This attempt came to nothing."""
-        short = len(self.grants) < self.host.roles.majority
-        reason = "no majority of the council answers" if short else (
-            "retransmitter and acknowledger of the last reign have lost their state: begin anew "
-            "from the recorders (cold_start), or restart one that has it"
-            if self.phase == PREPARING and self.source < 0
-            else f"stuck while {self.phase}"
-        )  # fmt: skip
+        reason, mute = self._trouble()
         self.attempts += 1
         if self.attempts % 4 == 0:
-            mute = [one for one in self.host.roles.council if one not in self.grants]
-            self.host.notice("broken", reason, *(mute if short else ()))
+            self.host.notice("broken", reason, *mute)
         self.stop(now)
         self.cr.stand_by()
         spread = self.config.takeover_ns >> 2
         self.wait_ns = int(spread * (0.5 + self.host.rng.random() * min(self.attempts, 4)))
+
+    def _trouble(self) -> tuple[str, list[int]]:
+        """Why this attempt comes to nothing, and those who would have to answer."""
+        roles, last = self.host.roles, self.last
+        if len(self.grants) < roles.majority:
+            return "no majority of the council answers", self._mute(roles.council)
+        if self.phase != PREPARING:
+            asked = {FETCHING: self.source, INSTALLING: self.da}.get(self.phase)
+            return f"stuck while {self.phase}", [] if asked is None else [asked]
+        if self._choose() < 0:
+            return "no acknowledger answers", self._mute(roles.acknowledgers)
+        if mute := self._mute((last.cr, last.da)):
+            return "nobody who answers has the state of the last reign", mute
+        lost = "retransmitter and acknowledger of the last reign have lost their state"
+        if self.config.cold_start:
+            return f"{lost}: all are needed to begin anew", self._mute(roles.council)
+        return (
+            f"{lost}: begin anew from the recorders (cold_start), or restart one that has it", []
+        )  # fmt: skip
+
+    def _mute(self, sites: Sequence[int]) -> list[int]:
+        return [one for one in sites if one not in self.grants]
 
     # -- the steps -------------------------------------------------------------------------
 

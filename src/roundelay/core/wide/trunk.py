@@ -74,11 +74,13 @@ class Trunk:
         self.reader = Reader(host, 0, EVERYTHING, self._replayed)
         self.ready: deque[Message] = deque()
         self.pending: dict[int, Pending] = {}
-        self.stuck_until = -NEVER  # no GPR has what comes next: ask again then
+        self.stuck = False  # no GPR has what comes next
+        self.stuck_until = -NEVER  # ask again then
 
     def start(self, position: int, now: int) -> None:
         """LCR reigns, and its network has everything below `position`."""
         self.running = True
+        self.stuck = False
         stable = max(position, self.listener.stable)
         self.listener = Listener(0, position, self.config.heard_max)
         self.listener.mark(stable, stable)
@@ -161,7 +163,11 @@ class Trunk:
     @property
     def waits(self) -> tuple[int, ...]:
         """The sites without which nothing comes down."""
-        return self.stopped_by if self.up else (self.gcr,)
+        if not self.up:
+            return (self.gcr,)
+        if self.stuck or self.reader.unanswered:
+            return self.host.roles.recorders
+        return self.stopped_by
 
     def on_stale(self, stale: Stale) -> None:
         if stale.epoch >= self.epoch and stale.cr in self.host.roles.retransmitters:
@@ -191,9 +197,11 @@ class Trunk:
     def _replayed(self, message: Message | None, end: int, now: int) -> None:
         if message is None or message.gseq != self.listener.next:
             # Nothing may be left out: the positions of a network are those of the whole.
+            self.stuck = True
             self.stuck_until = now + self.config.alive_timeout_ns
             self.host.notice("broken", "no GPR has what this network lacks: restore its journal")
         else:
+            self.stuck = False
             self.ready.append(message)
             self.listener.skip(end)
         self._release(now)
