@@ -115,3 +115,19 @@ def test_bundles_grow_beyond_a_datagram_only_where_nothing_gets_lost() -> None:
     assert bundle_bytes(ethernet) <= 8 * ethernet
     assert bundle_bytes(loopback, burst=100_000) == bundle_bytes(loopback)  # small buffers
     assert loopback < bundle_bytes(loopback, burst=8 * MIB) < PIECES * loopback
+
+
+def test_each_caller_of_a_bundle_waits_as_long_as_it_was_promised() -> None:
+    """Who comes behind messages that waited too long already was answered at once."""
+    outbox, caller = Outbox("g", 40, 100, MIB), Caller()
+    outbox.put(caller, Bundle.of(b"old"), 1, None, 10)
+    outbox.expire(10, "late")
+    outbox.put(caller, Bundle.of(b"older"), 2, None, 20)
+    outbox.put(caller, Bundle.of(b"new"), 3, None, 30)
+    outbox.gather()
+    outbox.expire(15, "late")
+    assert [refusal.tag for refusal in caller.refusals] == [1]
+    outbox.expire(20, "late")
+    assert [refusal.tag for refusal in caller.refusals] == [1, 2]
+    outbox.settle(7, 0)
+    assert caller.receipts == {3: 9}

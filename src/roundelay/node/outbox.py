@@ -13,12 +13,11 @@ from collections.abc import Iterable
 from typing import Final
 
 from roundelay.core.bundle import MESSAGES_MAX, Bundle
-from roundelay.core.engine import NEVER
 from roundelay.core.errors import PayloadTooLarge, QueueFull
 from roundelay.node.switchboard import NO_TAG, Application, Receipt, Refusal
 
-Waiter = tuple[Application, int, int]
-"""(who wants to know, its tag, index of the tag's last message in the bundle)"""
+Waiter = tuple[Application, int, int, int]
+"""(who wants to know, its tag, index of the tag's last message in the bundle, how long it waits)"""
 
 
 MESSAGE_COST: Final = 16
@@ -33,15 +32,12 @@ def cost(bundle: Bundle) -> int:
 class Underway:
     """A bundle the engine has, until its fate is known."""
 
-    __slots__ = ("bundle", "due", "number", "to", "waiters", "word")
+    __slots__ = ("bundle", "number", "to", "waiters", "word")
 
-    def __init__(
-        self, bundle: Bundle, to: tuple[str, ...] | None, waiters: list[Waiter], due: int
-    ) -> None:
+    def __init__(self, bundle: Bundle, to: tuple[str, ...] | None, waiters: list[Waiter]) -> None:
         self.bundle = bundle
         self.to = to
         self.waiters = waiters
-        self.due = due
         self.number = -1  # the engine's own number, where it is needed
         self.word = False  # of the node itself, for the present roster only
 
@@ -144,7 +140,7 @@ class Outbox:
 
     def put_word(self, message: bytes) -> None:
         """Something the node itself has to say: before all others, and in a bundle of its own."""
-        one = Underway(Bundle.of(message), None, [], NEVER)
+        one = Underway(Bundle.of(message), None, [])
         one.word = True
         behind = sum(1 for other in self.again if other.word)  # words keep their order
         self.again.insert(behind, one)
@@ -162,7 +158,7 @@ class Outbox:
             self.underway.append(one)
             return one.bundle, one.to, one
         items = self.items
-        to, due = items[0].to, items[0].due
+        to = items[0].to
         parts: list[Bundle] = []
         waiters: list[Waiter] = []
         room, places, count = self.bundle_bytes, MESSAGES_MAX, 0
@@ -178,16 +174,14 @@ class Outbox:
             room -= len(part.data)
             places -= len(part.sizes)
             if item.tag != NO_TAG:
-                waiters.append((item.application, item.tag, count - 1))
+                waiters.append((item.application, item.tag, count - 1, item.due))
             items.popleft()
         bundle = Bundle.merged(parts)
-        return bundle, to, self._start(bundle, to, waiters, due)
+        return bundle, to, self._start(bundle, to, waiters)
 
-    def _start(
-        self, bundle: Bundle, to: tuple[str, ...] | None, waiters: list[Waiter], due: int
-    ) -> Underway:
+    def _start(self, bundle: Bundle, to: tuple[str, ...] | None, waiters: list[Waiter]) -> Underway:
         self.bytes -= cost(bundle)
-        one = Underway(bundle, to, waiters, due)
+        one = Underway(bundle, to, waiters)
         self.underway.append(one)
         return one
 
@@ -225,12 +219,12 @@ class Outbox:
         else:
             self.underway.remove(one)
         self.settled += len(one.bundle)
-        for application, tag, index in one.waiters:
+        for application, tag, index, _ in one.waiters:
             place = seq + index if seq >= 0 else -1
             application.receipt(Receipt(self.group, tag, place, time, resilience=resilience))
 
     def _refuse(self, waiters: Iterable[Waiter], reason: str, indeterminate: bool) -> None:
-        for application, tag, _ in waiters:
+        for application, tag, _, _ in waiters:
             application.refused(Refusal(self.group, tag, reason, indeterminate))
 
     def lose_track(self, one: Underway, reason: str) -> None:
@@ -247,12 +241,13 @@ class Outbox:
     def expire(self, now: int, reason: str) -> None:
         """Answer callers who have waited long enough; their messages stay where they are."""
         for one in (*self.underway, *self.again):
-            if one.waiters and one.due <= now:
-                waiters, one.waiters = one.waiters, []
-                self._refuse(waiters, reason, indeterminate=True)
+            late = [waiter for waiter in one.waiters if waiter[3] <= now]
+            if late:
+                one.waiters = [waiter for waiter in one.waiters if waiter[3] > now]
+                self._refuse(late, reason, indeterminate=True)
         for item in self.items:
             if item.tag != NO_TAG and item.due <= now:
-                self._refuse([(item.application, item.tag, 0)], reason, indeterminate=True)
+                self._refuse([(item.application, item.tag, 0, 0)], reason, indeterminate=True)
                 item.tag = NO_TAG
 
     def abandon(self, reason: str) -> None:
@@ -260,7 +255,7 @@ class Outbox:
         for item in self.items:
             if item.tag != NO_TAG:
                 begun = item.start > 0
-                self._refuse([(item.application, item.tag, 0)], reason, indeterminate=begun)
+                self._refuse([(item.application, item.tag, 0, 0)], reason, indeterminate=begun)
         self.items.clear()
         self.bytes = 0
         self.underway.extend(self.again)
