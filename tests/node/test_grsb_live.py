@@ -460,6 +460,57 @@ def test_a_cut_of_line_a_is_done_without_and_line_a_used_again_when_it_is_back(
     run(test)
 
 
+@pytest.mark.parametrize("medium", ["switch", "multicast"])
+def test_without_line_a_a_group_begins_and_its_members_come_back(
+    medium: str, tmp_path: Path
+) -> None:
+    """Who starts is not known on line B, heard nothing on either, and said nothing there."""
+
+    async def test() -> None:
+        async with Net(medium) as net:
+            table = {"profile": "separate", "members": ["r", "d", "p", "ann", "bob"]}
+            times = {"bcast_ms": 20, "probe_ms": 200, "alive_ms": 50, "alive_timeout_ms": 300}
+            town = Town(net, tmp_path, table | {"parameters": times | {"takeover_ms": 500}})
+            if medium == "switch":
+                cut_line_a(net, town, True)
+            await town.start("r", "d", "p", "ann")
+            await town.open("r", "d", "p", "ann")
+            cut_line_a(net, town, True)
+            ann = town.members["ann"]
+            await ann.group.broadcast(b"0")
+            for number, name in enumerate(("p", "d", "r"), 1):
+                await town.members[name].die()
+                await town.start(name)
+                if medium != "switch":
+                    town.members[name].node.medium.stop()
+                receipt = await ann.group.broadcast(b"%d" % number, durability="recorded")
+                assert receipt.seq == number
+            await town.open("r", "d", "p", "ann")
+            assert town.status("ann")["silent_line"] == "a"
+
+    run(test, 120)
+
+
+def test_a_member_that_is_deaf_on_line_a_gets_receipts_of_recorders(tmp_path: Path) -> None:
+    """Recorders say how far they are on line A, and do not know who is deaf there."""
+
+    async def test() -> None:
+        async with Net("switch") as net:
+            table = {"profile": "separate", "members": ["r", "d", "p", "ann"]}
+            town = Town(net, tmp_path, table | {"parameters": {"alive_timeout_ms": 500}})
+            await town.start("r", "d", "p", "ann")
+            await town.open("r", "d", "p", "ann")
+            ann = town.members["ann"].group
+            await ann.broadcast(b"0", durability="recorded")
+            net.switch.apply({"loss": 0.999999, "to": "ann", "line": "a"})
+            for number in range(1, 4):
+                receipt = await ann.broadcast(b"%d" % number, durability="recorded")
+                assert receipt.seq == number
+                await asyncio.sleep(2)  # 3 s after its last word a recorder counts as gone
+
+    run(test)
+
+
 def test_a_recorder_that_does_not_keep_up_slows_the_group_and_nothing_is_lost(
     tmp_path: Path,
 ) -> None:

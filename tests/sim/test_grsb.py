@@ -347,6 +347,33 @@ def test_a_user_that_is_deaf_on_line_a_submits_and_repairs_over_line_b() -> None
     assert not group.told("down")
 
 
+@pytest.mark.parametrize("first", [LINE_A, LINE_B, None], ids=["a", "b", "none"])
+@pytest.mark.parametrize("line", [LINE_A, LINE_B], ids=["deaf on a", "deaf on b"])
+@pytest.mark.parametrize("deaf", [0, 1, 2], ids=["retransmitter", "acknowledger", "recorder"])
+def test_one_that_is_deaf_on_a_line_stops_nobody_also_soon_after_a_cut(
+    deaf: int, line: int, first: int | None
+) -> None:
+    """After a cut of line B the group is on line A until line B is tried again: who cannot hear
+    on line A then was not asked on line B, and the group stood still for good."""
+    group = Group(SEPARATE, sites=6)
+    group.chat(20)
+    group.run(1)
+    if first is not None:
+        lines(group)[first].cut = True
+        group.chat(100, gap_ns=100 * MS)
+        group.run(12)
+        lines(group)[first].cut = False
+        assert group.told("line")
+    lines(group)[line].deaf.add(deaf)
+    group.chat(100, gap_ns=100 * MS)  # while they find another way
+    group.run(60)
+    before = max(len(group.texts(user)) for user in group.users)
+    group.chat(20)
+    group.until(lambda: group.everybody_has(before + 20), 10)
+    group.run(5)
+    group.judge()
+
+
 def test_gr_t10_two_updates_of_one_key_have_the_same_winner_everywhere() -> None:
     # GR-T10, §6.10: the first of two concurrent updates wins, without locks.
     group = Group(SEPARATE, sites=8)

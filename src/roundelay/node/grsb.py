@@ -300,7 +300,7 @@ class GrsbSeat(ShownSeat):
         blocked = self.state.startswith("blocked") or bool(self.awaited())
         if self.site is not None and (self.site.user is None or blocked or not self.up):
             self.say_how(now)  # also since others may have come or gone
-        self.stand_in()
+        self.stand_in(now)
         present = tuple(name for name in self.roster if self.node.alive(name))
         if present != self.present:
             self.present = present
@@ -557,7 +557,8 @@ class GrsbSeat(ShownSeat):
             self.store.close()
             self.store = None
         self._close_journals()
-        self.node.stand_ins.pop(self.spec.name, None)
+        for lines in (self.node.stand_ins, self.node.second_lines):
+            lines.pop(self.spec.name, None)
         if self.line is not None:
             self.line.close()
 

@@ -86,6 +86,7 @@ class Birth(ABC):
         self.line: SecondLine | None = None
         if self.roles.lines == 2:
             self.line = open_line(node, self.file.line_b, self.file.interface_b)
+            node.second_lines[spec.name] = self.line.line
 
     # -- what the subclass has -------------------------------------------------------------
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
+from roundelay.core.engine import SECOND
 from roundelay.core.grsb.config import SITES_MAX, GrsbConfig
 from roundelay.core.grsb.pdu import LINE_A, WAITS_MAX
 from roundelay.core.grsb.site import GrsbSite
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from roundelay.node.node import Node
 
 
+THERE_NS: Final = 3 * SECOND
+"""Who has said who it is so short ago is there."""
 NAMED_MAX: Final = 8
 """Members that a state names."""
 
@@ -89,8 +93,13 @@ class ShownSeat(Birth):
         return recorders
 
     def gone(self, sites: Iterable[int]) -> tuple[int, ...]:
-        """Those of them whose nodes are not heard of."""
-        return tuple(one for one in sites if not self.node.alive(self.roster[one]))
+        """Those of them whose nodes are not heard of, on any line."""
+        return tuple(one for one in sites if not self._there(self.roster[one]))
+
+    def _there(self, name: str) -> bool:
+        known = self.node.directory.by_name.get(name)
+        said = known is not None and time.monotonic_ns() - known.seen < THERE_NS
+        return said or self.node.alive(name)
 
     def known_as(self, sites: Iterable[int]) -> str:
         """Members by name, with their roles."""
@@ -102,10 +111,19 @@ class ShownSeat(Birth):
         """Of two lines, the one that is out of order."""
         return None if self.site is None else silent_line(self.site)
 
-    def stand_in(self) -> None:
-        """GR-24: while line A is out of order the node itself is heard on line B, too."""
+    def stand_in(self, now: int) -> None:
+        """GR-24: while line A may be out of order the node itself is heard on line B, too.
+
+        Also when nothing is heard on either, or not yet: whoever has just started is not known
+        there, and gets no answer before it is.
+        """
         stand_ins, name, line = self.node.stand_ins, self.spec.name, self.line
-        if line is not None and self.silent_line == LINE_A:
+        ways = None if self.site is None else self.site.ways
+        if line is not None and self.roles.lines == 2 and (
+            ways is None
+            or self.silent_line == LINE_A
+            or ways.heard[LINE_A] + ways.silence_ns < now
+        ):  # fmt: skip
             stand_ins[name] = line.line
         else:
             stand_ins.pop(name, None)

@@ -8,9 +8,9 @@ The node's own medium is line A.  What line B is depends on it:
 - our own switch: a second channel through the same port, which the switch can cut by itself.
 
 Line B carries multicasts; what is for one member alone goes there while line A is out of order
-(GR-24), and then the node itself says there who it is, too.  Nodes tell each other in their INFO
-where they are on line B.  Everything that arrives on it is handed to the node like what arrives on
-line A; which line a PDU was sent on stands in its envelope.
+(GR-24).  The node itself says on both who it is and what it records.  Nodes tell each other in
+their INFO where they are on line B.  Everything that arrives on it is handed to the node like what
+arrives on line A; which line a PDU was sent on stands in its envelope.
 """
 
 from __future__ import annotations

@@ -88,6 +88,7 @@ class Node(Traffic):
         self.why_medium = ""
         self.drops: dict[str, int] = {}
         self.stand_ins: dict[str, Line] = {}
+        self.second_lines: dict[str, Line] = {}
         self.directory = Directory()
         self.reassembly = fragments.Reassembly()
         self.hosted: dict[int, Driven] = {}
@@ -359,7 +360,7 @@ class Node(Traffic):
         """INFO goes with every heartbeat, and soon after somebody new was heard."""
         self._info_due = NEVER
         self.directory.hear(self._info(), self._address, now)
-        self.say_everyone(info.encode(self._info()))
+        self.tell_everyone(info.encode(self._info()))
         self.faults.aside("recorders", self.recorders.say, now)
 
     def say_soon(self, now: int) -> None:
@@ -394,7 +395,7 @@ class Node(Traffic):
             self.say_soon(time.monotonic_ns())
 
     def send_control(self, word: info.Control) -> None:
-        self.say_everyone(info.encode(word))
+        self.tell_everyone(info.encode(word))
 
     def register(self, hosted: Driven) -> None:
         clash = self.hosted.get(hosted.id)

@@ -58,6 +58,7 @@ class Traffic(ABC):
     faults: Faults
     autorm: AutoRm
     stand_ins: dict[str, Line]
+    second_lines: dict[str, Line]
     """Groups whose line A is out of order, and their line B."""
     _seal: seal.Seal | None
     _ident: int
@@ -278,10 +279,19 @@ class Traffic(ABC):
             self.medium.multicast(sealed.seal_parts(piece), hint)
 
     def say_everyone(self, data: bytes, hint: int = 0) -> None:
-        """What the node itself has to say: also on the lines that stand in for the medium."""
+        """What AutoRM has to say: also on the lines that stand in for the medium."""
         self.send_everyone(data, hint)
         for line in self.stand_ins.values():
             self.send_line(line, data, hint)
+
+    def tell_everyone(self, data: bytes) -> None:
+        """What the node itself has to say, who it is and what it has: on second lines, too.
+
+        Another one may hear nothing on the medium, which nobody else can know.
+        """
+        self.send_everyone(data)
+        for line in self.second_lines.values():
+            self.send_line(line, data)
 
     def send_line(self, line: Line, data: bytes, hint: int = 0, to: Address | None = None) -> None:
         """To everybody, or one, on another line than the medium (`node.lines`)."""

@@ -164,6 +164,12 @@ class Candidate:
         self.sequencer = None
         self._enter(PREPARING, now)
 
+    @property
+    def unanswered(self) -> int:
+        """Questions that came to nothing, those of earlier attempts too: of two lines, the one
+        that they went on may be why (GR-24)."""
+        return self.attempts * self.config.attempts + self.tries
+
     def _enter(self, phase: str, now: int) -> None:
         self.phase = phase
         self.tries = 0
@@ -177,7 +183,7 @@ class Candidate:
             prepare = Takeover(PREPARE, self.epoch, host.me, 0, NO_STATE)
             for member in host.roles.council:
                 if member not in self.grants or member not in self.whole:
-                    host.ask(member, prepare, self.tries)
+                    host.ask(member, prepare, self.unanswered)
         elif self.phase == FETCHING:
             self._fetch()
         elif self.phase == INSTALLING:
@@ -185,12 +191,12 @@ class Candidate:
             counters, top = self.sequencer.counters, self.sequencer.next
             for page in counters.pages(self.state.safe, top, self.sequencer.last_time):
                 install = Takeover(INSTALL, self.epoch, host.me, self.da, page)
-                host.ask(self.da, install, self.tries)
+                host.ask(self.da, install, self.unanswered)
         elif self.phase == ACCEPTING:
             accept = Takeover(ACCEPT, self.epoch, host.me, self.da, NO_STATE)
             for member in host.roles.council:
                 if member not in self.accepted:
-                    host.ask(member, accept, self.tries)
+                    host.ask(member, accept, self.unanswered)
 
     def on_stale(self, stale: Stale, now: int) -> None:
         """Somebody knows better; the next attempt will be above that."""
@@ -268,7 +274,7 @@ class Candidate:
     def _fetch(self) -> None:
         if self.fetch_at < self.state.top:
             ranges = ((self.fetch_at, self.state.top),)
-            self.host.ask(self.source, Recover(ranges, self.epoch), self.tries)
+            self.host.ask(self.source, Recover(ranges, self.epoch), self.unanswered)
 
     def on_recovered(self, recovered: Recovered, source: int, now: int) -> None:
         if self.phase != FETCHING or source != self.source or recovered.epoch != self.epoch:
