@@ -12,6 +12,7 @@ from roundelay.core.events import DISK, MEMORY
 from roundelay.core.grsb.config import DEMO, FAILSAFE, SEPARATE, GrsbConfig, Roles, Selection
 from roundelay.core.grsb.database import Replica, Update
 from roundelay.core.grsb.pdu import LINE_A, LINE_B, Alive, Bcast, DaAck, Slow
+from roundelay.node.grsb_tools import slowed_by
 from roundelay.runs.simulate import SimulateParams, simulate
 from roundelay.sim.links import Lossy
 from tests.sim.grsb_net import Group, lines
@@ -487,17 +488,17 @@ def test_signs_of_life_reach_line_a_while_line_b_is_busy() -> None:
     assert any(isinstance(pdu, Alive) for _, _, _, pdu in group.sends)
 
 
-def lag_of_a_recorder(loss: float) -> tuple[Group, int]:
+def lag_of_a_recorder(loss: float, gap_ns: int = 2 * MS) -> tuple[Group, int]:
     """Two thousand messages in four seconds, while a recorder does not hear `loss` of all that is
     said to it; and by how many it was behind at most."""
     group = Group(SEPARATE, sites=7)
     (recorder,) = group.roles.recorders
     chance = Random(5)
     group.world.set_links(Hook(lambda t, s, d, pdu: d == recorder and chance.random() < loss))
-    group.chat(2000, gap_ns=2 * MS)
+    group.chat(2000, gap_ns=gap_ns)
     most = 0
-    for _ in range(24):
-        group.run(0.5)
+    for _ in range(48):
+        group.run(0.25)
         listener = group.recorder().listener
         most = max(most, listener.stable - listener.next)
     return group, most
@@ -515,6 +516,19 @@ def test_gr_12_a_recorder_that_hears_little_slows_the_group(loss: float) -> None
     group.until(lambda: group.recorder().mark == 2000)
     group.run(20)
     assert group.da.delay_ns == 0
+    group.judge()
+
+
+@pytest.mark.parametrize("loss", [0.6, 0.8, 0.95])
+def test_gr_12_a_recorder_that_loses_ground_quickly_does_not_wait_to_ask(loss: float) -> None:
+    # A whole `gap_window_ns` passed before: at 2,000 messages a second it lacked 2,000 by then.
+    group, most = lag_of_a_recorder(loss, MS // 2)
+    assert most < 600
+    assert slowed_by(group.da) == list(group.roles.recorders)  # `status` names who asked
+    group.world.heal()
+    group.until(lambda: group.recorder().mark == group.cr.acked == 2000, 300)
+    group.run(20)
+    assert slowed_by(group.da) == []
     group.judge()
 
 

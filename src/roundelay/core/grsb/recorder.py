@@ -35,6 +35,10 @@ from roundelay.core.grsb.stable import Archive, Missing, Stored
 
 RANGES_MAX = 16
 RECENT_MAX = 256
+LOSING = 16
+"""GR-12: times `gap_limit` messages more than before are missing: that is losing ground quickly."""
+LOSING_SOONER = 5
+"""This part of `gap_window_ns` is then enough."""
 
 
 class Recorder:
@@ -308,23 +312,30 @@ class Recorder:
         """GR-12: what is missing, where gaps have no end that could be followed by a start.
 
         A recorder that is catching up asks for nothing; one that after a while is no nearer than
-        before asks, the more urgently the more it lacks and the longer that goes on.
+        before asks, the more urgently the more it lacks and the longer that goes on.  One that
+        loses ground quickly does not wait so long.
         """
         config = self.config
         missing = self.listener.stable - self.listener.next
+        patience = config.gap_window_ns
+        if missing - self.behind_by >= LOSING * config.gap_limit and self._may_ask(now):
+            patience //= LOSING_SOONER
         if missing <= config.gap_limit:
             self.behind_since, self.urgency = NEVER, 0
         elif self.behind_since >= NEVER:
             self.behind_since, self.behind_by = now, missing
-        elif now - self.behind_since >= config.gap_window_ns:
+        elif now - self.behind_since >= patience:
             self.urgency = self.urgency + 1 if missing >= self.behind_by else 0
             if self.urgency:
                 much = (missing // config.gap_limit).bit_length() // 2
                 self._slow(much + self.urgency, now)
             self.behind_since, self.behind_by = now, missing
 
+    def _may_ask(self, now: int) -> bool:
+        return now - self.slow_at >= self.config.slow_hold_ns // 4
+
     def _slow(self, level: int, now: int) -> None:
-        if now - self.slow_at >= self.config.slow_hold_ns // 4:
+        if self._may_ask(now):
             self.slow_at = now
             self.slowed += 1
             self.host.send(self.host.reign.da, Slow(min(level, 8)))
