@@ -271,7 +271,7 @@ class Outbox:
                 self.items.remove(item)
                 self.bytes -= cost(item.bundle)
             if item.tag != NO_TAG:
-                self._refuse([(application, item.tag, 0)], reason, indeterminate=begun)
+                self._refuse([(application, item.tag, 0, 0)], reason, indeterminate=begun)
         for one in (*self.underway, *self.again):
             mine = [waiter for waiter in one.waiters if waiter[0] is application]
             self._refuse(mine, reason, indeterminate=True)

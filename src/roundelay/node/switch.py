@@ -67,7 +67,7 @@ DRAIN: Final = 64
 
 PORTS_MAX: Final = 128
 NAMESAKES_MAX: Final = 8
-"""Ports of one name: one that has it, one that was killed, some that start at once and ask for it."""
+"""Ports of one name: who has it, who was killed, and some that start at once and ask for it."""
 HELD_MAX: Final = 65_536
 """Copies waiting for their time."""
 
