@@ -8,16 +8,8 @@ from typing import Any
 
 import pytest
 
-from roundelay.runs.chaos_api_judge import (
-    REPLACED,
-    TWIN,
-    Case,
-    Judgement,
-    Life,
-    judge,
-    life_of,
-    read_life,
-)
+from roundelay.runs.chaos_api_judge import Case, Judgement, judge
+from roundelay.runs.chaos_api_notes import REPLACED, TWIN, Life, life_of, read_life
 
 Line = dict[str, Any]
 NAMES = ("a", "b", "c")

@@ -33,14 +33,9 @@ import msgspec
 
 from roundelay.node.switch import Switch
 from roundelay.runs import chaos_api_plan as kinds
-from roundelay.runs.chaos_api_judge import (
-    TOTAL,
-    Case,
-    Judgement,
-    judge,
-    read_life,
-)
+from roundelay.runs.chaos_api_judge import TOTAL, Case, Judgement, judge
 from roundelay.runs.chaos_api_machine import Hang, Machine, Place, free_ports
+from roundelay.runs.chaos_api_notes import read_life
 from roundelay.runs.chaos_api_plan import ApiParams, Plan, Trouble, plan_of
 from roundelay.runs.chaos_api_strikes import Strikes
 from roundelay.runs.chaos_clock import WallClock, build

@@ -3,7 +3,7 @@
 It knows the standard library and what `import roundelay` gives, and nothing else of ours.  It joins
 a group, broadcasts messages of which no two are alike, and notes down what it was given and what
 became of each broadcast: one JSON object a line, written at once, so that a SIGKILL loses nothing.
-Those notes are all that the judge sees (`chaos_api_judge` describes the lines).
+Those notes are all that the judge sees (`chaos_api_notes` describes the lines).
 
 It is started with one JSON object as its argument:
 

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from roundelay.core.errors import RoundelayError
 from roundelay.runs import chaos_api_app
-from roundelay.runs.chaos_api_judge import MEMBER
+from roundelay.runs.chaos_api_notes import MEMBER
 from roundelay.runs.chaos_api_plan import (
     APPLICATION,
     COMMITTED,

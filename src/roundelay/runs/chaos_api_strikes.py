@@ -12,8 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from roundelay.runs import chaos_api_plan as kinds
-from roundelay.runs.chaos_api_judge import MEMBER, REPLACED, TWIN
 from roundelay.runs.chaos_api_machine import Hang, Machine, Notes, free_ports
+from roundelay.runs.chaos_api_notes import MEMBER, REPLACED, TWIN
 from roundelay.runs.chaos_api_plan import Trouble
 
 if TYPE_CHECKING:
