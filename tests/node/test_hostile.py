@@ -20,10 +20,10 @@ from msgspec import structs
 from roundelay import NameTaken
 from roundelay.core.cluster.pdu import ToNull
 from roundelay.core.errors import UsageError
-from roundelay.node.adaptors import UNSTAMPED
 from roundelay.node.assembly import Assembly
 from roundelay.node.hints import HINTS, NAME_TAKEN, NO_KEY
 from roundelay.node.interfaces import parse_address
+from roundelay.node.one_channel import UNSTAMPED
 from roundelay.node.words import MARK, Change, Drained, Hold, Piece, encode
 from roundelay.wire import codec, info
 from roundelay.wire.seal import Seal

@@ -17,8 +17,8 @@ from roundelay.core.errors import PayloadTooLarge, QueueFull
 from roundelay.core.events import DELIVER, NOBODY, SUBMIT
 from roundelay.node.catchup import CatchUp
 from roundelay.node.directory import Directory
-from roundelay.node.hosted import Tracer
 from roundelay.node.switchboard import NO_TAG, Application, Batch, Receipt, Refusal, View
+from roundelay.node.tracer import Tracer
 
 TRACES_MAX: Final = 256
 """Groups that can have a trace."""

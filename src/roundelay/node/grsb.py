@@ -36,10 +36,11 @@ from roundelay.node.grsb_journal import SeatJournal
 from roundelay.node.grsb_receipts import RECORDED, Receipts
 from roundelay.node.grsb_shown import ShownSeat
 from roundelay.node.grsb_tools import MarkedOutbox, as_one, check_unit, how_far, is_unit, wanted_by
-from roundelay.node.hosted import TRACE_ROWS, Tracer
+from roundelay.node.hosted import TRACE_ROWS
 from roundelay.node.outbox import LIMIT_BYTES
 from roundelay.node.store import Born, GrsbKept
 from roundelay.node.switchboard import UNIT, WHOLE, Application, Batch
+from roundelay.node.tracer import Tracer
 from roundelay.wire.codec import encode
 
 if TYPE_CHECKING:
@@ -273,7 +274,7 @@ class GrsbSeat(ShownSeat):
         """Whether it is our retransmitter that says so there."""
         return sender in self.roles.retransmitters
 
-    def relay(self, data: bytes, pdu: Pdu, sender: int, now: int, life: int = 0) -> None:
+    def relay(self, data: bytes, pdu: Pdu, sender: int, chan_seq: int, now: int, life: int) -> None:
         """Nobody has reason to ask for that."""
         self.node.drop("to be relayed in a group without a hub")
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from msgspec import structs
 
+from roundelay.core.cluster.pdu import ToRetx
 from roundelay.core.cluster.spo import SpoSite
 from roundelay.core.engine import (
     EMPTY,
@@ -36,7 +37,6 @@ from roundelay.core.events import (
     SEND,
     SUBMIT,
     Addressed,
-    Row,
 )
 from roundelay.core.positive_ack import PositiveAckSite
 from roundelay.core.token.lives import OtherLife
@@ -45,15 +45,17 @@ from roundelay.core.token.reform import ANOTHER_LIFE
 from roundelay.core.token.site import TokenSite
 from roundelay.core.token.state import BROKEN, NORMAL
 from roundelay.node import reasons
-from roundelay.node.adaptors import ASIDE, CHAN_SEQ_AT, UNSTAMPED, MCAdaptor, OneChannelHub
+from roundelay.node.adaptors import MCAdaptor
 from roundelay.node.directory import tag_of
 from roundelay.node.early import Early
 from roundelay.node.engines import early_stage
 from roundelay.node.groups import GroupSpec
 from roundelay.node.memory import Memory
+from roundelay.node.one_channel import ASIDE, Arrival, Offered, OneChannel
 from roundelay.node.outbox import Outbox, Underway
 from roundelay.node.store import Store
 from roundelay.node.switchboard import WHOLE, Application, Batch, View
+from roundelay.node.tracer import Tracer
 from roundelay.sim.disk import undelivered
 from roundelay.wire.codec import encode, encode_parts, group_id
 
@@ -77,19 +79,6 @@ class Ground(Protocol):
     def send_member(self, name: str, data: bytes, hint: int) -> bool: ...
 
     def log(self, level: str, event: str, **fields: object) -> None: ...
-
-
-class Tracer(Protocol):
-    """Where rows of a live trace go (see `core.events`)."""
-
-    rows: list[Row]
-    position: int
-    """Behind the last message that earlier lives of this member have delivered."""
-
-    def forgot(self) -> None:
-        """The member has nothing left of its earlier lives."""
-
-    def flush(self) -> None: ...
 
 
 class Hosted:
@@ -133,7 +122,7 @@ class Hosted:
         self.id = group_id(f"{spec.name}\0{incarnation}" if incarnation else spec.name)
         self.chan_seq = time.time_ns() // 1_000_000 & 0xFFFFFFFF
         self.channel = MCAdaptor() if spec.protocol in ("to", "po", "spo") else None
-        self.hub = OneChannelHub(me, HUB) if spec.hub and spec.protocol == "to" else None
+        self.hub = OneChannel(me, HUB) if spec.hub and spec.protocol == "to" else None
         self.applications = applications
         self.trace = trace
         self.submitted = 0
@@ -180,12 +169,13 @@ class Hosted:
         if self.refused(sender, life):
             return
         if self.hub is not None:
-            if not self.hub.admit(chan_seq):
-                self.engine.drop("channel order")
-                return
+            self.receive_channel(self.hub, Arrival(pdu, sender, chan_seq, life), now)
         elif self.channel is not None and not self.channel.admit(sender, chan_seq):
             self.engine.drop("channel order")
-            return
+        else:
+            self.take(pdu, sender, chan_seq, life, now)
+
+    def take(self, pdu: Pdu, sender: int, chan_seq: int, life: int, now: int) -> None:
         self.received += 1
         if self.trace is not None:
             ref = sender << 48 | chan_seq
@@ -194,6 +184,18 @@ class Hosted:
             self.token.receive(pdu, sender, now, life)
         else:
             self.engine.receive(pdu, sender, now)
+
+    def receive_channel(self, hub: OneChannel, arrival: Arrival, now: int) -> None:
+        """A PDU that the hub has numbered, or a question to it."""
+        if isinstance(arrival.pdu, ToRetx):
+            for data in hub.answer(arrival.pdu):
+                self.send_member(arrival.sender, data)
+            return
+        arrivals = hub.take(arrival, now)
+        if arrivals is None:
+            self.engine.drop("channel order")
+        for arrival in arrivals or ():
+            self.take(*arrival, now)
 
     def refused(self, sender: int, life: int) -> bool:
         """Whether a PDU is of nobody whose PDUs are heard here."""
@@ -205,23 +207,42 @@ class Hosted:
             return False
         return True
 
-    def relay(self, data: bytes, pdu: Pdu, sender: int, now: int, life: int = 0) -> None:
-        """The hub of a channel: number a PDU, pass it on to everybody, take our own copy."""
+    def relay(self, data: bytes, pdu: Pdu, sender: int, chan_seq: int, now: int, life: int) -> None:
+        """The hub of a channel: number PDUs, pass them on to everybody, take our own copies."""
         assert self.hub is not None
         if self.refused(sender, life):
             return
-        stamped = self.hub.stamp(data)
-        self.ground.send_everyone(stamped, data[2] << 8 | data[3])
-        chan_seq = int.from_bytes(stamped[CHAN_SEQ_AT : CHAN_SEQ_AT + 4], "big")
-        self.receive(pdu, sender, chan_seq, now, 0, life)
+        offered = Offered(Arrival(pdu, sender, chan_seq, life), data)
+        ready, missed = ([offered], None) if sender == self.me else self.hub.accept(offered)
+        if missed is not None:
+            self.send_member(sender, missed)
+        for offered in ready:
+            arrival, stamped = self.hub.stamp(offered)
+            self.ground.send_everyone(stamped, stamped[2] << 8 | stamped[3])
+            self.receive_channel(self.hub, arrival, now)
+
+    def mend(self, hub: OneChannel, now: int) -> None:
+        """What the channel has lost is offered, or asked for, once more."""
+        offers, asked, arrivals = hub.mend(now)
+        for data in offers:
+            self.send_member(hub.hub, data)
+        for lo, hi in asked:
+            self.transmit(hub.hub, ToRetx(epoch=0, by=self.me, src=hub.hub, lo=lo, hi=hi), now)
+        for arrival in arrivals:
+            self.take(*arrival, now)
 
     def on_timer(self, now: int) -> None:
         if self.engine.deadline <= now:
             self.engine.on_timer(now)
+        if self.hub is not None and self.hub.deadline <= now:
+            self.mend(self.hub, now)
 
     @property
     def deadline(self) -> int:
-        return NEVER if self.closed else self.engine.deadline
+        if self.closed:
+            return NEVER
+        deadline = self.engine.deadline
+        return deadline if self.hub is None else min(deadline, self.hub.deadline)
 
     # -- out -------------------------------------------------------------------------------
 
@@ -313,7 +334,7 @@ class Hosted:
         self.chan_seq = (self.chan_seq + 1) & 0xFFFFFFFF
         chan_seq = self.chan_seq
         if self.hub is not None:
-            chan_seq = UNSTAMPED if destination == EVERYONE else ASIDE
+            chan_seq = self.hub.number(pdu) if destination == EVERYONE else ASIDE
         self.sent += 1
         if (
             type(pdu) is B
@@ -325,15 +346,19 @@ class Hosted:
             self.ground.send_parts(parts, parts[0][2] << 8 | parts[0][3])
             return
         data = encode(pdu, sender=self.me, group_id=self.id, chan_seq=chan_seq, life=self.life)
-        hint = data[2] << 8 | data[3]
         if self.hub is not None and destination == EVERYONE:
             if self.hub.here:
-                self.relay(data, pdu, self.me, now, self.life)
-            elif not self.ground.send_member(self.roster[self.hub.hub], data, hint):
-                self.engine.drop("address of the hub not known yet")
+                self.relay(data, pdu, self.me, chan_seq, now, self.life)
+                return
+            self.hub.offered(pdu, data, now)
+            self.send_member(self.hub.hub, data)
         elif destination == EVERYONE:
-            self.ground.send_everyone(data, hint)
-        elif not self.ground.send_member(self.roster[destination], data, hint):
+            self.ground.send_everyone(data, data[2] << 8 | data[3])
+        else:
+            self.send_member(destination, data)
+
+    def send_member(self, member: int, data: bytes) -> None:
+        if not self.ground.send_member(self.roster[member], data, data[2] << 8 | data[3]):
             self.engine.drop("address of a member not known yet")
 
     def deliver(self, deliveries: list[Delivery], now: int) -> None:

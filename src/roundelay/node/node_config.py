@@ -12,9 +12,9 @@ from roundelay.core.autorm.config import AutoRmConfig
 from roundelay.core.engine import MS, SECOND
 from roundelay.core.errors import ConfigError
 from roundelay.node.groups import GroupSpec, check_name
-from roundelay.node.hosted import Tracer
 from roundelay.node.probe import Choice
 from roundelay.node.recorder import RecordConfig
+from roundelay.node.tracer import Tracer
 
 LEVELS: Final = ("debug", "info", "warning", "error")
 NAME_BYTES_MAX: Final = 64

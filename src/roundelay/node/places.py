@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import Pdu
-from roundelay.node.adaptors import OneChannelHub
 from roundelay.node.groups import GroupSpec
+from roundelay.node.one_channel import OneChannel
 from roundelay.node.outbox import Outbox
 from roundelay.node.switchboard import Application, Batch
 from roundelay.wire.info import Ask, GroupInfo, Info, Start
@@ -29,7 +29,7 @@ class Driven(Protocol):
     def spec(self) -> GroupSpec: ...
 
     @property
-    def hub(self) -> OneChannelHub | None: ...
+    def hub(self) -> OneChannel | None: ...
 
     @property
     def deadline(self) -> int: ...
@@ -41,7 +41,9 @@ class Driven(Protocol):
         self, pdu: Pdu, sender: int, chan_seq: int, now: int, line: int = 0, life: int = 0
     ) -> None: ...  # fmt: skip
 
-    def relay(self, data: bytes, pdu: Pdu, sender: int, now: int, life: int = 0) -> None: ...
+    def relay(
+        self, data: bytes, pdu: Pdu, sender: int, chan_seq: int, now: int, life: int
+    ) -> None: ...
 
     def on_timer(self, now: int) -> None: ...
 

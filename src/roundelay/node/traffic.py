@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 from roundelay.core.engine import SECOND
 from roundelay.core.errors import MalformedPdu
 from roundelay.node.acquaintance import Acquaintances
-from roundelay.node.adaptors import UNSTAMPED
 from roundelay.node.directory import Directory, address_of
 from roundelay.node.hints import HINTS, NAME_TAKEN, NO_KEY
 from roundelay.node.identity import ANSWER, ANSWERS, YIELD, Identity
 from roundelay.node.lines import Line
 from roundelay.node.media import Address, FanoutMedium, Medium
+from roundelay.node.one_channel import for_hub
 from roundelay.node.places import Driven, Place
 from roundelay.wire import beamon, fragments, info, quick, seal
 from roundelay.wire.codec import (
@@ -188,8 +188,8 @@ class Traffic(ABC):
         now = time.monotonic_ns()
         hub = hosted.hub
         try:
-            if data and hub is not None and hub.here and found.chan_seq == UNSTAMPED:
-                hosted.relay(data, found.pdu, found.sender, now, found.life)
+            if data and hub is not None and hub.here and for_hub(found.chan_seq):
+                hosted.relay(data, found.pdu, found.sender, found.chan_seq, now, found.life)
             else:
                 hosted.receive(found.pdu, found.sender, found.chan_seq, now, found.line, found.life)
         except MalformedPdu:
