@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -142,5 +143,41 @@ def test_a_second_power_cut_of_all_goes_on_behind_what_was_recorded_since_the_fi
             assert histories[1] == f"{ids[1]}@{ids[0]}:10"
             assert histories[2] == f"{ids[2]}@{ids[1]}:20"
             assert not list((tmp_path / "c" / "journals").glob("*.1"))
+
+    run(test, seconds=90)
+
+
+def test_what_was_recorded_of_a_journal_group_survives_a_power_cut_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which history a journal is of was not synced: the recorder put it aside as one of another,
+    and the group began at 0 again (`chaos --api`, seed 9034)."""
+    power = Power(tmp_path, monkeypatch)
+
+    async def test() -> None:
+        file = tmp_path / "roles.toml"
+        file.write_text('profile = "demo"\nmembers = ["a", "b", "c"]\n')
+        with file.open("rb") as config:
+            os.fsync(config.fileno())
+
+        async def start(net: Net) -> list[Member]:
+            options: dict[str, Any] = {"service": "journal", "config": file}
+            return [await net.join(name, dir=tmp_path / name, **options) for name in "abc"]
+
+        async with Net() as net:
+            first = await start(net)
+            await together(first)
+            sent = [b"recorded %d" % number for number in range(30)]
+            for one in sent:
+                await first[2].group.broadcast(one, durability="recorded")
+            assert await cut(power, first) > 0
+            again = await start(net)
+            await together(again)
+            receipt = await again[2].group.broadcast(b"afterwards", durability="recorded")
+            assert receipt.seq is not None
+            assert receipt.seq >= 30
+            replayed = [one.data async for one in again[1].group.replay(since=0)]
+            assert replayed[:30] == sent
+            assert replayed[receipt.seq] == b"afterwards"
 
     run(test, seconds=90)

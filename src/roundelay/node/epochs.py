@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from abc import abstractmethod
 from pathlib import Path
@@ -18,6 +17,7 @@ from roundelay.core.token.pdu import NO_HISTORY, NO_LIST
 from roundelay.file_names import file_name
 from roundelay.node import earlier, engines, settings
 from roundelay.node.ending import Tails
+from roundelay.node.folders import put
 from roundelay.node.groups import MEMBERS_MAX, TOKEN, GroupSpec
 from roundelay.node.histories import later_history, number_of
 from roundelay.node.hosted import Hosted
@@ -237,12 +237,7 @@ class Epochs(Seat):
             return
         folder.mkdir(parents=True, exist_ok=True)
         go_on = self._follow_up(folder, start)
-        aside = folder / "roster.new"
-        with aside.open("wb") as file:
-            file.write(msgspec.json.encode(start))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, folder / "roster.json")
+        put(folder / "roster.json", msgspec.json.encode(start))
         mark = _ring_file(f"{start.incarnation}-{start.epoch}")
         earlier.let_go(folder, mark, go_on=go_on)
 

@@ -18,13 +18,18 @@ from urllib.parse import unquote
 
 from roundelay.core.errors import ConfigError
 from roundelay.file_names import file_name
-from roundelay.journal.files import look
+from roundelay.journal.files import Disk, look
 
 GROUPS: Final = "groups"
 JOURNALS: Final = "journals"
 OWNER: Final = "group"
 """File in a folder of `groups`: the full name of its group."""
 ROSTER: Final = "roster.json"
+
+
+def put(path: Path, data: bytes) -> None:
+    """Write a whole file that is there after a power cut, too: as it was, or as it is now."""
+    Disk().put(path, [data])
 
 
 def journal_folder(base: Path, group: str) -> Path:
@@ -58,7 +63,7 @@ def claim_group(base: Path, group: str, others: Container[str] = ()) -> Path:
     _clear(folder, group)
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / OWNER).exists():
-        (folder / OWNER).write_text(group, encoding="utf-8")
+        put(folder / OWNER, group.encode())
     return folder
 
 

@@ -26,7 +26,7 @@ from roundelay.core.grsb.site import GrsbSite
 from roundelay.journal.files import JournalBroken
 from roundelay.journal.grsb import JournalArchive
 from roundelay.journal.journal import ALWAYS, Journal
-from roundelay.node.folders import claim_journal
+from roundelay.node.folders import claim_journal, put
 from roundelay.node.recorder import Filter, RecordConfig
 from roundelay.node.store import GrsbKept, Senders
 
@@ -132,7 +132,7 @@ class SeatJournal:
             folder.rename(aside)
             self._said(f"another history of the group; the journal so far is now {aside.name}")
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        mark.write_text(f"{self.seat.history_name}\n", encoding="utf-8")
+        put(mark, f"{self.seat.history_name}\n".encode())
 
     def _said(self, text: str) -> None:
         self.seat.node.log("warning", "journal", group=self.seat.spec.name, said=text)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from roundelay.core.errors import ConfigError
+from roundelay.node.folders import put
 
 NAME: Final = "name"
 """File in the folder of a node."""
@@ -34,7 +35,7 @@ def made_up_name(folder: Path | None) -> str:
     if path is not None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(f"{name}\n", encoding="utf-8")
+            put(path, f"{name}\n".encode())
         except OSError as error:
             why = f"a folder that can be made and written ({error.strerror})"
             raise ConfigError("dir", folder, why) from None

@@ -21,6 +21,7 @@ from roundelay.core.engine import MS
 from roundelay.core.errors import UsageError
 from roundelay.core.token.state import NORMAL
 from roundelay.node import earlier
+from roundelay.node.folders import put
 from roundelay.node.reasons import listed
 from roundelay.wire.info import GroupInfo, Start
 
@@ -171,7 +172,7 @@ def request(folder: Path) -> Path:
     """Ask the node whose folder of a group this is to recover it, now or at its next start."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / REQUEST
-    path.write_text('{"from_here": true}\n', encoding="utf-8")
+    put(path, b'{"from_here": true}\n')
     return path
 
 

@@ -13,7 +13,6 @@ says for itself.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +21,7 @@ from msgspec import structs
 
 from roundelay.core.errors import ConfigError, SettingsMismatch
 from roundelay.core.token.config import most_resilience
+from roundelay.node.folders import put
 from roundelay.node.groups import (
     TOKEN,
     GroupSpec,
@@ -213,9 +213,4 @@ def keep(folder: Path, agreed: Settings) -> None:
     """Remember them, before the first promise."""
     if (folder / FILE).exists():
         return
-    aside = folder / f"{FILE}.new"
-    with aside.open("wb") as file:
-        file.write(msgspec.json.encode(agreed))
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(aside, folder / FILE)
+    put(folder / FILE, msgspec.json.encode(agreed))
