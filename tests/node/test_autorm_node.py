@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from roundelay.core.autorm.config import AutoRmConfig
-from roundelay.core.autorm.packets import CONFIRMATION, ZERO, Data, Heartbeat
+from roundelay.core.autorm.packets import CONFIRMATION, ZERO, Acknowledgement, Data, Heartbeat
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import SECOND
 from roundelay.core.errors import PayloadTooLarge, QueueFull
@@ -26,6 +26,7 @@ class Ears:
     def __init__(self) -> None:
         self.got: list[tuple[str, bytes]] = []
         self.receipts: list[int] = []
+        self.given_up: list[str] = []
         self.views: list[tuple[str, ...]] = []
         self.room = 0
 
@@ -34,6 +35,7 @@ class Ears:
 
     def receipt(self, receipt: Receipt) -> None:
         self.receipts.append(receipt.tag)
+        self.given_up += receipt.given_up
 
     def refused(self, refusal: Refusal) -> None:
         raise AssertionError(refusal)
@@ -144,3 +146,45 @@ def test_a_view_follows_heartbeats_and_names() -> None:
     autorm.carry_out(3)
     assert ears.views[-1] == ("me", "other")
     assert ears.views[0] == ("me",)
+
+
+def test_a_life_that_was_replaced_keeps_the_name_under_which_it_sent() -> None:
+    """Its messages came as those of its id, in hexadecimal, and so it was called in views."""
+    autorm, directory = beamon()
+    ears = Ears()
+    autorm.join(ears, "g", 0)
+    later = bytes(15) + b"\3"
+    directory.hear(Info("other", OTHER, ("127.0.0.1", 2), birth=1), ("127.0.0.1", 2), 1)
+    for uuid in (OTHER, later):
+        autorm.beamon.receive(Heartbeat(uuid, 3, ("g",)), 2)
+    directory.hear(Info("other", later, ("127.0.0.1", 3), birth=2), ("127.0.0.1", 3), 2)
+    autorm.beamon.receive(packet(1, b"1"), 3)
+    autorm.look = True
+    autorm.carry_out(3)
+    assert ears.got == [("other", b"1")]
+    assert ears.views[-1] == ("me", "other")
+    # Who says that it gave up a member: not if the member has the message in its later life.
+    autorm.send(ears, "g", Bundle.of(b"mine"), 7, False, 4)
+    transfer = next(iter(autorm.beamon.active.values()))
+    for now in range(4, 60):
+        at = now * SECOND // 10
+        autorm.beamon.receive(Heartbeat(later, 3, ("g",)), at)
+        autorm.beamon.receive(Acknowledgement(later, ME, transfer.seq, 0, ()), at)
+        autorm.beamon.on_timer(at)
+        autorm.carry_out(at)
+    assert ears.receipts == [7]
+    assert ears.given_up == []
+
+
+def test_a_life_that_is_first_heard_of_when_it_is_replaced_has_its_name() -> None:
+    autorm, directory = beamon()
+    ears = Ears()
+    autorm.join(ears, "g", 0)
+    later = Info("other", bytes(15) + b"\3", ("127.0.0.1", 3), birth=2)
+    directory.hear(later, ("127.0.0.1", 3), 1)
+    autorm.beamon.receive(packet(1, b"1"), 2)
+    autorm.carry_out(2)
+    assert ears.got == []
+    assert directory.outlived(Info("other", OTHER, ("127.0.0.1", 2), birth=1), 3)
+    autorm.carry_out(3)
+    assert ears.got == [("other", b"1")]

@@ -37,7 +37,9 @@ def groups(host: Node) -> list[dict[str, object]]:
     for uuid, names in declared.items():
         for name in names:
             one = found.setdefault(name, group_json(name))
-            one["members"] = [*one["members"], host.directory.name_of(uuid)]  # type: ignore[misc]
+            known_as = host.directory.name_of(uuid)
+            if known_as not in one["members"]:  # type: ignore[operator]
+                one["members"] = [*one["members"], known_as]  # type: ignore[misc]
     return [found[name] for name in sorted(found)]
 
 

@@ -238,7 +238,7 @@ class AutoRm:
         held = self.unnamed.get(source)
         if held is None:
             node = self.beamon.environment.nodes.get(source)
-            if source in self.directory.by_uuid or node is None:
+            if self.directory.named(source) or node is None:
                 return False
             until = node.first_seen + NAME_NS
             if until <= now:
@@ -251,7 +251,7 @@ class AutoRm:
     def _release(self, now: int) -> None:
         crowded = self.unnamed_bytes > UNNAMED_BYTES
         for source, (until, held) in list(self.unnamed.items()):
-            if crowded or until <= now or source in self.directory.by_uuid:
+            if crowded or until <= now or self.directory.named(source):
                 del self.unnamed[source]
                 for delivery in held:
                     self.unnamed_bytes -= len(delivery.data)
@@ -295,16 +295,18 @@ class AutoRm:
             return
         sent.left -= 1
         if not sent.someone or not reached:
-            sent.given_up |= dict.fromkeys(given_up)
+            has_it = set(map(self.directory.name_of, reached))  # in a later life, too
+            lost = [one for one in given_up if self.directory.name_of(one) not in has_it]
+            sent.given_up |= dict.fromkeys(lost)
             sent.nobody += sent.someone and not given_up
         if sent.left or sent.tag == NO_TAG:
             return
-        lost = tuple(map(self.directory.name_of, sent.given_up))
+        names = tuple(dict.fromkeys(map(self.directory.name_of, sent.given_up)))
         try:
-            if sent.someone and (sent.nobody or lost):
-                sent.application.refused(_refusal(sent, lost))
+            if sent.someone and (sent.nobody or names):
+                sent.application.refused(_refusal(sent, names))
             else:
-                receipt = Receipt(sent.group, sent.tag, -1, time.time_ns(), lost)
+                receipt = Receipt(sent.group, sent.tag, -1, time.time_ns(), names)
                 sent.application.receipt(receipt)
         except Exception as error:
             self.fault(sent.group, error)
@@ -321,9 +323,11 @@ class AutoRm:
     # -- what is known ---------------------------------------------------------------------
 
     def view(self, group: str) -> View:
-        others = tuple(sorted(self.directory.name_of(one) for one in self.beamon.members(group)))
         mine = (self.directory.name_of(self.beamon.uuid),) if group in self.applications else ()
-        return View(group, str(len(others) + len(mine)), mine + others, "open")
+        # A name has several lives while one that was replaced is not given up, or wakes up.
+        names = {self.directory.name_of(one) for one in self.beamon.members(group)}
+        members = mine + tuple(sorted(names.difference(mine)))
+        return View(group, str(len(members)), members, "open")
 
     def _show_views(self) -> None:
         self.look = False

@@ -50,6 +50,8 @@ class Directory:
         self.by_uuid: dict[bytes, Known] = {}
         self.past: dict[int, None] = {}
         """Tags of lives that a later one has followed: their PDUs are void."""
+        self.former: dict[bytes, str] = {}
+        """Their names: what they sent before may still be on its way to applications."""
 
     def outlived(self, info: Info, now: int) -> bool:
         """Whether a later life of that name is there: what the earlier one says is void."""
@@ -60,13 +62,17 @@ class Directory:
             or now - known.seen > LATER_NS
         ):
             return False
-        self._bury(info.uuid)
+        self.bury(info.uuid, info.name)
         return True
 
-    def _bury(self, uuid: bytes) -> None:
+    def bury(self, uuid: bytes, name: str) -> None:
+        """A later life has that name."""
         self.past[tag_of(uuid)] = None
         if len(self.past) > NODES_MAX:
             del self.past[next(iter(self.past))]
+        self.former[uuid] = name
+        if len(self.former) > NODES_MAX:
+            del self.former[next(iter(self.former))]
 
     def hear(self, info: Info, source: Address, now: int) -> bool:
         """Note what a node says of itself; True if it was not known before."""
@@ -75,8 +81,9 @@ class Directory:
         old = self.by_name.get(info.name)
         if old is not None and old.uuid != info.uuid:
             self.by_uuid.pop(old.uuid, None)
-            self._bury(old.uuid)
+            self.bury(old.uuid, old.name)
             self.past.pop(tag_of(info.uuid), None)
+            self.former.pop(info.uuid, None)
             old = None
         new = old is None
         known = Known(info.name, info.uuid, address, groups, info.version, now, info.birth)
@@ -92,7 +99,12 @@ class Directory:
             del self.by_name[known.name]
         self.by_uuid.pop(known.uuid, None)
 
+    def named(self, uuid: bytes) -> bool:
+        """Whether it has told its name."""
+        return uuid in self.by_uuid or uuid in self.former
+
     def name_of(self, uuid: bytes) -> str:
-        """The name, or the UUID in hexadecimal of a node that has told none."""
+        """The name, also of a life that another has followed; or the UUID in hexadecimal of a node
+        that has told none."""
         known = self.by_uuid.get(uuid)
-        return known.name if known is not None else uuid.hex()
+        return known.name if known is not None else self.former.get(uuid, uuid.hex())
