@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from roundelay import FolderInUse, NameTaken
+from roundelay import FolderInUse, LeftOut, NameTaken
 from roundelay.core.engine import SECOND
 from roundelay.core.errors import GroupClosed, GroupTrouble
 from roundelay.node import identity
 from roundelay.node.folder import Folder
 from roundelay.node.identity import ANSWER, ANSWERS, YIELD, Identity
-from roundelay.wire.info import Info
+from roundelay.wire.info import Ask, Info
 from tests.node.live import Member, Net, check_total_order, freeze, run, thaw, together, until
 
 
@@ -161,6 +161,61 @@ def test_a_process_that_was_replaced_while_it_slept_stops_and_confirms_nothing_f
                 assert len(set(one.data)) == len(one.data)
             if service in ("resilient", "total"):
                 check_total_order([a, b, c, new])
+
+    run(test, 90)
+
+
+@pytest.mark.parametrize("leave", [False, True])
+def test_what_a_replaced_process_asks_for_is_void(leave: bool) -> None:
+    """It woke up, learned of the roster, and asked to be opened again with it: the group did so,
+    and the one that had replaced it was shut out of an epoch."""
+
+    async def test() -> None:
+        async with Net() as net:
+            a, b, c = await net.form("abc", service="partial")
+            freeze(c.node)
+            new = await net.join("c", service="partial")
+            await together([a, b, new], 30)
+            await new.group.broadcast(b"in")
+            seat = a.node.assemblies[a.group.name]
+            epoch = seat.epoch
+            ask = Ask(a.group.name, seat.incarnation, "c", leave, epoch, c.node.uuid)
+            reason = "of an earlier life of its sender"
+            before = [one.node.drops.get(reason, 0) for one in (a, b, new)]
+            c.node.send_control(ask)
+            for one, count in zip((a, b, new), before, strict=True):
+                await until(lambda m=one, n=count: m.node.drops.get(reason, 0) > n, "a drop")  # type: ignore[misc]
+            for number in range(30):
+                await a.group.broadcast(b"%d" % number)
+                await asyncio.sleep(0.02)
+            await until(lambda: b"29" in new.data, "what a has sent")
+            assert new.from_("a") == [b"%d" % number for number in range(30)]
+            assert (seat.epoch, new.error) == (epoch, None)
+
+    run(test, 90)
+
+
+@pytest.mark.parametrize("service", ["partial", "selective"])
+def test_who_is_shut_out_by_another_life_of_its_name_is_told(service: str) -> None:
+    """The others cannot know yet that it is the earlier one: an epoch has it as a member."""
+
+    async def test() -> None:
+        async with Net() as net:
+            a, b, c = await net.form("abc", service=service)
+            await a.group.broadcast(b"before")
+            await until(lambda: b"before" in c.data, "what was sent before")
+            seat = a.node.assemblies[a.group.name]
+            epoch = seat.epoch
+            stranger = Ask(a.group.name, seat.incarnation, "c", False, epoch, os.urandom(16))
+            for one in (a, b):
+                one.node.assemblies[one.group.name].told(stranger, time.monotonic_ns())
+            await until(lambda: seat.epoch > epoch and seat.works(), "the next epoch")
+            sending = asyncio.create_task(a.group.broadcast(b"between"))
+            await until(lambda: c.error or b"between" in c.data, "something")
+            if c.error is not None:
+                assert isinstance(c.error, LeftOut)
+                assert (c.error.epoch, c.data) == (epoch + 1, [b"before"])
+            await sending
 
     run(test, 90)
 

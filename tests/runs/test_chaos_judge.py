@@ -153,6 +153,19 @@ def test_who_was_told_that_messages_may_be_missing_without_positions_is_owed_tho
     assert notes.kinds() == {"lost"}
 
 
+def test_who_was_told_that_it_is_left_out_is_owed_what_is_sent_when_it_is_in_again():
+    notes = Notes("partial")
+    gap(notes, 4)
+    before = notes.find("c", "given", ident(3)) + 1
+    time = notes.lines["c"][before - 1]["t"]
+    told = {"t": time, "e": "error", "where": "read", "kind": "LeftOut", "why": ""}
+    waiting = {"t": time + 1, "e": "view", "members": NAMES, "state": "open: waiting for others"}
+    notes.lines["c"][before:before] = [told, waiting]
+    assert notes.kinds() == set()
+    notes.lines["c"].insert(before + 2, waiting | {"t": time + 2, "state": "open"})
+    assert notes.kinds() == {"lost"}
+
+
 def test_who_was_not_in_the_view_all_the_while_is_owed_nothing_in_a_group_per_sender():
     notes = Notes("partial")
     del notes.lines["c"][notes.find("c", "given", ident(4))]

@@ -468,10 +468,12 @@ class Assembly(Changes):
         if now < self.ask_due or self.ring is None:
             return
         self.ask_due = now + ASK_NS
-        name = self.node.name
-        self._asked(Ask(self.spec.name, self.incarnation, name, leave=True), now)
+        ask = Ask(
+            self.spec.name, self.incarnation, self.node.name, leave=True, life=self.node.uuid
+        )  # fmt: skip
+        self._asked(ask, now)
         self.change_due = min(self.change_due, now)
-        self.node.send_control(Ask(self.spec.name, self.incarnation, name, leave=True))
+        self.node.send_control(ask)
         self._wake_at(self.ask_due)
 
     def _last_one_out(self, now: int) -> None:

@@ -15,7 +15,7 @@ from roundelay.node import settings
 from roundelay.node.ending import doubtful, pieces
 from roundelay.node.epochs import ASK_NS, GATHER_NS, Epochs
 from roundelay.node.groups import MEMBERS_MAX, TO, TOKEN
-from roundelay.node.left_out import part_with_epoch
+from roundelay.node.left_out import part_with_epoch, tell
 from roundelay.node.words import MARK, UNKNOWN, Change, Drained, Hold, Piece, Word, decode, encode
 from roundelay.wire.info import Ask, Start
 
@@ -280,6 +280,10 @@ class Changes(Epochs):
                 engine.flush(tails)
                 data.flush(now)
                 lost = 0
+                going_on = dict(zip(change.roster, change.lives, strict=True))
+                taken_along = going_on.get(self.node.name) == self.node.uuid
+                if not taken_along and not self.leaving and not engine.ordered:
+                    tell(self, self.epoch + 1)  # the roster has another life of us, or none
             else:
                 part_with_epoch(self, now, tails)
                 lost = doubtful(engine, tails) if tails else len(underway)

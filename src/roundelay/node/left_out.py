@@ -18,19 +18,24 @@ if TYPE_CHECKING:
 
 
 def part_with_epoch(seat: Seat, now: int, tails: Mapping[int, Tail] | None = None) -> None:
-    """The epoch of `seat` ended elsewhere; `tails` are those of the members who went on, if known.
-
-    Nothing is to be told of a group that had not formed yet when it went on.
-    """
+    """The epoch of `seat` ended elsewhere; `tails`: of the members who went on, if known."""
     data = seat.data
     engine = data.engine if data is not None else None
     if data is None or not isinstance(engine, Repair) or engine.ordered:
         return
     engine.hand_over_known(tails or {})
     data.flush(now)
+    tell(seat, seat.epoch)
+
+
+def tell(seat: Seat, epoch: int) -> None:
+    """Messages of that epoch, and of later ones until `seat` is in again, may be missing.
+
+    Nothing is to be told of a group that had not formed yet when it went on.
+    """
     if seat.state == "forming" and not seat.told_before:
         return
-    name, epoch = seat.spec.name, seat.epoch
+    name = seat.spec.name
     seat.node.log("warning", "group.left_out", group=name, epoch=epoch)
     for one in list(seat.applications.values()):
         one.missed(Missed(name, -1, -1, seat.history_id, epoch=epoch))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from roundelay.core.engine import SECOND
 from roundelay.core.errors import MalformedPdu
 from roundelay.node.acquaintance import Acquaintances
-from roundelay.node.directory import Directory, address_of
+from roundelay.node.directory import Directory, address_of, tag_of
 from roundelay.node.hints import HINTS, NAME_TAKEN, NO_KEY
 from roundelay.node.identity import ANSWER, ANSWERS, YIELD, Identity
 from roundelay.node.lines import Line
@@ -219,6 +219,8 @@ class Traffic(ABC):
             self._hear_of(body, address, now)
             for assembly in list(self.assemblies.values()):
                 self.faults.within(assembly, assembly.heard, body, now)
+        elif isinstance(body, info.Ask) and self._outlived(body):
+            self.drop("of an earlier life of its sender")
         elif isinstance(body, info.Ask | info.Start):
             concerned = self.assemblies.get(body.group)
             if concerned is not None:
@@ -227,6 +229,15 @@ class Traffic(ABC):
             self._knocked(body, source, now)
         elif isinstance(body, info.Recorded | info.Kept | info.Wanted | info.Synced):
             self.faults.aside("recorders", self.recorders.hear, body, now)
+
+    def _outlived(self, ask: info.Ask) -> bool:
+        """Whether another life has that name by now: a roster goes by names, and with the old one
+        in it the other would be shut out."""
+        if not ask.life:
+            return False
+        if ask.name == self.name:
+            return ask.life != self.uuid
+        return tag_of(ask.life) in self.directory.past
 
     def _hear_of(self, body: info.Info, address: Address, now: int) -> None:
         """Without multicast: who spoke, and whom it knows."""
@@ -244,6 +255,7 @@ class Traffic(ABC):
 
     def _namesake(self, body: info.Info, address: Address) -> None:
         """Somebody else says that our name is its own (`node.identity`)."""
+        self.directory.bury(body.uuid, body.name)  # as long as we go on, the name is ours
         if self.identity.fresh:
             self.identity.look(any(one.delivered for one in self.hosted.values()))
         verdict = self.identity.meet(body, address)

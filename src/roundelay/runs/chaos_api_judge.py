@@ -25,7 +25,7 @@ from typing import Final
 
 from msgspec import Struct, field, structs
 
-from roundelay.runs.chaos_api_notes import LEFT_OUT, MEMBER, TWIN, Confirmed, Life, Sent
+from roundelay.runs.chaos_api_notes import LEFT_OUT, MEMBER, TWIN, Confirmed, Life, Seen, Sent
 
 TOTAL: Final = ("resilient", "total", "hub", "journal", "wide")
 """Services with positions: one order for all."""
@@ -354,13 +354,19 @@ def _chain(final: Life, lives: list[Life]) -> list[Life]:
 
 def _left_out(life: Life, author: Life, start: Sent) -> bool:
     """Whether the life was told that messages may be missing where that one of the author is: it
-    was given no later one before it was told so."""
+    was given no later one before it was told so, and was not in again when it was sent."""
     later = {ident for ident, sent in author.sent.items() if sent.number > start.number}
     after = min((one.at for one in life.given if one.ident in later), default=None)
+    signs = [one.time for one in life.given] + [one.time for one in life.views if _is_in(one)]
+    again = max((time for time in signs if time < start.time), default=0)
     return any(
-        error.kind == LEFT_OUT and error.time >= start.time and (after is None or error.at < after)
+        error.kind == LEFT_OUT and error.time >= again and (after is None or error.at < after)
         for error in life.errors
     )
+
+
+def _is_in(view: Seen) -> bool:
+    return view.state == "open"
 
 
 def _judge_lost_per_sender(
@@ -400,8 +406,7 @@ def _judge_lost_per_sender(
 def _knew(life: Life, author: Life, time: int) -> bool:
     """Whether that life was in the group with `author` before, and not only on its way in."""
     return any(
-        view.time < time and author.name in view.members and view.state == "open"
-        for view in life.views
+        view.time < time and author.name in view.members and _is_in(view) for view in life.views
     )
 
 
