@@ -77,11 +77,16 @@ class Member:
         self._reader = asyncio.create_task(self._read())
 
     async def _read(self) -> None:
-        try:
-            async for message in self.group:
-                self.got.append(message)
-        except Exception as error:
-            self.error = error
+        while True:
+            try:
+                async for message in self.group:
+                    self.got.append(message)
+                return
+            except roundelay.LeftOut as error:
+                self.error = error  # raised once: what follows is for those who read on
+            except Exception as error:
+                self.error = error
+                return
 
     @property
     def node(self) -> Node:
