@@ -106,6 +106,35 @@ def test_a_group_that_waits_says_for_whom() -> None:
     run(test)
 
 
+@pytest.mark.parametrize("service", ["total", "partial", "selective"])
+def test_a_cluster_whose_ring_waits_says_for_whom_and_can_be_recovered(service: str) -> None:
+    """It said `broken: no answer from [1]`, and who came back `forming`, for ever."""
+
+    async def test() -> None:
+        async with Net() as net:
+            a, b, c = await net.form("abc", service=service)
+            places = [one.node.assemblies[one.group.name] for one in (a, b, c)]
+            await until(lambda: all(place.works() for place in places), "a list of the ring")
+            await a.die()
+            await b.die()
+            waiting = asyncio.create_task(c.group.broadcast(b"waits"))
+            lost = "blocked: majority (a and b are missing)"
+            await until(lambda: c.group.view.state == lost, lost)
+            back = [await net.join(name, service=service) for name in "ab"]
+            forgotten = "blocked: majority (a and b have forgotten what they had)"
+            for one in (c, *back):
+                await until(lambda one=one: one.group.view.state == forgotten, forgotten)  # type: ignore[misc]
+                place = one.node.assemblies[one.group.name]
+                assert place.status()["state"] == forgotten
+            c.node.recover(c.group.name)
+            await together([c, *back])
+            await back[0].group.broadcast(b"after")
+            await until(lambda: all(b"after" in one.data for one in (c, *back)), "it goes on")
+            await asyncio.wait([waiting])
+
+    run(test, seconds=90)
+
+
 def test_a_node_without_a_name_keeps_the_one_it_made_up_in_its_folder(tmp_path: Path) -> None:
     first, other = made_up_name(tmp_path / "x"), made_up_name(tmp_path / "y")
     assert first != other

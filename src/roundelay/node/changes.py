@@ -409,6 +409,7 @@ class Changes(Epochs):
                 self.ring.token.without(now)
                 self.node.wake(self.ring)
         elif notice.kind == "broken":
+            self.show()  # the ring may know more of why
             for name in self.roster:
                 if not self._present(name):
                     self.asked[name] = True

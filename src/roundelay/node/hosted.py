@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from msgspec import structs
 
+from roundelay.core.cluster.exchange import Exchange
 from roundelay.core.cluster.pdu import ToRetx
 from roundelay.core.cluster.spo import SpoSite
 from roundelay.core.engine import (
@@ -486,7 +487,8 @@ class Hosted:
             self.state = "open"
             self.show()
         elif kind == "broken":
-            self.state = f"broken: {info[0]}"
+            away = self.engine.given_up() if isinstance(self.engine, Exchange) else ()
+            self.state = reasons.broken(str(info[0]), [self.roster[one] for one in away])
             if self.token is not None:
                 for one in list(self.outbox.underway):
                     self.outbox.lose_track(one, self.state)

@@ -43,3 +43,12 @@ def blocked(info: tuple[object, ...], roster: Sequence[str]) -> str:
             if places is silent and any(looks_made_up(name) for name in names):
                 words.append("a name that was made up comes back only with its folder")
     return f"blocked: {reason}" + (f" ({'; '.join(words)})" if words else "")
+
+
+def broken(why: str, silent: Sequence[str]) -> str:
+    """The state of a member whose engine has stopped, because of those who are silent if any are.
+
+    >>> broken("no answer from [1, 2]", ["b", "c"])
+    'broken: no answer from b and c'
+    """
+    return f"broken: no answer from {listed(silent)}" if silent else f"broken: {why}"

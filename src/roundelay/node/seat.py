@@ -279,10 +279,16 @@ class Seat:
         if self.data is not None:
             view = self.data.view()
             version = f"{max(0, self.epoch)}.{view.version}"
-            return structs.replace(view, version=version)
+            return structs.replace(view, version=version, state=self._shown(view.state))
         version = str(max(0, self.epoch))
         members = self.roster if self.ring else ()
-        return View(self.spec.name, version, members, self.state, self.incarnation)
+        return View(self.spec.name, version, members, self._shown(self.state), self.incarnation)
+
+    def _shown(self, state: str) -> str:
+        """`state`, or what the ring beside the group waits for: until it has that, nothing that is
+        wrong with the group can be mended."""
+        ring = self.ring.state if self.ring is not None else ""
+        return ring if ring.startswith("blocked") and state != "open" else state
 
     def show(self) -> None:
         view = self.view()
@@ -420,14 +426,15 @@ class Seat:
 
     def status(self) -> dict[str, object]:
         base: dict[str, object] = {
-            "group": self.spec.name, "service": self.spec.service, "state": self.state,
+            "group": self.spec.name, "service": self.spec.service,
             "incarnation": self.incarnation, "epoch": self.epoch, "roster": list(self.roster),
             "applications": len(self.applications),
             "slowed_by": self.node.recorders.slowed_by(self.spec.name),
             "settings": settings.status(self.settings),
             "stage": self.spec.stage or engines.stage_of(self.spec) or None,
         }  # fmt: skip
-        return base | (self.data.status() if self.data is not None else {})
+        engine = self.data.status() if self.data is not None else {}
+        return base | engine | {"state": self.view().state}
 
     def _folder(self) -> Path | None:
         """Of what the member must not forget; None: it has no disk."""
