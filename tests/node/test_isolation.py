@@ -190,6 +190,34 @@ def test_a_full_disk_in_one_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     run(main, 120.0)
 
 
+def test_an_application_that_asks_too_early_does_not_end_the_tries_of_its_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(faults, "RETRY_NS", SECOND)
+
+    async def main() -> None:
+        other = GroupSpec(name="to:x", protocol="to")
+        async with nodes("ab", sound(), other, base=tmp_path) as both:
+            await still_works(both, "to:x")
+            both[0].faults.group("to:x", OSError(28, "No space left on device"))
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+            try:
+                with pytest.raises(GroupFailed, match="Too many open files"):
+                    both[0].join(Listener(), "to:x")
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            with pytest.raises(ConfigError, match="stage"):
+                both[0].join(
+                    Listener(), "to:x", wishes=parse_group("x:total:hub=yes:stage=accepted")
+                )
+            assert "Too many open files" in state(both[0], "to:x")
+            await until(lambda: state(both[0], "to:x") == "open", "open again", 40.0)
+            await still_works(both, "to:x")
+
+    run(main, 120.0)
+
+
 def test_no_file_can_be_opened_for_one_group(tmp_path: Path) -> None:
     async def main() -> None:
         async with nodes("ab", sound(), base=tmp_path) as both:

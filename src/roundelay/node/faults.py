@@ -74,6 +74,11 @@ class FailedGroup:
         self.deadline = NEVER
         self._faults = faults
 
+    @property
+    def planned(self) -> bool:
+        """Whether the node opens it again by itself."""
+        return self.deadline != NEVER
+
     def retry_later(self) -> None:
         wait = min(RETRY_MOST_NS, RETRY_NS << min(self.tries, 8))
         self.deadline = self.at + wait
@@ -168,12 +173,19 @@ class Faults:
         except Exception as error:
             self._dismantle(name, place)
             before = node.assemblies.get(name)
+            if (
+                isinstance(before, FailedGroup)
+                and isinstance(error, ConfigError)
+                and before.planned
+            ):
+                raise  # one application's wish, and not why the group has failed
             failed = FailedGroup(self, spec, error, getattr(before, "tries", -1) + 1)
             failed.entered = list(getattr(place, "entered", ()))
             if isinstance(before, FailedGroup):
                 failed.recorders = before.recorders
             node.assemblies[name] = failed
             self._report(failed, before)
+            self._plan(name)  # an application that asks does not end the node's own tries
             raise failed.failure() from error
         before = node.assemblies.get(name)
         node.assemblies[name] = place
@@ -211,7 +223,6 @@ class Faults:
             return
         with suppress(RoundelayError):  # it is in the new place, and in the log
             self.node.assembly(place.spec.name)
-        self._plan(place.spec.name)
 
     def may_try(self, place: FailedGroup) -> bool:
         """Whether one who did not even join may have the group tried again."""
@@ -221,7 +232,6 @@ class Faults:
         """Open a group that the node is configured for."""
         with suppress(RoundelayError):
             self.node.assembly(name)
-        self._plan(name)
 
     def entering(self, name: str, call: Callable[[], None]) -> None:
         """Somebody joins: what is wrong with the wish is told, what is wrong with the group fails
