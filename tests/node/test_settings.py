@@ -277,6 +277,33 @@ def test_a_wish_of_one_application_fails_nobody_else_at_its_node() -> None:
     run(main)
 
 
+@pytest.mark.parametrize("through", ["node", "daemon"])
+def test_a_broadcast_that_waits_for_a_group_with_other_settings(through: str) -> None:
+    """It was Refused, or through a daemon Indeterminate, though nothing had been sent."""
+
+    async def main() -> None:
+        async with Net() as net:
+            founder = await net.join("z", resilience=1, min_members=1)
+            await founder.group.ready()
+            host = await net.join("host", "other", service="fifo")
+            async with daemon(host) as there:
+
+                async def broadcast(name: str) -> None:
+                    where = there if through == "daemon" else net.where() | {"name": name}
+                    picky = await roundelay.join("g", resilience=3, insecure=True, **where)
+                    try:
+                        await asyncio.wait_for(picky.broadcast(b"never"), 20.0)
+                    finally:
+                        await picky.leave()
+
+                for name in ("p", "q", "r"):
+                    with pytest.raises(SettingsMismatch, match=r"resilience = 3 .* resilience = 1"):
+                        await broadcast(name)
+            assert founder.data == []
+
+    run(main)
+
+
 def test_a_roster_cannot_be_asked_for_where_the_node_looks_for_members_already() -> None:
     """The group hung for ever, for all of the node's applications."""
 

@@ -6,10 +6,11 @@ from roundelay.core.errors import (
     ConnectionLost,
     GroupClosed,
     GroupFailed,
+    Indeterminate,
     Refused,
     SettingsMismatch,
 )
-from roundelay.node.switchboard import View
+from roundelay.node.switchboard import Refusal, View
 
 Over = GroupClosed | ConnectionLost | GroupFailed | Refused | SettingsMismatch
 """Why a group is over for its application."""
@@ -22,6 +23,15 @@ def why_out(group: str, reason: str) -> GroupFailed | Refused | SettingsMismatch
     if mismatch is not None:
         return mismatch
     return Refused(f"group {group}: {reason}") if failed == reason else GroupFailed(group, failed)
+
+
+def why_not_sent(group: str, refusal: Refusal) -> Indeterminate | Refused | SettingsMismatch:
+    """What is raised to the sender of a message that was refused."""
+    about = f"group {group}: "  # a daemon may have said it already
+    text = about + refusal.reason.removeprefix(about)
+    if refusal.indeterminate:
+        return Indeterminate(text)
+    return SettingsMismatch.told(refusal.reason) or Refused(text)
 
 
 def is_open(view: View) -> bool:

@@ -31,7 +31,7 @@ from msgspec import structs
 
 from roundelay.client.blocking import BlockingGroup, LoopThread
 from roundelay.client.contiguity import Contiguity, check_missing
-from roundelay.client.endings import Over, is_open, why_out
+from roundelay.client.endings import Over, is_open, why_not_sent, why_out
 from roundelay.client.inbox import (
     BatchReader,
     Inbox,
@@ -50,8 +50,8 @@ from roundelay.core.errors import (
     ConnectionLost,
     GroupClosed,
     Indeterminate,
-    Refused,
     RoundelayError,
+    SettingsMismatch,
     SlowConsumer,
 )
 from roundelay.core.position import Position
@@ -193,9 +193,7 @@ class Group(Sending, Replaying):
             return
         waiting = self._receipts.pop(refusal.tag, None)
         if waiting is not None and not waiting.done():
-            kind = Indeterminate if refusal.indeterminate else Refused
-            about = f"group {self.name}: "  # a daemon may have said it already
-            waiting.set_exception(kind(about + refusal.reason.removeprefix(about)))
+            waiting.set_exception(why_not_sent(self.name, refusal))
 
     def viewed(self, view: View) -> None:
         self._view = view
@@ -230,6 +228,8 @@ class Group(Sending, Replaying):
         self.inbox.close(error)
         self._room.set()
         self._changed.set()
+        if isinstance(error, SettingsMismatch) and self.answer_s is not None:
+            return  # the daemon is still there, and answers what has crossed its refusal
         for waiting in self._receipts.values():
             if not waiting.done():
                 waiting.set_exception(Indeterminate(str(error)))

@@ -37,6 +37,7 @@ from roundelay.node.groups import MEMBERS_MAX, TOKEN, GroupSpec
 from roundelay.node.histories import history_name
 from roundelay.node.hosted import Hosted
 from roundelay.node.left_out import part_with_epoch
+from roundelay.node.reasons import gone
 from roundelay.node.store import token_store
 from roundelay.wire.info import Ask, GroupInfo, Info, Settings, Start
 
@@ -91,7 +92,6 @@ class Assembly(Changes):
         elif stable is not None and (stable.max_joined != NO_LIST or stable.wiped):
             self._open_fixed(now, stable, COLD)
         else:
-            self.state = "forming: meeting the other members for the first time"
             self._meet(now)
 
     def _open_fixed(self, now: int, stable: Any, boot: str) -> None:
@@ -150,6 +150,11 @@ class Assembly(Changes):
             self._open_fixed(now, None, REJOIN if past else COLD)
         else:
             self.deadline = NEVER
+            if not self.strangers:  # else it says what is wrong with them
+                known = {self.node.name, *self.contacts}
+                missing = gone([name for name in self.spec.members if name not in known])
+                self.state = f"forming: meeting the other members for the first time ({missing})"
+                self.show()
 
     def _heard_fixed(self, name: str, said: GroupInfo, now: int) -> None:
         """Members of one roster have the same settings, or they would not be one group."""

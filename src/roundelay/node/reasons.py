@@ -21,6 +21,14 @@ def listed(names: Sequence[str]) -> str:
     return f"{', '.join(rest)} and {last}" if rest else last
 
 
+def gone(names: Sequence[str]) -> str:
+    """
+    >>> gone(["a", "b"])
+    'a and b are missing'
+    """
+    return f"{listed(names)} {'is' if len(names) == 1 else 'are'} missing"
+
+
 def blocked(info: tuple[object, ...], roster: Sequence[str]) -> str:
     """The state of a member whose engine says that it is blocked.
 
