@@ -213,27 +213,38 @@ def test_a_hierarchy_that_stands_still_names_who_is_missing(tmp_path: Path) -> N
     run(test, 120)
 
 
-def test_a_network_that_no_gpr_can_help_any_more_says_so_and_stays_with_it(tmp_path: Path) -> None:
-    """It said `broken` for a moment, then `open`, and its users `open` all the time."""
-    text = (
-        SPREAD.replace('gda = ["g"]', 'gda = ["b2"]')
-        + """
+FORGETS = (
+    SPREAD.replace('gda = ["g"]', 'gda = ["b2"]')
+    + """
 [journal]
 segment_bytes = 4096
 keep_bytes = 8192
 """
-    )
+)
+"""Its GPR lets go of all but the last messages."""
+
+
+async def _fall_behind(world: World, many: int) -> None:
+    """One network is cut off, until the GPR has let go of the first messages that it lacks."""
+    await world.start("a1", "a2", "x", "b1", "b2")
+    world.net.switch.apply({"partition": [["a1", "a2", "x"], ["b1", "b2"]]})
+    for i in range(many):
+        await world.members["b2"].group.broadcast(b"%04d" % i * 100)
+    journal: Any = world.seat("b1").journals[GLOBAL].journal
+    await until(lambda: journal.begin > 0, "the GPR has let go of the beginning")
+    world.net.switch.apply({"heal": True})
+
+
+def test_a_network_that_nobody_can_help_any_more_says_so_and_stays_with_it(tmp_path: Path) -> None:
+    """It said `broken` for a moment, then `open`, and its users `open` all the time."""
+    # The GCR, too, has let go of it.
+    few = "attempts = 5\nda_buffer = 8\nwindow = 8\noverwrite_group = 2\nhistory = 16"
+    text = FORGETS.replace("attempts = 5", few)
 
     async def test() -> None:
         async with Net("switch") as net:
             world = World(net, tmp_path, text)
-            await world.start("a1", "a2", "x", "b1", "b2")
-            net.switch.apply({"partition": [["a1", "a2", "x"], ["b1", "b2"]]})
-            for i in range(60):
-                await world.members["b2"].group.broadcast_many([b"%04d" % i * 100] * 10)
-            journal: Any = world.seat("b1").journals[GLOBAL].journal
-            await until(lambda: journal.begin > 0, "the GPR has let go of the beginning")
-            net.switch.apply({"heal": True})
+            await _fall_behind(world, 60)
             lcr, user = world.members["a1"].group, world.members["a2"].group
             await until(lambda: lcr.view.state.startswith("broken: no GPR has"), "the LCR says so")
             waits = "blocked: waiting for b1 (GCR, GPR, LCR, LPR)"
@@ -243,6 +254,32 @@ keep_bytes = 8192
                 assert lcr.view.state.startswith("broken: no GPR has")
                 assert user.view.state == waits
             assert world.members["b2"].group.view.state == "open"
+            got, whole = world.members["a2"].order, world.members["b2"].order
+            assert got == whole[: len(got)] != whole  # not the end without the beginning
+
+    run(test, 120)
+
+
+def test_what_the_gprs_have_let_go_comes_from_the_gcr(tmp_path: Path) -> None:
+    """The network said `broken`, though all the while it was given what it lacked."""
+
+    async def test() -> None:
+        async with Net("switch") as net:
+            world = World(net, tmp_path, FORGETS)
+            await _fall_behind(world, 60)
+            lcr, user = world.members["a1"].group, world.members["a2"]
+            seen: list[str] = []
+
+            def caught_up() -> bool:
+                seen.append(lcr.view.state)
+                return len(user.got) == 60
+
+            await until(caught_up, "all of it", 60)
+            await until(lambda: user.group.view.state == lcr.view.state == "open", "it goes on")
+            await world.members["a2"].group.broadcast(b"after")
+            await delivered(world.of("a2", "b2"), 61)
+            assert not [state for state in seen if state.startswith("broken")]
+            check_total_order(world.of("a2", "b2"))
 
     run(test, 120)
 

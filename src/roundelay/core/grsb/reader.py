@@ -146,8 +146,8 @@ class Reader:
         self.refusals.clear()
         if hi > at:  # nobody has it
             self.host.notice("gap_unavailable", at, hi)
+            self.repairs.progress(now)  # before: whoever is told may stop the reading
             self._keep(at, hi, None, now)
-            self.repairs.progress(now)
 
     def _keep(self, since: int, end: int, message: Message | None, now: int) -> None:
         """A stretch from `since` up to `end` is known."""

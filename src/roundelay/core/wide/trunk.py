@@ -74,13 +74,15 @@ class Trunk:
         self.reader = Reader(host, 0, EVERYTHING, self._replayed)
         self.ready: deque[Message] = deque()
         self.pending: dict[int, Pending] = {}
-        self.stuck = False  # no GPR has what comes next
+        self.stuck = False  # nobody has what comes next
         self.stuck_until = -NEVER  # ask again then
+        self.refused_at = -1  # where no GPR could go on
 
     def start(self, position: int, now: int) -> None:
         """LCR reigns, and its network has everything below `position`."""
         self.running = True
         self.stuck = False
+        self.refused_at = -1
         stable = max(position, self.listener.stable)
         self.listener = Listener(0, position, self.config.heard_max)
         self.listener.mark(stable, stable)
@@ -186,6 +188,7 @@ class Trunk:
             if message is None:
                 break
             self.ready.append(message)
+            self.stuck = False  # whoever gave it: GPRs, or the GCR from its history
         # Not for every message that is taken: a request brings several.
         enough = room if self.reader.reading else room // 2 + 1
         if listener.missing and len(self.ready) < enough and now >= self.stuck_until:
@@ -195,11 +198,18 @@ class Trunk:
             self.reader.stop()
 
     def _replayed(self, message: Message | None, end: int, now: int) -> None:
-        if message is None or message.gseq != self.listener.next:
-            # Nothing may be left out: the positions of a network are those of the whole.
-            self.stuck = True
-            self.stuck_until = now + self.config.alive_timeout_ns
-            self.host.notice("broken", "no GPR has what this network lacks: restore its journal")
+        at = self.listener.next
+        if message is None or message.gseq != at:
+            # Nothing may be left out: the positions of a network are those of the whole.  What
+            # the GPRs have let go the GCR may still have, and repeats to who lags (HG-3): stuck
+            # is who is refused, and has been given nothing since the last time.
+            if now >= self.stuck_until:
+                self.stuck_until = now + self.config.alive_timeout_ns
+                self.stuck = self.refused_at == at
+                self.refused_at = at
+                if self.stuck:
+                    text = "no GPR has what this network lacks: restore its journal"
+                    self.host.notice("broken", text)
         else:
             self.stuck = False
             self.ready.append(message)
