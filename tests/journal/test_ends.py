@@ -55,6 +55,36 @@ def test_a_last_segment_that_is_gone_with_the_mark_is_noticed(folder: Path) -> N
     assert Reader(folder).missing == [(int(last.stem), END)]
 
 
+def test_where_no_segment_is_left_that_stays_known(folder: Path, tmp_path: Path) -> None:
+    """Whoever opened it, to record or to repair, began a journal that had never had anything."""
+    second = copied(folder, tmp_path / "second")
+    for path in segments_of(folder):
+        remove(path)
+    for name in (ENDS, ENDS_COPY):
+        flip(folder / name, 40)
+    assert repair(folder).still_missing == [(0, END)]
+    assert {"ends.json", "ends.bak", SYNCED} == {one.file for one in check(folder).problems}
+    for _ in range(2):
+        Journal(folder, GROUP, SMALL).close()
+        assert check(folder).missing == [(0, END)]
+    third = copied(folder, tmp_path / "third")
+    assert repair(third, [second]).restored == [(0, END)]
+    assert check(third).good
+    more = some_runs(22, 3, END + 5)
+    record(folder, more, config=SMALL)
+    assert check(folder).missing == [(0, END + 5)]
+    assert repair(folder, [second]).still_missing == [(END, END + 5)]
+    assert check(folder).missing == [(END, END + 5)]
+
+
+def test_bytes_behind_the_mark_are_put_right(folder: Path) -> None:
+    """They were found again at every check, and `repair` said that all is there."""
+    (folder / SYNCED).write_bytes((folder / SYNCED).read_bytes() + b"and more")
+    assert [one.file for one in check(folder).problems] == [SYNCED]
+    repair(folder)
+    assert check(folder).good
+
+
 def test_it_is_noticed_after_a_crash_too(tmp_path: Path) -> None:
     """Nobody closed the journal: its last segment is known by where it begins."""
     journal = Journal(tmp_path / "journal", GROUP, SMALL)

@@ -152,6 +152,8 @@ class Journal:
             self._file = os.open(self._active.path, os.O_WRONLY)
             os.lseek(self._file, self._active.size, os.SEEK_SET)
         self.durable = opened.end
+        self._gone = opened.gone
+        """What no segment is left of: said on, until the journal begins again behind it."""
         self._write_mark()
         self._first = self.begin
         """Where the journal ought to begin: what was before that was let go."""
@@ -314,7 +316,9 @@ class Journal:
 
     def _write_mark(self) -> None:
         with suppress(OSError):  # if it lags behind, no promise is broken
-            os.pwrite(self._synced_file, mark_text(self.durable), 0)
+            text = mark_text(self.durable if self._gone is None else self._gone[1])
+            if os.pwrite(self._synced_file, text, 0) < os.fstat(self._synced_file).st_size:
+                os.ftruncate(self._synced_file, len(text))  # something else was behind it
 
     def _sync_on(self) -> None:
         """The syncing thread."""
@@ -358,7 +362,8 @@ class Journal:
             self.segments = [*self.segments, segment]
             self._active, self._file, self._named = segment, file, True
         if len(self.segments) == 1:
-            self._first = base
+            self._first = base if self._gone is None else min(base, self._gone[0])
+            self._gone = None
         self.keeper.wake()  # it notes where the last segment begins
         return segment
 
@@ -394,6 +399,8 @@ class Journal:
     @property
     def ends(self) -> Ends:
         """How far it reaches."""
+        if self._gone is not None:
+            return ends_of(self._gone[0], 0, self._gone[1], self.keeper.anchor)
         last = self.segments[-1].base if self.segments else 0
         return ends_of(self._first, last, self.durable, self.keeper.anchor)
 

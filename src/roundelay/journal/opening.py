@@ -60,6 +60,8 @@ class Opened(Struct):
     """Appending goes on in the last segment."""
     ends: Ends | None
     """How far the journal reached, as it says itself."""
+    gone: tuple[int, int] | None = None
+    """What it had, if no segment is left."""
 
     @property
     def end(self) -> int:
@@ -100,8 +102,10 @@ def _open(folder: Path, group: str, disk: Disk, say: Say, lock: Lock) -> Opened:
     if segments and segments[-1].end == segments[-1].base and segments[-1].base >= mark:
         empty = segments.pop()  # begun, and nothing committed in it: it is begun again
         empty.path.unlink()
+    gone = None
     if mark and not segments:
         say(f"all records below {mark} are gone")
+        gone = (0 if ends is None else ends.first, mark)
     if ends is not None and segments and segments[0].base > ends.first:
         say(f"positions {ends.first} to {segments[0].base - 1} are gone: they were not let go")
     for before, after in pairwise(segments):
@@ -113,7 +117,7 @@ def _open(folder: Path, group: str, disk: Disk, say: Say, lock: Lock) -> Opened:
     if resume:
         index_of(segments[-1].path).unlink(missing_ok=True)
         parquet_of(segments[-1].path).unlink(missing_ok=True)
-    return Opened(meta, lock, segments, resume, ends)
+    return Opened(meta, lock, segments, resume, ends, gone)
 
 
 def settle_meta(folder: Path, group: str, disk: Disk, say: Say) -> Meta:

@@ -108,6 +108,9 @@ def repair(
         or any(saved.values())
         or any(True for lo, hi in verdict.missing for _ in _first(others.fetch(lo, hi)))
     )
+    lost = verdict.missing if not segments_of(folder) else []
+    if lost and not any(True for lo, hi in lost for _ in _first(others.fetch(lo, hi))):
+        gain = False  # whoever opens it now begins a journal that knows of no loss
     if not gain:
         done.still_missing = verdict.missing
         return done
@@ -118,7 +121,6 @@ def repair(
             done.rewritten.append(problem.file)
         if DISTRUSTED in problem.what:
             distrusted.add(problem.file)
-    lost = verdict.missing if not segments_of(folder) else []
     config = JournalConfig(parquet=any(folder.glob(f"*{PARQUET}")))
     journal = Journal(folder, group, config, disk=disk)
     try:
