@@ -23,6 +23,7 @@ from roundelay.node.recorder import Filter, RecordConfig, parse_record
 from roundelay.node.replay import LENGTH, REQUEST, Request, fetch
 from roundelay.wire.frontend_replay import Wish
 from roundelay.wire.seal import Seal
+from tests.journal.make import flip
 from tests.node.live import Member, Net, check_total_order, delivered, run, together, until
 
 
@@ -473,6 +474,25 @@ def test_a_group_that_begins_anew_goes_on_behind_what_was_recorded(tmp_path: Pat
                 assert [m.seq for m in a.got] == list(range(start + 10))
                 await a.leave()
             assert len(list((tmp_path / "journals").iterdir())) == 1
+
+    run(test)
+
+
+@pytest.mark.parametrize("bit", [0, 7])
+def test_a_damaged_name_of_the_history_puts_no_journal_aside(bit: int, tmp_path: Path) -> None:
+    """One flipped bit made it another history, or no text at all: then the group failed."""
+
+    async def test() -> None:
+        async with Net() as net:
+            options: dict[str, Any] = {"dir": tmp_path, "record": True, "min_members": 1}
+            one = await net.join("a", **options)
+            await one.group.broadcast_many([b"%d" % i for i in range(20)])
+            await one.leave()
+            flip(next(tmp_path.glob("journals/*/history")), 3, bit)
+            again = await net.join("a", **options)
+            found = [message.data async for message in again.group.replay(since=0, until=20)]
+            assert found == [b"%d" % i for i in range(20)]
+            assert again.node.recorders.own["token:g"].put_aside == 0
 
     run(test)
 

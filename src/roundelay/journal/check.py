@@ -28,6 +28,7 @@ from roundelay.journal.files import (
     segments_of,
 )
 from roundelay.journal.format import GAP, NO_LINK, RunHead, decode_block
+from roundelay.journal.history import read_history
 from roundelay.journal.index import Builder, Index
 from roundelay.journal.opening import id_in, look_through, reached
 from roundelay.journal.reader import merged
@@ -105,8 +106,7 @@ class _Check:
             self._problem(SYNCED, str(error))
         if paths and not (folder / SYNCED).exists():
             self._problem(SYNCED, "missing")
-        _, wrong = read_ends(folder)
-        for what in wrong:
+        for what in (*read_ends(folder)[1], *read_history(folder)[1]):
             name, _, why = what.partition(": ")
             self._problem(name, why)
         self._marked = has_mark(folder)

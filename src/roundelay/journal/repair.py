@@ -20,6 +20,7 @@ from roundelay.core.errors import ConfigError
 from roundelay.journal.check import DISTRUSTED, Problem, Verdict, check
 from roundelay.journal.files import PARQUET, Disk, Lock, has_mark, look, segments_of
 from roundelay.journal.format import GAP, HEADS_ONLY, Run
+from roundelay.journal.history import read_history, write_history
 from roundelay.journal.journal import Journal, JournalConfig
 from roundelay.journal.opening import look_through, lost_end, reached
 from roundelay.journal.reader import Reader, Selection, merged
@@ -131,6 +132,8 @@ def repair(
         for lo, hi in journal.missing:
             done.restored += _fill(journal, others.fetch(lo, hi))
         journal.keeper.settle()
+        if history := read_history(folder)[0]:
+            write_history(folder, history, journal.disk)
         done.still_missing = journal.missing
         for lo, hi in lost:  # before the first and behind the last that others have
             done.still_missing += [(lo, journal.begin), (journal.end, hi)]

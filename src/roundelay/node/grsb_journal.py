@@ -23,18 +23,17 @@ from roundelay.core.errors import ConfigError
 from roundelay.core.grsb.base import Counters
 from roundelay.core.grsb.config import EVERYTHING
 from roundelay.core.grsb.site import GrsbSite
-from roundelay.journal.files import JournalBroken
+from roundelay.journal.files import Disk, JournalBroken
 from roundelay.journal.grsb import JournalArchive
+from roundelay.journal.history import read_history, write_history
 from roundelay.journal.journal import ALWAYS, Journal
-from roundelay.node.folders import claim_journal, put
+from roundelay.node.folders import claim_journal
 from roundelay.node.recorder import Filter, RecordConfig
 from roundelay.node.store import GrsbKept, Senders
 
 if TYPE_CHECKING:
     from roundelay.node.grsb import GrsbSeat
 
-HISTORY: Final = "history"
-"""File in the folder: which history of the group the journal holds."""
 SENDERS_EVERY: Final = 65_536
 """Positions after which the table of senders is kept, so that a restart need not read all."""
 PAGE: Final = 4096
@@ -121,9 +120,12 @@ class SeatJournal:
 
     def _same_history(self, folder: Path) -> None:
         """A journal of another history is put aside: its positions hold something else."""
-        mark = folder / HISTORY
         with suppress(OSError):
-            if mark.read_text(encoding="utf-8").strip() == self.seat.history_name:
+            known, wrong = read_history(folder)
+            for what in wrong:
+                self._said(f"{what}; it is written again")
+            if known == self.seat.history_name:
+                write_history(folder, known, Disk())
                 return
         if folder.exists() and any(folder.glob("*.rjs")):
             number = 1
@@ -132,7 +134,7 @@ class SeatJournal:
             folder.rename(aside)
             self._said(f"another history of the group; the journal so far is now {aside.name}")
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        put(mark, f"{self.seat.history_name}\n".encode())
+        write_history(folder, self.seat.history_name, Disk())
 
     def _said(self, text: str) -> None:
         self.seat.node.log("warning", "journal", group=self.seat.spec.name, said=text)

@@ -38,6 +38,7 @@ from msgspec import Struct
 from roundelay.core.errors import ConfigError
 from roundelay.journal.files import Disk
 from roundelay.journal.format import GAP, HEADS_ONLY, Run, head_only, part_of
+from roundelay.journal.history import read_history, write_history
 from roundelay.journal.journal import ALWAYS, Journal, JournalBroken, JournalConfig, Selection
 from roundelay.node.switchboard import Batch, Missed, Receipt, Refusal, View
 
@@ -50,8 +51,6 @@ RUN_COST: Final = 256
 GATHER_S: Final = 0.02
 """Without a sync per commit, how long to let records gather for the next block."""
 SWITCH_S: Final = 0.0005
-HISTORY: Final = "history"
-"""File in a journal's folder: which history of the group it holds."""
 
 
 class Filter(Struct, frozen=True):
@@ -355,9 +354,15 @@ class Recorder:
 
     def _read_history(self) -> str:
         try:
-            return (self.folder / HISTORY).read_text(encoding="utf-8").strip()
+            history, wrong = read_history(self.folder)
         except OSError:
             return ""
+        for what in wrong:
+            self._said(f"{what}; it is written again")
+        if history:
+            with suppress(OSError):
+                write_history(self.folder, history, self.journal.disk)
+        return history
 
     def _enter(self, history: str) -> None:
         known = self.history
@@ -367,7 +372,7 @@ class Recorder:
             if parent != known.partition("@")[0] or self.journal.next > int(base or 0):
                 self._begin_anew("the group has begun anew")
         if known != history:
-            self.journal.disk.put(self.folder / HISTORY, [history.encode() + b"\n"])
+            write_history(self.folder, history, self.journal.disk)
             self.history = history
 
     def _begin_anew(self, why: str) -> None:

@@ -25,6 +25,7 @@ from roundelay.core.errors import ConfigError
 from roundelay.journal.archive import common, is_archive, without
 from roundelay.journal.arrow import PIECE_BYTES, Piece, path_of_parquet, pieces, read_piece
 from roundelay.journal.files import META, META_COPY
+from roundelay.journal.history import read_history
 from roundelay.journal.merge import Findings, Job, jobs_of, merge, warn_of_disputes
 from roundelay.journal.reader import EVERYTHING, Reader, Selection, merged
 from roundelay.pipeline.schemas import GAPS, MESSAGES, arrow_schema, spark_schema
@@ -36,9 +37,6 @@ if TYPE_CHECKING:
 DEPTH_MAX: Final = 4
 """How deep journals and archives are looked for below a folder."""
 BIN_BYTES_MIN: Final = 1 << 20
-HISTORY: Final = "history"
-"""File in a journal's folder, from its recorder: `NAME`, or `NAME@PARENT:BASE` for one that goes
-on where another ended."""
 CHECKED: Final = "parquet.page.verify-checksum.enabled"
 """Option of Spark's Parquet reader."""
 
@@ -91,8 +89,9 @@ def opened(folders: Iterable[Path]) -> list[Recorded]:
 
 
 def _history(folder: Path) -> frozenset[str]:
+    """`NAME`, and with `NAME@PARENT:BASE` the one it goes on from."""
     try:
-        text = (folder / HISTORY).read_text(encoding="utf-8").strip()
+        text, _ = read_history(folder)
     except OSError:
         return frozenset()
     name, _, origin = text.partition("@")
