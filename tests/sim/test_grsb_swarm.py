@@ -54,6 +54,13 @@ def test_the_same_seed_is_the_same_run() -> None:
     assert outcome(plan) == outcome(plan)
 
 
+def test_who_wants_nothing_of_what_it_says_itself_still_says_enough() -> None:
+    """The driver counted what is delivered: a lone user that filters its own messages out spoke for
+    ever while the other was off, which was taken for a group that does not settle."""
+    result = run_seed(700945, SwarmParams(first=700945, beyond=700946, protocol="grsb"))
+    assert not result.findings
+
+
 def test_a_seed_that_once_tripped_over_a_stretch_that_was_gone() -> None:
     # Whoever takes a stretch may stop the reading: what was kept behind it is gone then.
     result = run_seed(114, SwarmParams(first=114, beyond=115, protocol="grsb"))

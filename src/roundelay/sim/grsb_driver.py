@@ -94,11 +94,12 @@ class GrsbDriver(LineDriver[GrsbSite]):
         away = plan.messages >= LONG and any(strike.kind == AWAY for strike in plan.strikes)
         if not away or not others or site in roles.council:
             return True
-        left = self.committed
+        left, before = self.committed, self.acknowledged()
         self.world.crash(site, DISK)
 
         def said_enough() -> bool:
-            missing = left + 2 * THOUSAND - self.committed
+            # By positions: the others need not want to be given what they say themselves.
+            missing = before + 2 * THOUSAND - self.acknowledged()
             for other in others:
                 for _ in range(min(TOGETHER, missing)):
                     self.load.send(other)
@@ -108,6 +109,11 @@ class GrsbDriver(LineDriver[GrsbSite]):
         said = self.world.run_until(said_enough, limit, max(1, plan.liveness_ns // STEPS))
         self.come_back(site, left)
         return said and self.settled_by(self.world.now + plan.liveness_ns)
+
+    def acknowledged(self) -> int:
+        """How far the order has come."""
+        ruler = self.ruler(self.top)
+        return 0 if ruler is None or ruler.retransmitter is None else ruler.retransmitter.acked
 
     # -- healing ---------------------------------------------------------------------------
 
