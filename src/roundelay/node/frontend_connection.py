@@ -140,6 +140,7 @@ class Connection(asyncio.Protocol):
         """Since when the application has not read what was written."""
         self._ended = False
         """The application gets nothing more; its groups are left."""
+        self._is_cut = False
         self._lost = False
         self._replays = ReplaySessions(self._switchboard, self._write, lambda: self.queue_bytes)
         self.extended = False
@@ -199,6 +200,7 @@ class Connection(asyncio.Protocol):
         else:
             self._end()
             self._server.forget(self)
+            self._queue.clear()
 
     def broke(self, error: Exception) -> None:
         """Something is wrong with this connection."""
@@ -529,6 +531,9 @@ class Connection(asyncio.Protocol):
 
     def cut(self, reason: str, detail: str) -> None:
         """End it at once, and give back what it holds."""
+        if self._is_cut:
+            return  # its transport needs a moment
+        self._is_cut = True
         self._server.drop(reason, self, detail)
         self._out.clear()
         self._out_bytes = 0
@@ -550,7 +555,7 @@ class Connection(asyncio.Protocol):
     def held_bytes(self) -> int:
         """What the node holds for it: not read yet, and packets that are not complete."""
         # One that is heard out may still have to read what was written.
-        return self.queue_bytes + (0 if self._ended else self._parser.held_bytes)
+        return 0 if self._is_cut else self.queue_bytes + self._parser.held_bytes
 
     def burden(self, now: float) -> tuple[float, int]:
         """How much it is to be blamed for what is held: bytes, and for how long it has not read."""
@@ -567,6 +572,7 @@ class Connection(asyncio.Protocol):
             self.groups.clear()
             self.held.clear()
             self._replays.end()
+            self._parser = Parser.at_node(0)  # the other one's bytes would wait for the collector
             self._switchboard.gone(self)
 
     def _close(self) -> None:
