@@ -39,7 +39,7 @@ from roundelay.node.hosted import Hosted
 from roundelay.node.left_out import part_with_epoch
 from roundelay.node.reasons import gone
 from roundelay.node.store import token_store
-from roundelay.wire.info import Ask, GroupInfo, Info, Settings, Start
+from roundelay.wire.info import FIXED, Ask, GroupInfo, Info, Settings, Start
 
 if TYPE_CHECKING:
     from roundelay.node.node import Node
@@ -181,7 +181,7 @@ class Assembly(Changes):
         agreed = said.settings
         if agreed is None or said.epoch < 0:
             return False
-        return said.incarnation == "fixed" or said.size >= agreed.min_members
+        return said.incarnation == FIXED or said.size >= agreed.min_members
 
     def _too_few(self) -> bool:
         return self.settings is not None and len(self.roster) < self.settings.min_members
@@ -219,9 +219,9 @@ class Assembly(Changes):
             elif self.data is None and self._at_work(said):
                 self._differ_from(said)  # others have had the group for longer
             return
-        if said.incarnation == "fixed" and self.ring is not None and self._too_few():
+        if said.incarnation == FIXED and self.ring is not None and self._too_few():
             self._differ_from(said)  # nothing was confirmed here yet
-        if not said.incarnation or said.incarnation == "fixed":
+        if not said.incarnation or said.incarnation == FIXED:
             return
         if not self.incarnation:
             self._wake_at(now)  # there is a group to ask
@@ -389,7 +389,7 @@ class Assembly(Changes):
             said = known.groups.get(name)
             if known.name == node.name or said is None or not node.alive(known.name):
                 continue
-            if said.incarnation == "fixed":
+            if said.incarnation == FIXED:
                 self._differ_from(said)
             elif said.incarnation:
                 offers[known.name] = said

@@ -28,7 +28,7 @@ from roundelay.node.memory import Memory
 from roundelay.node.outbox import LIMIT_BYTES, Outbox
 from roundelay.node.switchboard import NO_TAG, Application, Batch, Missed, Refusal, View
 from roundelay.node.words import MARK, Drained, is_word
-from roundelay.wire.info import GroupInfo, Settings, Start
+from roundelay.wire.info import FIXED, GroupInfo, Settings, Start
 
 if TYPE_CHECKING:
     from roundelay.node.node import Node
@@ -302,7 +302,7 @@ class Seat:
             if self.data is not None and isinstance(self.data.engine, TokenSite):
                 version = self.data.engine.max_joined[0]
             return GroupInfo(
-                self.spec.name, "fixed", version, len(self.spec.members), settings=self.settings
+                self.spec.name, FIXED, version, len(self.spec.members), settings=self.settings
             )
         if self.ring is None:
             return None if self.leaving else GroupInfo(self.spec.name)

@@ -12,8 +12,8 @@ from roundelay.wire.info import (
     EPOCH_MAX,
     MEMBERS_MAX,
     POSITION_MAX,
-    TEXT_MAX,
     are_names,
+    is_history,
     is_roster,
 )
 
@@ -93,7 +93,7 @@ def decode(data: bytes, speaker: str) -> Word:
             and 0 <= word.resilience < MEMBERS_MAX
             and UNKNOWN <= word.base <= POSITION_MAX
             and are_names(word.tails)
-            and len(word.history) <= TEXT_MAX
+            and is_history(word.history)
         )
     elif isinstance(word, Hold):
         sound = are_names(word.living)

@@ -14,6 +14,7 @@ paper share the medium with ours.
 
 from __future__ import annotations
 
+import re
 import struct
 from ipaddress import IPv4Address
 from typing import Final
@@ -192,6 +193,10 @@ class Synced(Struct, frozen=True, array_like=True, tag="synced"):
 
 Control = Ask | Start | Recorded | Kept | Wanted | Knock | Synced
 
+FIXED: Final = "fixed"
+"""Stands for the incarnation of a group whose roster is fixed."""
+_HISTORY: Final = re.compile(r"[0-9A-Za-z]+(@[0-9A-Za-z]+:[0-9]+)*")
+
 _encode = msgspec.msgpack.Encoder().encode
 _info = msgspec.msgpack.Decoder(Info)
 _control = msgspec.msgpack.Decoder(Control)
@@ -247,9 +252,12 @@ def _check_info(info: Info) -> Info:
         and all(_is_address(address) for address in (info.address, *info.peers))
     )
     for group in info.groups:
+        digest, _, history = group.incarnation.rpartition(".")  # that of a file, in `node.grsb`
         _insist(
             _named(group.name, GROUP_NAME_MAX)
             and len(group.incarnation) <= TEXT_MAX
+            and is_history(digest)
+            and is_history(history)
             and -1 <= group.epoch <= EPOCH_MAX
             and 0 <= group.size <= MEMBERS_MAX
             and (group.line == ("", 0) or _is_address(group.line))
@@ -259,7 +267,8 @@ def _check_info(info: Info) -> Info:
 
 
 def _check_control(word: Ask | Start) -> Ask | Start:
-    _insist(_named(word.group, GROUP_NAME_MAX) and 0 < len(word.incarnation) <= TEXT_MAX)
+    _insist(_named(word.group, GROUP_NAME_MAX))
+    _insist(word.incarnation not in ("", FIXED) and is_history(word.incarnation))
     if isinstance(word, Ask):
         _insist(
             _named(word.name, NODE_NAME_MAX)
@@ -273,7 +282,7 @@ def _check_control(word: Ask | Start) -> Ask | Start:
         and 0 <= word.base <= POSITION_MAX
         and 0 <= word.resilience < MEMBERS_MAX
         and len(word.counted) <= MEMBERS_MAX
-        and len(word.history) <= TEXT_MAX
+        and is_history(word.history)
         and _is_settings(word.settings)
         and all(
             _named(name, NODE_NAME_MAX) and 0 <= epoch <= EPOCH_MAX and 0 <= number <= POSITION_MAX
@@ -288,12 +297,12 @@ def _check_recorded(
 ) -> Recorded | Kept | Wanted | Synced:
     _insist(_named(word.group, GROUP_NAME_MAX) and _named(word.name, NODE_NAME_MAX))
     if isinstance(word, Synced):
-        _insist(len(word.history) <= TEXT_MAX and -1 <= word.position <= POSITION_MAX)
+        _insist(is_history(word.history) and -1 <= word.position <= POSITION_MAX)
     if isinstance(word, Kept):
         _insist(
             0 < word.port < 65536
             and 0 <= word.begin <= word.next <= POSITION_MAX
-            and len(word.history) <= TEXT_MAX
+            and is_history(word.history)
         )
     if isinstance(word, Recorded):
         _insist(
@@ -301,7 +310,7 @@ def _check_recorded(
             and 0 <= word.begin <= word.next <= POSITION_MAX
             and 0 <= word.durable <= POSITION_MAX
             and len(word.holes) <= HOLES_MAX
-            and len(word.history) <= TEXT_MAX
+            and is_history(word.history)
             and all(0 <= lo < hi <= POSITION_MAX for lo, hi in word.holes)
         )
     return word
@@ -313,6 +322,17 @@ def _is_settings(settings: Settings | None) -> bool:
         and 1 <= settings.min_members <= MEMBERS_MAX
         and are_names(settings.members)
     )
+
+
+def is_history(text: str) -> bool:
+    """An incarnation or history of a group, `ID` or `ID@PARENT:BASE`; empty: none yet.
+
+    It becomes part of file names, and is shown.
+
+    >>> is_history(""), is_history("6f1d@09:7"), is_history("../6f1d"), is_history("a\\0b")
+    (True, True, False, False)
+    """
+    return not text or (len(text) <= TEXT_MAX and _HISTORY.fullmatch(text) is not None)
 
 
 def is_roster(roster: tuple[str, ...], lives: tuple[bytes, ...]) -> bool:
