@@ -191,6 +191,12 @@ class Birth(ABC):
             elif history and history != self.history_name:
                 self._other_history(history, now)
 
+    @property
+    def other_files(self) -> str:
+        """For a state: whose file is not ours; they do not hear us, nor we them."""
+        strangers = ", ".join(sorted(self.strangers))
+        return f"; the file of {strangers} is another one than {self.file.path}" * bool(strangers)
+
     def _meet(self, now: int) -> None:
         """No history yet: is there one, or are all there to begin it?"""
         found = next((history for _, history in self.lives.values() if history), "")
@@ -204,10 +210,7 @@ class Birth(ABC):
         missing = [one for one in others if one not in self.lives or not self.node.alive(one)]
         if missing:
             waits = ", ".join(missing[:8]) + (" …" if len(missing) > 8 else "")
-            strangers = ", ".join(sorted(self.strangers))
-            if strangers:
-                waits += f"; the file of {strangers} is another one than {self.file.path}"
-            self.say_state(f"forming: waiting for {waits}")
+            self.say_state(f"forming: waiting for {waits}{self.other_files}")
         elif self.me == self.roles.retransmitters[0]:
             lives = {name: life for name, (life, _) in self.lives.items()}
             lives[self.node.name] = self.node.uuid

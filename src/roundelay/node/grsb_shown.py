@@ -66,15 +66,17 @@ class ShownSeat(Birth):
         if council is not None and not council.voting:
             mute = [one for one in council.host.roles.council if one not in council.answers]
             who = self.known_as(one for one in mute if one != self.me)
-            self.say_state(f"rejoining without its disk: waiting for an answer of {who}")
+            waits = f"rejoining without its disk: waiting for an answer of {who}"
+            self.say_state(f"{waits}{self.other_files}")
         elif self.up and not self.split:
-            waits = self.awaited()
-            self.say_state(f"blocked: waiting for {self.known_as(waits)}" if waits else "open")
+            sites = self.awaited()
+            self.say_state(f"blocked: waiting for {self.known_as(sites)}" if sites else "open")
         elif not self.state.startswith("broken"):
             who = self.known_as((site.reign.cr,))
             gone = self.gone(self.council)
             lacks = f"; missing: {self.known_as(gone)}" if gone else ""
-            self.say_state(f"silent: no retransmitter is heard, the last was {who}{lacks}")
+            heard = f"silent: no retransmitter is heard, the last was {who}"
+            self.say_state(f"{heard}{lacks}{self.other_files}")
 
     @property
     def council(self) -> tuple[int, ...]:
