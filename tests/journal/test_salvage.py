@@ -10,9 +10,10 @@ import pytest
 
 from roundelay.core.bundle import Bundle
 from roundelay.journal.check import check
-from roundelay.journal.files import index_of
+from roundelay.journal.files import index_of, segments_of
 from roundelay.journal.format import SEGMENT_HEAD, Run, encode_block
 from roundelay.journal.journal import Journal, JournalConfig, Reader
+from roundelay.journal.keeper import Keeper
 from roundelay.journal.repair import repair
 from roundelay.journal.salvage import put_right
 from tests.journal.make import (
@@ -113,6 +114,20 @@ def test_where_nothing_can_be_gained_nothing_is_changed(tmp_path: Path) -> None:
     assert done.still_missing == [(0, 1000)]
     assert done.saved == done.restored == done.rewritten == []
     assert bytes_of(folder) == before
+
+
+def test_what_is_still_missing_does_not_depend_on_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the keeper had not yet read the sealed segments, repair said that all is there."""
+    monkeypatch.setattr(Keeper, "_run", lambda self: None)
+    whole = Bundle.of(*(b"order %06d" % at for at in range(500)))
+    runs = [Run(0, NOW, "a", whole), Run(500, NOW + 1, "a", whole)]
+    folder = record(tmp_path / "j", runs, together=1, config=JournalConfig(segment_bytes=4096))
+    first, _ = segments_of(folder)
+    overwrite(first, SEGMENT_HEAD.size + 2_000, Random(1).randbytes(700))
+    flip(folder / "ends.json", 50)  # something that can be put right
+    assert repair(folder).still_missing == [(0, 500)]
 
 
 def test_damaged_bytes_are_kept_when_another_recorder_fills_the_hole(tmp_path: Path) -> None:

@@ -125,6 +125,7 @@ def repair(
     config = JournalConfig(parquet=any(folder.glob(f"*{PARQUET}")))
     journal = Journal(folder, group, config, disk=disk)
     try:
+        journal.scrub()  # else it depends on the keeper's thread what is known to be missing
         for lo, hi in lost:
             done.restored += _record(journal, others.fetch(lo, hi))
         for name, runs in saved.items():
