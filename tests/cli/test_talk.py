@@ -48,6 +48,15 @@ def test_send_waits_for_its_receipt(call: Any, node: NodeThread) -> None:
     assert node.ear.messages == [b"hello", "é".encode()]
 
 
+def test_send_names_who_was_given_up(call: Any, node: NodeThread) -> None:
+    """It said nothing, and ended as if everybody had the message."""
+    said = "given up, for they were lost or left before they had it: bob, cat\n"
+    done = call("send", "plain", "lost on two", "--node", node.where)
+    assert (done.status, done.out, done.err) == (0, "", said)
+    done = call("send", "plain", "lost on two", "--node", node.where, "--json")
+    assert done.json["given_up"] == ["bob", "cat"]
+
+
 def test_send_takes_lines_and_bytes_from_standard_input(node: NodeThread, tmp_path: Path) -> None:
     node.join("token:g")
 

@@ -161,7 +161,8 @@ class LocalBoard:
                 application.refused(Refusal(group.name, tag, "no majority", True))
             else:
                 last = seq + len(bundle) - 1 if seq >= 0 else -1
-                application.receipt(Receipt(group.name, tag, last, now))
+                lost = ("bob", "cat") if b"lost on two" in bundle.data else ()
+                application.receipt(Receipt(group.name, tag, last, now, lost))
 
     def open(self, name: str) -> None:
         """Let a group that is `shut` go on."""

@@ -113,6 +113,8 @@ def send(
     """Send a message to GROUP and wait until it has its place.
 
     With --json, seq is that place: of the last message, or null without a total order.
+    Members of a group without a prefix that were lost, or left, before they had it are named on
+    standard error, and in given_up.
 
     If the connection to the node is lost, what comes later is sent over the next one.  What was
     under way is not sent again, since nobody knows whether it was delivered: it ends with status 1.
@@ -156,7 +158,12 @@ async def _send(
             await under_way.settle(AHEAD)
         await under_way.settle(0)
     last = under_way.last
-    return {"group": group, "messages": under_way.settled, "seq": None if last < 0 else last}
+    found = {"group": group, "messages": under_way.settled, "seq": None if last < 0 else last}
+    if under_way.given_up:
+        names = ", ".join(map(printable, under_way.given_up))
+        click.echo(f"given up, for they were lost or left before they had it: {names}", err=True)
+        found["given_up"] = list(under_way.given_up)
+    return found
 
 
 class _UnderWay:
@@ -167,6 +174,8 @@ class _UnderWay:
         """How many messages have their place,"""
         self.last = -1
         """and the place of the last."""
+        self.given_up: dict[str, None] = {}
+        """Names of those who were lost, or left, before they had one of them."""
         self._waiting: deque[tuple[int, asyncio.Future[Receipt]]] = deque()
 
     def add(self, messages: int, receipt: asyncio.Future[Receipt]) -> None:
@@ -177,7 +186,7 @@ class _UnderWay:
         while len(self._waiting) > most:
             messages, receipt = self._waiting.popleft()
             try:
-                self.last = max(self.last, (await receipt).seq)
+                answer = await receipt
             except Indeterminate as error:
                 if not self.settled:
                     raise
@@ -185,6 +194,8 @@ class _UnderWay:
                     f"{error}; {self.settled} messages before have their place"
                 ) from None
             self.settled += messages
+            self.last = max(self.last, answer.seq)
+            self.given_up |= dict.fromkeys(answer.given_up)
 
 
 async def _messages(
