@@ -69,6 +69,35 @@ def test_a_dead_member_is_not_waited_for() -> None:
     run(test)
 
 
+@pytest.mark.parametrize("service", ["total", "partial"])
+def test_whose_turn_it_is_to_end_an_epoch_may_die_as_well(
+    service: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cluster has stopped because of e and polls nobody any more; a, the first of the roster,
+    dies before it says HOLD.  Only its heartbeats could tell that, seconds later: here, never."""
+
+    async def test() -> None:
+        async with Net() as net:
+            a, b, c, d, e = await net.form("abcde", service=service)
+            for one in (b, c, d):
+                monkeypatch.setattr(one.node, "alive", lambda name: True)
+            place = a.node.assemblies[a.group.name]
+            monkeypatch.setattr(place, "_propose", lambda now: None)
+            sending = [asyncio.create_task(one.group.broadcast(b"under way")) for one in (b, c, d)]
+            await e.die()
+            sending.append(asyncio.create_task(b.group.broadcast(b"without e")))
+            data = b.node.assemblies[b.group.name].data
+            assert data is not None
+            await until(lambda: data.engine.stopped, "the cluster to stop")  # type: ignore[attr-defined]
+            await a.die()
+            async with asyncio.timeout(20):
+                await asyncio.gather(*sending)
+            await delivered([b, c, d], 4)
+            same([b, c, d], service)
+
+    run(test)
+
+
 @pytest.mark.parametrize("service", ["total", "selective"])
 def test_what_is_under_way_when_a_member_dies_is_delivered_once_and_confirmed(service: str) -> None:
     """Nobody is told that the fate of a message is open because somebody else has died."""

@@ -25,6 +25,8 @@ DRAIN_NS: Final = SECOND
 """How long those who are to stop finish what is under way."""
 ANSWER_NS: Final = 3 * SECOND
 """Who lives and says nothing for this long is left out."""
+STEP_IN_NS: Final = SECOND // 2
+"""How long a cluster that has stopped waits for each member whose turn it is before another's."""
 RETURN_NS: Final = 10 * SECOND
 """How long those who have forgotten where they were wait for a member that may know."""
 DEPART_NS: Final = 3 * SECOND // 2
@@ -41,12 +43,28 @@ class Changes(Epochs):
 
     def _leader(self) -> bool:
         """Whether it is for us to propose: the first live member of the roster."""
-        for name in self.roster:
-            if name == self.node.name:
-                return True
-            if self._present(name) and not self.asked.get(name):
-                return False
-        return False
+        return not self._before_us()
+
+    def _before_us(self) -> list[str]:
+        """The live members for whom it is rather than for us to propose."""
+        if self.node.name not in self.roster:
+            return list(self.roster)
+        before = self.roster[: self.roster.index(self.node.name)]
+        there = (name for name in before if self._present(name) and self._in_ring(name))
+        return [name for name in there if not self.asked.get(name)]
+
+    def _step_in(self, now: int) -> None:
+        """The cluster has stopped, and whoever is to propose does nothing: it may have died as
+        well.  Nobody polls it any more, and the ring would be slow to notice; it is told to look.
+        """
+        engine = self.data.engine if self.data is not None else None
+        if not (isinstance(engine, Exchange) and engine.stopped) or self.held_at:
+            return
+        patience = STEP_IN_NS * len(self._before_us())
+        if now - self.stopped_at >= patience and self.ring is not None and self.ring.token:
+            self.stopped_at = now
+            self.ring.token.without(now)
+            self.node.wake(self.ring)
 
     def _present(self, name: str) -> bool:
         """Whether the member is there: its node is alive, takes part in the group, and answers
@@ -78,7 +96,10 @@ class Changes(Epochs):
         if not self.asked or self.ring is None:
             return
         self.change_due = now + ASK_NS  # once more, if nothing comes of it
-        if not self._leader() or not self.works():
+        if not self.works():
+            return
+        if not self._leader():
+            self._step_in(now)
             return
         if self._next_roster() == self.roster and not self.reopen:
             self.asked.clear()
@@ -304,7 +325,7 @@ class Changes(Epochs):
         data = self.data
         engine: Any = data.engine if data is not None else None
         cluster = isinstance(engine, Exchange)
-        there = list(filter(self._present, self.roster))
+        there = [name for name in self.roster if self._present(name) and self._in_ring(name)]
         waited = [name for name in there if name in self.living]
         unexpected = self.node.name not in self.living and bool(waited)
         waited = waited or there  # if those who were to answer are gone, the others do
@@ -335,6 +356,13 @@ class Changes(Epochs):
         if (answered.issuperset(waited) or overdue) and self.works() and self.end_due <= now:
             self._end(answered, now)
         self._wake_at(now + 20 * MS)
+
+    def _in_ring(self, name: str) -> bool:
+        """Whether the ring has the member in its list: else it can say nothing there, and is not
+        waited for.  Who dies while an epoch ends is noticed by the ring alone."""
+        ring = self.ring
+        listed = ring.members if ring is not None and self.works() else ()
+        return not listed or self.roster.index(name) in listed
 
     def _hearers(self) -> list[int]:
         """Those with whom we may hand over the rest: our tail has what they lack.
@@ -409,6 +437,7 @@ class Changes(Epochs):
                 self.ring.token.without(now)
                 self.node.wake(self.ring)
         elif notice.kind == "broken":
+            self.stopped_at = now
             self.show()  # the ring may know more of why
             for name in self.roster:
                 if not self._present(name):

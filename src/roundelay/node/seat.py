@@ -109,6 +109,7 @@ class Seat:
         self.drained: dict[str, Drained] = {}
         self.tails = Tails(())
         self.end_due = 0
+        self.stopped_at = 0
         """When the end of the epoch may be proposed, once more."""
         self.said_drained = 0
         self.behind: Start | None = None
