@@ -228,6 +228,36 @@ def test_members_that_have_more_than_what_was_recovered_are_told_so_and_join(
     assert "the 3 positions beyond that were given here are no part of it any more" in said
 
 
+def test_members_of_a_fixed_roster_that_lost_their_disks_join_what_was_recovered(
+    tmp_path: Path,
+) -> None:
+    """The first of them to give way heard the other still say `fixed`, and failed: members = a,b,c
+    was asked for, but the group has members = a,b,c."""
+
+    async def test() -> None:
+        async with Net() as net:
+            a, b, c = [await net.join(name, **fixed("abc", tmp_path, name)) for name in "abc"]
+            await together([a, b, c])
+            for number in range(5):
+                await a.group.broadcast(b"%d" % number)
+            await delivered([a, b, c], 5)
+            await b.die()
+            await c.die()
+            waiting = asyncio.create_task(a.group.broadcast(b"waits"))
+            b, c = [await net.join(name, **fixed("abc", tmp_path / "new", name)) for name in "bc"]
+            forgotten = "blocked: majority (b and c have forgotten what they had)"
+            for one in (a, b, c):
+                await until(lambda one=one: one.group.view.state == forgotten, forgotten)  # type: ignore[misc]
+            a.node.recover("token:g")
+            await together([a, b, c])
+            await asyncio.wait([waiting])
+            assert (await c.group.broadcast(b"after")).seq == 6
+            await until(lambda: all(b"after" in one.data for one in (a, b, c)), "it goes on")
+            assert all(one.error is None for one in (a, b, c))
+
+    run(test, seconds=90)
+
+
 def test_who_has_less_than_another_that_is_heard_is_refused_a_recovery(tmp_path: Path) -> None:
     async def test() -> None:
         async with Net() as net:

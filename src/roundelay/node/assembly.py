@@ -188,8 +188,9 @@ class Assembly(Changes):
 
     def _differ_from(self, said: GroupInfo) -> None:
         """Others have the group with another roster, or one of us with none: it would be another
-        group of the same name."""
-        if said.settings is not None:
+        group of the same name.  Who has the same one has not heard yet that an operator has
+        recovered it, and gives way."""
+        if said.settings is not None and said.settings.members != self.spec.members:
             raise SettingsMismatch(
                 self.spec.name, "members", settings.shown("members", self.spec.members),
                 settings.shown("members", said.settings.members),
