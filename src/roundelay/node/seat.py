@@ -109,8 +109,9 @@ class Seat:
         self.drained: dict[str, Drained] = {}
         self.tails = Tails(())
         self.end_due = 0
-        self.stopped_at = 0
         """When the end of the epoch may be proposed, once more."""
+        self.stopped_at = 0
+        """When the cluster stopped, or somebody was last told to look why nothing followed."""
         self.said_drained = 0
         self.behind: Start | None = None
         self.behind_due = NEVER
