@@ -127,6 +127,6 @@ def test_a_time_without_a_zone_is_utc_in_every_command(
         assert run_command(["journal", "cat", str(folder), "--since-time", since]) == 0
         printed = capsys.readouterr()
         assert printed.out.count("at noon") == lines
-        assert "no zone given, taken as UTC" in printed.err
+        assert f"--since-time {since}: no zone given, taken as UTC" in printed.err
     assert run_command(["journal", "cat", str(folder), "--since-time", "2026-01-31T12:00Z"]) == 0
     assert capsys.readouterr().err == ""

@@ -109,7 +109,8 @@ def json_line(content: msgspec.Struct) -> str:
 def say_zone(text: str, option: str) -> None:
     """Tell people how a time that they gave without a zone was taken."""
     if lacks_zone(text):
-        click.echo(f"--{option} {text}: no zone given, taken as UTC", err=True)
+        name = option.replace("_", "-")
+        click.echo(f"--{name} {text}: no zone given, taken as UTC", err=True)
 
 
 def literally(text: str) -> str:
