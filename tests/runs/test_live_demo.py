@@ -28,3 +28,13 @@ def test_the_site_that_is_killed_has_the_token(tmp_path: Path) -> None:
     assert "The token site is killed" in report
     assert "I6" in report
     assert f"site {demo.sites[crash.site].name}" in report
+
+
+def test_what_does_not_add_up_is_explained(tmp_path: Path) -> None:
+    """More sent than committed, or more committed than asked for: both are the kill's doing."""
+    with run_folder(tmp_path / "demo") as folder:
+        demo = LiveDemo(live_params(3, 4000), folder, lambda line: None)
+    results = {"verdict": "kept", "sent": 4030, "everywhere": 4020}
+    assert "20 more than the 4,000 asked for" in demo.sentence(results)
+    assert "10 more were sent and are nowhere" in demo.sentence(results)
+    assert demo.surplus(results | {"sent": 4000, "everywhere": 4000}) == ""

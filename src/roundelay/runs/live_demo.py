@@ -88,14 +88,22 @@ class LiveDemo(Chaos):
         return f"The sites do NOT agree, or a promise was broken. {results['failure']}"
 
     def surplus(self, results: dict[str, Any]) -> str:
-        """Why more messages may be there than were asked for."""
+        """Why more messages may be there than were asked for, and fewer than were sent."""
         more = results["everywhere"] - self.params.messages
-        if more <= 0:
-            return ""
-        return (
-            f" That is {more} more than the {self.params.messages:,} asked for: the site that was "
-            "killed had not heard what became of its last messages, and sent them once more."
-        )
+        lost = results["sent"] - results["everywhere"]
+        text = ""
+        if more > 0:
+            text += (
+                f" That is {more} more than the {self.params.messages:,} asked for: the site that "
+                "was killed had not heard what became of its last messages, and sent them once "
+                "more."
+            )
+        if lost > 0:
+            text += (
+                f" {lost} more were sent and are nowhere: they died with the process that was "
+                "killed, which had been told of none of them that it is committed."
+            )
+        return text
 
     def _report(
         self, results: dict[str, Any], crash: str, back: str, more: Sequence[str]
