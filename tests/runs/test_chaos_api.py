@@ -3,30 +3,39 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import json
 import os
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from roundelay.core.errors import ConfigError
 from roundelay.runs import chaos_api_app as app
 from roundelay.runs.chaos_api import Round, chaos_api, one_round
+from roundelay.runs.chaos_api_machine import Machine, Notes
+from roundelay.runs.chaos_api_notes import MEMBER
 from roundelay.runs.chaos_api_plan import (
     CLOCK,
     DAEMON,
     EMBEDDED,
     FANOUT,
     KINDS,
+    MOVED,
+    REPLACED,
     SERVICES,
     STORM,
     WITH_DISK,
     ApiParams,
+    Trouble,
     plan_of,
 )
+from roundelay.runs.chaos_api_strikes import Strikes
 from roundelay.runs.chaos_clock import WallClock, build
 from roundelay.runs.chaos_disks import PowerDisk
 from roundelay.runs.chaos_disks import available as disks_available
@@ -194,6 +203,41 @@ def test_a_round_through_a_kill_is_kept_and_leaves_its_notes(tmp_path: Path):
     assert json.loads((folder / "verdict.json").read_text()) == results
     assert json.loads((folder / "plan.json").read_text())["seed"] == 11
     assert {"a.0.jsonl", "b.0.jsonl", "c.0.jsonl"} <= {path.name for path in folder.iterdir()}
+
+
+def test_who_starts_later_finds_those_who_have_moved_meanwhile():
+    """All had another address than in the beginning: the last one to be replaced found nobody."""
+
+    class Still(Machine):
+        async def start(self, since: object = None, tries: int = 0) -> None:
+            seeds.append((self.name, self.address["seeds"].split(",")))
+
+        async def kill(self, scope: str = "") -> None: ...
+
+    def machine(name: str, mode: str = EMBEDDED) -> Machine:
+        one = Still.__new__(Still)
+        one.name, one.mode, one.word, one.prefix_words = name, mode, "", []
+        one.role, one.application, one.node = MEMBER, None, None
+        one.lives = [Notes(Path("none"), 0, MEMBER)]
+        return one
+
+    async def at_once(*_: object) -> None: ...
+
+    seeds: list[tuple[str, list[str]]] = []
+    machines = {name: machine(name) for name in "ab"}
+    for number, one in enumerate(machines.values()):
+        one.address = {"listen": f"127.0.0.1:{number}", "seeds": "127.0.0.1:0,127.0.0.1:1"}
+    round_ = SimpleNamespace(
+        machines=machines, machine=machine, others=[], woken={}, folder=Path("none"), until=at_once,
+        say=lambda text: None, since=lambda machine: None, setup=SimpleNamespace(medium=FANOUT),
+    )  # fmt: skip
+    strikes = Strikes(cast(Any, round_))
+    asyncio.run(strikes.strike(Trouble(MOVED, ("a",), 0.0)))
+    moved = machines["a"].address["listen"]
+    asyncio.run(strikes.strike(Trouble(REPLACED, ("b",), 0.0)))
+    assert [name for name, _ in seeds] == ["a", "b"]
+    assert moved in seeds[1][1]
+    assert machines["b"].address["listen"] in machines["a"].address["seeds"].split(",")
 
 
 def test_a_fault_of_the_harness_fails_its_round_and_the_next_one_is_run(

@@ -128,10 +128,18 @@ class Strikes:
         made.address = dict(original.address)
         made.prefix_words = original.prefix_words
         if self.round.setup.medium == kinds.FANOUT:
-            made.address["listen"] = f"127.0.0.1:{free_ports(1)[0]}"
+            made.address["listen"] = self._elsewhere(a_seed=role == MEMBER)
         made.lives = [Notes(self.round.folder / "none", number - 1, role)]
         self.round.others.append(original if role == MEMBER else made)
         return made
+
+    def _elsewhere(self, a_seed: bool) -> str:
+        """An address that nobody had, for one whom those that start later are to find there: in the
+        end nobody may be where it was in the beginning."""
+        listen = f"127.0.0.1:{free_ports(1)[0]}"
+        for machine in self.round.machines.values() if a_seed else ():
+            machine.address["seeds"] += f",{listen}"
+        return listen
 
     async def _step_clock(self, trouble: Trouble) -> None:
         machine = self.round.machines[trouble.who[0]]
@@ -230,7 +238,7 @@ class Strikes:
     async def _move(self, trouble: Trouble) -> None:
         machine = self.round.machines[trouble.who[0]]
         await machine.kill()
-        machine.address["listen"] = f"127.0.0.1:{free_ports(1)[0]}"
+        machine.address["listen"] = self._elsewhere(a_seed=True)
         await asyncio.sleep(trouble.lasts_s)
         await machine.start(self.round.since(machine))
 
