@@ -289,8 +289,8 @@ def _kinds(setup: Setup) -> tuple[str, ...]:
     if setup.service == "resilient" and setup.disks and setup.fixed:
         kinds += WITH_DISK
         kinds.append(POWER_CUT)
-    if setup.fixed and setup.durability != COMMITTED:
-        kinds.append(BLACKOUT)
+    if setup.fixed and setup.durability != COMMITTED and setup.service != "wide":
+        kinds.append(BLACKOUT)  # a hierarchy without its global level waits for an operator
     if setup.service in WITH_ROLES:  # a role is bound to its disk: nobody can take it over
         kinds = [kind for kind in kinds if kind != REPLACED]
     return tuple(kinds)
