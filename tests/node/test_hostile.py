@@ -531,8 +531,7 @@ def test_a_change_that_counts_tails_which_nobody_said_is_no_error() -> None:
 
     async def test() -> None:
         async with Net() as net:
-            # Both have parted with the epoch, and say so to those who want to know (LeftOut).
-            a, b = await net.form("ab", service="partial", missing="skip")
+            a, b = await net.form("ab", service="partial")
             liar = b.node.assemblies[b.group.name]
             assert isinstance(liar, Assembly)
             epoch = liar.epoch
