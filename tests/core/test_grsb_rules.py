@@ -541,7 +541,7 @@ def test_gr_18_another_recorder_is_asked_if_one_is_silent_or_has_it_not() -> Non
     # What no recorder has is left out, and said.
     request = bench.of(ReplayReq)[-1].request
     bench.hear(ReplayEnd(request, 0, 3, GAP), asked[0])
-    assert bench.told() == [("gap_unavailable", (0, 3))]
+    assert bench.told() == [("gap_unavailable", (0, 3)), ("missed", (0, 3))]
     assert bench.site.user is not None
     assert bench.site.user.listener.next == 3
 

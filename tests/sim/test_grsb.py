@@ -655,3 +655,76 @@ def test_a_user_goes_on_behind_what_no_recorder_keeps() -> None:
     assert group.texts(away) == [b"%d" % i for i in range(60) if i // 10 % 2]
     lost = [info for site, info in group.told("gap_unavailable") if site == away]
     assert sum(hi - lo for lo, hi in lost) == 30  # type: ignore[operator]
+
+
+def test_a_cold_start_uses_no_position_again_that_may_have_been_acknowledged() -> None:
+    group = Group(SEPARATE, sites=6, config=GrsbConfig(cold_start=True, ceiling=100))
+    group.chat(10)
+    group.run(2)
+    group.world.pause(group.roles.recorders[0])
+    group.chat(5, users=group.users[:1])
+    group.run(1)
+    assert all(len(group.texts(user)) == 15 for user in group.users)
+    group.world.power_cut()
+    group.world.restart_all()
+    group.until(lambda: group.told("reign") != [], 60)
+    base = group.cr.sequencer.start
+    assert 15 <= base <= 115
+    # It is settled at once, not only with the next message.
+    group.until(lambda: all(group.user(one).listener.next == base for one in group.users))
+    assert group.told("retracted") == []
+    lost = {site: info for site, info in group.told("gap_unavailable") if site in group.users}
+    # Of the last message a user's disk does not know yet that it was delivered.
+    assert lost == dict.fromkeys(group.users, (14, base))
+    assert group.archives()[group.roles.recorders[0]].missing == [(10, base)]
+    group.chat(6)
+    group.run(1)
+    for log in group.logs.values():
+        assert [one.seq for one in log[15:]] == list(range(base, base + 6))
+    assert len({tuple(group.texts(user)) for user in group.users}) == 1
+    # A second one finds the ceiling where it was: nothing was lost but what is not recorded.
+    group.world.power_cut()
+    group.world.restart_all()
+    group.until(lambda: len(group.told("reign")) > 1, 60)
+    assert base + 6 <= group.cr.sequencer.start <= base + 106
+    group.chat(3)
+    group.run(2)
+    starts = [one.gseq for one in group.archive()]
+    assert len(starts) == len(set(starts)) == 19
+
+
+def test_the_ceiling_of_an_acknowledger_that_records_is_found_too() -> None:
+    # And nobody is left that is not a recorder to say where the reign began.
+    roles = Roles(
+        sites=4, retransmitters=(0,), acknowledgers=(1,), recorders=(0, 1), users=(2, 3),
+    )  # fmt: skip
+    group = Group(roles, config=GrsbConfig(cold_start=True, ceiling=100))
+    group.chat(10)
+    group.run(2)
+    disks = [group.world.on_disk(site) for site in (0, 1)]
+    assert [one.ceiling for one in disks] == [0, 101]
+    group.world.power_cut()
+    group.world.restart_all()
+    group.until(lambda: group.told("reign") != [], 60)
+    assert group.cr.sequencer.start == 101
+    group.until(lambda: [group.recorder(i).mark for i in (0, 1)] == [101, 101])
+    group.chat(4)
+    group.run(2)
+    assert [one.seq for one in group.logs[2]][-4:] == [101, 102, 103, 104]
+    assert all(len(group.archive(i)) == 14 for i in (0, 1))
+
+
+def test_who_acknowledges_no_more_needs_no_ceiling_above_the_next_reign() -> None:
+    group = Group(FAILSAFE, config=GrsbConfig(cold_start=True, ceiling=100))
+    group.chat(10)
+    group.run(1)
+    old = group.ruler.reign.da
+    assert group.world.on_disk(old).ceiling == 101
+    group.world.crash(old, DISK)
+    group.until(lambda: group.ruler.reign.da != old, 60)
+    group.chat(10)
+    group.run(1)
+    group.world.restart(old)
+    group.run(3)
+    assert group.world.on_disk(old).ceiling == 10
+    assert group.world.on_disk(group.ruler.reign.da).ceiling == 110

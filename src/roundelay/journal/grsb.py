@@ -69,14 +69,18 @@ class JournalArchive:
         self.journal = journal
         self.name = name
         self.site = site
+        self._lost: list[tuple[int, int]] = []  # with nothing recorded behind it yet
 
     def keep(self, record: Struct) -> bool:
         """Put a recorder's record into the next commit; False if it is of another kind.
 
-        What is missing needs no record: the next message begins behind it.
+        What is missing needs no record: the next message begins behind it, and until then it is
+        found out again after a restart.
         """
         if isinstance(record, Stored):
             self.journal.add(run_of(record.message, self.name))
+        elif isinstance(record, Missing):
+            self._lost.append((record.lo, record.hi))
         return self.is_record(record)
 
     @staticmethod
@@ -92,7 +96,9 @@ class JournalArchive:
     def missing(self) -> list[tuple[int, int]]:
         """With what is older than the first record: never had, or let go since."""
         begin = self.journal.begin
-        return ([(0, begin)] if begin else []) + self.journal.missing
+        if self._lost and self.journal.end > self._lost[-1][0]:
+            self._lost.clear()  # the journal says it by itself
+        return ([(0, begin)] if begin else []) + self.journal.missing + self._lost
 
     def read(self, since: int, until: int, limit: int) -> list[Message]:
         return self.select(since, until, EVERYTHING, limit)

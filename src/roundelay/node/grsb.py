@@ -28,7 +28,7 @@ from roundelay.core.grsb.config import Selection
 from roundelay.core.grsb.pdu import LINE_A, LINE_B, PollOk
 from roundelay.core.grsb.site import GrsbSite
 from roundelay.core.grsb.stable import Handled
-from roundelay.node import engines
+from roundelay.node import engines, grsb_tools
 from roundelay.node.catchup import CatchUp
 from roundelay.node.failpoints import Failpoint
 from roundelay.node.groups import GroupSpec
@@ -39,7 +39,7 @@ from roundelay.node.grsb_tools import MarkedOutbox, as_one, check_unit, how_far,
 from roundelay.node.hosted import TRACE_ROWS
 from roundelay.node.outbox import LIMIT_BYTES
 from roundelay.node.store import Born, GrsbKept
-from roundelay.node.switchboard import UNIT, WHOLE, Application, Batch
+from roundelay.node.switchboard import UNIT, WHOLE, Application, Batch, Missed
 from roundelay.node.tracer import Tracer
 from roundelay.wire.codec import encode
 
@@ -325,7 +325,11 @@ class GrsbSeat(ShownSeat):
                 self._record(self.trace, effects, now)
             for destination, pdu, line in effects.sends:
                 self._transmit(destination, pdu, line)
-            self._deliver(effects.deliveries)
+            for deliveries, gap in grsb_tools.around_gaps(effects):
+                self._deliver(deliveries)
+                if gap is not None:
+                    missed = Missed(self.spec.name, *gap, self.history_name)
+                    grsb_tools.tell_missed(self.applications.values(), missed)
             for notice in effects.notices:
                 self._notice(notice, now)
             site = self.site  # a notice may have ended it
@@ -544,10 +548,13 @@ class GrsbSeat(ShownSeat):
             self.node.closed_group(self)
 
     def stop(self) -> None:
-        """The end: what the applications have been given is noted."""
-        user = self.site.user if self.site is not None else None
-        if self.store is not None and user is not None and self.node.fatal is None:
-            self.store.write([self._handled()], False)
+        """The end: what the applications have been given is noted, and what was acknowledged."""
+        site = self.site
+        if self.store is not None and site is not None and self.node.fatal is None:
+            last = [self._handled()] if site.user is not None else []
+            if site.acknowledger is not None and (word := site.acknowledger.last_word()):
+                last.append(word)
+            self.store.write(last, False)
         self.abandon()
 
     def abandon(self) -> None:
@@ -585,5 +592,5 @@ NOTICES: Final[dict[str, Any]] = {
     "broken": GrsbSeat._broken,
     "reign": GrsbSeat._reign,
 }
-QUIET: Final = frozenset({"stable", "recorded"})
+QUIET: Final = frozenset({"stable", "recorded", "missed"})
 ALARMING: Final = frozenset({"broken", "gap_unavailable", "retracted", "suspect", "down", "waits"})

@@ -80,6 +80,7 @@ NUMBER_MAX: Final = (1 << 32) - 1
 LIVE: Final[dict[str, Any]] = {
     "bcast_ns": 20 * MS, "attempts": 40, "bundle": False, "poll_ns": 100 * MS,
     "alive_timeout_ns": 2 * SECOND, "takeover_ns": 3 * SECOND, "cold_start": True,
+    "ceiling": 65_536,
 }  # fmt: skip
 """Beside `GrsbConfig.fast`.  Bundles are made by the outbox, so the engine has nothing to add; a
 process of a busy machine may be late by tenths of a second, which is no reason to replace it; and

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from msgspec import Struct
@@ -11,6 +11,7 @@ from roundelay.core.bundle import Bundle
 from roundelay.core.engine import NEVER
 from roundelay.core.errors import ConfigError, PayloadTooLarge, UsageError
 from roundelay.core.grsb.acknowledger import Acknowledger
+from roundelay.core.grsb.base import GrsbDelivery, GrsbEffects
 from roundelay.core.grsb.config import EVERYTHING, GrsbConfig, Selection
 from roundelay.core.grsb.party import CONFERENCES_MAX
 from roundelay.core.grsb.pdu import DUAL, LINE_A, LINE_B, ONLY_B
@@ -18,7 +19,7 @@ from roundelay.core.grsb.site import GrsbSite
 from roundelay.core.grsb.stable import Handled
 from roundelay.node.catchup import CatchUp
 from roundelay.node.outbox import Item, Outbox
-from roundelay.node.switchboard import NO_TAG, UNIT, Application
+from roundelay.node.switchboard import NO_TAG, UNIT, Application, Missed
 
 NO_CONFERENCE: Final = 0xFFFFFFFF
 """What a node wants on behalf of nobody: a conference that is not used."""
@@ -164,3 +165,27 @@ def status_of(site: GrsbSite, names: tuple[str, ...]) -> dict[str, Any]:
     if site.council is not None:
         found["votes"] = site.council.voting
     return found
+
+
+Gap = tuple[int, int]
+
+
+def around_gaps(effects: GrsbEffects) -> Iterator[tuple[list[GrsbDelivery], Gap | None]]:
+    """The deliveries of a batch, each part with the gap that comes behind it."""
+    rest = effects.deliveries
+    for notice in effects.notices:
+        if notice.kind == "missed":
+            lo, hi = notice.info
+            assert isinstance(lo, int)
+            assert isinstance(hi, int)
+            before = [one for one in rest if one.seq < lo]
+            yield before, (lo, hi)
+            rest = rest[len(before) :]
+    yield rest, None
+
+
+def tell_missed(applications: Iterable[Application], missed: Missed) -> None:
+    """What no recorder has and never will: who is catching up comes to it in its own time."""
+    for application in list(applications):
+        if not isinstance(application, CatchUp) or application.live:
+            application.missed(missed)

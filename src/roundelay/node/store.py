@@ -31,7 +31,7 @@ from msgspec import Struct
 
 from roundelay.core.errors import ConfigError
 from roundelay.core.grsb.pdu import Counter
-from roundelay.core.grsb.stable import Accepted, GrsbStable, Handled, Promised
+from roundelay.core.grsb.stable import Accepted, Ceiling, GrsbStable, Handled, Promised
 from roundelay.core.positive_ack import PositiveAckStable, Reserved
 from roundelay.core.token.lives import entered
 from roundelay.core.token.pdu import NO_HISTORY, Entered, Entry, History, Version
@@ -127,12 +127,12 @@ class Leveled(Struct, frozen=True):
 
 RECORDS: Final[tuple[type[Struct], ...]] = (
     Entry, Joined, Listed, Wiped, Trimmed, Reserved, Kept, Promised, Accepted, Handled, Born, Began,
-    Senders, Leveled, Flooded, Stamped, Committed, Forgot, Seal, Closed,
+    Senders, Leveled, Flooded, Stamped, Committed, Forgot, Seal, Closed, Ceiling,
 )  # fmt: skip
 """A record's type is its place here."""
 TYPES: Final = {kind: number for number, kind in enumerate(RECORDS)}
 DECODERS: Final = tuple(msgspec.msgpack.Decoder(kind) for kind in RECORDS)
-PROMISES: Final = (Joined, Listed, Wiped, Reserved, Promised, Accepted, Born, Began)
+PROMISES: Final = (Joined, Listed, Wiped, Reserved, Promised, Accepted, Born, Began, Ceiling)
 SYNCED: Final = (*PROMISES, Seal, Closed, Kept)
 """Where one of these is, all before it was synced."""
 
@@ -481,6 +481,8 @@ class GrsbKept(GrsbStable):
             found.append(Promised(self.promised))
         if self.accepted is not None:
             found.append(Accepted(self.accepted))
+        if self.ceiling:
+            found.append(Ceiling(self.ceiling))
         if self.senders.position:
             found.append(self.senders)
         return found

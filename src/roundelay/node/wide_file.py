@@ -101,7 +101,7 @@ class WideFile(RoleFile):
         return found
 
     def config(self, **settings: Any) -> WideConfig:
-        live = LIVE | {"cold_start": False, "ls_repair": True, "link_ns": 20 * MS}
+        live = LIVE | {"cold_start": False, "ceiling": 0, "ls_repair": True, "link_ns": 20 * MS}
         config = WideConfig.fast(**(live | settings | self.parameters))
         return config.check(self.topology.sites)
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from roundelay.core.grsb.config import Roles
 from roundelay.core.grsb.site import GrsbSite
-from roundelay.core.grsb.stable import Accepted, Handled, Promised
+from roundelay.core.grsb.stable import Accepted, Ceiling, Handled, Promised
 from roundelay.core.wide.stable import GLOBAL, LOCAL, NODE, Flooded
 from roundelay.node.groups import GroupSpec
 from roundelay.node.grsb_journal import SeatJournal
@@ -32,7 +32,7 @@ class LevelKept(GrsbKept):
     freed = 0  # a live GPR keeps its journal as long as the file says
 
     def records(self) -> list[Struct]:
-        mine = (Promised, Accepted, Handled, Senders)
+        mine = (Promised, Accepted, Ceiling, Handled, Senders)
         return [record for record in super().records() if isinstance(record, mine)]
 
 

@@ -35,6 +35,7 @@ from roundelay.core.grsb.pdu import (
     Takeover,
 )
 from roundelay.core.grsb.retransmitter import answer_recover
+from roundelay.core.grsb.stable import Ceiling
 
 UNKNOWN: Final = -1
 """The mark of a recorder that has not spoken yet."""
@@ -43,7 +44,7 @@ UNKNOWN: Final = -1
 class Acknowledger:
     """DA of the reign `epoch`, or standing by (-1)."""
 
-    def __init__(self, host: Host, now: int) -> None:
+    def __init__(self, host: Host, now: int, ceiling: int = 0) -> None:
         self.host = host
         self.config = host.config
         self.accept: Callable[[Reign], None] = lambda reign: None  # the council member of this site
@@ -53,6 +54,7 @@ class Acknowledger:
         self.counters = Counters()
         self.last_time = 0
         self.safe = 0  # everything below is with the recorders
+        self.ceiling = ceiling  # on disk: nothing from here on was acknowledged
         self.acked = 0  # the mark last announced; what is stored above waits for its delay
         self.ack_due = NEVER
         self.ack_line = LINE_A
@@ -89,6 +91,7 @@ class Acknowledger:
             self.last_time = state.time
             self.safe = state.safe
             self.acked = state.top
+            self._vouch()
             self.epoch = epoch
             self.ack_due = NEVER
             self.marks = dict.fromkeys(self.marks, UNKNOWN)
@@ -145,13 +148,35 @@ class Acknowledger:
         self.fetch_due = NEVER
         self.fetches = 0
 
+    def _vouch(self) -> None:
+        """What is acknowledged is below the ceiling on disk, before anybody hears of it: if all
+        memory is lost, a cold start uses none of these positions again."""
+        if self.config.ceiling and self.acked > self.ceiling:
+            self._set_ceiling(self.acked + self.config.ceiling)
+
+    def _set_ceiling(self, upto: int) -> None:
+        self.ceiling = upto
+        self.host.persist(Ceiling(upto))
+
+    def last_word(self) -> Ceiling | None:
+        """To be kept when this site stops in good order: a cold start then leaves nothing out."""
+        if self.epoch < 0 or self.ceiling <= self.acked:
+            return None
+        return Ceiling(self.acked)
+
     def _ack(self, line: int) -> None:
+        self._vouch()
         self.host.multicast(DaAck(self.epoch, self.acked, self.safe, self._waits()), line)
 
     def on_alive(self, alive: Alive, line: int) -> None:
         """The answer shows that we are there, and on which lines (GR-24)."""
         if alive.epoch == self.epoch and self.promised <= self.epoch:
             self._ack(line)
+        elif alive.da != self.host.me and self.promised <= alive.epoch and (
+            alive.start < self.ceiling
+        ):  # fmt: skip
+            # Another one acknowledges now: what we did is below the beginning of its reign.
+            self._set_ceiling(alive.start)
 
     def on_recovered(self, recovered: Recovered, source: int, now: int) -> None:
         """From the retransmitter: what its broadcasts left out, or what is being installed."""

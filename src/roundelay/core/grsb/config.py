@@ -186,6 +186,10 @@ class GrsbConfig(Struct, frozen=True, kw_only=True):
     """Bytes of one unit of start, middle and end messages."""
     cold_start: bool = False
     """Begin anew from what all recorders have if retransmitter and acknowledger were both lost."""
+    ceiling: int = 0
+    """Positions the acknowledger may go beyond what its disk says.  A cold start begins above all
+    that may have been acknowledged; with 0 nothing is kept, and it begins at what recorders have,
+    so that positions which only memory had are used again."""
 
     @classmethod
     def fast(cls, **changes: object) -> Self:
@@ -210,6 +214,7 @@ class GrsbConfig(Struct, frozen=True, kw_only=True):
         ):  # fmt: skip
             whole(name, getattr(self, name), 1, NEVER)
         whole("repair_gap_ns", self.repair_gap_ns, 0, NEVER)
+        whole("ceiling", self.ceiling, 0, 1 << 32)
         if self.history < self.da_buffer + self.window:
             allowed = f"da_buffer + window = {self.da_buffer + self.window} or more (GR-28)"
             raise ConfigError("history", self.history, allowed)

@@ -14,6 +14,8 @@ and nobody but a member can be a candidate.
 
 from __future__ import annotations
 
+from msgspec import structs
+
 from roundelay.core.engine import NEVER
 from roundelay.core.grsb.acknowledger import Acknowledger
 from roundelay.core.grsb.base import Host, Reign
@@ -159,9 +161,12 @@ class Council:
             return OF_ACKNOWLEDGER, da.pages()
         if cr is not None and cr.epoch == last:
             return OF_RETRANSMITTER, cr.pages()
+        # Memory is lost: what may have been acknowledged here is below `top` (cold start).
+        ceiling = da.ceiling if da is not None and self.host.config.ceiling else 0
         if recorder is not None:
-            return OF_RECORDER, recorder.pages()
-        return BLANK, [NO_STATE]
+            pages = recorder.pages()
+            return OF_RECORDER, [structs.replace(one, top=max(one.top, ceiling)) for one in pages]
+        return BLANK, [State(0, ceiling, 0)]
 
     def _grant(self, to: int, step: int, epoch: int, whose: int, state: State) -> None:
         last = self.accepted

@@ -146,6 +146,8 @@ class Reader:
         self.refusals.clear()
         if hi > at:  # nobody has it
             self.host.notice("gap_unavailable", at, hi)
+            if self.number == 0:  # the stream of the application lacks it
+                self.host.notice("missed", at, hi)
             self.repairs.progress(now)  # before: whoever is told may stop the reading
             self._keep(at, hi, None, now)
 

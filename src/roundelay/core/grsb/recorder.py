@@ -183,8 +183,11 @@ class Recorder:
             self.listener.skip(hi)
             self._record(now)
 
-    def on_recover(self, recover: Recover, source: int) -> None:
-        """GR-9: another recorder, or a retransmitter, asks for what it lacks."""
+    def on_recover(self, recover: Recover, source: int, reign_from: int = 0) -> None:
+        """GR-9: another recorder, or a retransmitter, asks for what it lacks.
+
+        Another role of this site has what is broadcast from `reign_from` on.
+        """
         left = self.config.rec_burst
         for lo, hi in recover.ranges:
             at = lo
@@ -196,8 +199,10 @@ class Recorder:
                 left -= 1
             if at == lo:
                 after = self.read(lo, NEVER, 1)
-                whole = after and not after[0].is_head and after[0].gseq > lo
-                upto = min(hi, after[0].gseq) if whole else lo
+                beyond = [reign_from] if reign_from > lo else []
+                if after and not after[0].is_head and after[0].gseq > lo:
+                    beyond.append(after[0].gseq)
+                upto = min([hi, *beyond]) if beyond else lo
                 self.host.send(source, Recovered(lo, upto, (), recover.epoch))
             if left <= 0:
                 return

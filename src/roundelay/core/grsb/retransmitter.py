@@ -342,7 +342,7 @@ def answer_recover(host: Host, ring: Ring, recover: Recover, source: int) -> Non
     left = host.config.rec_burst
     for lo, hi in recover.ranges:
         if lo not in ring.messages:
-            first = ring.first if lo < ring.first < ring.end else lo
+            first = max(lo, ring.first)  # where it goes on, or will
             host.send(source, Recovered(lo, max(lo, min(first, hi)), (), recover.epoch))
             lo = first
         for message in ring.since(lo, hi):

@@ -140,7 +140,7 @@ class GrsbSite(Host):
             self.retransmitter = self.retransmitter_class(self, now, admit)
             self.candidate = Candidate(self, self.retransmitter, now)
         if me in roles.acknowledgers:
-            self.acknowledger = Acknowledger(self, now)
+            self.acknowledger = Acknowledger(self, now, known.ceiling)
         if me in roles.recorders:
             self.recorder = self.recorder_class(
                 self, archive or known, Counters(known.counters.by_sender.values()),
@@ -372,7 +372,12 @@ class GrsbSite(Host):
         elif cr is not None and (first in cr.sequencer.history.messages or recorder is None):
             cr.on_recover(pdu, source)
         elif recorder is not None:
-            recorder.on_recover(pdu, source)
+            reign_from = 0
+            if da is not None and da.epoch >= 0:
+                reign_from = da.ring.first
+            elif cr is not None and cr.reigning:
+                reign_from = cr.sequencer.history.first
+            recorder.on_recover(pdu, source, reign_from)
 
     def _on_recovered(self, pdu: Recovered, source: int, now: int, line: int) -> None:
         if self.candidate is not None:

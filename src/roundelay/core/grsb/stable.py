@@ -1,9 +1,10 @@
 """What a site keeps through a crash, and what a recorder's archive can do.
 
-Council members persist their promises (`Promised`, `Accepted`) before they answer; a recorder
-persists each message (`Stored`), or its head, before it says that it has it; a user persists how
-far it has come (`Handled`).  A driver folds the records with `GrsbStable.apply`, or puts `Stored`
-into a journal and gives the recorder an `Archive` that reads it.
+Council members persist their promises (`Promised`, `Accepted`) before they answer, an acknowledger
+how far it may go (`Ceiling`) before it goes there; a recorder persists each message (`Stored`), or
+its head, before it says that it has it; a user persists how far it has come (`Handled`).  A driver
+folds the records with `GrsbStable.apply`, or puts `Stored` into a journal and gives the recorder an
+`Archive` that reads it.
 """
 
 from __future__ import annotations
@@ -55,6 +56,12 @@ class Handled(Struct, frozen=True, gc=False):
     epoch: int = 0
 
 
+class Ceiling(Struct, frozen=True, gc=False):
+    """No position from `upto` on was acknowledged here; the last one counts."""
+
+    upto: int
+
+
 class Archive(Protocol):
     """What a recorder reads: everything it has stored, by position."""
 
@@ -82,6 +89,7 @@ class GrsbStable:
     def __init__(self) -> None:
         self.promised = -1
         self.accepted: Reign | None = None
+        self.ceiling = 0
         self.handled = 0
         self.resume = 0
         self.epoch = 0
@@ -106,6 +114,8 @@ class GrsbStable:
         elif isinstance(record, Accepted):
             self.accepted = record.reign
             self.promised = max(self.promised, record.reign.epoch)
+        elif isinstance(record, Ceiling):
+            self.ceiling = record.upto
         elif isinstance(record, Missing):
             self.missing.append((record.lo, record.hi))
             self.end = record.hi

@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from msgspec import structs
+
 from roundelay.core.engine import NEVER
 from roundelay.core.grsb.base import Counters, Host, Pages, Reign
 from roundelay.core.grsb.pdu import (
@@ -250,16 +252,20 @@ class Candidate:
                 and grant.last_epoch == last.epoch
                 and grant.whose not in (BLANK, OF_RECORDER)
             ):
-                self._take(site, da, now)
+                self._take(site, self.whole[site], da, now)
                 return
         if self.config.cold_start and all(site in self.whole for site in host.roles.council):
             # Nobody has the state of the last reign: what all recorders have is what is left.
-            site = max(host.roles.recorders, key=lambda one: self.whole[one].top)
-            self._take(site, da, now)
+            site = max(host.roles.recorders, key=lambda one: self.whole[one].safe)
+            left = self.whole[site]
+            if self.config.ceiling:  # behind all that may have been acknowledged
+                base = max(state.top for state in self.whole.values())
+                left = structs.replace(left, safe=base, top=base)
+            self._take(site, left, da, now)
 
-    def _take(self, site: int, da: int, now: int) -> None:
+    def _take(self, site: int, state: State, da: int, now: int) -> None:
         self.source, self.da = site, da
-        self.state = self.whole[site]
+        self.state = state
         self.fetch_at = self.state.safe
         self._enter(FETCHING, now)
         self._fetched(now)

@@ -50,4 +50,6 @@ class WideConfig(GrsbConfig, frozen=True, kw_only=True):
             raise ConfigError("delivery", self.delivery, f"{STABLE} in a hierarchy")
         if self.cold_start:
             raise ConfigError("cold_start", True, "no in a hierarchy: networks would differ")
+        if self.ceiling:
+            raise ConfigError("ceiling", self.ceiling, "0 in a hierarchy: the order is the GCR's")
         return self
