@@ -54,6 +54,15 @@ def test_the_same_seed_is_the_same_run() -> None:
     assert outcome(plan) == outcome(plan)
 
 
+def test_what_a_recorder_gave_a_user_of_a_reign_that_it_had_not_heard_of_is_not_taken_back() -> (
+    None
+):
+    """A user that hears recorders but not the new retransmitter took what it had been given for
+    messages of the old reign that had vanished, and delivered them again."""
+    result = run_seed(800179, SwarmParams(first=800179, beyond=800180, protocol="grsb"))
+    assert not result.findings
+
+
 def test_who_wants_nothing_of_what_it_says_itself_still_says_enough() -> None:
     """The driver counted what is delivered: a lone user that filters its own messages out spoke for
     ever while the other was off, which was taken for a group that does not settle."""

@@ -51,6 +51,7 @@ class User(Party):
         super().__init__(host, inc, upto, resume, wanted)
         self.listener = Listener(epoch, min(upto, resume), self.config.heard_max)
         self.entered_at = 0  # so far when the present epoch was first heard of
+        self.replayed_to = 0  # recorders have everything below: nothing of it can vanish
         self.reader = Reader(host, 0, self.wanted, self._replayed)
         self.queries: dict[int, Query] = {}
         self.asked = 0  # queries so far
@@ -133,7 +134,8 @@ class User(Party):
             self.host.notice("recorded", mark)
 
     def hear(self, message: Message, acked: int, now: int) -> None:
-        self.listener.hear(message, acked)
+        if message.epoch >= self.listener.epoch:  # recorders may have told us of a later one
+            self.listener.hear(message, acked)
         self._release(now)
 
     def marks(self, acked: int, top: int, now: int) -> None:
@@ -147,9 +149,10 @@ class User(Party):
 
     def begins(self, start: int) -> None:
         """The first position of the present epoch is known."""
-        if self.entered_at > start:
+        if self.entered_at > start >= self.replayed_to:
             # What was delivered beyond it has vanished: it was only heard (`fast`), or both who
-            # had it have lost it (a cold start).
+            # had it have lost it (a cold start).  What recorders gave us from `start` on is of
+            # this epoch: they had heard of it before we did.
             self.host.notice("retracted", start, self.entered_at)
             self.listener.next = self.upto = start
             self.listener.stable = min(self.listener.stable, start)
@@ -170,7 +173,10 @@ class User(Party):
 
     def _replayed(self, message: Message | None, end: int, now: int) -> None:
         """The recorder has got us up to `end`."""
+        self.replayed_to = end
         if message is not None:
+            if message.epoch > self.listener.epoch:
+                self.enter(message.epoch)  # kept with the position: a restart must know it, too
             self._handle(message, COMMITTED)
         self.listener.skip(end)
         self._release(now)
