@@ -29,7 +29,12 @@ from typing import Any
 from bench.children import Child, answers
 
 SERVICES = ("resilient", "total", "partial", "selective")
-BUSY = "while True: pass"
+BUSY = """
+import os
+while os.getppid() == {parent}:  # it ends with us, however we end
+    for _ in range(1_000_000):
+        pass
+"""
 
 
 class Group:
@@ -89,7 +94,8 @@ class Load:
 
     def __init__(self, wanted: bool) -> None:
         count = (os.cpu_count() or 1) if wanted else 0
-        self.processes = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(count)]
+        busy = [sys.executable, "-c", BUSY.format(parent=os.getpid())]
+        self.processes = [subprocess.Popen(busy) for _ in range(count)]
 
     def close(self) -> None:
         for process in self.processes:
