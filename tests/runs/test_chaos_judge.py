@@ -143,19 +143,6 @@ def test_who_was_not_in_the_group_all_the_while_is_owed_nothing_without_position
     assert notes.kinds() == set()
 
 
-def test_what_was_confirmed_just_before_a_node_was_killed_may_have_gone_with_it():
-    notes = Notes("partial")
-    at = notes.find("c", "given", ident(4))
-    confirmed = notes.lines["b"][notes.find("b", "confirmed", ident(4))]["t"]
-    lost = {"t": confirmed + 20_000_000, "e": "error", "where": "read", "kind": "X", "why": "?"}
-    notes.lines["c"][at] = lost
-    notes.lines["c"][at + 1 :] = [{"t": confirmed + 30_000_000, "e": "joined"},
-                                  {"t": confirmed + 40_000_000, "e": "left"}]  # fmt: skip
-    assert "lost" not in notes.kinds()
-    lost["t"] += 1_000_000_000
-    assert "lost" in notes.kinds()
-
-
 def test_who_was_told_that_messages_may_be_missing_without_positions_is_owed_those_behind_it():
     notes = Notes("partial")
     gap(notes, 4)

@@ -36,9 +36,6 @@ SPARSE: Final = ("journal", "wide")
 GIVES_UP: Final = ("reliable", "fifo")
 """Services whose senders go on without a receiver that is silent, and keep it in their view."""
 
-LATE_NS: Final = 250_000_000
-"""So long after its node was killed an application may notice it."""
-
 SAID_MAX: Final = 5
 """Findings of one kind that are told one by one."""
 
@@ -368,16 +365,6 @@ def _left_out(life: Life, author: Life, start: Sent) -> bool:
     )
 
 
-def _was_there(life: Life, start: Sent, receipt: Confirmed) -> bool:
-    """Whether the life was in the group all the while.  An error says that it was over before: what
-    its node had and did not hand over when it was killed went with it."""
-    errors = {error.time for error in life.errors if error.kind != LEFT_OUT}
-    return any(
-        lo < start.time and receipt.time < hi - (LATE_NS if hi in errors else 0)
-        for lo, hi in life.there
-    )
-
-
 def _is_in(view: Seen) -> bool:
     return view.state == "open"
 
@@ -403,7 +390,7 @@ def _judge_lost_per_sender(
                 life = final.get(name)
                 if life is None or ident in given[name] or not _knew(life, author, start.time):
                     continue
-                if not _was_there(life, start, receipt):
+                if not any(lo < start.time and receipt.time < hi for lo, hi in life.there):
                     continue
                 away = [*case.away.get(name, ()), *case.away.get(author.name, ())]
                 silent = case.service in GIVES_UP and (
