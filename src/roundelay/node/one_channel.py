@@ -15,6 +15,10 @@ reset would take:
   `GIVE_UP_NS` it is lost, which the engine notices.
 
 Resets are sent again by the engine itself, so they have no number on their way to the hub.
+
+Deviation from PROTOCOLS §0.2, where the hub numbers whatever arrives and receivers drop what is not
+newer than the last they saw: so a PDU that the network doubles had two places in the channel
+(`test_a_pdu_that_reaches_the_hub_twice_is_in_the_channel_once`).
 """
 
 from __future__ import annotations
