@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup check lint types layers test coverage seeds demo swarm chaos chaos-api explore bench \
+.PHONY: help setup check lint types layers test coverage seeds demo swarm chaos chaos-api explore mutants bench \
   faults proofs cluster-test format lock clean
 
 VENV := .venv
@@ -124,6 +124,9 @@ explore: $(INSTALLED) ## every reachable state of small groups
 	$(BIN)/roundelay explore --protocol po --sites 3 --messages 1 --losses 1
 	$(BIN)/roundelay explore --protocol to-channel --sites 2 --messages 2 --losses 2
 	$(BIN)/roundelay explore --protocol spo --sites 2 --messages 2 --losses 2
+
+mutants: $(INSTALLED) ## every rule switched off in turn: is the right promise reported broken? JOBS=N
+	$(BIN)/roundelay mutants --jobs $(JOBS)
 
 bench: $(INSTALLED) ## speed of simulator, engines, live groups, journal, recorder and Spark (long)
 	$(PY) -m bench.simulator

@@ -61,7 +61,7 @@ class Loop:
         if not effects:
             return
         seconds, me = self.seconds, site.me
-        for destination, pdu in effects.sends:
+        for destination, pdu, _ in effects.sends:
             start = process_time()
             data = encode(pdu, sender=me, group_id=GROUP, chan_seq=self.pdus)
             seconds["encode"] += process_time() - start
@@ -116,12 +116,12 @@ def run(way: str, size: int, sites: int, payload: int, seconds: float) -> dict[s
         loop.now += 1000
         for site in loop.sites:
             if way == READY:
-                if len(site.waiting) < 1:
+                if len(site.own.waiting) < 1:
                     loop.submit(site, ready)
             elif way == SINGLE:
-                if len(site.waiting) < 1:
+                if len(site.own.waiting) < 1:
                     loop.submit(site, gathered)
-            elif site.me == turns % sites and not (site.waiting or site.own):
+            elif site.me == turns % sites and not (site.own.waiting or site.own.kept):
                 loop.submit(site, single)
             loop.turn(site)
         if way == ISOLATED:

@@ -28,10 +28,11 @@ from time import perf_counter, process_time
 from typing import Any
 
 from roundelay.core.bundle import Bundle
+from roundelay.core.selection import Selection
 from roundelay.journal.files import index_of, segments_of
 from roundelay.journal.format import Run, encode_block
 from roundelay.journal.index import HEAD, RUN, Index
-from roundelay.journal.journal import Journal, JournalConfig, Reader, Selection
+from roundelay.journal.journal import Journal, JournalConfig, Reader
 
 GROUP = "token:bench"
 SIZE = 64

@@ -15,8 +15,8 @@ from typing import Any
 import roundelay
 from roundelay.client.group import Group
 from roundelay.core.events import END, MARK, NO_REF, NOBODY
-from roundelay.node.switch import Switch
-from roundelay.node.tracing import Tracing
+from roundelay.faultnet.switch import Switch
+from roundelay.node.driver.tracing import Tracing
 from roundelay.trace.live import LiveTrace, live_files
 
 SERVICES = (

@@ -22,13 +22,13 @@ from bench.live_member import peak_mb
 from roundelay.client import group as group_module
 from roundelay.client.group import Group
 from roundelay.core.errors import GroupClosed
-from roundelay.journal.files import Disk
+from roundelay.durable import Disk
 from roundelay.journal.journal import JournalConfig
-from roundelay.node.frontends import FrontendServer
+from roundelay.node.frontend.server import FrontendServer
 from roundelay.node.loop import loop_factory
 from roundelay.node.node import Node
-from roundelay.node.recorder import RecordConfig
-from roundelay.node.switchboard import Batch
+from roundelay.node.node_api import Batch
+from roundelay.node.recording.recorder import RecordConfig
 
 CONFERENCES = 10
 POST = 50

@@ -33,11 +33,11 @@ from roundelay.core.token.config import TokenConfig
 from roundelay.core.token.site import TokenSite
 from roundelay.core.token.stable import Stable
 from roundelay.runs.measure import Meter
-from roundelay.sim.links import Lossy
-from roundelay.sim.load import Poisson
-from roundelay.sim.media import Bus
-from roundelay.sim.world import World
-from roundelay.trace.checkers import Checker
+from roundelay.sim.kernel.load import Poisson
+from roundelay.sim.kernel.world import World
+from roundelay.sim.network.links import Lossy
+from roundelay.sim.network.media import Bus
+from roundelay.trace.checkers.checkers import Checker
 from roundelay.trace.recorder import Recorder
 
 HOLD_NS = 50_000_000
@@ -110,13 +110,14 @@ def token(
         observers = [Checker(group), Meter(sites, messages)]
     world = World(
         sites,
-        lambda site, stable, boot, now, rng: TokenSite(site, group, config, rng, stable, now),
+        lambda site, stable, boot, now, rng: TokenSite(site, group, config, rng, now, stable),
         seed=1,
         medium=Bus(HOLD_NS // 1000),
         links=Lossy(loss),
         make_stable=Stable,
         recorder=Recorder() if hashed else None,
         observers=observers,
+        check_invariants=False,
     )
     Poisson.of_tau(messages, 10.0, HOLD_NS).start(world)
     start = time.process_time()

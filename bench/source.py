@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from roundelay.core.bundle import Bundle
+from roundelay.core.selection import Selection
 from roundelay.journal.format import Run
 from roundelay.journal.journal import Journal, JournalConfig
 from roundelay.journal.parquet import schema
-from roundelay.journal.reader import Selection
 from roundelay.pipeline.session import SparkOptions, spark_session
 from roundelay.pipeline.source import planned, read
-from roundelay.pipeline.source_options import SourceOptions, parse
-from roundelay.pipeline.source_read import read_tasks
+from roundelay.pipeline.source.options import SourceOptions, parse
+from roundelay.pipeline.source.read import read_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

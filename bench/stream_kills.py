@@ -32,7 +32,7 @@ from roundelay.client.recorder import RecorderClient
 from roundelay.core.bundle import Bundle
 from roundelay.journal.format import GAP
 from roundelay.journal.reader import Reader
-from roundelay.pipeline.envelope import decode_marker
+from roundelay.pipeline.sink.envelope import decode_marker
 
 BYTES = 64
 TOGETHER = 256

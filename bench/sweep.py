@@ -21,9 +21,9 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from roundelay.pipeline.grid import Grid, Run, bins, parse
+from roundelay.pipeline.research.grid import Grid, Run, bins, parse
+from roundelay.pipeline.research.sweep import RUNS, measured, sweep
 from roundelay.pipeline.session import SparkOptions, spark_session
-from roundelay.pipeline.sweep import RUNS, measured, sweep
 
 GOAL = 1.6
 LEAST_S = 0.5

@@ -10,7 +10,7 @@ import os
 from typing import Any
 
 from bench.cpu import Measured
-from roundelay.pipeline.verify_runs import Run
+from roundelay.pipeline.verify.runs import Run
 
 BLOCK = 1 << 16
 GROUPED = ("windows over blocks", "windows over sites")

@@ -22,9 +22,9 @@ from typing import Any, Final
 
 import roundelay
 from roundelay.client.group import Group
+from roundelay.faultnet.switch import Switch
 from roundelay.node.node import Node
-from roundelay.node.switch import Switch
-from roundelay.node.wide import WideSeat
+from roundelay.node.roles.group import RoleGroup
 
 NETWORKS: Final = (("a1", "a2", "a3"), ("b1", "b2", "b3"), ("c1", "c2", "c3"))
 GROUP: Final = "all"
@@ -123,11 +123,11 @@ class Bench:
         used = time.process_time() - used
         return messages / (time.monotonic() - begin), 1e6 * used / messages
 
-    def seat(self, name: str) -> WideSeat:
+    def seat(self, name: str) -> RoleGroup:
         node = self.groups[name]._switchboard
         assert isinstance(node, Node)
-        place = node.assemblies[f"wide:{GROUP}"]
-        assert isinstance(place, WideSeat)
+        place = node.group_hosts[f"wide:{GROUP}"]
+        assert isinstance(place, RoleGroup)
         return place
 
     async def run(self, messages: int) -> dict[str, Any]:

@@ -3,9 +3,9 @@
     make cluster-test
 
 Everything comes from the installed packages: `spark-class` from PySpark, the Java that
-`roundelay.pipeline.java` finds.  Each executor must work with the package that the session sent it,
-and then `sweep`, `verify`, `reconcile` and a stream from one group into another run there, each as
-a user would start it.  Whatever happens, nothing is left running.
+`roundelay.pipeline.spark.java` finds.  Each executor must work with the package that the session
+sent it, and then `sweep`, `verify`, `reconcile` and a stream from one group into another run there,
+each as a user would start it.  Whatever happens, nothing is left running.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class Cluster:
     def _daemon(self, name: str, *arguments: str) -> None:
         import pyspark
 
-        from roundelay.pipeline import java
         from roundelay.pipeline.session import PACKAGE
+        from roundelay.pipeline.spark import java
 
         home = Path(pyspark.__file__).parent
         log4j = PACKAGE / "pipeline" / "log4j2.properties"

@@ -35,7 +35,7 @@ def leave_traces(folder: Path, group: str, swapped: bool) -> None:
             trace.flush()
 
 
-def test_traces_of_live_nodes_are_put_together_and_judged(call: Call, tmp_path: Path):
+def test_traces_of_live_nodes_are_put_together_and_judged(call: Call, tmp_path: Path) -> None:
     leave_traces(tmp_path, "token:good", swapped=False)
     done = call("check", tmp_path)
     assert done.status == 0
@@ -54,7 +54,7 @@ def test_traces_of_live_nodes_are_put_together_and_judged(call: Call, tmp_path: 
     assert call("check", tmp_path, "--group", "token:good").status == 0
 
 
-def test_the_trace_of_a_run_is_judged_by_folder_and_by_file(call: Call, tmp_path: Path):
+def test_the_trace_of_a_run_is_judged_by_folder_and_by_file(call: Call, tmp_path: Path) -> None:
     run = tmp_path / "run"
     made = call("simulate", "token", "--messages", 20, "--loss", 0.1, "--out", run)
     assert made.status == 0
@@ -65,7 +65,7 @@ def test_the_trace_of_a_run_is_judged_by_folder_and_by_file(call: Call, tmp_path
 
 
 @pytest.mark.parametrize("what", ["missing", "empty", "group", "file"])
-def test_bad_input_gets_one_line(what: str, call: Call, tmp_path: Path):
+def test_bad_input_gets_one_line(what: str, call: Call, tmp_path: Path) -> None:
     words: list[object] = [tmp_path / "none"]
     if what == "empty":
         words = [tmp_path]

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import cast
 
 import pytest
 
@@ -16,14 +15,14 @@ from roundelay.cli.answers import show
 from roundelay.cli.main import run as run_command
 from roundelay.cli.talk import _json_lines, _text_lines
 from roundelay.cli.waiting import WAIT_S, told_if_waiting
-from roundelay.client.remote_node import RemoteNode
+from roundelay.client.daemon import Daemon
 from roundelay.client.since import parse_moment, place_of
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import SettingsMismatch
 from roundelay.journal.format import Run
 from roundelay.journal.journal import Journal, JournalConfig
 from roundelay.journal.moments import nanoseconds
-from roundelay.node.switchboard import Batch
+from roundelay.node.node_api import Batch
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\u202eevil\r\nnext\x9b1m"
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -73,7 +72,7 @@ def test_an_error_that_names_others_escapes_what_they_call_themselves(
     async def refused(*_: object, **__: object) -> None:
         raise SettingsMismatch("token:orders", "members", "a", f"b, {HOSTILE}")
 
-    monkeypatch.setattr(RemoteNode, "connect", refused)
+    monkeypatch.setattr(Daemon, "connect", refused)
     assert run_command(["listen", "token:orders"]) == 2
     err = capsys.readouterr().err
     assert "\\x1b[2J" in err
@@ -81,12 +80,11 @@ def test_an_error_that_names_others_escapes_what_they_call_themselves(
 
 
 def test_what_listen_says_while_it_waits_escapes_names(capsys: pytest.CaptureFixture[str]) -> None:
-    class Node:
-        async def members(self, group: str) -> dict[str, object]:
-            return {"state": f"blocked: majority; missing {HOSTILE}"}
+    async def state() -> str:
+        return f"blocked: majority; missing {HOSTILE}"
 
     async def wait() -> None:
-        async with told_if_waiting(cast(RemoteNode, Node()), "token:orders"):
+        async with told_if_waiting("token:orders", state):
             await asyncio.sleep(WAIT_S + 0.2)
 
     asyncio.run(wait())

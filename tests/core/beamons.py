@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from roundelay.core.autorm.beamon import AutoRmDelivery, Beamon
 from roundelay.core.autorm.config import AutoRmConfig
@@ -16,6 +16,7 @@ from roundelay.core.autorm.packets import (
     Packet,
 )
 from roundelay.core.engine import MS, NEVER, Notice
+from tests.core.sends import packets_of
 
 P = TypeVar("P", bound=Packet)
 G = "news"
@@ -32,7 +33,7 @@ def config(**fields: Any) -> AutoRmConfig:
 
 
 def node(k: int = 0, *, now: int = 0, seed: int = 1, **fields: Any) -> Beamon:
-    return Beamon(uuid(k), config(**fields), Random(seed), now)
+    return Beamon(k, (), config(**fields), Random(seed), now, uuid=uuid(k))
 
 
 def heartbeat(k: int, nodes: int = 2, groups: tuple[str, ...] = (G,)) -> Heartbeat:
@@ -54,11 +55,11 @@ def ack(
 
 def sent(beamon: Beamon, kind: type[P]) -> list[P]:
     """What it has sent of one kind; everything else it wanted done is forgotten."""
-    return [packet for packet in beamon.take().sends if isinstance(packet, kind)]
+    return [packet for packet in packets_of(beamon.take()) if isinstance(packet, kind)]
 
 
 def delivered(beamon: Beamon) -> list[AutoRmDelivery]:
-    return beamon.take().deliveries
+    return cast(list[AutoRmDelivery], beamon.take().deliveries)
 
 
 def notices(beamon: Beamon, kind: str) -> list[Notice]:
@@ -72,7 +73,7 @@ def run(beamon: Beamon, until: int) -> list[tuple[int, Packet]]:
         now = beamon.deadline
         assert now < NEVER
         beamon.on_timer(now)
-        out += [(now, packet) for packet in beamon.out.sends]
+        out += [(now, packet) for packet in packets_of(beamon.out)]
         beamon.out.sends.clear()
         assert beamon.deadline > now or beamon.out or out
     return out

@@ -31,6 +31,7 @@ from roundelay.core.cluster.po import PoSite
 from roundelay.core.cluster.spo import SpoSite
 from roundelay.core.cluster.to import ToSite
 from roundelay.core.engine import ACKNOWLEDGED, EVERYONE, MS, NEVER, Delivery, Notice, Pdu
+from tests.core.sends import sends_of
 
 __all__ = [
     "ENGINES", "MS", "Net", "Unsound", "Watcher", "alone", "mask", "pdu", "sends", "stat", "text",
@@ -191,7 +192,7 @@ class Net:
         """Carry out the effects of `site`, in their order, and arm its timer."""
         engine = self.sites[site]
         out = engine.take()
-        for dst, pdu in out.sends:
+        for dst, pdu in sends_of(out):
             self.sent.append(Sent(self.now, site, dst, pdu))
             self._launch(site, dst, pdu)
         for delivery in out.deliveries:
@@ -357,7 +358,7 @@ def alone(kind: type[Any], me: int = 0, sites: int = 3, **changes: Any) -> Any:
 
 
 def sends(engine: Any) -> list[tuple[int, Any]]:
-    return list(engine.take().sends)
+    return list(sends_of(engine.take()))
 
 
 def pdu(

@@ -35,6 +35,7 @@ from roundelay.core.token.config import REJOIN, TokenConfig
 from roundelay.core.token.pdu import Ack, Invite, NewTl, Version
 from roundelay.core.token.site import TokenSite
 from roundelay.core.token.stable import UNSYNCED, Stable
+from tests.core.sends import sends_of
 
 __all__ = ["MS", "Flight", "Ring", "Sent", "announcement", "invitation", "restarted"]
 
@@ -201,6 +202,7 @@ class Ring:
 
     def collect(self, site: int) -> None:
         """Carry out the effects of `site`, in their order."""
+        self.sites[site].check_invariants()
         out = self.sites[site].take()
         if site in self.doomed:
             self._die_amid(site, out)
@@ -208,7 +210,7 @@ class Ring:
         for record in out.persists:
             self.persisted[site].append(record)
             self.disks[site].apply(record)
-        self._send(site, out.sends)
+        self._send(site, sends_of(out))
         for delivery in out.deliveries:
             if delivery.stage == STAMPED:
                 self.stamped[site].append(delivery)
@@ -226,10 +228,10 @@ class Ring:
         for record in out.persists[:done]:
             self.persisted[site].append(record)
             self.disks[site].apply(record)
-        self._send(site, out.sends[: max(0, done - len(out.persists))])
+        self._send(site, sends_of(out)[: max(0, done - len(out.persists))])
         self.crash(site)
 
-    def _send(self, site: int, sends: list[tuple[int, Pdu]]) -> None:
+    def _send(self, site: int, sends: list[tuple[int, Any]]) -> None:
         for dst, pdu in sends:
             self.sent.append(Sent(self.now, site, dst, pdu))
             for other in self.group if dst == EVERYONE else (dst,):
@@ -324,7 +326,11 @@ class Ring:
     def stamped_by(self, site: int) -> list[str]:
         """The messages in the log of `site`, committed or not."""
         engine = self.sites[site]
-        return [message.decode() for ts in sorted(engine.log) for message in engine.log[ts].bundle]
+        return [
+            message.decode()
+            for ts in sorted(engine.log.entries)
+            for message in engine.log.entries[ts].bundle
+        ]
 
     def pdus(self, kind: type[Pdu], src: int | None = None, dst: int | None = None) -> list[Any]:
         """The transmitted PDUs of a kind, each multicast once."""

@@ -15,6 +15,7 @@ from roundelay.core.engine import MS
 from roundelay.core.errors import QueueFull
 from roundelay.wire.beamon import decode, encode
 from tests.core.beamons import config, uuid
+from tests.core.sends import packets_of
 
 who = st.integers(0, 4).map(uuid)
 whom = st.integers(0, 2).map(uuid) | st.just(ZERO)
@@ -48,15 +49,17 @@ steps = st.one_of(heartbeats, datas, acknowledgements, groups, sends, st.none())
     st.sampled_from(["node", "group"]),
     st.booleans(),
 )
-def test_a_peer_cannot_make_a_beamon_raise_or_exceed_its_bounds(history, scope, failover):
+def test_a_peer_cannot_make_a_beamon_raise_or_exceed_its_bounds(history, scope, failover) -> None:
     one = Beamon(
-        uuid(0),
+        0,
+        (),
         config(
             serial_scope=scope, someone_failover=failover, mtu=576, max_message=5000, nodes_max=3,
             sources_max=2, history=2, queue_bytes=6000, reassembly_peer=6000,
             reassembly_total=7000, max_retries=2, burst=3,
         ),
         Random(1),
+        uuid=uuid(0),
     )  # fmt: skip
     now = 0
     for step, wait in history:
@@ -73,9 +76,9 @@ def test_a_peer_cannot_make_a_beamon_raise_or_exceed_its_bounds(history, scope, 
             with suppress(QueueFull):
                 (one.send_someone if someone else one.send_everyone)(group, bytes(size), now, 1)
         else:
-            one.receive(step, now)
+            one.receive(step, 0, now)
         out = one.take()
-        for packet in out.sends:  # and what it says others can read
+        for packet in packets_of(out):  # and what it says others can read
             assert decode(encode(packet)) == packet
             assert len(encode(packet)) <= 576 - 28
         for delivery in out.deliveries:
@@ -94,12 +97,12 @@ def test_a_peer_cannot_make_a_beamon_raise_or_exceed_its_bounds(history, scope, 
 
 
 @pytest.mark.parametrize("scope", ["node", "group"])
-def test_left_alone_for_long_everything_is_forgotten_but_what_was_delivered(scope):
-    one = Beamon(uuid(0), config(serial_scope=scope), Random(1))
+def test_left_alone_for_long_everything_is_forgotten_but_what_was_delivered(scope) -> None:
+    one = Beamon(0, (), config(serial_scope=scope), Random(1), uuid=uuid(0))
     one.join("a", 0)
-    one.receive(Heartbeat(uuid(1), 2, ("a",)), 0)
-    one.receive(Data(uuid(1), ZERO, 1, 1, 0, 2, "a", b"x"), 0)
-    one.receive(Data(uuid(1), ZERO, 2, 9, 0, 2, "a", b"x"), 0)
+    one.receive(Heartbeat(uuid(1), 2, ("a",)), 0, 0)
+    one.receive(Data(uuid(1), ZERO, 1, 1, 0, 2, "a", b"x"), 0, 0)
+    one.receive(Data(uuid(1), ZERO, 2, 9, 0, 2, "a", b"x"), 0, 0)
     one.send_everyone("a", b"y", 0)
     while one.deadline < 60_000 * MS:
         one.on_timer(one.deadline)

@@ -17,6 +17,7 @@ from roundelay.core.cluster.spo import SpoSite
 from roundelay.core.engine import Pdu
 from roundelay.core.errors import ConfigError, PayloadTooLarge, QueueFull, UsageError
 from tests.core.cluster_net import ENGINES, MS, Net, alone, mask, pdu, stat
+from tests.core.sends import sends_of
 
 KINDS = list(ENGINES.values())
 
@@ -69,7 +70,7 @@ def test_bundling_never_gathers_more_messages_than_the_wire_can_count() -> None:
     site.take()
     for k in (1, 2):
         site.receive(pdu(PoSite, k, 1, (2, 1, 1)), k, 0)
-    ((_, second),) = site.take().sends
+    ((_, second),) = sends_of(site.take())
     assert len(second.bundle) == 60_000
 
 
@@ -232,13 +233,13 @@ def test_a_request_without_end_costs_one_burst() -> None:
         site.submit(Bundle.of(b"x"), 0)
     site.take()
     site.receive(Retx(0, 1, 0, -5, 1 << 62), 1, 0)
-    assert len(site.take().sends) == 16
+    assert len(sends_of(site.take())) == 16
 
 
 def test_numbers_far_ahead_cost_one_request_and_one_buffer() -> None:
     site = alone(PoSite)
     site.receive(pdu(PoSite, 1, 1 << 30, (1, 1, 1 << 31), "x"), 1, 0)
-    assert len(site.take().sends) == 1
+    assert len(sends_of(site.take())) == 1
     assert site.usage()["blocked"] == 1
 
 
@@ -247,7 +248,7 @@ def test_numbers_behind_which_there_are_no_more_change_nothing() -> None:
     site = alone(PoSite)
     site.receive(pdu(PoSite, 1, 0xFFFFFFFF, (1, 1, 1), "x"), 1, 0)
     site.receive(pdu(PoSite, 1, 1, (1, 1, 0xFFFFFFFF), "x"), 1, 0)
-    assert site.take().sends == []
+    assert sends_of(site.take()) == []
     assert site.usage()["blocked"] == 0
     assert site.drops == {"sequenced PDU with impossible fields": 2}
 

@@ -1,7 +1,7 @@
 """Where the papers go wrong when read literally: each fix, and what happens without it.
 
 Every class below is a shipped engine with one fix taken back; those that the explorer catches, too,
-stand in `sim/cluster_mutants.py`.  Each test runs one scenario twice:
+stand in `sim/mutants/cluster.py`.  Each test runs one scenario twice:
 with the fix all is well, without it the scenario ends in a deadlock, in a belief that is not so,
 or in work done twice.  The numbers E nn are those of the list of errata that the engines' rules
 refer to; docs/cluster.md tells what each is about.
@@ -21,7 +21,7 @@ from roundelay.core.cluster.spo import SpoSite
 from roundelay.core.cluster.to import ToSite
 from roundelay.core.engine import NEVER
 from roundelay.core.limits import UNLIMITED
-from roundelay.sim.cluster_mutants import (
+from roundelay.sim.mutants.cluster_sites import (
     ClaimsItsOwn,
     FlowControlForAll,
     FreshVectors,

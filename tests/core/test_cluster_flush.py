@@ -17,6 +17,7 @@ from roundelay.core.cluster.to import ToSite
 from roundelay.core.engine import ACCEPTED, ACKNOWLEDGED, PREACKNOWLEDGED
 from roundelay.core.errors import UsageError
 from tests.core.cluster_net import ENGINES, MS, Net, alone, pdu, text
+from tests.core.sends import sends_of
 
 
 def end(net: Net, *living: int, without: int | None = None) -> dict[int, Tail]:
@@ -197,6 +198,42 @@ def test_tr_16_whoever_says_no_tail_was_given_nothing_that_the_others_are_not() 
     assert net.log(2) == net.log(0)[: len(net.log(2))]
 
 
+def test_tr_16_who_is_left_out_knows_which_of_its_own_messages_others_may_have_been_given() -> None:
+    """2 is cut off from 1, which `first` is for; 0 has what comes behind it, and goes on alone.
+
+    What 0 was given counted as given to nobody, because `first` was not, and was sent again.
+    """
+    net = Net(SpoSite, 3)
+    net.lose(SpoSite.KINDS.data, src=2, dst=1)
+    for message, to in (("first", {1, 2}), ("own", {2}), ("all", {0, 1, 2}), ("zero", {0, 2})):
+        net.submit(2, message, to=to)
+    net.run(2 * MS)
+    net.lose(SpoSite.KINDS.data, src=2, dst=0)
+    net.submit(2, "late", to={0, 1, 2})
+    net.run(1 * MS)
+    tails = end(net, 0)
+    assert net.log(0) == ["all", "zero"]
+    net[2].hand_over_known(tails)
+    own = [text(pdu.bundle) for pdu in net[2].waiting() if pdu.src == 2]
+    assert own == ["first", "own", "all", "zero", "late"]
+    assert [own[place] for place in net[2].maybe_given(tails)] == ["first", "all", "zero"]
+
+
+def test_tr_16_what_was_for_others_who_are_left_out_as_well_may_have_been_given_to_them() -> None:
+    """1 knows that all destinations of x have it, and hands it over; 2 does not know that 1 does,
+    and must not send it again."""
+    net = Net(SpoSite, 3)
+    net.submit(2, "x", to={1, 2})
+    net.run_until(lambda: bool(net[1].prl[2]))
+    tails = end(net, 0)
+    for site in (1, 2):
+        net[site].halt()
+    assert net[2].maybe_given(tails) == [0]
+    net[1].hand_over_known(tails)
+    net.collect(1)
+    assert net.log(1) == ["x"]
+
+
 def test_tr_16_a_member_that_has_said_its_tail_is_still() -> None:
     site = alone(PoSite)
     site.receive(pdu(PoSite, 1, 1, (1, 1, 1), "x"), 1, 0)
@@ -206,7 +243,7 @@ def test_tr_16_a_member_that_has_said_its_tail_is_still() -> None:
     site.receive(pdu(PoSite, 1, 2, (1, 2, 1), "y"), 1, 0)
     site.on_timer(1000 * MS)
     out = site.take()
-    assert not out.sends
+    assert not sends_of(out)
     assert site.tail((0, 1, 2)) == tail
 
 

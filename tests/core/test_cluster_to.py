@@ -17,6 +17,7 @@ from roundelay.core.cluster.to import ToSite
 from roundelay.core.engine import ACCEPTED, ACKNOWLEDGED, EVERYONE, PREACKNOWLEDGED
 from roundelay.core.errors import ConfigError
 from tests.core.cluster_net import MS, Net, Watcher, alone, mask, pdu, sends, stat, text, watched
+from tests.core.sends import sends_of
 
 ACK = 5 * MS
 STAT = 100 * MS
@@ -313,7 +314,7 @@ def test_to_r4_all_done_the_common_part_is_delivered_and_the_rest_sent_again() -
     assert (site.epoch, site.rst) == (1, -1)
     out = site.take()
     assert [(d.seq, text(d.bundle)) for d in out.deliveries] == [(0, "x")]
-    assert [(p.epoch, p.seq, text(p.bundle)) for _, p in out.sends] == [
+    assert [(p.epoch, p.seq, text(p.bundle)) for _, p in sends_of(out)] == [
         (1, 1, "mine"),
         (1, 2, "later"),
     ]
@@ -329,7 +330,7 @@ def test_to_r4_an_own_pdu_is_sent_again_though_all_the_others_hold_it() -> None:
         site.receive(rst(1, src, (2, 2, 1), mask(0, 1, 2), mask(1, 2)), src, 0)
     out = site.take()
     assert [text(d.bundle) for d in out.deliveries] == ["x"]
-    assert [(p.seq, text(p.bundle)) for _, p in out.sends if isinstance(p, Dt)] == [(1, "mine")]
+    assert [(p.seq, text(p.bundle)) for _, p in sends_of(out) if isinstance(p, Dt)] == [(1, "mine")]
     assert (site.seq, site.treq) == (2, [1, 2, 1])
 
 

@@ -7,7 +7,7 @@ from random import Random
 
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import MS, Pdu
-from roundelay.core.grsb.config import SEPARATE, GrsbConfig, Roles, Selection
+from roundelay.core.grsb.config import SEPARATE, GrsbConfig, Roles
 from roundelay.core.grsb.pdu import (
     END,
     START,
@@ -22,6 +22,7 @@ from roundelay.core.grsb.pdu import (
 from roundelay.core.grsb.pdu import Poll as PollPdu
 from roundelay.core.grsb.site import GrsbSite
 from roundelay.core.grsb.stable import Archive
+from roundelay.core.selection import Selection
 from roundelay.journal.grsb import JournalArchive, message_of, run_of
 from roundelay.journal.journal import Journal
 

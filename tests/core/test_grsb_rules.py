@@ -13,7 +13,7 @@ from roundelay.core.bundle import Bundle
 from roundelay.core.engine import COMMITTED, EVERYONE, MS, NEVER, SECOND, STAMPED, Pdu
 from roundelay.core.errors import ConfigError, PayloadTooLarge, QueueFull, Refused, UsageError
 from roundelay.core.grsb.checks import beginning
-from roundelay.core.grsb.config import EVERYTHING, FAILSAFE, FAST, GrsbConfig, Roles, Selection
+from roundelay.core.grsb.config import FAILSAFE, FAST, GrsbConfig, Roles
 from roundelay.core.grsb.pdu import (
     ABORT,
     ACCEPT,
@@ -61,6 +61,7 @@ from roundelay.core.grsb.site import GrsbSite
 from roundelay.core.grsb.stable import Accepted, GrsbStable, Handled, Promised, Stored
 from roundelay.core.grsb.units import Units
 from roundelay.core.grsb.user import SUBMISSIONS_MAX
+from roundelay.core.selection import EVERYTHING, Selection
 
 P = TypeVar("P", bound=Pdu)
 

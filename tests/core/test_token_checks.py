@@ -170,14 +170,14 @@ def test_a_no_needs_no_list() -> None:
     site = originating()
     site.receive(vote(yes=False, members=(), exp=99, max_joined=(6, 2)), 0, 2)
     assert site.drops == {}
-    assert (site.phase, site.seen_version) == ("OUT", 6)
+    assert (site.phase, site.reformation.seen_version) == ("OUT", 6)
 
 
 def test_a_vote_of_a_site_without_a_list_needs_none() -> None:
     site = originating()
     site.receive(vote(tl=p.NO_LIST, members=(), exp=-1), 0, 2)
     assert site.drops == {}
-    assert sorted(site.votes) == [0, 1]
+    assert sorted(site.reformation.votes) == [0, 1]
 
 
 def test_an_announcement_that_an_earlier_run_voted_for_is_dropped() -> None:
@@ -265,7 +265,7 @@ def test_a_list_version_that_cannot_be_leaves_room_for_those_that_can(version: p
     ):  # fmt: skip
         site.receive(pdu, version[1] if version[1] in GROUP else 0, 5)
     assert unchanged(site) == before
-    assert site.seen_version < 10
+    assert site.reformation.seen_version < 10
     site.reform(6)
     assert site.attempt is not None
     assert site.attempt[0] == 1

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from roundelay.core.engine import MS
-from roundelay.core.token import state
+from roundelay.core.token import phases
 from roundelay.core.token.config import TokenConfig
 
 REPO = Path(__file__).resolve().parents[2]
@@ -83,8 +83,18 @@ def test_every_parameter_is_listed_with_its_default() -> None:
 
 def test_every_phase_has_its_line() -> None:
     for phase in ("NORMAL", "OUT", "O1", "O2", "S1", "S2", "W3"):
-        assert getattr(state, phase) == phase
+        assert getattr(phases, phase) == phase
         assert re.search(rf"^\| {phase} \| ", PAGE, re.MULTILINE)
+
+
+def test_the_diagram_of_the_phases_is_drawn_from_their_table() -> None:
+    assert f"```mermaid\n{phases.diagram()}\n```" in PAGE
+
+
+def test_the_phase_changes_in_one_place() -> None:
+    assigned = [name for name, text in SOURCES.items() if re.search(r"\.phase(: str)? = ", text)]
+    assert assigned == ["site.py"]
+    assert len(re.findall(r"\.phase(?:: str)? = ", SOURCES["site.py"])) == 2  # START, `become`
 
 
 def test_the_tests_it_names_exist() -> None:

@@ -11,6 +11,7 @@ import pytest
 from roundelay.core.bundle import MESSAGES_MAX, Bundle
 from roundelay.core.errors import ConfigError, QueueFull
 from roundelay.core.token.config import TokenConfig
+from roundelay.core.token.log import weight
 from roundelay.core.token.pdu import (
     WANT_ENTRIES,
     Ack,
@@ -24,8 +25,8 @@ from roundelay.core.token.pdu import (
     RetxReq,
 )
 from roundelay.core.token.site import TokenSite
-from roundelay.core.token.state import weight
 from tests.core.ring import MS, Ring
+from tests.core.sends import sends_of
 
 SECOND = 1000 * MS
 
@@ -145,7 +146,7 @@ def test_a_lost_transfer_is_repeated_after_the_time_that_transfers_take() -> Non
     ring = fast()
     warm(ring)
     (holder,) = ring.holders
-    follower = ring[holder].successor[holder]
+    follower = ring[holder].token_list.successor[holder]
     start = ring.now
     ring.lose(Ack, src=holder, dst=follower, times=1)
     ring.submit(0, "a")
@@ -158,7 +159,7 @@ def test_without_adapt_it_waits_for_t_tok() -> None:
     ring = fast(adapt_ns=0)
     warm(ring)
     (holder,) = ring.holders
-    follower = ring[holder].successor[holder]
+    follower = ring[holder].token_list.successor[holder]
     start = ring.now
     ring.lose(Ack, src=holder, dst=follower, times=1)
     ring.submit(0, "a")
@@ -170,7 +171,7 @@ def test_unanswered_repetitions_become_rarer() -> None:
     ring = fast()
     warm(ring)
     (holder,) = ring.holders
-    follower = ring[holder].successor[holder]
+    follower = ring[holder].token_list.successor[holder]
     ring.crash(follower)
     ring.submit(holder, "a")
     ring.run(500 * MS)
@@ -183,7 +184,7 @@ def test_a_dead_token_site_is_noticed_after_about_a_second_and_not_before() -> N
     ring = fast()
     warm(ring)
     (holder,) = ring.holders
-    follower = ring[holder].successor[holder]
+    follower = ring[holder].token_list.successor[holder]
     ring.crash(follower)
     start = ring.now
     ring.submit(holder, "a")
@@ -202,7 +203,7 @@ def test_a_site_that_is_heard_gets_its_token_repeated_soon() -> None:
     ring = fast()
     warm(ring)
     (holder,) = ring.holders
-    follower = ring[holder].successor[holder]
+    follower = ring[holder].token_list.successor[holder]
     ring.lose(Ack, src=holder, dst=follower)
     ring.submit(holder, "a")
     ring.run(600 * MS)
@@ -217,24 +218,24 @@ def test_a_site_that_is_heard_gets_its_token_repeated_soon() -> None:
 def test_a_slow_site_is_waited_for_as_long_as_transfers_take() -> None:
     """The estimate follows the load: nothing is repeated that merely waits in a queue."""
     site = TokenSite(0, (0, 1, 2), TokenConfig.fast(), Random(0))
-    site.transfer_took(4 * MS)
-    assert site.patience(10 * MS) == 8 * MS  # one observation: half of it may be luck
+    site.stamping._transfer_took(4 * MS)
+    assert site.stamping.patience(10 * MS) == 8 * MS  # one observation: half of it may be luck
     for _ in range(20):
-        site.transfer_took(4 * MS)
-    assert 4 * MS <= site.patience(10 * MS) < 5 * MS
+        site.stamping._transfer_took(4 * MS)
+    assert 4 * MS <= site.stamping.patience(10 * MS) < 5 * MS
     for _ in range(40):
-        site.transfer_took(50_000)
-    assert site.patience(10 * MS) == MS
+        site.stamping._transfer_took(50_000)
+    assert site.stamping.patience(10 * MS) == MS
     for _ in range(5):
-        site.transfer_took(30 * MS)
-    assert site.patience(10 * MS) == 10 * MS
+        site.stamping._transfer_took(30 * MS)
+    assert site.stamping.patience(10 * MS) == 10 * MS
 
 
 def test_a_lost_message_is_repeated_soon_in_an_idle_group() -> None:
     ring = fast()
     warm(ring)
     (holder,) = ring.holders
-    source = ring[holder].successor[holder]
+    source = ring[holder].token_list.successor[holder]
     start = ring.now
     ring.lose(B, src=source, dst=holder, times=1)
     ring.submit(source, "a")
@@ -303,7 +304,7 @@ def test_all_that_wait_are_stamped_by_one_pdu_and_the_last_takes_the_token_along
     ring.run(0)
     assert ring.pdus(AckRun) == [AckRun((0, 0), 0, 0, 1, ((2, 0), (1, 0), (3, 0)))]
     assert ring.kinds() == {"B": 3, "AckRun": 1, "Confirm": 1}
-    assert [ring[3].log[ts].ack.next for ts in range(3)] == [0, 0, 1]
+    assert [ring[3].log.entries[ts].ack.next for ts in range(3)] == [0, 0, 1]
     assert ring.holders == [1]
     assert ring.log(0) == ring.log(3) == ["of 2", "of 1", "of 3"]
 
@@ -375,7 +376,7 @@ def test_what_arrives_in_one_batch_is_decided_on_once() -> None:
     assert site.deadline <= 5
     assert not site.out.sends
     site.on_timer(5)
-    assert [type(pdu) for _, pdu in site.take().sends] == [Ack]
+    assert [type(pdu) for _, pdu in sends_of(site.take())] == [Ack]
     assert site.deadline > 5
 
 
@@ -413,7 +414,7 @@ def test_an_answer_has_no_more_in_a_pdu_than_max_payload() -> None:
     ring = fast(3, max_payload=1000, history=100)
     site = stamped(ring, 30, 300)
     site.receive(RetxReq(site.tl, WANT_ENTRIES, 0, 29, 0, 0), (site.me + 1) % 3, ring.now)
-    answers = [pdu for _, pdu in site.take().sends]
+    answers = [pdu for _, pdu in sends_of(site.take())]
     # Four PDUs at once; who needs more asks again.
     assert [[entry.ack.ts for entry in pdu.entries] for pdu in answers] == [
         [0, 1], [2, 3], [4, 5], [6, 7]
@@ -424,16 +425,16 @@ def test_an_entry_larger_than_a_pdu_is_sent_alone() -> None:
     ring = fast(3, max_payload=1000)
     site = stamped(ring, 3, 1000)
     site.receive(RetxReq(site.tl, WANT_ENTRIES, 0, 2, 0, 0), (site.me + 1) % 3, ring.now)
-    assert [len(pdu.entries) for _, pdu in site.take().sends] == [1, 1, 1]
+    assert [len(pdu.entries) for _, pdu in sends_of(site.take())] == [1, 1, 1]
 
 
 def test_what_is_here_already_is_left_alone() -> None:
     ring = fast(3)
     site = stamped(ring, 4, 10)
     other = ring[(site.me + 1) % 3]
-    before = (other.nts, dict(other.log))
-    other.receive(RetxBulk(tuple(site.log[ts] for ts in range(4))), site.me, ring.now)
-    assert (other.nts, dict(other.log)) == before
+    before = (other.nts, dict(other.log.entries))
+    other.receive(RetxBulk(tuple(site.log.entries[ts] for ts in range(4))), site.me, ring.now)
+    assert (other.nts, dict(other.log.entries)) == before
     assert not other.take()
 
 
@@ -444,7 +445,7 @@ def test_bulk_entries_of_strangers_and_of_other_lists_change_nothing() -> None:
     ack = Ack(site.tl, nts, 1, 9, 0, 1, 2)
     site.receive(RetxBulk((Entry(ack, Bundle.of(b"x")),)), 1, ring.now)
     assert site.nts == nts
-    assert not site.qb
+    assert not site.ordering.qb
     site.receive(RetxBulk((Entry(Ack((0, 2), nts, 0, 1, 0, 1, 2)),)), 1, ring.now)
     assert site.nts == nts
     assert site.phase == "O1"  # a newer list than ours (CM-N1)
@@ -458,9 +459,11 @@ def test_the_history_has_its_bound_in_bytes() -> None:
     stamped(ring, 300, 400)
     for site in ring.group:
         engine = ring[site]
-        kept = sum(weight(engine.log[ts]) for ts in range(engine.first_kept, engine.pruned))
-        assert kept == engine.kept_bytes <= 20_000
-        assert 15 < len(engine.log) < 30
+        kept = sum(
+            weight(engine.log.entries[ts]) for ts in range(engine.log.first_kept, engine.log.pruned)
+        )
+        assert kept == engine.log.kept_bytes <= 20_000
+        assert 15 < len(engine.log.entries) < 30
         assert engine.nts == 300
     ring.check()
 
@@ -468,7 +471,7 @@ def test_the_history_has_its_bound_in_bytes() -> None:
 def test_a_history_of_no_bytes_keeps_what_the_list_needs() -> None:
     ring = fast(3, history_bytes=0)
     stamped(ring, 30, 10)
-    assert all(1 <= len(ring[site].log) <= 4 for site in ring.group)
+    assert all(1 <= len(ring[site].log.entries) <= 4 for site in ring.group)
 
 
 def test_stable_storage_forgets_large_entries_soon() -> None:
@@ -487,11 +490,11 @@ def test_a_restarted_site_weighs_its_history_anew() -> None:
     ring.crash(1)
     ring.restart(1)
     engine = ring[1]
-    assert engine.kept_bytes == sum(map(weight, engine.log.values())) > 0
+    assert engine.log.kept_bytes == sum(map(weight, engine.log.entries.values())) > 0
     ring.run(3 * SECOND)
     stamped(ring, 100, 401)
-    assert engine.kept_bytes <= 20_000
-    assert len(engine.log) < 40
+    assert engine.log.kept_bytes <= 20_000
+    assert len(engine.log.entries) < 40
     ring.check()
 
 
@@ -501,9 +504,9 @@ def test_waiting_messages_have_their_bound_in_bytes() -> None:
     ring.submit(1, "x" * 60, "y" * 40)
     with pytest.raises(QueueFull, match="100 bytes wait to be sent"):
         ring.submit(1, "z")
-    assert ring[1].waiting_bytes == 100
+    assert ring[1].own.waiting_bytes == 100
     ring.run(0)
-    assert ring[1].waiting_bytes == 0
+    assert ring[1].own.waiting_bytes == 0
     ring.submit(1, "z")
     ring.run(0)
     assert ring.log(0) == ["out at once", "x" * 60, "y" * 40, "z"]

@@ -26,14 +26,14 @@ from roundelay.core.token.pdu import (
     RetxAck,
     RetxReq,
 )
+from roundelay.core.token.phases import O1, S1, W3
 from roundelay.core.token.site import TokenSite
 from roundelay.core.token.stable import Stable
-from roundelay.core.token.state import O1, S1, W3
-from roundelay.sim.links import Duplicated, Lossy, Partition
-from roundelay.sim.load import Poisson
-from roundelay.sim.media import Bus, Datagram
-from roundelay.sim.world import World
-from roundelay.trace.checkers import Checker
+from roundelay.sim.kernel.load import Poisson
+from roundelay.sim.kernel.world import World
+from roundelay.sim.network.links import Duplicated, Lossy, Partition
+from roundelay.sim.network.media import Bus, Datagram
+from roundelay.trace.checkers.checkers import Checker
 from tests.core.ring import MS, Ring
 
 U = (0, 0)
@@ -80,8 +80,8 @@ def settle(world: World, logs: list[list[Any]], limit_s: int = 60) -> bool:
             all(
                 engine is not None
                 and engine.authorized
-                and not engine.own
-                and not engine.waiting
+                and not engine.own.kept
+                and not engine.own.waiting
                 and len(log) == longest
                 for engine, log in zip(engines, logs, strict=True)
             )
@@ -291,7 +291,7 @@ def test_cm_t5_with_l_0_any_other_site_may_die() -> None:
     ring.submit(1, "a")
     ring.run(300 * MS)
     (holder,) = ring.holders
-    successor = ring[holder].successor[holder]
+    successor = ring[holder].token_list.successor[holder]
     ring.crash((successor + 1) % 3 if (successor + 1) % 3 != holder else successor)
     ring.submit(holder, "b")
     ring.run_until(lambda: all(ring.log(site) == ["a", "b"] for site in ring.sites))
@@ -365,7 +365,7 @@ def test_cm_t7_the_storage_for_requests_is_bounded_as_in_table_i(
     world.run_until(lambda: load.done, 10**12, 100 * MS)
     world.run(world.now + 1000 * MS)
     engines: list[Any] = [member.engine for member in world.sites]
-    most = max(engine.storage_max for engine in engines)
+    most = max(engine.log.storage_max for engine in engines)
     bound = storage_messages(sites, kw, kr)
     assert most <= bound
     if not loss:
@@ -562,7 +562,7 @@ def test_cm_t13_nulls_of_an_abandoned_list_are_not_committed() -> None:
     ring.submit(others[0], "b")
     ring.run_until(lambda: all(ring.log(site) == ["a", "b"] for site in others))
     assert ring[holder].cnts == mark  # neither its message nor any NULL
-    given = ring[others[0]].log
+    given = ring[others[0]].log.entries
     stamps = [ts for ts, line in given.items() if ts >= mark and line.ack.kind == DATA]
     assert stamps  # the stamps were given to other entries
     ring.heal()

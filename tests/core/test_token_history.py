@@ -37,8 +37,11 @@ def test_cm_r17_after_a_restart_of_all_a_majority_with_whole_disks_goes_on(
         back = [site for site in ring.group if site not in gone]
         ring.restart(*back)
         ring.run(10_000 * MS)
-        assert all(ring[site].authorized for site in back), (gone, ring[back[0]].blocked)
-        assert {ring[site].past for site in back} == {PREFORMED_PAST}
+        assert all(ring[site].authorized for site in back), (
+            gone,
+            ring[back[0]].reformation.blocked,
+        )
+        assert {ring[site].token_list.history for site in back} == {PREFORMED_PAST}
         ring.submit(back[0], "afterwards")
         arrives(ring, "afterwards", back)
         ring.restart(*gone)
@@ -53,12 +56,12 @@ def test_cm_r17_a_disk_that_is_whole_again_does_not_hide_an_earlier_loss() -> No
     for _ in range(2):
         ring.restart(0, 1)
         ring.run(5_000 * MS)
-        assert [ring[site].amnesia for site in (0, 1)] == [True, True]
+        assert [ring[site].reformation.amnesia for site in (0, 1)] == [True, True]
         assert not ring[0].authorized
         ring.crash(0, 1, keeps="whole")
     ring.restart(0, 1, 2)
     ring.run_until(lambda: all(ring[site].authorized for site in ring.group))
-    assert not any(ring[site].amnesia for site in ring.group)
+    assert not any(ring[site].reformation.amnesia for site in ring.group)
 
 
 def test_where_everybody_may_have_forgotten_a_new_history_begins_behind_what_is_kept() -> None:
@@ -67,7 +70,7 @@ def test_where_everybody_may_have_forgotten_a_new_history_begins_behind_what_is_
     ring.crash(*ring.group, keeps="synced")
     ring.restart(*ring.group)
     ring.run_until(lambda: all(ring[site].authorized for site in ring.group))
-    ((fresh, parent, base),) = {ring[site].past for site in ring.group}
+    ((fresh, parent, base),) = {ring[site].token_list.history for site in ring.group}
     assert fresh not in (0, PREFORMED_PAST[0])
     assert (parent, base) == (PREFORMED_PAST[0], 0)  # nothing was ever synced
     # It stays so: nobody has forgotten anything since.
@@ -77,7 +80,7 @@ def test_where_everybody_may_have_forgotten_a_new_history_begins_behind_what_is_
     ring.run(5_000 * MS)
     ring.restart(1)
     ring.run_until(lambda: all(ring[site].authorized for site in ring.group))
-    assert {ring[site].past for site in ring.group} == {(fresh, parent, base)}
+    assert {ring[site].token_list.history for site in ring.group} == {(fresh, parent, base)}
 
 
 def test_what_a_recorder_has_is_the_past_a_new_history_begins_behind_it() -> None:
@@ -86,10 +89,10 @@ def test_what_a_recorder_has_is_the_past_a_new_history_begins_behind_it() -> Non
     busy(ring)
     ring.crash(*ring.group, keeps="synced")
     ring.restart(*ring.group)
-    ring[2].floor = 5
+    ring[2].reformation.floor = 5
     ring.run_until(lambda: all(ring[site].authorized for site in ring.group))
-    assert {ring[site].past[1:] for site in ring.group} == {(PREFORMED_PAST[0], 5)}
-    assert {ring[site].seq for site in ring.group} == {5}
+    assert {ring[site].token_list.history[1:] for site in ring.group} == {(PREFORMED_PAST[0], 5)}
+    assert {ring[site].position for site in ring.group} == {5}
     assert {info for site in ring.group for info in ring.told(site, "gap_unavailable")} == {(0, 5)}
     before = [len(ring.delivered[site]) for site in ring.group]
     ring.submit(1, "new")
@@ -101,7 +104,7 @@ def test_what_a_recorder_has_is_the_past_a_new_history_begins_behind_it() -> Non
     ring.crash(*ring.group, keeps="synced")
     ring.restart(*ring.group)
     ring.run_until(lambda: all(ring[site].authorized for site in ring.group))
-    assert {ring[site].seq for site in ring.group} == {5}
+    assert {ring[site].position for site in ring.group} == {5}
 
 
 def test_of_two_sites_one_that_lost_its_memory_makes_the_group_work_again() -> None:
@@ -115,7 +118,7 @@ def test_of_two_sites_one_that_lost_its_memory_makes_the_group_work_again() -> N
         ring.restart(wiped)
         arrives(ring, "while it was away", ring.group)
         assert ring.log(1 - wiped)[: len(known)] == known
-        assert ring[wiped].past == PREFORMED_PAST
+        assert ring[wiped].token_list.history == PREFORMED_PAST
 
 
 def test_of_four_sites_two_lost_disks_do_not_block_and_three_do() -> None:

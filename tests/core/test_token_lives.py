@@ -20,10 +20,11 @@ from roundelay.core.token.pdu import (
     Vote1,
     Vote2,
 )
+from roundelay.core.token.phases import NORMAL, O1, O2, S1
 from roundelay.core.token.site import TokenSite
 from roundelay.core.token.stable import Joined, Listed, Stamped
-from roundelay.core.token.state import NORMAL, O1, O2, S1
 from tests.core.ring import BOOT, announcement, invitation, restarted
+from tests.core.sends import sends_of
 
 ALL = (0, 1, 2)
 U = (0, 0)
@@ -33,8 +34,8 @@ OTHER = BOOT + 1
 def listed(me: int = 1, resilience: int = 0) -> TokenSite:
     """A site in list (1, 0), whose other members have boot number BOOT."""
     site = TokenSite(me, ALL, TokenConfig(resilience=resilience), Random(me))
-    site.receive(invitation((1, 0)), 0, 1, BOOT)
-    site.receive(announcement(site, (1, 0), ALL, 0, 0), 0, 2, BOOT)
+    site.receive(invitation((1, 0)), 0, 1, life=BOOT)
+    site.receive(announcement(site, (1, 0), ALL, 0, 0), 0, 2, life=BOOT)
     assert (site.phase, site.tl) == (NORMAL, (1, 0))
     site.take()
     return site
@@ -47,15 +48,15 @@ def vote(site: int, tl: tuple[int, int], boot: int, *entered: Entered) -> Vote1:
 def test_a_list_takes_messages_and_stamps_from_the_lives_it_is_made_of_alone() -> None:
     site = listed()
     message = B((1, 0), 2, 0, Bundle.of(b"twin"))
-    site.receive(message, 2, 3, OTHER)
-    site.receive(Ack((1, 0), 0, DATA, 2, 0, 0, 1), 0, 3, OTHER)
-    assert not site.qb
+    site.receive(message, 2, 3, life=OTHER)
+    site.receive(Ack((1, 0), 0, DATA, 2, 0, 0, 1), 0, 3, life=OTHER)
+    assert not site.ordering.qb
     assert site.nts == 0
     assert sum(site.drops.values()) == 2
-    site.receive(message, 2, 4, BOOT)
-    assert list(site.qb) == [(2, 0)]
+    site.receive(message, 2, 4, life=BOOT)
+    assert list(site.ordering.qb) == [(2, 0)]
     site.receive(B((1, 0), 0, 0, Bundle.of(b"a driver that does not know")), 0, 4)
-    assert len(site.qb) == 2
+    assert len(site.ordering.qb) == 2
 
 
 def test_votes_for_another_life_of_the_originator_do_not_count() -> None:
@@ -64,7 +65,7 @@ def test_votes_for_another_life_of_the_originator_do_not_count() -> None:
     v = site.attempt
     assert v is not None
     site.receive(Vote1(v, True, U, ALL, 0, 0, False, False, BOOT, v, inviter=site.boot + 1), 1, 2)
-    assert set(site.votes) == {0}
+    assert set(site.reformation.votes) == {0}
     for other in (1, 2):
         site.receive(
             Vote1(v, True, U, ALL, 0, 0, False, False, BOOT, v, inviter=site.boot), other, 3
@@ -72,7 +73,7 @@ def test_votes_for_another_life_of_the_originator_do_not_count() -> None:
     assert site.phase == O2
     site.receive(Vote2(v, YES, site.boot + 1), 1, 4)
     site.receive(Vote2(v, YES, site.boot), 2, 4)
-    assert site.yes_votes == {0, 2}
+    assert site.reformation.yes_votes == {0, 2}
 
 
 def test_a_list_announced_by_another_life_of_the_originator_is_not_joined() -> None:
@@ -87,9 +88,9 @@ def test_recovery_comes_from_the_life_that_voted() -> None:
     site.receive(invitation((1, 0)), 0, 1)
     site.receive(announcement(site, (1, 0), ALL, 1, 2), 0, 2)
     entry = Entry(Ack(U, 0, DATA, 2, 0, 0, 1), Bundle.of(b"x"), 0)
-    site.receive(RecoverData((1, 0), (entry,), 0, 0, (), 0), 2, 3, OTHER)
+    site.receive(RecoverData((1, 0), (entry,), 0, 0, (), 0), 2, 3, life=OTHER)
     assert site.tl == U
-    site.receive(RecoverData((1, 0), (entry,), 0, 0, (), 0), 2, 3, BOOT)
+    site.receive(RecoverData((1, 0), (entry,), 0, 0, (), 0), 2, 3, life=BOOT)
     assert site.tl == (1, 0)
 
 
@@ -112,12 +113,12 @@ def test_a_site_with_an_old_disk_and_one_other_are_no_majority() -> None:
     site.reform(3)
     v = site.attempt
     assert v is not None
-    assert {one.site for one in site.votes[1].entered} == {0, 1, 2}
+    assert {one.site for one in site.reformation.votes[1].entered} == {0, 1, 2}
     site.receive(Vote1(v, True, U, ALL, 0, 0, True, False, OTHER, v, inviter=site.boot), 2, 4)
     assert site.phase == O1
     while site.phase == O1:
         site.on_timer(site.deadline)
-    assert site.blocked[0] == "majority"
+    assert site.reformation.blocked[0] == "majority"
 
 
 def test_messages_of_another_life_are_not_ours_whatever_their_numbers() -> None:
@@ -125,7 +126,7 @@ def test_messages_of_another_life_are_not_ours_whatever_their_numbers() -> None:
     site = listed()
     site.submit(Bundle.of(b"mine"), 3)
     site.take()
-    assert (site.own_base, len(site.own)) == (0, 1)
+    assert (site.own.base, len(site.own.kept)) == (0, 1)
     site.receive(invitation((4, 0)), 0, 4)
     site.receive(announcement(site, (4, 0), ALL, 2, 0, (3, 0)), 0, 5)
     theirs = tuple(
@@ -135,7 +136,7 @@ def test_messages_of_another_life_are_not_ours_whatever_their_numbers() -> None:
     out = site.take()
     assert [(delivery.number, type(delivery)) for delivery in out.deliveries] == [(0, OtherLife)]
     # Ours has no place under its old number: it is sent with the next one that is free.
-    assert (site.own_base, [bundle.data for bundle in site.own]) == (2, [b"mine"])
+    assert (site.own.base, [bundle.data for bundle in site.own.kept]) == (2, [b"mine"])
 
 
 def test_what_a_life_sends_is_its_own_under_a_number_that_an_earlier_one_had_in_vain() -> None:
@@ -144,11 +145,11 @@ def test_what_a_life_sends_is_its_own_under_a_number_that_an_earlier_one_had_in_
     vain = Entry(Ack((1, 0), 0, DATA, 1, 0, 0, 1), Bundle.of(b"in vain"), 0)
     site = restarted(1, 3, Joined((1, 0)), Listed((1, 0), ALL, 0, 0, ()), Stamped(vain))
     assert (site.nts, site.cnts) == (1, 0)
-    site.receive(invitation((4, 0)), 0, 5, BOOT)
-    site.receive(announcement(site, (4, 0), ALL, 0, 0, (3, 0)), 0, 6, BOOT)
+    site.receive(invitation((4, 0)), 0, 5, life=BOOT)
+    site.receive(announcement(site, (4, 0), ALL, 0, 0, (3, 0)), 0, 6, life=BOOT)
     assert (site.tl, site.nts) == ((4, 0), 0)
     site.submit(Bundle.of(b"ours"), 7)
-    site.receive(Ack((4, 0), 0, DATA, 1, 0, 0, 1), 0, 8, BOOT)
+    site.receive(Ack((4, 0), 0, DATA, 1, 0, 0, 1), 0, 8, life=BOOT)
     (delivery,) = site.take().deliveries
     assert (delivery.number, delivery.bundle.data) == (0, b"ours")
     assert type(delivery) is Delivery
@@ -158,7 +159,7 @@ def test_ours_and_those_of_another_life_behind_them_are_told_apart() -> None:
     """Both came in one batch: ours was taken for the other's, since its number is lower."""
     site = listed(resilience=1)
     site.submit(Bundle.of(b"first"), 3)
-    site.receive(Ack((1, 0), 0, DATA, 1, 0, 0, 2), 0, 4, BOOT)
+    site.receive(Ack((1, 0), 0, DATA, 1, 0, 0, 2), 0, 4, life=BOOT)
     site.submit(Bundle.of(b"second"), 4)
     site.take()
     site.receive(invitation((4, 0)), 0, 5)
@@ -171,9 +172,9 @@ def test_ours_and_those_of_another_life_behind_them_are_told_apart() -> None:
     assert (site.tl, site.phase) == ((4, 0), NORMAL)
     out = site.take()
     assert not [notice for notice in out.notices if notice.kind == "indeterminate"]
-    sent = [pdu for _, pdu in out.sends if isinstance(pdu, B)]
+    sent = [pdu for _, pdu in sends_of(out) if isinstance(pdu, B)]
     assert [(pdu.n, pdu.bundle.data) for pdu in sent] == [(2, b"second")]
-    site.commit_upto(2)
+    site.commit.commit_upto(2)
     found = [(one.bundle.data, type(one)) for one in site.take().deliveries]
     assert found == [(b"first", Delivery), (b"twin", OtherLife)]
-    assert (site.own_base, [bundle.data for bundle in site.own]) == (2, [b"second"])
+    assert (site.own.base, [bundle.data for bundle in site.own.kept]) == (2, [b"second"])

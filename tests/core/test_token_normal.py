@@ -27,10 +27,11 @@ from roundelay.core.token.pdu import (
     RetxReq,
     TlHint,
 )
+from roundelay.core.token.phases import NORMAL, O1
 from roundelay.core.token.site import TokenSite
 from roundelay.core.token.stable import Committed, Stamped
-from roundelay.core.token.state import NORMAL, O1
 from tests.core.ring import MS, Ring, invitation
+from tests.core.sends import sends_of
 
 TL = (0, 0)  # the preformed list
 T = 50 * MS
@@ -45,7 +46,7 @@ def alone(me: int, sites: int = 3, **changes: Any) -> TokenSite:
 
 
 def sends(site: TokenSite) -> list[tuple[int, Any]]:
-    return site.take().sends
+    return sends_of(site.take())
 
 
 def act(site: TokenSite) -> tuple[int, list[tuple[int, Any]]]:
@@ -102,7 +103,7 @@ def test_cm_n1_a_site_of_an_older_list_is_told_of_ours(pdu: Any) -> None:
     site = alone(2)
     site.receive(pdu, 1, 5)
     assert sends(site) == [(1, TlHint(TL))]
-    assert (site.phase, site.nts, site.qb) == (NORMAL, 0, {})
+    assert (site.phase, site.nts, site.ordering.qb) == (NORMAL, 0, {})
 
 
 def test_cm_n1_a_hint_of_a_newer_list_starts_a_reformation_and_an_old_one_does_not() -> None:
@@ -122,14 +123,14 @@ def test_cm_n1_outside_the_normal_phase_a_newer_list_is_only_remembered() -> Non
     assert (site.phase, site.attempt, sends(site)) == ("S1", (1, 0), [])
     site.receive(TlHint((9, 1)), 1, 3)
     assert (site.phase, sends(site)) == ("S1", [])
-    assert site.seen_version == 9
+    assert site.reformation.seen_version == 9
 
 
 def test_cm_n1_a_list_we_left_behind_cannot_draw_us_in() -> None:
     """A PDU above our list but not above what we joined since is old news."""
     site = alone(2)
     site.receive(invitation((5, 0)), 0, 1)  # joined (5, 0), which fails …
-    site.reform_due = NEVER
+    site.timers.reform_due = NEVER
     site.phase = NORMAL  # … and, to isolate the rule, as if it were back in its old list
     site.take()
     site.receive(Confirm((4, 1), 0, 1, 0), 1, 2)
@@ -143,8 +144,8 @@ def test_cm_n2_a_submitted_message_is_sent_with_the_m_counter_as_its_number() ->
     site = alone(2)
     site.submit(Bundle.of(b"one"), 5)
     assert sends(site) == [(EVERYONE, B(TL, 2, 0, Bundle.of(b"one")))]
-    assert site.qb == {(2, 0): Bundle.of(b"one")}  # a site has its own messages
-    assert site.outstanding == site.next_num[2] == 0
+    assert site.ordering.qb == {(2, 0): Bundle.of(b"one")}  # a site has its own messages
+    assert site.own.outstanding == site.log.next_num[2] == 0
 
 
 def test_cm_n3_the_next_message_waits_until_the_acknowledgement_is_processed() -> None:
@@ -155,10 +156,10 @@ def test_cm_n3_the_next_message_waits_until_the_acknowledgement_is_processed() -
     # Its acknowledgement arrives, but the stamp before it is missing: received, not processed.
     site.receive(data(1, 3, 0, 1, 2), 1, 1)
     assert sends(site) == [(EVERYONE, RetxReq(TL, WANT_ACK, 0, 0, 0, 0))]
-    assert (site.outstanding, site.next_num[3]) == (0, 0)
+    assert (site.own.outstanding, site.log.next_num[3]) == (0, 0)
     site.receive(null(0, 0, 1), 0, 2)
     assert sends(site) == [(EVERYONE, B(TL, 3, 1, Bundle.of(b"two")))]
-    assert (site.outstanding, site.next_num[3]) == (1, 1)
+    assert (site.own.outstanding, site.log.next_num[3]) == (1, 1)
 
 
 def test_cm_n4_a_silent_group_makes_the_source_repeat_its_message_r_times() -> None:
@@ -194,7 +195,7 @@ def test_cm_n4_a_message_is_not_repeated_while_the_list_is_heard_to_make_progres
         site.receive(Confirm(TL, -1, 0, -1), 0, k * 60 * MS)
         site.on_timer(k * 60 * MS + 59 * MS)
         assert sends(site) == []
-    assert site.send_total == 0
+    assert site.own.send_total == 0
 
 
 def test_cm_n4_hearing_the_list_clears_the_count_of_silent_attempts() -> None:
@@ -204,9 +205,9 @@ def test_cm_n4_hearing_the_list_clears_the_count_of_silent_attempts() -> None:
     for _ in range(10):  # two silent attempts, then a sign of life, again and again
         act(site)
         now, _ = act(site)
-        assert (site.phase, site.send_silent) == (NORMAL, 2)
+        assert (site.phase, site.own.send_silent) == (NORMAL, 2)
         site.receive(Confirm(TL, -1, 0, -1), 0, now + 1)
-    assert site.send_total == 20
+    assert site.own.send_total == 20
 
 
 def test_cm_n4_r_hard_ends_the_wait_even_if_the_list_is_alive() -> None:
@@ -229,20 +230,20 @@ def test_cm_n4_the_timer_of_a_message_that_was_stamped_ends_quietly() -> None:
     site.submit(Bundle.of(b"one"), 0)
     site.receive(data(0, 2, 0, 0, 1), 0, 1)
     site.take()
-    site.send_due = 100 * MS  # still armed from the sending
+    site.timers.send_due = 100 * MS  # still armed from the sending
     site.on_timer(100 * MS)
     assert sends(site) == []
-    assert site.send_due == NEVER
+    assert site.timers.send_due == NEVER
 
 
 def test_cm_n5_own_messages_are_kept_until_they_are_committed() -> None:
     site = alone(2)
     site.submit(Bundle.of(b"one"), 0)
     site.receive(data(0, 2, 0, 0, 1), 0, 1)
-    assert list(site.own) == [Bundle.of(b"one")]  # stamped
+    assert list(site.own.kept) == [Bundle.of(b"one")]  # stamped
     site.receive(null(1, 1, 2), 1, 2)
-    assert list(site.own) == []  # committed
-    assert site.own_base == 1
+    assert list(site.own.kept) == []  # committed
+    assert site.own.base == 1
 
 
 def test_cm_n5_after_a_list_change_the_unstamped_messages_are_sent_again_in_order() -> None:
@@ -265,10 +266,10 @@ def test_cm_n5_after_a_list_change_the_unstamped_messages_are_sent_again_in_orde
 def test_cm_n6_a_new_message_waits_in_q_b_and_a_pending_request_for_it_is_withdrawn() -> None:
     site = alone(2)
     site.receive(data(0, 1, 0, 0, 1), 0, 1)
-    assert list(site.requests) == [(1, 0)]
+    assert list(site.requests.pending) == [(1, 0)]
     site.take()
     site.receive(b(1, 0), 1, 2)
-    assert site.requests == {}
+    assert site.requests.pending == {}
     assert site.nts == 1  # CM-N9 at once
 
 
@@ -276,13 +277,13 @@ def test_cm_n6_a_duplicate_changes_nothing() -> None:
     site = alone(2)
     site.receive(b(1, 0, "x"), 1, 1)
     site.receive(b(1, 0, "y"), 1, 2)  # no correct source sends this; the first one stays
-    assert site.qb == {(1, 0): Bundle.of(b"x")}
+    assert site.ordering.qb == {(1, 0): Bundle.of(b"x")}
 
 
 def test_cm_n7_a_message_ahead_of_us_is_kept() -> None:
     site = alone(2)
     site.receive(b(1, 3), 1, 1)
-    assert (1, 3) in site.qb
+    assert (1, 3) in site.ordering.qb
     assert site.nts == 0
 
 
@@ -309,9 +310,9 @@ def test_cm_n9_acknowledgements_are_processed_in_timestamp_order() -> None:
     for ts in (2, 1):
         site.receive(null(ts, ts, ts + 1), ts, 1)
         assert site.nts == 0
-    assert sorted(site.qc) == [1, 2]
+    assert sorted(site.ordering.qc) == [1, 2]
     site.receive(null(0, 0, 1), 0, 2)
-    assert (site.nts, site.qc, list(site.log)) == (3, {}, [0, 1, 2])
+    assert (site.nts, site.ordering.qc, list(site.log.entries)) == (3, {}, [0, 1, 2])
 
 
 def test_cm_n9_only_the_missing_message_is_asked_for_and_processing_stops_there() -> None:
@@ -329,16 +330,18 @@ def test_cm_n10_a_processed_acknowledgement_moves_every_mark() -> None:
     site = alone(2)
     site.receive(b(1, 0, "x"), 1, 0)
     site.receive(data(0, 1, 0, 0, 1), 0, 1)
-    assert site.log[0].ack == data(0, 1, 0, 0, 1)
-    assert (site.nts, site.next_num[1], site.exp) == (1, 1, 1)
-    assert site.have[0] == 0
-    assert (1, 0) not in site.qb
-    assert list(site.transfers) == [0]
-    assert site.accepted_upto == -1  # issued, not known to be accepted
+    assert site.log.entries[0].ack == data(0, 1, 0, 0, 1)
+    assert (site.nts, site.log.next_num[1], site.log.exp) == (1, 1, 1)
+    assert site.commit.have[0] == 0
+    assert (1, 0) not in site.ordering.qb
+    assert list(site.commit.transfers) == [0]
+    assert site.commit.accepted_upto == -1  # issued, not known to be accepted
     site.receive(null(1, 1, 2), 1, 2)
-    assert site.accepted_upto == 1  # we are the acceptor of stamp 1, so 0 was accepted as well
+    assert (
+        site.commit.accepted_upto == 1
+    )  # we are the acceptor of stamp 1, so 0 was accepted as well
     assert site.holding
-    assert site.hold_ts == 1
+    assert site.stamping.hold_ts == 1
 
 
 def test_cm_n10_a_stamp_by_a_site_without_the_token_is_refused() -> None:
@@ -364,7 +367,7 @@ def test_cm_n11_every_missing_stamp_below_a_received_one_is_asked_for_once() -> 
 def test_cm_n11_an_acknowledgement_beyond_the_window_is_dropped_and_the_gap_asked_for() -> None:
     site = alone(2, window=4, request_burst=2)
     site.receive(null(100, 0, 1), 0, 1)
-    assert site.qc == {}
+    assert site.ordering.qc == {}
     assert site.drops == {"acknowledgement beyond the window": 1}
     assert sends(site) == [(EVERYONE, RetxReq(TL, WANT_ACK, 0, 1, 0, 0))]
     # What is asked for at once is limited; the rest follows as answers come in.
@@ -380,7 +383,7 @@ def test_cm_n12_a_request_is_repeated_until_it_is_answered() -> None:
     for attempt in (1, 2, 3):
         assert act(site) == (attempt * 50 * MS, request)
     site.receive(RetxAck(null(0, 0, 1)), 1, 160 * MS)
-    assert site.requests == {}
+    assert site.requests.pending == {}
     site.on_timer(200 * MS)
     assert [pdu for _, pdu in sends(site) if isinstance(pdu, RetxReq)] == []
 
@@ -446,7 +449,7 @@ def test_cm_n12_requests_are_withdrawn_when_the_list_changes() -> None:
     site = alone(2)
     site.receive(null(1, 1, 2), 1, 0)
     site.receive(invitation((1, 0)), 0, 1)
-    assert (site.requests, site.request_due) == ({}, NEVER)
+    assert (site.requests.pending, site.timers.request_due) == ({}, NEVER)
 
 
 # -- the token: CM-N13, CM-N14 ---------------------------------------------------------------
@@ -458,7 +461,7 @@ def test_cm_n13_the_token_is_accepted_only_with_everything_before_it_in_hand() -
     assert not site.holding  # the message is missing
     site.receive(b(2, 0), 2, 1)
     assert site.holding
-    assert (site.hold_ts, site.accepted_upto) == (0, 0)
+    assert (site.stamping.hold_ts, site.commit.accepted_upto) == (0, 0)
 
 
 def test_cm_n13_a_waiting_message_is_stamped_at_once_and_that_shows_the_acceptance() -> None:
@@ -467,7 +470,7 @@ def test_cm_n13_a_waiting_message_is_stamped_at_once_and_that_shows_the_acceptan
     site.receive(b(0, 0), 0, 0)
     site.receive(data(0, 2, 0, 0, 1), 0, 1)
     assert sends(site) == [(EVERYONE, data(1, 0, 0, 1, 2))]
-    assert site.hold_due == NEVER
+    assert site.timers.hold_due == NEVER
 
 
 def test_cm_n13_after_t_an_uncommitted_message_is_helped_along_by_a_null() -> None:
@@ -656,7 +659,7 @@ def test_cm_n16_the_passing_acknowledgement_is_repeated_until_its_acceptance_sho
 def test_cm_n16_what_shows_that_the_token_was_accepted(evidence: Any) -> None:
     site = passed()
     site.receive(evidence, 1, 1)
-    assert (site.passing, site.pass_due) == (-1, NEVER)
+    assert (site.passing, site.timers.pass_due) == (-1, NEVER)
 
 
 @pytest.mark.parametrize("other", [b(2, 1), Confirm(TL, -1, 0, -1), RetxAck(data(0, 2, 0, 0, 1))])
@@ -681,9 +684,9 @@ def test_cm_n16_hearing_anything_of_the_next_site_clears_the_count() -> None:
     for _ in range(5):
         act(site)
         now, _ = act(site)
-        assert site.pass_silent == 2
+        assert site.stamping.pass_silent == 2
         site.receive(RetxReq(TL, WANT_ACK, 7, 7, 0, 0), 1, now + 1)
-        assert site.pass_silent == 0
+        assert site.stamping.pass_silent == 0
     assert site.phase == NORMAL
 
 
@@ -783,7 +786,7 @@ def test_cm_n17_messages_of_before_the_list_and_before_the_last_are_not_answered
     assert sends(site) == []
     site.receive(b(2, 1), 2, T + 5)
     assert sends(site) == [(2, RetxAck(data(2, 2, 1, 2, 0)))]
-    site.start_ts = 3  # as if stamped in an earlier list: everybody has it
+    site.token_list.start_ts = 3  # as if stamped in an earlier list: everybody has it
     site.receive(b(2, 1), 2, T + 6)
     assert sends(site) == []
 
@@ -835,18 +838,18 @@ def test_cm_n19_a_confirmation_ahead_of_us_is_remembered_and_applied_later() -> 
     site = alone(3, sites=4)
     site.receive(b(0, 0), 0, 0)
     site.receive(Confirm(TL, 0, 1, 0), 1, 1)
-    assert (site.confirm_ts, site.confirm_by) == (0, 1)
+    assert (site.commit.confirm_ts, site.commit.confirm_by) == (0, 1)
     site.receive(RetxAck(data(0, 0, 0, 0, 1)), 1, 2)
     assert site.take().deliveries == [Delivery(0, 0, 0, Bundle.of(b"0.0"), COMMITTED)]
-    assert site.have[1] == 0
-    assert site.confirm_ts == -1
+    assert site.commit.have[1] == 0
+    assert site.commit.confirm_ts == -1
 
 
 def test_cm_n19_only_the_newest_confirmation_ahead_of_us_is_kept() -> None:
     site = alone(3, sites=4)
     site.receive(Confirm(TL, 1, 2, 1), 2, 1)
     site.receive(Confirm(TL, 0, 1, 0), 1, 2)
-    assert (site.confirm_ts, site.confirm_by) == (1, 2)
+    assert (site.commit.confirm_ts, site.commit.confirm_by) == (1, 2)
 
 
 def test_cm_n19_a_confirmation_of_a_foreign_site_is_refused() -> None:
@@ -859,8 +862,8 @@ def test_cm_n19_a_confirmation_of_a_foreign_site_is_refused() -> None:
 def test_cm_n19_an_absurd_top_is_cut_to_the_window() -> None:
     site = alone(2, window=8, request_burst=64)
     site.receive(Confirm(TL, 0, 1, 2**63), 1, 1)
-    assert site.known_top == 8
-    assert len(site.requests) <= 9
+    assert site.requests.known_top == 8
+    assert len(site.requests.pending) <= 9
 
 
 def test_cm_n20_what_all_members_hold_and_is_committed_is_forgotten() -> None:
@@ -869,16 +872,16 @@ def test_cm_n20_what_all_members_hold_and_is_committed_is_forgotten() -> None:
     ring.run(3000 * MS)
     for site in ring.group:
         engine = ring[site]
-        assert len(engine.log) <= 4
-        assert engine.first_kept == min(engine.log)
+        assert len(engine.log.entries) <= 4
+        assert engine.log.first_kept == min(engine.log.entries)
         # The last committed entry stays, whoever holds it: its `next` is who stamps next.
-        assert engine.first_kept < engine.cnts
+        assert engine.log.first_kept < engine.cnts
 
 
 def test_cm_n20_one_slow_site_keeps_everything_it_may_ask_for() -> None:
     site = alone(0, sites=4, history=0)
     # 1 and 2 stamp in turn with us; 3 is never heard of: nothing may be forgotten.
-    site.successor = {0: 1, 1: 2, 2: 0, 3: 0}
+    site.token_list.successor = {0: 1, 1: 2, 2: 0, 3: 0}
     site.receive(b(1, 0), 1, 0)
     for turn in range(5):
         ts = 3 * turn + 1
@@ -886,8 +889,8 @@ def test_cm_n20_one_slow_site_keeps_everything_it_may_ask_for() -> None:
         site.receive(null(ts, 1, 2), 1, ts)
         site.receive(null(ts + 1, 2, 0), 2, ts)
         site.on_timer(site.deadline)
-    assert site.first_kept == 0
-    assert site.pruned == 0
+    assert site.log.first_kept == 0
+    assert site.log.pruned == 0
 
 
 def test_cm_n20_history_keeps_entries_for_sites_that_were_away() -> None:
@@ -896,7 +899,7 @@ def test_cm_n20_history_keeps_entries_for_sites_that_were_away() -> None:
     ring.run(4000 * MS)
     for site in ring.group:
         engine = ring[site]
-        assert engine.pruned - engine.first_kept == 10
+        assert engine.log.pruned - engine.log.first_kept == 10
 
 
 def test_cm_n21_an_idle_holder_repeats_its_confirmation_as_a_beacon() -> None:
@@ -927,7 +930,7 @@ def test_cm_n21_without_the_beacon_an_idle_group_is_silent() -> None:
     count = len(ring.sent)
     ring.run(60_000 * MS)
     assert len(ring.sent) == count
-    assert all(engine.silence_due == NEVER for engine in ring.sites.values())
+    assert all(engine.timers.silence_due == NEVER for engine in ring.sites.values())
 
 
 def test_cm_n21_a_site_that_hears_nothing_of_its_list_starts_a_reformation() -> None:
@@ -1087,7 +1090,7 @@ def test_a_message_of_a_foreign_source_is_dropped_and_counted() -> None:
     site = alone(0)
     site.receive(B(TL, 9, 0, Bundle.of(b"x")), 9, 1)
     assert site.drops == {"message of a foreign source": 1}
-    assert site.qb == {}
+    assert site.ordering.qb == {}
     assert sends(site) == []
 
 
@@ -1095,7 +1098,7 @@ def test_an_acknowledgement_of_a_foreign_source_is_dropped_and_counted() -> None
     site = alone(2)
     site.receive(data(0, 9, 0, 0, 1), 0, 1)
     assert site.drops == {"acknowledgement of a foreign source": 1}
-    assert (site.nts, site.qc, site.requests) == (0, {}, {})
+    assert (site.nts, site.ordering.qc, site.requests.pending) == (0, {}, {})
 
 
 @pytest.mark.parametrize("by, follower", [(9, 1), (1, 9)])
@@ -1103,7 +1106,7 @@ def test_an_acknowledgement_of_foreign_sites_is_not_kept(by: int, follower: int)
     site = alone(2)
     site.receive(Ack(TL, 3, NULL, by, 0, by, follower), 0, 1)
     assert site.drops == {"acknowledgement by a site without the token": 1}
-    assert (site.qc, site.requests, sends(site)) == ({}, {}, [])
+    assert (site.ordering.qc, site.requests.pending, sends(site)) == ({}, {}, [])
 
 
 def test_a_wrong_acknowledgement_ahead_of_us_does_not_stop_the_right_one() -> None:

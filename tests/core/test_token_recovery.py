@@ -22,9 +22,10 @@ from roundelay.core.token.pdu import (
     Vote1,
     Vote2,
 )
+from roundelay.core.token.phases import NORMAL, O1, O2, S1
 from roundelay.core.token.stable import Base, Committed, Joined, Listed, Wiped
-from roundelay.core.token.state import NORMAL, O1, O2, S1
 from tests.core.ring import BOOT, MS, Ring, announcement, invitation, restarted
+from tests.core.sends import sends_of
 
 U: Version = (0, 0)
 
@@ -92,9 +93,9 @@ def test_a_restarted_site_discards_what_was_not_committed_and_catches_up() -> No
     ring.crash(2)
     ring.restart(2)
     assert ring[2].nts == ring[2].cnts
-    assert ring[2].amnesia
+    assert ring[2].reformation.amnesia
     ring.run_until(lambda: ring.log(2) == ["a", "b"])
-    assert not ring[2].amnesia
+    assert not ring[2].reformation.amnesia
     ring.check()
 
 
@@ -121,7 +122,7 @@ def test_a_site_without_disk_comes_back_as_a_full_member() -> None:
     ring.restart(2)
     ring.submit(2, "c")
     ring.run_until(lambda: ring.log(2) == ["a", "b", "c"])
-    assert ring[2].wiped is False
+    assert ring[2].reformation.wiped is False
     assert ring.persisted[2].count(Wiped(True)) == ring.persisted[2].count(Wiped(False)) == 1
     numbers = [d.number for d in ring.delivered[0] if d.source == 2]
     assert numbers == [0]
@@ -171,7 +172,7 @@ def test_a_site_without_disk_counts_again_only_in_an_authorized_list() -> None:
     ring.restart(q)
     ring.inject(Invite((1, q), ring[q].boot), q, s)
     ring.run_until(lambda: ring[s].tl == (1, q))
-    assert ring[s].wiped
+    assert ring[s].reformation.wiped
     ring.restart(t)
     ring.submit(t, "y")
     ring.run(60_000 * MS)
@@ -219,7 +220,7 @@ def test_a_copy_of_an_old_announcement_does_not_draw_a_site_without_disk_into_a_
 def test_while_it_is_wiped_a_restart_does_not_make_a_site_forget_that() -> None:
     site = restarted(1, 3, Wiped(True), Joined((4, 0)), Listed((4, 0), (0, 1, 2), 0, 0, ()))
     site.receive(invitation((5, 0)), 0, 1)
-    ((_, vote),) = site.take().sends
+    ((_, vote),) = sends_of(site.take())
     assert (vote.wiped, vote.amnesia, vote.tl) == (True, True, (4, 0))
 
 
@@ -320,13 +321,13 @@ def test_cm_r18_an_attempt_that_fails_behind_a_gap_costs_the_site_nothing() -> N
     site.receive(RecoverData((3, 0), later, 6, 5, ((0, 5),), 5), 0, 3)
     out = site.take()
     assert (out.persists, out.deliveries, out.notices) == ([], [], [])
-    assert out.sends[-1] == (0, RecoverReq((3, 0), 7))
+    assert sends_of(out)[-1] == (0, RecoverReq((3, 0), 7))
     site.receive(Abort((3, 0)), 0, 4)
     site.receive(invitation((4, 3)), 3, 5)
-    vote = site.take().sends[-1][1]
+    vote = sends_of(site.take())[-1][1]
     assert isinstance(vote, Vote1)
     assert (vote.tl, vote.nts) == ((1, 0), 10)
-    assert site.log == {line.ack.ts: line for line in mine}
+    assert site.log.entries == {line.ack.ts: line for line in mine}
 
 
 def test_cm_r18_behind_a_gap_everything_is_taken_over_with_the_list() -> None:
@@ -345,9 +346,9 @@ def test_cm_r18_behind_a_gap_everything_is_taken_over_with_the_list() -> None:
     assert (listed.base, listed.entries) == (Base(5, ((0, 3), (2, 2)), 4), later)
     assert out.persists[1:] == [Committed(7)]
     assert [d.bundle.data for d in out.deliveries] == [b"1.0", b"1.1"]
-    assert (0, Vote2((3, 0), YES, BOOT)) in out.sends
+    assert (0, Vote2((3, 0), YES, BOOT)) in sends_of(out)
     assert (site.tl, site.cnts, site.nts, site.phase) == ((3, 0), 7, 8, NORMAL)
-    assert site.next_num == {0: 3, 1: 3, 2: 2, 3: 0, 4: 0}
+    assert site.log.next_num == {0: 3, 1: 3, 2: 2, 3: 0, 4: 0}
 
 
 def test_cm_r18_a_gap_without_messages_is_none() -> None:
@@ -409,18 +410,18 @@ def test_a_gap_before_which_nothing_of_ours_is_open_is_not_indeterminate() -> No
 def test_a_gap_beyond_our_latest_message_leaves_the_later_ones_alone() -> None:
     """Two own messages, one of them inside the gap."""
     site = restarted(2, 3, Joined(U), Listed(U, (0, 1, 2), 0, 0, ()))
-    site.own.extend((Bundle.of(b"one"), Bundle.of(b"two")))
-    site.own_base = 3
-    site.next_num[2] = 3
+    site.own.kept.extend((Bundle.of(b"one"), Bundle.of(b"two")))
+    site.own.base = 3
+    site.log.next_num[2] = 3
     site.receive(invitation((2, 0)), 0, 1)
     site.receive(announcement(site, (2, 0), (0, 1, 2), 6, 0, (1, 0)), 0, 2)
     site.take()
     site.receive(RecoverData((2, 0), (entry(5, 1, 0, tl=(1, 0)),), 6, 5, ((2, 4),), 5), 0, 3)
     out = site.take()
     assert [n.info for n in out.notices if n.kind == "indeterminate"] == [(3, 4)]
-    assert list(site.own) == [Bundle.of(b"two")]
-    assert site.own_base == 4
-    assert [pdu.n for _, pdu in out.sends if type(pdu).__name__ == "B"] == [4]
+    assert list(site.own.kept) == [Bundle.of(b"two")]
+    assert site.own.base == 4
+    assert [pdu.n for _, pdu in sends_of(out) if type(pdu).__name__ == "B"] == [4]
 
 
 # -- serving those who come back -------------------------------------------------------------
@@ -453,13 +454,13 @@ def test_an_answer_behind_a_gap_describes_it() -> None:
     engine = ring[0]
     engine.reform(ring.now)
     engine.take()
-    first = engine.first_kept
+    first = engine.log.first_kept
     assert first > 2
-    engine.phase = O2  # as in phase II of its own attempt
+    engine.become(O2, ring.now)  # as in phase II of its own attempt
     engine.receive(RecoverReq(engine.attempt, 1), 2, ring.now)
-    ((_, answer),) = [(dst, pdu) for dst, pdu in engine.take().sends if dst == 2]
+    ((_, answer),) = [(dst, pdu) for dst, pdu in sends_of(engine.take()) if dst == 2]
     assert answer.first_available == first
     assert answer.entries[0].ack.ts == first
     assert answer.seq == answer.entries[0].seq
     before = sum(1 for line in answer.entries if line.ack.kind == DATA)
-    assert dict(answer.counters)[1] == engine.next_num[1] - before
+    assert dict(answer.counters)[1] == engine.log.next_num[1] - before

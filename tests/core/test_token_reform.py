@@ -10,6 +10,7 @@ import pytest
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import EMPTY, EVERYONE, NEVER
 from roundelay.core.errors import InvariantBroken
+from roundelay.core.token.ballot import Ballot
 from roundelay.core.token.config import TokenConfig
 from roundelay.core.token.pdu import (
     DATA,
@@ -33,10 +34,11 @@ from roundelay.core.token.pdu import (
     Vote1,
     Vote2,
 )
+from roundelay.core.token.phases import BROKEN, NORMAL, O1, O2, OUT, S1, S2, W3
 from roundelay.core.token.site import PREFORMED_PAST, TokenSite
 from roundelay.core.token.stable import Joined, Listed
-from roundelay.core.token.state import BROKEN, NORMAL, O1, O2, OUT, S1, S2, W3
 from tests.core.ring import BOOT, MS, Ring, announcement, invitation, restarted
+from tests.core.sends import sends_of
 
 RETX = 50 * MS
 U: Version = (0, 0)
@@ -50,7 +52,7 @@ def alone(me: int, sites: int = 3, **changes: Any) -> TokenSite:
 
 
 def sends(site: TokenSite) -> list[tuple[int, Any]]:
-    return site.take().sends
+    return sends_of(site.take())
 
 
 def act(site: TokenSite) -> tuple[int, list[tuple[int, Any]]]:
@@ -100,8 +102,8 @@ def test_cm_r1_the_new_version_is_above_all_that_was_ever_seen_or_joined() -> No
     assert site.attempt == (7, 1)
     out = site.take()
     assert out.persists == [Joined((7, 1))]  # before anybody is invited
-    assert out.sends == [(0, Invite((7, 1), site.boot)), (2, Invite((7, 1), site.boot))]
-    assert (site.phase, site.max_joined) == (O1, (7, 1))
+    assert sends_of(out) == [(0, Invite((7, 1), site.boot)), (2, Invite((7, 1), site.boot))]
+    assert (site.phase, site.reformation.max_joined) == (O1, (7, 1))
 
 
 def test_cm_r1_a_forged_version_leaves_room_for_others() -> None:
@@ -109,21 +111,21 @@ def test_cm_r1_a_forged_version_leaves_room_for_others() -> None:
     site.receive(Invite((2**32 - 2, 1), 9), 1, MS)
     assert site.drops == {"PDU of an impossible list": 1}
     site.reform(2 * MS)
-    assert (1, Invite((1, 0), site.boot)) in site.take().sends
+    assert (1, Invite((1, 0), site.boot)) in sends_of(site.take())
 
 
 def test_cm_r1_a_site_without_a_version_left_is_blocked_and_alive() -> None:
     site = alone(0)
-    site.seen_version = 2**32 - 2
+    site.reformation.seen_version = 2**32 - 2
     site.reform(MS)
     site.take()
     for step in range(2, 2000):
         site.on_timer(step * 100 * MS)
         out = site.take()
-        assert not any(isinstance(pdu, Invite) for _, pdu in out.sends)
-        if site.blocked:
+        assert not any(isinstance(pdu, Invite) for _, pdu in sends_of(out))
+        if site.reformation.blocked:
             break
-    assert site.blocked == ("no higher list version is left", (), ())
+    assert site.reformation.blocked == ("no higher list version is left", (), ())
     assert site.deadline < NEVER
 
 
@@ -131,7 +133,7 @@ def test_cm_r1_the_originator_votes_for_itself() -> None:
     site = alone(1)
     site.reform(1)
     own = vote((1, 1), boot=site.boot, inviter=site.boot)
-    assert site.votes == {1: own}
+    assert site.reformation.votes == {1: own}
 
 
 def test_cm_r1_a_site_that_starts_a_reformation_stops_all_work_of_its_list() -> None:
@@ -189,7 +191,7 @@ def test_cm_r2_votes_for_another_attempt_do_not_count() -> None:
     site.reform(0)
     site.receive(vote((0, 0)), 1, 1)
     site.receive(no((9, 0), (9, 9)), 2, 1)
-    assert (site.phase, sorted(site.votes)) == (O1, [0])
+    assert (site.phase, sorted(site.reformation.votes)) == (O1, [0])
 
 
 def test_cm_r2_when_all_have_voted_nobody_is_waited_for() -> None:
@@ -206,20 +208,24 @@ def test_cm_r2_when_all_have_voted_nobody_is_waited_for() -> None:
 # -- CM-R3: the tests ------------------------------------------------------------------------
 
 
+def ballot(site: TokenSite, votes: dict[int, Vote1]) -> Ballot:
+    return Ballot(votes, site.group, site.config)
+
+
 def test_cm_r3_1_a_majority_is_more_than_half_of_the_group_not_of_the_list() -> None:
     for sites, least in ((1, 1), (2, 2), (3, 2), (4, 3), (5, 3), (6, 4), (7, 4)):
         site = alone(0, sites=sites, resilience=0)
         for count in range(1, sites + 1):
             votes = {k: vote((1, 0)) for k in range(count)}
-            assert site.majority(votes) == (count >= least)
+            assert ballot(site, votes).majority() == (count >= least)
 
 
 def test_cm_r3_1_a_site_that_forgot_its_promises_does_not_count() -> None:
     site = alone(0)
     votes = {0: vote((1, 0)), 1: vote((1, 0), wiped=True)}
-    assert not site.majority(votes)
+    assert not ballot(site, votes).majority()
     votes[2] = vote((1, 0), amnesia=True)  # it remembers what it promised, if not what it had
-    assert site.majority(votes)
+    assert ballot(site, votes).majority()
 
 
 def test_cm_r3_2_the_basis_is_the_newest_list_and_the_largest_nts_within_it() -> None:
@@ -230,7 +236,7 @@ def test_cm_r3_2_the_basis_is_the_newest_list_and_the_largest_nts_within_it() ->
         1: vote((9, 0), tl=(2, 1), nts=7),
         2: vote((9, 0), tl=(1, 2), nts=40),
     }
-    assert site.basis(votes) == ((2, 1), 7)
+    assert ballot(site, votes).basis() == ((2, 1), 7)
 
 
 def old_list(exp: int, present: dict[int, dict[str, Any]], **changes: Any) -> bool:
@@ -239,7 +245,7 @@ def old_list(exp: int, present: dict[int, dict[str, Any]], **changes: Any) -> bo
     votes = {
         k: vote((9, 0), members=(0, 1, 2, 3, 4), exp=exp, **fields) for k, fields in present.items()
     }
-    return site.resilient(votes, U, 0)
+    return ballot(site, votes).resilient()
 
 
 @pytest.mark.parametrize("resilience", [0, 1, 2])
@@ -286,7 +292,7 @@ def test_cm_r3_3_the_whole_old_list_together_has_forgotten_nothing_that_counts()
 def test_cm_r3_3_where_nobody_has_a_list_there_is_none_to_lose() -> None:
     site = alone(0)
     votes = {k: vote((1, 0), tl=NO_LIST, members=(), exp=-1) for k in (0, 1)}
-    assert site.resilient(votes, NO_LIST, 0)
+    assert ballot(site, votes).resilient()
 
 
 def test_cm_r3_the_new_token_site_has_the_largest_nts_and_preferably_not_restarted() -> None:
@@ -298,9 +304,9 @@ def test_cm_r3_the_new_token_site_has_the_largest_nts_and_preferably_not_restart
         3: vote((9, 0), nts=7),
         4: vote((9, 0), nts=9, tl=(-1, 0)),
     }
-    assert site.elect(votes, U, 7) == 2
+    assert ballot(site, votes).elect() == 2
     votes[2] = votes[3] = vote((9, 0), nts=6)
-    assert site.elect(votes, U, 7) == 1
+    assert ballot(site, votes).elect() == 1
 
 
 def test_cm_r3_a_list_that_fails_a_test_is_aborted_and_the_reason_told_once() -> None:
@@ -375,7 +381,7 @@ def test_cm_r4_an_originator_that_recovers_is_patient_with_itself() -> None:
     for k in range(1, 5):
         site.on_timer(k * RETX + 1)
         assert site.phase == O2
-    assert site.tries[0] == 4
+    assert site.reformation.tries[0] == 4
     site.receive(RecoverData((1, 0), (entry(0, 1, 0),), 0, 0, (), 0), 2, 5 * RETX)
     assert site.phase == NORMAL
 
@@ -436,7 +442,7 @@ def test_cm_r5_the_token_is_sent_again_until_the_list_is_heard_to_live() -> None
         assert act(site) == (4 + attempt * RETX, [(2, NewToken((1, 0)))])
     site.receive(Confirm((1, 0), 0, 2, 0), 2, 200 * MS)
     assert site.authorized
-    assert site.token_due == NEVER
+    assert site.timers.token_due == NEVER
 
 
 def test_cm_r5_after_r_tokens_in_vain_the_originator_begins_from_scratch() -> None:
@@ -470,10 +476,10 @@ def test_cm_r8_the_wait_after_a_failure_is_random_and_grows() -> None:
         waits = []
         for seed in range(60):
             site = TokenSite(0, ALL, TokenConfig(), Random(seed))
-            site.failures = failures
+            site.reformation.failures = failures
             site.reform(0)
             site.receive(no((1, 0), (1, 1)), 1, 1000)
-            waits.append(site.reform_due - 1000)
+            waits.append(site.timers.reform_due - 1000)
         bound = 4 * RETX << min(failures, 3)
         assert all(RETX <= wait <= bound for wait in waits)
         assert len(set(waits)) > 50
@@ -490,10 +496,10 @@ def test_cm_r2_who_is_believed_to_be_gone_is_not_invited_for_long() -> None:
         call(site, 0)
         rounds = 0
         while site.phase == O1:
-            rounds += any(isinstance(pdu, Invite) for _, pdu in site.take().sends)
-            site.on_timer(site.reform_due)
+            rounds += any(isinstance(pdu, Invite) for _, pdu in sends_of(site.take()))
+            site.on_timer(site.timers.reform_due)
         assert rounds == invited
-        assert site.blocked[0] == "majority"
+        assert site.reformation.blocked[0] == "majority"
 
 
 def test_cm_r8_an_invitation_accepted_meanwhile_ends_the_wait() -> None:
@@ -507,12 +513,12 @@ def test_cm_r8_an_invitation_accepted_meanwhile_ends_the_wait() -> None:
 
 def test_cm_r8_a_success_makes_the_next_wait_short_again() -> None:
     ring = Ring(3)
-    ring[0].failures = 5
+    ring[0].reformation.failures = 5
     ring[0].reform(0)
     ring.collect(0)
     ring.settle()
     assert ring[0].tl == (1, 0)
-    assert ring[0].failures == 0
+    assert ring[0].reformation.failures == 0
 
 
 # -- CM-R9, CM-R10: the slave ----------------------------------------------------------------
@@ -526,9 +532,9 @@ def test_cm_r9_an_invitation_is_accepted_and_the_vote_says_what_the_originator_m
     site.receive(invitation((3, 2)), 2, 1)
     out = site.take()
     assert out.persists == [Joined((3, 2))]
-    assert out.sends == [(2, vote((3, 2), nts=1, exp=1, boot=site.boot, inviter=BOOT))]
+    assert sends_of(out) == [(2, vote((3, 2), nts=1, exp=1, boot=site.boot, inviter=BOOT))]
     assert (site.phase, site.holding) == (S1, False)
-    assert site.reform_due == 1 + TokenConfig().slave_timeout_ns
+    assert site.timers.reform_due == 1 + TokenConfig().slave_timeout_ns
 
 
 def test_cm_r9_the_same_invitation_again_gets_the_same_vote_again() -> None:
@@ -536,7 +542,7 @@ def test_cm_r9_the_same_invitation_again_gets_the_same_vote_again() -> None:
     site.receive(invitation((1, 0)), 0, 2)
     again = site.take()
     assert again.persists == []
-    assert again.sends == [(0, vote((1, 0), boot=site.boot, inviter=BOOT))]
+    assert sends_of(again) == [(0, vote((1, 0), boot=site.boot, inviter=BOOT))]
 
 
 @pytest.mark.parametrize("version", [(0, 2), (1, 2), (2, 2)])
@@ -619,7 +625,7 @@ def test_cm_r11_what_is_missing_is_fetched_from_the_new_token_site() -> None:
     assert sends(site) == [(2, Vote2((1, 2), PENDING, BOOT)), (0, RecoverReq((1, 2), 2))]
     site.receive(RecoverData((1, 2), (entry(2, 2, 0),), 0, 0, (), 2), 0, 70 * MS)
     out = site.take()
-    assert out.sends[0] == (2, Vote2((1, 2), YES, BOOT))
+    assert sends_of(out)[0] == (2, Vote2((1, 2), YES, BOOT))
     assert isinstance(out.persists[-1], Listed)
     assert [line.ack.ts for line in out.persists[-1].entries] == [0, 1, 2]
     assert (site.tl, site.nts, site.phase, site.authorized) == ((1, 2), 3, NORMAL, False)
@@ -631,9 +637,11 @@ def test_cm_r11_each_batch_gives_the_slave_more_time() -> None:
     for ts in range(29):
         now = (ts + 1) * 500 * MS
         site.receive(RecoverData((1, 0), (entry(ts, 1, ts),), 0, 0, (), ts), 0, now)
-        assert site.reform_due == now + site.config.slave_timeout_ns
+        assert site.timers.reform_due == now + site.config.slave_timeout_ns
     site.receive(RecoverData((1, 0), (entry(3, 1, 3),), 0, 0, (), 3), 0, 29 * 500 * MS + 1)
-    assert site.reform_due == 29 * 500 * MS + site.config.slave_timeout_ns  # nothing new: no time
+    assert (
+        site.timers.reform_due == 29 * 500 * MS + site.config.slave_timeout_ns
+    )  # nothing new: no time
 
 
 def test_cm_r11_what_the_new_token_site_has_committed_is_committed_on_arrival() -> None:
@@ -663,9 +671,9 @@ def test_cm_r11_recovery_into_another_list_is_staged_until_that_list_is_entered(
     site.receive(announcement(site, (3, 0), ALL, 3, 2, (2, 2)), 0, 2)
     other = tuple(entry(ts, 0, ts, tl=(2, 2)) for ts in range(2))
     site.receive(RecoverData((3, 0), other, 0, 0, (), 0), 2, 3)
-    assert [line.ack.tl for line in site.log.values()] == [U, U]
+    assert [line.ack.tl for line in site.log.entries.values()] == [U, U]
     site.receive(Abort((3, 0)), 0, 4)
-    assert tuple(site.log.values()) == mine
+    assert tuple(site.log.entries.values()) == mine
     assert site.nts == 2
     site.take()
     site.receive(invitation((4, 0)), 0, 5)
@@ -674,8 +682,8 @@ def test_cm_r11_recovery_into_another_list_is_staged_until_that_list_is_entered(
     # Entering the list is what replaces them.
     site.receive(announcement(site, (4, 0), ALL, 2, 2, (2, 2)), 0, 6)
     site.receive(RecoverData((4, 0), other, 0, 0, (), 0), 2, 7)
-    assert tuple(site.log.values()) == other
-    assert site.next_num == {0: 2, 1: 0, 2: 0}
+    assert tuple(site.log.entries.values()) == other
+    assert site.log.next_num == {0: 2, 1: 0, 2: 0}
 
 
 def test_cm_r11_a_foreign_commit_replaces_what_it_proves_void() -> None:
@@ -686,9 +694,9 @@ def test_cm_r11_a_foreign_commit_replaces_what_it_proves_void() -> None:
     lines = (mine[0], entry(1, 0, 0, tl=(2, 2)))
     site.receive(RecoverData((3, 0), lines, 2, 0, (), 0), 2, 3)
     assert [d.bundle.data for d in site.take().deliveries] == [b"1.0", b"0.0"]
-    assert tuple(site.log.values()) == lines
+    assert tuple(site.log.entries.values()) == lines
     assert (site.cnts, site.nts) == (2, 2)
-    assert site.next_num == {0: 1, 1: 1, 2: 0}
+    assert site.log.next_num == {0: 1, 1: 1, 2: 0}
 
 
 def test_cm_r11_a_vote_after_foreign_commits_is_still_a_vote() -> None:
@@ -705,7 +713,7 @@ def test_cm_r11_a_vote_after_foreign_commits_is_still_a_vote() -> None:
     voter.receive(Invite((5, 3), originator.boot), 3, 5)
     ((_, ballot),) = sends(voter)
     originator.receive(ballot, 2, 6)
-    assert sorted(originator.votes) == [2, 3]
+    assert sorted(originator.reformation.votes) == [2, 3]
     assert originator.drops == {}
 
 
@@ -740,11 +748,11 @@ def test_cm_r11_a_list_below_our_commit_mark_stops_the_site() -> None:
 def test_the_log_defends_its_marks() -> None:
     site = restarted(1, 3, Listed(U, ALL, 0, 0, ()), entry(0, 1, 0))
     with pytest.raises(InvariantBroken, match="entry 5 appended at 1"):
-        site.append(entry(5, 1, 1))
+        site.log.append(entry(5, 1, 1))
     with pytest.raises(InvariantBroken, match="below the commit mark"):
-        site.roll_back(0)
+        site.log.roll_back(0, 0)
     with pytest.raises(InvariantBroken, match="starts at 4 with nts 1"):
-        site.enter_list((1, 0), ALL, 4, 0)
+        site.token_list.enter(announcement(site, (1, 0), ALL, 4, 0))
 
 
 # -- CM-R12, CM-R13: the new token site ------------------------------------------------------
@@ -766,11 +774,11 @@ def test_cm_r12_the_new_token_site_waits_for_its_token() -> None:
     site = slave(me=2)
     site.receive(announcement(site, (1, 0), ALL, 0, 2), 0, 2)
     assert (site.phase, site.holding) == (W3, False)
-    assert site.reform_due == 2 + TokenConfig().token_timeout_ns
+    assert site.timers.reform_due == 2 + TokenConfig().token_timeout_ns
     site.receive(NewToken((1, 0)), 0, 3)
     found = sends(site)
     assert found[-1] == (EVERYONE, Confirm((1, 0), -1, 2, -1))  # at once, so that all know
-    assert (site.phase, site.holding, site.hold_ts) == (NORMAL, True, -1)
+    assert (site.phase, site.holding, site.stamping.hold_ts) == (NORMAL, True, -1)
     assert site.authorized
 
 
@@ -783,12 +791,12 @@ def test_cm_r13_the_new_token_site_serves_before_during_and_after_it_commits() -
     answer = RecoverData((1, 0), (entry(0, 1, 0),), 0, 0, (), 0)
     site.receive(RecoverReq((1, 0), 0), 1, 2)  # elected, but the announcement has not come yet
     assert sends(site) == [(1, answer)]
-    assert site.reform_due == 2 + TokenConfig().token_timeout_ns
+    assert site.timers.reform_due == 2 + TokenConfig().token_timeout_ns
     site.receive(announcement(site, (1, 0), ALL, 1, 2), 0, 3)
     site.take()
     site.receive(RecoverReq((1, 0), 0), 1, 4)
     assert sends(site) == [(1, answer)]
-    assert site.reform_due == 4 + TokenConfig().token_timeout_ns
+    assert site.timers.reform_due == 4 + TokenConfig().token_timeout_ns
     site.receive(NewToken((1, 0)), 0, 5)
     site.take()
     site.receive(RecoverReq((1, 0), 0), 1, 6)
@@ -867,7 +875,7 @@ def test_cm_r14_a_silent_originator_is_left_and_its_slaves_originate(phase: str)
     elif phase == W3:
         site.receive(announcement(site, (1, 0), ALL, 0, 2), 0, 2)
     assert site.phase == phase
-    due = site.reform_due
+    due = site.timers.reform_due
     while site.phase == phase:
         assert site.deadline <= due
         site.on_timer(site.deadline)
@@ -918,7 +926,7 @@ def test_cm_r15_the_watchdog_sleeps_when_the_list_is_heard_to_live() -> None:
         site.receive(announcement(site, (1, 0), ALL, 0, 0), 0, 2)
         site.receive(sign, 0, 3)
         assert site.authorized
-        assert site.auth_due == NEVER
+        assert site.timers.auth_due == NEVER
 
 
 def test_cm_r16_entries_below_the_start_commit_with_the_authorization_and_not_before() -> None:
@@ -942,10 +950,10 @@ def test_cm_r16_a_new_list_begins_with_clean_books() -> None:
     ring.collect(1)
     ring.settle()
     for engine in ring.sites.values():
-        start = engine.start_ts
+        start = engine.token_list.start_ts
         assert engine.tl == (1, 1)
-        assert all(ts >= start - 1 for ts in engine.have.values())
-        assert all(ack.tl == (1, 1) for ack in engine.qc.values())
+        assert all(ts >= start - 1 for ts in engine.commit.have.values())
+        assert all(ack.tl == (1, 1) for ack in engine.ordering.qc.values())
     ring.run(2000 * MS)
     assert sorted(ring.log(0)) == list("abcdefghi")
     ring.check()

@@ -12,6 +12,7 @@ from msgspec import Struct
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import COMMITTED, Delivery
 from roundelay.core.token.config import COLD, REJOIN, TokenConfig
+from roundelay.core.token.log import TRIM_EVERY
 from roundelay.core.token.pdu import (
     DATA,
     NO_LIST,
@@ -26,6 +27,7 @@ from roundelay.core.token.pdu import (
     Vote1,
     Vote2,
 )
+from roundelay.core.token.phases import NORMAL, OUT
 from roundelay.core.token.site import PREFORMED_PAST, TokenSite
 from roundelay.core.token.stable import (
     Base,
@@ -36,8 +38,8 @@ from roundelay.core.token.stable import (
     Trimmed,
     Wiped,
 )
-from roundelay.core.token.state import NORMAL, OUT, TRIM_EVERY
 from tests.core.ring import BOOT, MS, Ring, announcement, invitation, restarted
+from tests.core.sends import sends_of
 
 U: Version = (0, 0)
 ALL = (0, 1, 2)
@@ -159,36 +161,38 @@ def test_cm_r17_uncommitted_entries_are_gone_but_promised_ones_are_not() -> None
         entry(0, 1, 0, 0),
         Listed((1, 0), ALL, 3, 2, (entry(1, 2, 0, 1), entry(2, 0, 0, 2))),
     )  # fmt: skip
-    assert (site.cnts, site.nts, site.seq, site.nseq) == (1, 3, 1, 3)
-    assert site.next_num == {0: 1, 1: 1, 2: 1}
-    assert site.exp == 2  # the first token site of a list that stamped nothing yet
-    assert (site.uncommitted, site.retained) == (2, 2)
-    assert site.amnesia
+    assert (site.cnts, site.nts, site.position, site.log.nseq) == (1, 3, 1, 3)
+    assert site.log.next_num == {0: 1, 1: 1, 2: 1}
+    assert site.log.exp == 2  # the first token site of a list that stamped nothing yet
+    assert (site.log.uncommitted, site.log.retained) == (2, 2)
+    assert site.reformation.amnesia
 
 
 def test_cm_r17_the_expected_issuer_comes_from_the_last_committed_entry() -> None:
     site = restarted(1, 3, Listed(U, ALL, 0, 0, ()), entry(0, 1, 0, 0), null(1, 1, 1, 2))
-    assert (site.nts, site.exp) == (2, 2)
+    assert (site.nts, site.log.exp) == (2, 2)
 
 
 def test_cm_r17_void_promises_do_not_come_back() -> None:
     promised = (entry(0, 1, 0, 0), entry(1, 2, 0, 1))
     site = restarted(2, 3, Listed((1, 0), ALL, 2, 0, promised), entry(0, 2, 0, 0, tl=(3, 1)))
     assert (site.cnts, site.nts) == (1, 1)
-    assert site.next_num[2] == 1
-    site.roll_back(site.cnts)
-    assert site.next_num[2] == 1  # or the site would use its number again
+    assert site.log.next_num[2] == 1
+    site.log.roll_back(site.cnts, site.token_list.first)
+    assert site.log.next_num[2] == 1  # or the site would use its number again
 
 
 def test_cm_r17_with_l_0_nothing_can_have_been_forgotten() -> None:
-    assert not restarted(1, 3, Joined(U), Listed(U, ALL, 0, 0, ()), resilience=0).amnesia
-    assert restarted(1, 3, Joined(U), Listed(U, ALL, 0, 0, ()), resilience=1).amnesia
+    assert not restarted(
+        1, 3, Joined(U), Listed(U, ALL, 0, 0, ()), resilience=0
+    ).reformation.amnesia
+    assert restarted(1, 3, Joined(U), Listed(U, ALL, 0, 0, ()), resilience=1).reformation.amnesia
 
 
 def test_cm_r17_the_highest_version_is_remembered_and_never_used_again() -> None:
     site = restarted(1, 3, Joined((7, 2)))
     site.receive(invitation((7, 0)), 0, 1)
-    ((_, vote),) = site.take().sends
+    ((_, vote),) = sends_of(site.take())
     assert (vote.yes, vote.max_joined) == (False, (7, 2))
     site.on_timer(site.deadline)
     assert site.attempt == (8, 1)
@@ -216,11 +220,11 @@ def test_own_messages_of_an_earlier_life_do_not_push_out_those_of_this_one() -> 
     site.submit(Bundle.of(b"new"), 3)
     site.receive(Confirm((2, 0), 0, 0, 0), 0, 4)
     assert [d.number for d in site.take().deliveries] == [0]
-    assert list(site.own) == [Bundle.of(b"new")]
+    assert list(site.own.kept) == [Bundle.of(b"new")]
     # The list changes before the new message is stamped: it must be sent again.
     site.receive(invitation((3, 0)), 0, 5)
     site.receive(announcement(site, (3, 0), ALL, 1, 0, (2, 0)), 0, 6)
-    assert B((3, 0), 2, 1, Bundle.of(b"new")) in [pdu for _, pdu in site.take().sends]
+    assert B((3, 0), 2, 1, Bundle.of(b"new")) in [pdu for _, pdu in sends_of(site.take())]
 
 
 def test_a_restart_before_anything_was_written_is_a_cold_one() -> None:
@@ -237,7 +241,7 @@ def test_a_vote_leaves_after_the_version_it_joins_is_durable() -> None:
     site.receive(invitation((1, 0)), 0, 1)
     out = site.take()
     assert out.persists == [Joined((1, 0))]
-    assert [type(pdu) for _, pdu in out.sends] == [Vote1]
+    assert [type(pdu) for _, pdu in sends_of(out)] == [Vote1]
 
 
 def test_a_vote_for_the_list_leaves_after_everything_it_promises_is_durable() -> None:
@@ -251,7 +255,7 @@ def test_a_vote_for_the_list_leaves_after_everything_it_promises_is_durable() ->
     out = site.take()
     boots = (BOOT, site.boot, BOOT)
     assert out.persists == [Listed((1, 0), ALL, 1, 0, (entry(0, 2, 0, 0, to=2),), boots=boots)]
-    assert (0, Vote2((1, 0), YES, BOOT)) in out.sends
+    assert (0, Vote2((1, 0), YES, BOOT)) in sends_of(out)
 
 
 def test_a_delivery_is_recorded_in_the_same_batch() -> None:
@@ -297,16 +301,16 @@ def test_the_fold_of_a_site_that_runs_is_what_it_restarts_with() -> None:
     for site in ring.group:
         live, stable = ring[site], ring.disks[site]
         again = TokenSite(site, ring.group, ring.config, Random(0), stable=stable)
-        assert (again.cnts, again.seq) == (live.cnts, live.seq)
-        assert (again.tl, again.members, again.max_joined) == (
-            live.tl, live.members, live.max_joined,
+        assert (again.cnts, again.position) == (live.cnts, live.position)
+        assert (again.tl, again.members, again.reformation.max_joined) == (
+            live.tl, live.members, live.reformation.max_joined,
         )  # fmt: skip
-        counters = dict(again.next_num)
-        live.roll_back(live.cnts)
-        again.roll_back(again.cnts)
-        assert again.next_num == live.next_num
-        assert counters.keys() == live.next_num.keys()
-        assert again.exp == live.exp
+        counters = dict(again.log.next_num)
+        live.log.roll_back(live.cnts, live.token_list.first)
+        again.log.roll_back(again.cnts, again.token_list.first)
+        assert again.log.next_num == live.log.next_num
+        assert counters.keys() == live.log.next_num.keys()
+        assert again.log.exp == live.log.exp
 
 
 # -- boot ------------------------------------------------------------------------------------
@@ -344,9 +348,9 @@ def test_cold_a_majority_is_enough_to_begin() -> None:
 def test_rejoin_a_new_machine_under_an_old_number_says_so() -> None:
     site = TokenSite(1, ALL, TokenConfig(boot=REJOIN), Random(0))
     assert site.take().persists == [Wiped(True)]
-    assert (site.phase, site.wiped, site.amnesia) == (OUT, True, True)
+    assert (site.phase, site.reformation.wiped, site.reformation.amnesia) == (OUT, True, True)
     site.receive(invitation((3, 0)), 0, 1)
-    ((_, vote),) = site.take().sends
+    ((_, vote),) = sends_of(site.take())
     assert vote.wiped
     assert vote.tl == NO_LIST
 
@@ -362,4 +366,4 @@ def test_recovered_entries_survive_the_next_crash() -> None:
     records += site.take().persists
     again = TokenSite(2, ALL, TokenConfig(), Random(1), stable=fold(*records))
     assert (again.cnts, again.nts, again.tl) == (2, 2, NO_LIST)
-    assert again.next_num == {0: 0, 1: 2, 2: 0}  # what was only staged is gone
+    assert again.log.next_num == {0: 0, 1: 2, 2: 0}  # what was only staged is gone

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from roundelay.core.errors import ConfigError
+from roundelay.core.token.ballot import Ballot
 from roundelay.core.token.config import TokenConfig
 from roundelay.core.token.pdu import Ack, AckRun, Confirm
-from roundelay.core.token.turn import ROUNDS
+from roundelay.core.token.stamping import ROUNDS
 from tests.core.ring import MS, Ring
 from tests.core.test_token_reform import vote
 
@@ -26,7 +27,7 @@ def stamps(ring: Ring) -> list[Ack]:
 def test_a_source_has_committed_its_message_when_it_hears_the_stamp() -> None:
     ring = fast()
     (holder,) = ring.holders
-    source = ring[holder].successor[ring[holder].successor[holder]]
+    source = ring[holder].token_list.successor[ring[holder].token_list.successor[holder]]
     ring.lose(Confirm)
     ring.submit(source, "a")
     ring.run(0)
@@ -58,7 +59,7 @@ def test_a_site_that_says_nothing_gets_the_token_all_the_same() -> None:
     holders = [ack.by for ack in stamps(ring)]
     assert {holders.count(silent) > 10 for silent in (2, 3)} == {True}
     for site in ring.group:
-        assert ring[site].nts - ring[site].pruned <= (ROUNDS + 2) * 4
+        assert ring[site].nts - ring[site].log.pruned <= (ROUNDS + 2) * 4
     ring.check()
 
 
@@ -77,7 +78,7 @@ def passes(exp: int, present: dict[int, dict[str, Any]], sites: int = 4) -> bool
     """Does a list of `present` pass the resiliency test on the old list of all with `exp`?"""
     members = tuple(range(sites))
     votes = {site: vote((9, 0), members=members, exp=exp, **said) for site, said in present.items()}
-    return fast(sites)[0].resilient(votes, (0, 0), 0)
+    return Ballot(votes, members, fast(sites).config).resilient()
 
 
 def test_cm_r3_3_the_expected_site_is_a_witness_or_all_others_are() -> None:

@@ -11,7 +11,6 @@ from msgspec import structs
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import MS, SECOND, Pdu
 from roundelay.core.errors import ConfigError, PayloadTooLarge, QueueFull, UsageError
-from roundelay.core.grsb.config import EVERYTHING, Selection
 from roundelay.core.grsb.pdu import (
     ABORT,
     GAP,
@@ -30,6 +29,7 @@ from roundelay.core.grsb.pdu import (
     Submit,
     SubmitAck,
 )
+from roundelay.core.selection import EVERYTHING, Selection
 from roundelay.core.wide.config import ALL_ACTIVE, WideConfig
 from roundelay.core.wide.pdu import (
     SUBNET,

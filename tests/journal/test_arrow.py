@@ -11,10 +11,12 @@ import pytest
 pytest.importorskip("numpy")
 pytest.importorskip("pyarrow")
 
+from roundelay.core.positions import union
+from roundelay.core.selection import EVERYTHING, Selection
 from roundelay.journal.arrow import Piece, pieces, read_piece
 from roundelay.journal.files import index_of, segments_of
 from roundelay.journal.journal import Journal, JournalConfig
-from roundelay.journal.reader import EVERYTHING, Reader, Selection, merged
+from roundelay.journal.reader import Reader
 from tests.journal.make import (
     GROUP,
     NOW,
@@ -72,7 +74,7 @@ def rows(
             ]
             times = batch.column("time").cast("int64").to_pylist()
             found += list(zip(*columns, times, strict=True))
-    return found, merged(lost)
+    return found, union(lost)
 
 
 def expected(
@@ -83,7 +85,7 @@ def expected(
         (GROUP, one.position, one.sender, one.conference, one.kind, one.data, one.time // 1000)
         for one in messages(runs)
     ]
-    return found, merged(gaps(runs))
+    return found, union(gaps(runs))
 
 
 @pytest.mark.parametrize("piece_bytes", [1 << 25, 3000])

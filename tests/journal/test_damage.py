@@ -13,11 +13,12 @@ from msgspec import structs
 from bench.journal_faults import all_noticed, blocks_of, flips
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import ConfigError
+from roundelay.core.selection import Selection
+from roundelay.durable import Disk
 from roundelay.journal.check import check
 from roundelay.journal.ends import Ends, write_ends
 from roundelay.journal.files import (
     SYNCED,
-    Disk,
     JournalInUse,
     index_of,
     mark_text,
@@ -31,7 +32,7 @@ from roundelay.journal.format import (
     decode_block_head,
     encode_block,
 )
-from roundelay.journal.journal import Journal, JournalConfig, Reader, Selection
+from roundelay.journal.journal import Journal, JournalConfig, Reader
 from roundelay.journal.repair import Sources, repair
 from roundelay.journal.segment import Segment
 from tests.journal.make import (

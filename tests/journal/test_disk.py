@@ -17,10 +17,11 @@ from msgspec import structs
 from bench.journal_faults import kills
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import ConfigError
+from roundelay.core.selection import Selection
+from roundelay.durable import Disk
 from roundelay.journal.check import check
-from roundelay.journal.files import Disk
 from roundelay.journal.format import Run
-from roundelay.journal.journal import Journal, JournalBroken, JournalConfig, Reader, Selection
+from roundelay.journal.journal import Journal, JournalBroken, JournalConfig, Reader
 from tests.journal.make import GROUP, messages, some_runs
 
 RUNS = some_runs(21, 300)

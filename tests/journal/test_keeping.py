@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from roundelay.core.selection import Selection
 from roundelay.journal.check import check
 from roundelay.journal.files import index_of, parquet_of, segments_of
 from roundelay.journal.format import HEADS_ONLY, Run, decode_head
-from roundelay.journal.journal import Journal, JournalConfig, Reader, Selection
+from roundelay.journal.journal import Journal, JournalConfig, Reader
 from roundelay.journal.repair import Sources, repair
 from tests.journal.make import GROUP, flip, gaps, messages, record, some_runs
 

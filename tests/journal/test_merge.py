@@ -15,6 +15,7 @@ import pyarrow as pa
 from msgspec import structs
 
 from roundelay.core.bundle import Bundle
+from roundelay.core.positions import union
 from roundelay.journal.archive import Digest, Writer, read_archived
 from roundelay.journal.arrow import pieces, read_piece
 from roundelay.journal.chain import examine, follow
@@ -22,7 +23,7 @@ from roundelay.journal.files import segments_of
 from roundelay.journal.format import Run, encode_block
 from roundelay.journal.journal import Journal, JournalConfig
 from roundelay.journal.merge import Findings, jobs_of, merge, record_hash
-from roundelay.journal.reader import Reader, merged
+from roundelay.journal.reader import Reader
 from tests.journal.make import GROUP, copied, flip, messages, record, some_runs
 
 RUNS = some_runs(8, 800)
@@ -71,9 +72,9 @@ def test_what_one_recorder_lacks_comes_from_another(tmp_path: Path) -> None:
         assert found == wanted()
         assert (findings.missing, findings.disputes) == ([], [])
         assert findings.records == len(found)
-        assert merged([(lo, hi) for lo, hi, _ in findings.vouched]) == [(0, RUNS[-1].end)]
-        lacking = merged([(lo, hi) for lo, hi, who in findings.vouched if not who & 1])
-        assert lacking == merged(
+        assert union([(lo, hi) for lo, hi, _ in findings.vouched]) == [(0, RUNS[-1].end)]
+        lacking = union([(lo, hi) for lo, hi, who in findings.vouched if not who & 1])
+        assert lacking == union(
             [(RUNS[10].position, RUNS[39].end), (RUNS[300].position, RUNS[300].end),
              *_damaged(folders[0])]
         )  # fmt: skip
@@ -99,7 +100,7 @@ def test_random_holes_in_random_recorders_are_told_exactly(tmp_path: Path) -> No
         nobody = set.intersection(*lacks)
         assert nobody
         assert found == wanted([run for i, run in enumerate(RUNS) if i not in nobody])
-        assert merged(findings.missing) == merged(
+        assert union(findings.missing) == union(
             [(RUNS[i].position, RUNS[i].end) for i in nobody]
         )  # fmt: skip
 
@@ -150,7 +151,7 @@ def test_heads_agree_with_records_that_have_their_data(tmp_path: Path) -> None:
     assert findings.disputes == []
     assert found == wanted([*RUNS[:10], *heads[10:20], *RUNS[20:]])
     only = [RUNS[i] for i in range(10, 20) if i % 3]
-    assert merged(findings.heads) == merged([(run.position, run.end) for run in only])
+    assert union(findings.heads) == union([(run.position, run.end) for run in only])
 
 
 # ------------------------------------------------------------------------ the chain

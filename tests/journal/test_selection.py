@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from roundelay.core.selection import Selection
 from roundelay.journal.files import index_of, segments_of
 from roundelay.journal.format import GAP, NO_LINK, Run, head_only, part_of
 from roundelay.journal.index import Index
-from roundelay.journal.journal import Journal, JournalConfig, Reader, Selection
+from roundelay.journal.journal import Journal, JournalConfig, Reader
 from roundelay.journal.rewrite import build
 from roundelay.journal.segment import Segment
 from tests.journal.make import GROUP, NOW, SENDERS, Message, gaps, messages, record, some_runs

@@ -1,6 +1,6 @@
 """A switchboard of one node without a network: local groups, each with a total order.
 
-It keeps what `Switchboard` promises, so that frontends can be tested alone: deliveries and receipts
+It keeps what `NodeApi` promises, so that frontends can be tested alone: deliveries and receipts
 come later, never from within the call; a group that is `shut` has a bounded queue, raises QueueFull
 and calls `writable` when it is opened.
 """
@@ -16,14 +16,14 @@ from typing import Any, TypeVar
 
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import PayloadTooLarge, QueueFull, UsageError
-from roundelay.node.frontends import FrontendServer
-from roundelay.node.switchboard import (
+from roundelay.node.frontend.server import FrontendServer
+from roundelay.node.node_api import (
     NO_TAG,
     UNIT,
-    Application,
     Batch,
     Receipt,
     Refusal,
+    Subscriber,
     View,
 )
 
@@ -49,16 +49,16 @@ class LocalGroup:
     def __init__(self, name: str) -> None:
         self.name = name
         self.seq = 0
-        self.joined: list[Application] = []
+        self.joined: list[Subscriber] = []
         self.turn = 0
         self.shut = False
         self.queue: deque[Callable[[], None]] = deque()
-        self.waiting: list[Application] = []
+        self.waiting: list[Subscriber] = []
         self.kept: deque[Batch] = deque(maxlen=100)
 
 
 class LocalBoard:
-    """A `Switchboard`."""
+    """A `NodeApi`."""
 
     def __init__(self, name: str = "solo", queue: int = 4, largest: int = 1 << 26) -> None:
         self.name = name
@@ -74,7 +74,7 @@ class LocalBoard:
     def group(self, name: str) -> LocalGroup:
         return self.by_name.setdefault(name, LocalGroup(name))
 
-    def join(self, application: Application, group: str, since: int | None = None) -> None:
+    def join(self, application: Subscriber, group: str, since: int | None = None) -> None:
         if group.startswith("closed:"):
             raise UsageError(f"group = {group} is not for you: join another")
         found = self.group(group)
@@ -86,12 +86,12 @@ class LocalBoard:
             if since is not None and batch.seq >= since:
                 self._soon(lambda batch=batch: application.deliver(batch))  # type: ignore[misc]
 
-    def leave(self, application: Application, group: str) -> None:
+    def leave(self, application: Subscriber, group: str) -> None:
         found = self.by_name.get(group)
         if found is not None and application in found.joined:
             found.joined.remove(application)
 
-    def gone(self, application: Application) -> None:
+    def gone(self, application: Subscriber) -> None:
         self.departed += 1
         for group in self.by_name.values():
             self.leave(application, group.name)
@@ -99,7 +99,7 @@ class LocalBoard:
 
     def send(
         self,
-        application: Application,
+        application: Subscriber,
         group: str,
         bundle: Bundle,
         *,
@@ -131,7 +131,7 @@ class LocalBoard:
     def _commit(
         self,
         group: LocalGroup,
-        application: Application,
+        application: Subscriber,
         bundle: Bundle,
         tag: int,
         to: set[str] | None,

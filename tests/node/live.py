@@ -12,11 +12,10 @@ from typing import Any, Self
 
 import roundelay
 from roundelay.client.group import Group, Message
-from roundelay.core.engine import NEVER
-from roundelay.node.grsb import GrsbSeat
+from roundelay.faultnet.switch import Switch
+from roundelay.node.membership.group import GroupMembership
 from roundelay.node.node import Node
-from roundelay.node.seat import Seat
-from roundelay.node.switch import Switch
+from roundelay.node.roles.group import RoleGroup
 
 PATIENCE_S = 20.0
 
@@ -120,12 +119,10 @@ class Member:
 
 def kill(node: Node) -> None:
     """Stop a node without a goodbye."""
-    node._running = False
+    node.schedule.stop()
     node.folder.release()
-    if node._handle is not None:
-        node._handle.cancel()
     node.medium.close()
-    seats = [one for one in node.assemblies.values() if isinstance(one, GrsbSeat)]
+    seats = [one for one in node.group_hosts.values() if isinstance(one, RoleGroup)]
     for seat in seats:
         seat.abandon()
     node.recorders.server.abort()
@@ -135,28 +132,26 @@ def kill(node: Node) -> None:
     node.recorders.own.clear()
     for task in node.recorders._refetches:
         task.cancel()
-    for assembly in node.assemblies.values():
-        if assembly in seats or not isinstance(assembly, Seat):
+    for host in node.group_hosts.values():
+        if not isinstance(host, GroupMembership):
             continue
-        for hosted in (*assembly._engines(), *(one for _, one in assembly.lingering)):
-            if not hosted.closed:
-                hosted.close()
+        lingering = (driver for _, driver in host.epochs.lingering)
+        for driver in (*host.state.drivers(), *lingering):
+            if not driver.closed:
+                driver.close()
 
 
 def freeze(node: Node) -> None:
     """As SIGSTOP: nothing is read, sent or done until `thaw`."""
-    node._running = False
+    node.schedule.stop()
     node.medium.stop()
-    if node._handle is not None:
-        node._handle.cancel()
 
 
 def thaw(node: Node) -> None:
     """As SIGCONT: it goes on as if no time had passed."""
-    node._running = True
-    node._armed = NEVER
-    node.medium.start(node._datagram, node._drained)
-    node._rearm()
+    node.schedule.start()
+    node.attach(node.medium)
+    node.schedule.rearm()
 
 
 class Net:

@@ -13,11 +13,11 @@ import pytest
 import roundelay
 from roundelay.core.engine import SECOND
 from roundelay.core.errors import ConfigError, UsageError
-from roundelay.node.acquaintance import CANDIDATES_MAX, FORGET_NS, KNOCKS, Acquaintances
-from roundelay.node.keys import load_secret
-from roundelay.node.media import Address, FanoutMedium
-from roundelay.wire import info
-from roundelay.wire.info import Knock
+from roundelay.node.medium.acquaintance import CANDIDATES_MAX, FORGET_NS, KNOCKS, Acquaintances
+from roundelay.node.medium.keys import load_secret
+from roundelay.node.medium.media import Address, FanoutMedium
+from roundelay.wire import control
+from roundelay.wire.control import Knock
 from roundelay.wire.seal import HEAD_SIZE, Seal
 from tests.node.live import Net, multicast, run, until
 
@@ -134,10 +134,10 @@ def test_a_node_that_says_it_is_elsewhere_sends_nobody_our_traffic() -> None:
                 victim.bind(("127.0.0.1", 0))
                 victim.setblocking(False)
                 named: Address = victim.getsockname()
-                said = info.Info("x", os.urandom(16), named, (), (named, ("127.0.0.4", 9)))
+                said = control.Info("x", os.urandom(16), named, (), (named, ("127.0.0.4", 9)))
                 host, port = a.node.medium.address
                 with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
-                    stranger.sendto(info.encode(said), (host, port))
+                    stranger.sendto(control.encode(said), (host, port))
                 await until(lambda: a.node.directory.by_name.get("x"), "it was heard")
                 for _ in range(3):
                     await a.group.broadcast(b"not for strangers")
@@ -145,7 +145,7 @@ def test_a_node_that_says_it_is_elsewhere_sends_nobody_our_traffic() -> None:
                 got = []
                 while True:
                     try:
-                        got.append(info.decode(victim.recv(65536)))
+                        got.append(control.decode(victim.recv(65536)))
                     except BlockingIOError:
                         break
                 assert got

@@ -13,7 +13,9 @@ import pytest
 
 from roundelay.core.engine import SECOND
 from roundelay.core.errors import Indeterminate
-from roundelay.node import assembly, changes, epochs
+from roundelay.node.membership import epoch as epochs
+from roundelay.node.membership import group as membership
+from roundelay.node.membership import reconfiguration
 from tests.node.live import (
     Member,
     Net,
@@ -26,11 +28,11 @@ from tests.node.live import (
 
 
 def incarnations(members: list[Member]) -> set[str]:
-    return {member.node.assemblies[member.group.name].incarnation for member in members}
+    return {member.node.group_hosts[member.group.name].state.incarnation for member in members}
 
 
 def epoch(member: Member) -> int:
-    return member.node.assemblies[member.group.name].epoch
+    return member.node.group_hosts[member.group.name].state.epoch
 
 
 def test_members_join_and_leave_and_the_positions_go_on() -> None:
@@ -76,7 +78,7 @@ def test_members_that_all_leave_at_once_are_all_out_soon(service: str) -> None:
     async def test() -> None:
         async with Net() as net:
             members = await net.form("abc", service=service)
-            places = [member.node.assemblies[member.group.name] for member in members]
+            places = [member.node.group_hosts[member.group.name] for member in members]
             for place in places:
                 place.leave(time.monotonic_ns())
             await until(lambda: all(place.closed for place in places), "everybody has left")
@@ -87,7 +89,7 @@ def test_members_that_all_leave_at_once_are_all_out_soon(service: str) -> None:
 def test_what_a_member_had_under_way_when_it_was_left_out_is_delivered_when_it_is_back(
     monkeypatch: Any,
 ) -> None:
-    monkeypatch.setattr(changes, "FORGET_NS", SECOND // 2)
+    monkeypatch.setattr(reconfiguration, "FORGET_NS", SECOND // 2)
     monkeypatch.setattr(epochs, "LINGER_NS", SECOND)
 
     async def test() -> None:
@@ -100,11 +102,11 @@ def test_what_a_member_had_under_way_when_it_was_left_out_is_delivered_when_it_i
             sends = [(d if text[:1] == b"d" else e).group.broadcast(text) for text in texts]
             answers = await asyncio.gather(*sends, return_exceptions=True)
             assert all(isinstance(answer, Indeterminate) for answer in answers)
-            place = a.node.assemblies[a.group.name]
+            place = a.node.group_hosts[a.group.name]
             await until(lambda: place.roster == ("a", "b", "c"), "d and e are out")
             await a.group.broadcast(b"without")
             # No engine is left that could bring them to the end of the epoch they know.
-            await until(lambda: not place.lingering, "the epoch before is forgotten")
+            await until(lambda: not place.epochs.lingering, "the epoch before is forgotten")
             net.switch.apply({"heal": True})
             await together(members)
             await delivered([a, b, c], 6)
@@ -120,7 +122,7 @@ def test_what_a_member_had_under_way_when_it_was_left_out_is_delivered_when_it_i
 
 
 def test_a_member_that_crashes_is_left_out_after_a_while(monkeypatch: Any) -> None:
-    monkeypatch.setattr(changes, "FORGET_NS", SECOND // 2)
+    monkeypatch.setattr(reconfiguration, "FORGET_NS", SECOND // 2)
 
     async def test() -> None:
         async with Net() as net:
@@ -129,7 +131,7 @@ def test_a_member_that_crashes_is_left_out_after_a_while(monkeypatch: Any) -> No
             await c.die()
             receipt = await a.group.broadcast(b"1")  # the majority goes on before that
             assert receipt.seq == 1
-            await until(lambda: a.node.assemblies["token:g"].roster == ("a", "b"), "a new roster")
+            await until(lambda: a.node.group_hosts["token:g"].roster == ("a", "b"), "a new roster")
             assert (await b.group.broadcast(b"2")).seq == 2
             await delivered([a, b], 3)
             check_total_order([a, b])
@@ -224,8 +226,8 @@ def test_of_two_groups_that_meet_the_smaller_one_ends_and_says_so() -> None:
 
 
 def test_one_that_was_cut_off_until_it_was_left_out_comes_back(monkeypatch: Any) -> None:
-    monkeypatch.setattr(changes, "FORGET_NS", SECOND // 2)
-    for module in (assembly, epochs):
+    monkeypatch.setattr(reconfiguration, "FORGET_NS", SECOND // 2)
+    for module in (membership, epochs):
         monkeypatch.setattr(module, "LINGER_NS", SECOND)
 
     async def test() -> None:
@@ -235,8 +237,8 @@ def test_one_that_was_cut_off_until_it_was_left_out_comes_back(monkeypatch: Any)
             await delivered([a, b, c], 1)
             net.switch.apply({"partition": [["a", "b"], ["c"]]})
             await a.group.broadcast(b"1")
-            await until(lambda: a.node.assemblies["token:g"].roster == ("a", "b"), "a new roster")
-            await until(lambda: b.node.assemblies["token:g"].roster == ("a", "b"), "a new roster")
+            await until(lambda: a.node.group_hosts["token:g"].roster == ("a", "b"), "a new roster")
+            await until(lambda: b.node.group_hosts["token:g"].roster == ("a", "b"), "a new roster")
             await a.group.broadcast(b"2")
             await asyncio.sleep(1.5)  # nobody serves the old epoch any more
             net.switch.apply({"heal": True})
@@ -350,7 +352,7 @@ def test_a_member_that_forgot_everything_is_no_witness() -> None:
             net.switch.apply({"partition": [["a"], ["b", "c"]]})
             await c.die()
             c2 = await net.join("c", timeout=3.0)
-            await until(lambda: "token:g" in c2.node.assemblies, "the group")
+            await until(lambda: "token:g" in c2.node.group_hosts, "the group")
             await until(lambda: epoch(c2) == epoch(b), "the epoch of b")
             with pytest.raises(Indeterminate):
                 await c2.group.broadcast(b"second")

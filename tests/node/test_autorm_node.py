@@ -13,9 +13,9 @@ from roundelay.core.bundle import Bundle
 from roundelay.core.engine import SECOND
 from roundelay.core.errors import PayloadTooLarge, QueueFull
 from roundelay.node.autorm import AutoRm
-from roundelay.node.directory import Directory
-from roundelay.node.switchboard import Batch, Receipt, Refusal, View
-from roundelay.wire.info import Info
+from roundelay.node.membership.directory import Directory
+from roundelay.node.node_api import Batch, Receipt, Refusal, View
+from roundelay.wire.control import Info
 
 ME, OTHER = bytes(15) + b"\1", bytes(15) + b"\2"
 
@@ -62,12 +62,12 @@ def test_messages_wait_a_moment_for_the_name_of_their_sender() -> None:
     ears = Ears()
     autorm.join(ears, "g", 0)
     for seq in (1, 2):
-        autorm.beamon.receive(packet(seq, b"%d" % seq), seq)
+        autorm.beamon.receive(packet(seq, b"%d" % seq), 0, seq)
         autorm.carry_out(seq)
     assert ears.got == []
     assert autorm.deadline <= SECOND + 1
     directory.hear(Info("other", OTHER, ("127.0.0.1", 2)), ("127.0.0.1", 2), 3)
-    autorm.beamon.receive(packet(3, b"3"), 3)
+    autorm.beamon.receive(packet(3, b"3"), 0, 3)
     autorm.carry_out(3)
     assert ears.got == [("other", b"1"), ("other", b"2"), ("other", b"3")]
 
@@ -76,11 +76,11 @@ def test_a_node_of_the_paper_has_no_name_and_is_heard_all_the_same() -> None:
     autorm, _ = beamon()
     ears = Ears()
     autorm.join(ears, "g", 0)
-    autorm.beamon.receive(packet(1, b"1"), 0)
+    autorm.beamon.receive(packet(1, b"1"), 0, 0)
     autorm.carry_out(0)
     assert ears.got == []
     autorm.carry_out(SECOND)
-    autorm.beamon.receive(packet(2, b"2"), SECOND)
+    autorm.beamon.receive(packet(2, b"2"), 0, SECOND)
     autorm.carry_out(SECOND)
     assert ears.got == [(OTHER.hex(), b"1"), (OTHER.hex(), b"2")]
 
@@ -90,7 +90,7 @@ def test_what_waits_for_a_name_has_a_bound() -> None:
     ears = Ears()
     autorm.join(ears, "g", 0)
     for seq in range(1, 2000):
-        autorm.beamon.receive(packet(seq, bytes(1000)), 1)
+        autorm.beamon.receive(packet(seq, bytes(1000)), 0, 1)
         autorm.carry_out(1)
         assert autorm.unnamed_bytes <= 1 << 20
     assert len(ears.got) > 1000
@@ -100,7 +100,7 @@ def test_a_bundle_is_queued_whole_or_not_at_all() -> None:
     autorm, _ = beamon(queue_bytes=10_000)
     ears = Ears()
     autorm.join(ears, "g", 0)
-    autorm.beamon.receive(Heartbeat(OTHER, 2, ("g",)), 0)  # somebody who has to answer first
+    autorm.beamon.receive(Heartbeat(OTHER, 2, ("g",)), 0, 0)  # somebody who has to answer first
     autorm.send(ears, "g", Bundle.of(bytes(4000)), 1, False, 0)
     before = autorm.beamon.queued_bytes
     with pytest.raises(QueueFull):
@@ -135,10 +135,10 @@ def test_a_view_follows_heartbeats_and_names() -> None:
     autorm, directory = beamon()
     ears = Ears()
     autorm.join(ears, "g", 0)
-    autorm.beamon.receive(Heartbeat(OTHER, 2, ()), 1)
+    autorm.beamon.receive(Heartbeat(OTHER, 2, ()), 0, 1)
     autorm.look = True
     autorm.carry_out(1)
-    autorm.beamon.receive(Heartbeat(OTHER, 2, ("g",)), 2)
+    autorm.beamon.receive(Heartbeat(OTHER, 2, ("g",)), 0, 2)
     autorm.look = True
     autorm.carry_out(2)
     directory.hear(Info("other", OTHER, ("127.0.0.1", 2)), ("127.0.0.1", 2), 3)
@@ -156,9 +156,9 @@ def test_a_life_that_was_replaced_keeps_the_name_under_which_it_sent() -> None:
     later = bytes(15) + b"\3"
     directory.hear(Info("other", OTHER, ("127.0.0.1", 2), birth=1), ("127.0.0.1", 2), 1)
     for uuid in (OTHER, later):
-        autorm.beamon.receive(Heartbeat(uuid, 3, ("g",)), 2)
+        autorm.beamon.receive(Heartbeat(uuid, 3, ("g",)), 0, 2)
     directory.hear(Info("other", later, ("127.0.0.1", 3), birth=2), ("127.0.0.1", 3), 2)
-    autorm.beamon.receive(packet(1, b"1"), 3)
+    autorm.beamon.receive(packet(1, b"1"), 0, 3)
     autorm.look = True
     autorm.carry_out(3)
     assert ears.got == [("other", b"1")]
@@ -168,8 +168,8 @@ def test_a_life_that_was_replaced_keeps_the_name_under_which_it_sent() -> None:
     transfer = next(iter(autorm.beamon.active.values()))
     for now in range(4, 60):
         at = now * SECOND // 10
-        autorm.beamon.receive(Heartbeat(later, 3, ("g",)), at)
-        autorm.beamon.receive(Acknowledgement(later, ME, transfer.seq, 0, ()), at)
+        autorm.beamon.receive(Heartbeat(later, 3, ("g",)), 0, at)
+        autorm.beamon.receive(Acknowledgement(later, ME, transfer.seq, 0, ()), 0, at)
         autorm.beamon.on_timer(at)
         autorm.carry_out(at)
     assert ears.receipts == [7]
@@ -182,7 +182,7 @@ def test_a_life_that_is_first_heard_of_when_it_is_replaced_has_its_name() -> Non
     autorm.join(ears, "g", 0)
     later = Info("other", bytes(15) + b"\3", ("127.0.0.1", 3), birth=2)
     directory.hear(later, ("127.0.0.1", 3), 1)
-    autorm.beamon.receive(packet(1, b"1"), 2)
+    autorm.beamon.receive(packet(1, b"1"), 0, 2)
     autorm.carry_out(2)
     assert ears.got == []
     assert directory.outlived(Info("other", OTHER, ("127.0.0.1", 2), birth=1), 3)

@@ -65,8 +65,13 @@ def test_those_who_have_forgotten_wait_for_the_one_that_recorded(tmp_path: Path)
             for member in first:
                 await member.die()
             again = [await joined(net, tmp_path, name, since=at) for name in "ab"]
-            seats: list[Any] = [member.node.assemblies["to:g"] for member in again]
-            await until(lambda: all(seat.drained.keys() >= {"a", "b"} for seat in seats), "words")
+            seats: list[Any] = [member.node.group_hosts["to:g"] for member in again]
+            await until(
+                lambda: all(
+                    seat.reconfiguration.ending.drained.keys() >= {"a", "b"} for seat in seats
+                ),
+                "words",
+            )
             again.append(await joined(net, tmp_path, "c", record=True, since=at))
             await together(again)
             receipt = await again[0].group.broadcast(b"afterwards")

@@ -16,11 +16,10 @@ import msgspec
 import pytest
 
 from roundelay.core.errors import ConfigError
-from roundelay.runs import chaos as chaos_module
-from roundelay.runs import chaos_plan
-from roundelay.runs.chaos import Chaos, Failed, Site, chaos
-from roundelay.runs.chaos_net import NAMESPACES, NamespaceNet, available
-from roundelay.runs.chaos_plan import (
+from roundelay.runs.chaos import plan as plans
+from roundelay.runs.chaos import run as chaos_module
+from roundelay.runs.chaos.network import NAMESPACES, NamespaceNet, available
+from roundelay.runs.chaos.plan import (
     ANYWHERE,
     BY_SWITCH,
     KILL,
@@ -33,7 +32,8 @@ from roundelay.runs.chaos_plan import (
     troubles,
     weather,
 )
-from roundelay.runs.chaos_site import Orders, Word
+from roundelay.runs.chaos.run import Chaos, Failed, Site, chaos
+from roundelay.runs.chaos.site import Orders, Word
 from roundelay.runs.folder import run_folder
 from roundelay.trace import check_trace, read
 
@@ -63,7 +63,7 @@ def params_of(**changes: object) -> ChaosParams:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 7))
-def test_five_processes_keep_every_promise_through_it_all(seed: int, tmp_path: Path):
+def test_five_processes_keep_every_promise_through_it_all(seed: int, tmp_path: Path) -> None:
     results = run(params_of(seed=seed), tmp_path / "run")
     assert results["violations"] == []
     assert results["failure"] == ""
@@ -89,7 +89,7 @@ def test_five_processes_keep_every_promise_through_it_all(seed: int, tmp_path: P
 @pytest.mark.skipif(not available(), reason="network namespaces cannot be made here")
 def test_the_same_holds_over_real_multicast_between_namespaces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     nets: list[NamespaceNet] = []
     make = NamespaceNet._make
 
@@ -125,7 +125,7 @@ def namespaces() -> set[str]:
 # -- runs that do not end well -------------------------------------------------------------------
 
 
-def test_a_run_that_does_not_come_to_its_end_says_so_and_leaves_its_traces(tmp_path: Path):
+def test_a_run_that_does_not_come_to_its_end_says_so_and_leaves_its_traces(tmp_path: Path) -> None:
     results = run(params_of(patience_s=0.05), tmp_path / "run")
     assert results["verdict"] == "failed"
     assert "waited 0.05 s for the group to form" in str(results["failure"])
@@ -149,7 +149,7 @@ def fake_site(run: Chaos, false: int, over: str) -> Site:
 
 def test_a_run_that_failed_counts_what_its_living_sites_have_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     async def play(self: Chaos) -> None:
         self.sites.append(fake_site(self, false=2, over=""))
         self.sites.append(fake_site(self, false=1, over="pending has 9, its limit is 8"))
@@ -166,7 +166,7 @@ def test_a_run_that_failed_counts_what_its_living_sites_have_found(
 
 def test_a_fault_of_the_harness_is_a_failed_run_that_can_be_run_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     async def play(self: Chaos) -> None:
         raise OSError("planted")
 
@@ -180,7 +180,7 @@ def test_a_fault_of_the_harness_is_a_failed_run_that_can_be_run_again(
 
 
 @pytest.mark.slow
-def test_a_rule_that_is_switched_off_is_noticed(tmp_path: Path):
+def test_a_rule_that_is_switched_off_is_noticed(tmp_path: Path) -> None:
     """A site that works on in its old list after a restart, as if it remembered everything."""
     params = params_of(
         seed=2, mutant="restart-resumes", messages=1000, seconds=3.0, kills=1, pauses=0,
@@ -193,7 +193,7 @@ def test_a_rule_that_is_switched_off_is_noticed(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_no_process_outlives_a_harness_that_is_killed(tmp_path: Path):
+def test_no_process_outlives_a_harness_that_is_killed(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [Path(sys.executable).with_name("roundelay"), "chaos", "--out", tmp_path / "run",
          "--messages", "1000000", "--seconds", "600"],
@@ -219,7 +219,7 @@ def sites_under(folder: Path) -> list[int]:
             command = (entry / "cmdline").read_bytes() if entry.name.isdecimal() else b""
         except OSError:
             continue
-        if b"chaos_site" in command and os.fsencode(folder) in command:
+        if b"roundelay.runs.chaos.site" in command and os.fsencode(folder) in command:
             found.append(int(entry.name))
     return found
 
@@ -227,7 +227,7 @@ def sites_under(folder: Path) -> list[int]:
 # -- what a seed has in store --------------------------------------------------------------------
 
 
-def test_a_seed_decides_what_happens_and_everything_happens():
+def test_a_seed_decides_what_happens_and_everything_happens() -> None:
     params = ChaosParams(nemeses=0)
     first = troubles(params, Random(1))
     assert first == troubles(params, Random(1))
@@ -244,7 +244,7 @@ def test_a_seed_decides_what_happens_and_everything_happens():
             assert trouble.lasts_s == 10.0 or trouble.kind != PAUSED
 
 
-def test_wild_runs_have_every_kind_of_trouble_that_the_network_can_do():
+def test_wild_runs_have_every_kind_of_trouble_that_the_network_can_do() -> None:
     wild = params_of(wild=10)
     kinds = {trouble.kind for seed in range(50) for trouble in troubles(wild, Random(seed))}
     assert kinds == {*ANYWHERE, *BY_SWITCH}
@@ -253,7 +253,7 @@ def test_wild_runs_have_every_kind_of_trouble_that_the_network_can_do():
     assert kinds == set(ANYWHERE)
 
 
-def test_every_run_has_nemeses_and_runs_together_have_all_of_them():
+def test_every_run_has_nemeses_and_runs_together_have_all_of_them() -> None:
     params = ChaosParams()
     seen = []
     for seed in range(20):  # make chaos
@@ -270,7 +270,7 @@ def test_every_run_has_nemeses_and_runs_together_have_all_of_them():
 @pytest.mark.slow
 def test_a_twin_a_stepped_clock_and_a_partial_return_break_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     order = iter(NEMESES)
     params = params_of(seed=3, kills=0, pauses=0, partitions=0, nemeses=3, messages=900,
                        seconds=2.0)  # fmt: skip
@@ -278,7 +278,7 @@ def test_a_twin_a_stepped_clock_and_a_partial_return_break_nothing(
     def each_once(params: ChaosParams, rng: Random) -> list[Trouble]:
         plan = troubles(params, rng)
         return [
-            chaos_plan._trouble(params, rng, next(order), trouble.at)
+            plans._trouble(params, rng, next(order), trouble.at)
             for trouble in plan
         ]  # fmt: skip
 
@@ -299,12 +299,12 @@ def test_a_twin_a_stepped_clock_and_a_partial_return_break_nothing(
         ("network", "string"),
     ],
 )  # fmt: skip
-def test_bad_parameters_are_refused_by_name(field: str, value: object):
+def test_bad_parameters_are_refused_by_name(field: str, value: object) -> None:
     with pytest.raises(ConfigError, match=field):
         params_of(**{field: value}).check()
 
 
-def test_the_line_that_runs_it_again_is_understood(monkeypatch: pytest.MonkeyPatch):
+def test_the_line_that_runs_it_again_is_understood(monkeypatch: pytest.MonkeyPatch) -> None:
     from roundelay.cli import chaos as command
     from roundelay.cli.main import run as run_command
 
@@ -333,7 +333,7 @@ def test_the_line_that_runs_it_again_is_understood(monkeypatch: pytest.MonkeyPat
         assert seen.pop() == params
 
 
-def test_the_command_prints_one_json_object_and_tells_of_failure(tmp_path: Path):
+def test_the_command_prints_one_json_object_and_tells_of_failure(tmp_path: Path) -> None:
     done = subprocess.run(
         [Path(sys.executable).with_name("roundelay"), "chaos", "--messages", "10", "--patience",
          "0.05", "--json", "--out", tmp_path / "run"],

@@ -9,7 +9,7 @@ from roundelay.client.contiguity import SKIP, Contiguity
 from roundelay.client.since import Since, since_of
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import ConfigError
-from roundelay.node.switchboard import UNIT, Batch, Missed, View
+from roundelay.node.node_api import UNIT, Batch, Missed, View
 
 G = "token:g"
 

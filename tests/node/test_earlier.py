@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from roundelay.core.engine import SECOND
-from roundelay.node import earlier
-from roundelay.node.changes import Changes
-from roundelay.node.folders import group_folder
-from roundelay.node.memory import BYTES_MAX
-from roundelay.node.store import Store
-from roundelay.wire.info import Kept, Start
+from roundelay.node.membership import earlier
+from roundelay.node.membership.reconfiguration import Reconfiguration
+from roundelay.node.recording.memory import BYTES_MAX
+from roundelay.node.storage.folders import group_folder
+from roundelay.node.storage.store import Store
+from roundelay.wire.control import Kept, Start
 from tests.node.live import Member, Net, delivered, kill, run, together, until
 from tests.node.power import Power
 
@@ -102,12 +102,13 @@ def test_a_change_that_was_agreed_on_and_not_carried_out_is_carried_out_later(
             with monkeypatch.context() as patch:
                 dead: list[str] = []
 
-                def die(seat: Changes, *_: object) -> None:
-                    dead.append(seat.node.name)
-                    seat.closed = True
-                    kill(seat.node)
+                def die(group: Reconfiguration, *_: object) -> None:
+                    node = group.state.node
+                    dead.append(node.name)
+                    group.state.closed = True
+                    kill(node)
 
-                patch.setattr(Changes, "_changed", die)
+                patch.setattr(Reconfiguration, "_changed", die)
                 c = await net.join("c", dir=tmp_path / "c")
                 await until(lambda: sorted(dead) == ["a", "b"], "both to die")
                 for member in (*members, c):
@@ -235,7 +236,9 @@ def test_a_synced_broadcast_waits_for_the_file_of_the_roster_before(
         synced.append(store.path)
 
     monkeypatch.setattr(Store, "sync_beside", noted)
-    monkeypatch.setattr("roundelay.node.epochs.LINGER_NS", 60 * SECOND)  # then it is closed
+    monkeypatch.setattr(
+        "roundelay.node.membership.epoch.LINGER_NS", 60 * SECOND
+    )  # then it is closed
 
     async def test() -> None:
         async with Net() as net:
@@ -244,9 +247,14 @@ def test_a_synced_broadcast_waits_for_the_file_of_the_roster_before(
             await said(a, 3)
             (before,) = files(tmp_path, "a")
             await together([a, b, await net.join("c", dir=tmp_path / "c")])
+            after = max(name for name in files(tmp_path, "a") if name.endswith(".log"))
             await a.group.broadcast(b"afterwards", durability="synced")
-            mine = [path.name for path in synced if path.is_relative_to(tmp_path / "a")]
-            assert before in mine
+            # It may return when b and c have synced, before a has.
+            await until(lambda: after in mine(), "a has synced")
+            assert before in mine()[: mine().index(after)]
+
+    def mine() -> list[str]:
+        return [path.name for path in synced if path.is_relative_to(tmp_path / "a")]
 
     run(test)
 

@@ -36,7 +36,7 @@ class Fixed:
 
 
 def boot(member: Member) -> str:
-    data = member.node.assemblies["token:g"].data
+    data = member.node.group_hosts["token:g"].data
     assert data is not None
     assert isinstance(data.engine, TokenSite)
     return data.engine.config.boot
@@ -48,10 +48,10 @@ def test_a_new_group_opens_when_enough_members_have_met(tmp_path: Path) -> None:
             fixed = Fixed(net, tmp_path)
             a = await fixed.join("a")
             b = await fixed.join("b")
-            await until(lambda: len(a.node.assemblies["token:g"].contacts) == 1, "b")
+            await until(lambda: len(a.node.group_hosts["token:g"].fixed.contacts) == 1, "b")
             await asyncio.sleep(0.3)
             # c may be the only one who knows that the group has a past.
-            assert a.node.assemblies["token:g"].data is None
+            assert a.node.group_hosts["token:g"].data is None
             state = "forming: meeting the other members for the first time (c is missing)"
             assert a.group.view.state == state
             c = await fixed.join("c")
@@ -147,7 +147,7 @@ def test_a_member_whose_directory_was_wiped_is_no_witness_and_catches_up(tmp_pat
             await c.die()
             shutil.rmtree(tmp_path / "c")
             c = await fixed.join("c")
-            await until(lambda: c.node.assemblies["token:g"].data is not None, "the past")
+            await until(lambda: c.node.group_hosts["token:g"].data is not None, "the past")
             assert boot(c) == REJOIN
             await together([a, b, c])
             assert (await c.group.broadcast(b"5")).seq == 5

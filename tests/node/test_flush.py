@@ -8,8 +8,8 @@ import time
 import pytest
 
 import roundelay
-from roundelay.node.assembly import Assembly
-from roundelay.node.words import Hold
+from roundelay.node.membership.group import GroupMembership
+from roundelay.node.membership.roster_messages import Hold
 from tests.node.live import Member, Net, check_total_order, delivered, run, together, until
 
 NULLS = {"total": "TO_NULL", "partial": "PO_NULL", "selective": "SPO_NULL"}
@@ -81,12 +81,12 @@ def test_whose_turn_it_is_to_end_an_epoch_may_die_as_well(
             a, b, c, d, e = await net.form("abcde", service=service)
             for one in (b, c, d):
                 monkeypatch.setattr(one.node, "alive", lambda name: True)
-            place = a.node.assemblies[a.group.name]
-            monkeypatch.setattr(place, "_propose", lambda now: None)
+            place = a.node.group_hosts[a.group.name]
+            monkeypatch.setattr(place.reconfiguration, "propose", lambda now: None)
             sending = [asyncio.create_task(one.group.broadcast(b"under way")) for one in (b, c, d)]
             await e.die()
             sending.append(asyncio.create_task(b.group.broadcast(b"without e")))
-            data = b.node.assemblies[b.group.name].data
+            data = b.node.group_hosts[b.group.name].data
             assert data is not None
             await until(lambda: data.engine.stopped, "the cluster to stop")  # type: ignore[attr-defined]
             await a.die()
@@ -141,7 +141,7 @@ def test_who_was_thought_dead_does_not_end_the_epoch_with_the_others(
             others = [asyncio.create_task(one.group.broadcast(one.data[0])) for one in (a, b)]
             await until(lambda: seat(c).outbox.underway, "c has sent it")
             hold_back(seat(c), monkeypatch)
-            seat(c)._say(Hold(seat(c).epoch, ("c",)))
+            seat(c).reconfiguration.say(Hold(seat(c).state.epoch, ("c",)))
             await sending
             net.switch.apply({"heal": True})
             await asyncio.gather(*others, return_exceptions=True)
@@ -165,8 +165,8 @@ def test_those_who_were_thought_dead_go_on_when_nobody_else_is_left(
             members = await net.form("abc", service="total")
             a, b, c = members
             hold_back(seat(c), monkeypatch)
-            seat(c)._say(Hold(seat(c).epoch, ("c",)))
-            await until(lambda: seat(a).held_at and seat(b).held_at, "HOLD is heard")
+            seat(c).reconfiguration.say(Hold(seat(c).state.epoch, ("c",)))
+            await until(lambda: held(a) and held(b), "HOLD is heard")
             await c.die()
             await together([a, b])
             await asyncio.gather(*(one.group.broadcast(one.name.encode()) for one in (a, b)))
@@ -176,15 +176,23 @@ def test_those_who_were_thought_dead_go_on_when_nobody_else_is_left(
     run(test)
 
 
-def seat(member: Member) -> Assembly:
-    found = member.node.assemblies[member.group.name]
-    assert isinstance(found, Assembly)
+def seat(member: Member) -> GroupMembership:
+    found = member.node.group_hosts[member.group.name]
+    assert isinstance(found, GroupMembership)
     return found
 
 
-def hold_back(late: Assembly, monkeypatch: pytest.MonkeyPatch) -> None:
+def held(member: Member) -> bool:
+    """Whether it has heard HOLD."""
+    return bool(seat(member).reconfiguration.ending.held_at)
+
+
+def hold_back(late: GroupMembership, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let all others answer a HOLD before that one does."""
-    answers, heard = late._drain, time.monotonic()
+    reconfiguration, heard = late.reconfiguration, time.monotonic()
+    answers = reconfiguration._drain
     monkeypatch.setattr(
-        late, "_drain", lambda now: answers(now) if time.monotonic() - heard > 0.4 else None
+        reconfiguration,
+        "_drain",
+        lambda now: answers(now) if time.monotonic() - heard > 0.4 else None,
     )

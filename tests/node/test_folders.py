@@ -16,8 +16,8 @@ from roundelay.file_names import file_name
 from roundelay.journal.format import Run
 from roundelay.journal.journal import Journal, JournalConfig
 from roundelay.journal.reader import Reader
-from roundelay.node.folders import claim_group, claim_journal, group_folder, journal_folder
 from roundelay.node.groups import NAME_BYTES_MAX, check_name
+from roundelay.node.storage.folders import claim_group, claim_journal, group_folder, journal_folder
 from roundelay.trace.live import LiveTrace
 from tests.node.live import Net, delivered, run
 

@@ -8,7 +8,7 @@ import socket
 from typing import Any
 
 import roundelay
-from roundelay.node.frontends import ALL_FULL, FrontendServer
+from roundelay.node.frontend.server import ALL_FULL, FrontendServer
 from roundelay.wire.frontend import Parser, head, json_packet, packet
 from tests.node.live import Net, run, until
 

@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from roundelay.client.remote import RemoteSwitchboard
+import roundelay
+from roundelay.client.remote import RemoteNodeApi
 from roundelay.client.remote_node import RemoteNode
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import (
@@ -30,8 +31,8 @@ from roundelay.core.errors import (
     Refused,
     UsageError,
 )
-from roundelay.node.frontends import FrontendServer
-from roundelay.node.switchboard import Receipt, Refusal
+from roundelay.node.frontend.server import FrontendServer
+from roundelay.node.node_api import Receipt, Refusal
 from roundelay.wire.frontend import (
     MESSAGE_BYTES,
     Packet,
@@ -510,9 +511,8 @@ def test_a_unix_socket_is_private_and_cleared_away(tmp_path: Path) -> None:
             assert node.where == where
             assert len(node.frontends.addresses) == 2
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
-            async with await RemoteNode.connect(where) as app:
-                await app.join("g")
-                await app.broadcast("g", b"hi")
+            async with roundelay.join("g", service="fifo", node=where) as app:
+                await app.broadcast(b"hi")
             with pytest.raises(ConfigError, match="listens on this one already"):
                 await FrontendServer(node.board, [where]).start()
             assert path.exists()
@@ -589,7 +589,7 @@ def test_a_port_in_use_and_addresses_that_cannot_be_served() -> None:
 def test_a_remote_application_sees_what_a_local_one_sees() -> None:
     async def test() -> None:
         async with server() as node:
-            board = await RemoteSwitchboard.connect(node.where, name="tester")
+            board = await RemoteNodeApi.connect(node.where, name="tester")
             assert (board.node, board.max_message) == ("solo", MESSAGE_BYTES)
             far, near = Listener(), Listener()
             board.join(far, "token:g")
@@ -658,8 +658,7 @@ def test_an_application_can_begin_at_a_position() -> None:
             for i in range(5):
                 node.board.send(sender, "token:g", Bundle.of(b"%d" % i), tag=i)
             await until(lambda: len(sender.receipts) == 5)
-            async with await RemoteNode.connect(node.where) as app:
-                await app.join("token:g", since=3)
+            async with roundelay.join("g", node=node.where, since=3) as app:
                 got = []
                 async for message in app:
                     got.append((message.seq, message.data))
@@ -678,7 +677,7 @@ def test_an_application_can_begin_at_a_position() -> None:
 def test_a_large_bundle_goes_in_parts_with_one_receipt() -> None:
     async def test() -> None:
         async with server(max_message=1000) as node:
-            board = await RemoteSwitchboard.connect(node.where)
+            board = await RemoteNodeApi.connect(node.where)
             app = Listener()
             board.join(app, "token:g")
             messages = [b"%d" % i * 100 for i in range(40)]
@@ -700,7 +699,7 @@ def test_a_large_bundle_goes_in_parts_with_one_receipt() -> None:
 def test_batches_larger_than_a_packet_are_cut_for_an_application() -> None:
     async def test() -> None:
         async with server(max_message=1000) as node:
-            board = await RemoteSwitchboard.connect(node.where)
+            board = await RemoteNodeApi.connect(node.where)
             app = Listener()
             board.join(app, "to:g")
             await until(lambda: app.views)
@@ -716,7 +715,7 @@ def test_batches_larger_than_a_packet_are_cut_for_an_application() -> None:
 def test_queue_full_reaches_the_remote_caller_and_room_does_too() -> None:
     async def test() -> None:
         async with server() as node:
-            board = await RemoteSwitchboard.connect(node.where)
+            board = await RemoteNodeApi.connect(node.where)
             app = Listener()
             node.board.group("g").shut = True
             sent = 0
@@ -743,7 +742,7 @@ def test_queue_full_reaches_the_remote_caller_and_room_does_too() -> None:
 def test_two_applications_may_share_a_connection_but_not_a_group() -> None:
     async def test() -> None:
         async with server() as node:
-            board = await RemoteSwitchboard.connect(node.where)
+            board = await RemoteNodeApi.connect(node.where)
             one, two = Listener(), Listener()
             board.join(one, "g")
             board.join(one, "g")
@@ -767,7 +766,7 @@ def test_a_lost_connection_is_said_aloud() -> None:
         lost: list[ConnectionLost] = []
         app = Listener()
         async with server() as node:
-            board = await RemoteSwitchboard.connect(node.where, lost=lost.append)
+            board = await RemoteNodeApi.connect(node.where, lost=lost.append)
             board.join(app, "g")
             await until(lambda: app.views)
             node.board.group("g").shut = True
@@ -788,31 +787,40 @@ def test_a_lost_connection_is_said_aloud() -> None:
     run(test)
 
 
+async def broadcast(app: RemoteNode, group: str, *messages: bytes, **how: Any) -> Receipt:
+    return await (await app.submit(group, *messages, **how))
+
+
 def test_a_node_for_a_program_that_waits() -> None:
     async def test() -> None:
-        async with server() as node, await RemoteNode.connect(node.where, name="waiter") as app:
-            view = await app.join("token:g")
+        async with (
+            server() as node,
+            await RemoteNode.connect(node.where, name="waiter") as app,
+            roundelay.join("g", node=node.where) as group,
+        ):
+            view = await group.changed_view(group.view)
             assert view.members == ("solo",)
-            receipt = await app.broadcast("token:g", b"one", b"two")
+            receipt = await broadcast(app, "token:g", b"one", b"two")
             assert receipt.seq == 1
-            await app.send_everyone("token:g", b"three")
-            await app.send_someone("token:g", b"four")
-            await app.send("token:g", b"five", to={"solo"})
+            await group.post([b"three"])
+            await broadcast(app, "token:g", b"four", someone=True)
+            await broadcast(app, "token:g", b"five", to={"solo"})
             got = []
-            async for message in app:
+            async for message in group:
                 got.append((message.seq, message.sender, message.data))
                 if len(got) == 5:
                     break
             assert got == [(i, "solo", word) for i, word in
                            enumerate((b"one", b"two", b"three", b"four", b"five"))]  # fmt: skip
             with pytest.raises(Indeterminate, match="no majority"):
-                await app.broadcast("token:g", b"doubt")
+                await broadcast(app, "token:g", b"doubt")
             with pytest.raises(Refused, match="not for you"):
-                await app.join("closed:club")
+                async with roundelay.join("closed:club", service="fifo", node=node.where) as club:
+                    await club.receive(10)
             assert (await app.members("token:g"))["state"] == "open"
             assert [one["group"] for one in await app.groups()] == ["token:g"]
             status = await app.status()
-            assert status["frontends"]["clients"][0]["name"] == "waiter"
+            assert "waiter" in [one["name"] for one in status["frontends"]["clients"]]
             assert (await app.why("solo"))["alive"] is True
             with pytest.raises(UsageError, match="never heard of"):
                 await app.why("ghost")
@@ -826,7 +834,7 @@ def test_a_broadcast_waits_for_room() -> None:
     async def test() -> None:
         async with server() as node, await RemoteNode.connect(node.where) as app:
             node.board.group("g").shut = True
-            calls = [asyncio.create_task(app.broadcast("g", bytes(50_000))) for _ in range(100)]
+            calls = [asyncio.create_task(broadcast(app, "g", bytes(50_000))) for _ in range(100)]
             await until(lambda: node.status["clients"][0]["waits_for"] == "g")
             assert not any(call.done() for call in calls)
             node.board.open("g")
@@ -836,10 +844,27 @@ def test_a_broadcast_waits_for_room() -> None:
     run(test)
 
 
+def test_who_waits_for_something_of_a_remote_node_that_is_closed_is_told() -> None:
+    async def test() -> None:
+        async with server() as node:
+            app = await RemoteNode.connect(node.where)
+            node.board.group("g").shut = True
+            calls = [asyncio.create_task(broadcast(app, "g", bytes(50_000))) for _ in range(100)]
+            await until(lambda: node.status["clients"][0]["waits_for"] == "g")
+            await app.close()
+            async with asyncio.timeout(10):
+                ends = await asyncio.gather(*calls, return_exceptions=True)
+            assert {type(end) for end in ends} == {Indeterminate, ConnectionLost}
+            with pytest.raises(ConnectionLost, match="closed here"):
+                await app.groups()
+
+    run(test)
+
+
 def test_an_application_that_takes_its_time_is_not_read_for() -> None:
     async def test() -> None:
-        async with server() as node, await RemoteNode.connect(node.where) as app:
-            await app.join("g")
+        async with server() as node, roundelay.join("g", service="fifo", node=node.where) as app:
+            await app.changed_view(app.view)
             message = bytes(1 << 20)
             sender = Listener()
             count = 12

@@ -10,7 +10,7 @@ import pytest
 import roundelay
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import Indeterminate, Refused, UsageError
-from roundelay.node.frontends import FrontendServer
+from roundelay.node.frontend.server import FrontendServer
 from roundelay.wire.frontend import json_packet, send_packet
 from tests.node.live import Net, delivered, run
 

@@ -10,12 +10,13 @@ from roundelay.core.errors import ConfigError
 from roundelay.core.grsb.base import Reign
 from roundelay.core.grsb.pdu import Counter
 from roundelay.core.grsb.stable import Accepted, Handled, Promised
-from roundelay.node.failpoints import Failpoint
-from roundelay.node.grsb_file import GrsbFile, read_file
-from roundelay.node.store import Began, Born, GrsbKept, Senders, grsb_store
+from roundelay.node.driver.failpoints import Failpoint
+from roundelay.node.roles.grsb.file import read_file
+from roundelay.node.roles.role_file import RoleFile
+from roundelay.node.storage.store import Began, Born, GrsbKept, Senders, Store
 
 
-def read(folder: Path, text: str) -> GrsbFile:
+def read(folder: Path, text: str) -> RoleFile:
     file = folder / "g.toml"
     file.write_text(text)
     return read_file(file)
@@ -36,14 +37,14 @@ recorders = ["c", "a"]
 
 def test_a_profile_gives_the_roles_to_the_first_members(tmp_path: Path) -> None:
     file = read(tmp_path, FAILSAFE)
-    assert [file.roles_of(site) for site in range(8)] == [
+    assert [file.titles[site] for site in range(8)] == [
         ["retransmitter"], ["standby retransmitter"], ["acknowledger"], ["standby acknowledger"],
         ["recorder"], ["recorder"], ["recorder"], ["user"],
     ]  # fmt: skip
     assert file.roles.lines == 2
     assert file.council == ("r1", "r2", "d1", "d2", "p1", "p2", "p3")
     demo = read(tmp_path, 'profile = "demo"\nmembers = ["a", "b", "c"]')
-    assert [demo.roles_of(site) for site in range(3)] == [
+    assert [demo.titles[site] for site in range(3)] == [
         ["retransmitter", "recorder"], ["acknowledger", "user"], ["user"],
     ]  # fmt: skip
     assert demo.roles.lines == 1
@@ -53,8 +54,8 @@ def test_a_spread_names_them_and_whoever_is_not_named_is_a_user(tmp_path: Path) 
     with pytest.raises(ConfigError, match=r"users = none .* one member or more"):
         read(tmp_path, SPREAD)
     file = read(tmp_path, SPREAD + 'users = ["a", "b"]\nlines = 2\nline_b = "239.1.2.3:4000"')
-    assert file.roles_of(0) == ["retransmitter", "recorder", "user"]
-    assert file.roles_of(2) == ["standby retransmitter", "recorder"]
+    assert file.titles[0] == ["retransmitter", "recorder", "user"]
+    assert file.titles[2] == ["standby retransmitter", "recorder"]
     assert file.roles.recorders == (2, 0)
     more = read(tmp_path, SPREAD.replace('"c"]\nretr', '"c", "d"]\nretr'))
     assert more.names(more.roles.users) == ("d",)
@@ -144,12 +145,12 @@ def test_what_a_member_keeps_is_there_after_a_restart(tmp_path: Path) -> None:
     records = [
         born, Began(12), Promised(3), Accepted(Reign(4, 0, 1)), Handled(55, 50, 4), senders,
     ]  # fmt: skip
-    store = grsb_store(tmp_path / "g" / "grsb.log", print)
+    store = Store(tmp_path / "g" / "grsb.log", GrsbKept, print)
     assert store.stable is None
     store.write(records, False)
     store.close()
     for _ in range(2):  # as it was written, and as it is written anew
-        store = grsb_store(tmp_path / "g" / "grsb.log", print)
+        store = Store(tmp_path / "g" / "grsb.log", GrsbKept, print)
         kept = store.stable
         assert isinstance(kept, GrsbKept)
         assert (kept.born, kept.inc, kept.senders) == (born, 12, senders)

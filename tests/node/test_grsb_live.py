@@ -26,10 +26,10 @@ from roundelay.core.errors import (
     Indeterminate,
     UsageError,
 )
-from roundelay.journal.files import Disk
+from roundelay.durable import Disk
 from roundelay.journal.journal import Reader
-from roundelay.node.grsb import GrsbSeat
-from roundelay.node.tracing import Tracing
+from roundelay.node.driver.tracing import Tracing
+from roundelay.node.roles.group import RoleGroup
 from roundelay.trace import check_trace, merge
 from tests.node.live import Member, Net, check_total_order, delivered, multicast, run, until
 
@@ -89,9 +89,9 @@ class Town:
     def state(self, name: str) -> str:
         return self.members[name].group.view.state
 
-    def seat(self, name: str) -> GrsbSeat:
-        place = self.members[name].node.assemblies[FULL]
-        assert isinstance(place, GrsbSeat)
+    def seat(self, name: str) -> RoleGroup:
+        place = self.members[name].node.group_hosts[FULL]
+        assert isinstance(place, RoleGroup)
         return place
 
     def status(self, name: str) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def cut_line_a(net: Net, town: Town, cut: bool) -> None:
         if cut:
             medium.stop()
         else:
-            medium.start(member.node._datagram, member.node._drained)
+            member.node.attach(medium)
 
 
 @asynccontextmanager
@@ -307,7 +307,7 @@ def test_a_file_that_the_others_refuse_is_not_kept(tmp_path: Path) -> None:
             ):
                 write(tmp_path, other)
                 await town.start("ann", timeout=1.0)
-                await until(lambda: town.seat("ann").strangers == {"a", "b"}, "it is another one")
+                await until(lambda: town.seat("ann").bootstrap.strangers == {*"ab"}, "another one")
                 await until(lambda: said in town.members["ann"].group.view.state, "it says so")
                 await town.members["ann"].leave()
             write(tmp_path, table)
@@ -320,7 +320,7 @@ def test_a_file_that_the_others_refuse_is_not_kept(tmp_path: Path) -> None:
             write(tmp_path, table | {"members": ["a", "b", "ann", "new"]})  # all take this one
             await town.start("a", "b", "ann")
             await town.open("a", "b", "ann")
-            kept = town.seat("ann").kept
+            kept = town.seat("ann").persistence.kept
             await until(lambda: kept.born.members[-1] == "new", "it is kept")  # type: ignore[union-attr]
 
     run(test)

@@ -20,12 +20,12 @@ from msgspec import structs
 from roundelay import LeftOut, NameTaken
 from roundelay.core.cluster.pdu import ToNull
 from roundelay.core.errors import UsageError
-from roundelay.node.assembly import Assembly
-from roundelay.node.hints import HINTS, NAME_TAKEN, NO_KEY
-from roundelay.node.interfaces import parse_address
-from roundelay.node.one_channel import UNSTAMPED
-from roundelay.node.words import MARK, Change, Drained, Hold, Piece, encode
-from roundelay.wire import codec, info
+from roundelay.node.medium.drop_advice import HINTS, NAME_TAKEN, NO_KEY
+from roundelay.node.medium.interfaces import parse_address
+from roundelay.node.medium.one_channel import UNSTAMPED
+from roundelay.node.membership.group import GroupMembership
+from roundelay.node.membership.roster_messages import MARK, Change, Drained, Hold, TailPiece, encode
+from roundelay.wire import codec, control
 from roundelay.wire.seal import Seal
 from tests.node.live import Member, Net, delivered, run, together, until
 from tests.wire.examples import EXAMPLES
@@ -111,23 +111,23 @@ def described() -> Iterator[tuple[str, bytes]]:
     yield "fragments that overlap", struct.pack(">BIHH", 0x11, 2, 0, 3) + b"DATA"
     yield "fragments of two counts", struct.pack(">BIHH", 0x11, 2, 1, 4) + b"data"
     # Who a node is.
-    yield "INFO of version 2", own(info.INFO, b"", version=2)
-    yield "INFO that is no array", own(info.INFO, b"\xc1")
-    yield "INFO without a name", packed(info.INFO, "", UUID, HERE, [], [], "")
-    yield "INFO with a long name", packed(info.INFO, "n" * 5000, UUID, HERE, [], [], "")
-    yield "INFO with a short UUID", packed(info.INFO, "n", b"x", HERE, [], [], "")
-    yield "INFO from port 0", packed(info.INFO, "n", UUID, ("127.0.0.1", 0), [], [], "")
-    yield "INFO from port 70000", packed(info.INFO, "n", UUID, ("127.0.0.1", 70_000), [], [], "")
-    yield "INFO from a host by name", packed(info.INFO, "n", UUID, ("localhost", 5), [], [], "")
-    yield "INFO with a NUL", packed(info.INFO, "n", UUID, ("127.0.0.1\0x", 5), [], [], "")
-    yield "INFO with a bad peer", packed(info.INFO, "n", UUID, HERE, [], [("h", 1 << 40)], "")
+    yield "INFO of version 2", own(control.INFO, b"", version=2)
+    yield "INFO that is no array", own(control.INFO, b"\xc1")
+    yield "INFO without a name", packed(control.INFO, "", UUID, HERE, [], [], "")
+    yield "INFO with a long name", packed(control.INFO, "n" * 5000, UUID, HERE, [], [], "")
+    yield "INFO with a short UUID", packed(control.INFO, "n", b"x", HERE, [], [], "")
+    yield "INFO from port 0", packed(control.INFO, "n", UUID, ("127.0.0.1", 0), [], [], "")
+    yield "INFO from port 70000", packed(control.INFO, "n", UUID, ("127.0.0.1", 70_000), [], [], "")
+    yield "INFO from a host by name", packed(control.INFO, "n", UUID, ("localhost", 5), [], [], "")
+    yield "INFO with a NUL", packed(control.INFO, "n", UUID, ("127.0.0.1\0x", 5), [], [], "")
+    yield "INFO with a bad peer", packed(control.INFO, "n", UUID, HERE, [], [("h", 1 << 40)], "")
     many = [(f"g{number}", "", -1, 0) for number in range(3000)]
-    yield "INFO with 3,000 groups", packed(info.INFO, "n", UUID, HERE, many, [], "")
+    yield "INFO with 3,000 groups", packed(control.INFO, "n", UUID, HERE, many, [], "")
     peers = [("127.0.0.1", number) for number in range(1, 3000)]
-    yield "INFO with 3,000 peers", packed(info.INFO, "n", UUID, HERE, [], peers, "")
+    yield "INFO with 3,000 peers", packed(control.INFO, "n", UUID, HERE, [], peers, "")
     huge = [("token:g", "x", 1 << 62, 1 << 62)]
-    yield "INFO with a huge epoch", packed(info.INFO, "n", UUID, HERE, huge, [], "")
-    yield "INFO with invalid UTF-8", own(info.INFO, b"\x96\xa2\xff\xfe\xc4\x01a\x90\x90\x90\xa0")
+    yield "INFO with a huge epoch", packed(control.INFO, "n", UUID, HERE, huge, [], "")
+    yield "INFO with invalid UTF-8", own(control.INFO, b"\x96\xa2\xff\xfe\xc4\x01a\x90\x90\x90\xa0")
     # How groups are put together.
     for roster, lives in (
         ((), ()),
@@ -136,13 +136,13 @@ def described() -> Iterator[tuple[str, bytes]]:
         (tuple(f"n{number}" for number in range(3000)), ()),
         (("a", "n" * 5000), (UUID, UUID)),
     ):
-        yield "START", packed(info.CONTROL, "start", "token:g", "x", 9, roster, lives, 0, 1)
+        yield "START", packed(control.CONTROL, "start", "token:g", "x", 9, roster, lives, 0, 1)
     far = 1 << 63
     for epoch, base, resilience in ((-5, 0, 1), (far, 0, 1), (9, -1, 1), (9, far, 1), (9, 0, -1)):
         yield (
             "START",
             packed(
-                info.CONTROL,
+                control.CONTROL,
                 "start",
                 "token:g",
                 "x",
@@ -155,34 +155,36 @@ def described() -> Iterator[tuple[str, bytes]]:
         )
     two, lives = ["a", "b"], [UUID, UUID]
     for strange in ("a\0b", "../../x", "\x1b[2J", "fixed", "1@../x:3", "x" * 65):
-        yield "START", packed(info.CONTROL, "start", "token:g", strange, 9, two, lives, 0, 1)
-        yield "ASK", packed(info.CONTROL, "ask", "token:g", strange, "n")
+        yield "START", packed(control.CONTROL, "start", "token:g", strange, 9, two, lives, 0, 1)
+        yield "ASK", packed(control.CONTROL, "ask", "token:g", strange, "n")
         if strange == "fixed":
             continue
         past = [[], False, strange]
-        yield "START", packed(info.CONTROL, "start", "token:g", "f", 9, two, lives, 0, 1, *past)
-        yield "KEPT", packed(info.CONTROL, "kept", "token:g", "n", 5, 0, 1, strange)
-        yield "SYNCED", packed(info.CONTROL, "synced", "token:g", "n", strange, 1)
+        yield "START", packed(control.CONTROL, "start", "token:g", "f", 9, two, lives, 0, 1, *past)
+        yield "KEPT", packed(control.CONTROL, "kept", "token:g", "n", 5, 0, 1, strange)
+        yield "SYNCED", packed(control.CONTROL, "synced", "token:g", "n", strange, 1)
         group = ["token:g", strange, 3, 3]
-        yield "INFO of a strange history", packed(info.INFO, "n", UUID, HERE, [group], [], "")
-    yield "ASK by a long name", packed(info.CONTROL, "ask", "token:g", "x", "n" * 5000)
-    yield "ASK by nobody", packed(info.CONTROL, "ask", "token:g", "x", "")
+        yield "INFO of a strange history", packed(control.INFO, "n", UUID, HERE, [group], [], "")
+    yield "ASK by a long name", packed(control.CONTROL, "ask", "token:g", "x", "n" * 5000)
+    yield "ASK by nobody", packed(control.CONTROL, "ask", "token:g", "x", "")
 
 
 def state(member: Member) -> dict[str, Any]:
     """All that must not change."""
     node = member.node
-    assembly = node.assemblies["token:g"]
-    assert assembly.ring is not None
+    membership = node.group_hosts["token:g"]
+    assert isinstance(membership, GroupMembership)
+    group = membership.state
+    assert group.ring is not None
     return {
         "view": member.group.view,
         "nodes": sorted(node.directory.by_name),
         "environment": set(node.autorm.beamon.environment.nodes),
-        "ring": assembly.ring.id,
-        "roster": assembly.roster,
-        "epoch": assembly.epoch,
-        "incarnation": assembly.incarnation,
-        "asked": dict(assembly.asked),
+        "ring": group.ring.id,
+        "roster": group.roster,
+        "epoch": group.epoch,
+        "incarnation": group.incarnation,
+        "asked": dict(membership.reconfiguration.asked),
         "fatal": node.fatal,
         "got": list(member.got),
     }
@@ -329,7 +331,7 @@ def test_inside_the_seal_nothing_is_believed_either(tmp_path: Path) -> None:
     run(test)
 
 
-def test_a_second_node_with_our_name_is_noticed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_second_node_with_our_name_is_noticed(caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
         async with Net() as net:
             a = await net.join("same", min_members=1)
@@ -340,13 +342,13 @@ def test_a_second_node_with_our_name_is_noticed(capsys: pytest.CaptureFixture[st
             assert drops(a)[NAME_TAKEN] >= 2
 
     run(test)
-    said = [line for line in capsys.readouterr().err.splitlines() if "node.name_taken" in line]
+    said = [line for line in caplog.messages if "node.name_taken" in line]
     assert len(said) == 1  # by the one who has the name, and not again
     assert "start one of them with another --name" in said[0]
 
 
 def test_what_cannot_be_read_is_said_once_with_what_to_do(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     async def test() -> None:
         async with Net() as net:
@@ -357,14 +359,16 @@ def test_what_cannot_be_read_is_said_once_with_what_to_do(
                 key.write_text(os.urandom(32).hex())
                 key.chmod(0o600)
                 nodes.append(await net.join(name, insecure=False, key=str(key)))
-            await Stranger(net).say(nodes[0], bytes((info.INFO, info.VERSION + 1)) + bytes(30))
+            await Stranger(net).say(
+                nodes[0], bytes((control.INFO, control.VERSION + 1)) + bytes(30)
+            )
             for node, reason in ((0, NO_KEY), (1, "not sealed"), (1, "seal")):
                 enough = HINTS[reason].after + 2
                 member = nodes[node]
                 await until(lambda m=member, r=reason, n=enough: drops(m).get(r, 0) >= n, reason)  # type: ignore[misc]
 
     run(test)
-    said = capsys.readouterr().err
+    said = caplog.text
     for reason in (NO_KEY, "not sealed", "seal", "format version"):
         assert HINTS[reason].text in said
     assert said.count(HINTS[NO_KEY].text) == 1  # further datagrams are not worth another line
@@ -376,12 +380,18 @@ def test_a_larger_group_that_nobody_is_alive_in_ends_nothing() -> None:
             a, b = await net.form("ab")
             stranger = Stranger(net)
             packet = packed(
-                info.INFO, "zz", UUID, HERE, [("token:g", "ffff", 5, 200), ("h", "x", 1, 1)], [], ""
+                control.INFO,
+                "zz",
+                UUID,
+                HERE,
+                [("token:g", "ffff", 5, 200), ("h", "x", 1, 1)],
+                [],
+                "",
             )
             # In the clear anybody can say anything; but who is not alive is not believed.
             await stranger.say(a, packet)
             assert (await b.group.broadcast(b"still")).seq == 0
-            assert a.node.assemblies["token:g"].roster == ("a", "b")
+            assert a.node.group_hosts["token:g"].roster == ("a", "b")
 
     run(test)
 
@@ -398,13 +408,15 @@ def test_a_member_that_lies_stops_nobody(service: str) -> None:
             await a.group.broadcast(b"before")
             await delivered([a, b], 1)
             stranger = Stranger(net)
-            assembly = a.node.assemblies[a.group.name]
-            assert assembly.ring is not None
-            assert assembly.data is not None
+            membership = a.node.group_hosts[a.group.name]
+            assert isinstance(membership, GroupMembership)
+            group = membership.state
+            assert group.ring is not None
+            assert group.data is not None
             forged = [
                 codec.encode(pdu, sender=1, group_id=hosted.id, chan_seq=(1 << 31) + number)
                 for number, pdu in enumerate(EXAMPLES)
-                for hosted in {assembly.ring, assembly.data}
+                for hosted in {group.ring, group.data}
             ]
             await stranger.say(a, *forged)
             random.Random(5).shuffle(forged)
@@ -423,16 +435,16 @@ def test_the_hub_passes_nothing_on_of_who_is_no_member() -> None:
     async def test() -> None:
         async with Net() as net:
             a, b = await net.form("ab", service="total", hub=True)
-            data = a.node.assemblies[a.group.name].data
+            data = a.node.group_hosts[a.group.name].data
             assert data is not None
-            before = data.sent
+            before = data.link.sent
             null = next(one for one in EXAMPLES if isinstance(one, ToNull))
             strange = [
                 codec.encode(null, sender=sender, group_id=data.id, chan_seq=UNSTAMPED)
                 for sender in (2, 60_000, 0xFFFE)
             ]
             await Stranger(net).say(a, *strange)
-            assert data.sent == before
+            assert data.link.sent == before
             assert drops(a)["sender is no other member"] == 2 * len(strange)
             assert (await b.group.broadcast(b"after")).seq == 0
             await delivered([a, b], 1)
@@ -457,9 +469,9 @@ WORDS = [
     Drained("b", 1 << 63, 2),
     Drained("b", 0, 7),
     Drained("b", 0, 2, -1),
-    Piece("a", EPOCH, 0, 1, b""),
-    Piece("b", EPOCH, 5, 3, b""),
-    Piece("b", EPOCH, 0, 1, b"not a tail"),
+    TailPiece("a", EPOCH, 0, 1, b""),
+    TailPiece("b", EPOCH, 5, 3, b""),
+    TailPiece("b", EPOCH, 0, 1, b"not a tail"),
 ]
 """What no correct member says in the ring; b does."""
 
@@ -471,12 +483,12 @@ def test_words_that_no_member_says_change_nothing(service: str) -> None:
             a, b = await net.form("ab", service=service)
             await a.group.broadcast(b"before")
             await delivered([a, b], 1)
-            liar = b.node.assemblies[b.group.name]
-            assert isinstance(liar, Assembly)
+            liar = b.node.group_hosts[b.group.name]
+            assert isinstance(liar, GroupMembership)
             for word in WORDS:
                 if not isinstance(word, Drained):
-                    word = structs.replace(word, epoch=liar.epoch)
-                liar._say(word)
+                    word = structs.replace(word, epoch=liar.state.epoch)
+                liar.reconfiguration.say(word)
             await a.group.broadcast(b"after")
             # In a token group each has a position, which must not be missing: it is a message.
             given = len(WORDS) if service == "resilient" else 0
@@ -492,9 +504,10 @@ def test_words_that_no_member_says_change_nothing(service: str) -> None:
                 "all of them to be refused",
             )
             for member in (a, b):
-                place = member.node.assemblies[member.group.name]
-                assert isinstance(place, Assembly)
-                assert (place.state, place.roster, place.drained) == ("open", ("a", "b"), {})
+                place = member.node.group_hosts[member.group.name]
+                assert isinstance(place, GroupMembership)
+                assert (place.state.condition, place.roster) == ("open", ("a", "b"))
+                assert place.reconfiguration.ending.drained == {}
 
     run(test)
 
@@ -505,10 +518,10 @@ def test_an_application_cannot_speak_as_a_node() -> None:
     async def test() -> None:
         async with Net() as net:
             a, b = await net.form("ab")
-            place = a.node.assemblies[a.group.name]
-            assert isinstance(place, Assembly)
-            own = place._mark()
-            forged = encode(Change(place.epoch, ("b",), (b"",), 0, 0))
+            place = a.node.group_hosts[a.group.name]
+            assert isinstance(place, GroupMembership)
+            own = place.reconfiguration.mark()
+            forged = encode(Change(place.state.epoch, ("b",), (b"",), 0, 0))
             for message in (own + forged, own + b"x", MARK):
                 with pytest.raises(UsageError, match="begins with"):
                     await a.group.broadcast(message)
@@ -532,11 +545,11 @@ def test_a_change_that_counts_tails_which_nobody_said_is_no_error() -> None:
     async def test() -> None:
         async with Net() as net:
             a, b = await net.form("ab", service="partial")
-            liar = b.node.assemblies[b.group.name]
-            assert isinstance(liar, Assembly)
-            epoch = liar.epoch
-            liar._say(Change(epoch, liar.roster, liar.lives, 1, 0, ("a", "b")))
-            await until(lambda: liar.epoch > epoch, "the next epoch")
+            liar = b.node.group_hosts[b.group.name]
+            assert isinstance(liar, GroupMembership)
+            epoch, lives = liar.state.epoch, liar.state.lives
+            liar.reconfiguration.say(Change(epoch, liar.roster, lives, 1, 0, ("a", "b")))
+            await until(lambda: liar.state.epoch > epoch, "the next epoch")
             await together([a, b])
             await a.group.broadcast(b"after")
             await delivered([a, b], 1)

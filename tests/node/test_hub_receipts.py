@@ -9,7 +9,7 @@ from tests.node.live import Member, Net, delivered, run
 EACH = 40
 
 
-def test_receipts_of_a_group_with_a_hub_name_their_own_messages_although_copies_are_lost():
+def test_receipts_of_a_group_with_a_hub_name_their_own_messages_although_copies_are_lost() -> None:
     async def send(member: Member, number: int) -> tuple[bytes, int | None]:
         await asyncio.sleep(number * 0.01)
         data = f"{member.name}{number}".encode()

@@ -14,10 +14,10 @@ import pytest
 from roundelay import FolderInUse, LeftOut, NameTaken
 from roundelay.core.engine import SECOND
 from roundelay.core.errors import GroupClosed, GroupTrouble
-from roundelay.node import identity
-from roundelay.node.folder import Folder
-from roundelay.node.identity import ANSWER, ANSWERS, YIELD, Identity
-from roundelay.wire.info import Ask, Info
+from roundelay.node.membership import identity
+from roundelay.node.membership.identity import ANSWER, ANSWERS, YIELD, Identity
+from roundelay.node.storage.lock import Folder
+from roundelay.wire.control import Ask, Info
 from tests.node.live import Member, Net, check_total_order, freeze, run, thaw, together, until
 
 
@@ -177,9 +177,9 @@ def test_what_a_replaced_process_asks_for_is_void(leave: bool) -> None:
             new = await net.join("c", service="partial")
             await together([a, b, new], 30)
             await new.group.broadcast(b"in")
-            seat = a.node.assemblies[a.group.name]
-            epoch = seat.epoch
-            ask = Ask(a.group.name, seat.incarnation, "c", leave, epoch, c.node.uuid)
+            seat = a.node.group_hosts[a.group.name]
+            epoch = seat.state.epoch
+            ask = Ask(a.group.name, seat.state.incarnation, "c", leave, epoch, c.node.uuid)
             reason = "of an earlier life of its sender"
             before = [one.node.drops.get(reason, 0) for one in (a, b, new)]
             c.node.send_control(ask)
@@ -190,7 +190,7 @@ def test_what_a_replaced_process_asks_for_is_void(leave: bool) -> None:
                 await asyncio.sleep(0.02)
             await until(lambda: b"29" in new.data, "what a has sent")
             assert new.from_("a") == [b"%d" % number for number in range(30)]
-            assert (seat.epoch, new.error) == (epoch, None)
+            assert (seat.state.epoch, new.error) == (epoch, None)
 
     run(test, 90)
 
@@ -204,12 +204,12 @@ def test_who_is_shut_out_by_another_life_of_its_name_is_told(service: str) -> No
             a, b, c = await net.form("abc", service=service)
             await a.group.broadcast(b"before")
             await until(lambda: b"before" in c.data, "what was sent before")
-            seat = a.node.assemblies[a.group.name]
-            epoch = seat.epoch
-            stranger = Ask(a.group.name, seat.incarnation, "c", False, epoch, os.urandom(16))
+            seat = a.node.group_hosts[a.group.name]
+            epoch = seat.state.epoch
+            stranger = Ask(a.group.name, seat.state.incarnation, "c", False, epoch, os.urandom(16))
             for one in (a, b):
-                one.node.assemblies[one.group.name].told(stranger, time.monotonic_ns())
-            await until(lambda: seat.epoch > epoch and seat.works(), "the next epoch")
+                one.node.group_hosts[one.group.name].told(stranger, time.monotonic_ns())
+            await until(lambda: seat.state.epoch > epoch and seat.works(), "the next epoch")
             sending = asyncio.create_task(a.group.broadcast(b"between"))
             await until(lambda: c.error or b"between" in c.data, "something")
             if c.error is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import logging
 import os
 import resource
 import sys
@@ -18,17 +19,18 @@ from roundelay.core.bundle import Bundle
 from roundelay.core.engine import EVERYONE, SECOND
 from roundelay.core.errors import ConfigError, GroupFailed, InvariantBroken, UsageError
 from roundelay.core.token.pdu import DATA, Ack
-from roundelay.node import faults
+from roundelay.node import group_faults
 from roundelay.node import node as node_module
-from roundelay.node.frontends import FrontendServer
+from roundelay.node.event_log import LOGGER, log_as_json
+from roundelay.node.frontend.server import FrontendServer
 from roundelay.node.groups import GroupSpec, parse_group
-from roundelay.node.interfaces import parse_address
+from roundelay.node.medium.interfaces import parse_address
+from roundelay.node.medium.probe import Choice
 from roundelay.node.node import Node
+from roundelay.node.node_api import Batch
 from roundelay.node.node_config import NodeConfig
-from roundelay.node.probe import Choice
-from roundelay.node.recorder import RecordConfig
-from roundelay.node.switchboard import Batch
-from roundelay.wire.info import Start
+from roundelay.node.recording.recorder import RecordConfig
+from roundelay.wire.control import Start
 from tests.node.board import Listener
 from tests.node.live import Net, kill, multicast, run, until
 
@@ -62,7 +64,7 @@ def state(node: Node, group: str) -> str:
 
 def claimed(node: Node) -> set[str]:
     """Groups that its INFO says it is in."""
-    return {group.name for group in node._info().groups}
+    return {group.name for group in node.control.info().groups}
 
 
 async def still_works(found: list[Node], group: str = SOUND) -> None:
@@ -106,7 +108,7 @@ VERBS = {"token": "receive", "to": "on_timer", "po": "take", "spo": "receive", "
 
 
 def _driven(node: Node, group: str) -> Any:
-    return node.assemblies[group].data
+    return node.group_hosts[group].data
 
 
 def test_a_broken_engine_fails_its_group_only_and_can_be_joined_again() -> None:
@@ -130,7 +132,7 @@ def test_a_broken_engine_fails_its_group_only_and_can_be_joined_again() -> None:
             node = three[0]
             for group, verb in zip(groups, VERBS.values(), strict=True):
                 hosted = _driven(node, group)
-                hosted.engine = _Broken(hosted.engine, verb, broken)
+                hosted.driver.engine = _Broken(hosted.engine, verb, broken)
                 if hosted.token is not None:
                     hosted.token = hosted.engine
                 for one in three:
@@ -166,7 +168,7 @@ class _Broken:
 
 
 def test_a_full_disk_in_one_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faults, "RETRY_NS", SECOND)
+    monkeypatch.setattr(group_faults, "RETRY_NS", SECOND)
 
     async def main() -> None:
         other = GroupSpec(name="token:x", protocol="token")
@@ -193,13 +195,13 @@ def test_a_full_disk_in_one_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_an_application_that_asks_too_early_does_not_end_the_tries_of_its_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(faults, "RETRY_NS", SECOND)
+    monkeypatch.setattr(group_faults, "RETRY_NS", SECOND)
 
     async def main() -> None:
         other = GroupSpec(name="to:x", protocol="to")
         async with nodes("ab", sound(), other, base=tmp_path) as both:
             await still_works(both, "to:x")
-            both[0].faults.group("to:x", OSError(28, "No space left on device"))
+            both[0].faults.fail_group("to:x", OSError(28, "No space left on device"))
             soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
             resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
             try:
@@ -262,8 +264,10 @@ def test_an_acknowledgement_of_nobody() -> None:
             for node in both:
                 hosted = _driven(node, "token:x")
                 engine = hosted.engine
-                for ts in range(engine.start_ts, engine.nts):  # the holder answers old ones
-                    hosted.transmit(EVERYONE, Ack(engine.tl, ts, DATA, 0, 0, 60000, 0), 0)
+                for ts in range(
+                    engine.token_list.start_ts, engine.nts
+                ):  # the holder answers old ones
+                    hosted.link.transmit(EVERYONE, Ack(engine.tl, ts, DATA, 0, 0, 60000, 0), 0, 0)
             await asyncio.sleep(0.3)
             await still_works(both)
 
@@ -312,7 +316,7 @@ def test_an_error_in_a_fifo_group() -> None:
 
 
 def test_an_error_in_a_journal_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faults, "RETRY_NS", SECOND)
+    monkeypatch.setattr(group_faults, "RETRY_NS", SECOND)
 
     async def main() -> None:
         file = tmp_path / "news.toml"
@@ -323,7 +327,7 @@ def test_an_error_in_a_journal_group(tmp_path: Path, monkeypatch: pytest.MonkeyP
         news = GroupSpec(name="grsb:news", protocol="grsb", config=str(file))
         async with nodes("ab", sound(), news, base=tmp_path) as both:
             await until(lambda: all(state(node, "grsb:news") == "open" for node in both), "open")
-            seat: Any = both[1].assemblies["grsb:news"]
+            seat: Any = both[1].group_hosts["grsb:news"]
             seat.flush = broken_disk
             await until(lambda: state(both[1], "grsb:news").startswith("failed: "), "failed")
             await still_works(both)
@@ -356,7 +360,7 @@ def test_an_embedded_application_is_told_that_its_group_has_failed() -> None:
         async with Net() as net:
             member = await net.join("a", min_members=1)
             await member.group.ready()
-            member.node.faults.group("token:g", OSError(28, "No space left on device"))
+            member.node.faults.fail_group("token:g", OSError(28, "No space left on device"))
             assert member.group.view.state == "failed: No space left on device"
             await asyncio.wait_for(member._reader, 5.0)  # it does not wait for ever
             with pytest.raises(Exception, match="No space left"):
@@ -376,7 +380,7 @@ def test_an_application_behind_a_daemon_is_told_that_its_group_has_failed() -> N
                 other = await net.join("y", "sound", **there)
                 await member.group.ready()
                 await other.group.ready()
-                node.faults.group("token:x", OSError(28, "No space left on device"))
+                node.faults.fail_group("token:x", OSError(28, "No space left on device"))
                 await asyncio.wait_for(member._reader, 5.0)
                 assert member.group.view.state == "failed: No space left on device"
                 await other.group.broadcast(b"still here")
@@ -430,10 +434,14 @@ def test_a_log_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def main() -> None:
         bad = parse_group("x:total:hub=yes:stage=accepted")
+        logger = logging.getLogger(LOGGER)
         monkeypatch.setattr(sys, "stderr", _FullDisk())
+        for name in ("handlers", "propagate"):
+            monkeypatch.setattr(logger, name, getattr(logger, name))  # put back at the end
+        log_as_json()
         async with nodes("ab", bad, sound()) as both:
             await still_works(both)
-            both[0].faults.group(SOUND, OSError(28, "No space left on device"))
+            both[0].faults.fail_group(SOUND, OSError(28, "No space left on device"))
             assert state(both[0], SOUND).startswith("failed: ")
             await still_works(both, "token:other")
 
@@ -451,8 +459,8 @@ def test_groups_that_have_failed_keep_no_others_out(monkeypatch: pytest.MonkeyPa
             for number in range(20):
                 with pytest.raises(ConfigError):
                     node.join(Listener(), f"to:{number}", wishes=wishes)
-            assert "to:19" in node.assemblies
-            assert "to:told" in node.assemblies
+            assert "to:19" in node.group_hosts
+            assert "to:told" in node.group_hosts
             for number in range(6):
                 node.join(Listener(), f"token:{number}")
             with pytest.raises(UsageError, match="leave one first"):
@@ -467,6 +475,6 @@ def test_one_who_is_refused_leaves_no_group_open() -> None:
         async with nodes("a", sound(min_members=1)) as (node,):
             with pytest.raises(ConfigError):
                 node.join(Listener(), "po:x", -5)
-            assert "po:x" not in node.assemblies
+            assert "po:x" not in node.group_hosts
 
     run(main)

@@ -13,7 +13,7 @@ import roundelay
 from roundelay.client import group as group_module
 from roundelay.client.group import SlowConsumer
 from roundelay.core.errors import ConfigError, GroupClosed, PayloadTooLarge
-from roundelay.node.outbox import LIMIT_BYTES
+from roundelay.node.driver.outbox import LIMIT_BYTES
 from tests.node.live import Member, Net, check_total_order, delivered, run, together, until
 
 MEDIA = ("multicast", "fanout")
@@ -162,7 +162,7 @@ def test_post_waits_for_room_and_the_queue_keeps_its_limit(service: str) -> None
             def waiting() -> int:
                 if service == "fifo":
                     return a.node.autorm.beamon.queued_bytes
-                return a.node.assemblies[a.group.name].outbox.bytes
+                return a.node.group_hosts[a.group.name].outbox.bytes
 
             limit = LIMIT_BYTES
             if service == "fifo":

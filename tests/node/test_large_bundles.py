@@ -8,7 +8,7 @@ import pytest
 
 import roundelay
 from roundelay.client.group import Group
-from roundelay.node import engines
+from roundelay.node.driver import engines
 from tests.node.live import multicast, node_of, run
 
 MESSAGES = 20_000

@@ -24,7 +24,7 @@ def test_who_was_stopped_after_a_confirmation_is_given_it_or_told(
         async with Net("switch", seed=3) as net:
             members = await net.form("abcd", service=service)
             d = members[3]
-            epoch = d.node.assemblies[d.group.name].epoch
+            epoch = d.node.group_hosts[d.group.name].state.epoch
             left = members[:3]
             await members[0].group.broadcast(b"before")
             await delivered(members, 1)

@@ -81,7 +81,7 @@ def position(frontend: str) -> int:
 @pytest.mark.slow
 def test_daemons_through_the_switch_leave_traces_that_can_be_judged(
     programs: Programs, tmp_path: Path
-):
+) -> None:
     switch = programs.start("switch", "switch", "--listen", "127.0.0.1:0", "--loss", 0.1, "--json")
     traces = tmp_path / "traces"
 

@@ -10,10 +10,10 @@ from collections.abc import Callable
 import pytest
 
 from roundelay.core.errors import ConfigError
-from roundelay.node import probe as probe_module
-from roundelay.node.interfaces import Interface, find, interfaces, parse_address
-from roundelay.node.media import Address, FanoutMedium, Medium, MulticastMedium
-from roundelay.node.probe import Choice, choose
+from roundelay.node.medium import probe as probe_module
+from roundelay.node.medium.interfaces import Interface, find, interfaces, parse_address
+from roundelay.node.medium.media import Address, FanoutMedium, Medium, MulticastMedium
+from roundelay.node.medium.probe import Choice, choose
 from tests.node.live import free_ports, multicast, run, until
 
 LOOPBACK = find("lo")
@@ -141,7 +141,7 @@ def test_a_kernel_without_segmentation_gets_them_one_by_one(
         group = parse_address(multicast(), "multicast")
         ears = media(2, lambda: MulticastMedium(group, small(1228)))
         a, b = ears
-        monkeypatch.setattr("roundelay.node.media.UDP_SEGMENT", 250)  # no such option
+        monkeypatch.setattr("roundelay.node.medium.media.UDP_SEGMENT", 250)  # no such option
         parts = [os.urandom(1200) for _ in range(20)]
         a.medium.multicast_train(parts)
         await until(lambda: len(b.heard) >= 20, "datagrams")

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from roundelay.core.errors import RoundelayError
-from roundelay.node.interfaces import Interface
-from roundelay.node.lines import open_line
+from roundelay.node.medium.interfaces import Interface
+from roundelay.node.medium.second_channel import open_line
 from tests.node.live import Net, multicast, run, together, until
 from tests.node.test_namespaces import ip, spaces
 
@@ -157,7 +157,7 @@ def test_line_b_follows_its_interface(tmp_path: Path, monkeypatch: pytest.Monkey
             assert made.watch is not None
             assert made.address[0] == "127.0.0.1"
             elsewhere = [Interface("lo", "127.0.0.3", 65_536)]
-            monkeypatch.setattr("roundelay.node.medium_watch.interfaces", lambda: elsewhere)
+            monkeypatch.setattr("roundelay.node.medium.watch.interfaces", lambda: elsewhere)
             made.watch.look(time.monotonic_ns())
             assert made.address[0] == "127.0.0.3"
             made.close()

@@ -11,7 +11,7 @@ import pytest
 from roundelay.core.bundle import NOTHING, Bundle
 from roundelay.core.cluster.pdu import ToDt, ToNull, ToRetx, ToRst
 from roundelay.core.engine import MS
-from roundelay.node.one_channel import (
+from roundelay.node.medium.one_channel import (
     ASIDE,
     HELD_MAX,
     KEPT_MAX,

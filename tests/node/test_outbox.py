@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roundelay.core.bundle import MESSAGES_MAX, Bundle
-from roundelay.node.engines import LARGEST_MESSAGE, PIECES, bundle_bytes
-from roundelay.node.outbox import Outbox
-from roundelay.node.switchboard import NO_TAG, Batch, Receipt, Refusal, View
+from roundelay.node.driver.engines import LARGEST_MESSAGE, PIECES, bundle_bytes
+from roundelay.node.driver.outbox import Outbox
+from roundelay.node.node_api import NO_TAG, Batch, Receipt, Refusal, View
 
 MIB = 1 << 20
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from roundelay.node.media import Address, Medium
-from roundelay.node.probe import Choice, choose
+from roundelay.node.medium.media import Address, Medium
+from roundelay.node.medium.probe import Choice, choose
 from tests.node.live import free_ports
 
 PATIENCE_S = 20.0

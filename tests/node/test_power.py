@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from roundelay.core.errors import MissingMessages, NoRecorder
-from roundelay.node.recorder import Recorder
+from roundelay.node.recording.recorder import Recorder
 from tests.node.live import Member, Net, delivered, run, together, until
 from tests.node.power import Power
 

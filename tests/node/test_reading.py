@@ -20,8 +20,8 @@ from roundelay.client.inbox import Inbox
 from roundelay.client.messages import messages_of
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import ConfigError, GroupClosed
-from roundelay.node.frontends import FrontendServer
-from roundelay.node.switchboard import UNIT, Batch
+from roundelay.node.frontend.server import FrontendServer
+from roundelay.node.node_api import UNIT, Batch
 from tests.node.live import multicast, node_of, run
 
 MANY = [b"%d" % number for number in range(400)]

@@ -12,10 +12,13 @@ from typing import Any
 import pytest
 
 import roundelay
+from roundelay.client.contiguity import Contiguity
+from roundelay.client.daemon import Daemon
 from roundelay.client.group import Group, Message
-from roundelay.client.remote_node import RemoteNode
+from roundelay.client.since import Since
 from roundelay.core.errors import ConnectionLost, Indeterminate
-from roundelay.node.frontends import FrontendServer
+from roundelay.core.position import Position
+from roundelay.node.frontend.server import FrontendServer
 from roundelay.wire.frontend import json_packet
 from tests.node.live import Member, Net, delivered, kill, run, together, until
 
@@ -108,7 +111,7 @@ def test_a_node_that_fails_raises_out_of_every_loop() -> None:
             await a.group.broadcast(b"one")
             watching = asyncio.create_task(_last(a.group.views()))
             await asyncio.sleep(0)
-            a.node._fail(RuntimeError("the medium is gone"))
+            a.node.fail(RuntimeError("the medium is gone"))
             assert (await a.group.receive()).data == b"one"  # what had arrived can be read
             waits: list[Callable[[], Any]] = [
                 a.group.receive, lambda: anext(aiter(a.group)), a.group.ready,
@@ -260,24 +263,27 @@ def test_a_daemon_that_is_killed_and_started_again_serves_its_clients_on(
     run(test, 90)
 
 
-def test_a_remote_node_goes_on_in_all_its_groups_after_cuts() -> None:
+def test_a_connection_goes_on_in_all_its_groups_after_cuts() -> None:
     async def test() -> None:
         async with Net() as net:
             (a,) = await net.form("a")
             (other,) = await net.form("b", group="h")
-            async with (
-                Proxy((await daemon(a)).addresses[0]) as proxy,
-                await RemoteNode.connect(proxy.where, patience_s=20) as node,
-            ):
-                got: dict[str, list[int]] = {"token:g": [], "token:h": []}
+            async with Proxy((await daemon(a)).addresses[0]) as proxy:
+                node = await Daemon.connect(proxy.where, name="", patience_s=20)
+                got: dict[str, list[int | None]] = {"token:g": [], "token:h": []}
 
-                async def read() -> None:
-                    async for message in node:
-                        got[message.group].append(message.seq)
+                async def read(group: Group) -> None:
+                    async for message in group:
+                        got[group.name].append(message.seq)
 
-                reading = asyncio.create_task(read())
-                for group in got:
-                    await node.join(group, since=0)
+                def joined(name: str, since: int = -1) -> Group:
+                    start = Position("", since) if since >= 0 else None
+                    group = Group(name, node, contiguity=Contiguity(name, start))
+                    node.join(group, name, Since(since))
+                    return group
+
+                groups = [joined(name, 0) for name in got]
+                reading = [asyncio.create_task(read(group)) for group in groups]
 
                 async def talk(group: Group) -> None:
                     for number in range(60):
@@ -287,29 +293,35 @@ def test_a_remote_node_goes_on_in_all_its_groups_after_cuts() -> None:
                     for _ in range(10):
                         await asyncio.sleep(0.03)
                         proxy.cut()
-                        assert (await node.members("token:g"))["state"]  # asked again
+                        assert (await node.ask("members", "token:g"))["state"]  # asked again
 
                 await asyncio.gather(talk(a.group), talk(other.group), cuts())
                 await until(lambda: all(len(seqs) >= 600 for seqs in got.values()), "all of it")
                 assert list(got.values()) == [list(range(600))] * 2
                 assert proxy.connections > 3
 
-                await node.send_everyone("token:g", b"without a receipt")
+                await groups[0].post([b"without a receipt"])
                 before = proxy.connections
                 proxy.cut()
                 await until(lambda: proxy.connections > before, "another connection")
                 with pytest.raises(Indeterminate, match="earlier messages may be delivered or not"):
-                    await node.send_everyone("token:g", b"not this one")
-                await node.broadcast("token:g", b"this one")
+                    await groups[0].post([b"not this one"])
+                await groups[0].broadcast(b"this one")
 
                 # A group without positions is over; the others go on.
-                await node.join("plain")
+                plain = joined("plain")
+                await plain.changed_view(plain.view)
                 proxy.cut()
                 with pytest.raises(ConnectionLost, match="group plain"):
-                    await reading
-                reading = asyncio.create_task(read())
-                assert (await node.broadcast("token:g", b"and this")).seq > 600
-                reading.cancel()
+                    await read(plain)
+                seq = (await groups[0].broadcast(b"and this")).seq
+                assert seq is not None
+                assert seq > 600
+                assert not any(task.done() for task in reading)
+                for group in groups:
+                    await group.leave()
+                await asyncio.gather(*reading)
+                await node.close()
 
     run(test)
 
@@ -460,22 +472,6 @@ def test_a_client_of_a_journal_that_was_given_nothing_yet_misses_nothing(tmp_pat
                 await until(lambda: log.got and log.got[-1].seq == last.seq, "the last message")
                 assert [one.data for one in log.got] == [b"zero", b"one"]
                 await group.leave()
-
-    run(test)
-
-
-def test_who_waits_for_messages_of_a_remote_node_that_is_closed_is_told() -> None:
-    async def test() -> None:
-        async with Net() as net:
-            (a,) = await net.form("a")
-            node = await RemoteNode.connect((await daemon(a)).addresses[0])
-            await node.join("token:g")
-            reading = asyncio.create_task(_last(node))
-            await asyncio.sleep(0.05)
-            await node.close()
-            with pytest.raises(ConnectionLost, match="closed here"):
-                async with asyncio.timeout(10):
-                    await reading
 
     run(test)
 

@@ -15,13 +15,14 @@ import pytest
 from roundelay.client import group as group_module
 from roundelay.client.group import Message
 from roundelay.core.errors import ConfigError, Indeterminate, MissingRecords, NoRecorder
-from roundelay.journal.files import Disk
+from roundelay.core.selection import EVERYTHING, Selection
+from roundelay.durable import Disk
 from roundelay.journal.journal import JournalConfig, Reader
-from roundelay.node import recorder as recorder_module
-from roundelay.node.folders import journal_folder
-from roundelay.node.recorder import Filter, RecordConfig, parse_record
-from roundelay.node.replay import LENGTH, REQUEST, Request, fetch
-from roundelay.wire.frontend_replay import Wish
+from roundelay.node.recording import recorder as recorder_module
+from roundelay.node.recording.recorder import RecordConfig, parse_record
+from roundelay.node.recording.transfer import LENGTH, REQUEST, Request, fetch
+from roundelay.node.storage.folders import journal_folder
+from roundelay.wire.frontend_replay import ReplayRequest
 from roundelay.wire.seal import Seal
 from tests.journal.make import flip
 from tests.node.live import Member, Net, check_total_order, delivered, run, together, until
@@ -107,9 +108,9 @@ def test_a_filter_keeps_the_heads_of_everything_else(tmp_path: Path) -> None:
 
 
 def test_what_record_takes() -> None:
-    assert parse_record("orders") == ("orders", Filter())
+    assert parse_record("orders") == ("orders", Selection())
     assert parse_record("token:orders:conference=7")[0] == "token:orders"
-    chosen = Filter(frozenset({"ann", "bob"}), frozenset({7, 8}), frozenset({1}))
+    chosen = Selection(frozenset({7, 8}), frozenset({"ann", "bob"}), frozenset({1}))
     assert parse_record("token:o:conference=7,8,sender=ann,bob,kind=1")[1] == chosen
     assert parse_record("token:o:conference=7,8:sender=ann,bob:kind=1")[1] == chosen
     for wrong in ("", "g:conference=x", "g:color=red", "g:sender=", "conference=7"):
@@ -452,8 +453,8 @@ def test_a_member_whose_disk_was_wiped_gets_its_gap_from_a_recorder(tmp_path: Pa
             await c.die()
             for number in range(60):
                 await a.group.broadcast_many([b"%d %s" % (number, bytes(50_000))] * 15)
-            engine: Any = a.node.assemblies["token:g"].data.engine  # type: ignore[attr-defined]
-            assert engine.first_kept > 0
+            engine: Any = a.node.group_hosts["token:g"].data.engine  # type: ignore[attr-defined]
+            assert engine.log.first_kept > 0
             c = await join("c", "elsewhere")
             await together([a, b, c], 40)
             await say(b, "live")
@@ -563,7 +564,7 @@ def test_the_replay_port_gives_nothing_to_strangers(tmp_path: Path) -> None:
                                       "replay frame": 1}  # fmt: skip
             address = (host, server.port)
             seal, reached = a.node.make_seal(), list[int]()
-            found = [runs async for runs in fetch(address, "token:g", Wish(), seal, reached)]
+            found = [runs async for runs in fetch(address, "token:g", EVERYTHING, seal, reached)]
             assert [one.bundle.data for runs in found for one in runs] == [b"secret"]
             assert reached == [1]
 
@@ -586,7 +587,9 @@ def test_a_replay_right_after_a_join_waits_until_the_member_is_in(tmp_path: Path
             await until(lambda: node.recorders.heard, "its recorder is known")
             node.join(c.group, "token:g")
             found = [
-                run.bundle.data async for chunk in node.replay("token:g", Wish()) for run in chunk
+                run.bundle.data
+                async for chunk in node.replay("token:g", ReplayRequest())
+                for run in chunk
             ]
             assert found == [b"0"]
 

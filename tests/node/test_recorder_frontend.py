@@ -18,7 +18,7 @@ from roundelay.client.group import Group
 from roundelay.client.recorder import RecorderClient
 from roundelay.core.errors import Indeterminate, NoRecorder, Refused, SlowConsumer
 from roundelay.journal.format import Run
-from roundelay.node.frontends import FrontendServer
+from roundelay.node.frontend.server import FrontendServer
 from tests.node.live import Member, Net, delivered, run, together, until
 
 
@@ -206,10 +206,31 @@ def test_a_reader_without_asyncio_gets_ranges_on_credit(tmp_path: Path) -> None:
             for _ in client.read(0, 2000, blocks=1):
                 break  # enough: the client can be used again
             assert messages(list(client.read(1999, 2000))) == expected[1999:]
-            with RecorderClient(where, "token:nobody") as other, pytest.raises(Refused):
-                other.status()
+            nobody = RecorderClient(where, "token:nobody", timeout_s=0.5)
+            with nobody, pytest.raises(Refused):
+                nobody.status()
 
     run(test, 20)
+
+
+def test_a_reader_waits_for_a_node_that_is_about_to_enter_the_group(tmp_path: Path) -> None:
+    """It was told that nobody records when the node that does had just started."""
+
+    def first(where: str) -> int:
+        with RecorderClient(where, "token:g") as client:
+            return client.status().first
+
+    async def test() -> None:
+        async with Net() as net:
+            a = await net.join("a", dir=tmp_path, record=True)
+            server, where = await daemon(a)
+            assert not a.node.recorders.listed("token:g")
+            asked = asyncio.create_task(asyncio.to_thread(first, where))
+            await together([a, await net.join("b")])
+            assert await asked == 0
+            await server.close()
+
+    run(test)
 
 
 def test_listen_prints_what_was_recorded_and_then_what_comes(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from roundelay.core.engine import SECOND
 from roundelay.core.errors import MissingRecords
-from roundelay.node import changes, memory
+from roundelay.node.membership import reconfiguration
+from roundelay.node.recording import memory
 from tests.node.live import Member, Net, delivered, freeze, run, thaw, together, until
 
 
@@ -64,7 +65,7 @@ def test_a_recorder_that_starts_behind_a_hole_says_so_before_anybody_speaks(
 def test_a_lone_recorder_that_was_stopped_gets_what_it_missed_from_members(
     quiet: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changes, "FORGET_NS", 2 * SECOND)
+    monkeypatch.setattr(reconfiguration, "FORGET_NS", 2 * SECOND)
 
     async def test() -> None:
         async with Net() as net:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from roundelay.core.errors import UsageError
-from roundelay.node.folders import group_folder
-from roundelay.node.made_up import made_up_name
-from roundelay.node.recovery import request
+from roundelay.node.membership.made_up_names import made_up_name
+from roundelay.node.membership.recovery import request
+from roundelay.node.storage.folders import group_folder
 from tests.node.live import Net, check_total_order, delivered, run, together, until
 
 
@@ -113,7 +113,7 @@ def test_a_cluster_whose_ring_waits_says_for_whom_and_can_be_recovered(service: 
     async def test() -> None:
         async with Net() as net:
             a, b, c = await net.form("abc", service=service)
-            places = [one.node.assemblies[one.group.name] for one in (a, b, c)]
+            places = [one.node.group_hosts[one.group.name] for one in (a, b, c)]
             await until(lambda: all(place.works() for place in places), "a list of the ring")
             await a.die()
             await b.die()
@@ -124,7 +124,7 @@ def test_a_cluster_whose_ring_waits_says_for_whom_and_can_be_recovered(service: 
             forgotten = "blocked: majority (a and b have forgotten what they had)"
             for one in (c, *back):
                 await until(lambda one=one: one.group.view.state == forgotten, forgotten)  # type: ignore[misc]
-                place = one.node.assemblies[one.group.name]
+                place = one.node.group_hosts[one.group.name]
                 assert place.status()["state"] == forgotten
             c.node.recover(c.group.name)
             await together([c, *back])
@@ -181,7 +181,7 @@ def test_an_operator_goes_on_with_a_discovered_group_from_one_member() -> None:
 
 
 def test_members_that_have_more_than_what_was_recovered_are_told_so_and_join(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test() -> None:
         async with Net() as net:
@@ -223,7 +223,7 @@ def test_members_that_have_more_than_what_was_recovered_are_told_so_and_join(
             assert (await c.group.broadcast(b"without a")).seq == 7
 
     run(test, seconds=90)
-    said = capfd.readouterr().err
+    said = caplog.text
     assert "recovered by an operator at position 5" in said
     assert "the 3 positions beyond that were given here are no part of it any more" in said
 
@@ -269,8 +269,11 @@ def test_who_has_less_than_another_that_is_heard_is_refused_a_recovery(tmp_path:
             for one in members[1:]:
                 await one.die()
             a, b = [await net.join(name, **fixed("abcde", tmp_path, name)) for name in "ab"]
-            engine = a.node.assemblies["token:g"].ring.token
-            await until(lambda: 1 in engine.votes and engine.blocked, "a vote of b at a")
+            engine = a.node.group_hosts["token:g"].state.ring.token
+            await until(
+                lambda: 1 in engine.reformation.votes and engine.reformation.blocked,
+                "a vote of b at a",
+            )
             with pytest.raises(UsageError, match="b has more of group token:g"):
                 a.node.recover("token:g")
             assert b.node.recover("token:g")["position"] == 5

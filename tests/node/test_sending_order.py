@@ -8,7 +8,7 @@ from roundelay.client.group import Group
 from tests.node.board import LocalBoard, run
 
 
-def test_a_broadcast_does_not_overtake_one_that_waits_for_room():
+def test_a_broadcast_does_not_overtake_one_that_waits_for_room() -> None:
     async def test() -> None:
         board = LocalBoard(queue=1)
         group = Group("token:g", board)
@@ -24,7 +24,7 @@ def test_a_broadcast_does_not_overtake_one_that_waits_for_room():
     run(test)
 
 
-def test_one_that_waits_and_is_cancelled_lets_the_next_go():
+def test_one_that_waits_and_is_cancelled_lets_the_next_go() -> None:
     async def test() -> None:
         board = LocalBoard(queue=1)
         group = Group("token:g", board)

@@ -13,9 +13,9 @@ import pytest
 import roundelay
 from roundelay import SettingsMismatch
 from roundelay.core.errors import ConfigError, GroupFailed, Indeterminate
-from roundelay.node.frontends import FrontendServer
+from roundelay.node.frontend.server import FrontendServer
 from roundelay.node.groups import parse_group
-from roundelay.node.settings import FILE, founded, level, wishes_of
+from roundelay.node.membership.settings import FILE, founded, level, wishes_of
 from tests.node.live import Member, Net, delivered, run, together, until
 
 
@@ -188,10 +188,10 @@ def test_settings_of_a_history_that_has_ended_are_nobodys_wish() -> None:
             await one.group.ready()
             two = await net.join("b")
             await together([one, two])
-            place: Any = two.node.assemblies["token:g"]
+            place: Any = two.node.group_hosts["token:g"]
             assert place.spec.min_members == 1
-            place._forget_roster()  # as where two histories have met
-            assert place.settings is None
+            place.epochs.forget()  # as where two histories have met
+            assert place.state.settings is None
             assert place.spec.min_members is None
 
     run(main)

@@ -13,8 +13,8 @@ from roundelay.core.engine import MS
 from roundelay.core.errors import ConfigError
 from roundelay.core.positive_ack import Reserved
 from roundelay.core.token.stable import UNSYNCED, Joined, Listed, Stable, Wiped
-from roundelay.node import store as store_module
-from roundelay.node.store import MAGIC, Seal, Store, _frame, positive_ack_store, token_store
+from roundelay.node.storage import store as store_module
+from roundelay.node.storage.store import MAGIC, Seal, Store, _frame, positive_ack_store, token_store
 from tests.core.ring import Ring
 
 SEAL = b"".join(_frame(Seal()))
@@ -250,7 +250,7 @@ def test_a_new_file_says_the_same_as_the_long_one_before(
     assert not list(tmp_path.glob("*.new"))
     store.close()
     last = token_store(store.path, quiet)
-    assert fields(last.stable)["seq"] == ring[0].seq == 60
+    assert fields(last.stable)["seq"] == ring[0].log.seq == 60
     last.close()
 
 

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from roundelay.core.errors import ConfigError, MalformedPdu
-from roundelay.node import switch as switch_module
-from roundelay.node.switch import NAMESAKES_MAX, Switch, read_rules
-from roundelay.node.switch_rules import SEEN, SEEN_B, STRANGE_B, Rules
+from roundelay.faultnet import switch as switch_module
+from roundelay.faultnet.rules import SEEN, SEEN_B, STRANGE_B, Rules
+from roundelay.faultnet.switch import NAMESAKES_MAX, Switch, read_rules
 from roundelay.wire import codec, layouts
-from roundelay.wire import switching as wire
+from roundelay.wire import switch_header as wire
 
 PATIENCE_S = 20.0
 CONFIRM = layouts.CM << 8 | 3
@@ -103,7 +103,7 @@ async def settled(switch: Switch, received: int) -> None:
 # -- who hears whom ------------------------------------------------------------------------------
 
 
-def test_a_multicast_reaches_everyone_but_its_sender():
+def test_a_multicast_reaches_everyone_but_its_sender() -> None:
     async def test(switch: Switch, a: Node, b: Node, c: Node) -> None:
         a.say(b"hello")
         assert await b.hear() == (wire.MULTICAST, a.address, b"hello")
@@ -113,7 +113,7 @@ def test_a_multicast_reaches_everyone_but_its_sender():
     network("abc", test)
 
 
-def test_a_unicast_reaches_its_destination_only():
+def test_a_unicast_reaches_its_destination_only() -> None:
     async def test(switch: Switch, a: Node, b: Node, c: Node) -> None:
         a.tell(b, b"psst")
         assert await b.hear() == (wire.UNICAST, a.address, b"psst")
@@ -123,7 +123,7 @@ def test_a_unicast_reaches_its_destination_only():
     network("abc", test)
 
 
-def test_a_large_datagram_crosses_whole():
+def test_a_large_datagram_crosses_whole() -> None:
     async def test(switch: Switch, a: Node, b: Node) -> None:
         data = bytes(range(256)) * 255
         a.say(data)
@@ -133,7 +133,7 @@ def test_a_large_datagram_crosses_whole():
     network("ab", test)
 
 
-def test_a_node_that_comes_back_elsewhere_takes_its_name_with_it():
+def test_a_node_that_comes_back_elsewhere_takes_its_name_with_it() -> None:
     async def test(switch: Switch, a: Node, b: Node) -> None:
         again = Node("b", switch)
         await again.register()
@@ -152,7 +152,7 @@ def test_a_node_that_comes_back_elsewhere_takes_its_name_with_it():
     network("ab", test)
 
 
-def test_two_nodes_of_one_name_both_hear_and_are_heard():
+def test_two_nodes_of_one_name_both_hear_and_are_heard() -> None:
     """As on a real network, where nobody gives names away."""
 
     async def test(switch: Switch, a: Node, b: Node) -> None:
@@ -178,7 +178,7 @@ def test_two_nodes_of_one_name_both_hear_and_are_heard():
     network("ab", test)
 
 
-def test_a_silent_port_is_forgotten_and_a_talking_one_is_not():
+def test_a_silent_port_is_forgotten_and_a_talking_one_is_not() -> None:
     async def test(switch: Switch, a: Node, b: Node) -> None:
         for port in switch.ports.values():
             port.heard -= wire.FORGOTTEN_AFTER_S - 1
@@ -208,7 +208,7 @@ def test_a_silent_port_is_forgotten_and_a_talking_one_is_not():
         (wire.unicast(b"", ("10.9.8.7", 1)), "not registered"),
     ],
 )
-def test_bad_input_is_counted_and_changes_nothing(data: bytes, reason: str):
+def test_bad_input_is_counted_and_changes_nothing(data: bytes, reason: str) -> None:
     async def test(switch: Switch, a: Node) -> None:
         stranger = Node("?", switch)
         stranger.raw(data)
@@ -221,7 +221,7 @@ def test_bad_input_is_counted_and_changes_nothing(data: bytes, reason: str):
     network("a", test)
 
 
-def test_there_is_an_end_to_ports(monkeypatch: pytest.MonkeyPatch):
+def test_there_is_an_end_to_ports(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(switch_module, "PORTS_MAX", 2)
 
     async def test(switch: Switch, a: Node, b: Node) -> None:
@@ -234,15 +234,15 @@ def test_there_is_an_end_to_ports(monkeypatch: pytest.MonkeyPatch):
     network("ab", test)
 
 
-def test_what_came_from_the_switch_is_parsed_or_refused():
+def test_what_came_from_the_switch_is_parsed_or_refused() -> None:
     good = wire.forwarded(wire.MULTICAST, ("127.0.0.1", 5))
     for bad in (b"", good[:7], b"\0" + good[1:], good[:1] + b"\x05" + good[2:]):
         with pytest.raises(MalformedPdu):
             wire.arrived(bad)
 
 
-def test_a_hint_is_made_from_what_is_not_sealed():
-    pdu = layouts.BY_TYPE[CONFIRM].body.cls((1, 0), 3, 1, 4)
+def test_a_hint_is_made_from_what_is_not_sealed() -> None:
+    pdu = layouts.BY_TYPE[CONFIRM].pdu((1, 0), 3, 1, 4)
     data = codec.encode(pdu, sender=1, group_id=7)
     assert wire.KIND_NAMES[wire.hint_of(data)] == ("CONFIRM",)
     assert wire.KIND_NAMES[wire.hint_of(b"\x01" + bytes(19))] == ("HEARTBEAT",)
@@ -252,7 +252,7 @@ def test_a_hint_is_made_from_what_is_not_sealed():
 # -- faults --------------------------------------------------------------------------------------
 
 
-def test_each_receiver_loses_its_own_share():
+def test_each_receiver_loses_its_own_share() -> None:
     async def test(switch: Switch, a: Node, b: Node, c: Node) -> None:
         heard: dict[str, list[bytes]] = {"b": [], "c": []}
         for i in range(1000):
@@ -287,7 +287,7 @@ MANY = {"loss": 0.1, "burst": 0.02, "duplicate": 0.1, "delay_ms": [1, 9], "corru
         "reorder": 0.1, "truncate": 0.1, "replay": {"rate": 0.1}}  # fmt: skip
 
 
-def test_the_seed_decides_and_other_traffic_does_not_matter():
+def test_the_seed_decides_and_other_traffic_does_not_matter() -> None:
     def run(seed: int, pairs: str) -> list[Any]:
         rules = Rules(seed)
         rules.apply(MANY, 0)
@@ -297,7 +297,7 @@ def test_the_seed_decides_and_other_traffic_does_not_matter():
     assert run(1, "ab") != run(2, "ab")
 
 
-def test_a_stream_goes_on_where_it_was_when_other_rules_change():
+def test_a_stream_goes_on_where_it_was_when_other_rules_change() -> None:
     plain, changed = Rules(1), Rules(1)
     for rules in (plain, changed):
         rules.apply({"loss": 0.5}, 0)
@@ -309,7 +309,7 @@ def test_a_stream_goes_on_where_it_was_when_other_rules_change():
     assert got + fates(changed, "ab", 100)["ab"] == expected
 
 
-def test_rules_strike_where_they_say():
+def test_rules_strike_where_they_say() -> None:
     rules = Rules()
     rules.apply({"loss": 0.5, "from": "a", "to": ["b", "c"], "kind": "NEW_TL"}, 0)
     assert rules.lane("a", "b").carry is not None
@@ -324,7 +324,7 @@ def test_rules_strike_where_they_say():
     assert rules.lane("a", "b").carry is None
 
 
-def test_a_cluster_kind_goes_by_its_short_and_its_long_name():
+def test_a_cluster_kind_goes_by_its_short_and_its_long_name() -> None:
     rules = Rules()
     rules.apply({"drop": {"kind": "PO_DT"}}, 0)
     rules.apply({"drop": {"kind": "DT", "nth": 2}}, 0)
@@ -336,7 +336,7 @@ def test_a_cluster_kind_goes_by_its_short_and_its_long_name():
     assert both.carry(0, 0, 1, po_dt, 2) == "targeted"
 
 
-def test_a_line_can_be_cut_or_made_lossy_by_itself():
+def test_a_line_can_be_cut_or_made_lossy_by_itself() -> None:
     bcast = layouts.GRSB << 8 | 3
     on_a, on_b = SEEN[bcast], SEEN_B[bcast]
     rules = Rules(1)
@@ -359,7 +359,7 @@ def test_a_line_can_be_cut_or_made_lossy_by_itself():
             rules.apply(rule, 0)
 
 
-def test_duplicates_come_and_damage_spares_the_head():
+def test_duplicates_come_and_damage_spares_the_head() -> None:
     async def test(switch: Switch, a: Node, b: Node) -> None:
         for _ in range(40):
             a.say(bytes(50))
@@ -378,7 +378,7 @@ def test_duplicates_come_and_damage_spares_the_head():
     network("ab", test, rules=rules, seed=5)
 
 
-def test_delayed_copies_stay_in_order_and_reordered_ones_do_not():
+def test_delayed_copies_stay_in_order_and_reordered_ones_do_not() -> None:
     async def test(switch: Switch, a: Node, b: Node) -> None:
         messages = [b"%d" % i for i in range(60)]
         for data in messages:
@@ -397,7 +397,7 @@ def test_delayed_copies_stay_in_order_and_reordered_ones_do_not():
     network("ab", test, rules=[{"delay_ms": [0, 20]}])
 
 
-def test_the_third_confirmation_to_b_is_lost_though_it_is_sealed():
+def test_the_third_confirmation_to_b_is_lost_though_it_is_sealed() -> None:
     async def test(switch: Switch, a: Node, b: Node, c: Node) -> None:
         switch.apply({"drop": {"kind": "CONFIRM", "nth": 3, "to": "b"}})
         sent = []
@@ -413,7 +413,7 @@ def test_the_third_confirmation_to_b_is_lost_though_it_is_sealed():
     network("abc", test)
 
 
-def test_a_multicast_of_a_kind_is_lost_for_all_and_counts_once():
+def test_a_multicast_of_a_kind_is_lost_for_all_and_counts_once() -> None:
     async def test(switch: Switch, a: Node, b: Node, c: Node) -> None:
         switch.apply({"drop": {"kind": "CONFIRM", "nth": 2, "many": 2}})
         for i in range(5):
@@ -440,7 +440,7 @@ def who_hears(rules: Rules, time: int = 0, names: str = "abc") -> set[str]:
 ALL = {"ab", "ac", "ba", "bc", "ca", "cb"}
 
 
-def test_partitions_cuts_and_splits():
+def test_partitions_cuts_and_splits() -> None:
     rules = Rules()
     assert who_hears(rules) == ALL
     rules.apply({"partition": [["a", "b"], ["c"]]}, 0)
@@ -458,7 +458,7 @@ def test_partitions_cuts_and_splits():
     }  # fmt: skip
 
 
-def test_a_partition_flaps():
+def test_a_partition_flaps() -> None:
     rules = Rules()
     rules.apply({"partition": [["a"], ["b", "c"]], "on_ms": 10, "off_ms": 5}, 0)
     ms = 1_000_000
@@ -467,7 +467,7 @@ def test_a_partition_flaps():
     ]  # fmt: skip
 
 
-def test_a_cut_is_one_way_on_the_wire_and_heals():
+def test_a_cut_is_one_way_on_the_wire_and_heals() -> None:
     async def test(switch: Switch, a: Node, b: Node) -> None:
         switch.apply({"cut": ["a", "b"]})
         a.say(b"lost")
@@ -481,7 +481,7 @@ def test_a_cut_is_one_way_on_the_wire_and_heals():
     network("ab", test)
 
 
-def test_a_clogged_pair_gets_everything_in_the_end_in_order():
+def test_a_clogged_pair_gets_everything_in_the_end_in_order() -> None:
     async def test(switch: Switch, a: Node, b: Node, c: Node) -> None:
         switch.apply({"clog": {"from": "a", "to": "b", "ms": 400}})
         messages = [b"%d" % i for i in range(50)]
@@ -495,7 +495,7 @@ def test_a_clogged_pair_gets_everything_in_the_end_in_order():
     network("abc", test)
 
 
-def test_the_queue_of_held_copies_has_an_end(monkeypatch: pytest.MonkeyPatch):
+def test_the_queue_of_held_copies_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(switch_module, "HELD_MAX", 10)
 
     async def test(switch: Switch, a: Node, b: Node) -> None:
@@ -508,7 +508,7 @@ def test_the_queue_of_held_copies_has_an_end(monkeypatch: pytest.MonkeyPatch):
     network("ab", test, rules=[{"delay_ms": 60_000}])
 
 
-def test_a_rule_can_wait():
+def test_a_rule_can_wait() -> None:
     async def test(switch: Switch, a: Node, b: Node) -> None:
         assert switch.rules.in_force()["episodes"] == []
         await until(lambda: switch.rules.in_force()["episodes"])
@@ -560,7 +560,9 @@ BAD_RULES = [
 
 
 @pytest.mark.parametrize("rule, field", BAD_RULES)
-def test_a_bad_rule_is_refused_in_one_line_and_changes_nothing(rule: dict[str, Any], field: str):
+def test_a_bad_rule_is_refused_in_one_line_and_changes_nothing(
+    rule: dict[str, Any], field: str
+) -> None:
     switch = Switch(rules=[])
     switch.apply({"loss": 0.2, "cut": ["a", "b"]})
     before = switch.rules.in_force()
@@ -573,7 +575,7 @@ def test_a_bad_rule_is_refused_in_one_line_and_changes_nothing(rule: dict[str, A
         Switch(rules=[rule])
 
 
-def test_there_is_an_end_to_rules():
+def test_there_is_an_end_to_rules() -> None:
     rules = Rules()
     for _ in range(256):
         rules.apply({"cut": ["a", "b"]}, 0)
@@ -589,7 +591,7 @@ def test_there_is_an_end_to_rules():
 
 
 @pytest.mark.parametrize("where", ["127.0.0.1:0", "unix"])
-def test_the_control_socket_answers_every_line(where: str, tmp_path: Path):
+def test_the_control_socket_answers_every_line(where: str, tmp_path: Path) -> None:
     control = f"unix:{tmp_path / 'control'}" if where == "unix" else where
 
     async def test(switch: Switch, a: Node, b: Node) -> None:
@@ -625,7 +627,7 @@ def test_the_control_socket_answers_every_line(where: str, tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_bad_addresses_and_files_are_refused_in_one_line(tmp_path: Path):
+def test_bad_addresses_and_files_are_refused_in_one_line(tmp_path: Path) -> None:
     for address in ("", "9000", "127.0.0.1:", "127.0.0.1:99999", "no.such.host.invalid:1"):
         with pytest.raises(ConfigError, match="listen"):
             Switch(address)
@@ -644,7 +646,7 @@ def run(main: Coroutine[Any, Any, None]) -> None:
     asyncio.run(main)
 
 
-def test_a_port_in_use_is_a_clear_error_and_leaves_nothing_open(tmp_path: Path):
+def test_a_port_in_use_is_a_clear_error_and_leaves_nothing_open(tmp_path: Path) -> None:
     async def main() -> None:
         first = Switch()
         await first.start()
@@ -674,7 +676,7 @@ def start(*args: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def test_the_command_serves_until_sigterm_and_prints_what_it_counted():
+def test_the_command_serves_until_sigterm_and_prints_what_it_counted() -> None:
     process = start("--listen", "127.0.0.1:0", "--seed", "4", "--loss", "0.1", "--burst", "0.01:5",
                     "--delay-ms", "1:2", "--control", "127.0.0.1:0", "--json")  # fmt: skip
     assert process.stdout is not None
@@ -713,7 +715,7 @@ def test_the_command_serves_until_sigterm_and_prints_what_it_counted():
 )
 def test_the_command_refuses_bad_input_in_one_line(
     args: list[str], word: str, capsys: pytest.CaptureFixture[str]
-):
+) -> None:
     from roundelay.cli.main import run as run_command
 
     assert run_command(["switch", *args]) == 2

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from roundelay.core.events import END, MARK, NO_REF, NOBODY
-from roundelay.node.tracing import Tracing
+from roundelay.node.driver.tracing import Tracing
 from roundelay.trace import LiveTrace, check_trace, merge, read
+from roundelay.trace.checkers.promises import Submission
 from roundelay.trace.live import live_files
-from roundelay.trace.promises import Submission
 from tests.node.live import Net, delivered, run, together
 
 MEDIA = ["multicast", "fanout", "switch"]

@@ -18,8 +18,8 @@ from roundelay.core.bundle import Bundle
 from roundelay.core.errors import ConfigError, PayloadTooLarge, Refused, UsageError
 from roundelay.core.grsb.pdu import ABORT, END, MIDDLE, SINGLE, START
 from roundelay.journal.format import Run
-from roundelay.node.recorded_units import RecordedUnits
-from roundelay.node.tracing import Tracing
+from roundelay.node.driver.tracing import Tracing
+from roundelay.node.recording.units import RecordedUnits
 from roundelay.trace import check_trace, merge
 from tests.node.live import Net, run, until
 from tests.node.test_grsb_live import FULL, Town, process

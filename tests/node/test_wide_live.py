@@ -12,10 +12,10 @@ import pytest
 from roundelay.core.errors import ConfigError
 from roundelay.core.wide.stable import GLOBAL
 from roundelay.journal.journal import Journal
-from roundelay.node.store import Store
-from roundelay.node.wide import WideSeat
-from roundelay.node.wide_file import parse, read_file
-from roundelay.node.wide_kept import WideKept
+from roundelay.node.roles.group import RoleGroup
+from roundelay.node.roles.wide.file import parse, read_file
+from roundelay.node.roles.wide.kept import WideKept
+from roundelay.node.storage.store import Store
 from tests.node.live import Member, Net, check_total_order, delivered, run, until
 
 NETWORKS = (("a1", "a2", "a3"), ("b1", "b2", "b3"), ("c1", "c2", "c3"))
@@ -44,9 +44,9 @@ class World:
             f"{names} open", 60,
         )  # fmt: skip
 
-    def seat(self, name: str) -> WideSeat:
-        place = self.members[name].node.assemblies["wide:all"]
-        assert isinstance(place, WideSeat)
+    def seat(self, name: str) -> RoleGroup:
+        place = self.members[name].node.group_hosts["wide:all"]
+        assert isinstance(place, RoleGroup)
         return place
 
     def of(self, *names: str) -> list[Member]:
@@ -230,7 +230,7 @@ async def _fall_behind(world: World, many: int) -> None:
     world.net.switch.apply({"partition": [["a1", "a2", "x"], ["b1", "b2"]]})
     for i in range(many):
         await world.members["b2"].group.broadcast(b"%04d" % i * 100)
-    journal: Any = world.seat("b1").journals[GLOBAL].journal
+    journal: Any = world.seat("b1").persistence.journals[GLOBAL].journal
     await until(lambda: journal.begin > 0, "the GPR has let go of the beginning")
     world.net.switch.apply({"heal": True})
 
@@ -372,12 +372,12 @@ def test_a_file_gives_every_node_its_place(tmp_path: Path) -> None:
     path.write_text(FILE)
     file = read_file(path)
     assert file.members == NAMES
-    assert file.roles_of(0) == ["GCR", "LCR", "LPR"]
-    assert file.roles_of(1) == ["GPR", "LDA", "user"]
-    assert file.roles_of(3) == ["GDA", "LCR", "LPR"]
-    assert file.roles_of(8) == ["user"]
-    assert file.topology.networks[2].users == (7, 8)
-    assert file.config().trunk_ns > 0
+    assert file.titles[0] == ["GCR", "LCR", "LPR"]
+    assert file.titles[1] == ["GPR", "LDA", "user"]
+    assert file.titles[3] == ["GDA", "LCR", "LPR"]
+    assert file.titles[8] == ["user"]
+    assert file.atlas.topology.networks[2].users == (7, 8)
+    assert file.constants.trunk_ns > 0
     named = parse(
         {
             "networks": [
@@ -389,10 +389,10 @@ def test_a_file_gives_every_node_its_place(tmp_path: Path) -> None:
             "parameters": {"trunk_ms": 5, "ack_mode": "all-active", "takeover_ms": 900},
         }
     )  # fmt: skip
-    assert named.roles_of(3) == ["standby GCR", "LCR", "LPR"]
-    assert named.roles_of(1) == ["standby LCR", "LPR"]
+    assert named.titles[3] == ["standby GCR", "LCR", "LPR"]
+    assert named.titles[1] == ["standby LCR", "LPR"]
     assert named.lines == {1: "239.1.2.3:4000"}
-    assert named.config().ack_mode == "all-active"
+    assert named.constants.ack_mode == "all-active"
     assert named.digest != file.digest
 
 
@@ -406,7 +406,7 @@ A, B = {"members": ["a", "b"]}, {"members": ["c", "d"]}
         ({"networks": [A]}, "networks"),
         ({"networks": [A, A]}, "members"),
         ({"networks": [A, {"members": ["c"]}]}, "networks 2: members"),
-        ({"networks": [A, {"line": "x"}]}, "members"),
+        ({"networks": [A, {"line": "x"}]}, "networks 2.members"),
         ({"networks": [A, B | {"line": "nowhere"}]}, "networks 2: line"),
         ({"networks": [A, B | {"odd": 1}]}, "networks 2.odd"),
         ({"networks": [A, B | {"recorders": ["a"]}]}, "networks 2: retransmitters"),
@@ -435,7 +435,7 @@ def test_records_of_all_levels_come_back(tmp_path: Path) -> None:
     from roundelay.core.grsb.base import Reign
     from roundelay.core.grsb.stable import Accepted, Handled, Promised
     from roundelay.core.wide.stable import GLOBAL, LOCAL
-    from roundelay.node.store import Began, Born, Leveled
+    from roundelay.node.storage.store import Began, Born, Leveled
 
     store = Store(tmp_path / "g" / "wide.log", WideKept)
     store.stable = WideKept()

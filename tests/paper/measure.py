@@ -10,10 +10,10 @@ from roundelay.core.engine import MS, STAMPED, Delivery
 from roundelay.core.positive_ack import PositiveAckConfig, PositiveAckSite
 from roundelay.core.token.config import TokenConfig
 from roundelay.core.token.site import TokenSite
-from roundelay.sim.links import Lossy
-from roundelay.sim.load import Isolated, Load, Poisson, Saturating
-from roundelay.sim.media import Bus
-from roundelay.sim.world import World
+from roundelay.sim.kernel.load import Isolated, Load, Poisson, Saturating
+from roundelay.sim.kernel.world import World
+from roundelay.sim.network.links import Lossy
+from roundelay.sim.network.media import Bus
 
 T = 50 * MS  # the period between token transfers: the unit of time
 
@@ -43,7 +43,7 @@ class Measured:
     @property
     def storage(self) -> int:
         """The most messages any site had to keep for retransmission."""
-        return max(engine.storage_max for engine in self.engines)
+        return max(engine.log.storage_max for engine in self.engines)
 
     @property
     def same_order(self) -> bool:

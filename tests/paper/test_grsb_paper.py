@@ -8,15 +8,7 @@ from __future__ import annotations
 
 from roundelay.core.engine import MS
 from roundelay.core.events import DISK
-from roundelay.core.grsb.config import (
-    DEMO,
-    EVERYTHING,
-    FAILSAFE,
-    SEPARATE,
-    GrsbConfig,
-    Roles,
-    Selection,
-)
+from roundelay.core.grsb.config import DEMO, FAILSAFE, SEPARATE, GrsbConfig, Roles
 from roundelay.core.grsb.pdu import (
     LINE_A,
     LINE_B,
@@ -28,8 +20,9 @@ from roundelay.core.grsb.pdu import (
     Submit,
     SubmitAck,
 )
-from roundelay.sim.line_world import DATE_US
-from roundelay.sim.links import Lossy
+from roundelay.core.selection import EVERYTHING, Selection
+from roundelay.sim.families.grsb.applications import DATE_US
+from roundelay.sim.network.links import Lossy
 from tests.sim.grsb_net import Group, lines
 from tests.sim.line_net import Hook
 
@@ -189,9 +182,9 @@ def test_a_sender_need_not_know_the_members_of_a_conference() -> None:
     group = Group(SEPARATE, sites=8)
     members = group.users[:2]
     for user in members:
-        group.world.select(user, Selection(frozenset((7,))))
+        group.applications.select(user, Selection(frozenset((7,))))
     for user in group.users[2:]:
-        group.world.select(user, Selection(frozenset((8,))))
+        group.applications.select(user, Selection(frozenset((8,))))
     group.say(group.users[-1], b"for 7", conference=7)
     group.run(1)
     assert [user for user in group.users if group.texts(user)] == list(members)
@@ -201,13 +194,13 @@ def test_a_receiver_can_join_a_conference_many_days_after_it_has_started() -> No
     # §3: all it needs to know is the conference number.
     group = Group(SEPARATE)
     late = group.users[0]
-    group.world.select(late, Selection(frozenset((1,))))
+    group.applications.select(late, Selection(frozenset((1,))))
     for i in range(30):
         group.say(group.users[1], b"%d" % i, conference=7 if i % 3 == 0 else 8)
     group.run(3)
     group.run(300)  # a few minutes will do
-    group.world.select(late, Selection(frozenset((1, 7))))
-    group.world.history(late, Selection(frozenset((7,))))
+    group.applications.select(late, Selection(frozenset((1, 7))))
+    group.applications.history(late, Selection(frozenset((7,))))
     group.run(2)
     past = [data for one in group.answers[late] for data in one.bundle]
     assert past == [b"%d" % i for i in range(0, 30, 3)]
@@ -220,7 +213,7 @@ def test_the_recorder_is_a_file_server() -> None:
     # §3's example: missed messages on conference 7 from user node 2 only, until it catches up.
     group = Group(SEPARATE, sites=7)
     one, two, *others = group.users
-    group.world.select(one, Selection(frozenset((7,)), frozenset((two,))))
+    group.applications.select(one, Selection(frozenset((7,)), frozenset((two,))))
     group.world.crash(one, DISK)
     for i in range(60):
         group.say(two if i % 2 else others[0], b"%d" % i, conference=7 + i % 3)
@@ -275,8 +268,8 @@ def test_a_node_that_does_not_reach_the_retransmitter_cannot_broadcast() -> None
     cut = group.users[0]
     group.world.set_links(Hook(lambda t, s, d, pdu: 0 in (s, d) and cut in (s, d)))
     group.run(5)
-    assert not group.world.send(cut, [b"x"])
-    assert group.world.send(group.users[1], [b"y"])
+    assert not group.applications.send(cut, [b"x"])
+    assert group.applications.send(group.users[1], [b"y"])
 
 
 def test_the_acknowledger_polls_recorders_before_it_overwrites_and_slows_the_system() -> None:
@@ -442,7 +435,7 @@ def test_backup_a_lost_disk_is_brought_up_to_date_from_the_network_journal() -> 
     group.world.crash(owner, "nothing")
     group.run(1)
     group.world.restart(owner)
-    group.world.select(owner, EVERYTHING)
+    group.applications.select(owner, EVERYTHING)
     before = len(group.texts(owner))
     group.until(lambda: len(group.texts(owner)) == before + 30)
     assert group.texts(owner)[before:] == group.texts(group.users[1])

@@ -24,6 +24,7 @@ from roundelay.core.token.pdu import (
     Vote2,
 )
 from tests.core.ring import MS, Ring
+from tests.core.sends import sends_of
 from tests.paper.measure import busy, positive_ack, token
 
 
@@ -56,7 +57,7 @@ def test_one_message_at_a_time_is_transmitted_until_it_is_acknowledged() -> None
         for sent in ring.sent:
             if isinstance(sent.pdu, B):
                 under_way.add(sent.pdu.n)
-        most = max(most, len(under_way) - ring[2].next_num[2])
+        most = max(most, len(under_way) - ring[2].log.next_num[2])
         if ring.flights:
             ring.deliver()
         else:
@@ -103,17 +104,17 @@ def test_positive_acknowledgement_does_not_give_all_receivers_the_same_sequence(
     config = PositiveAckConfig()
     a, b, i, j = (PositiveAckSite(k, (0, 1, 2, 3), config, Random(k)) for k in range(4))
     a.submit(Bundle.of(b"M1"), 0)
-    ((dst, m1),) = a.take().sends
+    ((dst, m1),) = sends_of(a.take())
     assert dst == EVERYONE
     i.receive(m1, 0, 1)  # R_j misses it
     assert isinstance(m1, PaB)
     b.submit(Bundle.of(b"M2"), 2)
-    ((_, m2),) = b.take().sends
+    ((_, m2),) = sends_of(b.take())
     i.receive(m2, 1, 3)
     j.receive(m2, 1, 3)
     a.receive(PaAck(0, m1.n, 2), 2, 4)
     a.on_timer(a.deadline)
-    again = [pdu for dst, pdu in a.take().sends if dst == 3]
+    again = [pdu for dst, pdu in sends_of(a.take()) if dst == 3]
     assert again == [m1]  # to those alone that have not answered
     j.receive(m1, 0, 5)
     assert heard(i) == [b"M1", b"M2"]
@@ -217,7 +218,7 @@ def test_only_a_finite_number_of_messages_is_retained() -> None:
     # §3
     measured = token(5, load=busy(600))
     assert measured.storage <= 4
-    assert max(len(engine.log) for engine in measured.engines) <= 10
+    assert max(len(engine.log.entries) for engine in measured.engines) <= 10
 
 
 @pytest.mark.parametrize("level", [0, 1, 2, 3])
@@ -241,7 +242,7 @@ def test_at_least_l_plus_1_sites_have_a_message_when_it_is_committed(level: int)
                         other
                         for other in ring.group
                         if any(e.seq == delivery.seq and e.ack.kind == DATA
-                               for e in ring[other].log.values())
+                               for e in ring[other].log.entries.values())
                     ]  # fmt: skip
                     fewest = min(fewest, len(holders))
     assert len(committed) == 6

@@ -100,8 +100,12 @@ def test_when_the_normal_phase_starts_all_sites_of_the_list_have_the_same_nts_an
         ring.deliver()
         for site in ring.group:
             engine = ring[site]
-            if site not in starts and engine.tl == (1, 1) and engine.nts == engine.start_ts:
-                starts[site] = (engine.nts, dict(engine.next_num), engine.exp)
+            if (
+                site not in starts
+                and engine.tl == (1, 1)
+                and engine.nts == engine.token_list.start_ts
+            ):
+                starts[site] = (engine.nts, dict(engine.log.next_num), engine.log.exp)
     assert len({str(start) for start in starts.values()}) == 1
 
 
@@ -179,10 +183,10 @@ def test_an_acknowledgement_that_was_processed_is_not_processed_again() -> None:
     ring = Ring(3)
     ring.submit(1, "x")
     ring.run(300 * MS)
-    state = (ring[2].nts, dict(ring[2].next_num), list(ring[2].log))
+    state = (ring[2].nts, dict(ring[2].log.next_num), list(ring[2].log.entries))
     for ack in ring.pdus(Ack):
         ring.inject(ack, 0, 2)
-    assert (ring[2].nts, dict(ring[2].next_num), list(ring[2].log)) == state
+    assert (ring[2].nts, dict(ring[2].log.next_num), list(ring[2].log.entries)) == state
     assert ring.log(2) == ["x"]
 
 
@@ -206,7 +210,7 @@ def test_a_message_that_is_missing_is_obtained_before_its_acknowledgement_is_pro
     ring.submit(1, "x")
     ring.settle()
     assert ring[3].nts == 0
-    assert list(ring[3].qc) == [0]
+    assert list(ring[3].ordering.qc) == [0]
     ring.run(120 * MS)  # requests are repeated until the message is received
     assert [pdu.what for pdu in ring.pdus(RetxReq, src=3)] == [2, 2, 2]
     assert ring[3].nts == 1
@@ -219,11 +223,11 @@ def test_acknowledgements_that_arrive_meanwhile_wait_in_q_c() -> None:
     ring.lose(RetxMsg, dst=3)
     ring.submit(1, "a", "b", "c")
     ring.settle()
-    assert sorted(ring[3].qc) == [0, 1, 2]
+    assert sorted(ring[3].ordering.qc) == [0, 1, 2]
     assert ring[3].nts == 0
     ring.heal()
     ring.run(60 * MS)
-    assert (ring[3].qc, ring.stamped_by(3)) == ({}, ["a", "b", "c"])
+    assert (ring[3].ordering.qc, ring.stamped_by(3)) == ({}, ["a", "b", "c"])
 
 
 # -- committing ------------------------------------------------------------------------------
@@ -280,7 +284,7 @@ def test_once_around_everybody_has_received_and_l_further_everybody_has_committe
     seen_by_all = committed_by_all = None
     while committed_by_all is None:
         ring.deliver() if ring.flights else ring.run(5 * MS)
-        accepted = max(ring[site].hold_ts for site in ring.group)
+        accepted = max(ring[site].stamping.hold_ts for site in ring.group)
         if seen_by_all is None and all("x" in ring.stamped_by(s) for s in ring.group):
             seen_by_all = accepted
         if all("x" in ring.log(site) for site in ring.group):
@@ -407,7 +411,7 @@ def test_an_old_broadcast_message_is_taken_as_a_request_for_its_acknowledgement(
     ring.run(ring.config.resend_ns)
     assert len(ring.pdus(B)) == 2
     assert [(s.src, s.dst) for s in ring.sent if isinstance(s.pdu, RetxAck)] == [(1, 2)]
-    assert ring[2].outstanding == -1
+    assert ring[2].own.outstanding == -1
 
 
 def test_an_old_acknowledgement_is_taken_as_a_request_for_the_acceptance() -> None:

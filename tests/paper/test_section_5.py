@@ -24,7 +24,7 @@ from roundelay.core.token.pdu import (
     Vote1,
     Vote2,
 )
-from roundelay.core.token.state import NORMAL, O1, OUT, S1, S2, W3
+from roundelay.core.token.phases import NORMAL, O1, OUT, S1, S2, W3
 from tests.core.ring import MS, Ring, announcement, invitation
 
 U = (0, 0)
@@ -154,9 +154,9 @@ def test_a_slave_that_fails_the_sequence_test_tells_its_version_and_the_next_is_
         reform(ring, 1)
         ring.run(1000 * MS)
     ring.heal()
-    joined = max(ring[1].max_joined, ring[2].max_joined)
+    joined = max(ring[1].reformation.max_joined, ring[2].reformation.max_joined)
     assert joined > (3, 0)
-    ring[0].seen_version = 0
+    ring[0].reformation.seen_version = 0
     reform(ring, 0)
     refused = [pdu for pdu in ring.pdus(Vote1, dst=0) if not pdu.yes]
     assert refused
@@ -193,7 +193,7 @@ def test_the_new_list_has_one_of_the_l_plus_1_sites_that_would_stamp_next() -> N
             ring.submit(4, "x")
             ring.run(1000 * MS)
             last = max(ack.ts for ack in ring.pdus(Ack))
-            expected = ring[0].log[last].ack.next
+            expected = ring[0].log.entries[last].ack.next
             needed = {(expected + step) % 5 for step in range(level + 1)}
             absent = tuple(site for site in ring.group if site not in present)
             ring.cut(present, absent)
@@ -279,7 +279,7 @@ def test_the_starting_timestamp_is_the_largest_known_next_timestamp_of_the_old_l
     ring.run(300 * MS)
     top = max(ring[site].nts for site in ring.group)
     reform(ring, 2)
-    assert {ring[site].start_ts for site in ring.group} == {top}
+    assert {ring[site].token_list.start_ts for site in ring.group} == {top}
     ring.submit(0, "d")
     ring.settle()
     assert min(ack.ts for ack in ring.pdus(Ack) if ack.tl == (1, 2)) == top
@@ -360,12 +360,12 @@ def test_a_recovered_site_obtains_the_number_of_the_next_message_of_each_source(
     ring.run_until(lambda: len(ring.log(0)) == 10)
     ring.restart(2)
     ring.run_until(lambda: ring[2].authorized)
-    assert ring[2].next_num == ring[0].next_num
-    assert ring[2].next_num[1] == 6
+    assert ring[2].log.next_num == ring[0].log.next_num
+    assert ring[2].log.next_num[1] == 6
     # So it tells an old message from a new one.
     late = ring.pdus(B, src=1)[0]
     ring.inject(B(ring[2].tl, 1, late.n, late.bundle), 1, 2)
-    assert (1, late.n) not in ring[2].qb
+    assert (1, late.n) not in ring[2].ordering.qb
 
 
 # -- §5.2: the protocol ----------------------------------------------------------------------
@@ -455,7 +455,7 @@ def test_a_slave_votes_yes_only_after_it_has_recovered_everything() -> None:
         start = next((pdu.start_ts for pdu in ring.pdus(NewTl)), None)
         assert start is None or ring[3].nts <= start
         ring.deliver()
-    assert ring[3].nts == ring[3].start_ts == start
+    assert ring[3].nts == ring[3].token_list.start_ts == start
     assert "missed" in ring.stamped_by(3)
 
 
@@ -510,7 +510,7 @@ def test_a_site_that_leaves_a_list_waits_for_a_random_time_and_restarts() -> Non
         ring = Ring(3, seed=seed)
         ring.inject(invitation((1, 0)), 0, 2)
         ring.inject(Abort((1, 0)), 0, 2)
-        waits.add(ring[2].reform_due)
+        waits.add(ring[2].timers.reform_due)
     assert len(waits) == 20
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from roundelay.core.engine import NEVER
 from roundelay.core.token.pdu import DATA, NULL, Ack, Confirm
-from roundelay.sim.load import Isolated, Poisson, Saturating
+from roundelay.sim.kernel.load import Isolated, Poisson, Saturating
 from tests.core.ring import MS, Ring
 from tests.paper.measure import T, busy, idle, positive_ack, token
 
@@ -28,7 +28,7 @@ def test_one_transfer_per_acknowledgement_costs_one_to_two_control_messages(site
 def test_a_site_retains_the_last_n_minus_1_messages(sites: int) -> None:
     # §6.1, Table I, row 1
     measured = token(sites, load=busy())
-    assert {engine.storage_max for engine in measured.engines} == {sites - 1}  # every site
+    assert {engine.log.storage_max for engine in measured.engines} == {sites - 1}  # every site
 
 
 @pytest.mark.parametrize("kw", [1, 2, 4, 9])

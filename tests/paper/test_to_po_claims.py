@@ -73,7 +73,7 @@ def test_each_entity_decides_correct_receipt_by_itself(kind: type[Any]) -> None:
     shown: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
 
     class Shown(kind):  # type: ignore[misc]
-        def receive(self, pdu: Any, source: int, now: int) -> None:
+        def receive(self, pdu: Any, source: int, now: int, *given: int) -> None:
             shown[self.me].append(("receive", pdu, source, now))
             super().receive(pdu, source, now)
 
@@ -143,7 +143,7 @@ def test_on_one_channel_everybody_sees_the_same_sequence_but_for_what_is_lost() 
     seen: dict[int, list[Any]] = defaultdict(list)
 
     class Seen(ToChannelSite):
-        def receive(self, pdu: Any, source: int, now: int) -> None:
+        def receive(self, pdu: Any, source: int, now: int, *given: int) -> None:
             seen[self.me].append(pdu)
             super().receive(pdu, source, now)
 
@@ -164,7 +164,7 @@ def test_on_several_channels_only_the_sequence_of_one_sender_is_the_same() -> No
     seen: dict[int, list[Any]] = defaultdict(list)
 
     class Seen(PoSite):
-        def receive(self, pdu: Any, source: int, now: int) -> None:
+        def receive(self, pdu: Any, source: int, now: int, *given: int) -> None:
             seen[self.me].append(pdu)
             super().receive(pdu, source, now)
 

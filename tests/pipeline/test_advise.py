@@ -15,10 +15,18 @@ from roundelay.core.bundle import Bundle
 from roundelay.core.engine import MS
 from roundelay.core.errors import ConfigError
 from roundelay.journal.format import Run
-from roundelay.pipeline.advise import Candidate, Tried, Wish, best, candidates, present, words
-from roundelay.pipeline.grid import parse
-from roundelay.pipeline.sweep import RUNS, sweep
-from roundelay.pipeline.workload import read_workload
+from roundelay.pipeline.research.advise import (
+    Candidate,
+    Tried,
+    Wish,
+    best,
+    candidates,
+    present,
+    words,
+)
+from roundelay.pipeline.research.grid import parse
+from roundelay.pipeline.research.sweep import RUNS, sweep
+from roundelay.pipeline.research.workload import read_workload
 from roundelay.runs.replay import replay
 from roundelay.runs.simulate import SimulateParams, simulate
 from tests.journal.make import record

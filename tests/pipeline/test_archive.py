@@ -12,11 +12,10 @@ import pytest
 from roundelay.cli.archive import keep_days_of
 from roundelay.cli.main import run
 from roundelay.core.errors import ConfigError
-from roundelay.journal.archive import ArchiveInUse, Lock, read_manifest
+from roundelay.journal.archive import ArchiveInUse, lock, read_manifest
 from roundelay.journal.files import segments_of
 from roundelay.journal.journal import Journal, JournalConfig
-from roundelay.pipeline import tasks
-from roundelay.pipeline.archive import EVERY_GROUP, Sizes, archive
+from roundelay.pipeline.archive import EVERY_GROUP, Sizes, archive, tasks
 from roundelay.pipeline.session import SparkOptions, spark_session
 from tests.journal.make import GROUP, NOW, flip
 from tests.pipeline.journals import DAY_NS, journal, two_days
@@ -143,7 +142,7 @@ def test_the_command_says_what_it_did_and_one_run_writes_at_a_time(
     folder, out = journal(tmp_path / "a", RUNS[:50]), tmp_path / "out"
     assert run(["archive", str(tmp_path), "--out", str(out), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["groups"][GROUP]["new"] == RUNS[50].position
-    with Lock(out), pytest.raises(ArchiveInUse):
+    with lock(out), pytest.raises(ArchiveInUse):
         archive(_no_spark, [folder], out)
     assert run(["archive", str(folder), "--out", str(out), "--keep-days", "many"]) == 2
     assert "keep_days = many" in capsys.readouterr().err

@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from roundelay.cli.main import run as roundelay
-from roundelay.pipeline.claims import PDUS, SLOTS
-from roundelay.pipeline.figures import CSV, VERDICT, make_figures
-from roundelay.pipeline.grid import Grid, load, parse
-from roundelay.pipeline.summary import summarise
-from roundelay.pipeline.sweep import SUMMARY, SUMMARY_COLUMNS, arrow_schema, measured
-from roundelay.pipeline.verdicts import FIG6, claims, judge
+from roundelay.pipeline.research.claims import PDUS, SLOTS
+from roundelay.pipeline.research.figures import CSV, VERDICT, make_figures
+from roundelay.pipeline.research.grid import Grid, load, parse
+from roundelay.pipeline.research.summary import summarise
+from roundelay.pipeline.research.sweep import SUMMARY, SUMMARY_COLUMNS, arrow_schema, measured
+from roundelay.pipeline.research.verdicts import FIG6, claims, judge
 
 Row = dict[str, Any]
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from roundelay.core.errors import ConfigError
+from roundelay.core.selection import EVERYTHING, Selection
 from roundelay.journal.archive import MANIFEST
 from roundelay.journal.files import index_of, parquet_of, segments_of
-from roundelay.journal.reader import EVERYTHING, Selection
 from roundelay.pipeline.journals import find, gaps, messages, opened
 from roundelay.pipeline.schemas import arrow_schema, ddl, spark_schema
 from tests.journal import make

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from roundelay.core.errors import ConfigError
-from roundelay.pipeline.java import placed
-from roundelay.pipeline.scratch import private_folder, private_temporary_folder
 from roundelay.pipeline.sink import parse
+from roundelay.pipeline.spark.java import placed
+from roundelay.pipeline.spark.scratch import private_folder, private_temporary_folder
 
 
 @pytest.fixture(autouse=True)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from roundelay.core.errors import ConfigError
-from roundelay.pipeline import java
 from roundelay.pipeline.session import PACKAGE, SparkOptions, package_archive, spark_session
-from roundelay.pipeline.workers import python_for_spark
+from roundelay.pipeline.spark import java
+from roundelay.pipeline.spark.workers import python_for_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -20,9 +20,9 @@ from roundelay.client.recorder import RecorderClient
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import ConfigError
 from roundelay.pipeline import sink
-from roundelay.pipeline.envelope import Marker, decode_marker, encode_marker
 from roundelay.pipeline.sink import STAGED, Settings, SinkTrouble, parse
-from roundelay.pipeline.stage import PartFile, Stage
+from roundelay.pipeline.sink.envelope import Marker, decode_marker, encode_marker
+from roundelay.pipeline.sink.stage import PartFile, Stage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

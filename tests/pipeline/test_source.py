@@ -14,17 +14,17 @@ from pyspark.sql import datasource as ds
 
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import ConfigError
+from roundelay.core.selection import Selection
 from roundelay.journal.files import segments_of
 from roundelay.journal.format import Run, head_only
 from roundelay.journal.journal import Journal, JournalConfig
 from roundelay.journal.parquet import schema
-from roundelay.journal.reader import Selection
 from roundelay.pipeline.archive import archive
-from roundelay.pipeline.envelope import Marker, encode_marker, query_id
+from roundelay.pipeline.sink.envelope import Marker, encode_marker, query_id
 from roundelay.pipeline.source import Stream, planned, read
-from roundelay.pipeline.source_options import SourceOptions, narrowed, parse
-from roundelay.pipeline.source_plan import divided
-from roundelay.pipeline.source_read import DataLost, read_tasks
+from roundelay.pipeline.source.options import SourceOptions, narrowed, parse
+from roundelay.pipeline.source.plan import divided
+from roundelay.pipeline.source.read import DataLost, read_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -14,10 +14,10 @@ import pytest
 
 from roundelay.cli.main import run as roundelay
 from roundelay.core.errors import ConfigError
-from roundelay.pipeline.claims import PDUS
-from roundelay.pipeline.grid import Grid, parse
-from roundelay.pipeline.summary import summarise
-from roundelay.pipeline.sweep import (
+from roundelay.pipeline.research.claims import PDUS
+from roundelay.pipeline.research.grid import Grid, parse
+from roundelay.pipeline.research.summary import summarise
+from roundelay.pipeline.research.sweep import (
     RUN_COLUMNS,
     RUNS,
     SUMMARY,

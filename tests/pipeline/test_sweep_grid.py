@@ -13,10 +13,18 @@ import pytest
 from roundelay.cli.main import run as roundelay
 from roundelay.core import cost
 from roundelay.core.errors import ConfigError
-from roundelay.pipeline import sweep
-from roundelay.pipeline.claims import PARTS, PDUS, STORAGE, model, parts, place_of, tolerance
-from roundelay.pipeline.grid import READY, bins, expected_s, load, parse, seed_of
-from roundelay.pipeline.summary import mean_and_ci95, summarise, t95
+from roundelay.pipeline.research import sweep
+from roundelay.pipeline.research.claims import (
+    PARTS,
+    PDUS,
+    STORAGE,
+    model,
+    parts,
+    place_of,
+    tolerance,
+)
+from roundelay.pipeline.research.grid import READY, bins, expected_s, load, parse, seed_of
+from roundelay.pipeline.research.summary import mean_and_ci95, summarise, t95
 from roundelay.runs.simulate import SimulateParams
 
 VALUES = Path(__file__).resolve().parents[1] / "core" / "data" / "fig6_values.csv"

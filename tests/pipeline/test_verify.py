@@ -15,19 +15,19 @@ from roundelay.core import events as ev
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import Delivery
 from roundelay.core.errors import UsageError
-from roundelay.pipeline.planting import FAULTS, Fault, Story, clean, planted
-from roundelay.pipeline.verify_clean import judge_clean
-from roundelay.pipeline.verify_control import control_of
-from roundelay.pipeline.verify_fast import OPEN, Unsure, judge, prove, ranges_of
-from roundelay.pipeline.verify_positions import RangeResult, judge_range
-from roundelay.pipeline.verify_runs import Run, find_runs
-from roundelay.pipeline.verify_survey import survey
-from roundelay.pipeline.verify_tasks import here
-from roundelay.pipeline.verify_verdict import Judgement, as_json
+from roundelay.pipeline.verify.clean import judge_clean
+from roundelay.pipeline.verify.control import control_of
+from roundelay.pipeline.verify.fast import OPEN, Unsure, judge, prove, ranges_of
+from roundelay.pipeline.verify.planting import FAULTS, Fault, Story, clean, planted
+from roundelay.pipeline.verify.positions import RangeResult, judge_range
+from roundelay.pipeline.verify.runs import Run, find_runs
+from roundelay.pipeline.verify.survey import survey
+from roundelay.pipeline.verify.tasks import here
+from roundelay.pipeline.verify.verdict import Judgement, as_json
 from roundelay.runs.simulate import SimulateParams, simulate
-from roundelay.sim.engines import SIMULATED
+from roundelay.sim.families.registry import SIMULATED
 from roundelay.trace import Recorder, check_trace, recorder
-from roundelay.trace.checkers import TOTAL
+from roundelay.trace.checkers.checkers import TOTAL
 from tests.trace.test_clean_histories import SITES, played, step
 
 ROWS = 1800
@@ -182,7 +182,7 @@ def test_a_simulated_run_of_every_protocol_is_clean(protocol: str, tmp_path: Pat
     st.randoms(use_true_random=False),
     st.sampled_from(["", "drop", "repeat", "exchange", "alter"]),
 )
-def test_the_fast_way_agrees_with_the_checker_about_any_history(steps, messages, rng, how):
+def test_the_fast_way_agrees_with_the_checker_about_any_history(steps, messages, rng, how) -> None:
     """Crashes, restarts with and without disk, gaps, new lists; then one delivery falsified."""
     play = played(steps)
     play.finish()

@@ -14,13 +14,12 @@ from roundelay.cli.main import run as roundelay
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import COMMITTED, Delivery
 from roundelay.core.events import DELIVER, SUBMIT
-from roundelay.pipeline import verify_sql_clean
-from roundelay.pipeline.planting import FAULTS, clean
-from roundelay.pipeline.verify import judge
-from roundelay.pipeline.verify_frames import Frames
-from roundelay.pipeline.verify_runs import Run, find_runs
-from roundelay.pipeline.verify_verdict import Judgement
-from roundelay.pipeline.verify_watch import watch
+from roundelay.pipeline.verify import judge, sql_clean
+from roundelay.pipeline.verify.frames import Frames
+from roundelay.pipeline.verify.planting import FAULTS, clean
+from roundelay.pipeline.verify.runs import Run, find_runs
+from roundelay.pipeline.verify.verdict import Judgement
+from roundelay.pipeline.verify.watch import watch
 from roundelay.trace import check_trace
 from roundelay.trace.live import LiveTrace
 
@@ -150,12 +149,12 @@ def test_the_first_look_of_the_oracle_counts_what_is_odd(
     story = clean(600)
     border = len(story.rows(event=DELIVER, site=2)) // 2
     bits = border.bit_length() - 1
-    monkeypatch.setattr(verify_sql_clean, "BLOCK_BITS", bits)
-    monkeypatch.setattr(verify_sql_clean, "LAST", (1 << bits) - 1)
+    monkeypatch.setattr(sql_clean, "BLOCK_BITS", bits)
+    monkeypatch.setattr(sql_clean, "LAST", (1 << bits) - 1)
     count = len(story.rows(event=DELIVER, site=2))
     for name in ("", "swap", "unfair"):
         run = with_faults(tmp_path, {name: ((1 << bits) - 1) / (count - 2)}, rows=600)
-        found = verify_sql_clean.looked_at(Frames(spark, run))
+        found = sql_clean.looked_at(Frames(spark, run))
         if name:
             assert found is None, name
         else:

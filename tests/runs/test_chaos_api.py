@@ -16,11 +16,14 @@ from typing import Any, cast
 import pytest
 
 from roundelay.core.errors import ConfigError
-from roundelay.runs import chaos_api_app as app
-from roundelay.runs.chaos_api import Round, chaos_api, one_round
-from roundelay.runs.chaos_api_machine import Machine, Notes
-from roundelay.runs.chaos_api_notes import MEMBER
-from roundelay.runs.chaos_api_plan import (
+from roundelay.runs.chaos.clock import WallClock, build
+from roundelay.runs.chaos.disks import PowerDisk
+from roundelay.runs.chaos.disks import available as disks_available
+from roundelay.runs.chaos_api import application as app
+from roundelay.runs.chaos_api.machine import Machine, Notes
+from roundelay.runs.chaos_api.nemeses import Strikes
+from roundelay.runs.chaos_api.notes import MEMBER
+from roundelay.runs.chaos_api.plan import (
     CLOCK,
     DAEMON,
     EMBEDDED,
@@ -35,16 +38,13 @@ from roundelay.runs.chaos_api_plan import (
     Trouble,
     plan_of,
 )
-from roundelay.runs.chaos_api_strikes import Strikes
-from roundelay.runs.chaos_clock import WallClock, build
-from roundelay.runs.chaos_disks import PowerDisk
-from roundelay.runs.chaos_disks import available as disks_available
+from roundelay.runs.chaos_api.run import Round, chaos_api, one_round
 from roundelay.runs.folder import run_folder
 
 # -- plans ---------------------------------------------------------------------------------------
 
 
-def test_a_seed_decides_a_round_and_all_rounds_together_have_everything():
+def test_a_seed_decides_a_round_and_all_rounds_together_have_everything() -> None:
     params = ApiParams()
     plans = [plan_of(params, seed) for seed in range(400)]
     assert plans == [plan_of(params, seed) for seed in range(400)]
@@ -58,7 +58,7 @@ def test_a_seed_decides_a_round_and_all_rounds_together_have_everything():
     assert any(plan.setup.medium == FANOUT for plan in plans)
 
 
-def test_a_group_is_never_struck_harder_than_it_was_promised_to_stand():
+def test_a_group_is_never_struck_harder_than_it_was_promised_to_stand() -> None:
     for seed in range(400):
         plan = plan_of(ApiParams(), seed)
         for place in plan.troubles:
@@ -75,7 +75,7 @@ def test_a_group_is_never_struck_harder_than_it_was_promised_to_stand():
                     assert len(trouble.who) <= (len(plan.setup.names) - 1) // 2
 
 
-def test_a_group_is_chosen_in_which_the_wanted_trouble_makes_sense():
+def test_a_group_is_chosen_in_which_the_wanted_trouble_makes_sense() -> None:
     for seed in range(20):
         plan = plan_of(ApiParams(services=("resilient",), only=("old-folder", "blackout")), seed)
         assert plan.setup.fixed
@@ -88,12 +88,14 @@ def test_a_group_is_chosen_in_which_the_wanted_trouble_makes_sense():
     "field, value",
     [("services", ("some",)), ("only", ("rain",)), ("members", 2), ("minutes", 0.0)],
 )
-def test_bad_parameters_are_refused(field: str, value: object):
+def test_bad_parameters_are_refused(field: str, value: object) -> None:
     with pytest.raises(ConfigError):
         ApiParams(**{field: value}).check()  # type: ignore[arg-type]
 
 
-def test_the_line_that_runs_a_round_again_gives_the_same_plan(monkeypatch: pytest.MonkeyPatch):
+def test_the_line_that_runs_a_round_again_gives_the_same_plan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from roundelay.cli import chaos_api as command
     from roundelay.cli.main import run
 
@@ -114,7 +116,7 @@ def test_the_line_that_runs_a_round_again_gives_the_same_plan(monkeypatch: pytes
         assert plan_of(again, again.seed) == plan
 
 
-def test_options_that_would_be_ignored_are_refused(capsys: pytest.CaptureFixture[str]):
+def test_options_that_would_be_ignored_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     from roundelay.cli.main import run
 
     assert run(["chaos", "--api", "--wild", "3"]) == 2
@@ -126,7 +128,7 @@ def test_options_that_would_be_ignored_are_refused(capsys: pytest.CaptureFixture
 # -- the application -----------------------------------------------------------------------------
 
 
-def test_the_application_imports_nothing_of_ours_but_the_public_names():
+def test_the_application_imports_nothing_of_ours_but_the_public_names() -> None:
     tree = ast.parse(Path(app.__file__).read_text())
     names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import)
              for alias in node.names}  # fmt: skip
@@ -139,7 +141,7 @@ def test_the_application_imports_nothing_of_ours_but_the_public_names():
     assert private == {"_exit", "_file"}  # of os, and its own
 
 
-def test_the_bytes_of_a_message_tell_which_it_is_and_whether_they_are_right():
+def test_the_bytes_of_a_message_tell_which_it_is_and_whether_they_are_right() -> None:
     data = app.content("a.3.17", 200)
     assert len(data) == 200
     assert app.ident_of(data) == ("a.3.17", True)
@@ -152,7 +154,9 @@ def test_the_bytes_of_a_message_tell_which_it_is_and_whether_they_are_right():
 # -- the clock -----------------------------------------------------------------------------------
 
 
-def test_a_wall_clock_is_set_while_its_process_runs_and_the_monotonic_one_is_not(tmp_path: Path):
+def test_a_wall_clock_is_set_while_its_process_runs_and_the_monotonic_one_is_not(
+    tmp_path: Path,
+) -> None:
     library = build(tmp_path)
     if library is None:
         pytest.skip("no C compiler")
@@ -190,7 +194,7 @@ def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("unmeasured")
-def test_a_round_through_a_kill_is_kept_and_leaves_its_notes(tmp_path: Path):
+def test_a_round_through_a_kill_is_kept_and_leaves_its_notes(tmp_path: Path) -> None:
     params = ApiParams(services=("resilient",), members=3, troubles=1, only=("kill",))
     folder = tmp_path / "round"
     results = one_round(params, 11, folder)
@@ -205,7 +209,7 @@ def test_a_round_through_a_kill_is_kept_and_leaves_its_notes(tmp_path: Path):
     assert {"a.0.jsonl", "b.0.jsonl", "c.0.jsonl"} <= {path.name for path in folder.iterdir()}
 
 
-def test_who_starts_later_finds_those_who_have_moved_meanwhile():
+def test_who_starts_later_finds_those_who_have_moved_meanwhile() -> None:
     """All had another address than in the beginning: the last one to be replaced found nobody."""
 
     class Still(Machine):
@@ -242,13 +246,13 @@ def test_who_starts_later_finds_those_who_have_moved_meanwhile():
 
 def test_a_fault_of_the_harness_fails_its_round_and_the_next_one_is_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     async def play(self: Round) -> None:
         if self.plan.seed == 4:
             raise OSError("planted")
 
     monkeypatch.setattr(Round, "_play", play)
-    monkeypatch.setattr("roundelay.runs.chaos_api.build", lambda folder: None)
+    monkeypatch.setattr("roundelay.runs.chaos_api.run.build", lambda folder: None)
     told: list[str] = []
     with run_folder(tmp_path / "run") as folder:
         results = chaos_api(ApiParams(seed=4, rounds=2), folder, told.append)
@@ -265,8 +269,8 @@ def test_a_fault_of_the_harness_fails_its_round_and_the_next_one_is_run(
 @pytest.mark.usefixtures("unmeasured")
 def test_a_group_that_cannot_form_is_a_hang_with_the_line_that_runs_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("roundelay.runs.chaos_api.FORM_S", 0.05)
+) -> None:
+    monkeypatch.setattr("roundelay.runs.chaos_api.run.FORM_S", 0.05)
     params = ApiParams(services=("total",), members=3, troubles=0, patience_s=0.05)
     results = one_round(params, 2, tmp_path / "round")
     assert results["verdict"] == "broken"
@@ -281,7 +285,7 @@ def test_a_group_that_cannot_form_is_a_hang_with_the_line_that_runs_it_again(
 
 
 @pytest.mark.skipif(not disks_available(), reason="no file system can be mounted here")
-def test_a_disk_whose_power_is_cut_has_what_was_synced_and_nothing_else(tmp_path: Path):
+def test_a_disk_whose_power_is_cut_has_what_was_synced_and_nothing_else(tmp_path: Path) -> None:
     disk = PowerDisk(tmp_path / "disk")
     try:
         with (disk.path / "file").open("wb", buffering=0) as file:

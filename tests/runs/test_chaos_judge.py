@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from roundelay.runs.chaos_api_judge import Case, Judgement, judge
-from roundelay.runs.chaos_api_notes import REPLACED, TWIN, Life, life_of, read_life
+from roundelay.runs.chaos_api.judge import Case, Judgement, judge
+from roundelay.runs.chaos_api.notes import REPLACED, TWIN, Life, life_of, read_life
 
 Line = dict[str, Any]
 NAMES = ("a", "b", "c")
@@ -80,7 +80,7 @@ TOTAL = ("resilient", "total", "hub", "journal")
 
 
 @pytest.mark.parametrize("service", ALL)
-def test_nothing_is_found_where_nothing_is_wrong(service: str):
+def test_nothing_is_found_where_nothing_is_wrong(service: str) -> None:
     out = Notes(service).judge()
     assert out.findings == []
     assert (out.given, out.sent, out.confirmed) == (36, 12, 12)
@@ -91,7 +91,7 @@ def test_nothing_is_found_where_nothing_is_wrong(service: str):
 
 
 @pytest.mark.parametrize("service", TOTAL)
-def test_a_confirmed_message_that_nobody_was_given_is_lost(service: str):
+def test_a_confirmed_message_that_nobody_was_given_is_lost(service: str) -> None:
     notes = Notes(service)
     for name in NAMES:
         del notes.lines[name][notes.find(name, "given", ident(4))]
@@ -100,20 +100,20 @@ def test_a_confirmed_message_that_nobody_was_given_is_lost(service: str):
 
 
 @pytest.mark.parametrize("service", [one for one in ALL if one != "fifo"])
-def test_a_confirmed_message_that_one_member_was_not_given_is_lost(service: str):
+def test_a_confirmed_message_that_one_member_was_not_given_is_lost(service: str) -> None:
     notes = Notes(service)
     del notes.lines["c"][notes.find("c", "given", ident(4))]
     assert "lost" in notes.kinds()
 
 
-def test_the_end_of_a_log_is_missed_too():
+def test_the_end_of_a_log_is_missed_too() -> None:
     notes = Notes()
     for one in (8, 9, 10, 11):
         del notes.lines["c"][notes.find("c", "given", ident(one))]
     assert notes.kinds() == {"lost", "hang"}
 
 
-def test_a_fifo_receipt_that_names_nobody_as_given_up_binds():
+def test_a_fifo_receipt_that_names_nobody_as_given_up_binds() -> None:
     notes = Notes("fifo")
     del notes.lines["c"][notes.find("c", "given", ident(4))]
     assert notes.kinds() == set()  # it does not say
@@ -124,7 +124,7 @@ def test_a_fifo_receipt_that_names_nobody_as_given_up_binds():
     assert notes.kinds() == set()
 
 
-def test_a_reliable_receipt_does_not_bind_those_who_were_away_meanwhile():
+def test_a_reliable_receipt_does_not_bind_those_who_were_away_meanwhile() -> None:
     notes = Notes("reliable")
     del notes.lines["c"][notes.find("c", "given", ident(4))]
     begun = notes.lines["b"][notes.find("b", "sent", ident(4))]["t"]
@@ -134,7 +134,7 @@ def test_a_reliable_receipt_does_not_bind_those_who_were_away_meanwhile():
     assert notes.kinds() == {"lost"}
 
 
-def test_who_was_not_in_the_group_all_the_while_is_owed_nothing_without_positions():
+def test_who_was_not_in_the_group_all_the_while_is_owed_nothing_without_positions() -> None:
     notes = Notes("partial")
     at = notes.find("c", "given", ident(4))
     time = notes.lines["c"][at]["t"]
@@ -143,7 +143,46 @@ def test_who_was_not_in_the_group_all_the_while_is_owed_nothing_without_position
     assert notes.kinds() == set()
 
 
-def test_who_was_told_that_messages_may_be_missing_without_positions_is_owed_those_behind_it():
+def lost_at_the_kill_of_a_node(confirmed_before_ns: int) -> Notes:
+    """c's node is killed so long after b's message was confirmed that c is never given, and c
+    notices it only 300 ms later."""
+    notes = Notes("partial")
+    at = notes.find("c", "given", ident(4))
+    confirmed = notes.lines["b"][notes.find("b", "confirmed", ident(4))]["t"]
+    killed = confirmed + confirmed_before_ns
+    noticed = {"t": killed + 300_000_000, "e": "error", "where": "read", "kind": "X", "why": "?"}
+    notes.lines["c"][at:] = [
+        noticed,
+        {"t": noticed["t"] + 1, "e": "joined"},
+        {"t": noticed["t"] + 2, "e": "left"},
+    ]
+    notes.case = Case(service="partial", killed={"c": [killed]})
+    return notes
+
+
+def test_the_application_of_a_killed_node_is_owed_nothing_from_that_moment_on() -> None:
+    notes = lost_at_the_kill_of_a_node(confirmed_before_ns=-1)
+    assert "lost" not in notes.kinds()
+    notes.case = Case(service="partial")  # nobody was killed: it was there until it got the error
+    assert "lost" in notes.kinds()
+
+
+def test_what_a_killed_node_had_just_got_went_with_it_unless_a_later_one_came_out() -> None:
+    notes = lost_at_the_kill_of_a_node(confirmed_before_ns=20_000_000)
+    assert "lost" not in notes.kinds()
+    at = next(at for at, line in enumerate(notes.lines["c"]) if line["e"] == "error")
+    later = {"t": notes.case.killed["c"][0] - 1, "e": "given", "seq": None, "from": "b"}
+    notes.lines["c"].insert(at, later | {"id": ident(7)})
+    assert "lost" in notes.kinds()
+
+
+def test_what_was_confirmed_long_before_a_node_was_killed_had_to_be_given() -> None:
+    assert "lost" in lost_at_the_kill_of_a_node(confirmed_before_ns=2_000_000_000).kinds()
+
+
+def test_who_was_told_that_messages_may_be_missing_without_positions_is_owed_those_behind_it() -> (
+    None
+):
     notes = Notes("partial")
     gap(notes, 4)
     assert notes.kinds() == {"lost"}
@@ -153,7 +192,7 @@ def test_who_was_told_that_messages_may_be_missing_without_positions_is_owed_tho
     assert notes.kinds() == {"lost"}
 
 
-def test_who_was_told_that_it_is_left_out_is_owed_what_is_sent_when_it_is_in_again():
+def test_who_was_told_that_it_is_left_out_is_owed_what_is_sent_when_it_is_in_again() -> None:
     notes = Notes("partial")
     gap(notes, 4)
     before = notes.find("c", "given", ident(3)) + 1
@@ -166,7 +205,7 @@ def test_who_was_told_that_it_is_left_out_is_owed_what_is_sent_when_it_is_in_aga
     assert notes.kinds() == {"lost"}
 
 
-def test_who_was_not_in_the_view_all_the_while_is_owed_nothing_in_a_group_per_sender():
+def test_who_was_not_in_the_view_all_the_while_is_owed_nothing_in_a_group_per_sender() -> None:
     notes = Notes("partial")
     del notes.lines["c"][notes.find("c", "given", ident(4))]
     at = notes.find("b", "sent", ident(4))
@@ -176,7 +215,7 @@ def test_who_was_not_in_the_view_all_the_while_is_owed_nothing_in_a_group_per_se
     assert notes.kinds() == set()
 
 
-def test_a_message_to_some_is_owed_to_those_only():
+def test_a_message_to_some_is_owed_to_those_only() -> None:
     notes = Notes("selective")
     del notes.lines["c"][notes.find("c", "given", ident(4))]
     notes.lines["b"][notes.find("b", "sent", ident(4))]["to"] = ["a"]
@@ -189,7 +228,7 @@ def test_a_message_to_some_is_owed_to_those_only():
 
 
 @pytest.mark.parametrize("service", ALL)
-def test_a_message_that_is_given_again_is_found(service: str):
+def test_a_message_that_is_given_again_is_found(service: str) -> None:
     notes = Notes(service)
     at = notes.find("a", "given", ident(3))
     again = dict(notes.lines["a"][at])
@@ -200,7 +239,7 @@ def test_a_message_that_is_given_again_is_found(service: str):
 
 
 @pytest.mark.parametrize("service", ORDERED)
-def test_two_messages_of_one_sender_that_change_places_are_found(service: str):
+def test_two_messages_of_one_sender_that_change_places_are_found(service: str) -> None:
     notes = Notes(service)
     one, other = (notes.find("a", "given", ident(number)) for number in (1, 4))
     lines = notes.lines["a"]
@@ -209,7 +248,7 @@ def test_two_messages_of_one_sender_that_change_places_are_found(service: str):
 
 
 @pytest.mark.parametrize("service", TOTAL)
-def test_messages_of_two_senders_that_change_places_at_one_member_are_found(service: str):
+def test_messages_of_two_senders_that_change_places_at_one_member_are_found(service: str) -> None:
     notes = Notes(service)
     one, other = (notes.lines["a"][notes.find("a", "given", ident(number))] for number in (4, 5))
     for key in ("id", "from"):
@@ -219,7 +258,7 @@ def test_messages_of_two_senders_that_change_places_at_one_member_are_found(serv
     )
 
 
-def test_in_a_group_without_order_they_may():
+def test_in_a_group_without_order_they_may() -> None:
     notes = Notes("reliable")
     lines = notes.lines["a"]
     one, other = (notes.find("a", "given", ident(number)) for number in (1, 4))
@@ -227,7 +266,7 @@ def test_in_a_group_without_order_they_may():
     assert notes.kinds() == set()
 
 
-def test_a_position_used_twice_over_time_is_found_in_one_history_and_not_in_two():
+def test_a_position_used_twice_over_time_is_found_in_one_history_and_not_in_two() -> None:
     notes = Notes()
     for name in NAMES:
         for line in notes.lines[name]:
@@ -244,7 +283,7 @@ def test_a_position_used_twice_over_time_is_found_in_one_history_and_not_in_two(
     assert "history" in notes.kinds()
 
 
-def test_a_history_that_continues_another_has_its_positions():
+def test_a_history_that_continues_another_has_its_positions() -> None:
     def named(notes: Notes, late: str) -> set[str]:
         for name in NAMES:
             for line in notes.lines[name]:
@@ -276,13 +315,13 @@ def test_a_history_that_continues_another_has_its_positions():
 @pytest.mark.parametrize(
     "change", [{"id": "a.0.77"}, {"damaged": True}, {"from": "c"}], ids=["unknown", "bytes", "name"]
 )
-def test_what_nobody_sent_is_found(change: Line):
+def test_what_nobody_sent_is_found(change: Line) -> None:
     notes = Notes()
     notes.lines["b"][notes.find("b", "given", ident(3))].update(change)
     assert "invented" in notes.kinds()
 
 
-def test_a_receipt_for_another_position_is_found():
+def test_a_receipt_for_another_position_is_found() -> None:
     notes = Notes()
     notes.lines["b"][notes.find("b", "confirmed", ident(4))]["seq"] = 5
     assert notes.kinds() == {"receipt"}
@@ -292,14 +331,14 @@ def test_a_receipt_for_another_position_is_found():
 @pytest.mark.parametrize(
     "fate", [{"e": "refused", "why": "?"}, {"e": "failed", "kind": "GroupClosed", "why": "?"}]
 )
-def test_a_refused_message_that_was_given_is_found(service: str, fate: Line):
+def test_a_refused_message_that_was_given_is_found(service: str, fate: Line) -> None:
     notes = Notes(service)
     at = notes.find("b", "confirmed", ident(4))
     notes.lines["b"][at] = {"t": notes.lines["b"][at]["t"], "id": ident(4), **fate}
     assert notes.kinds() == {"refused"}
 
 
-def test_an_indeterminate_message_may_be_given_or_not():
+def test_an_indeterminate_message_may_be_given_or_not() -> None:
     notes = Notes("partial")
     for number, given in ((4, True), (5, False)):
         name = author(number)
@@ -328,7 +367,7 @@ def error(notes: Notes, before: int, **more: Any) -> None:
     notes.lines["c"].insert(at, line)
 
 
-def test_a_jump_without_an_error_is_found_and_one_that_was_told_is_none():
+def test_a_jump_without_an_error_is_found_and_one_that_was_told_is_none() -> None:
     notes = Notes()
     gap(notes, 3, 4)
     assert notes.kinds() == {"jump", "lost"}
@@ -340,7 +379,7 @@ def test_a_jump_without_an_error_is_found_and_one_that_was_told_is_none():
     assert out.missing_told == 2
 
 
-def test_what_a_recorder_has_may_not_be_missing_even_if_it_is_told():
+def test_what_a_recorder_has_may_not_be_missing_even_if_it_is_told() -> None:
     notes = Notes()
     notes.case = Case(service="resilient", recorded=True)
     gap(notes, 3)
@@ -365,7 +404,7 @@ def second_life(notes: Notes, since: int, first: int) -> None:
     notes.lines["c2"] = begin + more + sent
 
 
-def test_a_second_life_goes_on_exactly_where_the_first_had_stopped():
+def test_a_second_life_goes_on_exactly_where_the_first_had_stopped() -> None:
     notes = Notes()
     second_life(notes, since=6, first=6)
     assert notes.kinds() == set()
@@ -381,7 +420,7 @@ def test_a_second_life_goes_on_exactly_where_the_first_had_stopped():
 
 
 @pytest.mark.parametrize("service", ALL)
-def test_who_cannot_send_in_the_end_hangs(service: str):
+def test_who_cannot_send_in_the_end_hangs(service: str) -> None:
     notes = Notes(service)
     one = notes.find("b", "confirmed", ident(COUNT + 1))
     del notes.lines["b"][one]
@@ -389,25 +428,25 @@ def test_who_cannot_send_in_the_end_hangs(service: str):
 
 
 @pytest.mark.parametrize("service", ALL)
-def test_who_is_not_given_the_last_message_of_another_hangs(service: str):
+def test_who_is_not_given_the_last_message_of_another_hangs(service: str) -> None:
     notes = Notes(service)
     del notes.lines["a"][notes.find("a", "given", ident(COUNT + 2))]
     assert "hang" in notes.kinds()
 
 
-def test_a_last_message_that_takes_too_long_hangs():
+def test_a_last_message_that_takes_too_long_hangs() -> None:
     notes = Notes()
     notes.case = Case(service="resilient", settle_s=1e-4)
     assert notes.kinds() == {"hang"}
 
 
-def test_a_group_that_ends_without_a_word_is_found():
+def test_a_group_that_ends_without_a_word_is_found() -> None:
     notes = Notes()
     notes.lines["a"].insert(-1, {"t": 1, "e": "over"})
     assert notes.kinds() == {"silence"}
 
 
-def test_a_second_process_of_one_name_must_be_told_so_and_have_nothing_confirmed():
+def test_a_second_process_of_one_name_must_be_told_so_and_have_nothing_confirmed() -> None:
     begin = {"t": 1, "e": "started", "name": "a", "life": 1000, "since": None}
     told = {"t": 2, "e": "error", "where": "join", "kind": "NameTaken", "why": "?"}
     for lines, expected in (
@@ -423,7 +462,7 @@ def test_a_second_process_of_one_name_must_be_told_so_and_have_nothing_confirmed
         assert notes.kinds() == expected
 
 
-def test_what_a_replaced_life_had_confirmed_counts_too():
+def test_what_a_replaced_life_had_confirmed_counts_too() -> None:
     notes = Notes()
     notes.roles["old"] = REPLACED
     notes.lines["old"] = [
@@ -434,7 +473,7 @@ def test_what_a_replaced_life_had_confirmed_counts_too():
     assert notes.kinds() == {"lost"}
 
 
-def test_one_that_was_replaced_must_be_told_so_when_it_wakes():
+def test_one_that_was_replaced_must_be_told_so_when_it_wakes() -> None:
     for time, expected in ((9, {"twin"}), (11, set())):
         notes = Notes()
         notes.case = Case(service="resilient", woken={"a.7": 10})
@@ -446,7 +485,25 @@ def test_one_that_was_replaced_must_be_told_so_when_it_wakes():
         assert notes.kinds() == expected
 
 
-def test_half_a_line_of_one_that_was_killed_is_no_line(tmp_path: Path):
+def test_a_replacement_that_had_done_nothing_yet_may_be_told_instead() -> None:
+    told = {"t": 11, "e": "error", "where": "join", "kind": "NameTaken", "why": "?"}
+    for before, after, expected in (
+        ([], [told], set()),
+        ([], [], {"twin"}),
+        ([], [told | {"kind": "ConnectionLost"}], {"twin"}),
+        ([{"t": 9, "e": "given", "seq": 0, "from": "a", "id": "a.0.0"}], [told], {"twin"}),
+    ):
+        notes = Notes()
+        notes.case = Case(service="resilient", woken={"a.7": 10})
+        notes.roles |= {"old": REPLACED, "new": "member"}
+        for name, life in (("old", 7), ("new", 8)):
+            started = {"t": 1, "e": "started", "name": "a", "life": life, "since": None}
+            notes.lines[name] = [started]
+        notes.lines["new"] += [*before, *after]
+        assert notes.kinds() == expected
+
+
+def test_half_a_line_of_one_that_was_killed_is_no_line(tmp_path: Path) -> None:
     path = tmp_path / "a.0.jsonl"
     whole = json.dumps({"t": 5, "e": "started", "name": "a", "life": 3, "since": ["x", 4]})
     path.write_text(whole + "\n" + '{"t": 6, "e": "giv')

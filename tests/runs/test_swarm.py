@@ -12,9 +12,10 @@ from msgspec import structs
 from roundelay.cli.main import run as run_command
 from roundelay.core.errors import ConfigError, InvariantBroken
 from roundelay.runs import swarm as swarm_module
-from roundelay.runs.swarm import SwarmParams, kinds_of, parse_seeds, run_seed, swarm
-from roundelay.sim.plan import PROTOCOLS, Plan
-from roundelay.sim.world import World
+from roundelay.runs.swarm import SwarmParams, parse_seeds, run_seed, swarm
+from roundelay.sim.families.registry import PROTOCOLS, SIMULATED_FAMILIES
+from roundelay.sim.kernel.world import World
+from roundelay.sim.swarm.plan import Plan
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +29,7 @@ def test_seeds_pass_and_are_counted(some: dict[str, Any]) -> None:
     assert some["seeds"] == 24
     assert some["committed"] > 24 * 150
     assert some["virtual_hours"] > 0
-    assert set(some["faults"]) == set(kinds_of("token"))
+    assert set(some["faults"]) == set(SIMULATED_FAMILIES["token"].fault_kinds)
     assert sum(map(bool, some["faults"].values())) > 25
 
 

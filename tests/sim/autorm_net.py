@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from roundelay.core.autorm.beamon import AutoRmDelivery
 from roundelay.core.autorm.config import AutoRmConfig
 from roundelay.core.engine import MS, SECOND, Notice, Pdu
-from roundelay.sim.autorm_check import AutoRmCheck
-from roundelay.sim.autorm_world import AutoRmWorld, GroupDelivery, beamons
-from roundelay.sim.links import PLAIN, Link
-from roundelay.sim.media import Bus, Datagram
+from roundelay.sim.families.autorm.applications import AutoRmApplications
+from roundelay.sim.kernel.world import World
+from roundelay.sim.network.links import PLAIN, Link
+from roundelay.sim.network.media import Bus, Datagram
+from roundelay.trace.checkers.autorm import AutoRmChecker
+from roundelay.trace.checkers.verdict import Violation
 from roundelay.wire.beamon import BeamonCodec
 
 G = "news"
@@ -18,13 +21,13 @@ G = "news"
 class Log:
     """An observer that remembers."""
 
-    def __init__(self) -> None:
-        self.deliveries: list[tuple[int, int, GroupDelivery]] = []
+    def __init__(self, checker: AutoRmChecker) -> None:
+        self.checker = checker
+        self.deliveries: list[tuple[int, int, AutoRmDelivery]] = []
         self.notices: list[tuple[int, int, Notice]] = []
         self.sends: list[tuple[int, int, Pdu]] = []
-        self.complaints: list[tuple[str, str, int]] = []
 
-    def delivered(self, time: int, site: int, delivery: GroupDelivery) -> None:
+    def delivered(self, time: int, site: int, delivery: AutoRmDelivery) -> None:
         self.deliveries.append((time, site, delivery))
 
     def noticed(self, time: int, site: int, notice: Notice) -> None:
@@ -33,8 +36,9 @@ class Log:
     def sent(self, time: int, site: int, destination: int, pdu: Pdu) -> None:
         self.sends.append((time, site, pdu))
 
-    def complain(self, rule: str, detail: str, site: int) -> None:
-        self.complaints.append((rule, detail, site))
+    @property
+    def complaints(self) -> list[Violation]:
+        return self.checker.violations
 
     def of(self, kind: str) -> list[tuple[int, int, Notice]]:
         return [row for row in self.notices if row[2].kind == kind]
@@ -46,19 +50,19 @@ class Log:
 def world(
     sites: int, links: Link = PLAIN, *, seed: int = 1, wire: bool = False, bus: bool = False,
     joined: bool = True, **fields: Any,
-) -> tuple[AutoRmWorld, Log]:  # fmt: skip
+) -> tuple[World, Log]:  # fmt: skip
     """Nodes that have found each other, all in one group unless not `joined`."""
     config = AutoRmConfig(**fields)
-    log = Log()
-    check = AutoRmCheck(log.complain, per_group=config.serial_scope == "group")
-    made = AutoRmWorld(
-        sites, beamons(sites, config), seed=seed, medium=Bus() if bus else Datagram(),
-        observers=[check, log], codec=BeamonCodec() if wire else None,
+    checker = AutoRmChecker(per_group=config.serial_scope == "group")
+    log = Log(checker)
+    made = World(
+        sites, AutoRmApplications(sites, config), seed=seed, medium=Bus() if bus else Datagram(),
+        observers=[checker, log], codec=BeamonCodec() if wire else None,
         sample_ns=0 if bus else 100 * MS,
     )  # fmt: skip
     if joined:
         for site in made.group:
-            made.join(site, G)
+            apps(made).join(site, G)
     made.run(2 * SECOND)
     made.set_links(links)
     return made, log
@@ -68,5 +72,10 @@ def got(log: Log, site: int) -> list[bytes]:
     return [delivery.bundle.data for _, at, delivery in log.deliveries if at == site]
 
 
-def idle(made: AutoRmWorld) -> bool:
-    return all(made.beamon(site).idle for site in made.group)
+def apps(made: World) -> AutoRmApplications:
+    assert isinstance(made.make_engine, AutoRmApplications)
+    return made.make_engine
+
+
+def idle(made: World) -> bool:
+    return all(made.site(site).idle for site in made.group)

@@ -8,9 +8,19 @@ from random import Random
 from msgspec import Struct
 
 from roundelay.core.bundle import Bundle
-from roundelay.core.engine import ACCEPTED, EVERYONE, NEVER, Delivery, Engine, Notice, Pdu
+from roundelay.core.engine import (
+    ACCEPTED,
+    EVERYONE,
+    NEVER,
+    ONLY_LINE,
+    Delivery,
+    Engine,
+    Notice,
+    Pdu,
+)
 from roundelay.core.errors import QueueFull
-from roundelay.sim.world import World
+from roundelay.core.notices import notice
+from roundelay.sim.kernel.world import World
 
 
 class Rumour(Pdu, frozen=True, gc=False):
@@ -71,7 +81,7 @@ class Gossip(Engine):
         self.next += 1
         self.tell(Rumour(self.me, n, bundle))
 
-    def receive(self, pdu: Pdu, source: int, now: int) -> None:
+    def receive(self, pdu: Pdu, source: int, now: int, line: int = 0, life: int = 0) -> None:
         assert isinstance(pdu, Rumour)
         self.arrivals.append((now, source, pdu.s, pdu.n))
         if (pdu.s, pdu.n) not in self.heard:
@@ -81,13 +91,13 @@ class Gossip(Engine):
         self.heard.add((pdu.s, pdu.n))
         self.out.persists.append(Heard(pdu.s, pdu.n))
         if self.forward or pdu.s == self.me:
-            self.out.sends.append((EVERYONE, pdu))
+            self.out.sends.append((EVERYONE, pdu, ONLY_LINE))
         self.out.deliveries.append(Delivery(-1, pdu.s, pdu.n, pdu.bundle, ACCEPTED))
 
     def on_timer(self, now: int) -> None:
         if now >= self.deadline:
             self.beats.append(now)
-            self.out.notices.append(Notice("beat", (len(self.beats),)))
+            self.out.notices.append(notice("beat", len(self.beats)))
             self.deadline = now + self.beat_ns
 
     def usage(self) -> dict[str, int]:

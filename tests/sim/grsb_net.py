@@ -9,16 +9,15 @@ from roundelay.core.grsb.base import REPLAYED, GrsbDelivery
 from roundelay.core.grsb.config import FAILSAFE, GrsbConfig, Roles
 from roundelay.core.grsb.pdu import Message
 from roundelay.core.grsb.site import GrsbSite
-from roundelay.core.grsb.stable import GrsbStable
-from roundelay.sim.grsb_check import GrsbCheck
-from roundelay.sim.grsb_world import GrsbWorld, Lines, grsb_world
+from roundelay.sim.families.grsb.applications import GrsbApplications, Lines, grsb_group
+from roundelay.trace.checkers.journal import JournalChecker
 from tests.sim.line_net import LineNet
 
 
 class Group(LineNet[GrsbSite]):
     """`roles` may be a profile's name; times are those of the default configuration."""
 
-    world: GrsbWorld
+    applications: GrsbApplications
 
     def __init__(
         self, roles: Roles | str = FAILSAFE, sites: int = 9, config: GrsbConfig | None = None,
@@ -27,9 +26,11 @@ class Group(LineNet[GrsbSite]):
         self.roles = Roles.profile(roles, sites) if isinstance(roles, str) else roles
         super().__init__(self.roles.users)
         self.answers: dict[int, list[GrsbDelivery]] = {user: [] for user in self.users}
-        self.check = GrsbCheck(self.complain)
+        self.checker = JournalChecker()
         self.config = config or GrsbConfig()
-        self.world = grsb_world(self.roles, self.config, observers=[self, self.check], **options)
+        self.applications = grsb_group(
+            self.roles, self.config, observers=[self, self.checker], **options
+        )
 
     def conference(self, number: int) -> int:
         return number % 3
@@ -72,9 +73,6 @@ class Group(LineNet[GrsbSite]):
     def archive(self, index: int = 0) -> list[Message]:
         log: list[Message] = self.world.on_disk(self.roles.recorders[index]).log
         return log
-
-    def archives(self) -> dict[int, GrsbStable]:
-        return self.world.recorded(self.roles.recorders)
 
     def everybody_has(self, messages: int, users: Sequence[int] | None = None) -> bool:
         """Of those who are up."""

@@ -9,7 +9,7 @@ from msgspec import Struct, structs
 
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import RoundelayError
-from roundelay.sim.ports import Codec
+from roundelay.sim.kernel.ports import Codec
 
 EDGES = (
     0, 1, 2, 3, 7, 8, 63, 64, 127, 128, 255, 256, 1000, 60_000, 0xFFFE, 0xFFFF, 0x10000,

@@ -5,27 +5,30 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from roundelay.core.engine import MS, SECOND, Notice, Pdu
 from roundelay.core.events import DISK
 from roundelay.core.grsb.base import GrsbDelivery
+from roundelay.core.grsb.site import GrsbSite
 from roundelay.core.grsb.stable import GrsbStable
-from roundelay.sim.grsb_check import GrsbCheck
-from roundelay.sim.line_world import LineWorld, Speaker
-from roundelay.sim.links import Fate, Link
+from roundelay.core.wide.site import WideSite
+from roundelay.sim.families.grsb.applications import LineApplications
+from roundelay.sim.kernel.world import World
+from roundelay.sim.network.links import Fate, Link
+from roundelay.trace.checkers.journal import JournalChecker
 
-S = TypeVar("S", bound=Speaker)
+S = TypeVar("S", GrsbSite, WideSite)
 
 
 class LineNet(ABC, Generic[S]):
     """An observer of a world, and the hands of its applications."""
 
-    world: LineWorld[S]
-    check: GrsbCheck
+    applications: LineApplications[S]
+    checker: JournalChecker
     step_ns = 50 * MS
 
     def __init__(self, users: tuple[int, ...]) -> None:
@@ -35,14 +38,14 @@ class LineNet(ABC, Generic[S]):
         self.kinds: Counter[str] = Counter()
         self.sends: list[tuple[int, int, int, Pdu]] = []
         self.spoken = 0
-        self.wrong: list[tuple[str, str, int]] = []
 
-    def complain(self, *what: Any) -> None:
-        self.wrong.append(what)
+    @property
+    def world(self) -> World:
+        return self.applications.world
 
-    @abstractmethod
     def archives(self) -> dict[int, GrsbStable]:
         """What all recorders have on disk."""
+        return self.applications.recorded()
 
     # -- looking on ------------------------------------------------------------------------
 
@@ -66,9 +69,9 @@ class LineNet(ABC, Generic[S]):
     ) -> None:
         """Now, or at a time in ns."""
         if at is None:
-            assert self.world.send(user, parts, conference, kind)
+            assert self.applications.send(user, parts, conference, kind)
         else:
-            self.world.at(at, lambda: self.world.send(user, parts, conference, kind))
+            self.world.at(at, lambda: self.applications.send(user, parts, conference, kind))
 
     def conference(self, number: int) -> int:
         """Where a message of `chat` belongs."""
@@ -105,7 +108,7 @@ class LineNet(ABC, Generic[S]):
     # -- asking ----------------------------------------------------------------------------
 
     def site(self, number: int) -> S:
-        site = self.world.site(number)
+        site: S | None = self.world.site(number)
         assert site is not None
         return site
 
@@ -118,8 +121,8 @@ class LineNet(ABC, Generic[S]):
 
     def judge(self) -> None:
         """Everything has settled: the checker finds nothing wrong."""
-        self.check.finish(self.archives(), self.users)
-        assert not self.wrong, self.wrong[0]
+        self.checker.archived(self.world.now, self.archives(), self.users)
+        assert not self.checker.violations, self.checker.violations[0]
 
 
 class Hook(Link):

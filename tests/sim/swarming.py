@@ -1,53 +1,44 @@
-"""Random runs in a test: that nothing is wrong with them, or that something is."""
+"""Random runs in a test: that nothing is wrong with them."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from roundelay.cli.main import run as run_command
-from roundelay.sim.driver import Outcome, Setting, run_plan
-from roundelay.sim.plan import Plan
+from roundelay.runs.judges import judge_of
+from roundelay.sim.swarm.plan import Plan
+from roundelay.sim.swarm.run import Breach, Outcome, Setting, run_plan
+from roundelay.trace.checkers.verdict import Violation
+from roundelay.wire.beamon import BeamonCodec
 from roundelay.wire.codec import GroupCodec
 
 
-def outcome(plan: Plan) -> Outcome:
-    return run_plan(plan, Setting(codec=GroupCodec("swarm")))
+def judged(plan: Plan) -> tuple[Outcome, list[Breach | Violation]]:
+    """The outcome of a plan, and all that was found wrong."""
+    judge = judge_of(plan)
+    codec = BeamonCodec() if plan.protocol == "autorm" else GroupCodec("swarm")
+    outcome = run_plan(plan, Setting(codec=codec, observers=(judge,)))
+    return outcome, [*outcome.breaches, *judge.violations]
 
 
-def promises_kept(
-    protocol: str, seeds: Iterable[int], run: Callable[[Plan], Outcome] = outcome
-) -> tuple[Counter[str], int]:
+def promises_kept(protocol: str, seeds: Iterable[int]) -> tuple[Counter[str], int]:
     """Nothing is wrong with these seeds; returns the faults in them, and the messages delivered."""
     injected: Counter[str] = Counter()
     committed = 0
     for seed in seeds:
         plan = Plan.from_seed(seed, protocol)
-        found = run(plan)
-        assert not found.breaches, f"{plan.rerun}: {found.breaches[0]}"
-        assert found.settled, plan.rerun
-        injected.update(found.faults)
-        committed += found.committed
+        outcome, wrong = judged(plan)
+        assert not wrong, f"{plan.rerun}: {wrong[0]}"
+        assert outcome.settled, plan.rerun
+        injected.update(outcome.faults)
+        committed += outcome.committed
     return injected, committed
-
-
-def notice(plans: Iterable[Plan]) -> None:
-    """Something is wrong with one of these plans, by the checker or by the engines themselves."""
-    tried = 0
-    for plan in plans:
-        tried += 1
-        try:
-            found = outcome(plan)
-        except Exception:
-            return  # an invariant within the engines
-        if found.breaches:
-            return
-    pytest.fail(f"{tried} seeds did not notice")
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:

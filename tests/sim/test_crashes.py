@@ -7,17 +7,18 @@ from random import Random
 import pytest
 
 from roundelay.core.bundle import NOTHING, Bundle
-from roundelay.core.engine import MS, SECOND, Engine, Pdu
+from roundelay.core.engine import MS, SECOND, Engine
 from roundelay.core.errors import ConfigError, UsageError
 from roundelay.core.events import CRASH, LOSE, RESTART
+from roundelay.core.families import TOKEN
 from roundelay.core.token.config import TokenConfig
 from roundelay.core.token.pdu import DATA, NULL, Ack, Entry
 from roundelay.core.token.site import TokenSite
-from roundelay.core.token.stable import Base, Joined, Listed, Stable
-from roundelay.sim.disk import Disk, undelivered
-from roundelay.sim.engines import TOKEN, factory
-from roundelay.sim.media import Bus
-from roundelay.sim.world import World
+from roundelay.core.token.stable import Base, Joined, Listed, Stable, undelivered
+from roundelay.sim.families.registry import SIMULATED_FAMILIES
+from roundelay.sim.kernel.disk import Disk
+from roundelay.sim.kernel.world import World
+from roundelay.sim.network.media import Bus
 from tests.sim.gossip import Rows, Watch, gossip, gossip_world
 
 A, B = Bundle.of(b"a"), Bundle.of(b"b")
@@ -27,7 +28,7 @@ def committed(ts: int, seq: int, bundle: Bundle = A, kind: int = DATA) -> Entry:
     return Entry(Ack((0, 0), ts, kind, 0, ts, 0, 1), bundle, seq)
 
 
-def test_a_site_that_keeps_its_memory_goes_on_deaf_to_what_it_missed():
+def test_a_site_that_keeps_its_memory_goes_on_deaf_to_what_it_missed() -> None:
     rows = Rows()
     world = gossip_world(2, medium=Bus(MS), recorder=rows, forward=False, beat_ns=30 * MS)
     engine = gossip(world, 1)
@@ -43,7 +44,7 @@ def test_a_site_that_keeps_its_memory_goes_on_deaf_to_what_it_missed():
     assert engine.arrivals == [(51 * MS, 0, 0, 1)]
 
 
-def test_a_site_that_keeps_its_disk_finds_what_it_persisted():
+def test_a_site_that_keeps_its_disk_finds_what_it_persisted() -> None:
     watch = Watch()
     world = gossip_world(2, medium=Bus(MS), observers=[watch])
     world.submit(0, A)
@@ -60,12 +61,12 @@ def test_a_site_that_keeps_its_disk_finds_what_it_persisted():
     assert watch.of("restarted") == [("restarted", 20 * MS, 1, "disk")]
 
 
-def test_a_site_that_keeps_nothing_rejoins():
+def test_a_site_that_keeps_nothing_rejoins() -> None:
     boots: list[tuple[object, str]] = []
 
     class Silent(Engine):
         def submit(self, bundle: Bundle, now: int) -> None: ...
-        def receive(self, pdu: Pdu, source: int, now: int) -> None: ...
+        def receive(self, *given: object) -> None: ...
         def on_timer(self, now: int) -> None: ...
 
     def make(site: int, stable: object, boot: str, now: int, rng: Random) -> Engine:
@@ -80,7 +81,7 @@ def test_a_site_that_keeps_nothing_rejoins():
     assert world.sites[0].position == 0
 
 
-def test_every_life_has_its_own_randomness():
+def test_every_life_has_its_own_randomness() -> None:
     world = gossip_world(1)
     first = gossip(world, 0).rng.random()
     world.crash(0)
@@ -91,7 +92,9 @@ def test_every_life_has_its_own_randomness():
 
 
 @pytest.mark.parametrize("steps", range(3))
-def test_a_crash_amid_a_batch_does_a_prefix_of_persists_and_sends_and_delivers_nothing(steps: int):
+def test_a_crash_amid_a_batch_does_a_prefix_of_persists_and_sends_and_delivers_nothing(
+    steps: int,
+) -> None:
     watch, rows = Watch(), Rows()
     world = gossip_world(2, medium=Bus(MS), observers=[watch], recorder=rows)
     world.crash(0, "disk", mid_batch=True, steps=steps)
@@ -106,7 +109,7 @@ def test_a_crash_amid_a_batch_does_a_prefix_of_persists_and_sends_and_delivers_n
     assert world.faults["disk:torn-tail"] == (1 if steps == 0 else 0)
 
 
-def test_a_crash_to_come_is_called_off_by_a_restart():
+def test_a_crash_to_come_is_called_off_by_a_restart() -> None:
     world = gossip_world(1)
     world.crash(0, "disk", mid_batch=True)
     world.restart(0)
@@ -114,7 +117,7 @@ def test_a_crash_to_come_is_called_off_by_a_restart():
     assert world.sites[0].state == "up"
 
 
-def test_what_was_committed_and_not_delivered_is_handed_over_at_restart():
+def test_what_was_committed_and_not_delivered_is_handed_over_at_restart() -> None:
     watch = Watch()
     world = gossip_world(1, observers=[watch], make_stable=Stable)
     member = world.sites[0]
@@ -129,7 +132,7 @@ def test_what_was_committed_and_not_delivered_is_handed_over_at_restart():
     assert member.position == 2
 
 
-def test_undelivered_tells_of_what_the_disk_no_longer_has():
+def test_undelivered_tells_of_what_the_disk_no_longer_has() -> None:
     stable = Stable()
     for ts in range(4):
         stable.apply(committed(ts, ts))
@@ -144,7 +147,7 @@ def test_undelivered_tells_of_what_the_disk_no_longer_has():
     assert (gap.kind, gap.info) == ("gap_unavailable", (4, 8))
 
 
-def test_a_disk_loses_only_what_needed_no_sync():
+def test_a_disk_loses_only_what_needed_no_sync() -> None:
     disk = Disk(Stable)
     disk.write([committed(0, 0), Joined((1, 0)), committed(1, 1), committed(2, 2)])
     assert disk.lose_unsynced() == 2
@@ -153,7 +156,7 @@ def test_a_disk_loses_only_what_needed_no_sync():
     assert disk.lose_unsynced() == 0
 
 
-def test_after_lost_records_the_node_does_not_deliver_twice():
+def test_after_lost_records_the_node_does_not_deliver_twice() -> None:
     watch = Watch()
     world = gossip_world(1, observers=[watch], make_stable=Stable)
     member = world.sites[0]
@@ -174,7 +177,7 @@ def undelivered_of(*positions: int) -> list[object]:
     return list(undelivered(stable, 0)[0])
 
 
-def test_a_write_that_fails_stops_the_site_before_it_sends():
+def test_a_write_that_fails_stops_the_site_before_it_sends() -> None:
     watch = Watch()
     world = gossip_world(2, medium=Bus(MS), observers=[watch])
     world.fail_disk(0)
@@ -183,7 +186,7 @@ def test_a_write_that_fails_stops_the_site_before_it_sends():
     assert watch.of("delivered") == []
 
 
-def test_a_slow_disk_delays_everything_that_depends_on_it():
+def test_a_slow_disk_delays_everything_that_depends_on_it() -> None:
     watch = Watch()
     world = gossip_world(2, medium=Bus(MS), observers=[watch], forward=False)
     world.slow_disk(0, 20 * MS)
@@ -194,7 +197,7 @@ def test_a_slow_disk_delays_everything_that_depends_on_it():
     assert [line[1:3] for line in watch.of("delivered")] == [(20 * MS, 0), (21 * MS, 1)]
 
 
-def test_a_crash_during_a_slow_write_loses_what_waited_for_it():
+def test_a_crash_during_a_slow_write_loses_what_waited_for_it() -> None:
     world = gossip_world(2, medium=Bus(MS))
     world.slow_disk(0, 20 * MS)
     world.submit(0, A)
@@ -205,7 +208,7 @@ def test_a_crash_during_a_slow_write_loses_what_waited_for_it():
     assert gossip(world, 0).heard == {(0, 0)}
 
 
-def test_a_site_away_with_its_memory_during_a_slow_write_finishes_it_when_it_is_back():
+def test_a_site_away_with_its_memory_during_a_slow_write_finishes_it_when_it_is_back() -> None:
     watch = Watch()
     world = gossip_world(2, medium=Bus(MS), observers=[watch], forward=False)
     world.slow_disk(0, 20 * MS)
@@ -217,7 +220,7 @@ def test_a_site_away_with_its_memory_during_a_slow_write_finishes_it_when_it_is_
     assert [line[1:3] for line in watch.of("delivered")] == [(50 * MS, 0), (51 * MS, 1)]
 
 
-def test_a_power_cut_takes_all_and_all_come_back():
+def test_a_power_cut_takes_all_and_all_come_back() -> None:
     rows = Rows()
     world = gossip_world(3, recorder=rows)
     world.pause(2)
@@ -228,7 +231,7 @@ def test_a_power_cut_takes_all_and_all_come_back():
     assert len(rows.of(CRASH)) == len(rows.of(RESTART)) == 3
 
 
-def test_crashing_what_is_down_and_restarting_what_is_up_does_nothing():
+def test_crashing_what_is_down_and_restarting_what_is_up_does_nothing() -> None:
     watch = Watch()
     world = gossip_world(1, observers=[watch])
     world.restart(0)
@@ -238,7 +241,7 @@ def test_crashing_what_is_down_and_restarting_what_is_up_does_nothing():
     assert [line[0] for line in watch.log] == ["crashed", "restarted"]
 
 
-def test_what_cannot_be_is_refused():
+def test_what_cannot_be_is_refused() -> None:
     world = gossip_world(1)
     with pytest.raises(ConfigError, match="keeps"):
         world.crash(0, "hope")
@@ -248,23 +251,27 @@ def test_what_cannot_be_is_refused():
         gossip_world(1, make_stable=None).crash(0, "disk")
 
 
-def test_a_power_cut_of_all_takes_what_was_not_synced_and_the_group_says_so():
+def test_a_power_cut_of_all_takes_what_was_not_synced_and_the_group_says_so() -> None:
     """Positions that were given may be used again, but in another history, at every site."""
     config = TokenConfig(resilience=1)
     world = World(
-        3, factory(TOKEN, 3, config), seed="power", medium=Bus(MS), make_stable=Stable
-    )  # fmt: skip
+        3,
+        SIMULATED_FAMILIES[TOKEN].factory(3, config),
+        seed="power",
+        medium=Bus(MS),
+        make_stable=Stable,
+    )
     for number in range(6):
         world.submit(number % 3, Bundle.of(b"%d" % number))
         world.run(world.now + 500 * MS)
     sites = [token(world, site) for site in range(3)]
-    assert {site.seq for site in sites} == {6}
-    ((was, _, _),) = {site.past for site in sites}
+    assert {site.position for site in sites} == {6}
+    ((was, _, _),) = {site.token_list.history for site in sites}
     world.power_cut(lose_unsynced=True)
     world.restart_all()
     world.run(world.now + 20 * SECOND)
     sites = [token(world, site) for site in range(3)]
-    ((fresh, parent, base),) = {site.past for site in sites}
+    ((fresh, parent, base),) = {site.token_list.history for site in sites}
     assert fresh != was
     assert (parent, base) == (was, 0)
     # A cut that loses nothing ends nothing.
@@ -273,8 +280,8 @@ def test_a_power_cut_of_all_takes_what_was_not_synced_and_the_group_says_so():
     world.power_cut()
     world.restart_all()
     world.run(world.now + 20 * SECOND)
-    assert {token(world, site).past for site in range(3)} == {(fresh, parent, base)}
-    assert {token(world, site).seq for site in range(3)} == {1}
+    assert {token(world, site).token_list.history for site in range(3)} == {(fresh, parent, base)}
+    assert {token(world, site).position for site in range(3)} == {1}
 
 
 def token(world: World, site: int) -> TokenSite:

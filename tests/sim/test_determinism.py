@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from roundelay.sim.driver import Setting, run_plan
-from roundelay.sim.plan import Plan
+from roundelay.sim.swarm.plan import Plan
+from roundelay.sim.swarm.run import Setting, run_plan
 from tests.sim.gossip import Rows
 
 ROOT = Path(__file__).parents[2]
@@ -33,7 +33,7 @@ def fingerprint(seed: int, protocol: str) -> str:
     "seed, protocol",
     [(3, "token"), (11, "token"), (5, "positive-ack"), (2, "spo"), (1, "to-channel")],
 )
-def test_other_processes_with_other_hash_seeds_do_the_same(seed: int, protocol: str):
+def test_other_processes_with_other_hash_seeds_do_the_same(seed: int, protocol: str) -> None:
     prints = {fingerprint(seed, protocol)}
     for hash_seed in ("0", "1", "4242"):
         environment = os.environ | {
@@ -48,5 +48,5 @@ def test_other_processes_with_other_hash_seeds_do_the_same(seed: int, protocol: 
     assert len(prints) == 1
 
 
-def test_another_seed_does_something_else():
+def test_another_seed_does_something_else() -> None:
     assert fingerprint(3, "token") != fingerprint(4, "token")

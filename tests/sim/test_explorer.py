@@ -6,9 +6,9 @@ import pytest
 
 from roundelay.core.errors import ConfigError
 from roundelay.core.token.config import COLD
-from roundelay.sim.explore_plain import PlainSearch
-from roundelay.sim.explore_scope import Scope
-from roundelay.sim.explorer import Search, explore
+from roundelay.sim.explore.explorer import Search, explore
+from roundelay.sim.explore.scope import Scope
+from roundelay.sim.explore.unreduced import PlainSearch
 
 
 @pytest.mark.parametrize(

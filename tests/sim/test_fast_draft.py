@@ -8,7 +8,7 @@ from roundelay.core.cluster.config import ClusterConfig
 from roundelay.core.errors import ConfigError
 from roundelay.core.token.config import TokenConfig
 from roundelay.runs.swarm import SwarmParams, run_seed
-from roundelay.sim.plan import Plan
+from roundelay.sim.swarm.plan import Plan
 
 PROTOCOLS = ("token", "to", "po", "spo")
 

@@ -10,11 +10,11 @@ import pytest
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import SECOND
 from roundelay.core.token.config import COLD, REJOIN, TokenConfig
+from roundelay.core.token.phases import NORMAL
 from roundelay.core.token.site import TokenSite
 from roundelay.core.token.stable import Stable
-from roundelay.core.token.state import NORMAL
-from roundelay.sim.links import Lossy
-from roundelay.sim.world import World
+from roundelay.sim.kernel.world import World
+from roundelay.sim.network.links import Lossy
 from roundelay.trace import Checker
 
 SITES = 5
@@ -28,7 +28,7 @@ def test_a_group_forms_though_late_starters_cannot_tell_that_they_lost_no_disk(l
     def site(me: int, stable: Any, boot: str, now: int, rng: Random) -> TokenSite:
         begins = REJOIN if me >= SITES - late else COLD
         config = TokenConfig.fast(resilience=1, boot=begins)
-        return TokenSite(me, tuple(range(SITES)), config, rng, stable, now)
+        return TokenSite(me, tuple(range(SITES)), config, rng, now, stable)
 
     checker = Checker(range(SITES))
     world = World(
@@ -37,7 +37,7 @@ def test_a_group_forms_though_late_starters_cannot_tell_that_they_lost_no_disk(l
     world.run(60 * SECOND)
     engines: list[Any] = [member.engine for member in world.sites]
     assert [engine.phase for engine in engines] == [NORMAL] * SITES
-    assert not any(engine.wiped for engine in engines)
+    assert not any(engine.reformation.wiped for engine in engines)
     for number in range(SITES):
         assert world.submit(number, Bundle.of(b"from %d" % number))
     world.run(90 * SECOND)

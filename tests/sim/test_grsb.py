@@ -9,12 +9,13 @@ import pytest
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import MS, SECOND, Pdu
 from roundelay.core.events import DISK, MEMORY
-from roundelay.core.grsb.config import DEMO, FAILSAFE, SEPARATE, GrsbConfig, Roles, Selection
+from roundelay.core.grsb.config import DEMO, FAILSAFE, SEPARATE, GrsbConfig, Roles
 from roundelay.core.grsb.database import Replica, Update
 from roundelay.core.grsb.pdu import LINE_A, LINE_B, Alive, Bcast, DaAck, Slow
-from roundelay.node.grsb_tools import slowed_by
+from roundelay.core.selection import Selection
+from roundelay.node.roles.status import slowed_by
 from roundelay.runs.simulate import SimulateParams, simulate
-from roundelay.sim.links import Lossy
+from roundelay.sim.network.links import Lossy
 from tests.sim.grsb_net import Group, lines
 from tests.sim.line_net import Hook
 
@@ -49,7 +50,7 @@ def test_gr_t2_a_user_off_for_10_000_messages_replays_one_conference_of_one_send
     roles = Roles.profile(SEPARATE, 7)
     group = Group(roles, config=GrsbConfig(bundle=True, own_limit=20_000))
     away, second, *others = roles.users
-    group.world.select(away, Selection(frozenset((7,)), frozenset((second,))))
+    group.applications.select(away, Selection(frozenset((7,)), frozenset((second,))))
     group.say(second, b"before", conference=7)
     group.run(1)
     group.world.crash(away, DISK)
@@ -553,7 +554,7 @@ def test_bundles_of_several_messages_take_several_positions() -> None:
     group = Group(SEPARATE, sites=6, config=GrsbConfig(bundle=True))
     user = group.users[0]
     for i in range(20):
-        group.world.send(user, [b"%d" % i])
+        group.applications.send(user, [b"%d" % i])
     group.run(2)
     assert group.texts(group.users[1]) == [b"%d" % i for i in range(20)]
     assert group.kinds["Bcast"] < 5
@@ -648,7 +649,7 @@ def test_a_user_goes_on_behind_what_no_recorder_keeps() -> None:
     away = group.users[0]
     group.world.crash(away, DISK)
     for i in range(60):
-        group.world.send(group.users[1], [b"%d" % i], 7 if i // 10 % 2 else 8)
+        group.applications.send(group.users[1], [b"%d" % i], 7 if i // 10 % 2 else 8)
     group.run(3)
     group.world.restart(away)
     group.until(lambda: group.user(away).listener.next == 60)

@@ -10,7 +10,7 @@ from roundelay.core.bundle import Bundle
 from roundelay.core.engine import MS, SECOND, Pdu
 from roundelay.core.errors import ConfigError
 from roundelay.core.token.pdu import Abort, Ack, Confirm, NewToken
-from roundelay.sim.links import (
+from roundelay.sim.network.links import (
     PLAIN,
     Alien,
     Bursts,
@@ -29,7 +29,7 @@ from roundelay.sim.links import (
     Truncated,
     damaged,
 )  # fmt: skip
-from roundelay.sim.media import Bus
+from roundelay.sim.network.media import Bus
 from tests.sim.gossip import Rows, gossip, gossip_world
 
 A = Bundle.of(b"a")
@@ -57,14 +57,14 @@ class Bench:
 
 
 @pytest.mark.parametrize("loss", [0.0, 0.05, 0.3])
-def test_lossy_loses_its_share(loss: float):
+def test_lossy_loses_its_share(loss: float) -> None:
     bench = Bench(Lossy(loss))
     lost = [fate for fate in bench.many() if fate == "loss"]
     assert abs(len(lost) / 10_000 - loss) < 0.015
     assert bench.counts.get("loss", 0) == len(lost)
 
 
-def test_the_fast_path_draws_as_the_general_one_does():
+def test_the_fast_path_draws_as_the_general_one_does() -> None:
     def lost(links: Link) -> list[object]:
         rows = Rows()
         world = gossip_world(4, links=links, recorder=rows, forward=False)
@@ -85,7 +85,7 @@ def test_the_fast_path_draws_as_the_general_one_does():
     assert lost(Lossy(0.2)) == lost(slow) != []
 
 
-def test_bursts_lose_many_in_a_row_and_are_counted_once_each():
+def test_bursts_lose_many_in_a_row_and_are_counted_once_each() -> None:
     bench = Bench(Bursts(0.002, 200))
     fates = bench.many(50_000)
     runs, length = [], 0
@@ -100,7 +100,7 @@ def test_bursts_lose_many_in_a_row_and_are_counted_once_each():
     assert bench.counts["burst"] >= len(runs)
 
 
-def test_a_burst_hits_one_receiver_only():
+def test_a_burst_hits_one_receiver_only() -> None:
     bench = Bench(Bursts(0.5, 1000))
     while bench.carry(dst=1) is None:
         pass
@@ -110,7 +110,7 @@ def test_a_burst_hits_one_receiver_only():
     assert bench.link.left.keys() == {1}  # type: ignore[attr-defined]
 
 
-def test_duplicates_follow_within_their_time():
+def test_duplicates_follow_within_their_time() -> None:
     bench = Bench(Duplicated(0.5, 10 * MS))
     copies = [fate for fate in bench.many() if fate is not None]
     assert abs(len(copies) - 5000) < 250
@@ -122,14 +122,14 @@ def test_duplicates_follow_within_their_time():
         assert 0 <= second.delay <= 10 * MS
 
 
-def test_replays_come_late():
+def test_replays_come_late() -> None:
     bench = Bench(Replayed(0.1, SECOND, 3 * SECOND))
     late = [fate[1].delay for fate in bench.many() if isinstance(fate, list)]
     assert abs(len(late) - 1000) < 150
     assert SECOND <= min(late) < max(late) <= 3 * SECOND
 
 
-def test_delays_are_within_their_bounds():
+def test_delays_are_within_their_bounds() -> None:
     bench = Bench(Delayed(MS, 5 * MS, rate=0.3))
     delays = [fate[0].delay for fate in bench.many() if isinstance(fate, list)]
     assert abs(len(delays) - 3000) < 250
@@ -137,7 +137,7 @@ def test_delays_are_within_their_bounds():
     assert bench.counts["delay"] == len(delays)
 
 
-def test_reordered_copies_are_overtaken():
+def test_reordered_copies_are_overtaken() -> None:
     world = gossip_world(2, medium=Bus(MS), links=Reordered(0.2, 10 * MS), forward=False)
     for i in range(100):
         world.at(i * MS, lambda: world.submit(0, A))
@@ -147,7 +147,7 @@ def test_reordered_copies_are_overtaken():
     assert numbers != sorted(numbers)
 
 
-def test_a_clogged_link_holds_everything_back_in_order_and_no_other():
+def test_a_clogged_link_holds_everything_back_in_order_and_no_other() -> None:
     world = gossip_world(3, medium=Bus(MS), forward=False)
     world.set_links(Clogged(0, 1, 10 * MS, 50 * MS))
     for i in range(6):
@@ -164,7 +164,7 @@ def test_a_clogged_link_holds_everything_back_in_order_and_no_other():
     "link, kind",
     [(Corrupted(0.1), "corrupt"), (Truncated(0.1), "truncate"), (Alien(0.1), "alien-version")],
 )
-def test_damage_comes_at_its_rate(link: Link, kind: str):
+def test_damage_comes_at_its_rate(link: Link, kind: str) -> None:
     bench = Bench(link)
     hurt = [fate for fate in bench.many() if isinstance(fate, list)]
     assert abs(len(hurt) - 1000) < 150
@@ -172,7 +172,7 @@ def test_damage_comes_at_its_rate(link: Link, kind: str):
     assert bench.counts[kind] == len(hurt)
 
 
-def test_damage_changes_bytes():
+def test_damage_changes_bytes() -> None:
     data = bytes(range(64))
     flipped = damaged(data, (("corrupt", 0.5),))
     assert sum(bin(a ^ b).count("1") for a, b in zip(data, flipped, strict=True)) == 1
@@ -188,7 +188,7 @@ def ack(by: int, following: int) -> Ack:
     return Ack((0, 0), 5, 1, 0, 0, by, following)
 
 
-def test_targeted_loses_the_kth_of_its_kind_for_all_receivers():
+def test_targeted_loses_the_kth_of_its_kind_for_all_receivers() -> None:
     link = Targeted("NEW_TOKEN", kth=2, many=2)
     bench = Bench(link)
     fates = []
@@ -201,7 +201,7 @@ def test_targeted_loses_the_kth_of_its_kind_for_all_receivers():
     assert link.spent
 
 
-def test_a_transfer_is_an_ack_that_names_another_site():
+def test_a_transfer_is_an_ack_that_names_another_site() -> None:
     bench = Bench(Targeted("TRANSFER"))
     assert bench.carry(pdu=ack(0, 0)) is None
     assert bench.carry(pdu=ack(0, 1)) == "targeted"
@@ -216,11 +216,11 @@ def test_a_transfer_is_an_ack_that_names_another_site():
         ("abort", Abort((1, 1))),
     ],
 )
-def test_targets_are_known_by_the_code_s_and_the_paper_s_names(name: str, pdu: Pdu):
+def test_targets_are_known_by_the_code_s_and_the_paper_s_names(name: str, pdu: Pdu) -> None:
     assert Bench(Targeted(name)).carry(pdu=pdu) == "targeted"
 
 
-def test_targeted_can_be_limited_to_a_receiver_and_a_sender():
+def test_targeted_can_be_limited_to_a_receiver_and_a_sender() -> None:
     bench = Bench(Targeted("ACK", many=9, dst=2, src=1))
     assert bench.carry(src=1, dst=3, pdu=ack(1, 2)) is None
     assert bench.carry(src=0, dst=2, pdu=ack(1, 2)) is None
@@ -233,31 +233,31 @@ def heard_by_whom(link: Link, sites: int = 4, time: int = 0) -> set[tuple[int, i
     return {(a, b) for a, b in pairs if bench.carry(a, b, time=time) is None}
 
 
-def test_a_symmetric_partition_separates_its_sides():
+def test_a_symmetric_partition_separates_its_sides() -> None:
     heard = heard_by_whom(Partition.symmetric([0, 1], [2, 3]))
     assert heard == {(0, 1), (1, 0), (2, 3), (3, 2)}
 
 
-def test_a_one_way_partition_lets_the_other_way_through():
+def test_a_one_way_partition_lets_the_other_way_through() -> None:
     heard = heard_by_whom(Partition.one_way(deaf=[0], to=[1, 2, 3]))
     assert not any(b == 0 for a, b in heard)
     assert {(0, 1), (0, 2), (0, 3)} <= heard
 
 
-def test_a_non_transitive_partition_cuts_one_pair():
+def test_a_non_transitive_partition_cuts_one_pair() -> None:
     heard = heard_by_whom(Partition.non_transitive(0, 2))
     assert len(heard) == 10
     assert (0, 2) not in heard
     assert {(0, 1), (1, 2)} <= heard
 
 
-def test_a_flapping_partition_comes_and_goes():
+def test_a_flapping_partition_comes_and_goes() -> None:
     link = Partition.symmetric([0], [1], on_ns=3, off_ns=2)
     assert [bool(heard_by_whom(link, 2, time)) for time in range(10)] == [0, 0, 0, 1, 1] * 2
     assert link.kind == "partition:flapping"
 
 
-def test_links_compose_from_left_to_right():
+def test_links_compose_from_left_to_right() -> None:
     chain = Duplicated(0.999, 0) | Delayed(5, 5) | PLAIN
     assert [type(part) for part in chain.parts()] == [Duplicated, Delayed]
     fate = Bench(chain).carry()
@@ -267,14 +267,14 @@ def test_links_compose_from_left_to_right():
     assert (PLAIN | Lossy(0.1) | PLAIN).loss == 0.1
 
 
-def test_damage_adds_up():
+def test_damage_adds_up() -> None:
     chain = Corrupted(0.999) | Truncated(0.999)
     fate = Bench(chain).carry()
     assert isinstance(fate, list)
     assert {kind for kind, _ in fate[0].damage} == {"corrupt", "truncate"}
 
 
-def test_links_can_be_swapped_at_a_point_of_time():
+def test_links_can_be_swapped_at_a_point_of_time() -> None:
     world = gossip_world(2, medium=Bus(MS), forward=False)
     world.at(10 * MS, lambda: world.set_links(Partition.symmetric([0], [1])))
     world.at(20 * MS, world.heal)
@@ -285,7 +285,7 @@ def test_links_can_be_swapped_at_a_point_of_time():
     assert world.faults == {"partition:symmetric": 1}
 
 
-def test_a_link_put_in_place_again_goes_on_with_its_own_randomness():
+def test_a_link_put_in_place_again_goes_on_with_its_own_randomness() -> None:
     world = gossip_world(2)
     lossy = Lossy(0.5)
     world.set_links(lossy)
@@ -303,6 +303,6 @@ def test_a_link_put_in_place_again_goes_on_with_its_own_randomness():
         lambda: Replayed(0.1, 5, 1), lambda: Targeted("ACK", kth=0), lambda: Clogged(0, 1, 5, 1),
     ],
 )  # fmt: skip
-def test_links_refuse_what_cannot_be(make: object):
+def test_links_refuse_what_cannot_be(make: object) -> None:
     with pytest.raises(ConfigError, match="is not allowed"):
         make()  # type: ignore[operator]

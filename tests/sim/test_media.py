@@ -11,7 +11,7 @@ from roundelay.core.bundle import Bundle
 from roundelay.core.engine import MS, SECOND, Pdu
 from roundelay.core.errors import ConfigError, MalformedPdu
 from roundelay.core.events import LOSE
-from roundelay.sim.links import (
+from roundelay.sim.network.links import (
     Alien,
     Chain,
     Corrupted,
@@ -22,7 +22,7 @@ from roundelay.sim.links import (
     Reordered,
     Truncated,
 )
-from roundelay.sim.media import Bus, Datagram, Medium, Mesh
+from roundelay.sim.network.media import Bus, Datagram, Medium, Mesh
 from tests.sim.gossip import Rows, Rumour, Watch, gossip, gossip_world
 
 A = Bundle.of(b"a")
@@ -38,7 +38,7 @@ def chatter(medium: Medium, messages: int = 300, **options: object) -> list[list
     return [[(t, s, n) for t, _, s, n in gossip(world, site).arrivals] for site in world.group]
 
 
-def test_on_the_bus_all_hear_the_same_order_at_the_same_instant():
+def test_on_the_bus_all_hear_the_same_order_at_the_same_instant() -> None:
     heard = chatter(Bus(MS, slot_ns=3000))
     everything = sorted(set(heard[0] + heard[1] + heard[2]))
     assert len({time for time, _, _ in everything}) == len(everything)  # one at a time
@@ -46,13 +46,13 @@ def test_on_the_bus_all_hear_the_same_order_at_the_same_instant():
         assert log == [entry for entry in everything if entry[1] != site]
 
 
-def test_on_the_bus_transmissions_wait_for_each_other():
+def test_on_the_bus_transmissions_wait_for_each_other() -> None:
     times = [time for time, _, _ in chatter(Bus(MS, slot_ns=100_000), messages=5)[2]]
     assert times[0] == MS + 100_000
     assert times[-1] <= MS + 15 * 100_000
 
 
-def test_loss_on_the_bus_is_independent_per_receiver():
+def test_loss_on_the_bus_is_independent_per_receiver() -> None:
     heard = chatter(Bus(MS), messages=2000, links=Lossy(0.3))
     one = {n for _, s, n in heard[1] if s == 0}
     two = {n for _, s, n in heard[2] if s == 0}
@@ -61,7 +61,7 @@ def test_loss_on_the_bus_is_independent_per_receiver():
 
 
 @pytest.mark.parametrize("loss", [Lossy(0.5), Chain((Lossy(0.5), Delayed(0, 0, rate=0.1)))])
-def test_a_bus_can_return_the_own_copy_and_loses_it_like_any_other(loss: Link):
+def test_a_bus_can_return_the_own_copy_and_loses_it_like_any_other(loss: Link) -> None:
     world = gossip_world(2, medium=Bus(MS, own_copy=True), links=loss, forward=False)
     for _ in range(400):
         world.submit(0, A)
@@ -73,7 +73,7 @@ def test_a_bus_can_return_the_own_copy_and_loses_it_like_any_other(loss: Link):
 
 
 @pytest.mark.parametrize("links", [None, Delayed(0, 20 * MS, rate=0.5)])
-def test_a_mesh_keeps_the_order_of_each_pair_and_no_other(links: Delayed | None):
+def test_a_mesh_keeps_the_order_of_each_pair_and_no_other(links: Delayed | None) -> None:
     options = {} if links is None else {"links": links}
     heard = chatter(Mesh(MS, 5 * MS), **options)
     for log in heard:
@@ -85,18 +85,18 @@ def test_a_mesh_keeps_the_order_of_each_pair_and_no_other(links: Delayed | None)
     assert merged != sorted(merged)
 
 
-def test_duplicates_and_reordering_break_the_order_of_a_mesh_too():
+def test_duplicates_and_reordering_break_the_order_of_a_mesh_too() -> None:
     numbers = [n for _, s, n in chatter(Mesh(MS, 2 * MS), links=Reordered(0.2, 20 * MS))[1] if s]
     assert numbers != sorted(numbers)
 
 
-def test_datagrams_overtake_each_other():
+def test_datagrams_overtake_each_other() -> None:
     numbers = [n for _, s, n in chatter(Datagram(MS, 5 * MS))[1] if s == 0]
     assert sorted(numbers) == list(range(300))
     assert numbers != sorted(numbers)
 
 
-def test_datagrams_can_come_twice():
+def test_datagrams_can_come_twice() -> None:
     world = gossip_world(2, medium=Datagram(MS, MS, duplicate=0.5), forward=False)
     for _ in range(1000):
         world.submit(0, A)
@@ -105,7 +105,7 @@ def test_datagrams_can_come_twice():
     assert world.faults["duplicate"] == len(gossip(world, 1).arrivals) - 1000
 
 
-def test_media_refuse_what_cannot_be():
+def test_media_refuse_what_cannot_be() -> None:
     with pytest.raises(ConfigError, match="delay_ns"):
         Bus(-1)
     with pytest.raises(ConfigError, match="least_ns"):
@@ -136,7 +136,7 @@ class Codec:
 
 
 @pytest.mark.parametrize("medium", [Bus, Mesh, Datagram])
-def test_bytes_on_the_way_change_no_delivery(medium: type[Medium]):
+def test_bytes_on_the_way_change_no_delivery(medium: type[Medium]) -> None:
     def run(codec: Codec | None) -> tuple[list[object], list[object], dict[str, int]]:
         watch, rows = Watch(), Rows()
         links = (
@@ -164,7 +164,7 @@ def test_bytes_on_the_way_change_no_delivery(medium: type[Medium]):
     assert plain[2]["alien-version"] <= wired[2]["version"]  # some were damaged before
 
 
-def test_damage_that_a_codec_lets_through_is_not_forgotten():
+def test_damage_that_a_codec_lets_through_is_not_forgotten() -> None:
     class Blind(Codec):
         def decode(self, data: bytes) -> Pdu:
             return Rumour(0, 0, A)
@@ -184,7 +184,7 @@ def disorder() -> Link:
 
 
 @pytest.mark.parametrize("medium", [Mesh(MS, 5 * MS, 1), Datagram(MS, 5 * MS, 0, 1)])
-def test_an_adapted_medium_keeps_the_order_of_each_sender_whatever_happens(medium: Medium):
+def test_an_adapted_medium_keeps_the_order_of_each_sender_whatever_happens(medium: Medium) -> None:
     rows = Rows()
     heard = chatter(medium, links=disorder(), recorder=rows)
     for log in heard:
@@ -195,7 +195,7 @@ def test_an_adapted_medium_keeps_the_order_of_each_sender_whatever_happens(mediu
     assert {row[5] for row in rows.of(LOSE)} == {"stale"}
 
 
-def test_an_adapted_bus_keeps_one_order_of_all_senders():
+def test_an_adapted_bus_keeps_one_order_of_all_senders() -> None:
     """1C: two sites may miss different PDUs, but what both hear they hear in one order."""
     heard = chatter(Bus(MS, 3000, own_copy=1, adapted=1), links=disorder())
     logs = [[(s, n) for _, s, n in log] for log in heard]
@@ -207,5 +207,5 @@ def test_an_adapted_bus_keeps_one_order_of_all_senders():
             assert [x for x in log if x in common] == [x for x in other if x in common]
 
 
-def test_what_is_newer_gets_through_an_adapted_medium():
+def test_what_is_newer_gets_through_an_adapted_medium() -> None:
     assert chatter(Mesh(MS, 5 * MS, 1)) == chatter(Mesh(MS, 5 * MS))

@@ -1,24 +1,25 @@
-"""Each broken rule is noticed: a search that never finds anything proves nothing.
+"""Each broken rule is noticed, by the promise that it breaks: a search that never finds anything
+proves nothing.
 
-`pytest -s tests/sim/test_mutants.py` prints the command that catches each mutant.  The commands
-are carried out as they are printed, by programs of their own: coverage would slow them down.
+Here those are run that take a moment each; `make mutants` runs all of them.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
-from roundelay.core.token.site import TokenSite
-from roundelay.core.token.stable import Stable
-from roundelay.sim.explore_scope import Scope
-from roundelay.sim.mutants import MUTANTS, WITHIN, Mutant
+from roundelay.core.errors import ConfigError
+from roundelay.core.families import TOKEN
+from roundelay.runs.explore import run_explorer
+from roundelay.runs.mutants import CAUGHT, OTHERWISE, SURVIVED, run_mutant
+from roundelay.sim.explore.scope import Scope
+from roundelay.sim.families.registry import SWARMED
+from roundelay.sim.mutants.mutant import Mutant, Patch
+from roundelay.sim.mutants.registry import FAMILIES, MUTANTS, mutant_named
 
 TRAPS = {
     "recovered-is-ordinary",  # a recovered site counts as an ordinary member
@@ -33,26 +34,27 @@ TRAPS = {
 }
 """What an exhaustive exploration of an abstract model had found to be unsafe."""
 
+SLOW = {
+    "joined-version-lost",
+    "promise-not-persisted",
+    "list-not-persisted",
+    "wiped-counts",
+    "wiped-is-witness",
+    "wipe-not-persisted",
+    "resumes-old-list",
+    "no-unanimity",
+    "elects-any-list",
+    "keeps-old-entries",
+    "joins-any-version",
+    "version-used-twice",
+    "votes-unrecovered",
+    "commits-unauthorized",
+}
+"""They take several seconds each."""
+
 SEEDS_MOST = 200
 
-
-def carried_out(command: str, *more: str) -> tuple[int, dict[str, Any]]:
-    """Run `command` as a program; its exit status, and the JSON object it printed."""
-    name, *words = command.split()
-    assert name == "roundelay"
-    env = {name: value for name, value in os.environ.items() if "COVERAGE" not in name}
-    done = subprocess.run(
-        [Path(sys.executable).with_name(name), *words, *more, "--json"],
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
-    assert done.stderr == ""
-    found = json.loads(done.stdout)
-    assert isinstance(found, dict)
-    return done.returncode, found
+QUICK = [mutant for name, mutant in MUTANTS.items() if name not in SLOW]
 
 
 def usual(scope: Scope) -> bool:
@@ -70,31 +72,34 @@ def usual(scope: Scope) -> bool:
     )
 
 
-SCOPES = list(dict.fromkeys(one.scope for one in MUTANTS.values() if one.scope is not None))
+SCOPES = dict.fromkeys(one.scope for one in MUTANTS.values() if isinstance(one.scope, Scope))
 UNUSUAL = [scope for scope in SCOPES if not usual(scope)]
 
 
-def test_every_known_trap_has_a_mutant() -> None:
+def test_every_known_trap_and_every_protocol_has_a_mutant() -> None:
     assert set(MUTANTS) >= TRAPS
+    assert set(MUTANTS) >= SLOW
     assert len(MUTANTS) >= 25
+    assert {mutant.protocol for mutant in MUTANTS.values()} == set(SWARMED)
+    assert {mutant.family for mutant in MUTANTS.values()} == set(FAMILIES)
 
 
-def test_every_mutant_says_what_it_breaks_and_which_command_shows_it() -> None:
-    """The commands are printed (pytest -s)."""
-    print()
-    for name, mutant in MUTANTS.items():
-        print(mutant.caught_by)
-        assert mutant.name == name
-        assert mutant.rule
-        assert mutant.wrong
-        assert (mutant.site_class, mutant.stable_class) != (TokenSite, Stable)
-        words = mutant.caught_by.split()
-        assert words[0] == "roundelay"
-        assert words[1] in ("explore", "swarm")
-        assert words[-2:] == ["--mutant", name]
-        assert (mutant.scope is None) != (mutant.seeds is None)
-    first, beyond = WITHIN
-    assert 0 <= first < beyond <= SEEDS_MOST
+@pytest.mark.parametrize("mutant", MUTANTS.values(), ids=MUTANTS)
+def test_every_mutant_says_what_it_breaks_and_which_command_shows_it(mutant: Mutant) -> None:
+    ids, _, missing = mutant.rule.partition(": ")
+    assert ids
+    assert missing
+    assert mutant.wrong
+    assert mutant.expects
+    assert mutant.site_class or mutant.stable_class or mutant.patches
+    words = mutant.caught_by.split()
+    assert words[0] == "roundelay"
+    assert words[1] in ("explore", "swarm")
+    assert words[-2:] == ["--mutant", mutant.name]
+    assert (mutant.scope is None) != (mutant.seeds is None)
+    if mutant.seeds is not None:
+        first, beyond = mutant.seeds
+        assert 0 <= first < beyond <= first + SEEDS_MOST
 
 
 def test_the_documentation_names_every_mutant() -> None:
@@ -102,25 +107,75 @@ def test_the_documentation_names_every_mutant() -> None:
     assert [name for name in MUTANTS if f"`{name}`" not in page] == []
 
 
-@pytest.mark.parametrize("mutant", MUTANTS.values(), ids=lambda mutant: mutant.name)
-def test_a_broken_rule_is_noticed_by_the_command_that_is_printed(mutant: Mutant) -> None:
-    print(mutant.caught_by)
-    by_explorer = mutant.scope is not None
-    status, found = carried_out(mutant.caught_by, *(() if by_explorer else ("--jobs", "1")))
-    assert status == 1, f"not caught by: {mutant.caught_by}"
-    first = found["violations"][0]
-    if by_explorer:
-        assert first["steps"]
-        assert found["mutant"] == mutant.name
-    else:
-        assert 0 <= first["seed"] < SEEDS_MOST
-        assert first["rerun"].endswith(f"--mutant {mutant.name}")
+@pytest.mark.parametrize("mutant", QUICK, ids=lambda mutant: mutant.name)
+def test_a_broken_rule_is_noticed_by_the_promise_it_names(mutant: Mutant) -> None:
+    result = run_mutant(mutant)
+    assert result.verdict == CAUGHT, f"{result.reported} {result.detail}: {mutant.caught_by}"
 
 
 @pytest.mark.parametrize("scope", UNUSUAL, ids=Scope.command)
 def test_the_engine_that_ships_is_clean_where_a_mutant_is_not(scope: Scope) -> None:
     """The other scopes are part of the large explorations, the seeds part of `make test`."""
-    status, found = carried_out(scope.command())
-    assert status == 0
+    found = run_explorer(**structs.asdict(scope))
     assert found["complete"] is True
     assert found["violations"] == []
+
+
+# -- what is no catch ----------------------------------------------------------------------------
+
+
+def test_a_mutant_that_fails_with_another_promise_is_not_caught() -> None:
+    result = run_mutant(structs.replace(MUTANTS["no-majority"], expects=("I4",)))
+    assert result.verdict == OTHERWISE
+    assert result.reported == ("I3",)
+
+
+def test_a_mutant_that_stumbles_over_python_is_not_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stumble(self: Any, *given: Any) -> Any:
+        raise KeyError("nothing")
+
+    class Stumbles(MUTANTS["restart-resumes"].site_class or object):  # type: ignore[misc]
+        on_timer = stumble
+
+    mutant = structs.replace(MUTANTS["restart-resumes"], site_class=Stumbles, expects=("KeyError",))
+    monkeypatch.setitem(MUTANTS, mutant.name, mutant)
+    result = run_mutant(mutant)
+    assert result.verdict == OTHERWISE
+    assert result.reported[0] == "KeyError"
+
+
+def test_a_mutant_that_nothing_notices_survives() -> None:
+    result = run_mutant(structs.replace(MUTANTS["restart-resumes"], seeds=(0, 0)))
+    assert result.verdict == SURVIVED
+
+
+def test_parts_are_broken_only_while_a_mutant_is_in_force() -> None:
+    class Whole:
+        def rule(self) -> str:
+            return "kept"
+
+    class Part(Whole):
+        pass
+
+    mutant = Mutant(
+        name="x",
+        rule="",
+        wrong="",
+        expects=("I1",),
+        patches=(
+            Patch(Part, "rule", lambda self: "broken"),
+            Patch(Whole, "rule", lambda self: "gone"),
+        ),
+    )
+    with mutant.in_force():
+        assert (Part().rule(), Whole().rule()) == ("broken", "gone")
+    assert (Part().rule(), Whole().rule()) == ("kept", "kept")
+    assert "rule" not in vars(Part)
+
+
+def test_a_mutant_belongs_to_its_protocol() -> None:
+    assert mutant_named("no-majority", TOKEN).name == "no-majority"
+    with pytest.raises(ConfigError, match="only with the protocol token"):
+        mutant_named("no-majority", "grsb")
+    with pytest.raises(ConfigError, match="takes-back"):
+        mutant_named("no-such-rule", "wide")

@@ -8,15 +8,17 @@ import pytest
 
 from roundelay.core.engine import Delivery
 from roundelay.core.errors import ConfigError
-from roundelay.sim import links
-from roundelay.sim.driver import Driver, Setting, engines, run_plan
-from roundelay.sim.faults import CLUSTER_TARGETS, FAULT_KINDS, LINK_KINDS
-from roundelay.sim.plan import PROTOCOLS, Plan
+from roundelay.sim.families.registry import PROTOCOLS
+from roundelay.sim.families.token.driver import Driver
+from roundelay.sim.network import links
+from roundelay.sim.swarm.fault_kinds import CLUSTER_TARGETS, FAULT_KINDS, LINK_KINDS
+from roundelay.sim.swarm.plan import Plan
+from roundelay.sim.swarm.run import Setting, engines, run_plan
 from tests.sim.gossip import Rows
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_plan_follows_from_its_seed_and_survives_json(protocol: str):
+def test_a_plan_follows_from_its_seed_and_survives_json(protocol: str) -> None:
     for seed in range(50):
         plan = Plan.from_seed(seed, protocol)
         assert plan == Plan.from_seed(seed, protocol)
@@ -24,11 +26,11 @@ def test_a_plan_follows_from_its_seed_and_survives_json(protocol: str):
     assert Plan.from_seed(1, protocol) != Plan.from_seed(2, protocol)
 
 
-def test_a_plan_says_how_to_run_it_again():
+def test_a_plan_says_how_to_run_it_again() -> None:
     assert Plan.from_seed(7).rerun == "roundelay swarm --seeds 7:8 --protocol token"
 
 
-def test_a_plan_says_what_order_is_promised():
+def test_a_plan_says_what_order_is_promised() -> None:
     orders = {protocol: set[str]() for protocol in PROTOCOLS}
     for protocol, seen in orders.items():
         seen.update(Plan.from_seed(seed, protocol).order for seed in range(60))
@@ -42,12 +44,12 @@ def test_a_plan_says_what_order_is_promised():
     }
 
 
-def test_an_unknown_protocol_is_refused():
+def test_an_unknown_protocol_is_refused() -> None:
     with pytest.raises(ConfigError, match="token or positive-ack"):
         Plan.from_seed(0, "carrier-pigeon")
 
 
-def test_every_kind_of_fault_is_planned_and_can_be_carried_out():
+def test_every_kind_of_fault_is_planned_and_can_be_carried_out() -> None:
     planned: Counter[str] = Counter()
     for seed in range(300):
         plan = Plan.from_seed(seed)
@@ -60,7 +62,7 @@ def test_every_kind_of_fault_is_planned_and_can_be_carried_out():
         assert hasattr(Driver, f"strike_{kind.partition(':')[0].replace('-', '_')}")
 
 
-def test_plans_differ_in_everything():
+def test_plans_differ_in_everything() -> None:
     plans = [Plan.from_seed(seed) for seed in range(300)]
     assert {plan.sites for plan in plans} == {3, 4, 5, 6, 7}
     assert {plan.resilience for plan in plans} == {0, 1, 2, 3}
@@ -88,7 +90,7 @@ class Logs:
 
 
 @pytest.mark.parametrize("protocol", ["token", "positive-ack"])
-def test_plans_run_settle_and_agree(protocol: str):
+def test_plans_run_settle_and_agree(protocol: str) -> None:
     injected: Counter[str] = Counter()
     for seed in range(25):
         plan = Plan.from_seed(seed, protocol)
@@ -109,7 +111,7 @@ def test_plans_run_settle_and_agree(protocol: str):
     assert set(injected) <= set(FAULT_KINDS)
 
 
-def test_a_run_is_repeated_exactly():
+def test_a_run_is_repeated_exactly() -> None:
     def run() -> tuple[object, list[object]]:
         rows = Rows()
         outcome = run_plan(Plan.from_seed(3), Setting(recorder=rows, trace_receives=True))
@@ -118,7 +120,7 @@ def test_a_run_is_repeated_exactly():
     assert run() == run()
 
 
-def test_the_budget_of_crashes_is_kept():
+def test_the_budget_of_crashes_is_kept() -> None:
     for seed in range(40):
         plan = Plan.from_seed(seed)
         driver = Driver(plan, Setting(make_engine=engines(plan)))

@@ -14,13 +14,13 @@ SCENARIOS = sorted((Path(__file__).parents[1] / "scenarios").glob("*.txt"))
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=[path.stem for path in SCENARIOS])
-def test_scenario(path: Path):
+def test_scenario(path: Path) -> None:
     expected, actual, failures = check_file(path, rewrite="ROUNDELAY_REWRITE" in os.environ)
     assert not failures
     assert actual == expected
 
 
-def test_a_script_prints_what_happened():
+def test_a_script_prints_what_happened() -> None:
     output, failures = run_script("sites 3 resilience 1\nshow deliveries\nsubmit 0 a\nrun 1s\n")
     assert not failures
     assert [line.split(maxsplit=1)[1] for line in output.splitlines()[4:]] == [
@@ -30,18 +30,18 @@ def test_a_script_prints_what_happened():
     ]
 
 
-def test_an_expectation_that_is_not_met_is_a_failure():
+def test_an_expectation_that_is_not_met_is_a_failure() -> None:
     output, failures = run_script("sites 3\nsubmit 0 a\nrun 1s\nexpect 0,1 delivered b\n")
     assert failures == ["expect 0,1 delivered b"]
     assert "NO (delivered: 0: a; 1: a; 2: a)" in output
 
 
-def test_waiting_in_vain_is_a_failure():
+def test_waiting_in_vain_is_a_failure() -> None:
     _, failures = run_script("sites 3\nshow roles\nrun until 0 deliver 1\n")
     assert failures == ["0 did not deliver 1"]
 
 
-def test_every_command_works():
+def test_every_command_works() -> None:
     script = """
         sites 4 resilience 1 hold 10ms pass 20ms resend 20ms retx 10ms attempts 3 idle 99ms batch no
         medium mesh 1ms 2ms
@@ -94,7 +94,7 @@ def test_every_command_works():
     assert run_script(script)[0] == output
 
 
-def test_positive_acknowledgement_can_be_scripted():
+def test_positive_acknowledgement_can_be_scripted() -> None:
     output, failures = run_script(
         "protocol positive-ack\nsites 3 resend 20ms\nsubmit 0 a\nrun 1s\n"
         "expect all delivered a\nexpect 2 PA_ACK\nstate\n"
@@ -104,7 +104,7 @@ def test_positive_acknowledgement_can_be_scripted():
 
 
 @pytest.mark.parametrize("protocol", ["to", "to-channel", "po", "spo"])
-def test_clusters_can_be_scripted(protocol: str):
+def test_clusters_can_be_scripted(protocol: str) -> None:
     output, failures = run_script(
         f"protocol {protocol}\nsites 3 ack 2ms\nsubmit 0 a\nrun 1s\nexpect all delivered a\n"
         "expect 1 DT\nexpect 1 DT from 0\nexpect no DT from 1,2\nexpect 5 NULL\nexpect silence\n"
@@ -114,7 +114,7 @@ def test_clusters_can_be_scripted(protocol: str):
     assert "epoch 0 of 0,1,2" in output
 
 
-def test_silence_is_not_taken_for_granted():
+def test_silence_is_not_taken_for_granted() -> None:
     _, failures = run_script("protocol po\nsites 3 stat 50ms\npartition 0 | 1\nsubmit 0 a\n"
                              "expect silence\n")  # fmt: skip
     assert failures == ["expect silence"]
@@ -139,19 +139,19 @@ def test_silence_is_not_taken_for_granted():
         ("protocol spo\nsubmit 0 a to 9", "sites are 0 to 2"),
     ],
 )
-def test_mistakes_name_the_line(line: str, complaint: str):
+def test_mistakes_name_the_line(line: str, complaint: str) -> None:
     with pytest.raises(UsageError, match=complaint) as caught:
         run_script(line)
     assert "line " in str(caught.value)
 
 
-def test_a_file_is_script_and_output():
+def test_a_file_is_script_and_output() -> None:
     assert split("a\nb\n---\nout\n") == ("a\nb\n", "out\n")
     assert split("a\n") == ("a\n", "")
     assert SCENARIOS
 
 
-def test_a_file_can_be_rewritten(tmp_path: Path):
+def test_a_file_can_be_rewritten(tmp_path: Path) -> None:
     path = tmp_path / "case.txt"
     path.write_text("sites 1 resilience 0\nshow deliveries\nsubmit 0 a\n")
     expected, actual, _ = check_file(path)

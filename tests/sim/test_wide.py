@@ -8,7 +8,7 @@ from roundelay.core.engine import MS, SECOND
 from roundelay.core.events import DISK
 from roundelay.core.wide.config import ALL_ACTIVE
 from roundelay.core.wide.pdu import AckGcr, AckLcr, Gbcast, LsDown, LsUp, Response, Up
-from roundelay.sim.links import Lossy, Targeted
+from roundelay.sim.network.links import Lossy, Targeted
 from tests.sim.line_net import Hook
 from tests.sim.wide_net import T_NS, Hierarchy
 
@@ -294,7 +294,7 @@ def test_a_node_that_missed_its_own_message_coming_down_is_told_so() -> None:
     # HG-14: without LS_ACK it would repeat it for ever.
     group = Hierarchy(networks=(4, 2), subnets=(1, 0), attempts=2)
     (node,) = group.network(1).nodes
-    group.check.excused = frozenset((node,))
+    group.checker.excused = frozenset((node,))
     group.world.set_links(Hook(lambda time, src, dst, pdu: isinstance(pdu, LsDown) and dst == node))
     group.say(node, b"gone by")
     group.until(lambda: group.told("stable") != [] and group.gcr.acked == 1)
@@ -317,7 +317,7 @@ def test_a_node_of_the_second_kind_that_was_off(repair: bool) -> None:
     nodes = group.network(1).nodes
     off = nodes[-1]
     if not repair:
-        group.check.excused = frozenset(nodes)
+        group.checker.excused = frozenset(nodes)
     group.chat(5, users=group.network(2).users)
     group.until(lambda: group.everybody_has(5))
     group.world.crash(off, DISK)

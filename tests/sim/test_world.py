@@ -8,14 +8,14 @@ from roundelay.core.bundle import Bundle
 from roundelay.core.engine import COMMITTED, MS, SECOND, Delivery
 from roundelay.core.errors import ConfigError, InvariantBroken
 from roundelay.core.events import DELIVER, LOSE, MARK, PAUSE, RECEIVE, RESUME, SEND, SUBMIT
-from roundelay.sim.media import Bus
-from roundelay.sim.world import DAY_NS
+from roundelay.sim.kernel.world import DAY_NS
+from roundelay.sim.network.media import Bus
 from tests.sim.gossip import Gossip, Rows, Watch, gossip, gossip_world
 
 A = Bundle.of(b"a")
 
 
-def test_a_message_reaches_everybody_after_the_medium_s_delay():
+def test_a_message_reaches_everybody_after_the_medium_s_delay() -> None:
     watch = Watch()
     world = gossip_world(3, medium=Bus(2 * MS), observers=[watch])
     assert world.submit(0, A)
@@ -24,7 +24,7 @@ def test_a_message_reaches_everybody_after_the_medium_s_delay():
     assert world.now == SECOND
 
 
-def test_rows_tell_the_whole_story():
+def test_rows_tell_the_whole_story() -> None:
     rows = Rows()
     world = gossip_world(2, medium=Bus(MS), recorder=rows, forward=False)
     world.submit(0, A)
@@ -38,7 +38,7 @@ def test_rows_tell_the_whole_story():
     assert rows.of(MARK)[0][5] == "end"
 
 
-def test_arrivals_can_be_left_out_of_the_trace_and_change_nothing_else():
+def test_arrivals_can_be_left_out_of_the_trace_and_change_nothing_else() -> None:
     def run(full: bool) -> list[tuple[object, ...]]:
         rows = Rows()
         world = gossip_world(3, recorder=rows, trace_receives=full)
@@ -49,7 +49,7 @@ def test_arrivals_can_be_left_out_of_the_trace_and_change_nothing_else():
     assert run(True) == run(False)
 
 
-def test_the_recorder_is_flushed_before_many_rows_gather():
+def test_the_recorder_is_flushed_before_many_rows_gather() -> None:
     rows = Rows()
     world = gossip_world(2, medium=Bus(1000), recorder=rows, beat_ns=1000)
     world.run(20 * MS)
@@ -57,13 +57,13 @@ def test_the_recorder_is_flushed_before_many_rows_gather():
     assert len(rows.rows) < 8192 + 10
 
 
-def test_timers_fire_at_the_deadline_and_only_then():
+def test_timers_fire_at_the_deadline_and_only_then() -> None:
     world = gossip_world(1, beat_ns=7 * MS)
     world.run(50 * MS)
     assert gossip(world, 0).beats == [7 * MS * i for i in range(1, 8)]
 
 
-def test_a_deadline_that_moves_away_costs_nothing_and_one_that_comes_closer_is_met():
+def test_a_deadline_that_moves_away_costs_nothing_and_one_that_comes_closer_is_met() -> None:
     world = gossip_world(1, beat_ns=100 * MS)
     engine = gossip(world, 0)
     engine.deadline = 300 * MS
@@ -76,7 +76,7 @@ def test_a_deadline_that_moves_away_costs_nothing_and_one_that_comes_closer_is_m
     assert engine.beats == [260 * MS]
 
 
-def test_an_engine_that_is_due_for_ever_is_caught():
+def test_an_engine_that_is_due_for_ever_is_caught() -> None:
     world = gossip_world(1, beat_ns=MS)
     gossip(world, 0).on_timer = lambda now: None  # type: ignore[method-assign]
     with pytest.raises(InvariantBroken, match="again and again"):
@@ -84,7 +84,7 @@ def test_an_engine_that_is_due_for_ever_is_caught():
 
 
 @pytest.mark.parametrize("rate", [900, 1100])
-def test_a_clock_with_another_rate_fires_early_or_late(rate: int):
+def test_a_clock_with_another_rate_fires_early_or_late(rate: int) -> None:
     world = gossip_world(2, beat_ns=99 * MS)
     world.set_clock_rate(0, rate)
     world.run(SECOND)
@@ -94,7 +94,7 @@ def test_a_clock_with_another_rate_fires_early_or_late(rate: int):
     assert len(gossip(world, 1).beats) == SECOND // (99 * MS)
 
 
-def test_local_and_true_time_are_inverse():
+def test_local_and_true_time_are_inverse() -> None:
     world = gossip_world(1)
     member = world.sites[0]
     world.run(12_345_678)
@@ -106,7 +106,7 @@ def test_local_and_true_time_are_inverse():
         assert member.local(true - 1) < local or true == world.now
 
 
-def test_a_clock_that_jumps_a_day_makes_everything_due():
+def test_a_clock_that_jumps_a_day_makes_everything_due() -> None:
     world = gossip_world(1, beat_ns=SECOND)
     world.run(100 * MS)
     world.jump_clock(0)
@@ -114,14 +114,14 @@ def test_a_clock_that_jumps_a_day_makes_everything_due():
     assert gossip(world, 0).beats == [DAY_NS + 100 * MS]
 
 
-def test_clocks_do_not_go_back():
+def test_clocks_do_not_go_back() -> None:
     with pytest.raises(ConfigError, match="jump_ns"):
         gossip_world(1).jump_clock(0, -1)
     with pytest.raises(ConfigError, match="rate"):
         gossip_world(1).set_clock_rate(0, 0)
 
 
-def test_a_full_queue_refuses_and_nothing_is_recorded():
+def test_a_full_queue_refuses_and_nothing_is_recorded() -> None:
     rows = Rows()
     world = gossip_world(1, recorder=rows, room=1)
     assert world.submit(0, A)
@@ -130,7 +130,7 @@ def test_a_full_queue_refuses_and_nothing_is_recorded():
     assert world.submissions_refused == 1
 
 
-def test_indices_count_messages_not_bundles():
+def test_indices_count_messages_not_bundles() -> None:
     rows = Rows()
     world = gossip_world(1, recorder=rows)
     world.submit(0, Bundle.of(b"a", b"b"))
@@ -138,7 +138,7 @@ def test_indices_count_messages_not_bundles():
     assert [row[3] for row in rows.of(SUBMIT)] == [0, 2]
 
 
-def test_a_paused_site_hears_late_and_fires_late():
+def test_a_paused_site_hears_late_and_fires_late() -> None:
     rows = Rows()
     world = gossip_world(2, medium=Bus(MS), recorder=rows, beat_ns=10 * MS, forward=False)
     world.pause(1)
@@ -153,7 +153,7 @@ def test_a_paused_site_hears_late_and_fires_late():
     assert len(rows.of(PAUSE)) == len(rows.of(RESUME)) == 1
 
 
-def test_what_a_paused_site_can_keep_is_bounded():
+def test_what_a_paused_site_can_keep_is_bounded() -> None:
     rows = Rows()
     world = gossip_world(2, medium=Bus(MS), recorder=rows, forward=False)
     world.pause(1)
@@ -166,7 +166,7 @@ def test_what_a_paused_site_can_keep_is_bounded():
     assert len(lost) == 1500 - 1024
 
 
-def test_buffers_are_sampled():
+def test_buffers_are_sampled() -> None:
     seen: list[tuple[int, int, dict[str, int], dict[str, int]]] = []
 
     class Sampler:
@@ -183,7 +183,7 @@ def test_buffers_are_sampled():
     assert seen[0][2:] == ({"heard": 0}, {"heard": 1000})
 
 
-def test_observers_learn_of_healing_and_of_who_is_up_in_the_end():
+def test_observers_learn_of_healing_and_of_who_is_up_in_the_end() -> None:
     told: list[object] = []
 
     class Judge:
@@ -202,7 +202,7 @@ def test_observers_learn_of_healing_and_of_who_is_up_in_the_end():
     assert told == [MS, (2 * MS, {0, 2}, False)]
 
 
-def test_run_stops_when_told_and_goes_on_where_it_was():
+def test_run_stops_when_told_and_goes_on_where_it_was() -> None:
     world = gossip_world(1, beat_ns=MS)
     world.at(5 * MS, world.stop)
     world.run(SECOND)
@@ -211,14 +211,14 @@ def test_run_stops_when_told_and_goes_on_where_it_was():
     assert len(gossip(world, 0).beats) == 10
 
 
-def test_run_until_gives_up_at_its_limit():
+def test_run_until_gives_up_at_its_limit() -> None:
     world = gossip_world(1, beat_ns=MS)
     assert world.run_until(lambda: len(gossip(world, 0).beats) >= 3, SECOND, MS)
     assert world.now <= 4 * MS
     assert not world.run_until(lambda: False, 10 * MS, MS)
 
 
-def test_a_slow_reader_is_detached_and_told_what_it_missed():
+def test_a_slow_reader_is_detached_and_told_what_it_missed() -> None:
     watch = Watch()
     world = gossip_world(1, observers=[watch])
     world.slow_down(0, mailbox=2, drain_ns=10 * MS, reattach_ns=5 * MS)
@@ -239,7 +239,7 @@ def test_a_slow_reader_is_detached_and_told_what_it_missed():
     assert world.faults["slow-consumer"] == 1
 
 
-def test_a_reader_that_speeds_up_takes_what_is_there_first():
+def test_a_reader_that_speeds_up_takes_what_is_there_first() -> None:
     watch = Watch()
     world = gossip_world(1, observers=[watch])
     world.slow_down(0, mailbox=1, drain_ns=SECOND, reattach_ns=SECOND)
@@ -253,12 +253,12 @@ def test_a_reader_that_speeds_up_takes_what_is_there_first():
     assert world.sites[0].consumer is None
 
 
-def test_a_world_needs_sites():
+def test_a_world_needs_sites() -> None:
     with pytest.raises(ConfigError, match="sites"):
         gossip_world(0)
 
 
-def test_each_arrival_is_an_event():
+def test_each_arrival_is_an_event() -> None:
     world = gossip_world(5, forward=False)
     world.submit(0, A)
     world.run(SECOND)

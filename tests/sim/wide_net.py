@@ -7,14 +7,13 @@ from typing import Any
 
 from roundelay.core.engine import MS
 from roundelay.core.grsb.base import GrsbDelivery
-from roundelay.core.grsb.stable import GrsbStable
 from roundelay.core.wide.pdu import LsDown
 from roundelay.core.wide.site import WideSite
 from roundelay.core.wide.topology import Atlas, Network
-from roundelay.sim.links import Partition
-from roundelay.sim.wide_check import WideCheck
-from roundelay.sim.wide_group import WideGroup
-from roundelay.sim.wide_world import WideLines, WideWorld, wide_world
+from roundelay.sim.families.wide.applications import WideApplications, WideLines, wide_group
+from roundelay.sim.families.wide.group import WideGroup
+from roundelay.sim.network.links import Partition
+from roundelay.trace.checkers.journal import JournalChecker
 from tests.sim.line_net import LineNet
 
 T_NS = 10 * MS
@@ -26,7 +25,7 @@ class Hierarchy(LineNet[WideSite]):
     Links of subnets take exactly T unless `subnet_ns` says otherwise.
     """
 
-    world: WideWorld
+    applications: WideApplications
     step_ns = 20 * MS
 
     def __init__(
@@ -37,10 +36,10 @@ class Hierarchy(LineNet[WideSite]):
         self.atlas = Atlas(self.config.topology())
         super().__init__(tuple(self.atlas.origins))
         self.arrived: dict[tuple[int, int], int] = {}  # (site, position) → when it was delivered
-        self.check = WideCheck(self.complain, excused)
+        self.checker = JournalChecker(wide=True, excused=excused)
         options: dict[str, Any] = {} if links is None else {"links": links}
-        self.world = wide_world(
-            self.atlas.topology, self.config, observers=[self, self.check],
+        self.applications = wide_group(
+            self.atlas.topology, self.config, observers=[self, self.checker],
             medium=WideLines(self.atlas, subnet_ns=subnet_ns), **options,
         )  # fmt: skip
 
@@ -119,9 +118,6 @@ class Hierarchy(LineNet[WideSite]):
                 if local.recorder is None or local.recorder.mark < top:
                     return False
         return all(self.gpr(i).mark >= top for i in range(len(self.atlas.topology.gpr)))
-
-    def archives(self) -> dict[int, GrsbStable]:
-        return self.world.recorded(self.atlas)
 
     def judge(self) -> None:
         self.until(lambda: self.recorded(self.gcr.acked))

@@ -12,7 +12,8 @@ from typing import Any
 
 from roundelay.core import events as ev
 from roundelay.core.bundle import Bundle
-from roundelay.core.engine import COMMITTED, Delivery, Notice
+from roundelay.core.engine import COMMITTED, Delivery
+from roundelay.core.notices import notice
 from roundelay.trace import Checker, Recorder, check_trace
 
 MS = 1_000_000
@@ -59,9 +60,9 @@ class Play:
         self.checker.delivered(self.time, site, delivery)
 
     def notice(self, site: int, kind: str, *info: object) -> None:
-        notice = Notice(kind, info)
-        self._row(site, ev.NOTICE, notice)
-        self.checker.noticed(self.time, site, notice)
+        told = notice(kind, *info)
+        self._row(site, ev.NOTICE, told)
+        self.checker.noticed(self.time, site, told)
 
     def view(
         self, site: int, version: tuple[int, int], members: tuple[int, ...], start: int

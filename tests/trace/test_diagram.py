@@ -9,13 +9,14 @@ import pytest
 
 from roundelay.core import events as ev
 from roundelay.core.bundle import Bundle
-from roundelay.core.engine import Delivery, Notice, Pdu
+from roundelay.core.engine import Delivery, Pdu
 from roundelay.core.errors import UsageError
+from roundelay.core.notices import notice
 from roundelay.core.token.pdu import Ack, B, Invite
 from roundelay.trace import Flattener, Recorder, Rows, TraceRow, draw, render
-from roundelay.trace.axis import Axis
-from roundelay.trace.look import Places
-from roundelay.trace.window import Window, choose, gather
+from roundelay.trace.diagram.style import Places
+from roundelay.trace.diagram.time_axis import Axis
+from roundelay.trace.diagram.window import Window, choose, gather
 
 MS = 1_000_000
 SVG = "{http://www.w3.org/2000/svg}"
@@ -78,8 +79,8 @@ def story() -> Story:
     story.event(7, 2, ev.PAUSE)
     story.event(8, 2, ev.RESUME)
     story.send(60, 0, Invite((1, 0), 7), lost={1: "down"})
-    story.event(62, 0, ev.NOTICE, Notice("view", ((1, 0), (0, 2), 0, 44)))
-    story.event(62, 2, ev.NOTICE, Notice("suspect", (1,)))
+    story.event(62, 0, ev.NOTICE, notice("view", (1, 0), (0, 2), 0, 44))
+    story.event(62, 2, ev.NOTICE, notice("suspect", 1))
     story.event(63, -1, ev.FAULT, "partition <&>")
     story.event(64, 1, ev.RESTART, ev.DISK)
     story.event(65, -1, ev.MARK, ev.END)
@@ -178,11 +179,11 @@ def test_hostile_names_stay_text() -> None:
 def test_the_first_crash_is_chosen_with_the_list_that_follows() -> None:
     story = Story(5)
     for site in range(5):
-        story.event(0, site, ev.NOTICE, Notice("view", ((0, 0), (0, 1, 2, 3, 4), 0, 0)))
+        story.event(0, site, ev.NOTICE, notice("view", (0, 0), (0, 1, 2, 3, 4), 0, 0))
     story.traffic(0, 400)
     story.event(401, 4, ev.CRASH, ev.DISK)
     story.traffic(410, 440)
-    story.event(445, 0, ev.NOTICE, Notice("view", ((1, 0), (0, 1, 2, 3), 0, 9)))
+    story.event(445, 0, ev.NOTICE, notice("view", (1, 0), (0, 1, 2, 3), 0, 9))
     story.traffic(450, 900)
     window = choose(story.source())
     assert 350 * MS < window.from_ns < 401 * MS
@@ -194,11 +195,11 @@ def test_the_first_crash_is_chosen_with_the_list_that_follows() -> None:
 def test_the_dull_middle_of_a_long_recovery_is_left_out() -> None:
     story = Story(5)
     for site in range(5):
-        story.event(0, site, ev.NOTICE, Notice("view", ((0, 0), (0, 1, 2, 3, 4), 0, 0)))
+        story.event(0, site, ev.NOTICE, notice("view", (0, 0), (0, 1, 2, 3, 4), 0, 0))
     story.traffic(0, 400)
     story.event(401, 4, ev.CRASH, ev.DISK)
     story.traffic(410, 2000)
-    story.event(2001, 0, ev.NOTICE, Notice("view", ((1, 0), (0, 1, 2, 3), 0, 9)))
+    story.event(2001, 0, ev.NOTICE, notice("view", (1, 0), (0, 1, 2, 3), 0, 9))
     story.traffic(2010, 3000)
     source = story.source()
     window = choose(source)
@@ -216,7 +217,7 @@ def test_else_the_first_change_of_list_the_first_loss_or_the_beginning_is_chosen
     story.send(500, 2, B((0, 0), 2, 0, Bundle.of(b"x")), lost={0: "loss"})
     assert 400 * MS < choose(story.source()).from_ns < 500 * MS
     for ms, version in ((0, 0), (800, 1)):
-        story.event(ms, 0, ev.NOTICE, Notice("view", ((version, 0), (0, 1, 2), 0, 0)))
+        story.event(ms, 0, ev.NOTICE, notice("view", (version, 0), (0, 1, 2), 0, 0))
     assert 700 * MS < choose(story.source()).from_ns < 800 * MS
 
 

@@ -15,13 +15,14 @@ import pytest
 
 from roundelay.core import events as ev
 from roundelay.core.bundle import Bundle
-from roundelay.core.engine import Delivery, Notice
+from roundelay.core.engine import Delivery
 from roundelay.core.errors import ConfigError, UsageError
+from roundelay.core.notices import notice
 from roundelay.core.token.config import TokenConfig
 from roundelay.core.token.site import TokenSite
 from roundelay.core.token.stable import Stable
-from roundelay.sim.links import Lossy
-from roundelay.sim.world import World
+from roundelay.sim.kernel.world import World
+from roundelay.sim.network.links import Lossy
 from roundelay.trace import Recorder, TraceRow, check_trace, read
 from roundelay.trace.live import DELIVERIES, LiveFile, LiveTrace, live_files
 from roundelay.trace.merge import merge
@@ -62,7 +63,7 @@ def kinds(path: Path) -> list[tuple[int, str]]:
 # -- one process ---------------------------------------------------------------------------------
 
 
-def test_rows_come_back_with_the_time_of_their_flush(tmp_path: Path):
+def test_rows_come_back_with_the_time_of_their_flush(tmp_path: Path) -> None:
     clock = Clock()
     with live(tmp_path, 0, clock=clock) as trace:
         submit(trace, 0, 0, A)
@@ -70,7 +71,7 @@ def test_rows_come_back_with_the_time_of_their_flush(tmp_path: Path):
         clock.now = 5_000
         trace.flush()
         assert trace.rows == []
-        trace.append((0, 0, ev.NOTICE, -1, -1, Notice("suspect", (2,))))
+        trace.append((0, 0, ev.NOTICE, -1, -1, notice("suspect", 2)))
         trace.append((0, 0, ev.RECEIVE, 77, 2, None))
     merged = merge(tmp_path, tmp_path / "t.parquet")
     assert (merged.rows, merged.files, merged.sites, merged.torn) == (4, 1, (0,), ())
@@ -85,7 +86,7 @@ def test_rows_come_back_with_the_time_of_their_flush(tmp_path: Path):
     assert (fourth.event, fourth.ref, fourth.peer) == ("RECEIVE", 77, 2)
 
 
-def test_a_trace_of_deliveries_leaves_transmissions_out(tmp_path: Path):
+def test_a_trace_of_deliveries_leaves_transmissions_out(tmp_path: Path) -> None:
     with live(tmp_path, 0, level=DELIVERIES) as trace:
         assert not trace.transmissions
         submit(trace, 0, 0, A)
@@ -96,7 +97,7 @@ def test_a_trace_of_deliveries_leaves_transmissions_out(tmp_path: Path):
     assert kinds(tmp_path / "t.parquet") == [(0, "SUBMIT")]
 
 
-def test_the_times_of_a_file_rise_whatever_the_clock_does(tmp_path: Path):
+def test_the_times_of_a_file_rise_whatever_the_clock_does(tmp_path: Path) -> None:
     times = iter([100, 50, 40, 300])
     with live(tmp_path, 0, clock=lambda: next(times)) as trace:
         for index in range(3):
@@ -123,7 +124,7 @@ sys.stdin.read()
 """
 
 
-def test_what_was_flushed_survives_a_kill(tmp_path: Path):
+def test_what_was_flushed_survives_a_kill(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", KILLED, str(tmp_path)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -137,7 +138,7 @@ def test_what_was_flushed_survives_a_kill(tmp_path: Path):
     assert [row.ref for row in read(merged.path)] == list(range(100))
 
 
-def test_a_frame_cut_off_anywhere_costs_that_frame_only(tmp_path: Path):
+def test_a_frame_cut_off_anywhere_costs_that_frame_only(tmp_path: Path) -> None:
     with live(tmp_path, 0) as trace:
         for index in range(3):
             before = trace.path.stat().st_size
@@ -157,7 +158,7 @@ def test_a_frame_cut_off_anywhere_costs_that_frame_only(tmp_path: Path):
     assert merge(tmp_path, tmp_path / "t.parquet").torn == (trace.path.name,)
 
 
-def test_a_disk_that_is_full_ends_the_trace_and_nothing_else(tmp_path: Path):
+def test_a_disk_that_is_full_ends_the_trace_and_nothing_else(tmp_path: Path) -> None:
     trace = live(tmp_path, 0)
     submit(trace, 0, 0, A)
     trace.flush()
@@ -172,7 +173,7 @@ def test_a_disk_that_is_full_ends_the_trace_and_nothing_else(tmp_path: Path):
     assert merge(tmp_path, tmp_path / "t.parquet").rows == 1
 
 
-def test_a_folder_that_cannot_be_written_is_refused_in_one_line(tmp_path: Path):
+def test_a_folder_that_cannot_be_written_is_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="trace"):
         live(tmp_path / "file", 0)
@@ -183,7 +184,9 @@ def test_a_folder_that_cannot_be_written_is_refused_in_one_line(tmp_path: Path):
 # -- several lives -------------------------------------------------------------------------------
 
 
-def test_a_second_life_begins_with_a_restart_and_the_first_ends_with_a_crash(tmp_path: Path):
+def test_a_second_life_begins_with_a_restart_and_the_first_ends_with_a_crash(
+    tmp_path: Path,
+) -> None:
     clock = Clock()
     first = live(tmp_path, 0, clock=clock)
     submit(first, 0, 0, A)
@@ -210,7 +213,7 @@ def test_a_second_life_begins_with_a_restart_and_the_first_ends_with_a_crash(tmp
     assert live(tmp_path, 0, keeps=ev.NOTHING_LEFT).position == 0
 
 
-def test_a_checker_sees_what_is_wrong_with_a_merged_trace(tmp_path: Path):
+def test_a_checker_sees_what_is_wrong_with_a_merged_trace(tmp_path: Path) -> None:
     with live(tmp_path, 0) as a, live(tmp_path, 1) as b:
         submit(a, 0, 0, A)
         submit(b, 1, 0, B)
@@ -222,10 +225,10 @@ def test_a_checker_sees_what_is_wrong_with_a_merged_trace(tmp_path: Path):
     assert checker.counts["I1"] == 1
 
 
-def test_positions_of_earlier_lives_count_gaps_and_not_what_is_provisional(tmp_path: Path):
+def test_positions_of_earlier_lives_count_gaps_and_not_what_is_provisional(tmp_path: Path) -> None:
     with live(tmp_path, 0) as trace:
         deliver(trace, 0, 0, 1, 0, A)
-        trace.append((0, 0, ev.NOTICE, -1, -1, Notice("gap_unavailable", (2, 9))))
+        trace.append((0, 0, ev.NOTICE, -1, -1, notice("gap_unavailable", 2, 9)))
         trace.append((0, 0, ev.DELIVER, 50, 1, Delivery(50, 1, 7, B, "stamped")))
     live(tmp_path, 0).close()  # a life in which nothing happened
     assert live(tmp_path, 0).position == 9
@@ -234,7 +237,7 @@ def test_positions_of_earlier_lives_count_gaps_and_not_what_is_provisional(tmp_p
     assert live(tmp_path, 1).position == 0
 
 
-def test_a_process_that_finds_no_disk_says_so_and_may_begin_anew(tmp_path: Path):
+def test_a_process_that_finds_no_disk_says_so_and_may_begin_anew(tmp_path: Path) -> None:
     with live(tmp_path, 0) as trace:
         submit(trace, 0, 0, A)
         deliver(trace, 0, 0, 0, 0, A)
@@ -251,7 +254,7 @@ def test_a_process_that_finds_no_disk_says_so_and_may_begin_anew(tmp_path: Path)
     assert check_trace(path).violations == []
 
 
-def test_names_and_groups_do_not_get_mixed_up(tmp_path: Path):
+def test_names_and_groups_do_not_get_mixed_up(tmp_path: Path) -> None:
     for group, name in (("x-y", "z"), ("x", "y-z"), ("x/y", "../z"), ("Ω", "a b")):
         with live(tmp_path, 0, group=group, name=name) as trace:
             assert trace.boot == 0
@@ -264,7 +267,7 @@ def test_names_and_groups_do_not_get_mixed_up(tmp_path: Path):
             merge(tmp_path, tmp_path / "t.parquet", group=wrong)
 
 
-def test_one_who_looks_on_may_speak_of_anybody(tmp_path: Path):
+def test_one_who_looks_on_may_speak_of_anybody(tmp_path: Path) -> None:
     clock = Clock()
     looker = live(tmp_path, ev.NOBODY, name="harness", clock=clock)
     with live(tmp_path, 0, clock=clock), live(tmp_path, 1, clock=clock):
@@ -278,7 +281,7 @@ def test_one_who_looks_on_may_speak_of_anybody(tmp_path: Path):
     assert check_trace(merged.path).violations == []
 
 
-def test_damaged_and_foreign_files_are_refused_in_one_line(tmp_path: Path):
+def test_damaged_and_foreign_files_are_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "trace-g-n-0.rows").write_bytes(b"RNDLTR01")  # killed at once: no loss
     assert live_files(tmp_path) == []
     (tmp_path / "trace-g-n-0.rows").write_bytes(b"something else" * 10_000)
@@ -291,7 +294,9 @@ def test_damaged_and_foreign_files_are_refused_in_one_line(tmp_path: Path):
 # -- several machines ----------------------------------------------------------------------------
 
 
-def test_clocks_of_other_machines_are_put_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_clocks_of_other_machines_are_put_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The second machine was started another day, and its wall clock is 400 ns behind."""
     from roundelay.trace import live as module
 
@@ -376,7 +381,7 @@ def comparable(path: Path) -> list[TraceRow]:
     return sorted(rows, key=lambda r: (r.time, r.site, r.event, r.ref, r.peer, r.kind, r.seq))
 
 
-def test_a_merged_trace_says_what_the_recorder_says(tmp_path: Path):
+def test_a_merged_trace_says_what_the_recorder_says(tmp_path: Path) -> None:
     with Recorder(tmp_path / "recorded.parquet", params={"sites": 4}) as recorder:
         run_world(recorder, 3)
     split = Split(tmp_path / "live", 4)

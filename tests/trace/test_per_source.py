@@ -12,7 +12,7 @@ from roundelay.core import events as ev
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import ACCEPTED, ACKNOWLEDGED, Delivery
 from roundelay.trace import Recorder, check_trace
-from roundelay.trace.promises import Submission
+from roundelay.trace.checkers.promises import Submission
 from tests.trace.conftest import Judge
 from tests.trace.play import MS, Play, message
 

@@ -13,6 +13,7 @@ from roundelay.core import events as ev
 from roundelay.core.bundle import NOTHING, Bundle
 from roundelay.core.engine import Notice, Pdu
 from roundelay.core.errors import UsageError
+from roundelay.core.notices import notice
 from roundelay.core.token.pdu import Confirm, RetxAck, RetxReq
 from roundelay.trace import Flattener, Recorder, TraceFile, TraceRow, check_trace, read
 from roundelay.trace import recorder as recorder_module
@@ -128,13 +129,13 @@ def test_a_pdu_inside_a_pdu_shows_its_fields() -> None:
 @pytest.mark.parametrize(
     "notice",
     [
-        Notice("view", ((1, 2), (0, 1, 2), 0, 4)),
-        Notice("view", ((1, 2), (0, 1, 2), 0)),
-        Notice("gap_unavailable", (3, 9)),
-        Notice("indeterminate", (3, 9)),
-        Notice("suspect", (4,)),
-        Notice("blocked", ("no majority",)),
-        Notice("unblocked"),
+        notice("view", (1, 2), (0, 1, 2), 0, 4),
+        notice("view", (1, 2), (0, 1, 2), 0),
+        notice("gap_unavailable", 3, 9),
+        notice("indeterminate", 3, 9),
+        notice("suspect", 4),
+        notice("blocked", "no majority"),
+        notice("unblocked"),
     ],
 )
 def test_a_notice_can_be_made_again_from_its_row(notice: Notice) -> None:
@@ -142,7 +143,7 @@ def test_a_notice_can_be_made_again_from_its_row(notice: Notice) -> None:
 
 
 def test_messages_given_back_are_named_but_not_shown() -> None:
-    row = flat(Notice("undelivered", ((BUNDLE, Bundle.of(b"x")),)), ev.NOTICE)
+    row = flat(notice("undelivered", (BUNDLE, Bundle.of(b"x"))), ev.NOTICE)
     assert row.messages == tuple(map(fingerprint, (*BUNDLE, b"x")))
     assert row.info == "[[[12,12],[1]]]"
 

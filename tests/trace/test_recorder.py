@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from roundelay.core import events as ev
 from roundelay.core.bundle import Bundle
-from roundelay.core.engine import Delivery, Notice, Pdu
+from roundelay.core.engine import Delivery, Pdu
 from roundelay.core.errors import UsageError
+from roundelay.core.notices import notice
 from roundelay.core.token.pdu import Abort, Ack, B, NewToken, RetxMsg, TlHint
 from roundelay.trace import Recorder
 from roundelay.trace import recorder as recorder_module
@@ -51,8 +52,8 @@ def some_rows() -> list[ev.Row]:
         (4, 2, ev.SEND, 3, 0, RetxMsg(b)),
         (4, 2, ev.SEND, 4, 0, part),
         (5, 0, ev.DELIVER, 0, 1, Delivery(0, 1, 7, BUNDLE, "committed")),
-        (5, 0, ev.NOTICE, -1, -1, Notice("view", ((1, 2), (0, 1, 2), 0, 4))),
-        (5, 0, ev.NOTICE, -1, -1, Notice("gap_unavailable", (0, 4))),
+        (5, 0, ev.NOTICE, -1, -1, notice("view", (1, 2), (0, 1, 2), 0, 4)),
+        (5, 0, ev.NOTICE, -1, -1, notice("gap_unavailable", 0, 4)),
         (6, 1, ev.CRASH, -1, -1, ev.DISK),
         (7, 1, ev.RESTART, -1, -1, ev.DISK),
         (8, 2, ev.PAUSE, -1, -1, None),
@@ -94,8 +95,8 @@ def test_the_hash_does_not_depend_on_whether_a_file_is_written(tmp_path: Path) -
 
 def test_the_hash_is_the_same_in_every_process() -> None:
     code = (
-        "from tests.trace.test_recorder import *; from roundelay.core.engine import Notice;"
-        "odd = (11, 0, ev.NOTICE, -1, -1, Notice('odd', ({'b': 1, 'a': 2}, {'x', 'y', 'z'})));"
+        "from tests.trace.test_recorder import *;"
+        "odd = (11, 0, ev.NOTICE, -1, -1, notice('odd', {'b': 1, 'a': 2}, {'x', 'y', 'z'}));"
         "print(hash_of([*some_rows(), odd]))"
     )
     found = {

@@ -6,8 +6,10 @@ docs/wire.md anew.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from textwrap import wrap
+from typing import Any
 
 from roundelay.core.bundle import NOTHING, Bundle
 from roundelay.core.cluster.pdu import (
@@ -28,6 +30,25 @@ from roundelay.core.cluster.pdu import (
     ToStat,
 )
 from roundelay.core.engine import Pdu
+from roundelay.core.fields import (
+    Bundled,
+    CounterVector,
+    Field,
+    Flag,
+    HistoryRecord,
+    Integer,
+    Kind,
+    ListVersion,
+    MemberIds,
+    Nested,
+    NumberVector,
+    Octets,
+    RangeVector,
+    RankSet,
+    Truth,
+    Vector,
+    fields_of,
+)
 from roundelay.core.grsb import pdu as grsb
 from roundelay.core.positive_ack import PaAck, PaB
 from roundelay.core.token.pdu import (
@@ -61,6 +82,7 @@ from roundelay.core.token.pdu import (
 )
 from roundelay.core.wide import pdu as wide
 from roundelay.wire.codec import encode, group_id
+from roundelay.wire.compiler import plan_of
 from roundelay.wire.layouts import LAYOUTS, Layout
 
 TL = (7, 2)
@@ -190,12 +212,65 @@ def shown(pdu: Pdu) -> str:
     return "\n".join(wrap(repr(pdu), 100, subsequent_indent=indent, break_on_hyphens=False))
 
 
+Row = tuple[str, str, str]
+"""Name, bytes and meaning of a field."""
+
+BYTES: dict[type[Kind], str] = {
+    Truth: "u8",
+    ListVersion: "u32, u16",
+    HistoryRecord: "u64, u64, u64",
+    MemberIds: "u16 count, u16 each",
+    RankSet: "u16 count, u16 each",
+    NumberVector: "u8 count, u32 each",
+    CounterVector: "u8 count, (u16, u32) each",
+    RangeVector: "u8 count, (u64, u64) each",
+    Octets: "u32 length, bytes",
+}
+
+
+def rows(cls: type[Any], prefix: str = "") -> Iterator[Row]:
+    """The table of a class: what `core.fields` says of its fields."""
+    flags: list[Field] = []
+    for field in fields_of(cls):
+        name, kind = prefix + field.name, field.kind
+        if isinstance(kind, Flag):
+            flags.append(field)
+            continue
+        if flags:
+            names = ", ".join(flag.name for flag in flags)
+            yield names, "u8", ", ".join(f"bit {at} {x.meaning}" for at, x in enumerate(flags))
+            flags = []
+        if isinstance(kind, Nested):
+            yield from rows(kind.cls, f"{name}.")
+        elif isinstance(kind, Vector):
+            yield name, "u8 count", f"{field.meaning}, each:"
+            yield from rows(kind.cls, f"{name}[].")
+        elif isinstance(kind, Bundled):
+            meaning = "bytes of a size: 0 (all messages have one size), 2, 4; + 128: marks follow"
+            yield f"{name}: messages", "u16 count", "application messages"
+            yield f"{name}: width", "u8", meaning
+            yield f"{name}: sizes", "that many bytes each", "length of each message, in order"
+            yield f"{name}: data", "u32 length, bytes", "the messages end to end"
+            meaning = "with marks: conference, kind, how many messages"
+            yield f"{name}: marks", "u16 runs; u32, u32, u16 each", meaning
+        elif isinstance(kind, Integer):
+            none = {16: "; all ones: nobody", 64: "; all ones: none yet"} if kind.least < 0 else {}
+            yield name, f"u{kind.bits}", field.meaning + none.get(kind.bits, "")
+        else:
+            meaning = field.meaning or "list version: number, site"
+            if isinstance(kind, HistoryRecord):
+                meaning += ": id, id of the one before, position; 0: none"
+            elif isinstance(kind, ListVersion) and kind.or_none:
+                meaning += "; all ones: none"
+            yield name, BYTES[type(kind)], meaning
+
+
 def section(layout: Layout, pdu: Pdu) -> str:
     data = packet(pdu)
     body = data[20:-4]
-    table = list(layout.body.rows())
-    rows = "\n".join(f"| `{row.name}` | {row.wire} | {row.meaning} |" for row in table)
-    varies = any("count" in row.wire for row in table)
+    table = list(rows(layout.pdu))
+    printed = "\n".join(f"| `{name}` | {wire} | {meaning} |" for name, wire, meaning in table)
+    varies = any("count" in wire for _, wire, _ in table)
     lines = [f"head  {data[:20].hex(' ')}"]
     for start in range(0, len(body), 16):
         lines.append(f"{'body' if start == 0 else '':6}{body[start : start + 16].hex(' ')}")
@@ -204,8 +279,8 @@ def section(layout: Layout, pdu: Pdu) -> str:
     flag = " Flag bit 0 is always set." if layout.flags else ""
     return (
         f"### {layout.name}: type {layout.type}\n\n"
-        f"Body: {layout.body.least} bytes{' or more' if varies else ''}.{flag}\n\n"
-        f"| field | bytes | meaning |\n|---|---|---|\n{rows}\n\n"
+        f"Body: {plan_of(layout.pdu).least} bytes{' or more' if varies else ''}.{flag}\n\n"
+        f"| field | bytes | meaning |\n|---|---|---|\n{printed}\n\n"
         f"```python\n{shown(pdu)}\n```\n\n```\n{code}\n```\n"
     )
 

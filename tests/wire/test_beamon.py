@@ -97,7 +97,7 @@ def reason(data: bytes) -> str:
 
 
 @pytest.mark.parametrize("name", VECTORS)
-def test_ar_t1_the_bytes_are_those_of_the_specification(name):
+def test_ar_t1_the_bytes_are_those_of_the_specification(name) -> None:
     """AR-T1, both directions; written by hand from PROTOCOLS §8.3."""
     packet, text = VECTORS[name]
     data = bytes.fromhex(text)
@@ -106,7 +106,7 @@ def test_ar_t1_the_bytes_are_those_of_the_specification(name):
     assert decode(memoryview(data)) == packet
 
 
-def test_the_vectors_in_the_documentation_are_those_bytes():
+def test_the_vectors_in_the_documentation_are_those_bytes() -> None:
     page = Path(__file__).parents[2].joinpath("docs", "autorm.md").read_text(encoding="utf-8")
     shown = [
         (title, "".join(re.findall(r"^(?:[0-9a-f]{2} ?)+", block, re.MULTILINE)).replace(" ", ""))
@@ -149,14 +149,14 @@ def acknowledgements(draw):
 
 
 @given(st.one_of(heartbeats, datas(), acknowledgements()))
-def test_every_packet_comes_back_as_it_was(packet):
+def test_every_packet_comes_back_as_it_was(packet) -> None:
     data = encode(packet)
     assert decode(data) == packet
     assert decode(memoryview(data)) == packet
     assert BeamonCodec().decode(BeamonCodec().encode(packet, 3)) == packet
 
 
-def test_a_payload_does_not_hold_on_to_the_buffer_it_came_in():
+def test_a_payload_does_not_hold_on_to_the_buffer_it_came_in() -> None:
     packet, text = VECTORS["data for the group"]
     buffer = bytearray(bytes.fromhex(text))
     got = decode(memoryview(buffer))
@@ -169,7 +169,7 @@ def test_a_payload_does_not_hold_on_to_the_buffer_it_came_in():
 
 
 @pytest.mark.parametrize("name", VECTORS)
-def test_ar_t1_every_truncation_is_noticed_but_that_of_a_payload(name):
+def test_ar_t1_every_truncation_is_noticed_but_that_of_a_payload(name) -> None:
     packet, text = VECTORS[name]
     data = bytes.fromhex(text)
     for size in range(len(data)):
@@ -180,7 +180,7 @@ def test_ar_t1_every_truncation_is_noticed_but_that_of_a_payload(name):
 
 
 @pytest.mark.parametrize("name", VECTORS)
-def test_trailing_bytes_are_noticed_where_there_is_no_payload(name):
+def test_trailing_bytes_are_noticed_where_there_is_no_payload(name) -> None:
     packet, text = VECTORS[name]
     data = bytes.fromhex(text) + b"\0"
     if isinstance(packet, Data):
@@ -190,7 +190,7 @@ def test_trailing_bytes_are_noticed_where_there_is_no_payload(name):
 
 
 @pytest.mark.parametrize("kind", [0, 4, 15, 16, 17, 255])
-def test_other_types_are_not_packets_of_autorm(kind):
+def test_other_types_are_not_packets_of_autorm(kind) -> None:
     assert reason(bytes((kind,)) + bytes(60)) == beamon.UNKNOWN_TYPE
 
 
@@ -233,13 +233,13 @@ def changed(name: str, at: int, raw: bytes) -> bytes:
         ("acknowledgement", 47, b"\0\0\0\x0a", beamon.BAD_MISSING),  # above the highest
     ],
 )
-def test_a_lie_is_refused_under_its_reason(name, at, raw, why):
+def test_a_lie_is_refused_under_its_reason(name, at, raw, why) -> None:
     assert reason(changed(name, at, raw)) == why
 
 
 @pytest.mark.parametrize("size", [*range(65), 65507])
 @pytest.mark.parametrize("fill", [0x00, 0x01, 0x02, 0x03, 0xFF])
-def test_datagrams_of_one_byte_repeated_do_no_harm(size, fill):
+def test_datagrams_of_one_byte_repeated_do_no_harm(size, fill) -> None:
     """ASSURANCE §6."""
     try:
         packet = decode(bytes((fill,)) * size)
@@ -253,7 +253,7 @@ def test_datagrams_of_one_byte_repeated_do_no_harm(size, fill):
 @example(1, bytes(16) + b"\x01\x00\xff")
 @example(2, b"\x01" * 45 + b"\xff")
 @example(3, b"\x01" * 40 + b"\xff\xff")
-def test_noise_is_refused_or_is_a_packet(kind, noise):
+def test_noise_is_refused_or_is_a_packet(kind, noise) -> None:
     data = bytes((kind,)) + noise
     try:
         packet = decode(data)
@@ -263,7 +263,7 @@ def test_noise_is_refused_or_is_a_packet(kind, noise):
 
 
 @given(st.sampled_from(sorted(VECTORS)), st.data())
-def test_a_flipped_bit_is_refused_or_another_packet(name, choose):
+def test_a_flipped_bit_is_refused_or_another_packet(name, choose) -> None:
     raw = bytearray(bytes.fromhex(VECTORS[name][1]))
     bit = choose.draw(st.integers(0, len(raw) * 8 - 1))
     raw[bit // 8] ^= 1 << bit % 8
@@ -275,7 +275,7 @@ def test_a_flipped_bit_is_refused_or_another_packet(name, choose):
     assert encode(packet) == raw
 
 
-def test_a_count_that_lies_makes_nothing_large():
+def test_a_count_that_lies_makes_nothing_large() -> None:
     liars = [
         changed("acknowledgement", 41, b"\xff\xff"),
         changed("heartbeat", 19, b"\xff"),
@@ -325,12 +325,12 @@ def test_a_count_that_lies_makes_nothing_large():
         Acknowledgement(A, B, 1, 1 << 31, tuple(range(65536))),
     ],
 )
-def test_a_packet_that_no_peer_could_decode_is_a_bug_here(packet):
+def test_a_packet_that_no_peer_could_decode_is_a_bug_here(packet) -> None:
     with pytest.raises(InvariantBroken):
         encode(packet)
 
 
-def test_the_sizes_that_the_engine_counts_with_are_those_of_the_bytes():
+def test_the_sizes_that_the_engine_counts_with_are_those_of_the_bytes() -> None:
     from roundelay.core.autorm import packets
 
     assert len(encode(Heartbeat(A, 1, ()))) == packets.HEARTBEAT_HEAD

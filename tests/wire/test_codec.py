@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 import tracemalloc
-from collections.abc import Callable
 from typing import Any
 from zlib import crc32
 
@@ -13,25 +12,35 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from roundelay.core.bundle import NOTHING, Bundle
-from roundelay.core.cluster.pdu import PO_KINDS, SPO_KINDS, TO_KINDS, Kinds
 from roundelay.core.engine import Pdu
 from roundelay.core.errors import InvariantBroken, MalformedPdu
-from roundelay.core.grsb import pdu as grsb
-from roundelay.core.positive_ack import PaAck, PaB
+from roundelay.core.fields import (
+    Bundled,
+    CounterVector,
+    Flag,
+    HistoryRecord,
+    Integer,
+    Kind,
+    ListVersion,
+    MemberIds,
+    Nested,
+    NumberVector,
+    Octets,
+    RangeVector,
+    RankSet,
+    Truth,
+    Vector,
+    fields_of,
+)
+from roundelay.core.positive_ack import PaAck
 from roundelay.core.token.pdu import (
     NO_LIST,
-    Abort,
     Ack,
-    AckRun,
     B,
     Confirm,
     Entry,
-    Forked,
-    Invite,
     NewTl,
-    NewToken,
     RecoverData,
-    RecoverReq,
     RetxAck,
     RetxBulk,
     RetxMsg,
@@ -40,10 +49,8 @@ from roundelay.core.token.pdu import (
     Vote1,
     Vote2,
 )
-from roundelay.core.wide import pdu as wide
-from roundelay.wire.body import Body
 from roundelay.wire.codec import GroupCodec, decode, encode, group_id
-from roundelay.wire.fields import ident
+from roundelay.wire.compiler import plan_of
 from roundelay.wire.layouts import BY_CLASS, BY_TYPE, LAYOUTS
 from tests.wire.examples import CORNERS, EXAMPLES, packet
 
@@ -85,141 +92,56 @@ def pdu_or_refusal(data: bytes) -> None:
 
 # ------------------------------------------------------------------------ round trip
 
-u16s = st.integers(0, 2**16 - 1)
 ids = st.integers(0, 2**16 - 2)
 u32s = st.integers(0, 2**32 - 1)
-stamps = st.integers(0, 2**63 - 1)
-stamps_or_none = st.integers(-1, 2**63 - 1)
+positions = st.integers(0, 2**63 - 1)
 versions = st.tuples(st.integers(0, 2**32 - 2), ids)
-versions_or_none = st.just(NO_LIST) | versions
-members = st.lists(ids, max_size=40, unique=True).map(tuple)
-vectors = st.lists(u32s, max_size=255).map(tuple)
 bundles = st.lists(st.binary(max_size=40), max_size=8).map(lambda parts: Bundle.of(*parts))
-counters = st.dictionaries(ids, u32s, max_size=12).map(lambda found: tuple(found.items()))
-bs = st.builds(B, versions, ids, u32s, bundles)
-acks = st.builds(Ack, versions, stamps, st.integers(0, 1), ids, u32s, ids, ids)
-entries = st.lists(st.builds(Entry, acks, bundles, stamps), max_size=6).map(tuple)
-
-masks = st.integers(0, 2**128 - 1)
+conferences = st.tuples(bundles, u32s, u32s).map(lambda of: of[0].marked(of[1], of[2]))
+ranges = st.tuples(positions, positions).filter(lambda pair: pair[0] < pair[1])
 
 
-def cluster_pdus(kinds: Kinds) -> dict[type[Pdu], st.SearchStrategy[Any]]:
-    """Strategies for the five PDUs of one cluster protocol."""
-    head = (u32s, ids, u32s, vectors, u32s, bundles)
-    tail = (masks, vectors) if kinds is SPO_KINDS else ()
-    null = tail or (st.booleans(),)
-    return {
-        kinds.data: st.builds(kinds.data, *head, *tail),
-        kinds.null: st.builds(kinds.null, *head, *null),
-        kinds.retx: st.builds(kinds.retx, u32s, ids, ids, u32s, u32s),
-        kinds.stat: st.builds(
-            kinds.stat, u32s, ids, u32s, vectors, vectors, vectors, u32s, st.booleans()
-        ),
-        kinds.rst: st.builds(kinds.rst, u32s, ids, vectors, masks, masks),
-    }
+def tuples(items: st.SearchStrategy[Any], most: int, **limits: Any) -> st.SearchStrategy[Any]:
+    return st.lists(items, max_size=most, **limits).map(tuple)
 
 
-def grsb_pdus() -> dict[type[Pdu], st.SearchStrategy[Any]]:
-    messages = st.builds(
-        grsb.Message, stamps, stamps, stamps, ids, u32s, u32s, u32s, st.integers(0, 4), u32s, u32s,
-        bundles,
-    )  # fmt: skip
-    senders = st.builds(grsb.Counter, ids, u32s, u32s, stamps, st.booleans())
-    pages = st.lists(senders, max_size=5).map(tuple)
-    states = st.builds(grsb.State, stamps, stamps, stamps, u32s, u32s, pages)
-    steps = st.integers(1, 3)
-    ranges = st.tuples(stamps, stamps).filter(lambda pair: pair[0] < pair[1])
-    built: dict[type[Pdu], tuple[st.SearchStrategy[Any], ...]] = {
-        grsb.Submit: (
-            u32s, u32s, u32s, st.integers(0, 3), u32s, u32s, st.binary(max_size=64), bundles
-        ),
-        grsb.SubmitAck: (u32s, u32s, st.integers(0, 1), stamps),
-        grsb.Bcast: (messages, stamps),
-        grsb.DaAck: (stamps, stamps, stamps),
-        grsb.Alive: (*[stamps] * 6, st.integers(0, 1), ids),
-        grsb.Recover: (st.lists(ranges, max_size=16).map(tuple), stamps),
-        grsb.Recovered: (stamps, stamps, st.lists(messages, max_size=3).map(tuple), stamps),
-        grsb.Poll: (stamps,),
-        grsb.PollOk: (stamps,),
-        grsb.Slow: (st.integers(0, 255),),
-        grsb.ReplayReq: (u32s, stamps, stamps, stamps, vectors, members, vectors, u32s),
-        grsb.ReplayData: (u32s, stamps, messages),
-        grsb.ReplayEnd: (u32s, stamps, stamps, st.integers(0, 3)),
-        grsb.Takeover: (steps, stamps, ids, ids, states),
-        grsb.Grant: (steps, stamps, stamps, ids, ids, st.integers(0, 3), states),
-        grsb.Stale: (stamps, ids),
-    }  # fmt: skip
-    return {kind: st.builds(kind, *fields) for kind, fields in built.items()}
+VALUES: dict[type[Kind], st.SearchStrategy[Any]] = {
+    Truth: st.booleans(),
+    Flag: st.booleans(),
+    HistoryRecord: st.tuples(positions, positions, st.integers(-1, 2**63 - 1)),
+    RankSet: st.integers(0, 2**128 - 1),
+    NumberVector: tuples(u32s, 255),
+    CounterVector: st.dictionaries(ids, u32s, max_size=12).map(lambda found: tuple(found.items())),
+    RangeVector: tuples(ranges, 16),
+    Bundled: bundles | conferences,
+}
 
 
-def wide_pdus() -> dict[type[Pdu], st.SearchStrategy[Any]]:
-    messages = st.builds(
-        grsb.Message, stamps, stamps, stamps, ids, u32s, u32s, u32s, st.integers(0, 4), u32s, u32s,
-        bundles,
-    )  # fmt: skip
-    submission = (ids, u32s, u32s, u32s, st.integers(0, 3), u32s, u32s, bundles)
-    built: dict[type[Pdu], tuple[st.SearchStrategy[Any], ...]] = {
-        wide.Up: (ids, *submission),
-        wide.AckGcr: (ids, ids, u32s, u32s, stamps, stamps, stamps, stamps),
-        wide.Gbcast: (ids, messages, stamps),
-        wide.AckLcr: (ids, ids, stamps, stamps),
-        wide.Galive: (*[stamps] * 5,),
-        wide.LsUp: (*submission, st.integers(0, 255), members),
-        wide.LsDown: (ids, messages),
-        wide.Response: (stamps, stamps),
-        wide.LsAck: (ids, u32s, u32s, stamps, members),
-        wide.LsAsk: (stamps, members),
-        wide.LsData: (ids, messages, members),
-    }
-    return {kind: st.builds(kind, *fields) for kind, fields in built.items()}
+def values(kind: Kind) -> st.SearchStrategy[Any]:
+    """All that a field of that kind may hold."""
+    if isinstance(kind, Integer):
+        return st.integers(kind.least, kind.most)
+    if isinstance(kind, ListVersion):
+        return versions | st.just(NO_LIST) if kind.or_none else versions
+    if isinstance(kind, MemberIds):
+        return tuples(ids, 40, unique=True, min_size=kind.fewest)
+    if isinstance(kind, Octets):
+        return st.binary(max_size=kind.most)
+    if isinstance(kind, Nested):
+        return objects(kind.cls)
+    if isinstance(kind, Vector):
+        return tuples(objects(kind.cls), 5)
+    return VALUES[type(kind)]
+
+
+def objects(cls: type[Any]) -> st.SearchStrategy[Any]:
+    return st.builds(cls, *(values(field.kind) for field in fields_of(cls)))
 
 
 PDUS: dict[type[Pdu], st.SearchStrategy[Any]] = {
-    B: bs,
-    Ack: acks,
-    Confirm: st.builds(Confirm, versions, stamps_or_none, ids, stamps_or_none),
-    RetxReq: st.builds(RetxReq, versions, st.integers(1, 2), stamps, stamps, ids, u32s),
-    RetxAck: st.builds(RetxAck, acks),
-    RetxMsg: st.builds(RetxMsg, bs),
-    TlHint: st.builds(TlHint, versions),
-    RetxBulk: st.builds(RetxBulk, entries),
-    AckRun: st.builds(AckRun, versions, stamps, ids, ids, counters),
-    Invite: st.builds(Invite, versions, u32s),
-    Vote1: st.builds(
-        Vote1,
-        versions,
-        st.booleans(),
-        versions_or_none,
-        members,
-        stamps,
-        st.just(-1) | ids,
-        st.booleans(),
-        st.booleans(),
-        u32s,
-        versions_or_none,
-    ),
-    NewTl: st.builds(NewTl, versions, members.filter(bool), stamps, ids, versions_or_none, vectors),
-    Vote2: st.builds(Vote2, versions, st.integers(0, 2)),
-    NewToken: st.builds(NewToken, versions),
-    Abort: st.builds(Abort, versions),
-    RecoverReq: st.builds(RecoverReq, versions, stamps),
-    RecoverData: st.builds(RecoverData, versions, entries, stamps, stamps, counters, stamps),
-    Forked: st.builds(Forked, versions, stamps, stamps),
-    PaB: st.builds(PaB, ids, stamps, bundles, stamps),
-    PaAck: st.builds(PaAck, ids, stamps, ids),
-    **{
-        kind: strategy
-        for kinds in (TO_KINDS, PO_KINDS, SPO_KINDS)
-        for kind, strategy in cluster_pdus(kinds).items()
-    },
-    **grsb_pdus(),
-    **wide_pdus(),
+    layout.pdu: objects(layout.pdu) for layout in LAYOUTS
 }
 any_pdu = st.sampled_from(list(PDUS)).flatmap(PDUS.__getitem__)
-
-
-def test_every_pdu_has_a_strategy() -> None:
-    assert list(PDUS) == [layout.body.cls for layout in LAYOUTS]
 
 
 @pytest.mark.parametrize("cls", PDUS, ids=lambda cls: cls.__name__)
@@ -515,7 +437,7 @@ def test_as_many_messages_as_a_bundle_may_have_come_back() -> None:
         (body_of_b(1, 1, 1, 3, data=b"abc"), "bad bundle"),
         (body_of_b(2, 1, 3, data=b"abc", width=4), "bad bundle"),
         (body_of_b(0, width=4), "bad bundle"),
-        # Messages of one size that cannot be cut from the bytes.
+        # Bundled of one size that cannot be cut from the bytes.
         (body_of_b(3, count=2, width=0, data=b"abc"), "bad bundle"),
         (body_of_b(3, count=0, width=0, data=b"abc"), "bad bundle"),
         (body_of_b(0, count=65535, width=0), "bad bundle"),
@@ -621,7 +543,11 @@ def test_an_envelope_that_no_peer_could_decode_is_not_encoded(wrong: dict[str, i
         encode(STAMPED, **({"sender": 1, "group_id": 1} | wrong))
 
 
-def test_a_table_must_have_the_attributes_of_its_class() -> None:
-    make: Callable[[], Body] = lambda: Body(PaAck, ident("s", ""), ident("by", ""))  # noqa: E731
-    with pytest.raises(TypeError, match="the table of PaAck"):
-        make()
+class Undescribed(Pdu, frozen=True, gc=False):
+    ts: int
+    numbers: tuple[int, ...]
+
+
+def test_a_field_must_say_what_kind_it_is() -> None:
+    with pytest.raises(TypeError, match=r"Undescribed\.ts"):
+        plan_of(Undescribed)

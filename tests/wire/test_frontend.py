@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from roundelay.core.bundle import MESSAGES_MAX, Bundle
 from roundelay.core.errors import ConfigError, MalformedPdu
 from roundelay.journal.format import Run, encode_block
-from roundelay.node.frontend_missing import miss_packet, read_missed
-from roundelay.node.switchboard import Missed
+from roundelay.node.frontend.missing import miss_packet, read_missed
+from roundelay.node.node_api import Missed
 from roundelay.wire.frontend import (
     BAD_BODY,
     INDETERMINATE,
@@ -51,7 +51,7 @@ from roundelay.wire.frontend_replay import (
     Ended,
     MarkedReceived,
     MarkedSend,
-    Wish,
+    ReplayRequest,
     block_packet,
     ended_packet,
     marked_packet,
@@ -61,9 +61,9 @@ from roundelay.wire.frontend_replay import (
     read_marked,
     read_marked_received,
     read_more,
-    read_wish,
-    wish_id,
-    wish_packet,
+    read_replay,
+    replay_id,
+    replay_packet,
 )
 
 PAGE = Path(__file__).parents[2] / "docs" / "frontend-protocol.md"
@@ -76,6 +76,7 @@ GREETING = (
 )
 VIEW = b'{"version":"7.2","members":["ann","bob"],"state":"open","history":"6f1d","position":42}'
 
+REPLAY = ReplayRequest(frozenset({7}), frozenset({"ann"}), since=42, id=3)
 EXAMPLES = [
     head("JOIN", "ab"),
     head("LEAV", "ab"),
@@ -97,7 +98,7 @@ EXAMPLES = [
     from_packet("ab", 0, TIME),
     received_packet("ab", 42, TIME, "ann", TWO),
     marked_received_packet("ab", 42, TIME, 7, 1, "ann", HI),
-    wish_packet("ab", Wish(id=3, since=42, conferences=(7,), senders=("ann",))),
+    replay_packet("ab", REPLAY),
     block_packet("ab", 3, encode_block([Run(42, TIME, "ann", HI, 7, 1)], bytes(16), 0)),
     more_packet("ab", 3, 1),
     ended_packet("ab", Ended(3, 1042)),
@@ -216,7 +217,7 @@ def test_what_recorders_need_is_read_again() -> None:
     assert read_from(one(EXAMPLES[28])) == (42, 0, "6f1d")
     got = read_marked_received(one(EXAMPLES[19]))
     assert got == MarkedReceived(42, TIME, "ann", HI.marked(7, 1))
-    assert read_wish(one(EXAMPLES[20])) == Wish(id=3, since=42, conferences=(7,), senders=("ann",))
+    assert read_replay(one(EXAMPLES[20])) == REPLAY
     assert read_more(one(EXAMPLES[22])) == (3, 1)
     assert read_ended(one(EXAMPLES[23])) == Ended(3, 1042)
     unit = read_marked(one(EXAMPLES[24]))
@@ -224,13 +225,13 @@ def test_what_recorders_need_is_read_again() -> None:
     assert read_marked_received(one(EXAMPLES[25])).bundle == TWO.marked(7)
     for wrong in (b'{"since":-1}', b'{"senders":"ann"}', b'{"kinds":[]}', b'{"blocks":65}'):
         with pytest.raises(ConfigError):
-            read_wish(Packet("RPLY", "ab", wrong))
+            read_replay(Packet("RPLY", "ab", wrong))
     # What the node would refuse is refused before it is sent; else, it is said which replay it was.
-    for unfit in (Wish(senders=(5,)), Wish(kinds=(True,))):  # type: ignore[arg-type]
+    for unfit in (ReplayRequest(senders=frozenset({5})), ReplayRequest(kinds=frozenset({True}))):  # type: ignore[arg-type]
         with pytest.raises(ConfigError):
-            wish_packet("ab", unfit)
+            replay_packet("ab", unfit)
     asked = [b'{"id":3,"since":-1}', b'{"id":-1}', b'{"id":"3"}', b"{}"]
-    assert [wish_id(Packet("RPLY", "ab", one)) for one in asked] == [3, -1, -1, 0]
+    assert [replay_id(Packet("RPLY", "ab", one)) for one in asked] == [3, -1, -1, 0]
     for command, read in (("SNDC", read_marked), ("RCVC", read_marked_received),
                           ("SNDU", read_marked), ("RCVU", read_marked_received),
                           ("MORE", read_more), ("FROM", read_from)):  # fmt: skip

@@ -23,4 +23,4 @@ def test_the_bytes_on_the_page_are_those_of_the_codec() -> None:
 
 
 def test_there_is_an_example_of_every_pdu() -> None:
-    assert [type(pdu) for pdu in EXAMPLES] == [layout.body.cls for layout in LAYOUTS]
+    assert [type(pdu) for pdu in EXAMPLES] == [layout.pdu for layout in LAYOUTS]

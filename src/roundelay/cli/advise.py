@@ -11,7 +11,7 @@ from roundelay.cli.options import LOSS, POSITIVE, OneOf, Whole, json_option
 from roundelay.cli.output import console, literally, number, print_json, table
 from roundelay.cli.spark_options import spark_options
 from roundelay.core.errors import ConfigError, UsageError
-from roundelay.sim.engines import PROTOCOLS
+from roundelay.sim.families.registry import PROTOCOLS
 
 EPILOG = """\b
 Examples:
@@ -60,7 +60,7 @@ def command(path: Path, spark_conf: Any, as_json: bool, **given: Any) -> int:
     from roundelay.pipeline.session import spark_session
 
     try:
-        from roundelay.pipeline.workload import read_workload
+        from roundelay.pipeline.research.workload import read_workload
     except ImportError as error:
         if (error.name or "").partition(".")[0] != "pyarrow":
             raise
@@ -78,7 +78,7 @@ def command(path: Path, spark_conf: Any, as_json: bool, **given: Any) -> int:
 def _advise(spark: Any, workload: Any, given: dict[str, Any]) -> dict[str, Any]:
     from msgspec import structs
 
-    from roundelay.pipeline import advise as job
+    from roundelay.pipeline.research import advise as job
 
     sites = given["sites"] or workload.sites
     if sites < workload.sites and any(source >= sites for _, source, _ in workload.arrivals):

@@ -18,13 +18,15 @@ from roundelay.cli.options import OneOf, Whole, json_option
 from roundelay.cli.output import console, literally, number, print_json, table
 from roundelay.cli.spark_options import spark_options
 from roundelay.core.errors import ConfigError, UsageError
+from roundelay.core.positions import count_of
+from roundelay.core.selection import POSITION_MAX, Selection, chosen
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from roundelay.pipeline.archive import Archived
+    from roundelay.pipeline.archive.reconcile import GroupProof, Proof
     from roundelay.pipeline.query import Search
-    from roundelay.pipeline.reconcile import GroupProof, Proof
 
 INCOMPLETE: Final = 1
 ROWS_SHOWN: Final = 100
@@ -72,7 +74,7 @@ def _session(name: str, options: Any) -> Callable[[], AbstractContextManager[Spa
         from roundelay.pipeline.session import spark_session
 
         with spark_session(name, options) as spark:
-            from roundelay.pipeline.failures import spark_told
+            from roundelay.pipeline.spark.failures import spark_told
 
             with spark_told():
                 yield spark
@@ -113,7 +115,7 @@ def reconcile(paths: tuple[Path, ...], out: Path, spark_conf: Any, as_json: bool
     JOURNAL is a journal's folder, or a folder of journals.  Checksums and hash chains are checked;
     each position is taken from whoever has it; what no recorder has is named, and so is every
     position on which recorders disagree.  OUT/_proof.json says which recorders vouch for what."""
-    from roundelay.pipeline.reconcile import reconcile as run
+    from roundelay.pipeline.archive.reconcile import reconcile as run
 
     proof = run(_session("reconcile", spark_conf), _journals(paths), out)
     if as_json:
@@ -127,7 +129,7 @@ def _show_proof(proof: Proof, out: Path) -> None:
     screen = console()
     journals = table("", "journal", "group", "from", "to", "missing", "sealed", "hash chain")
     for one in proof.journals:
-        missing = sum(hi - lo for lo, hi in one.missing)
+        missing = count_of(one.missing)
         journals.add_row(
             literally(one.journal), literally(one.group), number(one.begin),
             number(one.end - 1) if one.end > one.begin else "–",
@@ -157,7 +159,7 @@ def _show_group(group: str, told: GroupProof) -> None:
     if told.begin == told.end:
         click.echo(f"{group}: nothing was recorded")
         return
-    absent = sum(hi - lo for lo, hi in told.missing)
+    absent = count_of(told.missing)
     state = f"{absent:,} missing" if absent else "complete"
     click.echo(
         f"{group}: {_positions(told.begin, told.end)}, {told.records:,} records: {state}"
@@ -216,7 +218,7 @@ def archive(
 def _show_archived(done: Archived) -> None:
     shown = table("", "group", "new", "records", "days", "files", "MB", "let go", "missing")
     for group, one in done.groups.items():
-        missing = sum(hi - lo for lo, hi in one.missing)
+        missing = count_of(one.missing)
         shown.add_row(
             literally(group), number(one.new), number(one.records), number(one.days),
             number(one.files), number(one.bytes / 1e6), number(one.let_go), number(missing),
@@ -250,9 +252,11 @@ def _show_archived(done: Archived) -> None:
 @click.option("--sender", "senders", multiple=True, help="Only of these.")
 @click.option("--kind", "kinds", type=Whole(0), multiple=True, help="Only of these.")
 @click.option("--since", type=Moment(), default=0, help="From this date or time on (UTC).")
-@click.option("--until", type=Moment(), default=1 << 62, help="Before this date or time (UTC).")
+@click.option(
+    "--until", type=Moment(), default=POSITION_MAX, help="Before this date or time (UTC)."
+)
 @click.option("--seq-from", type=Whole(0), default=0, help="From this position on.")
-@click.option("--seq-until", type=Whole(0), default=1 << 62, help="Before this position.")
+@click.option("--seq-until", type=Whole(0), default=POSITION_MAX, help="Before this position.")
 @click.option("--text", multiple=True, help="Part of the payload; case does not matter.")
 @click.option(
     "--json-field", "json_fields", metavar="PATH=VALUE", multiple=True,
@@ -291,17 +295,14 @@ def query(
     "…" is a condition in SQL over the columns, or a whole SELECT over the table `messages`; a word
     that names a folder is a place to look in.  All that is given must hold.  Archives and journals
     are one table: what is in both is there once."""
-    from roundelay.journal.reader import Selection
     from roundelay.pipeline.query import Search, json_field
 
     paths, asked = _sorted_out(words, sources, sql)
     search = Search(
-        groups=frozenset(groups) if groups else None,
+        groups=chosen(groups),
         selection=Selection(
             since=seq_from, until=seq_until, since_time=since, until_time=until,
-            conferences=frozenset(conferences) if conferences else None,
-            senders=frozenset(senders) if senders else None,
-            kinds=frozenset(kinds) if kinds else None,
+            conferences=chosen(conferences), senders=chosen(senders), kinds=chosen(kinds),
         ),
         text=text,
         json_fields=tuple(map(json_field, json_fields)),
@@ -324,7 +325,7 @@ def query(
             f"{error}; {asked!r} is no folder, and was taken for a condition"
         ) from None
     with _session("query", spark_conf)() as spark:
-        from roundelay.pipeline.progress import watching
+        from roundelay.pipeline.spark.progress import watching
 
         with watching(spark, "looking"):
             if out is not None:
@@ -358,8 +359,8 @@ def _with(
     use: Callable[[DataFrame], Any],
 ) -> Any:
     """Use the rows; once more without the Parquet of journals if that could not be read."""
-    from roundelay.pipeline.failures import JobFailed, spark_told
     from roundelay.pipeline.query import found_in
+    from roundelay.pipeline.spark.failures import JobFailed, spark_told
 
     allowed = "a condition such as sender = 'ann', or SELECT … FROM messages; for words use --text"
     for native in (True, False):

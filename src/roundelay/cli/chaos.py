@@ -13,9 +13,9 @@ from click.core import ParameterSource
 from roundelay.cli.chaos_api import OWN, api_options, check_options, run_api
 from roundelay.cli.options import LOSS, POSITIVE, OneOf, Whole, force_option, json_option
 from roundelay.cli.output import console, counted, literally, number, print_json, table
-from roundelay.runs.chaos import chaos
-from roundelay.runs.chaos_net import NETWORKS
-from roundelay.runs.chaos_plan import ChaosParams
+from roundelay.runs.chaos.network import NETWORKS
+from roundelay.runs.chaos.plan import ChaosParams
+from roundelay.runs.chaos.run import chaos
 from roundelay.runs.folder import run_folder
 from roundelay.trace.live import LEVELS
 

@@ -14,8 +14,8 @@ from click.core import ParameterSource
 from roundelay.cli.options import POSITIVE, Whole
 from roundelay.cli.output import console, counted, literally, number, print_json, table
 from roundelay.core.errors import ConfigError
-from roundelay.runs.chaos_api import chaos_api
-from roundelay.runs.chaos_api_plan import KINDS, SERVICES, ApiParams
+from roundelay.runs.chaos_api.plan import KINDS, SERVICES, ApiParams
+from roundelay.runs.chaos_api.run import chaos_api
 from roundelay.runs.folder import run_folder
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -13,7 +13,7 @@ from roundelay.cli.options import json_option
 from roundelay.cli.output import print_json
 from roundelay.core.errors import ConfigError
 from roundelay.runs.folder import TRACE
-from roundelay.trace.check import check_trace
+from roundelay.trace.checkers.check import check_trace
 from roundelay.trace.live import live_files
 from roundelay.trace.merge import merge
 

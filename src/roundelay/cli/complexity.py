@@ -10,8 +10,8 @@ from roundelay.cli.options import Whole, json_option
 from roundelay.cli.output import console, number, print_json, progress, table
 from roundelay.core.cluster.config import DEFERRED, EAGER
 from roundelay.core.errors import ConfigError
+from roundelay.core.families import PO, SPO, TO, TO_CHANNEL
 from roundelay.sim.complexity import LOSSES, RUNS, Curve, cost, delay_curve
-from roundelay.sim.engines import PO, SPO, TO, TO_CHANNEL
 
 EPILOG = """\b
 Examples:

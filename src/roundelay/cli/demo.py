@@ -18,7 +18,7 @@ from roundelay.runs.demo import Demo, DemoParams
 from roundelay.runs.folder import DIAGRAM, REPORT, RunFolder, run_folder
 from roundelay.runs.live_demo import JUDGED as LIVE_JUDGED
 from roundelay.runs.live_demo import LiveDemo, live_params
-from roundelay.trace.verdict import INVARIANTS
+from roundelay.trace.checkers.verdict import INVARIANTS
 
 PACE = 2.0
 """Real seconds per virtual second: slow enough to follow."""

@@ -33,7 +33,7 @@ def command(
 
     RUN_OR_TRACE is the folder of a run, or a trace file.  Without a stretch, one worth looking at
     is chosen."""
-    from roundelay.trace.diagram import draw
+    from roundelay.trace.diagram.drawing import draw
     from roundelay.trace.reader import TraceFile
 
     trace = source / TRACE if source.is_dir() else source

@@ -9,7 +9,7 @@ import click
 from roundelay.cli.options import OneOf, Whole, json_option
 from roundelay.cli.output import console, literally, number, print_json, progress
 from roundelay.core.cluster.config import STAGES
-from roundelay.sim.engines import CLUSTERS, TOKEN
+from roundelay.core.families import CLUSTERS, TOKEN
 
 EPILOG = """\b
 Examples:

@@ -12,9 +12,9 @@ from roundelay.cli.options import json_option
 from roundelay.cli.output import console, literally
 from roundelay.cli.talk import ask, node_option
 from roundelay.core.errors import ConfigError
-from roundelay.node.folders import group_folder
 from roundelay.node.groups import check_name
-from roundelay.node.recovery import request
+from roundelay.node.membership.recovery import request
+from roundelay.node.storage.folders import group_folder
 
 
 @click.group()

@@ -18,17 +18,19 @@ from roundelay.cli.options import Whole, json_option
 from roundelay.cli.output import json_line, print_json, printable, say_zone
 from roundelay.core.errors import ConfigError, MalformedPdu
 from roundelay.core.grsb.pdu import SINGLE
+from roundelay.core.positions import count_of
+from roundelay.core.selection import EVERYTHING, POSITION_MAX, Selection, chosen
 from roundelay.journal.check import Problem, Verdict, check
 from roundelay.journal.files import index_of, read_mark, segments_of
 from roundelay.journal.format import GAP, HEADS_ONLY, Run
 from roundelay.journal.grsb import mtype_of
 from roundelay.journal.index import Index
-from roundelay.journal.journal import EVERYTHING, Reader, Selection
+from roundelay.journal.journal import Reader
 from roundelay.journal.moments import nanoseconds, parse_time
 from roundelay.journal.reader import read_segments
 from roundelay.journal.repair import repair
 from roundelay.node.groups import CONFIGURED, protocol_of
-from roundelay.node.recorded_units import is_message, part_of_unit
+from roundelay.node.recording.units import is_message, part_of_unit
 
 EPILOG = """\b
 Examples:
@@ -152,9 +154,11 @@ class Missing(Struct, frozen=True):
 @command.command()
 @DIR
 @click.option("--since", type=Whole(0), default=0, help="From this position on.")
-@click.option("--until", type=Whole(0), default=1 << 62, help="Up to, not including, this one.")
+@click.option(
+    "--until", type=Whole(0), default=POSITION_MAX, help="Up to, not including, this one."
+)
 @click.option("--since-time", type=Moment(), default=0, help="From this moment on.")
-@click.option("--until-time", type=Moment(), default=1 << 62, help="Up to this moment.")
+@click.option("--until-time", type=Moment(), default=POSITION_MAX, help="Up to this moment.")
 @click.option("--conference", "conferences", type=Whole(0), multiple=True, help="Only of these.")
 @click.option("--sender", "senders", multiple=True, help="Only of these.")
 @click.option("--kind", "kinds", type=Whole(0), multiple=True, help="Only of these.")
@@ -168,9 +172,7 @@ def cat(
     """Print the records of the journal in DIR, all or those that are selected."""
     selection = Selection(
         since=since, until=until, since_time=since_time, until_time=until_time,
-        conferences=frozenset(conferences) if conferences else None,
-        senders=frozenset(senders) if senders else None,
-        kinds=frozenset(kinds) if kinds else None,
+        conferences=chosen(conferences), senders=chosen(senders), kinds=chosen(kinds),
     )  # fmt: skip
     reader = Reader(folder)
     group = reader.meta.group
@@ -310,6 +312,6 @@ def repair_command(folder: Path, sources: tuple[Path, ...], group: str, as_json:
         for name, ranges in outcomes.items():
             for lo, hi in ranges:
                 click.echo(f"{name}: positions {lo} to {hi - 1}")
-        left = sum(hi - lo for lo, hi in done.still_missing)
+        left = count_of(done.still_missing)
         click.echo(f"{folder}: {f'{left:,} records are still missing' if left else 'all is there'}")
     return BROKEN if done.still_missing else 0

@@ -17,12 +17,14 @@ import click
 
 from roundelay import __version__
 from roundelay.core.errors import ConfigError, RoundelayError, UsageError
+from roundelay.node.event_log import log_as_json
 
 COMMANDS: Final = {
     "demo": "Watch five processes agree while packets are lost and one is killed.",
     "simulate": "Run one group in virtual time and measure it.",
     "swarm": "Run many random groups under faults and check every promise.",
     "explore": "Visit every state a small group can reach.",
+    "mutants": "Switch every rule off in turn: is the right promise reported broken?",
     "complexity": "Count what a broadcast costs in a cluster, as the papers do.",
     "plan": "Predict what a group would cost.",
     "diagram": "Draw a stretch of a trace.",
@@ -174,4 +176,5 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):
             # A terminal that knows no τ gets an escape instead of a traceback.
             stream.reconfigure(errors="backslashreplace")
+    log_as_json()
     sys.exit(run())

@@ -15,17 +15,18 @@ from roundelay.cli.options import NOT_NEGATIVE, OneOf, Whole
 from roundelay.cli.output import printable
 from roundelay.core.errors import ConfigError
 from roundelay.journal.journal import ALWAYS, POLICIES, SEGMENT_BYTES_MAX, JournalConfig
-from roundelay.node.frontends import HELD_BYTES_MAX, FrontendServer
+from roundelay.node.driver.tracing import Tracing
+from roundelay.node.event_log import LEVELS
+from roundelay.node.frontend.server import HELD_BYTES_MAX, FrontendServer
 from roundelay.node.groups import GroupSpec, check_name, parse_group
-from roundelay.node.interfaces import parse_address
-from roundelay.node.keys import load_secret
 from roundelay.node.loop import loop_factory
+from roundelay.node.medium.interfaces import parse_address
+from roundelay.node.medium.keys import load_secret
+from roundelay.node.medium.probe import MULTICAST, Choice
+from roundelay.node.membership.settings import MIN_MEMBERS
 from roundelay.node.node import Node
-from roundelay.node.node_config import LEVELS, NodeConfig
-from roundelay.node.probe import MULTICAST, Choice
-from roundelay.node.recorder import RecordConfig, parse_record
-from roundelay.node.settings import MIN_MEMBERS
-from roundelay.node.tracing import Tracing
+from roundelay.node.node_config import NodeConfig
+from roundelay.node.recording.recorder import RecordConfig, parse_record
 from roundelay.wire.frontend import DEFAULT, MESSAGE_BYTES, MESSAGE_BYTES_MOST
 
 EPILOG = """\b
@@ -93,7 +94,7 @@ min_members of them are there, 2 unless the group was founded with another numbe
 @click.option("--frontend-open", is_flag=True, help="Let other machines connect, in the clear.")
 @click.option("--trace", type=click.Path(path_type=Path), metavar="DIR",
               help="Record what happens in the groups, for roundelay check.")  # fmt: skip
-@click.option("--log", "log_level", type=OneOf(LEVELS), default="warning", show_default=True,
+@click.option("--log", "log_level", type=OneOf(tuple(LEVELS)), default="warning", show_default=True,
               help="Events to report on standard error, as JSON lines.")  # fmt: skip
 def command(**options: Any) -> int:
     """Take part in the medium and serve applications until told to stop.

@@ -19,12 +19,12 @@ from roundelay.cli.options import (
 )  # fmt: skip
 from roundelay.cli.output import console, literally, number, print_json, progress, table
 from roundelay.core.cluster.config import DEFERRED, EAGER
+from roundelay.core.families import FAMILIES, TOTAL
 from roundelay.core.grsb.config import PROFILES as GRSB_LAYOUTS
 from roundelay.runs.folder import DIAGRAM, run_folder
-from roundelay.runs.simulate import LOADS, PROFILES, SimulateParams, simulate
-from roundelay.runs.wide import NETWORKS
-from roundelay.runs.wide import SITES_EACH as SITES
-from roundelay.sim.engines import SIMULATED, WIDE
+from roundelay.runs.measured import LOADS, PROFILES
+from roundelay.runs.simulate import RUNS, SimulateParams, simulate
+from roundelay.sim.families.registry import SIMULATED
 
 POLICIES = (DEFERRED, EAGER)
 
@@ -91,9 +91,7 @@ def command(out: Path | None, force: bool, as_json: bool, **given: Any) -> int:
     The seed decides the run down to its last event: the same parameters give the same
     trace_sha256, whoever runs them.  Exit status 1 if a promise was broken."""
     if given["sites"] is None:
-        given["sites"] = SITES
-        if given["protocol"] == WIDE:
-            given["sites"] = SITES * (given["networks"] or NETWORKS)
+        given["sites"] = RUNS[given["protocol"]].sites_for(given["networks"])
     params = SimulateParams(**given).settled()
     with progress(params.protocol, quiet=as_json) as tick:
         if out is None:
@@ -147,7 +145,7 @@ def _show(results: dict[str, Any], out: Path | None) -> None:
     screen.print(grid)
     everywhere = "yes" if results["delivered_everywhere"] else "NO"
     order = "yes" if results["same_order"] else "no"
-    if not results["same_order"] and results["protocol"] in ("positive-ack", "po", "spo"):
+    if not results["same_order"] and FAMILIES[results["protocol"]].order != TOTAL:
         order += " (this protocol does not promise it)"
     screen.print(f"  delivered everywhere: {everywhere}      same order: {order}")
     screen.print(f"  trace_sha256: {results['trace_sha256']}")

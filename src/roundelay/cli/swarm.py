@@ -13,10 +13,10 @@ from roundelay.cli.output import console, literally, number, print_json, progres
 from roundelay.core.errors import ConfigError
 from roundelay.runs.folder import run_folder
 from roundelay.runs.swarm import SwarmParams, parse_seeds, swarm
-from roundelay.sim.engines import SWARMED
-from roundelay.sim.fast_draft import PROFILES
-from roundelay.sim.faults import FAULT_KINDS
-from roundelay.sim.plan import Plan
+from roundelay.sim.families.registry import SWARMED
+from roundelay.sim.families.token.fast_draft import PROFILES
+from roundelay.sim.swarm.fault_kinds import FAULT_KINDS
+from roundelay.sim.swarm.plan import Plan
 
 EPILOG = """\b
 Examples:

@@ -59,12 +59,12 @@ def sweep(
     GRID is fig6, table1, complexity or spo, the figures of the papers, or a TOML file.  A sweep
     that was interrupted goes on where it was when the same command is given again, and with more
     --seeds only the new ones are run.  Exit status 1 if a promise was broken in a run."""
-    from roundelay.pipeline.grid import load
+    from roundelay.pipeline.research.grid import load
 
     chosen = load(grid, messages, seeds)
+    from roundelay.pipeline.research.sweep import RUNS, SUMMARY, claim
+    from roundelay.pipeline.research.sweep import sweep as run_sweep
     from roundelay.pipeline.session import spark_session
-    from roundelay.pipeline.sweep import RUNS, SUMMARY, claim
-    from roundelay.pipeline.sweep import sweep as run_sweep
 
     claim(out.resolve(), chosen, force)  # a folder that will not do: say so before Spark starts
     began = monotonic()
@@ -105,7 +105,7 @@ def figures(folders: tuple[Path, ...], out: Path, as_json: bool) -> int:
 
     DIR is what `roundelay sweep` wrote.  Exit status 1 if a point lies outside the tolerance."""
     try:
-        from roundelay.pipeline.figures import make_figures
+        from roundelay.pipeline.research.figures import make_figures
     except ImportError as error:
         if (error.name or "").partition(".")[0] not in ("matplotlib", "pyarrow"):
             raise

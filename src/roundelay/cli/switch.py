@@ -12,7 +12,7 @@ import click
 
 from roundelay.cli.options import LOSS, Whole
 from roundelay.core.errors import ConfigError
-from roundelay.node.switch import Switch, read_rules
+from roundelay.faultnet.switch import Switch, read_rules
 
 EPILOG = """\b
 Examples:

@@ -14,23 +14,27 @@ from typing import Any, Final, TypeVar
 import click
 from msgspec import UNSET, Struct, UnsetType, structs
 
+import roundelay
 from roundelay.cli.answers import show, show_why
 from roundelay.cli.options import Number, Whole, json_option
 from roundelay.cli.output import json_line, print_json, printable, say_zone
 from roundelay.cli.waiting import told_if_waiting
 from roundelay.client.contiguity import RAISE, SKIP
+from roundelay.client.group import Group, Joining
 from roundelay.client.messages import places_in_unit
 from roundelay.client.options import TIMEOUT_MAX_S
 from roundelay.client.remote_node import PATIENCE_S, RemoteNode
-from roundelay.client.since import Since, parse_moment, since_of
+from roundelay.client.since import parse_moment
 from roundelay.core.errors import (
     ConfigError,
+    GroupFailed,
     Indeterminate,
     PayloadTooLarge,
     Refused,
     UsageError,
 )
-from roundelay.node.switchboard import UNIT, Batch, Receipt
+from roundelay.node.groups import SERVICE_OF, protocol_of
+from roundelay.node.node_api import UNIT, Batch, Receipt
 from roundelay.wire.frontend import DEFAULT, address
 
 T = TypeVar("T")
@@ -58,16 +62,14 @@ def timeout_option(function: F) -> F:
     )(function)  # fmt: skip
 
 
-async def _connect(where: str, name: str, timeout_s: float) -> RemoteNode:
-    """A connection that is made again when it is lost, and says so."""
-    node = await RemoteNode.connect(where, name=name, patience_s=timeout_s)
+def _say_break(timeout_s: float) -> Callable[[str], None]:
+    """What says that a connection was lost and is made again."""
 
     def say(reason: str) -> None:
         line = f"{reason.partition(': ')[0]}; trying again for up to {timeout_s:g} s"
         click.echo(printable(line), err=True)
 
-    node.switchboard.on_break = say
-    return node
+    return say
 
 
 def _run(main: Coroutine[Any, Any, T]) -> T:
@@ -143,10 +145,14 @@ async def _send(
     group: str, given: bytes | None, where: str, timeout_s: float, lines: bool, someone: bool,
     how: dict[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
+    async def state() -> str:
+        return str((await node.members(group)).get("state", ""))
+
     async with (
-        await _connect(where, "roundelay send", timeout_s) as node,
-        told_if_waiting(node, group),
+        await RemoteNode.connect(where, name="roundelay send", patience_s=timeout_s) as node,
+        told_if_waiting(group, state),
     ):
+        node.switchboard.on_break = _say_break(timeout_s)
         limit = node.switchboard.max_message
         under_way = _UnderWay()
         async for messages in _messages(given, lines, limit, bool(how.get("unit"))):
@@ -295,40 +301,49 @@ def listen(
     If the connection to the node is lost it connects again and goes on with the next message; in
     groups without a total order, where nobody could say which that is, it ends with an error."""
     line = _json_lines if as_json else _text_lines
-    place = Since() if since is None else since_of(parse_moment(since))
+    moment = None if since is None else parse_moment(since)
     if since is not None:
         say_zone(since, "since")
+    joining = roundelay.join(
+        group, service=SERVICE_OF[protocol_of(group)], node=node, name="roundelay listen",
+        timeout=timeout_s, since=moment, missing=missing,
+    )  # fmt: skip
+    wanted = _Wanted(conference, sender)
     try:
-        wanted = _Wanted(conference, sender)
-        _run(_listen(group, node, timeout_s, count, place, missing, wanted, line))
+        _run(_listen(joining, node, timeout_s, count, wanted, line))
+    except GroupFailed as error:
+        raise UsageError(f"failed: {error.reason}") from None
     except KeyboardInterrupt:
         if count is not None:  # it has not seen all it was to see
             raise
 
 
 async def _listen(
-    group: str,
+    joining: Joining,
     where: str,
     timeout_s: float,
     count: int | None,
-    place: Since,
-    missing: str,
     wanted: _Wanted,
     line: Callable[[Batch, int | None], str],
 ) -> None:
-    async with await _connect(where, "roundelay listen", timeout_s) as node:
-        view = await node.join(
-            group, None if place.seq < 0 else place.seq, place.time, place.history, missing
-        )
-        if sys.stderr.isatty():
-            click.echo(f"listening to {group} at {where}: {_view(view.members)}", err=True)
-        async with told_if_waiting(node, group):
-            await _print(node, group, count, wanted, line)
+    async with joining as group:
+        group.on_break = _say_break(timeout_s)
+
+        async def state() -> str:
+            return group.view.state
+
+        try:
+            view = await group.changed_view(group.view)
+            if sys.stderr.isatty():
+                click.echo(f"listening to {group.name} at {where}: {_view(view.members)}", err=True)
+            async with told_if_waiting(group.name, state):
+                await _print(group, count, wanted, line)
+        except Refused as error:
+            raise Refused(str(error).removeprefix(f"group {group.name}: ")) from None
 
 
 async def _print(
-    node: RemoteNode,
-    group: str,
+    group: Group,
     count: int | None,
     wanted: _Wanted,
     line: Callable[[Batch, int | None], str],
@@ -336,9 +351,9 @@ async def _print(
     """What comes, as it comes."""
     left = count
     skipped = 0
-    async for whole in node.batches():
-        if node.skipped(group) > skipped:
-            now = node.skipped(group)
+    async for whole in group.batches():
+        if group.skipped > skipped:
+            now = group.skipped
             click.echo(
                 f"{now - skipped} messages before position {whole.seq} are missing: nobody has "
                 "them any more", err=True,

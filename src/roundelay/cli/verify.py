@@ -60,7 +60,7 @@ def command(
     if watch:
         return _watch(paths, every_s, for_s, as_json, spark_conf)
     from roundelay.pipeline.session import spark_session
-    from roundelay.pipeline.verify_runs import find_runs
+    from roundelay.pipeline.verify.runs import find_runs
 
     scratch = Path(tempfile.mkdtemp(prefix="roundelay-verify-"))
     keep = False
@@ -68,7 +68,7 @@ def command(
         runs = find_runs(paths, scratch)  # wrong input is found before Spark is started
         with spark_session("verify", spark_conf) as spark:
             from roundelay.pipeline.verify import judge_all
-            from roundelay.pipeline.verify_verdict import as_json as rendered
+            from roundelay.pipeline.verify.verdict import as_json as rendered
 
             found = rendered(judge_all(spark, runs, strategy=strategy))
         # What was put together from live traces is needed to draw what is wrong with them.
@@ -126,7 +126,7 @@ def _watch(
         if not path.is_dir():
             raise ConfigError("path", path, "with --watch a folder that exists")
     with spark_session("verify", spark_conf) as spark:
-        from roundelay.pipeline.verify_watch import watch
+        from roundelay.pipeline.verify.watch import watch
 
         for trigger in watch(spark, paths, every_s=every_s, for_s=for_s):
             if as_json:

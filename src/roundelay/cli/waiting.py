@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Final
 
@@ -11,18 +11,19 @@ import click
 
 from roundelay.cli.output import printable
 from roundelay.client.endings import is_open
-from roundelay.client.remote_node import RemoteNode
 from roundelay.core.errors import RoundelayError
-from roundelay.node.switchboard import View
+from roundelay.node.node_api import View
 
 WAIT_S: Final = 1.5
 """Members that are there find each other in less."""
+State = Callable[[], Awaitable[str]]
+"""What a group's state is now, in words."""
 
 
 @asynccontextmanager
-async def told_if_waiting(node: RemoteNode, group: str) -> AsyncIterator[None]:
+async def told_if_waiting(group: str, state: State) -> AsyncIterator[None]:
     """One line on standard error if the group does not confirm anything for a while, and why."""
-    telling = asyncio.create_task(_tell(node, group))
+    telling = asyncio.create_task(_tell(group, state))
     try:
         yield
     finally:
@@ -30,13 +31,12 @@ async def told_if_waiting(node: RemoteNode, group: str) -> AsyncIterator[None]:
         await asyncio.gather(telling, return_exceptions=True)
 
 
-async def _tell(node: RemoteNode, group: str) -> None:
+async def _tell(group: str, state: State) -> None:
     await asyncio.sleep(WAIT_S)
     with suppress(RoundelayError):
-        found = await node.members(group)
-        state = str(found.get("state", ""))
-        if state and not is_open(View(group, "", (), state)):
-            click.echo(printable(waiting_line(group, state)), err=True)
+        present = await state()
+        if present and not is_open(View(group, "", (), present)):
+            click.echo(printable(waiting_line(group, present)), err=True)
 
 
 def waiting_line(group: str, state: str) -> str:

@@ -29,7 +29,7 @@ from roundelay.core.errors import GroupClosed
 from roundelay.core.position import Position
 from roundelay.node.forking import of_the_parent
 from roundelay.node.loop import loop_factory
-from roundelay.node.switchboard import Batch, View
+from roundelay.node.node_api import Batch, View
 
 if TYPE_CHECKING:
     from roundelay.client.group import Group, Message

@@ -1,8 +1,8 @@
 """One connection to a node, without asyncio: what `Publisher` and `RecorderClient` have in common.
 
-It does one thing at a time.  Whoever waits for a packet passes over those that are none of its
-business; whoever writes takes in meanwhile what the node says, so that the two never wait for each
-other.
+It drives `client.protocol` by blocking calls, and does one thing at a time.  Whoever waits for an
+event passes over those that are none of its business; whoever writes takes in meanwhile what the
+node says, so that the two never wait for each other.
 """
 
 from __future__ import annotations
@@ -10,20 +10,14 @@ from __future__ import annotations
 import select
 import socket
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar, overload
 
+from roundelay.client.protocol import Answer, ClientProtocol, Event, Hello
 from roundelay.core.errors import ConnectionLost, MalformedPdu, NodeUnreachable, UsageError
-from roundelay.wire.frontend import (
-    CLOSING,
-    PROTOCOL,
-    Packet,
-    Parser,
-    address,
-    json_packet,
-    name_bytes,
-    read_failure,
-    read_json,
-)
+from roundelay.wire.frontend import address, name_bytes
+
+E = TypeVar("E", bound=Event)
+F = TypeVar("F", bound=Event)
 
 RECEIVE_BYTES: Final = 1 << 20
 TIMEOUT_S: Final = 60.0
@@ -44,8 +38,7 @@ class Connection:
         self.where = where
         self.group = group
         self.name = name
-        self._parser = Parser.at_application()
-        self._next_id = 0
+        self._protocol = ClientProtocol(where)
         self._timeout_s = timeout_s
         target = address(where, "node")
         try:
@@ -55,33 +48,31 @@ class Connection:
                 self._socket.connect(target.path)
             else:
                 self._socket = socket.create_connection((target.host, target.port), timeout_s)
-            self._write(json_packet("HELO", "", {"name": name, "protocol": PROTOCOL}))
-            hello = read_json(self._await("HELO"))
+            self._protocol.hello(name)
+            hello = self._await(Hello)
         except (OSError, ConnectionLost) as error:
             raise NodeUnreachable(
                 f"no node answers at {where} ({error}): start one with "
                 f"`roundelay node --frontend {where} {start}…`"
             ) from None
-        self.node = str(hello.get("node", ""))
+        self.node = hello.node
         """The node's name: the sender of what is sent here."""
 
     def ask(self, what: str, of: str | None = None) -> Any:
         """`members`, `groups`, `status`, …, as the node answers them."""
-        self._write(json_packet("ASKQ", "", {"id": self._number(), "ask": what, "of": of}))
-        found = read_json(self._await("ANSW"))
-        if "error" in found:
-            raise UsageError(str(found["error"]))
-        return found.get("answer")
+        self._protocol.ask(what, of)
+        answer = self._await(Answer)
+        if answer.error is not None:
+            raise UsageError(answer.error)
+        return answer.answer
 
-    def _number(self) -> int:
-        """Of the next question."""
-        number = self._next_id
-        self._next_id += 1
-        return number
-
-    def _write(self, data: bytes) -> None:
-        """Send all of it, and take in meanwhile what the node says, so that it never waits."""
-        rest = memoryview(data)
+    def _flush(self) -> None:
+        """Send all that waits, and take in meanwhile what the node says, so that it never waits."""
+        rest = memoryview(self._protocol.data_to_send())
+        if not rest:
+            return
+        if self._socket.fileno() < 0:
+            raise self._lost("it was closed")
         poll = select.poll()
         poll.register(self._socket, select.POLLIN | select.POLLOUT)
         self._socket.setblocking(False)
@@ -104,19 +95,22 @@ class Connection:
         data = self._socket.recv(RECEIVE_BYTES)
         if not data:
             raise self._lost("the node closed it")
-        self._parser.feed(data)
+        self._protocol.receive(data)
 
-    def _await(self, *commands: str) -> Packet:
-        """The next packet with one of these commands; others are none of our business."""
+    @overload
+    def _await(self, kind: type[E], /) -> E: ...
+    @overload
+    def _await(self, kind: type[E], other: type[F], /) -> E | F: ...
+    def _await(self, *kinds: type[Any]) -> Any:
+        """Send what waits, and give the next event of these; others are none of our business."""
+        self._flush()
         while True:
             try:
-                for packet in self._parser.packets():
-                    if packet.command == "FAIL":
-                        failure = read_failure(packet)
-                        if failure.flags & CLOSING:
-                            raise self._lost(failure.reason)
-                    if packet.command in commands:
-                        return packet
+                for event in self._protocol.events():
+                    if self._protocol.closing:
+                        raise self._lost(self._protocol.closing)
+                    if isinstance(event, kinds):
+                        return event
                 self._take_in()
             except OSError as error:
                 raise self._lost(str(error)) from None
@@ -125,7 +119,7 @@ class Connection:
 
     def _lost(self, why: str) -> ConnectionLost:
         self.close()
-        return ConnectionLost(f"the connection to the node at {self.where} has ended ({why})")
+        return ConnectionLost(self._protocol.ended(why))
 
     def close(self) -> None:
         self._socket.close()

@@ -23,7 +23,7 @@ from roundelay.core.errors import (
 )
 from roundelay.core.position import Position, holds
 from roundelay.node.groups import CONFIGURED, TOTAL_ORDER, protocol_of
-from roundelay.node.switchboard import UNIT, Batch, Missed, View
+from roundelay.node.node_api import UNIT, Batch, Missed, View
 
 RAISE: Final = "raise"
 SKIP: Final = "skip"
@@ -82,17 +82,15 @@ class Contiguity:
         """`at`, and its history; None: not known yet, or there is no order."""
         return Position(self._in, self.at) if self._ordered and self.at >= 0 else None
 
-    def hand_over(self, batch: Batch) -> None:
-        """The application is given all of this."""
-        if batch.seq >= 0:
-            self.at, self._in = batch.seq + batch.positions, batch.history or self._in
-
-    def past(self, error: RoundelayError) -> None:
-        """The application is given this."""
-        if isinstance(error, MissingMessages):
-            self.at = error.last + 1
-        elif isinstance(error, NoSuchPosition) and error is not self.error:
-            self.at, self._in = error.present.seq, error.present.history
+    def given(self, item: Batch | RoundelayError) -> None:
+        """The application is given this, a batch perhaps message by message."""
+        if isinstance(item, Batch):
+            if item.seq >= 0:
+                self.at, self._in = item.seq + item.positions, item.history or self._in
+        elif isinstance(item, MissingMessages):
+            self.at = item.last + 1
+        elif isinstance(item, NoSuchPosition) and item is not self.error:
+            self.at, self._in = item.present.seq, item.present.history
 
     def viewed(self, view: View) -> None:
         """Where the group is: there begins who asked for nothing else, and was given nothing."""

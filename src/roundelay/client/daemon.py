@@ -17,18 +17,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing, suppress
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 from msgspec import Struct, structs
 
-from roundelay.client.remote import CONNECT_S, RemoteSwitchboard
+from roundelay.client.remote import CONNECT_S, RemoteNodeApi, Sender
 from roundelay.client.since import Since
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import ConnectionLost, NodeUnreachable, QueueFull, RoundelayError
 from roundelay.journal.format import Run
 from roundelay.node.groups import TOTAL_ORDER, GroupSpec, protocol_of
-from roundelay.node.switchboard import NO_TAG, Application
-from roundelay.wire.frontend_replay import Wish
+from roundelay.node.node_api import NO_TAG, Subscriber
+from roundelay.wire.frontend_replay import ReplayRequest
 
 PAUSE_S: Final = 0.05
 PAUSE_S_MAX: Final = 1.0
@@ -39,8 +39,9 @@ ASKED_ONCE: Final = frozenset({"recover"})
 """Questions that change something: they are not asked again when the answer was lost."""
 
 
-class Client(Application, Protocol):
-    """An application that survives a break of its connection.  Nothing here may block or raise."""
+class Client(Subscriber, Protocol):
+    """A member of groups that survives a break of its connection.  Nothing here may block or
+    raise."""
 
     def goes_on(self, group: str, began: Since) -> Since | None:
         """Where to join again after a break, having joined at `began`; None: there is no such
@@ -80,11 +81,11 @@ class Daemon:
         """Called when it is given up."""
         self._name = name
         self._patience_s = patience_s
-        self._remote: RemoteSwitchboard | None = None
+        self._remote: RemoteNodeApi | None = None
         self._memberships: dict[str, _Membership] = {}
         self._posted: dict[str, Client] = {}
         """Who sent something over this connection that gets no receipt, by group."""
-        self._turned_away: dict[tuple[int, str], Client] = {}
+        self._turned_away: dict[tuple[int, str], Sender] = {}
         """Who wanted to send while there was no connection."""
         self._made = 0.0
         """When this connection was."""
@@ -104,13 +105,13 @@ class Daemon:
         await daemon._connect(timeout_s)
         return daemon
 
-    async def _connect(self, timeout_s: float) -> RemoteSwitchboard:
+    async def _connect(self, timeout_s: float) -> RemoteNodeApi:
         def lost(error: ConnectionLost) -> None:
             if remote is not None and self._remote is remote:
                 self._lost(error)
 
-        remote: RemoteSwitchboard | None = None
-        remote = await RemoteSwitchboard.connect(
+        remote: RemoteNodeApi | None = None
+        remote = await RemoteNodeApi.connect(
             self.where, name=self._name, lost=lost, timeout_s=timeout_s
         )
         if remote.error is not None:
@@ -177,7 +178,7 @@ class Daemon:
             for group, one in self._memberships.items()
         )
 
-    def _join_again(self, remote: RemoteSwitchboard) -> None:
+    def _join_again(self, remote: RemoteNodeApi) -> None:
         for group, one in list(self._memberships.items()):
             one.joined_at = one.client.goes_on(group, one.began) or one.joined_at
             try:
@@ -234,7 +235,7 @@ class Daemon:
 
     def send(
         self,
-        client: Client,
+        client: Client | Sender,
         group: str,
         bundle: Bundle,
         *,
@@ -250,7 +251,7 @@ class Daemon:
             raise QueueFull(f"group {group!r}: the connection to {self.where} is being made again")
         self._remote.send(client, group, bundle, tag=tag, to=to, someone=someone, **extra)
         if tag == NO_TAG:
-            self._posted[group] = client
+            self._posted[group] = cast(Client, client)
 
     def joined(self, group: str) -> bool:
         """False only after the node refused a `join`."""
@@ -259,13 +260,6 @@ class Daemon:
     def hold(self, group: str, stop: bool) -> None:
         if self._remote is not None:
             self._remote.hold(group, stop)
-
-    def read(self, on: bool) -> None:
-        """Take in what the node sends, or nothing for now."""
-        if self._remote is not None and on:
-            self._remote.resume_reading()
-        elif self._remote is not None:
-            self._remote.pause_reading()
 
     async def ask(self, what: str, of: str | None = None) -> Any:
         """As the node answers; after a break the next connection is asked."""
@@ -277,7 +271,7 @@ class Daemon:
                 if what in ASKED_ONCE:
                     raise
 
-    async def _connection(self) -> RemoteSwitchboard:
+    async def _connection(self) -> RemoteNodeApi:
         """The present one, or the next; raises ConnectionLost when there will be none."""
         while self._remote is None:
             self._check()
@@ -289,14 +283,14 @@ class Daemon:
             raise ConnectionLost(str(self._end))
 
     async def replay(
-        self, group: str, wish: Wish, reached: list[int] | None = None
+        self, group: str, request: ReplayRequest, reached: list[int] | None = None
     ) -> AsyncGenerator[list[Run], None]:
         """What is recorded; after a break it goes on where it was."""
-        at = wish.since
+        at = request.since
         while True:
             remote = await self._connection()
             try:
-                rest = remote.replay(group, structs.replace(wish, since=at), reached)
+                rest = remote.replay(group, structs.replace(request, since=at), reached)
                 async with aclosing(rest) as chunks:
                     async for chunk in chunks:
                         yield chunk

@@ -10,7 +10,7 @@ from roundelay.core.errors import (
     Refused,
     SettingsMismatch,
 )
-from roundelay.node.switchboard import Refusal, View
+from roundelay.node.node_api import Refusal, View
 
 Over = GroupClosed | ConnectionLost | GroupFailed | Refused | SettingsMismatch
 """Why a group is over for its application."""

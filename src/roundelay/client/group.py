@@ -23,7 +23,7 @@ The same calls work embedded (a node in this process, the default) and through a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Any, Final
 
@@ -50,18 +50,17 @@ from roundelay.core.errors import (
     ConnectionLost,
     GroupClosed,
     Indeterminate,
-    RoundelayError,
     SettingsMismatch,
     SlowConsumer,
 )
 from roundelay.core.position import Position
-from roundelay.node import switchboard
+from roundelay.node import node_api
 from roundelay.node.groups import (
     GroupSpec,
 )
+from roundelay.node.membership.settings import words_of
 from roundelay.node.node import Node
-from roundelay.node.settings import words_of
-from roundelay.node.switchboard import NO_TAG, Batch, Missed, Refusal, View
+from roundelay.node.node_api import NO_TAG, Batch, Missed, Refusal, View
 from roundelay.wire.frontend_replay import check_mark
 
 INBOX_BYTES: Final = 32 << 20
@@ -89,13 +88,15 @@ class Group(Sending, Replaying):
         self.inbox: Inbox[Message] = Inbox(cut)
         """What has arrived and is not read yet."""
         self.inbox.on_room = self._make_room
-        self.inbox.on_given = self._given
         self._holds = False
         """A daemon knows that we can take no more now."""
         self._place = contiguity or Contiguity(name)
+        self.inbox.on_given = self._place.given
         """Where the application is in the group's order."""
         self.conferences: frozenset[int] = frozenset()
         """Only messages of these are delivered; empty: all."""
+        self.on_break: Callable[[str], None] = lambda reason: None
+        """Called, with the reason, when the connection to a daemon breaks and is made again."""
         self.hosts_node = False
         """The node is there for us alone: it may have other roles than to serve us."""
         self._overflow: SlowConsumer | None = None
@@ -105,7 +106,7 @@ class Group(Sending, Replaying):
         """Why it is over; GroupClosed: the application has left."""
         self._leaving: asyncio.Task[None] | None = None
 
-    # -- what the node calls (Application) -------------------------------------------------
+    # -- what the node calls (Subscriber) -------------------------------------------------
 
     def deliver(self, batch: Batch) -> None:
         if self._overflow is not None:
@@ -117,20 +118,17 @@ class Group(Sending, Replaying):
         if error is not None:
             self.inbox.put(error)
         if new is None:
-            pass
-        elif not self.conferences:
-            self._keep(new)
+            return
+        if not self.conferences:
+            self.inbox.put(new)
         else:
             at = 0
             for conference, kind, part in new.bundle.by_mark():
                 if conference in self.conferences:
                     seq = new.seq + at if new.seq >= 0 else -1
-                    self._keep(structs.replace(new, seq=seq, bundle=part.marked(conference, kind)))
+                    chosen = part.marked(conference, kind)
+                    self.inbox.put(structs.replace(new, seq=seq, bundle=chosen))
                 at += len(part.sizes)
-
-    def _keep(self, batch: Batch) -> None:
-        """Until it is read."""
-        self.inbox.put(batch)
         if self.inbox.bytes > INBOX_BYTES // 2 and not self._holds:
             self._hold(True)
 
@@ -145,13 +143,6 @@ class Group(Sending, Replaying):
         """Something was read."""
         if self._holds and not self.full:
             self._hold(False)
-
-    def _given(self, item: Batch | RoundelayError) -> None:
-        """The application is given this, a batch perhaps message by message."""
-        if isinstance(item, RoundelayError):
-            self._place.past(item)
-        else:
-            self._place.hand_over(item)
 
     def _hold(self, stop: bool) -> None:
         """Tell a daemon in time: what is on its way still needs room."""
@@ -173,7 +164,7 @@ class Group(Sending, Replaying):
         """So much is to be read that nothing of the past should be added to it."""
         return self.inbox.bytes > INBOX_BYTES // 8
 
-    def receipt(self, receipt: switchboard.Receipt) -> None:
+    def receipt(self, receipt: node_api.Receipt) -> None:
         waiting = self._receipts.pop(receipt.tag, None)
         if waiting is not None and not waiting.done():
             seq = receipt.seq if receipt.seq >= 0 else None
@@ -212,6 +203,10 @@ class Group(Sending, Replaying):
         if self._holds:
             self._hold(True)
         self._room.set()
+
+    def broke(self, reason: str) -> None:
+        """The connection has ended, and the next one is looked for."""
+        self.on_break(reason)
 
     def cut_off(self, group: str, reason: str) -> None:
         self.disconnected(reason)
@@ -436,7 +431,7 @@ def join(group: str, **options: Any) -> Joining:
     durability  committed (default); synced: `broadcast` returns when L + 1 members have synced the
                 message; recorded: when recorders have
     recorders   how many of them, 1 by default
-    log_level   debug, info, warning (default) or error: JSON lines on standard error
+    log_level   debug, info, warning (default) or error: what goes to the logger `roundelay.node`
     node        HOST:PORT or unix:PATH of a daemon to go through, instead of a node in this process
     """
     known = Options.__struct_fields__
@@ -498,6 +493,7 @@ async def _through_daemon(options: Options, spec: GroupSpec, place: Since | None
     daemon = await Daemon.connect(options.node, name=options.name, patience_s=options.timeout)
     group = _group(options, spec, daemon, daemon.close, place)
     group.answer_s = options.timeout
+    daemon.on_break = group.broke
     try:
         wishes = spec if words_of(spec) else None
         daemon.join(group, spec.name, place or Since(), wishes)

@@ -26,8 +26,8 @@ from typing import Any, Final, Generic, TypeVar
 from msgspec import structs
 
 from roundelay.core.errors import ConfigError, GroupClosed, RoundelayError
-from roundelay.node.outbox import cost
-from roundelay.node.switchboard import END, MIDDLE, UNIT, Batch
+from roundelay.node.driver.outbox import cost
+from roundelay.node.node_api import END, MIDDLE, UNIT, Batch
 
 BATCH_COST: Final = 128
 """What a batch takes beside its messages, about."""
@@ -158,13 +158,13 @@ class Reader(AsyncIterator[M]):
         return self
 
     async def __anext__(self) -> M:
-        for message in self._inbox.messages:  # the fast way: no call, no wait
+        inbox = self._inbox
+        for message in inbox.messages:  # the fast way: no call, no wait
             return message
-        return await self._following()
-
-    async def _following(self) -> M:
         try:
-            return await following(self._inbox)
+            while (following := inbox.take()) is None:
+                await inbox.some()
+            return following
         except GroupClosed:
             raise StopAsyncIteration from None
 

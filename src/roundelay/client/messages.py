@@ -11,7 +11,7 @@ from msgspec import Struct
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import ConfigError
 from roundelay.core.limits import whole
-from roundelay.node.switchboard import END, MIDDLE, START, UNIT, WHOLE, Batch
+from roundelay.node.node_api import END, MIDDLE, START, UNIT, WHOLE, Batch
 from roundelay.wire.frontend_replay import MEMBERS, RECORDERS_MAX, check_mark
 
 COMMITTED: Final = "committed"
@@ -35,8 +35,8 @@ def synced(durability: str | None, recorders: int | None, otherwise: int) -> int
     return otherwise or 1 if recorders is None else recorders
 
 
-def bundle_of(messages: Any, field: str = "data") -> Bundle:
-    """`messages` as one bundle; ConfigError says which of them is none.
+def bundle_of(messages: Any, field: str = "data", conference: int = 0, kind: int = 0) -> Bundle:
+    """`messages` as one bundle, of that conference and kind; ConfigError says what is wrong.
 
     >>> bundle_of(["text"])
     Traceback (most recent call last):
@@ -46,14 +46,14 @@ def bundle_of(messages: Any, field: str = "data") -> Bundle:
     if isinstance(messages, str | bytes | bytearray | memoryview):
         raise ConfigError(field, repr(messages)[:40], "a list of messages, each of them bytes")
     try:
-        bundle = Bundle.of(*messages)
+        bundle = Bundle(tuple(map(len, messages)), b"".join(messages))
     except TypeError:
         kinds = bytes | bytearray | memoryview
         wrong = next((one for one in messages if not isinstance(one, kinds)), messages)
         raise ConfigError(field, repr(wrong)[:40], "bytes; encode text first") from None
     if sum(bundle.sizes) != len(bundle.data):
         raise ConfigError(field, "an array of larger items", "bytes, as of its tobytes()")
-    return bundle
+    return marked(bundle, conference, kind) if conference or kind else bundle
 
 
 def marked(bundle: Bundle, conference: int, kind: int) -> Bundle:
@@ -114,8 +114,11 @@ def cut(batch: Batch) -> list[Message]:
     bundle = batch.bundle
     if bundle.marks or batch.unit != WHOLE:
         return list(messages_of(batch))
-    seqs: Iterable[int | None] = count(batch.seq) if batch.seq >= 0 else repeat(None)
-    return list(map(Message, seqs, repeat(batch.sender), bundle.messages(), repeat(batch.time)))
+    seq, sender, when = None if batch.seq < 0 else batch.seq, batch.sender, batch.time
+    if len(bundle.sizes) == 1:
+        return [Message(seq, sender, bundle.data, when)]
+    seqs: Iterable[int | None] = repeat(None) if seq is None else count(seq)
+    return list(map(Message, seqs, repeat(sender), bundle.messages(), repeat(when)))
 
 
 def messages_of(batch: Batch) -> Iterator[Message]:

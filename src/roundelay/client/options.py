@@ -14,6 +14,7 @@ from roundelay.client.since import Moment
 from roundelay.core.engine import SECOND
 from roundelay.core.errors import ConfigError
 from roundelay.core.limits import whole
+from roundelay.core.selection import EVERYTHING, Selection, parse_filters
 from roundelay.journal.journal import ALWAYS, JournalConfig
 from roundelay.node.groups import (
     AUTORM,
@@ -27,11 +28,11 @@ from roundelay.node.groups import (
     full_name,
     protocol_of,
 )
-from roundelay.node.interfaces import parse_address
-from roundelay.node.keys import load_secret
+from roundelay.node.medium.interfaces import parse_address
+from roundelay.node.medium.keys import load_secret
+from roundelay.node.medium.probe import MULTICAST, Choice
 from roundelay.node.node_config import NodeConfig
-from roundelay.node.probe import MULTICAST, Choice
-from roundelay.node.recorder import Filter, RecordConfig, parse_filter
+from roundelay.node.recording.recorder import RecordConfig
 
 TIMEOUT_MAX_S: Final = 365 * 86_400
 RETENTION: Final = ("keep_bytes", "keep_s", "keep_conference_s")
@@ -80,7 +81,7 @@ class Options(Struct, frozen=True, kw_only=True):
     timeout: float = 10.0
     since: Moment | None = None
     missing: str = RAISE
-    record: bool | str | Filter = False
+    record: bool | str | Selection = False
     fsync: str = ALWAYS
     keep_bytes: int = 0
     keep_s: float = 0.0
@@ -119,9 +120,9 @@ class Options(Struct, frozen=True, kw_only=True):
         if protocol_of(group) in CONFIGURED:
             raise ConfigError("record", wanted, "nothing: its file says who records the group")
         if isinstance(wanted, str):
-            wanted = parse_filter(wanted.replace(":", ",").split(","), wanted)
-        if not isinstance(wanted, Filter):
-            wanted = Filter()
+            wanted = parse_filters(wanted.replace(":", ",").split(","), wanted)
+        if not isinstance(wanted, Selection):
+            wanted = EVERYTHING
         for option in RETENTION:
             _check_retention(option, getattr(self, option))
         journal = JournalConfig(

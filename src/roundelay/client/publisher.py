@@ -20,18 +20,11 @@ from typing import Final
 from msgspec import Struct
 
 from roundelay.client.connection import TIMEOUT_S, Connection
+from roundelay.client.protocol import Failed, Settled
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import Indeterminate, Refused
-from roundelay.wire.frontend import (
-    DEFAULT,
-    INDETERMINATE,
-    from_packet,
-    head,
-    read_failure,
-    read_received,
-)
-from roundelay.wire.frontend_receipt import read_receipt
-from roundelay.wire.frontend_replay import marked_packet, read_marked_received
+from roundelay.node.node_api import Batch, Refusal
+from roundelay.wire.frontend import DEFAULT
 
 WINDOW: Final = 64
 
@@ -71,12 +64,9 @@ class Publisher(Connection):
         settled: dict[int, int] = {}
         given = 0
         for parcel in parcels:
-            self._write(
-                marked_packet(
-                    self.group, parcel.bundle, tag=self._next_tag, conference=parcel.conference,
-                    kind=parcel.kind, recorders=parcel.recorders,
-                )
-            )  # fmt: skip
+            marked = parcel.bundle.marked(parcel.conference, parcel.kind)
+            self._protocol.send(self.group, marked, tag=self._next_tag, recorders=parcel.recorders)
+            self._flush()
             self._next_tag += 1
             while self._next_tag - first - given >= window:
                 yield self._settled(settled, first + given)
@@ -87,12 +77,11 @@ class Publisher(Connection):
 
     def _settled(self, settled: dict[int, int], tag: int) -> int:
         while tag not in settled:
-            packet = self._await("RCPT", "FAIL")
-            if packet.command == "FAIL":
-                failure = read_failure(packet)
-                kind = Indeterminate if failure.flags & INDETERMINATE else Refused
-                raise kind(f"group {self.group}: {failure.reason}")
-            fate = read_receipt(packet)
+            event = self._await(Settled, Failed)
+            fate = event.refusal if isinstance(event, Failed) else event.fate
+            if isinstance(fate, Refusal):
+                kind = Indeterminate if fate.indeterminate else Refused
+                raise kind(f"group {self.group}: {fate.reason}")
             settled[fate.tag] = fate.seq
         return settled.pop(tag)
 
@@ -101,22 +90,20 @@ class Publisher(Connection):
     def history(self, since: int, until: int) -> Iterator[tuple[int, str, Bundle]]:
         """(position, sender, messages) from `since` up to `until`, as far as the node itself still
         has them; Refused if it no longer has the beginning."""
-        self._write(from_packet(self.group, since))
+        self._protocol.join(self.group, since)
         at = since
         while at < until:
-            packet = self._await("RCVX", "RCVC", "FAIL")
-            if packet.command == "FAIL":
-                raise Refused(f"group {self.group}: {read_failure(packet).reason}")
-            found = (
-                read_received(packet) if packet.command == "RCVX" else read_marked_received(packet)
-            )
-            if found.seq > at:
+            event = self._await(Batch, Failed)
+            if isinstance(event, Failed):
+                raise Refused(f"group {self.group}: {event.refusal.reason}")
+            seq, bundle = event.seq, event.bundle
+            if seq > at:
                 raise Refused(
-                    f"group {self.group}: the node no longer has positions {at} to {found.seq - 1}"
+                    f"group {self.group}: the node no longer has positions {at} to {seq - 1}"
                 )
-            bundle = found.bundle
-            end = found.seq + len(bundle)
+            end = seq + len(bundle)
             if end > at:
-                yield at, found.sender, bundle.part(at - found.seq, min(end, until) - found.seq)
+                yield at, event.sender, bundle.part(at - seq, min(end, until) - seq)
                 at = end
-        self._write(head("LEAV", self.group))
+        self._protocol.leave(self.group)
+        self._flush()

@@ -20,24 +20,24 @@ holds up nobody, and needs that much memory and no more.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
-from typing import Any, TypedDict, Unpack
+from typing import Any, Final, TypedDict, Unpack
 
 from msgspec import Struct
 
 from roundelay.client.connection import TIMEOUT_S, Connection
+from roundelay.client.protocol import Block
 from roundelay.core.errors import ConnectionLost, Refused, UsageError
-from roundelay.journal.format import Run, check_block, decode_block, decode_block_head
+from roundelay.core.selection import POSITION_MAX, several
+from roundelay.journal.format import Run
+from roundelay.node.recording.transfer import runs_of
 from roundelay.wire.frontend import DEFAULT
-from roundelay.wire.frontend_replay import (
-    CREDIT_BLOCKS,
-    POSITION_MAX,
-    Wish,
-    more_packet,
-    read_block,
-    read_ended,
-    wish_packet,
-)
+from roundelay.wire.frontend_replay import CREDIT_BLOCKS, Ended, ReplayRequest
+
+ENTER_S: Final = 5.0
+"""How long a node that has just started may need to enter its groups."""
+ASK_AGAIN_S: Final = 0.1
 
 
 class RecorderStatus(Struct, frozen=True):
@@ -90,9 +90,15 @@ class RecorderClient(Connection):
     # -- questions -------------------------------------------------------------------------
 
     def status(self) -> RecorderStatus:
-        """First and next position that are recorded; raises Refused where nobody records."""
-        known = self.ask("recorders", self.group)
-        if not known:
+        """First and next position that are recorded; raises Refused where nobody records.
+
+        A node that has just started needs a moment to know in which history the group is, and so
+        which recorders are of use: it is asked again for `ENTER_S`."""
+        patience = time.monotonic() + min(ENTER_S, self._timeout_s)
+        while not (known := self.ask("recorders", self.group)):
+            if time.monotonic() < patience:
+                time.sleep(ASK_AGAIN_S)
+                continue
             raise Refused(
                 f"group {self.group}: the node at {self.where} knows of no recorder; start one "
                 f"with `roundelay node --record {self.group}`"
@@ -132,34 +138,31 @@ class RecorderClient(Connection):
             raise UsageError("a client reads one range at a time: use another client")
         if odd := wanted.keys() - Wanted.__annotations__.keys():
             raise TypeError(f"{min(odd)} is none of {', '.join(Wanted.__annotations__)}")
-        number = self._number()
-        sender, until_time = wanted.get("sender"), wanted.get("until_time")
-        wish = Wish(
-            id=number,
+        until_time = wanted.get("until_time")
+        request = ReplayRequest(
             since=since,
             until=POSITION_MAX if until is None else until,
             since_time=wanted.get("since_time") or 0,
             until_time=POSITION_MAX if until_time is None else until_time,
-            conferences=_numbers(wanted.get("conference")),
-            senders=(sender,) if isinstance(sender, str) else _listed(sender),
-            kinds=_numbers(wanted.get("kind")),
+            conferences=several("conference", wanted.get("conference")),
+            senders=several("sender", wanted.get("sender")),
+            kinds=several("kind", wanted.get("kind")),
             blocks=wanted.get("blocks", CREDIT_BLOCKS),
             own=wanted.get("own", False),
         )
-        self._write(wish_packet(self.group, wish))
+        number = self._protocol.replay(self.group, request)
         self._reading, over = True, False
         try:
             while True:
-                packet = self._await("RPLB", "RPLE")
-                if packet.command == "RPLE":
-                    ended = read_ended(packet)
+                event = self._await(Block, Ended)
+                if isinstance(event, Ended):
                     over = True
-                    if ended.error:
-                        raise Refused(f"group {self.group}: {ended.error}")
-                    self.next = ended.next
+                    if event.error:
+                        raise Refused(f"group {self.group}: {event.error}")
+                    self.next = event.next
                     return
-                yield _runs(read_block(packet)[1])
-                self._write(more_packet(self.group, number, 1))
+                yield runs_of(event.data)
+                self._protocol.more(self.group, number, 1)
         finally:
             self._reading = False
             if not over:
@@ -168,22 +171,8 @@ class RecorderClient(Connection):
     def _abandon(self, number: int) -> None:
         """The reader wants no more: end the replay, and pass over what is still under way."""
         try:
-            self._write(more_packet(self.group, number, 0))
-            while self._await("RPLB", "RPLE").command != "RPLE":
+            self._protocol.more(self.group, number, 0)
+            while not isinstance(self._await(Block, Ended), Ended):
                 pass
         except ConnectionLost:
             pass  # it is over in any case
-
-
-def _runs(block: bytes) -> list[Run]:
-    head = decode_block_head(block)
-    check_block(block, head)
-    return decode_block(block, head)
-
-
-def _numbers(value: int | Iterable[int] | None) -> tuple[int, ...] | None:
-    return (value,) if isinstance(value, int) else _listed(value)
-
-
-def _listed(values: Iterable[Any] | None) -> tuple[Any, ...] | None:
-    return None if values is None else tuple(values)

@@ -1,6 +1,6 @@
 """A node in another process, reached over its frontend port.
 
-`RemoteSwitchboard` has the calls of `Switchboard`, so that whatever sits on a node of its own can
+`RemoteNodeApi` has the calls of `NodeApi`, so that whatever sits on a node of its own can
 sit on another's too.
 
 A connection that is lost stays lost: messages are missed from then on, and nobody knows what became
@@ -15,67 +15,33 @@ import asyncio
 import os
 import socket
 from collections.abc import AsyncGenerator, Callable, Iterable
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
-from msgspec import Struct, structs
-
+from roundelay.client.protocol import (
+    Answer,
+    Block,
+    ClientProtocol,
+    Failed,
+    Hello,
+    Room,
+    Settled,
+)
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import (
-    ConfigError,
     ConnectionLost,
     MalformedPdu,
     NodeUnreachable,
-    PayloadTooLarge,
     QueueFull,
     Refused,
     UsageError,
 )
 from roundelay.journal.format import Run
-from roundelay.node.frontend_missing import read_missed
 from roundelay.node.groups import GroupSpec
-from roundelay.node.replay import runs_of
-from roundelay.node.settings import words_of
-from roundelay.node.switchboard import (
-    NO_TAG,
-    UNIT,
-    WHOLE,
-    Application,
-    Batch,
-    Receipt,
-    Refusal,
-    View,
-)
-from roundelay.wire.frontend import (
-    CLOSING,
-    DEFAULT,
-    INDETERMINATE,
-    MESSAGE_BYTES,
-    PROTOCOL,
-    REFUSED_JOIN,
-    Packet,
-    Parser,
-    address,
-    from_packet,
-    head,
-    json_packet,
-    name_bytes,
-    portions,
-    read_failure,
-    read_json,
-    read_received,
-    send_packet,
-)
-from roundelay.wire.frontend_receipt import read_receipt
-from roundelay.wire.frontend_replay import (
-    Ended,
-    Wish,
-    marked_packet,
-    more_packet,
-    read_block,
-    read_ended,
-    read_marked_received,
-    wish_packet,
-)
+from roundelay.node.membership.settings import words_of
+from roundelay.node.node_api import NO_TAG, Batch, Missed, Receipt, Refusal, Subscriber, View
+from roundelay.node.recording.transfer import runs_of
+from roundelay.wire.frontend import DEFAULT, address
+from roundelay.wire.frontend_replay import Ended, ReplayRequest
 
 AHEAD_BYTES: Final = 1 << 20
 """What may wait here for the node to read it; beyond that, `send` raises QueueFull."""
@@ -84,19 +50,17 @@ ALIVE: Final = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3))
 """A connection on which nothing is heard is taken for lost after 5 + 2 · 3 s."""
 
 
-class _Sent(Struct):
-    """A send that waits for its receipt; a large bundle goes in several parts."""
+class Sender(Protocol):
+    """Who sends, and need not be in the group."""
 
-    application: Application
-    group: str
-    tag: int
-    parts: int
-    receipt: Receipt | None = None
-    refusal: Refusal | None = None
-    arrived: int = 0
+    def receipt(self, receipt: Receipt) -> None: ...
+
+    def refused(self, refusal: Refusal) -> None: ...
+
+    def writable(self, group: str) -> None: ...
 
 
-class RemoteSwitchboard(asyncio.Protocol):
+class RemoteNodeApi(asyncio.Protocol):
     """The switchboard of another process.  Make one with `connect`.
 
     Calls happen in the event loop and none of them blocks, as with any switchboard; `ask` alone
@@ -109,30 +73,21 @@ class RemoteSwitchboard(asyncio.Protocol):
         self.node = ""
         """The node's name."""
         self.version = ""
-        self.max_message = MESSAGE_BYTES
         self.error: ConnectionLost | None = None
         """Set when the connection has ended."""
         self._tell = lost
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport = None  # type: ignore[assignment]  # connection_made
-        self._parser = Parser.at_application()
+        self._protocol = ClientProtocol(where)
         self._greeted: asyncio.Future[None] = self._loop.create_future()
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._last_words = ""
-        self._joined: dict[str, Application] = {}
-        self._views: dict[str, View] = {}
-        self._sent: dict[int, _Sent] = {}
-        self._next_tag = 0
+        self._joined: dict[str, Subscriber] = {}
         self._asked: dict[int, asyncio.Future[Any]] = {}
         self._replays: dict[int, asyncio.Queue[bytes | Ended]] = {}
-        self._next_id = 0
-        self._out: list[bytes] = []
-        self._out_bytes = 0
+        self._flushing = False
         self._paused = False
-        self._heeds_stop = False
-        self._takes_options = False
-        self._stopped: set[str] = set()
-        self._blocked: dict[tuple[int, str], Application] = {}
+        self._blocked: dict[tuple[int, str], Sender] = {}
 
     @classmethod
     async def connect(
@@ -142,14 +97,14 @@ class RemoteSwitchboard(asyncio.Protocol):
         name: str = "",
         lost: Callable[[ConnectionLost], None] | None = None,
         timeout_s: float = CONNECT_S,
-    ) -> RemoteSwitchboard:
+    ) -> RemoteNodeApi:
         """Connect to the node at `where`: `HOST:PORT` or `unix:PATH`.
 
         `name` is shown in the node's status.  `lost` is called once when the connection ends."""
         target = address(where, "node")
         loop = asyncio.get_running_loop()
 
-        def factory() -> RemoteSwitchboard:
+        def factory() -> RemoteNodeApi:
             return cls(where, lost)
 
         try:
@@ -167,13 +122,12 @@ class RemoteSwitchboard(asyncio.Protocol):
         return made
 
     async def _greet(self, name: str) -> None:
-        hello = {"extended": True, "name": name, "protocol": PROTOCOL, "units": True}
-        hello |= {"given_up": True, "resilience": True}
-        self._transport.write(json_packet("HELO", "", hello))
+        self._protocol.hello(name, extended=True, units=True, given_up=True, resilience=True)
+        self._flush()
         try:
             await self._greeted
         except ConnectionLost as error:
-            why = self._last_words or "it said nothing"
+            why = self._protocol.closing or self._last_words or "it said nothing"
             raise NodeUnreachable(
                 f"what listens at {self.where} closed the connection at once ({why}): it is no "
                 "node, or it has all the connections it allows; see its log"
@@ -182,11 +136,16 @@ class RemoteSwitchboard(asyncio.Protocol):
             self._transport.abort()
             raise
 
+    @property
+    def max_message(self) -> int:
+        """What the node takes at most."""
+        return self._protocol.max_message
+
     # -- the calls of a switchboard
 
     def join(
         self,
-        application: Application,
+        application: Subscriber,
         group: str,
         since: int | None = None,
         since_time: int = 0,
@@ -194,11 +153,6 @@ class RemoteSwitchboard(asyncio.Protocol):
         wishes: GroupSpec | None = None,
     ) -> None:
         self._check()
-        name_bytes("group", group)
-        options = {} if wishes is None else words_of(wishes)
-        if options and not self._takes_options:
-            allowed = f"none through the node at {self.where}, whose version does not know them"
-            raise ConfigError(next(iter(options)), next(iter(options.values())), allowed)
         other = self._joined.get(group)
         if other is application:
             return
@@ -206,32 +160,27 @@ class RemoteSwitchboard(asyncio.Protocol):
             raise UsageError(
                 f"group = {group!r} is joined over this connection already: use another connection"
             )
+        options = {} if wishes is None else words_of(wishes)
+        self._protocol.join(group, since, since_time, history, options)
         self._joined[group] = application
-        if options:
-            self._write(json_packet("OPTS", group, options))
-        if since is None:
-            self._write(head("JOIN", group))
-        else:
-            self._write(from_packet(group, since, since_time, history))
+        self._soon()
 
-    def leave(self, application: Application, group: str) -> None:
+    def leave(self, application: Subscriber, group: str) -> None:
         if self._joined.get(group) is application:
             del self._joined[group]
-            self._views.pop(group, None)
-            if self.error is None:
-                self._write(head("LEAV", group))
+            self._protocol.leave(group)
+            self._soon()
 
-    def gone(self, application: Application) -> None:
+    def gone(self, application: Subscriber) -> None:
         for group in [group for group, one in self._joined.items() if one is application]:
             self.leave(application, group)
-        for tag in [tag for tag, one in self._sent.items() if one.application is application]:
-            del self._sent[tag]
+        self._protocol.forget(application)
         for key in [key for key, one in self._blocked.items() if one is application]:
             del self._blocked[key]
 
     def send(
         self,
-        application: Application,
+        application: Sender,
         group: str,
         bundle: Bundle,
         *,
@@ -242,75 +191,40 @@ class RemoteSwitchboard(asyncio.Protocol):
         unit: bool = False,
     ) -> None:
         self._check()
-        name_bytes("group", group)
-        largest = max(bundle.sizes, default=0)
-        if largest > self.max_message:
-            raise PayloadTooLarge(
-                f"a message of {largest} bytes: the node at {self.where} takes at most "
-                f"{self.max_message}; split it, or start the node with a larger --max-message"
-            )
-        if self._paused or self._out_bytes >= AHEAD_BYTES or group in self._stopped:
+        protocol = self._protocol
+        if self._paused or protocol.pending >= AHEAD_BYTES or group in protocol.stopped:
+            protocol.check_size(bundle)  # what is never taken need not wait
             self._blocked[id(application), group] = application
             raise QueueFull(f"group {group!r}: the node at {self.where} has no room now")
-        if not bundle.sizes:
-            raise ConfigError("bundle", "empty", "one message or more")
-        names = None if to is None else tuple(to)
-        parts = [
-            (conference, kind, part)
-            for conference, kind, run in bundle.by_mark()
-            for part in portions(run, self.max_message)
-        ]
-        if unit and len(parts) > 1:
-            raise PayloadTooLarge(
-                f"a unit of {len(bundle.data)} bytes: the node at {self.where} takes at most "
-                f"{self.max_message}, of one conference and kind; send several"
-            )
-        waiting = _Sent(application, group, tag, len(parts))
-        packets = []
-        for conference, kind, part in parts:
-            own = NO_TAG
-            if tag != NO_TAG:
-                own = self._next_tag
-                self._next_tag += 1
-            if conference or kind or recorders or unit:
-                data = marked_packet(
-                    group, part, tag=own, conference=conference, kind=kind, recorders=recorders,
-                    to=names, unit=unit,
-                )  # fmt: skip
-            else:
-                data = send_packet(group, part, tag=own, to=names, someone=someone)
-            packets.append(data)
-            if tag != NO_TAG:
-                self._sent[own] = waiting
-        for data in packets:
-            self._write(data)
+        protocol.send(
+            group, bundle, owner=application, tag=tag, to=to, someone=someone,
+            recorders=recorders, unit=unit,
+        )  # fmt: skip
+        self._soon()
 
     async def ask(self, what: str, of: str | None = None) -> Any:
         """`members` of a group, `groups`, `status`, `why` of a node: as the node's switchboard
         answers."""
         self._check()
-        number = self._next_id
-        self._next_id += 1
         answer: asyncio.Future[Any] = self._loop.create_future()
+        number = self._protocol.ask(what, of)
         self._asked[number] = answer
-        self._write(json_packet("ASKQ", "", {"id": number, "ask": what, "of": of}))
+        self._soon()
         try:
             return await answer
         finally:
             self._asked.pop(number, None)
 
     async def replay(
-        self, group: str, wish: Wish, reached: list[int] | None = None
+        self, group: str, request: ReplayRequest, reached: list[int] | None = None
     ) -> AsyncGenerator[list[Run], None]:
-        """What is recorded of the group and wished for, in order.  As much is on its way as the
-        wish has blocks; the rest follows as it is read."""
+        """What is recorded of the group and asked for, in order.  As much is on its way as the
+        request has blocks; the rest follows as it is read."""
         self._check()
-        name_bytes("group", group)
-        number = self._next_id
-        self._next_id += 1
         blocks: asyncio.Queue[bytes | Ended] = asyncio.Queue()
+        number = self._protocol.replay(group, request)
         self._replays[number] = blocks
-        self._write(wish_packet(group, structs.replace(wish, id=number)))
+        self._soon()
         over = False
         try:
             while True:
@@ -324,12 +238,13 @@ class RemoteSwitchboard(asyncio.Protocol):
                         reached.append(found.next)
                     return
                 yield runs_of(found)
-                if self.error is None:
-                    self._write(more_packet(group, number, 1))
+                self._protocol.more(group, number, 1)
+                self._soon()
         finally:
             self._replays.pop(number, None)
-            if not over and self.error is None:
-                self._write(more_packet(group, number, 0))
+            if not over:
+                self._protocol.more(group, number, 0)
+                self._soon()
 
     def joined(self, group: str) -> bool:
         """False also after the node refused a `join`."""
@@ -338,21 +253,13 @@ class RemoteSwitchboard(asyncio.Protocol):
     def hold(self, group: str, stop: bool) -> None:
         """The application can take no more of the group now, or it can again.  If somebody records
         the group, the node gives it the rest from there meanwhile, as fast as it is read."""
-        if self.error is None and self._heeds_stop and group in self._joined:
-            self._write(head("STOP" if stop else "GOON", group))
-
-    def pause_reading(self) -> None:
-        """Take nothing more from the node for now.  It cuts those who do that for too long."""
-        if self.error is None:
-            self._transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        if self.error is None:
-            self._transport.resume_reading()
+        self._protocol.hold(group, stop)
+        self._soon()
 
     async def drain(self) -> None:
         """Wait until everything sent so far is with the operating system or the node."""
-        while self.error is None and (self._out or self._transport.get_write_buffer_size()):
+        protocol, transport = self._protocol, self._transport
+        while self.error is None and (protocol.pending or transport.get_write_buffer_size()):
             await asyncio.sleep(0.001)
 
     async def close(self) -> None:
@@ -371,12 +278,11 @@ class RemoteSwitchboard(asyncio.Protocol):
         _notice_death(self._transport.get_extra_info("socket"))
 
     def data_received(self, data: bytes) -> None:
-        self._parser.feed(data)
+        self._protocol.receive(data)
         try:
-            for packet in self._parser.packets():
-                handler = _HANDLERS.get(packet.command)
-                if handler is not None:
-                    handler(self, packet)
+            handlers = _HANDLERS
+            for event in self._protocol.events():
+                handlers[type(event)](self, event)
         except MalformedPdu as error:
             self._last_words = f"the other side does not speak the frontend protocol: {error}"
             self._transport.abort()
@@ -389,10 +295,11 @@ class RemoteSwitchboard(asyncio.Protocol):
         self._room()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        why = self._last_words or (str(exc) if exc else "the node closed it")
-        lost = f"the connection to the node at {self.where} has ended ({why})"
+        why = self._protocol.closing or self._last_words
+        why = why or (str(exc) if exc else "the node closed it")
         self.error = error = ConnectionLost(
-            f"{lost}: connect and join again; messages delivered meanwhile were missed"
+            f"{self._protocol.ended(why)}: connect and join again; messages delivered meanwhile "
+            "were missed"
         )
         if not self._greeted.done():
             self._greeted.set_exception(error)
@@ -403,39 +310,36 @@ class RemoteSwitchboard(asyncio.Protocol):
                 answer.set_exception(error)
         for number, blocks in self._replays.items():
             blocks.put_nowait(Ended(number, 0, str(error)))
-        for sent in {id(one): one for one in self._sent.values()}.values():
-            refusal = Refusal(sent.group, sent.tag, f"{lost} before it answered", True)
-            sent.application.refused(refusal)
-        self._sent.clear()
+        for settled in self._protocol.lost(why):
+            self._settled(settled)
         for group, application in self._joined.items():
-            last = self._views.get(group)
-            version, members = (last.version, last.members) if last else ("", ())
+            last = self._protocol.last_view(group)
             state = "broken: the connection to the node has ended"
-            application.viewed(View(group, version, members, state))
+            application.viewed(View(group, last.version, last.members, state))
         self._ended.set_result(None)
 
     def _check(self) -> None:
         if self.error is not None:
             raise ConnectionLost(str(self.error))
 
-    def _write(self, data: bytes) -> None:
-        if not self._out:
+    def _soon(self) -> None:
+        """What waits is sent when this turn of the loop is over, all at once."""
+        if not self._flushing and self.error is None:
+            self._flushing = True
             self._loop.call_soon(self._flush)
-        self._out.append(data)
-        self._out_bytes += len(data)
 
     def _flush(self) -> None:
-        if self._out and not self._transport.is_closing():
-            self._transport.write(b"".join(self._out))
-        self._out.clear()
-        self._out_bytes = 0
+        self._flushing = False
+        data = self._protocol.data_to_send()
+        if data and not self._transport.is_closing():
+            self._transport.write(data)
         self._room()
 
     def _room(self) -> None:
         """Tell those who were turned away."""
         if self._paused or not self._blocked:
             return
-        ready = [key for key in self._blocked if key[1] not in self._stopped]
+        ready = [key for key in self._blocked if key[1] not in self._protocol.stopped]
         for key in ready:
             application = self._blocked.pop(key, None)
             if application is not None:
@@ -443,153 +347,72 @@ class RemoteSwitchboard(asyncio.Protocol):
 
     # -- what the node says
 
-    def _hello(self, packet: Packet) -> None:
-        hello = read_json(packet)
-        self.node = str(hello.get("node", ""))
-        self.version = str(hello.get("version", ""))
-        limit = hello.get("max_message")
-        self.max_message = limit if isinstance(limit, int) else MESSAGE_BYTES
-        self._heeds_stop = hello.get("stop") is True
-        self._takes_options = hello.get("options") is True
+    def _hello(self, hello: Hello) -> None:
+        self.node, self.version = hello.node, hello.version
         if not self._greeted.done():
             self._greeted.set_result(None)
 
-    def _deliver(self, packet: Packet) -> None:
-        application = self._joined.get(packet.group)
-        if application is not None:
-            found = read_received(packet)
-            history = self._history(packet.group)
-            application.deliver(
-                Batch(
-                    packet.group, found.seq, found.sender, found.time, found.bundle,
-                    history=history,
-                )
-            )  # fmt: skip
+    def _deliver(self, batch: Batch) -> None:
+        self._joined[batch.group].deliver(batch)
 
-    def _history(self, group: str) -> str:
-        """What is delivered now belongs to the history that the last view named."""
-        view = self._views.get(group)
-        return "" if view is None else view.history
+    def _viewed(self, view: View) -> None:
+        self._joined[view.group].viewed(view)
 
-    def _missed(self, packet: Packet) -> None:
-        application = self._joined.get(packet.group)
-        if application is not None:
-            application.missed(read_missed(packet))
+    def _missed(self, missed: Missed) -> None:
+        self._joined[missed.group].missed(missed)
 
-    def _deliver_marked(self, packet: Packet) -> None:
-        application = self._joined.get(packet.group)
-        if application is not None:
-            found = read_marked_received(packet)
-            unit = UNIT if packet.command == "RCVU" else WHOLE
-            history = self._history(packet.group)
-            application.deliver(
-                Batch(
-                    packet.group, found.seq, found.sender, found.time, found.bundle, unit, history
-                )
-            )
+    def _settled(self, settled: Settled) -> None:
+        if isinstance(settled.fate, Receipt):
+            settled.owner.receipt(settled.fate)
+        else:
+            settled.owner.refused(settled.fate)
 
-    def _block(self, packet: Packet) -> None:
-        number, block = read_block(packet)
-        blocks = self._replays.get(number)
+    def _failed(self, failed: Failed) -> None:
+        group, reason = failed.refusal.group, failed.refusal.reason
+        application = self._joined.get(group)
+        if application is None:
+            return
+        if failed.out:
+            del self._joined[group]
+        application.refused(failed.refusal)
+        if failed.out:
+            state = reason if reason.startswith("failed: ") else f"broken: {reason}"
+            application.viewed(View(group, "", (), state))
+
+    def _block(self, block: Block) -> None:
+        blocks = self._replays.get(block.id)
         if blocks is not None:
-            blocks.put_nowait(block)
+            blocks.put_nowait(block.data)
 
-    def _replay_over(self, packet: Packet) -> None:
-        ended = read_ended(packet)
+    def _replayed(self, ended: Ended) -> None:
         blocks = self._replays.get(ended.id)
         if blocks is not None:
             blocks.put_nowait(ended)
 
-    def _view(self, packet: Packet) -> None:
-        application = self._joined.get(packet.group)
-        if application is not None:
-            found = read_json(packet)
-            members = tuple(str(name) for name in found.get("members") or ())
-            version, state = str(found.get("version", "")), str(found.get("state", ""))
-            history, position = str(found.get("history", "")), found.get("position")
-            at = position if type(position) is int else -1
-            view = View(packet.group, version, members, state, history, at)
-            self._views[packet.group] = view
-            application.viewed(view)
-
-    def _receipt(self, packet: Packet) -> None:
-        found = read_receipt(packet)
-        sent = self._sent.pop(found.tag, None)
-        if sent is not None:
-            before = sent.receipt or Receipt(sent.group, sent.tag, found.seq, found.time)
-            seq = max(before.seq, found.seq)
-            lost = tuple(dict.fromkeys((*before.given_up, *found.given_up)))
-            level = found.resilience
-            sent.receipt = Receipt(sent.group, sent.tag, seq, found.time, lost, level)
-            self._arrived(sent)
-
-    def _failure(self, packet: Packet) -> None:
-        found = read_failure(packet)
-        if found.flags & CLOSING:
-            self._last_words = found.reason
-        indeterminate = bool(found.flags & INDETERMINATE)
-        sent = self._sent.pop(found.tag, None)
-        if sent is not None:
-            sent.refusal = Refusal(sent.group, sent.tag, found.reason, indeterminate)
-            self._arrived(sent)
-            return
-        application = self._joined.get(packet.group)
-        if application is not None:
-            if found.flags & REFUSED_JOIN:
-                del self._joined[packet.group]
-            application.refused(Refusal(packet.group, NO_TAG, found.reason, indeterminate))
-            if found.flags & REFUSED_JOIN:
-                state = found.reason
-                if not state.startswith("failed: "):
-                    state = f"broken: {state}"
-                application.viewed(View(packet.group, "", (), state))
-
-    def _arrived(self, sent: _Sent) -> None:
-        """The fate of one part is known: when that of all is, tell it as one."""
-        sent.arrived += 1
-        if sent.arrived < sent.parts:
-            return
-        if sent.refusal is None:
-            assert sent.receipt is not None
-            sent.application.receipt(sent.receipt)
-        elif sent.receipt is None:
-            sent.application.refused(sent.refusal)
-        else:
-            reason = f"only a part was delivered: {sent.refusal.reason}"
-            sent.application.refused(Refusal(sent.group, sent.tag, reason, True))
-
-    def _stop(self, packet: Packet) -> None:
-        self._stopped.add(packet.group)
-
-    def _go_on(self, packet: Packet) -> None:
-        self._stopped.discard(packet.group)
+    def _has_room(self, _: Room) -> None:
         self._room()
 
-    def _answer(self, packet: Packet) -> None:
-        found = read_json(packet)
-        number = found.get("id")
-        answer = self._asked.get(number) if isinstance(number, int) else None
-        if answer is not None and not answer.done():
-            if "error" in found:
-                answer.set_exception(UsageError(str(found["error"])))
-            else:
-                answer.set_result(found.get("answer"))
+    def _answered(self, answer: Answer) -> None:
+        asked = self._asked.get(answer.id)
+        if asked is None or asked.done():
+            return
+        if answer.error is not None:
+            asked.set_exception(UsageError(answer.error))
+        else:
+            asked.set_result(answer.answer)
 
 
-_HANDLERS: Final[dict[str, Callable[[RemoteSwitchboard, Packet], None]]] = {
-    "HELO": RemoteSwitchboard._hello,
-    "RCVX": RemoteSwitchboard._deliver,
-    "RCVC": RemoteSwitchboard._deliver_marked,
-    "RCVU": RemoteSwitchboard._deliver_marked,
-    "RPLB": RemoteSwitchboard._block,
-    "RPLE": RemoteSwitchboard._replay_over,
-    "VIEW": RemoteSwitchboard._view,
-    "MISS": RemoteSwitchboard._missed,
-    "RCPT": RemoteSwitchboard._receipt,
-    "FAIL": RemoteSwitchboard._failure,
-    "STOP": RemoteSwitchboard._stop,
-    "GOON": RemoteSwitchboard._go_on,
-    "ANSW": RemoteSwitchboard._answer,
+_HANDLERS: Final[dict[type, Callable[[RemoteNodeApi, Any], None]]] = {
+    Hello: RemoteNodeApi._hello,
+    Batch: RemoteNodeApi._deliver,
+    View: RemoteNodeApi._viewed,
+    Missed: RemoteNodeApi._missed,
+    Settled: RemoteNodeApi._settled,
+    Failed: RemoteNodeApi._failed,
+    Answer: RemoteNodeApi._answered,
+    Block: RemoteNodeApi._block,
+    Ended: RemoteNodeApi._replayed,
+    Room: RemoteNodeApi._has_room,
 }
 
 

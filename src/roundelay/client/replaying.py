@@ -11,15 +11,15 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 from roundelay.client.messages import Message, messages_of
-from roundelay.client.since import START, Moment, since_of, wish_of
+from roundelay.client.since import START, Moment, request_of, since_of
 from roundelay.core.errors import ConfigError, MissingRecords, NoSuchPosition
 from roundelay.core.position import Position, holds
 from roundelay.journal.format import GAP, HEADS_ONLY, Run
-from roundelay.node.catchup import batch_of
 from roundelay.node.groups import CONFIGURED, TOTAL_ORDER, protocol_of
-from roundelay.node.recorded_units import is_message, part_of_unit
-from roundelay.node.switchboard import Batch, View
-from roundelay.wire.frontend_replay import Wish
+from roundelay.node.node_api import Batch, View
+from roundelay.node.recording.handover import batch_of
+from roundelay.node.recording.units import is_message, part_of_unit
+from roundelay.wire.frontend_replay import ReplayRequest
 
 T = TypeVar("T")
 
@@ -144,14 +144,14 @@ class Replaying(ABC):
         Parts of units come as they were recorded: each at its own position, also if the rest of
         its unit never came; `message.unit` tells.
         """
-        wish = wish_of(since, until, conference=conference, sender=sender, kind=kind)
-        batches = self._batches(since, wish, missing)
+        request = request_of(since, until, conference=conference, sender=sender, kind=kind)
+        batches = self._batches(since, request, missing)
 
         def messages(chunk: list[Run]) -> Iterator[Message]:
             for batch in batches(chunk):
                 yield from messages_of(batch)
 
-        return self._replay(since, wish, messages)
+        return self._replay(since, request, messages)
 
     def replay_batches(
         self,
@@ -164,14 +164,14 @@ class Replaying(ABC):
         missing: str = "raise",
     ) -> Replay[Batch]:
         """As `replay`, messages that were delivered together as one batch: the fast way."""
-        wish = wish_of(since, until, conference=conference, sender=sender, kind=kind)
-        return self._replay(since, wish, self._batches(since, wish, missing))
+        request = request_of(since, until, conference=conference, sender=sender, kind=kind)
+        return self._replay(since, request, self._batches(since, request, missing))
 
     def _replay(
-        self, since: Moment, wish: Wish, give: Callable[[list[Run]], Iterator[T]]
+        self, since: Moment, request: ReplayRequest, give: Callable[[list[Run]], Iterator[T]]
     ) -> Replay[T]:
         self._check_open()
-        chunks = self._switchboard.replay(self.name, wish)
+        chunks = self._switchboard.replay(self.name, request)
         if protocol_of(self.name) in TOTAL_ORDER:
             asked = since_of(since)
             chunks = self._of_one_history(Position(asked.history, asked.seq), chunks)
@@ -205,14 +205,14 @@ class Replaying(ABC):
             await replay.aclose()
 
     def _batches(
-        self, since: Moment, wish: Wish, missing: str
+        self, since: Moment, request: ReplayRequest, missing: str
     ) -> Callable[[list[Run]], Iterator[Batch]]:
         """How runs become batches, or an error where they are missing."""
         if missing not in ("raise", "skip"):
             raise ConfigError("missing", missing, '"raise" or "skip"')
         ordered = protocol_of(self.name) in TOTAL_ORDER
         units = protocol_of(self.name) in CONFIGURED
-        begun = since == START or bool(wish.since_time)  # then a gap before the first is none
+        begun = since == START or bool(request.since_time)  # then a gap before the first is none
 
         def batches(chunk: list[Run]) -> Iterator[Batch]:
             nonlocal begun

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from roundelay.client.endings import is_open
-from roundelay.client.messages import Receipt, bundle_of, marked, synced
+from roundelay.client.messages import Receipt, bundle_of, synced
 from roundelay.core.bundle import MESSAGES_MAX, Bundle
 from roundelay.core.errors import ConfigError, Indeterminate, NoRecorder, QueueFull, Refused
-from roundelay.node.switchboard import NO_TAG, Refusal, View
+from roundelay.node.node_api import NO_TAG, Refusal, View
 
 HEAR_S: Final = 2.0
 """How long after `join` a recorder may still be on its way to be heard of."""
@@ -63,7 +63,7 @@ class Sending(ABC):
         message may still be delivered later.  Raises NoRecorder, and sends nothing, when fewer
         recorders are known than have to sync it.
         """
-        bundle = marked(bundle_of([data]), conference, kind)
+        bundle = bundle_of([data], "data", conference, kind)
         return await self._send(bundle, None, False, self._synced(durability, recorders))
 
     async def broadcast_many(
@@ -76,7 +76,7 @@ class Sending(ABC):
         recorders: int | None = None,
     ) -> Receipt:
         """Send several messages, in order; the receipt is that of the last one."""
-        bundle = marked(bundle_of(messages, "messages"), conference, kind)
+        bundle = bundle_of(messages, "messages", conference, kind)
         if not 0 < len(bundle) <= MESSAGES_MAX:
             raise ConfigError("messages", len(bundle), f"1 to {MESSAGES_MAX} at once")
         return await self._send(bundle, None, False, self._synced(durability, recorders))
@@ -96,7 +96,7 @@ class Sending(ABC):
         of them has its place; `message.unit` says which is `start`, `middle` and `end`, and all
         have its `seq`.  If we do not live to send the last one, nobody is told the others.
         """
-        bundle = marked(bundle_of(parts, "parts"), conference, kind)
+        bundle = bundle_of(parts, "parts", conference, kind)
         if not 0 < len(bundle) <= MESSAGES_MAX:
             raise ConfigError("parts", len(bundle), f"1 to {MESSAGES_MAX} of a unit")
         synced = self._synced(durability, recorders)
@@ -106,7 +106,8 @@ class Sending(ABC):
         self, data: bytes, to: Iterable[str], *, conference: int = 0, kind: int = 0
     ) -> Receipt:
         """Send `data` to the members named (service `selective`)."""
-        return await self._send(marked(bundle_of([data]), conference, kind), tuple(to), False)
+        bundle = bundle_of([data], "data", conference, kind)
+        return await self._send(bundle, tuple(to), False)
 
     async def send_someone(self, data: bytes) -> Receipt:
         """Send `data` to exactly one application of one member, whichever."""
@@ -146,7 +147,7 @@ class Sending(ABC):
 
         After the connection to a daemon broke, the next call raises Indeterminate, once, and sends
         nothing: nobody knows what became of what was posted before."""
-        bundle = marked(bundle_of(messages, "messages"), conference, kind)
+        bundle = bundle_of(messages, "messages", conference, kind)
         await self._post(bundle, NO_TAG, None, False)
 
     def in_doubt(self, group: str, reason: str) -> None:

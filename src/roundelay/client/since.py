@@ -10,8 +10,9 @@ from msgspec import Struct
 
 from roundelay.core.errors import ConfigError
 from roundelay.core.position import Position
+from roundelay.core.selection import POSITION_MAX, several
 from roundelay.journal.moments import in_utc, nanoseconds
-from roundelay.wire.frontend_replay import POSITION_MAX, Wish
+from roundelay.wire.frontend_replay import ReplayRequest
 
 START: Final = "start"
 Moment = int | datetime | str | Position
@@ -33,7 +34,7 @@ class Since(Struct, frozen=True):
 
     @property
     def given(self) -> tuple[Any, ...]:
-        """As `Switchboard.join` takes it."""
+        """As `NodeApi.join` takes it."""
         return () if self.seq < 0 else (self.seq, self.time, self.history)
 
 
@@ -91,34 +92,28 @@ def parse_moment(text: str, field: str = "since") -> Moment:
         ) from None  # fmt: skip
 
 
-def wish_of(
+def request_of(
     since: Moment = START,
     until: int | datetime | None = None,
     *,
     conference: int | Iterable[int] | None = None,
     sender: str | Iterable[str] | None = None,
     kind: int | Iterable[int] | None = None,
-) -> Wish:
+) -> ReplayRequest:
     """What `Group.replay` asks for, checked; of which history, `since` says."""
     start = since_of(since)
     last, last_time = POSITION_MAX, POSITION_MAX
     if until is not None:
         end, end_time = place_of(until, "until")
         last, last_time = (last, end_time) if isinstance(until, datetime) else (end, last_time)
-    wish = Wish(
+    request = ReplayRequest(
         since=start.seq,
         until=last,
         since_time=start.time,
         until_time=last_time,
-        conferences=_several(conference),
-        senders=_several(sender),
-        kinds=_several(kind),
+        conferences=several("conference", conference),
+        senders=several("sender", sender),
+        kinds=several("kind", kind),
     )
-    wish.check()
-    return wish
-
-
-def _several(value: Any) -> tuple[Any, ...] | None:
-    if value is None:
-        return None
-    return (value,) if isinstance(value, int | str) else tuple(value)
+    request.check()
+    return request

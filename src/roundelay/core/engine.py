@@ -2,9 +2,13 @@
 
 A driver (the simulator's world, a live node, the explorer) owns time and the network::
 
-    engine.submit(bundle, now); engine.receive(pdu, source, now); engine.on_timer(now)
+    engine.submit(bundle, now); engine.receive(pdu, source, now, line); engine.on_timer(now)
     effects = engine.take()      # carry out: persists, then sends, then deliveries, then notices
     if engine.deadline != armed: ...   # call on_timer(now) when it has passed
+
+All engines are made alike: `Site(me, group, config, rng, now)`, then by keyword what only some
+have, such as `stable=`, what a crash left on disk.  `group` is a tuple of members, or where they
+differ in what they do, who does what (`Roles`, `Atlas`).
 
 An engine never blocks, never fails on a peer's input (it counts and drops, see `drops`) and never
 looks at a clock.  Calling `on_timer` before the deadline is harmless.
@@ -13,17 +17,27 @@ looks at a clock.  Calling `on_timer` before the deadline is harmless.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Final
+from typing import ClassVar, Final
 
 from msgspec import Struct
 
 from roundelay.core.bundle import Bundle
+from roundelay.core.notices import Notice as Notice  # noqa: PLC0414 - it belongs to the shape
 
 NEVER: Final = 1 << 62
 """A deadline that does not come (ns)."""
 
 EVERYONE: Final = -1
 """Destination of a multicast: every member of the group but the sender."""
+
+ONLY_LINE: Final = 0
+"""The line of a group that has but one."""
+
+UNKNOWN_LIFE: Final = 0
+"""The life of a sender of which nothing is said."""
+
+NO_POSITION: Final = -1
+"""The position of an engine whose service has no total order."""
 
 MS: Final = 1_000_000
 SECOND: Final = 1_000_000_000
@@ -55,19 +69,6 @@ class Delivery(Struct, frozen=True, gc=False):
     stage: str
 
 
-class Notice(Struct, frozen=True, gc=False):
-    """Something the application may want to know.
-
-    kind: `view` (version, members, token_site), `suspect` (member,), `blocked` (reason,),
-    `unblocked` (), `gap_unavailable` (lo, hi: half-open range of `seq` that must come from
-    elsewhere), `indeterminate` (lo, hi: half-open range of own numbers whose fate is unknown),
-    `broken` (reason,), `undelivered` (bundles: own messages given back when a cluster is reopened).
-    """
-
-    kind: str
-    info: tuple[object, ...] = ()
-
-
 class Effects:
     """What an engine wants done, in this order: persists, sends, deliveries, notices.
 
@@ -79,7 +80,7 @@ class Effects:
 
     def __init__(self) -> None:
         self.persists: list[Struct] = []
-        self.sends: list[tuple[int, Pdu]] = []  # (destination or EVERYONE, pdu)
+        self.sends: list[tuple[int, Pdu, int]] = []  # (destination or EVERYONE, pdu, line)
         self.deliveries: list[Delivery] = []
         self.notices: list[Notice] = []
 
@@ -91,38 +92,77 @@ EMPTY: Final = Effects()
 """What `take` returns when there is nothing to do.  Never written to."""
 
 
-class Engine(ABC):
-    """One member in one group."""
+class Emitter:
+    """A member of a group, as far as it wants things done: an engine, or a part of one."""
 
-    __slots__ = ("deadline", "drops", "group", "me", "out")
+    __slots__ = ("drops", "group", "me", "out")
 
     def __init__(self, me: int, group: tuple[int, ...]) -> None:
         self.me = me
         self.group = group
-        self.deadline = NEVER
         self.out = Effects()
         self.drops: dict[str, int] = {}  # a peer's input we refused, counted by reason
 
-    @abstractmethod
-    def submit(self, bundle: Bundle, now: int) -> None:
-        """Broadcast `bundle`.  Raises QueueFull or PayloadTooLarge and then changes nothing."""
+    def take(self, spare: Effects | None = None) -> Effects:
+        """Hand over the effects since the last call.
 
-    @abstractmethod
-    def receive(self, pdu: Pdu, source: int, now: int) -> None:
-        """`pdu` arrived from member `source`."""
-
-    @abstractmethod
-    def on_timer(self, now: int) -> None:
-        """Do whatever is due at `now`."""
-
-    def take(self) -> Effects:
-        """The effects since the last call, handed over to the caller."""
+        `spare` is an empty batch for what follows: making one costs more than using it.
+        """
         out = self.out
         if out.sends or out.deliveries or out.persists or out.notices:
-            self.out = Effects()
+            self.out = Effects() if spare is None else spare
             return out
         return EMPTY
 
     def drop(self, reason: str) -> None:
         """Count an input that is refused."""
         self.drops[reason] = self.drops.get(reason, 0) + 1
+
+
+class Engine(Emitter, ABC):
+    """One member in one group."""
+
+    __slots__ = ("deadline",)
+
+    has_token: ClassVar[bool] = False
+    """Whether members hand a token on: then `holding` and `passing` say where it is."""
+
+    def __init__(self, me: int, group: tuple[int, ...]) -> None:
+        super().__init__(me, group)
+        self.deadline = NEVER
+
+    @abstractmethod
+    def submit(self, bundle: Bundle, now: int) -> int | None:
+        """Broadcast `bundle`; where notices name own messages, return the number of its first.
+
+        Raises QueueFull or PayloadTooLarge and then changes nothing.
+        """
+
+    @abstractmethod
+    def receive(
+        self, pdu: Pdu, source: int, now: int, line: int = ONLY_LINE, life: int = UNKNOWN_LIFE
+    ) -> None:
+        """`pdu` arrived from member `source` on `line`; `life` is which start of it has sent it."""
+
+    @abstractmethod
+    def on_timer(self, now: int) -> None:
+        """Do whatever is due at `now`."""
+
+    def reform(self, now: int) -> None:
+        """Begin to agree anew on who is a member, where the protocol does that."""
+
+    @property
+    def position(self) -> int:
+        """The place in the group's total order of what is delivered next, or NO_POSITION."""
+        return NO_POSITION
+
+    def usage(self) -> dict[str, int]:
+        """How much of everything is held now, by name; never above `caps` (invariant I6)."""
+        return {}
+
+    def caps(self) -> dict[str, int]:
+        """The bound of everything that `usage` names."""
+        return {}
+
+    def check_invariants(self) -> None:
+        """Raise InvariantBroken if the state is one that no sequence of calls may lead to."""

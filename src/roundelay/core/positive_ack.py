@@ -33,14 +33,26 @@ from __future__ import annotations
 
 from collections import deque
 from random import Random
-from typing import Final, Self
+from typing import Annotated, Final, Self
 
 from msgspec import Struct
 
 from roundelay.core.bundle import Bundle
-from roundelay.core.engine import ACCEPTED, EVERYONE, MS, NEVER, Delivery, Engine, Notice, Pdu
+from roundelay.core.engine import (
+    ACCEPTED,
+    EVERYONE,
+    MS,
+    NEVER,
+    ONLY_LINE,
+    UNKNOWN_LIFE,
+    Delivery,
+    Engine,
+    Pdu,
+)
 from roundelay.core.errors import ConfigError, PayloadTooLarge, QueueFull
+from roundelay.core.fields import Site, Stamp
 from roundelay.core.limits import UNLIMITED, whole
+from roundelay.core.notices import MemberSuspected, MissedOf
 
 MESSAGES_MAX: Final = 0xFFFF
 """Application messages in one bundle: the wire counts them with 16 bits."""
@@ -55,18 +67,18 @@ UNHEARD: Final = -1
 class PaB(Pdu, frozen=True, gc=False):
     """B(s, n): message number n of source s; s will not send numbers below `low` again."""
 
-    s: int
-    n: int
+    s: Annotated[Site, "source"]
+    n: Annotated[Stamp, "number of the message at its source"]
     bundle: Bundle
-    low: int
+    low: Annotated[Stamp, "lowest number the source may send again"]
 
 
 class PaAck(Pdu, frozen=True, gc=False):
     """ACK(s, n) of the receiver `by`."""
 
-    s: int
-    n: int
-    by: int
+    s: Annotated[Site, "source of the message"]
+    n: Annotated[Stamp, "its number"]
+    by: Annotated[Site, "receiver"]
 
 
 class Reserved(Struct, frozen=True, gc=False):
@@ -176,6 +188,7 @@ class PositiveAckSite(Engine):
         config: PositiveAckConfig,
         rng: Random,
         now: int = 0,
+        *,
         stable: PositiveAckStable | None = None,
     ) -> None:
         members = tuple(sorted(set(group)))
@@ -231,7 +244,7 @@ class PositiveAckSite(Engine):
                 self.low = n + 1
                 continue
             pdu = PaB(self.me, n, bundle, self.low)
-            out.sends.append((EVERYONE, pdu))
+            out.sends.append((EVERYONE, pdu, ONLY_LINE))
             due = now + self.config.resend_ns
             self.outstanding[n] = Outstanding(pdu, set(self.others), due)
             if due < self.deadline:
@@ -279,7 +292,7 @@ class PositiveAckSite(Engine):
                 message.due = now + config.resend_ns
                 for site in self.others:  # in the order of the group, not of a set
                     if site in awaited:
-                        sends.append((site, message.pdu))
+                        sends.append((site, message.pdu, ONLY_LINE))
             if message.due < deadline:
                 deadline = message.due
         self.deadline = deadline
@@ -296,12 +309,14 @@ class PositiveAckSite(Engine):
         for site in self.others:
             if site in awaited and site not in self.suspected:
                 self.suspected.add(site)
-                self.out.notices.append(Notice("suspect", (site,)))
+                self.out.notices.append(MemberSuspected(site))
         self._complete(n, now)
 
     # -- receiver --------------------------------------------------------------------------
 
-    def receive(self, pdu: Pdu, source: int, now: int) -> None:
+    def receive(
+        self, pdu: Pdu, source: int, now: int, line: int = ONLY_LINE, life: int = UNKNOWN_LIFE
+    ) -> None:
         if source not in self.seen:
             self.drop("not a member")
             return
@@ -335,7 +350,7 @@ class PositiveAckSite(Engine):
         if self.suspected:
             self.suspected.discard(source)
         out = self.out
-        out.sends.append((source, PaAck(source, n, self.me)))
+        out.sends.append((source, PaAck(source, n, self.me), ONLY_LINE))
         seen = self.seen[source]
         above = seen.above
         if low > seen.mark:
@@ -359,7 +374,7 @@ class PositiveAckSite(Engine):
             self._release(above.pop(n), source, n)
         if seen.mark != UNHEARD:
             # At least the number at the mark is not here: the source gave up on us, or restarted.
-            self.out.notices.append(Notice("missed", (source, seen.mark, low)))
+            self.out.notices.append(MissedOf(source, seen.mark, low))
         seen.mark = low
         if above:
             self._advance(seen, source)

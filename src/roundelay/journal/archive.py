@@ -19,11 +19,10 @@ rows have the same ones, whatever wrote them.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -32,9 +31,10 @@ import msgspec
 from msgspec import Struct, field
 
 from roundelay.core.errors import ConfigError, RoundelayError, UsageError
-from roundelay.journal.files import ASIDE, Disk
+from roundelay.core.positions import Range
+from roundelay.core.selection import EVERYTHING, POSITION_MAX, Selection
+from roundelay.durable import ASIDE, FileLock, put, sync_path
 from roundelay.journal.parquet import ROWS, VERSION, arrow, schema
-from roundelay.journal.reader import EVERYTHING, Selection, merged
 
 MANIFEST: Final = "_archive.json"
 PROOF: Final = "_proof.json"
@@ -78,9 +78,9 @@ class File(Struct, frozen=True):
 class Holding(Struct):
     """What an archive has of one group."""
 
-    positions: list[tuple[int, int]] = field(default_factory=list)
+    positions: list[Range] = field(default_factory=list)
     """In its files, half-open."""
-    let_go: list[tuple[int, int]] = field(default_factory=list)
+    let_go: list[Range] = field(default_factory=list)
     """Were too old: not in the files, and not wanted again."""
     histories: list[str] = field(default_factory=list)
     """Names of the group's histories that the positions belong to, where recorders know them."""
@@ -125,17 +125,17 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     """From now on this is what the archive has: written aside, synced, renamed."""
     manifest.files.sort(key=lambda one: (one.group, one.day, one.lo, one.path))
     manifest.groups = {group: manifest.groups[group] for group in sorted(manifest.groups)}
-    put(folder / MANIFEST, msgspec.json.encode(manifest))
+    put_json(folder / MANIFEST, msgspec.json.encode(manifest))
 
 
-def put(path: Path, text: bytes) -> None:
+def put_json(path: Path, text: bytes) -> None:
     """A small file: laid out for people, written aside, renamed; untouched if it says the same."""
     if not says(path, text):
-        Disk().put(path, [_laid_out(text)])
+        put(path, _laid_out(text))
 
 
 def says(path: Path, text: bytes) -> bool:
-    """Is this what `put` would write?"""
+    """Is this what `put_json` would write?"""
     return path.exists() and path.read_bytes() == _laid_out(text)
 
 
@@ -146,23 +146,13 @@ def _laid_out(text: bytes) -> bytes:
 # ------------------------------------------------------------------------ who may write, and where
 
 
-class Lock:
-    """Held by whoever writes to an archive; a process that dies lets go of it."""
-
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._file)
-            raise ArchiveInUse(f"{folder} is being written; wait, or stop that process") from None
-
-    def __enter__(self) -> Lock:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._file)
+def lock(folder: Path) -> FileLock:
+    """Held by whoever writes to the archive; its folder is made if need be."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return FileLock(
+        folder / LOCK,
+        lambda _: ArchiveInUse(f"{folder} is being written; wait, or stop that process"),
+    )
 
 
 def day_of(us: int) -> str:
@@ -264,7 +254,7 @@ class Writer:
         self._not_before = first_us(not_before) if not_before else None
         self._open: dict[str, _Open] = {}
         self.files: list[File] = []
-        self.let_go: list[tuple[int, int]] = []
+        self.let_go: list[Range] = []
         """Positions of rows that were too old to be written."""
 
     def add(self, batch: Any) -> None:
@@ -315,8 +305,8 @@ class _Open:
         self._waiting: list[Any] = []
         self._rows_waiting = 0
         self.size = self.rows = 0
-        self._earliest, self._latest = 1 << 62, -(1 << 62)
-        self._ranges: list[tuple[int, int]] = []
+        self._earliest, self._latest = POSITION_MAX, -POSITION_MAX
+        self._ranges: list[Range] = []
 
     def add(self, batch: Any) -> None:
         import pyarrow.compute as pc
@@ -349,11 +339,7 @@ class _Open:
         self._flush()
         self._writer.close()
         os.chmod(self._path, 0o600)  # as the journals
-        handle = os.open(self._path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        sync_path(self._path)
         digest = self._digest.hex()
         lo, hi = self._ranges[0][0], self._ranges[-1][1]
         name = f"{lo:020d}-{digest[:16]}.parquet"
@@ -366,7 +352,7 @@ class _Open:
         )  # fmt: skip
 
 
-def ranges_of(seqs: Any) -> list[tuple[int, int]]:
+def ranges_of(seqs: Any) -> list[Range]:
     """Positions in rising order as half-open ranges.
 
     >>> import numpy
@@ -381,52 +367,6 @@ def ranges_of(seqs: Any) -> list[tuple[int, int]]:
     first = seqs[np.concatenate([[0], cuts])]
     last = seqs[np.concatenate([cuts - 1, [len(seqs) - 1]])]
     return [(lo, hi + 1) for lo, hi in zip(first.tolist(), last.tolist(), strict=True)]
-
-
-def without(
-    ranges: Iterable[tuple[int, int]], others: Iterable[tuple[int, int]]
-) -> list[tuple[int, int]]:
-    """What is in `ranges` and not in `others`.
-
-    >>> without([(0, 10), (30, 40)], [(2, 4), (8, 35)])
-    [(0, 2), (4, 8), (35, 40)]
-    """
-    found = []
-    left, number = merged(list(others)), 0
-    for lo, hi in merged(list(ranges)):
-        while number < len(left) and left[number][1] <= lo:
-            number += 1
-        at = number
-        while at < len(left) and left[at][0] < hi:
-            start, end = left[at]
-            if start > lo:
-                found.append((lo, start))
-            lo = max(lo, end)
-            at += 1
-        if lo < hi:
-            found.append((lo, hi))
-    return found
-
-
-def common(
-    ranges: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]]
-) -> list[tuple[int, int]]:
-    """What is in both; each is in order, and neighbours are left apart.
-
-    >>> common([(0, 5), (5, 10)], [(3, 7), (9, 20)])
-    [(3, 5), (5, 7), (9, 10)]
-    """
-    found = []
-    a = b = 0
-    while a < len(ranges) and b < len(others):
-        lo, hi = max(ranges[a][0], others[b][0]), min(ranges[a][1], others[b][1])
-        if lo < hi:
-            found.append((lo, hi))
-        if ranges[a][1] < others[b][1]:
-            a += 1
-        else:
-            b += 1
-    return found
 
 
 def files_with(
@@ -484,7 +424,7 @@ def _may_hold(row_group: Any, selection: Selection) -> bool:
         lo = moment(max(0, selection.since_time) // 1000)
         if statistics.max < lo:
             return False
-        if selection.until_time < 1 << 62 and statistics.min >= moment(
+        if selection.until_time < POSITION_MAX and statistics.min >= moment(
             -(-selection.until_time // 1000)
         ):
             return False
@@ -500,21 +440,16 @@ def _mask(batch: Any, selection: Selection) -> Any:
     seq = batch.column("seq")
     if selection.since > 0:
         parts.append(pc.greater_equal(seq, selection.since))
-    if selection.until < 1 << 62:
+    if selection.until < POSITION_MAX:
         parts.append(pc.less(seq, selection.until))
-    if selection.since_time > 0 or selection.until_time < 1 << 62:
+    if selection.since_time > 0 or selection.until_time < POSITION_MAX:
         time = batch.column("time").cast(pa.int64())
         # Rows have microseconds: a time selects those that begin with it.
         parts.append(pc.greater_equal(time, -(-selection.since_time // 1000)))
         parts.append(pc.less(time, -(-selection.until_time // 1000)))
-    for name, wanted in (
-        ("conference", selection.conferences),
-        ("sender", selection.senders),
-        ("kind", selection.kinds),
-    ):
-        if wanted is not None:
-            column = batch.column(name)
-            parts.append(pc.is_in(column, value_set=pa.array(sorted(wanted), column.type)))
+    for name, wanted in selection.filters.items():
+        column = batch.column(name)
+        parts.append(pc.is_in(column, value_set=pa.array(sorted(wanted), column.type)))
     if not parts:
         return None
     mask = parts[0]

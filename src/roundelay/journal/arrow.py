@@ -26,9 +26,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from crc32c import crc32c
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from roundelay.core.errors import ConfigError, MalformedPdu
+from roundelay.core.positions import Range
+from roundelay.core.selection import EVERYTHING, POSITION_MAX, Selection
 from roundelay.journal.files import index_of, parquet_of
 from roundelay.journal.format import (
     BLOCK_BYTES_MAX,
@@ -40,11 +42,10 @@ from roundelay.journal.format import (
     UNIFORM,
     Run,
     padded,
-    part_of,
 )
 from roundelay.journal.index import BLOCK, Index
-from roundelay.journal.parquet import GROUP_BYTES, ROWS, arrow, batch_of, schema
-from roundelay.journal.reader import DENSE, EVERYTHING, Reader, Selection, read_segments
+from roundelay.journal.parquet import ROWS, arrow, batch_of, grouped, rows_of, schema
+from roundelay.journal.reader import DENSE, Reader, read_segments
 from roundelay.journal.segment import Segment
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ class Piece(Struct, frozen=True):
     """Where in the file the blocks are that hold them."""
     sealed: bool = False
     earliest: int = 0
-    latest: int = 1 << 62
+    latest: int = POSITION_MAX
     """No record is older or younger than this (ns since 1970), as far as is known."""
     parquet: bool = False
     """The whole segment stands beside it as Parquet."""
@@ -196,7 +197,7 @@ def _of_segment(
                 min(hi, behind.get(end, end)), int(starts[start]),
                 int(starts[stop - 1] + sizes[stop - 1]), segment.sealed,
                 segment.earliest if segment.sealed else 0,
-                segment.latest if segment.sealed else 1 << 62,
+                segment.latest if segment.sealed else POSITION_MAX,
                 segment.sealed and parquet_of(segment.path).exists(),
             )  # fmt: skip
             if piece.lo < piece.hi:
@@ -214,7 +215,7 @@ def read_piece(
     piece: Piece,
     selection: Selection = EVERYTHING,
     *,
-    lost: list[tuple[int, int]] | None = None,
+    lost: list[Range] | None = None,
 ) -> Iterator[Any]:
     """The records of a piece that are selected, as Arrow record batches in the order of `seq`.
 
@@ -255,42 +256,30 @@ def _sparse(piece: Piece, selection: Selection) -> bool:
 
 
 def _carefully(
-    piece: Piece, lo: int, hi: int, selection: Selection, lost: list[tuple[int, int]]
+    piece: Piece, lo: int, hi: int, selection: Selection, lost: list[Range]
 ) -> Iterator[Any]:
     """The same by way of runs: by the index where little is selected, or block by block."""
     segment = Segment(piece.path, bytes.fromhex(piece.journal))
-    whole = Selection(
-        since=lo, until=hi, since_time=selection.since_time, until_time=selection.until_time,
-        conferences=selection.conferences, senders=selection.senders, kinds=selection.kinds,
-    )  # fmt: skip
     if not (selection.by_content and segment.load()):
         segment.scan()
     if segment.end < hi:
         lost.append((max(lo, segment.end), hi))
-    runs: list[Run] = []
-    rows = size = 0
-    for run in read_segments([segment], whole):
-        if run.flags & GAP:
-            lost.append((run.position, run.end))
-            continue
-        at = run.position
-        while at < run.end:
-            part = part_of(run, at, min(run.end, at + ROWS - rows))
-            at = part.end
-            runs.append(part)
-            rows += part.records
-            size += len(part.bundle.data)
-            if rows >= ROWS or size >= GROUP_BYTES:
-                yield batch_of(runs, piece.group)
-                runs, rows, size = [], 0, 0
-    if runs:
+
+    def present() -> Iterator[Run]:
+        for run in read_segments([segment], structs.replace(selection, since=lo, until=hi)):
+            if run.flags & GAP:
+                lost.append((run.position, run.end))
+            else:
+                yield run
+
+    for runs in grouped(present()):
         yield batch_of(runs, piece.group)
 
 
 class _Rows:
     """Blocks end to end, many of them to one batch."""
 
-    def __init__(self, piece: Piece, selection: Selection, lost: list[tuple[int, int]]) -> None:
+    def __init__(self, piece: Piece, selection: Selection, lost: list[Range]) -> None:
         self._piece = piece
         self._journal = bytes.fromhex(piece.journal)
         self._selection = selection
@@ -467,7 +456,6 @@ class _Rows:
     ) -> Any:  # fmt: skip
         """Rows from runs: what a run says once is said for each of its records."""
         np, pa = self._np, arrow()
-        total = int(counts.sum())
         before = np.cumsum(counts) - counts
         each = np.repeat(np.where(uniform, sizes // counts, 0), counts)
         if len(sized):
@@ -478,28 +466,21 @@ class _Rows:
                 raise _Odd
             if heads.any():
                 each[np.repeat(heads, counts)] = 0
-        offsets = np.zeros(total + 1, np.int32)
-        offsets[1:] = np.cumsum(each)
-        valid = None
-        if heads.any():
-            valid = pa.array(~np.repeat(heads, counts)).buffers()[1]
-        data = pa.Array.from_buffers(
-            pa.binary(), total, [valid, pa.py_buffer(offsets), pa.py_buffer(heap)]
-        )
-        seqs = np.repeat(runs["position"].astype(np.int64) - before, counts) + np.arange(total)
-        times = np.repeat((runs["time"] // 1000).astype(np.int64), counts)
-        names = pa.array(list(self._names), pa.string())
-        return pa.record_batch(
-            [
-                pa.repeat(pa.scalar(self._piece.group, pa.string()), total),
-                pa.array(seqs),
-                pa.array(times).cast(pa.timestamp("us", "UTC")),
-                names.take(pa.array(np.repeat(senders, counts))),
-                pa.array(np.repeat(runs["conference"].astype(np.int64), counts)),
-                pa.array(np.repeat(runs["kind"].astype(np.int64), counts)),
-                data,
-            ],
-            schema=schema(),
+        offsets = np.zeros(len(each) + 1, np.int32)
+        np.cumsum(each, out=offsets[1:])
+        return rows_of(
+            self._piece.group,
+            list(self._names),
+            lambda values: pa.array(np.repeat(values, counts)),
+            positions=runs["position"].astype(np.int64) - before,
+            rows=np.arange(len(each)),
+            times=(runs["time"] // 1000).astype(np.int64),
+            senders=senders,
+            conferences=runs["conference"].astype(np.int64),
+            kinds=runs["kind"].astype(np.int64),
+            heads=heads,
+            offsets=pa.py_buffer(offsets),
+            heap=heap,
         )
 
     def _sliced(self, batch: Any, lo: int, hi: int) -> Iterator[Any]:

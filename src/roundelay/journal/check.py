@@ -15,6 +15,7 @@ from typing import Final
 from msgspec import Struct, field
 
 from roundelay.core.errors import ConfigError, MalformedPdu
+from roundelay.core.positions import Range, union
 from roundelay.journal.ends import ENDS, read_ends
 from roundelay.journal.files import (
     META,
@@ -31,7 +32,6 @@ from roundelay.journal.format import GAP, NO_LINK, RunHead, decode_block
 from roundelay.journal.history import read_history
 from roundelay.journal.index import Builder, Index
 from roundelay.journal.opening import id_in, look_through, reached
-from roundelay.journal.reader import merged
 from roundelay.journal.segment import Segment
 
 NOWHERE: Final = -1
@@ -68,8 +68,8 @@ class Verdict(Struct):
     """The last link: journals with the same one have written the same bytes."""
 
     @property
-    def missing(self) -> list[tuple[int, int]]:
-        return merged([(one.lo, one.hi) for one in self.problems if one.hi > one.lo >= 0])
+    def missing(self) -> list[Range]:
+        return union([(one.lo, one.hi) for one in self.problems if one.hi > one.lo >= 0])
 
     @property
     def good(self) -> bool:

@@ -16,7 +16,7 @@ import msgspec
 from crc32c import crc32c
 from msgspec import Struct
 
-from roundelay.journal.files import Disk
+from roundelay.durable import Disk
 from roundelay.journal.format import NO_LINK
 
 ENDS: Final = "ends.json"

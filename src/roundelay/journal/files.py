@@ -1,4 +1,4 @@
-"""The small files of a journal, and what it asks of the operating system.
+"""The small files of a journal.
 
 - `journal.json`, and the same in `journal.bak`: id and group.  One damaged copy is made again from
   the other.
@@ -11,11 +11,8 @@ Each has a checksum of its own.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import secrets
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +20,7 @@ from crc32c import crc32c
 from msgspec import Struct
 
 from roundelay.core.errors import ConfigError, MalformedPdu, RoundelayError, UsageError
+from roundelay.durable import Disk, FileLock
 
 META: Final = "journal.json"
 META_COPY: Final = "journal.bak"
@@ -31,10 +29,7 @@ LOCK: Final = "lock"
 SEGMENT: Final = ".rjs"
 INDEX: Final = ".rji"
 PARQUET: Final = ".parquet"
-ASIDE: Final = ".new"
 FORMAT: Final = 1
-PARTS_MAX: Final = 64
-"""Byte strings handed to the system at once; more are joined first."""
 
 
 class JournalBroken(RoundelayError):
@@ -43,44 +38,6 @@ class JournalBroken(RoundelayError):
 
 class JournalInUse(UsageError):
     """Another process appends to the journal, or repairs it."""
-
-
-class Disk:
-    """What a journal asks of the operating system; a test hands in one that fails."""
-
-    def write(self, file: int, parts: Sequence[bytes]) -> None:
-        """Write all of it, or raise OSError."""
-        if len(parts) > PARTS_MAX:
-            parts = [b"".join(parts)]
-        done = os.writev(file, parts)
-        size = sum(map(len, parts))
-        if done < size:
-            rest = memoryview(b"".join(parts))[done:]
-            while rest:
-                rest = rest[os.write(file, rest) :]
-
-    def sync(self, file: int) -> None:
-        os.fdatasync(file)
-
-    def sync_folder(self, folder: Path) -> None:
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-    def put(self, path: Path, parts: Iterable[bytes]) -> None:
-        """A whole file: written aside, synced, renamed."""
-        aside = path.with_name(path.name + ASIDE)
-        handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        try:
-            for part in parts:
-                self.write(handle, [part])
-            self.sync(handle)
-        finally:
-            os.close(handle)
-        os.replace(aside, path)
-        self.sync_folder(path.parent)
 
 
 def segments_of(folder: Path) -> list[Path]:
@@ -200,20 +157,11 @@ def read_mark(folder: Path) -> int:
 # ------------------------------------------------------------------------ who may write
 
 
-class Lock:
-    """Held as long as the object is not closed; a process that dies lets go of it."""
-
-    def __init__(self, folder: Path) -> None:
-        self._file = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._file)
-            raise JournalInUse(
-                f"{folder} is being recorded to or repaired; wait, or stop that process"
-            ) from None
-
-    def close(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+def lock(folder: Path) -> FileLock:
+    """Held by whoever appends to the journal or repairs it."""
+    return FileLock(
+        folder / LOCK,
+        lambda _: JournalInUse(
+            f"{folder} is being recorded to or repaired; wait, or stop that process"
+        ),
+    )

@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from roundelay.core.bundle import Bundle
-from roundelay.core.grsb.config import EVERYTHING, Selection
 from roundelay.core.grsb.pdu import SINGLE, Message
 from roundelay.core.grsb.stable import Missing, Stored
+from roundelay.core.positions import Range
+from roundelay.core.selection import EVERYTHING, Selection
 from roundelay.journal import journal as files
 from roundelay.journal.format import GAP, HEADS_ONLY, Run
 
@@ -69,7 +70,7 @@ class JournalArchive:
         self.journal = journal
         self.name = name
         self.site = site
-        self._lost: list[tuple[int, int]] = []  # with nothing recorded behind it yet
+        self._lost: list[Range] = []  # with nothing recorded behind it yet
 
     def keep(self, record: Struct) -> bool:
         """Put a recorder's record into the next commit; False if it is of another kind.
@@ -93,7 +94,7 @@ class JournalArchive:
         return self.journal.end
 
     @property
-    def missing(self) -> list[tuple[int, int]]:
+    def missing(self) -> list[Range]:
         """With what is older than the first record: never had, or let go since."""
         begin = self.journal.begin
         if self._lost and self.journal.end > self._lost[-1][0]:
@@ -114,15 +115,9 @@ class JournalArchive:
         return found
 
     def _messages(self, since: int, until: int, wanted: Selection) -> Iterator[Message]:
-        senders = frozenset(map(self.name, wanted.senders))
-        chosen = files.Selection(
-            since=since,
-            until=until,
-            conferences=wanted.conferences or None,
-            senders=senders or None,
-            kinds=wanted.kinds or None,
-        )
-        for run in self.journal.read(chosen):
+        senders = None if wanted.senders is None else frozenset(map(self.name, wanted.senders))
+        by_name = structs.replace(wanted, since=since, until=until, senders=senders)
+        for run in self.journal.read(by_name):
             if not run.flags & GAP:
                 yield message_of(run, self.site)
 
@@ -130,7 +125,7 @@ class JournalArchive:
         first = next(
             (
                 run.position
-                for run in self.journal.read(files.Selection(since_time=time * US))
+                for run in self.journal.read(Selection(since_time=time * US))
                 if not run.flags & GAP
             ),
             self.end,

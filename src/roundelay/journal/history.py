@@ -12,7 +12,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from roundelay.journal.files import Disk
+from roundelay.durable import Disk
 
 HISTORY: Final = "history"
 HISTORY_COPY: Final = "history.bak"

@@ -29,19 +29,15 @@ from typing import Final, NoReturn
 from msgspec import Struct, field
 
 from roundelay.core.errors import ConfigError
+from roundelay.core.positions import Range, count_of, union
+from roundelay.core.selection import EVERYTHING, Selection
+from roundelay.durable import Disk
 from roundelay.journal.ends import Ends, ends_of
-from roundelay.journal.files import SYNCED, Disk, JournalBroken, JournalInUse, mark_text
+from roundelay.journal.files import SYNCED, JournalBroken, JournalInUse, mark_text
 from roundelay.journal.format import GAP, Head, Run, encode_parts, gap, head_only, part_of
 from roundelay.journal.keeper import Keeper
 from roundelay.journal.opening import Opened, open_folder
-from roundelay.journal.reader import (
-    EVERYTHING,
-    Reader,
-    Selection,
-    merged,
-    missing_of,
-    read_segments,
-)
+from roundelay.journal.reader import Reader, missing_of, read_segments
 from roundelay.journal.rewrite import create, make_durable
 from roundelay.journal.segment import Segment
 
@@ -190,11 +186,11 @@ class Journal:
         return self._active
 
     @property
-    def missing(self) -> list[tuple[int, int]]:
+    def missing(self) -> list[Range]:
         """Positions that are not here, half-open: to be fetched from another recorder."""
         segments = self.segments
         before = [(self._first, segments[0].base)] if segments else []
-        return merged([*before, *missing_of(segments)])
+        return union([*before, *missing_of(segments)])
 
     # -- appending -------------------------------------------------------------------------
 
@@ -369,7 +365,7 @@ class Journal:
 
     # -- what was missing, what is no longer wanted ----------------------------------------
 
-    def fill(self, runs: Iterable[Run]) -> list[tuple[int, int]]:
+    def fill(self, runs: Iterable[Run]) -> list[Range]:
         """Put in records that are missing, or older than the first; durable when it returns.
 
         For a recorder that fetches what it lacks from another one while it goes on recording; call
@@ -388,7 +384,7 @@ class Journal:
             raise JournalBroken(self.broken)
         return self.keeper.forget(frozenset(conferences), before)
 
-    def scrub(self) -> list[tuple[int, int]]:
+    def scrub(self) -> list[Range]:
         """Read every block of the sealed segments; what is damaged becomes missing, and is said.
 
         The keeper does this once, in the background, after opening.  Returns all that is missing.
@@ -449,7 +445,7 @@ class Journal:
             "unsealed": sum(not segment.sealed for segment in segments),
             "bytes": sum(segment.size for segment in segments),
             "missing": missing[:64],
-            "missing_records": sum(hi - lo for lo, hi in missing),
+            "missing_records": count_of(missing),
             "broken": self.broken or None,
         }
 

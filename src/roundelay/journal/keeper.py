@@ -14,12 +14,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from roundelay.core.errors import MalformedPdu, RoundelayError
+from roundelay.core.positions import Range, union
+from roundelay.durable import Disk
 from roundelay.journal.ends import write_ends
-from roundelay.journal.files import Disk, JournalBroken, index_of, parquet_of, path_of
+from roundelay.journal.files import JournalBroken, index_of, parquet_of, path_of
 from roundelay.journal.format import FILLED, GAP, NO_LINK, Head, Run, part_of
 from roundelay.journal.index import Index
 from roundelay.journal.opening import describe
-from roundelay.journal.reader import merged
 from roundelay.journal.rewrite import BLOCK_BYTES, Fetch, Writer, link_of, rewrite, seal, verify
 from roundelay.journal.sealing import WORTH_BYTES, Sealer, Task
 from roundelay.journal.segment import Segment
@@ -265,16 +266,16 @@ class Keeper:
 
     # -- filling ---------------------------------------------------------------------------
 
-    def fill(self, runs: Iterable[Run]) -> list[tuple[int, int]]:
+    def fill(self, runs: Iterable[Run]) -> list[Range]:
         try:
             return self._fill(runs)
         except OSError as error:
             self._filling = None
             raise JournalBroken(f"what was missing could not be written: {error}") from error
 
-    def _fill(self, runs: Iterable[Run]) -> list[tuple[int, int]]:
+    def _fill(self, runs: Iterable[Run]) -> list[Range]:
         with self._shape:
-            filled: list[tuple[int, int]] = []
+            filled: list[Range] = []
             patches: dict[int, list[Run]] = {}
             for run in runs:
                 if not run.flags & GAP:
@@ -283,11 +284,9 @@ class Keeper:
                 self._filling.sync()
             for base, parts in patches.items():
                 filled += self._patch(base, sorted(parts, key=lambda one: one.position))
-            return merged(filled)
+            return union(filled)
 
-    def _place(
-        self, run: Run, patches: dict[int, list[Run]], filled: list[tuple[int, int]]
-    ) -> None:
+    def _place(self, run: Run, patches: dict[int, list[Run]], filled: list[Range]) -> None:
         """Cut a run along the segments: what lies between them, what belongs into one."""
         at = run.position
         for segment in self._journal.segments:
@@ -334,7 +333,7 @@ class Keeper:
             self._seal(filling.segment)
             self._parquet(filling.segment)
 
-    def mend(self, segment: Segment, fetch: Fetch, distrust: bool = False) -> list[tuple[int, int]]:
+    def mend(self, segment: Segment, fetch: Fetch, distrust: bool = False) -> list[Range]:
         """Write a segment anew, with what it lacks as far as it can be had."""
         with self._shape:
             done = rewrite(segment, self._journal.segments, self._disk, fetch, distrust=distrust)
@@ -343,7 +342,7 @@ class Keeper:
             self._parquet(done.segment)
             return done.restored
 
-    def _patch(self, base: int, parts: list[Run]) -> list[tuple[int, int]]:
+    def _patch(self, base: int, parts: list[Run]) -> list[Range]:
         """Write a segment anew with what it lacked."""
         journal = self._journal
         active = journal.active

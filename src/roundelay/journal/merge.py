@@ -26,10 +26,11 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct, field
 
 from roundelay.core.errors import ConfigError
-from roundelay.journal.archive import common, ranges_of, without
+from roundelay.core.positions import Range, difference, intersection, union
+from roundelay.core.selection import EVERYTHING, Selection
+from roundelay.journal.archive import ranges_of
 from roundelay.journal.arrow import Piece, read_piece, schema
 from roundelay.journal.parquet import arrow
-from roundelay.journal.reader import EVERYTHING, Selection, merged
 
 if TYPE_CHECKING:
     import numpy as np
@@ -79,11 +80,11 @@ class Findings(Struct):
 
     vouched: list[tuple[int, int, int]] = field(default_factory=list)
     """(lo, hi, recorders as bits): who has these positions as they were given."""
-    missing: list[tuple[int, int]] = field(default_factory=list)
+    missing: list[Range] = field(default_factory=list)
     """Nobody has them."""
-    heads: list[tuple[int, int]] = field(default_factory=list)
+    heads: list[Range] = field(default_factory=list)
     """Only heads: nobody has the data."""
-    lost: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    lost: dict[int, list[Range]] = field(default_factory=dict)
     """By recorder: what turned out to be damaged."""
     disputes: list[Dispute] = field(default_factory=list)
     disputed: int = 0
@@ -97,7 +98,7 @@ def jobs_of(
     group: str,
     journals: Sequence[Sequence[Piece]],
     *,
-    within: Sequence[tuple[int, int]] | None = None,
+    within: Sequence[Range] | None = None,
     job_bytes: int = JOB_BYTES,
 ) -> list[Job]:
     """The positions of a group cut into jobs of about `job_bytes`, by what the journals have.
@@ -122,13 +123,13 @@ def jobs_of(
             cuts.append(lo)
             size = 0
         size += more
-    wanted = [(edges[0], edges[-1])] if within is None else merged(list(within))
-    ranges = common(list(pairwise([*cuts, edges[-1]])), wanted)
+    wanted = [(edges[0], edges[-1])] if within is None else union(list(within))
+    ranges = intersection(list(pairwise([*cuts, edges[-1]])), wanted)
     return [Job(group, lo, hi, tuple(here)) for (lo, hi), here in _beside(ranges, copies)]
 
 
 def _beside(
-    ranges: Sequence[tuple[int, int]], copies: Sequence[Copy]
+    ranges: Sequence[Range], copies: Sequence[Copy]
 ) -> Iterator[tuple[tuple[int, int], list[Copy]]]:
     """Each range with the copies that have something of it; both in the order of positions."""
     alive: list[Copy] = []
@@ -184,17 +185,17 @@ def merge(
             findings.missing.append((at, end))
         else:
             seqs = batch.column("seq").to_numpy()
-            findings.missing += without([(at, end)], ranges_of(seqs))
+            findings.missing += difference([(at, end)], ranges_of(seqs))
             findings.records += len(seqs)
             data = batch.column("data")
             if data.null_count:
                 findings.heads += ranges_of(seqs[data.is_null().to_numpy(zero_copy_only=False)])
             yield batch
         at = end
-    findings.missing = merged(findings.missing)
-    findings.heads = merged(findings.heads)
+    findings.missing = union(findings.missing)
+    findings.heads = union(findings.heads)
     findings.vouched = _joined(findings.vouched)
-    findings.lost = {who: merged(lost) for who, lost in findings.lost.items() if lost}
+    findings.lost = {who: union(lost) for who, lost in findings.lost.items() if lost}
 
 
 def _by_lane(job: Job) -> dict[tuple[int, int], list[Piece]]:
@@ -213,7 +214,7 @@ class _Stream:
         pieces: Sequence[Piece],
         job: Job,
         selection: Selection,
-        lost: list[tuple[int, int]],
+        lost: list[Range],
     ) -> None:
         self.recorder = recorder
         within = Selection(

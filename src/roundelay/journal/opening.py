@@ -20,18 +20,17 @@ from typing import Final
 from msgspec import Struct
 
 from roundelay.core.errors import ConfigError, MalformedPdu
+from roundelay.durable import ASIDE, Disk, FileLock
 from roundelay.journal.ends import Ends, read_ends
 from roundelay.journal.files import (
-    ASIDE,
     META,
     META_COPY,
     SYNCED,
-    Disk,
     JournalBroken,
-    Lock,
     Meta,
     has_mark,
     index_of,
+    lock,
     look,
     new_meta,
     parquet_of,
@@ -54,7 +53,7 @@ class Opened(Struct):
     """A folder that is ready."""
 
     meta: Meta
-    lock: Lock
+    lock: FileLock
     segments: list[Segment]
     resume: bool
     """Appending goes on in the last segment."""
@@ -69,18 +68,18 @@ class Opened(Struct):
 
 
 def open_folder(folder: Path, group: str, disk: Disk, say: Say) -> Opened:
-    lock = Lock(folder)
+    held = lock(folder)
     try:
-        return _open(folder, group, disk, say, lock)
+        return _open(folder, group, disk, say, held)
     except OSError as error:
-        lock.close()
+        held.close()
         raise JournalBroken(f"{folder} cannot be opened: {error.strerror}") from error
     except BaseException:
-        lock.close()
+        held.close()
         raise
 
 
-def _open(folder: Path, group: str, disk: Disk, say: Say, lock: Lock) -> Opened:
+def _open(folder: Path, group: str, disk: Disk, say: Say, held: FileLock) -> Opened:
     meta = settle_meta(folder, group, disk, say)
     clear(folder)
     ends, wrong = read_ends(folder)
@@ -117,7 +116,7 @@ def _open(folder: Path, group: str, disk: Disk, say: Say, lock: Lock) -> Opened:
     if resume:
         index_of(segments[-1].path).unlink(missing_ok=True)
         parquet_of(segments[-1].path).unlink(missing_ok=True)
-    return Opened(meta, lock, segments, resume, ends, gone)
+    return Opened(meta, held, segments, resume, ends, gone)
 
 
 def settle_meta(folder: Path, group: str, disk: Disk, say: Say) -> Meta:

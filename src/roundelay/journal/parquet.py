@@ -6,18 +6,22 @@ sorted by `seq`, row groups of at most 128 k rows, written aside and renamed.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from itertools import accumulate
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from roundelay.core.errors import ConfigError
-from roundelay.journal.files import ASIDE, parquet_of
+from roundelay.durable import written_aside
+from roundelay.journal.files import parquet_of
 from roundelay.journal.format import GAP, HEADS_ONLY, Run, part_of
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from roundelay.journal.segment import Segment
+
+    Column = Sequence[int] | Sequence[bool] | NDArray[Any]
 
 ROWS: Final = 128 * 1024
 VERSION: Final = 1
@@ -32,6 +36,7 @@ def arrow() -> Any:
     """pyarrow, or an error that says how to get it."""
     try:
         import pyarrow
+        import pyarrow.compute
         import pyarrow.parquet
     except ImportError:
         raise ConfigError(
@@ -56,86 +61,112 @@ def schema() -> Any:
     )
 
 
-def batch_of(runs: list[Run], group: str) -> Any:
+def batch_of(runs: Sequence[Run], group: str) -> Any:
     """An Arrow record batch of the records of `runs`; no object per record is made."""
     pa = arrow()
-    seqs: list[int] = []
-    times: list[int] = []
-    senders: list[str] = []
-    conferences: list[int] = []
-    kinds: list[int] = []
-    sizes: list[int] = []
-    heap: list[bytes] = []
-    absent: list[bool] = []
-    for run in runs:
-        count = run.records
-        seqs.extend(range(run.position, run.position + count))
-        times += [run.time // 1000] * count
-        senders += [run.sender] * count
-        conferences += [run.conference] * count
-        kinds += [run.kind] * count
-        only_head = bool(run.flags & HEADS_ONLY)
-        sizes += [0] * count if only_head else list(run.bundle.sizes)
-        absent += [only_head] * count
-        heap.append(run.bundle.data)
-    offsets = pa.array(list(accumulate(sizes, initial=0)), pa.int32())
-    valid = None
-    if any(absent):
-        valid = pa.array([not one for one in absent]).buffers()[1]
-    data = pa.Array.from_buffers(
-        pa.binary(), len(seqs), [valid, offsets.buffers()[1], pa.py_buffer(b"".join(heap))]
+    pc = pa.compute
+    names = list(dict.fromkeys(run.sender for run in runs))
+    numbers = {name: number for number, name in enumerate(names)}
+    sizes = [(0,) * run.records if run.flags & HEADS_ONLY else run.bundle.sizes for run in runs]
+    heap_ends = pc.cumulative_sum(pa.array(chain.from_iterable(sizes), pa.int64()))
+    offsets = pa.concat_arrays([pa.array([0], pa.int32()), heap_ends.cast(pa.int32())])
+    ends = pa.array(accumulate(run.records for run in runs), pa.int32())
+    ones = pa.repeat(pa.scalar(1, pa.int64()), len(heap_ends))
+    return rows_of(
+        group,
+        names,
+        lambda values: pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(ends, pa.array(values))),
+        positions=[
+            run.position - end + run.records
+            for run, end in zip(runs, ends.to_pylist(), strict=True)
+        ],
+        rows=pc.subtract(pc.cumulative_sum(ones), 1),
+        times=[run.time // 1000 for run in runs],
+        senders=[numbers[run.sender] for run in runs],
+        conferences=[run.conference for run in runs],
+        kinds=[run.kind for run in runs],
+        heads=[bool(run.flags & HEADS_ONLY) for run in runs],
+        offsets=offsets.buffers()[1],
+        heap=b"".join([run.bundle.data for run in runs]),
     )
+
+
+def rows_of(
+    group: str,
+    names: Sequence[str],
+    each: Callable[[Column], Any],
+    *,
+    positions: Column,
+    rows: Column,
+    times: Column,
+    senders: Column,
+    conferences: Column,
+    kinds: Column,
+    heads: Column,
+    offsets: Any,
+    heap: bytes,
+) -> Any:
+    """A record batch of runs, by columns: `each` says for each record what its run says once.
+
+    `rows` is 0, 1, 2, … for each record, and `positions` what its run's are ahead of that; times
+    are microseconds, `senders` numbers in `names`; `heads` tells which runs kept no payload, and
+    the buffer `offsets` where in `heap` each record begins."""
+    pa = arrow()
+    pc = pa.compute
+    absent = each(heads)
+    valid = pc.invert(absent).buffers()[1] if pc.any(absent).as_py() else None
     return pa.record_batch(
         [
-            pa.array([group] * len(seqs), pa.string()),
-            pa.array(seqs, pa.int64()),
-            pa.array(times, pa.timestamp("us", "UTC")),
-            pa.array(senders, pa.string()),
-            pa.array(conferences, pa.int64()),
-            pa.array(kinds, pa.int64()),
-            data,
+            pa.repeat(pa.scalar(group, pa.string()), len(rows)),
+            pc.add(each(positions), pa.array(rows)),
+            each(times).cast(pa.timestamp("us", "UTC")),
+            pa.array(names, pa.string()).take(each(senders)),
+            each(conferences),
+            each(kinds),
+            pa.Array.from_buffers(pa.binary(), len(rows), [valid, offsets, pa.py_buffer(heap)]),
         ],
         schema=schema(),
     )
 
 
+def grouped(runs: Iterable[Run]) -> Iterator[list[Run]]:
+    """The runs in order, as many together as make a row group; gaps are left out."""
+    group: list[Run] = []
+    rows = size = 0
+    for run in runs:
+        at = run.position
+        while at < run.end and not run.flags & GAP:
+            part = part_of(run, at, min(run.end, at + ROWS - rows))
+            at = part.end
+            group.append(part)
+            rows += part.records
+            size += len(part.bundle.data)
+            if rows >= ROWS or size >= GROUP_BYTES:
+                yield group
+                group, rows, size = [], 0, 0
+    if group:
+        yield group
+
+
 def batches(segment: Segment, group: str) -> Iterator[Any]:
     """The records of a segment, a row group at a time."""
-    runs: list[Run] = []
-    rows = size = 0
     with segment.view() as view:
-        for run in view.read_runs(0, len(view.blocks)):
-            at = run.position
-            while at < run.end and not run.flags & GAP:
-                part = part_of(run, at, min(run.end, at + ROWS - rows))
-                at = part.end
-                runs.append(part)
-                rows += part.records
-                size += len(part.bundle.data)
-                if rows >= ROWS or size >= GROUP_BYTES:
-                    yield batch_of(runs, group)
-                    runs, rows, size = [], 0, 0
-    if runs:
-        yield batch_of(runs, group)
+        for runs in grouped(view.read_runs(0, len(view.blocks))):
+            yield batch_of(runs, group)
 
 
 def to_parquet(segment: Segment, group: str) -> Path:
     """Write `<segment>.parquet` beside a sealed segment."""
     pa = arrow()
     path = parquet_of(segment.path)
-    aside = path.with_name(path.name + ASIDE)
-    with pa.parquet.ParquetWriter(
-        aside, schema().remove_metadata(), compression="zstd", write_page_checksum=True
-    ) as writer:
+    with (
+        written_aside(path) as aside,
+        pa.parquet.ParquetWriter(
+            aside, schema().remove_metadata(), compression="zstd", write_page_checksum=True
+        ) as writer,
+    ):
         for batch in batches(segment, group):
             writer.write_batch(batch, row_group_size=ROWS)
-    os.chmod(aside, 0o600)
-    handle = os.open(aside, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-    os.replace(aside, path)
     return path
 
 

@@ -12,49 +12,22 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from msgspec import Struct
-
 from roundelay.core.errors import MalformedPdu
+from roundelay.core.positions import Range, union
+from roundelay.core.selection import EVERYTHING, POSITION_MAX, Selection
 from roundelay.journal.ends import read_ends
 from roundelay.journal.files import read_mark, read_meta, segments_of
-from roundelay.journal.format import GAP, Run, RunHead, Wanted, gap, part_of
+from roundelay.journal.format import GAP, Run, Wanted, gap, part_of
 from roundelay.journal.segment import Damage, Segment, View
 
 DENSE: Final = 8
 """A selection that takes more than one run in so many is read block by block."""
 
 
-class Selection(Struct, frozen=True, kw_only=True):
-    """Which records: everything that is given must hold."""
-
-    since: int = 0
-    until: int = 1 << 62
-    since_time: int = 0
-    until_time: int = 1 << 62
-    conferences: frozenset[int] | None = None
-    senders: frozenset[str] | None = None
-    kinds: frozenset[int] | None = None
-
-    @property
-    def by_content(self) -> bool:
-        return self.conferences is not None or self.senders is not None
-
-    @property
-    def everything(self) -> bool:
-        """Does it take whatever is between `since` and `until`?"""
-        timed = self.since_time > 0 or self.until_time < 1 << 62
-        return not (self.by_content or self.kinds is not None or timed)
-
-    def takes(self, run: Run | RunHead) -> bool:
-        return bool(run.flags & GAP) or (
-            (self.conferences is None or run.conference in self.conferences)
-            and (self.senders is None or run.sender in self.senders)
-            and (self.kinds is None or run.kind in self.kinds)
-            and self.since_time <= run.time < self.until_time
-        )
-
-
-EVERYTHING: Final = Selection()
+def wanted_by(selection: Selection) -> Wanted:
+    """Which runs of a journal are given to whoever selects: those it takes, and every gap."""
+    takes = selection.takes
+    return lambda run: bool(run.flags & GAP) or takes(run)
 
 
 class Reader:
@@ -66,7 +39,7 @@ class Reader:
         self.segments: list[Segment] = []
         self._mark = 0
         """Below it everything was on disk: if the segments end before it, the rest was lost."""
-        self._first = 1 << 62
+        self._first = POSITION_MAX
         """Where the journal ought to begin: if the segments begin behind it, some were lost."""
         if segments is None:
             self.refresh()
@@ -113,9 +86,9 @@ class Reader:
         return self.segments[-1].end if self.segments else 0
 
     @property
-    def missing(self) -> list[tuple[int, int]]:
+    def missing(self) -> list[Range]:
         before = [(self.begin, self.segments[0].base)] if self.segments else []
-        return merged([*before, *missing_of(self.segments), (self._end_here, self._mark)])
+        return union([*before, *missing_of(self.segments), (self._end_here, self._mark)])
 
     def close(self) -> None:
         self.segments = []
@@ -135,28 +108,13 @@ class Reader:
         return [damage for segment in self.segments for damage in segment.damages]
 
 
-def merged(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Half-open ranges, sorted and put together.
-
-    >>> merged([(5, 7), (0, 3), (3, 4), (6, 9)])
-    [(0, 4), (5, 9)]
-    """
-    found: list[tuple[int, int]] = []
-    for lo, hi in sorted(ranges):
-        if found and lo <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], hi))
-        elif lo < hi:
-            found.append((lo, hi))
-    return found
-
-
-def missing_of(segments: Sequence[Segment]) -> list[tuple[int, int]]:
+def missing_of(segments: Sequence[Segment]) -> list[Range]:
     """Positions between the first and the last that no segment has."""
     found = [one for segment in segments for one in segment.missing]
     found += [
         (before.end, after.base) for before, after in pairwise(segments) if before.end < after.base
     ]
-    return merged(found)
+    return union(found)
 
 
 def read_segments(segments: Sequence[Segment], selection: Selection) -> Iterator[Run]:
@@ -192,7 +150,7 @@ def _read(segment: Segment, selection: Selection) -> Iterator[Run]:
         if view.index is not None and selection.by_content:
             yield from _by_index(view, selection)
         else:
-            wanted = None if selection.everything else selection.takes
+            wanted = None if selection.everything else wanted_by(selection)
             first, last = _blocks(view, selection)
             yield from view.read_runs(first, last, wanted)
 
@@ -211,7 +169,7 @@ def _blocks(view: View, selection: Selection) -> tuple[int, int]:
         # Gaps have no time of their own: with gaps about, no block is passed over.
         if selection.since_time > 0:
             first = max(first, blocks.from_time(selection.since_time))
-        if selection.until_time < 1 << 62:
+        if selection.until_time < POSITION_MAX:
             last = min(last, blocks.until_time(selection.until_time))
     return first, max(first, last)
 
@@ -226,7 +184,7 @@ def _by_index(view: View, selection: Selection) -> Iterator[Run]:
     blocks = view.blocks
     from_run = blocks[first].runs_before
     to_run = blocks[last].runs_before if last < len(blocks) else index.runs
-    wanted: Wanted = selection.takes
+    wanted = wanted_by(selection)
     try:
         chosen = index.matching(selection.conferences, selection.senders, from_run, to_run)
     except MalformedPdu:

@@ -17,13 +17,16 @@ from typing import Final
 from msgspec import Struct, field
 
 from roundelay.core.errors import ConfigError
+from roundelay.core.positions import Range, difference, union
+from roundelay.core.selection import Selection
+from roundelay.durable import Disk
 from roundelay.journal.check import DISTRUSTED, Problem, Verdict, check
-from roundelay.journal.files import PARQUET, Disk, Lock, has_mark, look, segments_of
+from roundelay.journal.files import PARQUET, has_mark, lock, look, segments_of
 from roundelay.journal.format import GAP, HEADS_ONLY, Run
 from roundelay.journal.history import read_history, write_history
 from roundelay.journal.journal import Journal, JournalConfig
 from roundelay.journal.opening import look_through, lost_end, reached
-from roundelay.journal.reader import Reader, Selection, merged
+from roundelay.journal.reader import Reader
 from roundelay.journal.salvage import salvage
 from roundelay.journal.segment import Segment
 
@@ -34,11 +37,11 @@ class Repair(Struct):
     """What `repair` found and did."""
 
     problems: list[Problem] = field(default_factory=list)
-    restored: list[tuple[int, int]] = field(default_factory=list)
+    restored: list[Range] = field(default_factory=list)
     """Positions that a source had."""
-    saved: list[tuple[int, int]] = field(default_factory=list)
+    saved: list[Range] = field(default_factory=list)
     """Positions that were saved from damaged blocks."""
-    still_missing: list[tuple[int, int]] = field(default_factory=list)
+    still_missing: list[Range] = field(default_factory=list)
     rewritten: list[str] = field(default_factory=list)
     """Files that were written anew."""
 
@@ -69,7 +72,7 @@ class Sources:
 
     def have(self, lo: int, hi: int) -> bool:
         """All of it?"""
-        return merged([(run.position, run.end) for run in self.fetch(lo, hi)]) == [(lo, hi)]
+        return union([(run.position, run.end) for run in self.fetch(lo, hi)]) == [(lo, hi)]
 
 
 def _good(reader: Reader, lo: int, hi: int) -> Iterator[Run]:
@@ -89,7 +92,7 @@ def repair(
 ) -> Repair:
     """Put in what is missing, as far as a source has it; nobody may be recording meanwhile."""
     others = Sources(sources)
-    Lock(folder).close()  # whoever records here must not be disturbed, nor be read half-way
+    lock(folder).close()  # whoever records here must not be disturbed, nor be read half-way
     verdict = check(folder)
     done = Repair(verdict.problems)
     meta, _ = look(folder)
@@ -138,12 +141,12 @@ def repair(
         done.still_missing = journal.missing
         for lo, hi in lost:  # before the first and behind the last that others have
             done.still_missing += [(lo, journal.begin), (journal.end, hi)]
-        done.still_missing = merged(done.still_missing)
+        done.still_missing = union(done.still_missing)
     finally:
         journal.close()
-    done.saved, done.restored = merged(done.saved), merged(done.restored)
+    done.saved, done.restored = union(done.saved), union(done.restored)
     if distrusted:
-        done.still_missing = merged([*done.still_missing, *check(folder).missing])
+        done.still_missing = union([*done.still_missing, *check(folder).missing])
     return done
 
 
@@ -201,23 +204,8 @@ def _mend(
         mended = journal.keeper.mend(segment, fetch, distrust)
         kept = [(run.position, run.end) for run in saved]
         done.saved += kept
-        done.restored += _without(mended, kept)
+        done.restored += difference(mended, kept)
         done.rewritten.append(name)
-
-
-def _without(ranges: list[tuple[int, int]], taken: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """
-    >>> _without([(0, 10), (12, 14)], [(3, 5), (9, 13)])
-    [(0, 3), (5, 9), (13, 14)]
-    """
-    rest = []
-    for lo, hi in merged(ranges):
-        for start, end in merged(taken):
-            if start < hi and end > lo:
-                rest.append((lo, start))
-                lo = min(end, hi)
-        rest.append((lo, hi))
-    return [(lo, hi) for lo, hi in rest if lo < hi]
 
 
 def _looked_at(segment: Segment, after: int) -> Segment:
@@ -231,9 +219,9 @@ def _looked_at(segment: Segment, after: int) -> Segment:
     return again
 
 
-def _record(journal: Journal, runs: Iterable[Run]) -> list[tuple[int, int]]:
+def _record(journal: Journal, runs: Iterable[Run]) -> list[Range]:
     """No segment is left: what others have is recorded once more."""
-    restored: list[tuple[int, int]] = []
+    restored: list[Range] = []
     size = 0
     for run in runs:
         journal.add(run)
@@ -241,13 +229,13 @@ def _record(journal: Journal, runs: Iterable[Run]) -> list[tuple[int, int]]:
         size += len(run.bundle.data) + 64
         if size >= TOGETHER_BYTES:
             journal.commit()
-            restored, size = merged(restored), 0
+            restored, size = union(restored), 0
     journal.commit()
-    return merged(restored)
+    return union(restored)
 
 
-def _fill(journal: Journal, runs: Iterable[Run]) -> list[tuple[int, int]]:
-    restored: list[tuple[int, int]] = []
+def _fill(journal: Journal, runs: Iterable[Run]) -> list[Range]:
+    restored: list[Range] = []
     together: list[Run] = []
     size = 0
     for run in runs:

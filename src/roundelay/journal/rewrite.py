@@ -17,7 +17,9 @@ from typing import Final
 from msgspec import Struct, structs
 
 from roundelay.core.errors import MalformedPdu
-from roundelay.journal.files import ASIDE, Disk, index_of, parquet_of, path_of
+from roundelay.core.positions import Range
+from roundelay.durable import ASIDE, Disk
+from roundelay.journal.files import index_of, parquet_of, path_of
 from roundelay.journal.format import (
     FILLED,
     GAP,
@@ -190,7 +192,7 @@ class Rewritten(Struct):
     """What became of a segment."""
 
     segment: Segment
-    restored: list[tuple[int, int]]
+    restored: list[Range]
 
 
 def rewrite(
@@ -215,7 +217,7 @@ def rewrite(
         origin=origin or NO_LINK,
         flags=segment.head.flags | (FILLED if origin is None else 0),
     )
-    restored: list[tuple[int, int]] = []
+    restored: list[Range] = []
     aside = segment.path.with_name(segment.path.name + ASIDE)
     writer = Writer(aside, head, disk)
     at = segment.base

@@ -24,7 +24,8 @@ from crc32c import crc32c
 from msgspec import Struct
 
 from roundelay.core.errors import MalformedPdu
-from roundelay.journal.files import Disk, index_of
+from roundelay.durable import Disk
+from roundelay.journal.files import index_of
 from roundelay.journal.format import (
     ALIGN,
     BLOCK_HEAD,

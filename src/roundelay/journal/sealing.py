@@ -21,7 +21,8 @@ import msgspec
 from msgspec import Struct
 
 from roundelay.core.errors import MalformedPdu
-from roundelay.journal.files import Disk, parquet_of
+from roundelay.durable import Disk
+from roundelay.journal.files import parquet_of
 from roundelay.journal.rewrite import seal, verify
 from roundelay.journal.segment import Segment
 

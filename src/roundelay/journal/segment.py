@@ -15,6 +15,7 @@ from crc32c import crc32c
 from msgspec import Struct
 
 from roundelay.core.errors import MalformedPdu
+from roundelay.core.positions import Range
 from roundelay.journal.files import index_of
 from roundelay.journal.format import (
     ALIGN,
@@ -79,7 +80,7 @@ class Segment:
         self.blocks = bytearray()
         """Packed entries, as long as there is no index."""
         self.sealed = False
-        self.gaps: list[tuple[int, int]] = []
+        self.gaps: list[Range] = []
         self.damages: list[Damage] = []
         self.tail: Damage | None = None
         """An unfinished block at the end: never acknowledged."""
@@ -91,7 +92,7 @@ class Segment:
         return bool(self.head.flags & FILLED)
 
     @property
-    def missing(self) -> list[tuple[int, int]]:
+    def missing(self) -> list[Range]:
         """Positions it ought to have and does not."""
         lost = [(one.lo, one.hi) for one in self.damages if one.hi > one.lo]
         return sorted(self.gaps + lost)

@@ -5,24 +5,24 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from roundelay.node.groups import AUTORM, protocol_of
+from roundelay.node.groups import family_of
+from roundelay.node.node_api import View
 from roundelay.node.shown import group_json, uuid_of, view_json
-from roundelay.node.switchboard import View
 
 if TYPE_CHECKING:
     from roundelay.node.node import Node
 
 
 def members(host: Node, group: str) -> dict[str, object]:
-    if protocol_of(group) == AUTORM:
+    if family_of(group).own_packets:
         view = host.autorm.view(group)
         # Who is dead is not in this view, so that the rows of all services read the same.
         rows = [{"name": name, "alive": True, "in_view": True} for name in view.members]
         return view_json(view, rows)
-    assembly = host.assemblies.get(group)
-    if assembly is None:
+    group_host = host.group_hosts.get(group)
+    if group_host is None:
         return view_json(View(group, "0", (), "not joined here"), [])
-    return assembly.members()
+    return group_host.members()
 
 
 def groups(host: Node) -> list[dict[str, object]]:

@@ -12,13 +12,15 @@ from roundelay.core.autorm.beamon import Beamon
 from roundelay.core.autorm.config import AutoRmConfig
 from roundelay.core.autorm.transfer import MESSAGE_OVERHEAD
 from roundelay.core.bundle import Bundle
-from roundelay.core.engine import ACCEPTED, SECOND, Delivery
+from roundelay.core.engine import ACCEPTED, SECOND, Delivery, Effects, Pdu
 from roundelay.core.errors import PayloadTooLarge, QueueFull
 from roundelay.core.events import DELIVER, NOBODY, SUBMIT
-from roundelay.node.catchup import CatchUp
-from roundelay.node.directory import Directory
-from roundelay.node.switchboard import NO_TAG, Application, Batch, Receipt, Refusal, View
-from roundelay.node.tracer import Tracer
+from roundelay.core.notices import TransferEnded
+from roundelay.node.driver.engine_driver import EngineDriver
+from roundelay.node.driver.tracer import Tracer
+from roundelay.node.membership.directory import Directory
+from roundelay.node.node_api import NO_TAG, Batch, Receipt, Refusal, Subscriber, View
+from roundelay.node.recording.handover import CatchUp
 
 TRACES_MAX: Final = 256
 """Groups that can have a trace."""
@@ -33,12 +35,12 @@ def _wrapped(bundle: Bundle) -> list[bytes]:
     """The messages as AutoRM carries them.  One that looks like a marked one is marked, too."""
     if not bundle.marks and MARK not in bundle.data:
         return list(bundle)
-    found = []
+    messages = []
     for conference, kind, part in bundle.by_mark():
         for data in part:
             plain = not (conference or kind or data.startswith(MARK))
-            found.append(data if plain else MARKED.pack(MARK, conference, kind) + data)
-    return found
+            messages.append(data if plain else MARKED.pack(MARK, conference, kind) + data)
+    return messages
 
 
 def _unwrapped(data: bytes) -> Bundle:
@@ -64,7 +66,7 @@ class Sent:
     __slots__ = ("application", "count", "given_up", "group", "left", "nobody", "someone", "tag")
 
     def __init__(
-        self, application: Application, group: str, tag: int, someone: bool, count: int
+        self, application: Subscriber, group: str, tag: int, someone: bool, count: int
     ) -> None:
         self.application = application
         self.group = group
@@ -82,16 +84,22 @@ class Sent:
 class AutoRm:
     """The AutoRM groups of one node, and its environment."""
 
+    closed = False
+    chan_seq = 0  # its packets have numbers of their own
+
     def __init__(
         self, uuid: bytes, config: AutoRmConfig, rng: Random, now: int, directory: Directory
     ) -> None:
-        self.beamon: Any = Beamon(uuid, config, rng, now)
+        self.beamon: Any = Beamon(0, (0,), config, rng, now, uuid=uuid)
+        self.driver = EngineDriver(self.beamon, 0, self, self)
+        self.packets: list[Any] = []
+        """What is to be sent."""
         self.directory = directory
-        self.applications: dict[str, dict[int, Application]] = {}
+        self.applications: dict[str, dict[int, Subscriber]] = {}
         self.tags: dict[int, Sent] = {}
         self.next_tag = 0
         self.turns: dict[str, int] = {}
-        self.turned_away: dict[tuple[int, str], Application] = {}
+        self.turned_away: dict[tuple[int, str], Subscriber] = {}
         self.slowed: set[str] = set()  # groups with a recorder that is behind: nothing new for now
         self.shown: dict[str, tuple[str, ...]] = {}
         self.tracer: Callable[[str, int], Tracer | None] = lambda group, member: None
@@ -107,7 +115,7 @@ class AutoRm:
 
     # -- applications ----------------------------------------------------------------------
 
-    def join(self, application: Application, group: str, now: int) -> None:
+    def join(self, application: Subscriber, group: str, now: int) -> None:
         joined = self.applications.get(group, {})
         if id(application) in joined:
             return
@@ -115,13 +123,13 @@ class AutoRm:
         self.applications.setdefault(group, {})[id(application)] = application
         application.viewed(self.view(group))
 
-    def leave(self, application: Application, group: str, now: int) -> None:
+    def leave(self, application: Subscriber, group: str, now: int) -> None:
         joined = self.applications.get(group, {})
-        found = joined.pop(id(application), None)
-        if found is None:
+        subscriber = joined.pop(id(application), None)
+        if subscriber is None:
             return
-        if isinstance(found, CatchUp):
-            found.stop()
+        if isinstance(subscriber, CatchUp):
+            subscriber.stop()
         if joined:
             self.beamon.join(group, now, local=len(joined))
         else:
@@ -130,7 +138,7 @@ class AutoRm:
             self.shown.pop(group, None)
             self.beamon.leave(group, now)
 
-    def gone(self, application: Application, now: int) -> None:
+    def gone(self, application: Subscriber, now: int) -> None:
         for group in list(self.applications):
             self.leave(application, group, now)
         for tag in [tag for tag, sent in self.tags.items() if sent.application is application]:
@@ -140,7 +148,7 @@ class AutoRm:
 
     def send(
         self,
-        application: Application,
+        application: Subscriber,
         group: str,
         bundle: Bundle,
         tag: int,
@@ -194,20 +202,7 @@ class AutoRm:
 
     def carry_out(self, now: int) -> list[Any]:
         """Hand over deliveries and receipts; what must be sent is returned."""
-        sends: list[Any] = []
-        while True:
-            effects = self.beamon.take()
-            if not effects.sends and not effects.deliveries and not effects.notices:
-                break
-            sends += effects.sends
-            for delivery in effects.deliveries:
-                if not self._await_name(delivery, now):
-                    self._hand_over(delivery)
-            for notice in effects.notices:
-                if notice.kind == "sent":
-                    self._sent(*notice.info)
-                else:
-                    self.look = True
+        self.driver.carry_out(now)
         if self.unnamed:
             self._release(now)
         for trace in self.traces.values():
@@ -219,7 +214,28 @@ class AutoRm:
                 if key[1] not in self.slowed:
                     del self.turned_away[key]
                     application.writable(key[1])
-        return sends
+        packets, self.packets = self.packets, []
+        return packets
+
+    def feed(self, now: int) -> None:
+        """The engine has been given all messages."""
+
+    def transmit(self, destination: int, pdu: Pdu, line: int, now: int) -> None:
+        self.packets.append(pdu)
+
+    def hand_over(self, effects: Effects, now: int) -> None:
+        for delivery in effects.deliveries:
+            if not self._await_name(delivery, now):
+                self._give(delivery)
+        for notice in effects.notices:
+            if isinstance(notice, TransferEnded):
+                self._sent(notice.tag, notice.reached, notice.given_up)
+            else:
+                self.look = True
+
+    def traced(self, deliveries: list[Delivery]) -> list[Delivery]:
+        """Each group has a trace of its own."""
+        return []
 
     @property
     def deadline(self) -> int:
@@ -234,7 +250,7 @@ class AutoRm:
 
         Its INFO is on the way if it is one of ours; nodes of the paper have no names.
         """
-        source = delivery.source
+        source = delivery.uuid
         held = self.unnamed.get(source)
         if held is None:
             node = self.beamon.environment.nodes.get(source)
@@ -255,9 +271,9 @@ class AutoRm:
                 del self.unnamed[source]
                 for delivery in held:
                     self.unnamed_bytes -= len(delivery.data)
-                    self._hand_over(delivery)
+                    self._give(delivery)
 
-    def _hand_over(self, delivery: Any) -> None:
+    def _give(self, delivery: Any) -> None:
         try:
             self._deliver(delivery)
         except Exception as error:  # of that group, and of no other
@@ -269,10 +285,10 @@ class AutoRm:
             return
         trace = self.trace(delivery.group)
         if trace is not None and not delivery.one_of:
-            source, bundle = site_of(delivery.source), Bundle.of(delivery.data)
-            told = Delivery(-1, source, -1, bundle, ACCEPTED)
-            trace.rows.append((0, site_of(self.beamon.uuid), DELIVER, -1, source, told))
-        name = self.directory.name_of(delivery.source)
+            source, bundle = site_of(delivery.uuid), Bundle.of(delivery.data)
+            traced = Delivery(-1, source, -1, bundle, ACCEPTED)
+            trace.rows.append((0, site_of(self.beamon.uuid), DELIVER, -1, source, traced))
+        name = self.directory.name_of(delivery.uuid)
         batch = Batch(delivery.group, -1, name, time.time_ns(), _unwrapped(delivery.data))
         if not delivery.one_of:
             for application in list(joined.values()):
@@ -313,12 +329,12 @@ class AutoRm:
 
     def trace(self, group: str) -> Tracer | None:
         """Where what happens in a group is recorded.  What goes to someone only is not."""
-        found = self.traces.get(group)
-        if found is None and len(self.traces) < TRACES_MAX:
-            found = self.tracer(group, site_of(self.beamon.uuid))
-            if found is not None:
-                self.traces[group] = found
-        return found
+        trace = self.traces.get(group)
+        if trace is None and len(self.traces) < TRACES_MAX:
+            trace = self.tracer(group, site_of(self.beamon.uuid))
+            if trace is not None:
+                self.traces[group] = trace
+        return trace
 
     # -- what is known ---------------------------------------------------------------------
 

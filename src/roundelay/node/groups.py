@@ -12,6 +12,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from roundelay.core.errors import ConfigError
+from roundelay.core.families import RECORDS, TOTAL, Family
 
 AUTORM: Final = "autorm"
 TOKEN: Final = "token"
@@ -37,10 +38,17 @@ SERVICES: Final = {
 """Service → protocol."""
 
 SERVICE_OF: Final = {protocol: service for service, protocol in SERVICES.items()}
-TOTAL_ORDER: Final = frozenset({TOKEN, TO, GRSB, WIDE})
+FAMILY_OF: Final[dict[str, Family]] = {
+    family.prefix or family.name: family for family in RECORDS if not family.one_channel
+}
+"""Protocol → what there is to know of it."""
+CHANNEL_MODE: Final = {family.service: family for family in RECORDS if family.one_channel}
+"""Service → the family that is used through a hub."""
+
+TOTAL_ORDER: Final = frozenset(key for key, family in FAMILY_OF.items() if family.order == TOTAL)
 """Protocols whose deliveries have a position."""
 
-CONFIGURED: Final = (GRSB, WIDE)
+CONFIGURED: Final = tuple(key for key, family in FAMILY_OF.items() if family.has_roles)
 """Protocols whose roles come from a file."""
 
 NAME_BYTES_MAX: Final = 255
@@ -67,11 +75,17 @@ class GroupSpec(Struct, frozen=True, kw_only=True):
     min_members: int | None = None
     """Nothing is confirmed while the roster has fewer; None: as the group has it, or 2."""
     config: str = ""
-    """The file that says who plays which role (`node.grsb_file`, `node.wide_file`)."""
+    """The file that says who plays which role (`node.roles.grsb.file`, `node.roles.wide.file`)."""
 
     @property
     def service(self) -> str:
         return SERVICE_OF[self.protocol]
+
+    @property
+    def family(self) -> Family:
+        """What there is to know of its protocol, in the mode it is used in."""
+        family = FAMILY_OF[self.protocol]
+        return CHANNEL_MODE.get(family.service, family) if self.hub else family
 
     @property
     def fixed(self) -> bool:
@@ -99,6 +113,11 @@ def protocol_of(name: str) -> str:
     """
     prefix, colon, rest = name.partition(":")
     return prefix if colon and rest and prefix in PREFIXES else AUTORM
+
+
+def family_of(name: str) -> Family:
+    """What there is to know of the protocol of a group by that name."""
+    return FAMILY_OF[protocol_of(name)]
 
 
 def full_name(name: str, service: str) -> str:
@@ -202,7 +221,7 @@ def parse_group(text: str) -> GroupSpec:
 def check_roles(spec: GroupSpec) -> GroupSpec:
     """`spec` if it has a file of roles exactly where one is needed, and options that can be."""
     check_options(spec)
-    if spec.protocol in CONFIGURED:
+    if spec.family.has_roles:
         if not spec.config:
             raise ConfigError(
                 "config", "", f"the file that says who plays which role in {spec.name}, "
@@ -219,25 +238,26 @@ def check_options(spec: GroupSpec) -> GroupSpec:
     if spec.resilience is not None:
         if not 0 <= spec.resilience < MEMBERS_MAX:
             raise ConfigError("resilience", spec.resilience, f"0 to {MEMBERS_MAX - 1}")
-        if spec.protocol != TOKEN:
+        if not spec.family.resilient:
             raise ConfigError(
                 "resilience", spec.resilience, "only in groups of service resilient: others have "
                 "no L",
             )  # fmt: skip
-    if spec.protocol == AUTORM or spec.protocol in CONFIGURED:
+    family = spec.family
+    if family.own_packets or family.has_roles:
         if spec.stage:
             raise ConfigError("stage", spec.stage, f"none for {spec.service}")
         if spec.members:
             who = "none for fifo: who joins is a member"
-            allowed = who if spec.protocol == AUTORM else "in the file, not beside it"
+            allowed = who if family.own_packets else "in the file, not beside it"
             raise ConfigError("members", ",".join(spec.members), allowed)
-    if spec.hub and spec.protocol != TO:
+    if spec.hub and not family.one_channel:
         raise ConfigError("hub", "yes", "only in groups of service total")
     least = spec.min_members
     if least is not None:
         if not 1 <= least <= MEMBERS_MAX:
             raise ConfigError("min_members", least, f"1 to {MEMBERS_MAX}")
-        if spec.protocol == AUTORM or spec.protocol in CONFIGURED:
+        if family.own_packets or family.has_roles:
             raise ConfigError("min_members", least, f"none for {spec.service}")
         if spec.members and least > len(spec.members):
             raise ConfigError("min_members", least, f"at most {len(spec.members)}, the roster")

@@ -11,12 +11,12 @@ from msgspec import Struct
 from roundelay.core.autorm.config import AutoRmConfig
 from roundelay.core.engine import MS, SECOND
 from roundelay.core.errors import ConfigError
+from roundelay.node.driver.tracer import Tracer
+from roundelay.node.event_log import LEVELS
 from roundelay.node.groups import GroupSpec, check_name
-from roundelay.node.probe import Choice
-from roundelay.node.recorder import RecordConfig
-from roundelay.node.tracer import Tracer
+from roundelay.node.medium.probe import Choice
+from roundelay.node.recording.recorder import RecordConfig
 
-LEVELS: Final = ("debug", "info", "warning", "error")
 NAME_BYTES_MAX: Final = 64
 
 
@@ -24,7 +24,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True):
     """How a node runs."""
 
     name: str = ""
-    """Empty: made up from the host's name and a random part (`node.made_up`)."""
+    """Empty: made up from the host's name and a random part (`node.membership.made_up_names`)."""
     dir: Path | None = None
     """Where members keep what they must not forget; None: nothing survives the process."""
     choice: Choice = Choice()
@@ -32,7 +32,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True):
     """None: datagrams in the clear."""
     groups: tuple[GroupSpec, ...] = ()
     records: tuple[RecordConfig, ...] = ()
-    """Groups to record (`node.recorder`)."""
+    """Groups to record (`node.recording.recorder`)."""
     autorm: AutoRmConfig = AutoRmConfig(
         ack_jitter_ns=2 * MS,  # groups on one network are small: answers need little spreading
         max_message=16 << 20,
@@ -43,7 +43,8 @@ class NodeConfig(Struct, frozen=True, kw_only=True):
     answer_ns: int = 10 * SECOND
     """After so long a caller is told that the fate of its broadcast is open."""
     tracer: Callable[..., Tracer | None] = lambda group, member, **known: None
-    """Makes the trace of a group, if there is to be one; `known` goes into it (`node.tracing`)."""
+    """Makes the trace of a group, if there is to be one; `known` goes into it
+    (`node.driver.tracing`)."""
 
     def check(self) -> None:
         if self.name:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from roundelay.node.groups import plain_spec
-from roundelay.node.switchboard import View
+from roundelay.node.node_api import View
 
 
 def uuid_of(text: str) -> bytes | None:

@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from roundelay.pipeline.figures import make_figures
-from roundelay.pipeline.grid import load
-from roundelay.pipeline.reconcile import Proof, reconcile
+from roundelay.pipeline.archive.reconcile import Proof, reconcile
+from roundelay.pipeline.research.figures import make_figures
+from roundelay.pipeline.research.grid import load
+from roundelay.pipeline.research.sweep import sweep
 from roundelay.pipeline.session import SparkOptions, spark_session
-from roundelay.pipeline.sweep import sweep
 from roundelay.pipeline.verify import verify
-from roundelay.pipeline.verify_verdict import as_json
+from roundelay.pipeline.verify.verdict import as_json
 from roundelay.runs.report import grid as html_table
 from roundelay.runs.report import verdict as html_verdict
 

@@ -22,12 +22,14 @@ import msgspec
 from msgspec import Struct
 
 from roundelay.core.errors import ConfigError
-from roundelay.journal.archive import common, is_archive, without
+from roundelay.core.positions import Range, count_of, difference, intersection, union
+from roundelay.core.selection import EVERYTHING, POSITION_MAX, Selection
+from roundelay.journal.archive import is_archive
 from roundelay.journal.arrow import PIECE_BYTES, Piece, path_of_parquet, pieces, read_piece
 from roundelay.journal.files import META, META_COPY
 from roundelay.journal.history import read_history
 from roundelay.journal.merge import Findings, Job, jobs_of, merge, warn_of_disputes
-from roundelay.journal.reader import EVERYTHING, Reader, Selection, merged
+from roundelay.journal.reader import Reader
 from roundelay.pipeline.schemas import GAPS, MESSAGES, arrow_schema, spark_schema
 
 if TYPE_CHECKING:
@@ -163,7 +165,7 @@ def messages(
     *,
     groups: frozenset[str] | None = None,
     native: bool = True,
-    taken: Callable[[Recorded], Sequence[tuple[int, int]]] = lambda journal: (),
+    taken: Callable[[Recorded], Sequence[Range]] = lambda journal: (),
 ) -> DataFrame:
     """The records of journals that are selected; in no order.
 
@@ -175,15 +177,15 @@ def messages(
     parquet: list[Path] = []
     for side_by_side in together(journals):
         found = [pieces(one.reader, selection) for one in side_by_side]
-        had = merged([positions for one in side_by_side for positions in taken(one)])
+        had = union([positions for one in side_by_side for positions in taken(one)])
         if native and len(side_by_side) == 1:
             whole = whole_segments(side_by_side[0].reader, found[0], selection)
-            touched = {one.segment for one in found[0] if common([(one.lo, one.hi)], had)}
+            touched = {one.segment for one in found[0] if intersection([(one.lo, one.hi)], had)}
             whole = [one for one in whole if one.segment not in touched]
             parquet += dict.fromkeys(map(path_of_parquet, whole))
             found = [[one for one in found[0] if one not in whole]]
         jobs += jobs_of(
-            side_by_side[0].group, found, within=without(_spanned(found), had),
+            side_by_side[0].group, found, within=difference(_spanned(found), had),
             job_bytes=PIECE_BYTES,
         )  # fmt: skip
     frame = merged_jobs(spark, jobs, selection)
@@ -211,11 +213,11 @@ def whole_segments(
         one
         for one in found
         if one.parquet
-        and covered[one.segment] == sum(hi - lo for lo, hi in common([ends[one.segment]], wanted))
+        and covered[one.segment] == count_of(intersection([ends[one.segment]], wanted))
     ]
 
 
-def _spanned(found: Sequence[Sequence[Piece]]) -> list[tuple[int, int]]:
+def _spanned(found: Sequence[Sequence[Piece]]) -> list[Range]:
     return [(one.lo, one.hi) for some in found for one in some]
 
 
@@ -237,23 +239,17 @@ def selected(frame: DataFrame, selection: Selection) -> DataFrame:
     """The rows of `messages` that a selection takes, so that Parquet readers can skip the rest."""
     from pyspark.sql.functions import col
 
-    limit = 1 << 62
     if selection.since > 0:
         frame = frame.where(col("seq") >= selection.since)
-    if selection.until < limit:
+    if selection.until < POSITION_MAX:
         frame = frame.where(col("seq") < selection.until)
     # Rows have microseconds: a time selects those that begin with it.
     if selection.since_time > 0:
         frame = frame.where(col("time") >= _moment(selection.since_time))
-    if selection.until_time < limit:
+    if selection.until_time < POSITION_MAX:
         frame = frame.where(col("time") < _moment(selection.until_time))
-    for name, wanted in (
-        ("conference", selection.conferences),
-        ("sender", selection.senders),
-        ("kind", selection.kinds),
-    ):
-        if wanted is not None:
-            frame = frame.where(col(name).isin(sorted(wanted)))
+    for name, wanted in selection.filters.items():
+        frame = frame.where(col(name).isin(sorted(wanted)))
     return frame
 
 
@@ -280,7 +276,7 @@ def gaps(spark: SparkSession, folders: Iterable[Path]) -> DataFrame:
 
         schema = arrow_schema(GAPS)
         for piece in items_in(batches, Piece):
-            lost: list[tuple[int, int]] = []
+            lost: list[Range] = []
             for _ in read_piece(piece, lost=lost):
                 pass
             rows = [

@@ -18,16 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 from roundelay.core.errors import ConfigError
-from roundelay.journal.archive import (
-    File,
-    common,
-    files_with,
-    ranges_of,
-    read_archived,
-    read_manifest,
-    without,
-)
-from roundelay.journal.reader import EVERYTHING, Selection, merged
+from roundelay.core.positions import Range, difference, intersection, union
+from roundelay.core.selection import EVERYTHING, Selection
+from roundelay.journal.archive import File, files_with, ranges_of, read_archived, read_manifest
 from roundelay.pipeline.journals import (
     CHECKED,
     Recorded,
@@ -46,8 +39,6 @@ VIEW: Final = "messages"
 SQL: Final = re.compile(r"\s*(\(\s*)*(select|with|values|table)\b", re.IGNORECASE)
 JSON_PATH: Final = re.compile(r"[\w-]+(\.[\w-]+|\[(\d+|\*)\])*")
 TIME_FORMAT: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"
-
-Ranges = Sequence[tuple[int, int]]
 
 
 class Search(Struct, frozen=True, kw_only=True):
@@ -90,7 +81,7 @@ class _Taken(Struct):
 
     group: str
     history: frozenset[str]
-    positions: Ranges
+    positions: Sequence[Range]
 
 
 class _Part(Struct, frozen=True):
@@ -123,7 +114,7 @@ def table(
         ]
         had = {group: _had(taken, group, history) for group, history, _ in before}
         for file in files_with(manifest, selection, groups):
-            left = without(file.ranges, had.get(file.group, []))
+            left = difference(file.ranges, had.get(file.group, []))
             if left == list(file.ranges):
                 whole.append(file)
             elif left:
@@ -136,7 +127,7 @@ def table(
         frames.append(_partly(spark, parts, selection))
     if journals:
 
-        def had_of(journal: Recorded) -> Ranges:
+        def had_of(journal: Recorded) -> Sequence[Range]:
             return _had(taken, journal.group, journal.history)
 
         frames.append(
@@ -150,9 +141,9 @@ def table(
     return whole_frame
 
 
-def _had(taken: Sequence[_Taken], group: str, history: frozenset[str]) -> Ranges:
+def _had(taken: Sequence[_Taken], group: str, history: frozenset[str]) -> Sequence[Range]:
     """Positions of a group that are had already, as far as the history is the same."""
-    return merged(
+    return union(
         [
             positions
             for one in taken
@@ -180,7 +171,7 @@ def _partly(spark: SparkSession, parts: Sequence[_Part], selection: Selection) -
         for part in items_in(batches, _Part):
             for batch in read_archived(Path(part.folder), part.file, selection):
                 seqs = batch.column("seq").to_numpy()
-                for lo, hi in common(ranges_of(seqs), part.within):
+                for lo, hi in intersection(ranges_of(seqs), part.within):
                     first, last = seqs.searchsorted([lo, hi]).tolist()
                     yield pa.RecordBatch.slice(batch, first, last - first)
 

@@ -51,13 +51,13 @@ def _trace() -> Any:
 
 
 def _runs() -> Any:
-    from roundelay.pipeline import sweep
+    from roundelay.pipeline.research import sweep
 
     return sweep.arrow_schema(sweep.RUN_COLUMNS)
 
 
 def _summary() -> Any:
-    from roundelay.pipeline import sweep
+    from roundelay.pipeline.research import sweep
 
     return sweep.arrow_schema(sweep.SUMMARY_COLUMNS)
 

@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct, field
 
 from roundelay.core.errors import ConfigError, RoundelayError, UsageError
-from roundelay.pipeline import java
-from roundelay.pipeline.failures import one_line, said
-from roundelay.pipeline.workers import python_for_spark
+from roundelay.pipeline.spark import java
+from roundelay.pipeline.spark.failures import one_line, said
+from roundelay.pipeline.spark.workers import python_for_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,17 +15,15 @@ from typing import TYPE_CHECKING, Any, Final
 from roundelay.core.cluster.config import DEFERRED, ClusterConfig
 from roundelay.core.engine import Delivery
 from roundelay.core.errors import ConfigError
-from roundelay.runs.measure import Meter
+from roundelay.core.families import FAMILIES, SPO
+from roundelay.runs.measured import FAST, ISOLATED, MeasuredRun, Progress
 from roundelay.sim.complexity import PATIENT_UNITS, UNIT_NS, Slowest, cost, delays
-from roundelay.sim.engines import SPO, TO, TO_CHANNEL, factory
-from roundelay.sim.links import PLAIN, Lossy
-from roundelay.sim.load import Destinations, Isolated, Load, Poisson, Saturating
-from roundelay.sim.media import Bus, Mesh
-from roundelay.sim.world import World
-from roundelay.trace.checkers import FIFO, TOTAL, Checker
+from roundelay.sim.families.registry import SIMULATED_FAMILIES
+from roundelay.sim.kernel.load import Destinations
+from roundelay.sim.kernel.world import World
+from roundelay.sim.network.media import Bus, Mesh
+from roundelay.trace.checkers.checkers import Checker
 from roundelay.trace.recorder import Recorder
-from roundelay.trace.schema import kind_of
-from roundelay.wire.codec import GroupCodec
 
 if TYPE_CHECKING:
     from roundelay.runs.simulate import SimulateParams
@@ -52,17 +50,6 @@ class KeptMeter:
             self.most = max(self.most, usage["sl"] + usage["receipt"] + usage["blocked"])
 
 
-def check(params: SimulateParams) -> None:
-    """Raise ConfigError for what a cluster cannot do."""
-    if params.destinations is not None:
-        if params.protocol != SPO:
-            raise ConfigError("destinations", params.destinations, f"only with {SPO}")
-        if params.destinations < 1:
-            raise ConfigError("destinations", params.destinations, "a whole number from 1 up")
-        destinations(params)
-    config(params)
-
-
 def destinations(params: SimulateParams) -> Destinations | None:
     if params.destinations is None:
         return None
@@ -73,72 +60,63 @@ def config(params: SimulateParams) -> ClusterConfig:
     """Timers by the delay of the channel; none that fires where nothing is lost."""
     sites = params.sites
     wait, stat = 3, 3 * sites + 6
-    if not params.loss and params.load == "isolated":
+    if not params.loss and params.load == ISOLATED:
         wait = stat = PATIENT_UNITS
     return ClusterConfig(
-        ack_ns=0 if params.load == "isolated" else UNIT_NS,
+        ack_ns=0 if params.load == ISOLATED else UNIT_NS,
         wait_ns=wait * UNIT_NS,
         stat_ns=stat * UNIT_NS,
         reset_ns=stat * UNIT_NS,
         policy=params.policy or DEFERRED,
-        bundle=params.profile == "fast",
+        bundle=params.profile == FAST,
         attempts=PATIENT_UNITS,  # nobody fails in such a run
         own_limit=1 << 40,
     ).check(sites)
 
 
-class ClusterRun:
-    """A run in the making; the same face as `runs.simulate.Run`."""
+class ClusterRun(MeasuredRun):
+    """A run of a cluster."""
+
+    @staticmethod
+    def check_params(params: SimulateParams) -> None:
+        if params.destinations is not None:
+            if not FAMILIES[params.protocol].selective:
+                raise ConfigError("destinations", params.destinations, f"only with {SPO}")
+            if params.destinations < 1:
+                raise ConfigError("destinations", params.destinations, "a whole number from 1 up")
+            destinations(params)
+        config(params)
 
     def __init__(self, params: SimulateParams, recorder: Recorder | None) -> None:
-        self.params = params
-        own = params.protocol == TO_CHANNEL
-        to = destinations(params)
-        group = tuple(range(params.sites))
-        self.meter = Meter(
-            params.sites,
-            params.messages,
-            receivers=None if to is None else lambda site, index: len(to(site, index)),
-        )
-        total = params.protocol in (TO, TO_CHANNEL)
+        self.to = to = destinations(params)
+        super().__init__(params, None if to is None else lambda site, index: len(to(site, index)))
+        own = FAMILIES[params.protocol].one_channel
         self.checker = Checker(
-            group,
-            order=TOTAL if total else FIFO,
+            range(params.sites),
+            order=params.order,
             destinations=None if to is None else to.of,
         )
         self.slowest = Slowest()
         self.world = World(
             params.sites,
-            factory(params.protocol, params.sites, config(params)),
-            seed=params.seed,
+            SIMULATED_FAMILIES[params.protocol].factory(params.sites, config(params)),
             medium=Bus(UNIT_NS, own_copy=True) if own else Mesh(UNIT_NS, UNIT_NS),
-            links=Lossy(params.loss) if params.loss else PLAIN,
-            codec=GroupCodec("simulate") if params.wire else None,
-            recorder=recorder,
             observers=[self.meter, self.checker],
-            sample_ns=0,
+            **self.conditions(recorder),
         )
         self.kept = KeptMeter(lambda site: self.world.sites[site].engine)
         self.world.observe(self.kept)
-        if params.load == "isolated":
+        if params.load == ISOLATED:
             self.world.observe(self.slowest)
-        self.load = self._load(to)
+        self.load = self.make_load()
         self.patience_ns = params.messages * 1000 * params.sites**2 * UNIT_NS
         self.silent = False
-        self.pdus = 0
-        self.pdus_by_kind: dict[str, int] = {}
 
-    def _load(self, to: Destinations | None) -> Load:
-        params = self.params
-        if params.load == "isolated":
-            gap = 10 * params.sites**2 * UNIT_NS
-            return Isolated(params.messages, size=params.size, gap_ns=gap, to=to)
-        if params.load == "saturated":
-            return Saturating(params.messages, size=params.size, to=to)
-        assert params.rate is not None
-        return Poisson(params.messages, params.rate, size=params.size, to=to)
+    @property
+    def gap_ns(self) -> int:
+        return 10 * self.params.sites**2 * UNIT_NS
 
-    def run(self, progress: Callable[[int, int], None] | None = None) -> bool:
+    def run(self, progress: Progress | None = None) -> bool:
         """Until everything is delivered, and then until the network is silent."""
         world, meter = self.world, self.meter
         self.load.start(world)
@@ -158,11 +136,8 @@ class ClusterRun:
             if world.sent == before:
                 self.silent = True
                 break
-        for member in world.sites:
-            engine: Any = member.engine
-            self.checker.sampled(world.now, member.id, engine.usage(), engine.caps())
-        self.pdus = world.sent
-        self.pdus_by_kind = {kind_of(kind): count for kind, count in world.sent_by_kind.items()}
+        self.show_buffers()
+        self.count()
         world.finish(settled=settled)
         return settled
 
@@ -174,7 +149,7 @@ class ClusterRun:
         """What only cluster protocols have to say."""
         params = self.params
         rounds = slots = None
-        if params.load == "isolated":
+        if params.load == ISOLATED:
             rounds = self.slowest.mean_units
             policy = params.policy or DEFERRED
             if params.loss:

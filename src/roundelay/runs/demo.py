@@ -23,17 +23,17 @@ from roundelay.core.token.stable import Stable
 from roundelay.runs.folder import RunFolder
 from roundelay.runs.measure import LogDigests, Meter
 from roundelay.runs.report import beside, files, grid, page, picture, verdict
-from roundelay.sim.links import Lossy
-from roundelay.sim.media import Bus
-from roundelay.sim.member import UP
-from roundelay.sim.world import World
-from roundelay.trace.check import check_trace
-from roundelay.trace.checkers import TOTAL, Checker
-from roundelay.trace.diagram import render
+from roundelay.sim.kernel.member import UP
+from roundelay.sim.kernel.world import World
+from roundelay.sim.network.links import Lossy
+from roundelay.sim.network.media import Bus
+from roundelay.trace.checkers.check import check_trace
+from roundelay.trace.checkers.checkers import TOTAL, Checker
+from roundelay.trace.checkers.verdict import INVARIANTS
+from roundelay.trace.diagram.drawing import render
 from roundelay.trace.reader import TraceFile
 from roundelay.trace.recorder import Recorder
 from roundelay.trace.schema import kind_of
-from roundelay.trace.verdict import INVARIANTS
 
 JUDGED: Final = ("I1", "I2", "I3", "I4", "I5", "I6", "I7")
 """I8 is about messages for some of the sites only; here all are for all."""
@@ -107,7 +107,7 @@ class Demo:
         self.counted = [0] * params.sites  # messages per sender
 
         def make(site: int, stable: Any, boot: str, now: int, rng: Random) -> Engine:
-            return TokenSite(site, group, config, rng, stable, now)
+            return TokenSite(site, group, config, rng, now, stable)
 
         self.world = World(
             params.sites,

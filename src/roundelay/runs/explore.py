@@ -1,7 +1,7 @@
 """Exploring: every state a small group can reach, as a run with results.
 
-The explorer itself is `sim.explorer`; the rules it can switch off are `sim.mutants`.  Clusters have
-their own, `sim.cluster_explore` and `sim.cluster_mutants`.
+The explorer itself is `sim.explore.explorer`, that of clusters `sim.explore.cluster`; rules to
+switch off are in `sim.mutants`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,11 @@ from typing import Any
 from msgspec import structs
 
 from roundelay.core.errors import ConfigError
-from roundelay.runs.swarm import mutant_named
-from roundelay.sim.cluster_explore import ClusterScope, explore_cluster
-from roundelay.sim.cluster_mutants import CLUSTER_MUTANTS, ClusterMutant
-from roundelay.sim.engines import CLUSTERS, TOKEN
-from roundelay.sim.explore_scope import Scope
-from roundelay.sim.explorer import Progress, Result, explore
-from roundelay.sim.mutants import MUTANTS, Mutant
+from roundelay.core.families import CLUSTERS, PO, TOKEN
+from roundelay.sim.explore.cluster import ClusterScope, explore_cluster
+from roundelay.sim.explore.explorer import Progress, Result, explore
+from roundelay.sim.explore.scope import Scope
+from roundelay.sim.mutants.registry import MUTANTS, mutant_named
 
 
 def run_explorer(
@@ -33,15 +31,17 @@ def run_explorer(
     usual ones.
     """
     given: dict[str, Any] = {name: value for name, value in bounds.items() if value is not None}
-    if protocol in CLUSTERS or (protocol is None and mutant in CLUSTER_MUTANTS):
+    broken = MUTANTS.get(mutant or "")
+    if protocol in CLUSTERS or (protocol is None and broken and broken.protocol in CLUSTERS):
         return _run_cluster_explorer(protocol, mutant, progress, given)
     if protocol not in (None, TOKEN):
         raise ConfigError("protocol", protocol, f"{TOKEN} or {' or '.join(CLUSTERS)}")
     _only(given, Scope, TOKEN)
-    rule = None if mutant is None else mutant_named(mutant)
-    usual = Scope() if rule is None or rule.scope is None else rule.scope
+    if mutant is not None:
+        broken = mutant_named(mutant, TOKEN)
+    usual = broken.scope if broken and isinstance(broken.scope, Scope) else Scope()
     scope = structs.replace(usual, **given).check()
-    found = explore(**structs.asdict(scope), mutant=rule, progress=progress)
+    found = explore(**structs.asdict(scope), mutant=broken, progress=progress)
     return {
         "sites": scope.sites,
         "resilience": scope.resilience,
@@ -63,17 +63,16 @@ def run_explorer(
 def _run_cluster_explorer(
     protocol: str | None, mutant: str | None, progress: Progress | None, given: dict[str, Any]
 ) -> dict[str, Any]:
-    rule = None
-    scope = ClusterScope() if protocol is None else ClusterScope(protocol=protocol)
-    if mutant is not None:
-        rule = CLUSTER_MUTANTS.get(mutant)
-        fits = [name for name, one in CLUSTER_MUTANTS.items() if one.scope.protocol == protocol]
-        if rule is None or protocol not in (None, rule.scope.protocol):
-            raise ConfigError("mutant", mutant, f"with {protocol} one of {', '.join(fits)}")
-        scope = rule.scope
+    broken = MUTANTS.get(mutant or "")
+    if mutant is not None and (broken is None or protocol not in (None, broken.protocol)):
+        fits = [one.name for one in MUTANTS.values() if one.scope and one.protocol == protocol]
+        raise ConfigError("mutant", mutant, f"with {protocol} one of {', '.join(fits)}")
+    scope = ClusterScope(protocol=protocol or (broken.protocol if broken else PO))
+    if broken is not None and isinstance(broken.scope, ClusterScope):
+        scope = broken.scope
     _only(given, ClusterScope, scope.protocol)
     scope = structs.replace(scope, **given).check()
-    found = explore_cluster(scope, mutant=rule, progress=progress)
+    found = explore_cluster(scope, mutant=broken, progress=progress)
     return {**structs.asdict(scope), "mutant": mutant, **_found(found)}
 
 
@@ -102,15 +101,16 @@ def _found(found: Result) -> dict[str, Any]:
     }
 
 
-def mutants() -> list[dict[str, str]]:
+def mutants() -> list[dict[str, Any]]:
     """The rules that can be switched off."""
-    everything: dict[str, Mutant | ClusterMutant] = {**MUTANTS, **CLUSTER_MUTANTS}
     return [
         {
             "name": name,
+            "family": mutant.family,
             "rule": mutant.rule,
             "wrong": mutant.wrong,
+            "expects": list(mutant.expects),
             "caught_by": mutant.caught_by,
         }
-        for name, mutant in everything.items()
+        for name, mutant in MUTANTS.items()
     ]

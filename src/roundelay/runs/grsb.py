@@ -13,10 +13,9 @@ from roundelay.core.errors import ConfigError
 from roundelay.core.grsb.config import PROFILES, SEPARATE, GrsbConfig, Roles
 from roundelay.core.grsb.pdu import Alive, Bcast, DaAck, Poll, PollOk
 from roundelay.core.grsb.site import GrsbSite
-from roundelay.core.grsb.stable import GrsbStable
 from roundelay.runs.line import BeaconMeter, LineRun, check_away
-from roundelay.sim.grsb_check import GrsbCheck
-from roundelay.sim.grsb_world import GrsbWorld, Lines, grsb_world
+from roundelay.sim.families.grsb.applications import GrsbApplications, Lines, grsb_group
+from roundelay.trace.checkers.journal import JournalChecker
 from roundelay.trace.recorder import Recorder
 
 if TYPE_CHECKING:
@@ -44,12 +43,6 @@ class GroupBeacons(BeaconMeter):
             self._mark, self._safe = pdu.gseq, pdu.safe
 
 
-def check(params: SimulateParams) -> None:
-    """Raise ConfigError for what a GRSB group cannot do."""
-    roles(params)
-    check_away(params)
-
-
 def roles(params: SimulateParams) -> Roles:
     layout = params.layout or SEPARATE
     if layout not in PROFILES:
@@ -60,15 +53,22 @@ def roles(params: SimulateParams) -> Roles:
 class GrsbRun(LineRun):
     """A run of one group."""
 
-    world: GrsbWorld
+    @staticmethod
+    def check_params(params: SimulateParams) -> None:
+        roles(params)
+        check_away(params)
+
+    @staticmethod
+    def users_of(params: SimulateParams) -> tuple[int, ...]:
+        return roles(params).users
 
     def __init__(self, params: SimulateParams, recorder: Recorder | None) -> None:
         self.roles = roles(params)
-        super().__init__(params, recorder, self.roles.users, GrsbCheck(self.breach), GroupBeacons())
+        super().__init__(params, recorder, self.roles.users, JournalChecker(), GroupBeacons())
 
-    def make_world(self, delay_ns: int, **options: Any) -> GrsbWorld:
+    def make_group(self, delay_ns: int, **options: Any) -> GrsbApplications:
         config = GrsbConfig() if self.params.profile == "paper" else GrsbConfig.fast()
-        return grsb_world(self.roles, config, medium=Lines(delay_ns, delay_ns), **options)
+        return grsb_group(self.roles, config, medium=Lines(delay_ns, delay_ns), **options)
 
     @property
     def first_kind(self) -> int:
@@ -76,9 +76,6 @@ class GrsbRun(LineRun):
 
     def may_leave(self) -> Sequence[int]:
         return self.users
-
-    def archives(self) -> dict[int, GrsbStable]:
-        return self.world.recorded(self.roles.recorders)
 
     def parts(self, site: GrsbSite) -> Iterable[GrsbSite]:
         return (site,)

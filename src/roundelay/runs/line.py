@@ -7,7 +7,7 @@ what they are.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,16 +15,11 @@ from roundelay.core.engine import SECOND, Delivery, Pdu
 from roundelay.core.errors import ConfigError
 from roundelay.core.events import DISK
 from roundelay.core.grsb.site import GrsbSite
-from roundelay.core.grsb.stable import GrsbStable
-from roundelay.runs.measure import Meter
-from roundelay.sim.grsb_check import GrsbCheck
-from roundelay.sim.line_world import LineWorld
-from roundelay.sim.links import PLAIN, Lossy
-from roundelay.sim.load import Isolated, Load, Poisson, Saturating
-from roundelay.sim.strikes import Breach
+from roundelay.runs.measured import MeasuredRun, Progress
+from roundelay.sim.families.grsb.applications import LineApplications
+from roundelay.sim.kernel.load import Isolated
+from roundelay.trace.checkers.journal import JournalChecker
 from roundelay.trace.recorder import Recorder
-from roundelay.trace.schema import kind_of
-from roundelay.wire.codec import GroupCodec
 
 if TYPE_CHECKING:
     from roundelay.runs.simulate import SimulateParams
@@ -59,44 +54,40 @@ class BeaconMeter(ABC):
         """Count `pdu` if it is a beacon."""
 
 
-class LineRun(ABC):
-    """A run in the making; the same face as `runs.simulate.Run`."""
+class LineRun(MeasuredRun):
+    """A run of sites on lines."""
+
+    isolated = OneUserAtATime
+    storage_max = 0
 
     def __init__(
         self,
         params: SimulateParams,
         recorder: Recorder | None,
         users: tuple[int, ...],
-        check: GrsbCheck,
+        checker: JournalChecker,
         beacons: BeaconMeter,
     ) -> None:
-        self.params = params
-        self.users = users
-        self.meter = Meter(params.sites, params.messages, receivers=lambda *_: len(users))
-        self.violations: list[Breach] = []
-        self.check = check
+        super().__init__(params, lambda *_: len(users))
+        self.users = self.sources = users
+        self.checker = checker
         self.beacons = beacons
-        self.world = self.make_world(
+        self.applications = self.make_group(
             max(1, params.hold_ns // 1000),
-            seed=params.seed,
-            links=Lossy(params.loss) if params.loss else PLAIN,
-            codec=GroupCodec("simulate") if params.wire else None,
-            recorder=recorder,
-            observers=[self.meter, self.check, self.beacons, self],
+            observers=[self.meter, checker, self.beacons, self],
             sample_ns=STEP_NS,
+            **self.conditions(recorder),
         )
-        self.load = self._load()
+        self.world = self.applications.world
+        self.load = self.make_load()
         free = self.may_leave()
         away = min(len(free), round((params.away or 0.0) * self.first_kind))
         self.away = free[len(free) - away :]
         self.left = self.returned = not self.away
-        self.storage_max = 0
-        self.pdus = 0
-        self.pdus_by_kind: dict[str, int] = {}
 
     @abstractmethod
-    def make_world(self, delay_ns: int, **options: Any) -> LineWorld[Any]:
-        """A world in which a local line takes `delay_ns`."""
+    def make_group(self, delay_ns: int, **options: Any) -> LineApplications[Any]:
+        """A group in a world in which a local line takes `delay_ns`."""
 
     @property
     @abstractmethod
@@ -108,33 +99,16 @@ class LineRun(ABC):
         """Users that can do without their site for a while."""
 
     @abstractmethod
-    def archives(self) -> dict[int, GrsbStable]:
-        """What all recorders have on disk."""
-
-    @abstractmethod
     def parts(self, site: Any) -> Iterable[GrsbSite | None]:
         """The parts of a site in GRSB groups."""
 
     @property
-    def checker(self) -> LineRun:
-        return self
-
-    def breach(self, invariant: str, detail: str, site: int) -> None:
-        self.violations.append(Breach(invariant, site, self.world.now, detail))
-
-    def _load(self) -> Load:
-        params, users = self.params, self.users
-        if params.load == "isolated":
-            gap = 10 * params.hold_ns
-            return OneUserAtATime(params.messages, users, params.size, gap)
-        if params.load == "saturated":
-            return Saturating(params.messages, users, params.size)
-        assert params.rate is not None
-        return Poisson(params.messages, params.rate, users, params.size)
+    def gap_ns(self) -> int:
+        return 10 * self.params.hold_ns
 
     def delivered(self, time: int, site: int, delivery: Delivery) -> None:
         """Users leave and return by how far the group has come."""
-        share = self.check.committed / self.params.messages
+        share = self.checker.committed / self.params.messages
         if not self.left and share >= LEAVE:
             self.left = True
             for one in self.away:
@@ -148,7 +122,7 @@ class LineRun(ABC):
         most = max(usage.get("da_buffer", 0), usage.get("global_da_buffer", 0))
         self.storage_max = max(self.storage_max, most)
 
-    def run(self, progress: Callable[[int, int], None] | None = None) -> bool:
+    def run(self, progress: Progress | None = None) -> bool:
         world, meter = self.world, self.meter
         self.load.start(world)
         meter.on_complete = world.stop
@@ -159,20 +133,19 @@ class LineRun(ABC):
                 last, since = meter.everywhere, world.now
                 if progress is not None:
                     progress(meter.everywhere, self.params.messages)
-            elif self.check.committed < self.params.messages:
+            elif self.checker.committed < self.params.messages:
                 since = max(since, meter.last_delivery_ns)
             if world.now - since > STALL_NS:
                 break
         settled = meter.complete and self.load.done
-        self.pdus = world.sent - self.beacons.beacons
-        self.pdus_by_kind = {kind_of(kind): count for kind, count in world.sent_by_kind.items()}
+        self.count(self.beacons.beacons)
         world.run(world.now + 4 * SECOND)  # the recorders have everything, too
-        self.check.finish(self.archives(), self.users if settled else ())
+        archives, due = self.applications.recorded(), self.users if settled else ()
+        self.checker.archived(world.now, archives, due)
         world.finish(settled=settled)
         return settled
 
     def own_results(self) -> dict[str, Any]:
-        """What only such protocols have to say."""
         sites = [self.world.site(number) for number in self.world.group]
         parts = [part for site in sites if site is not None for part in self.parts(site)]
         recorders = [part.recorder for part in parts if part is not None]

@@ -1,6 +1,6 @@
 """The demo with real processes: five nodes, a lossy network between them, and a kill.
 
-A chaos run (`runs.chaos`) with one trouble only: a site is killed while it holds the token, and
+A chaos run (`runs.chaos.run`) with one trouble only: a site is killed while it holds the token, and
 comes back.  It kills itself, since the token moves on faster than anybody outside could strike.
 """
 
@@ -14,13 +14,13 @@ from typing import Any, Final
 import msgspec
 
 from roundelay.core.engine import MS
-from roundelay.runs.chaos import KILL, Chaos, ChaosParams, Site, Trouble
+from roundelay.runs.chaos.run import KILL, Chaos, ChaosParams, Site, Trouble
 from roundelay.runs.folder import RunFolder
 from roundelay.runs.report import beside, files, grid, page, picture, verdict
-from roundelay.trace.diagram import render
+from roundelay.trace.checkers.verdict import INVARIANTS
+from roundelay.trace.diagram.drawing import render
 from roundelay.trace.live import ALL
 from roundelay.trace.reader import TraceFile
-from roundelay.trace.verdict import INVARIANTS
 
 JUDGED: Final = ("I1", "I2", "I3", "I4", "I5", "I6", "I7")
 NUMBERS: Final = {3: "three", 4: "four", 5: "five", 6: "six", 7: "seven"}

@@ -15,12 +15,13 @@ from msgspec import structs
 
 from roundelay.core.engine import MS
 from roundelay.core.errors import ConfigError
+from roundelay.core.families import FAMILIES
 from roundelay.runs.cluster import ClusterRun
-from roundelay.runs.simulate import POISSON, Run, SimulateParams, results
+from roundelay.runs.measured import POISSON
+from roundelay.runs.simulate import Run, SimulateParams, results
 from roundelay.sim.complexity import UNIT_NS
-from roundelay.sim.engines import CLUSTERS, GRSB, WIDE
-from roundelay.sim.load import HEADER, Destinations, Load
-from roundelay.sim.media import Bus
+from roundelay.sim.kernel.load import HEADER, Load
+from roundelay.sim.network.media import Bus
 
 Arrival = tuple[int, int, int]
 """(time in ns, source, bytes)"""
@@ -70,10 +71,10 @@ class ReplayRun(Run):
         self.transit_ns = transit_ns
         super().__init__(params, None)
 
-    def _make_medium(self) -> Bus:
+    def make_medium(self) -> Bus:
         return Bus(self.transit_ns)
 
-    def _make_load(self) -> Load:
+    def make_load(self) -> Load:
         return Replay(self.arrivals)
 
 
@@ -87,7 +88,7 @@ class ReplayCluster(ClusterRun):
         lasts = (arrivals[-1][0] - arrivals[0][0]) * stretch
         self.patience_ns += int(lasts)
 
-    def _load(self, to: Destinations | None) -> Load:
+    def make_load(self) -> Load:
         return Replay(self.arrivals, self.stretch)
 
 
@@ -98,7 +99,7 @@ def replay(params: SimulateParams, arrivals: Sequence[Arrival], transit_ns: int)
     >>> replay(SimulateParams(sites=3), arrivals, MS // 10)["delivered_everywhere"]
     True
     """
-    if params.protocol in (GRSB, WIDE):
+    if FAMILIES[params.protocol].has_roles:
         raise ConfigError("protocol", params.protocol, "one whose members are all equal")
     if transit_ns < 1:
         raise ConfigError("transit_ns", transit_ns, "a whole number from 1 up")
@@ -107,7 +108,7 @@ def replay(params: SimulateParams, arrivals: Sequence[Arrival], transit_ns: int)
     params = structs.replace(
         params, messages=len(arrivals), load=POISSON, rate=rate, tau=None
     ).settled()
-    if params.protocol in CLUSTERS:
+    if FAMILIES[params.protocol].is_cluster:
         stretch = UNIT_NS / transit_ns
         cluster = ReplayCluster(params, arrivals, stretch)
         cluster.run()

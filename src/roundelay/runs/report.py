@@ -10,8 +10,8 @@ import msgspec
 
 from roundelay.runs.folder import DIAGRAM, PARAMS, RESULTS, TRACE, RunFolder
 from roundelay.runs.swarm import Swarm, SwarmParams, run_seed
-from roundelay.sim.plan import Plan
-from roundelay.trace.diagram import render
+from roundelay.sim.swarm.plan import Plan
+from roundelay.trace.diagram.drawing import render
 from roundelay.trace.reader import TraceFile
 
 STYLE: Final = """

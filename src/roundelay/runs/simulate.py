@@ -15,48 +15,34 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from math import isclose, isfinite
 from pathlib import Path
-from random import Random
 from typing import Any, Final
 
 from msgspec import Struct, structs
 
-from roundelay.core.engine import MS, SECOND, Engine
+from roundelay.core.engine import MS, SECOND
 from roundelay.core.errors import ConfigError
-from roundelay.core.positive_ack import PositiveAckConfig, PositiveAckSite, PositiveAckStable
+from roundelay.core.families import CLUSTERS, FAMILIES, GRSB, POSITIVE_ACK, TOKEN, WIDE, Family
+from roundelay.core.positive_ack import PositiveAckConfig
 from roundelay.core.token.config import TokenConfig
-from roundelay.core.token.site import TokenSite
-from roundelay.core.token.stable import Stable
-from roundelay.core.wide.topology import Atlas
 from roundelay.runs import cluster, grsb, wide
-from roundelay.runs.line import LineRun
-from roundelay.runs.measure import Meter, StorageMeter
-from roundelay.sim.engines import (
-    CLUSTERS,
-    GRSB,
-    POSITIVE_ACK,
-    SIMULATED,
-    TO,
-    TO_CHANNEL,
-    TOKEN,
-    WIDE,
+from roundelay.runs.measure import StorageMeter
+from roundelay.runs.measured import (
+    FAST,
+    ISOLATED,
+    LOADS,
+    PAPER,
+    POISSON,
+    PROFILES,
+    SITES,
+    MeasuredRun,
+    Progress,
 )
-from roundelay.sim.links import PLAIN, Lossy
-from roundelay.sim.load import HEADER, SIZE, Isolated, Load, Poisson, Saturating
-from roundelay.sim.media import Bus
-from roundelay.sim.world import World
-from roundelay.trace.checkers import FIFO, NONE, TOTAL, Checker
+from roundelay.sim.families.registry import SIMULATED, SIMULATED_FAMILIES
+from roundelay.sim.kernel.load import HEADER, SIZE, Load, Poisson
+from roundelay.sim.kernel.world import World
+from roundelay.sim.network.media import Bus
+from roundelay.trace.checkers.checkers import Checker
 from roundelay.trace.recorder import Recorder
-from roundelay.trace.schema import kind_of
-from roundelay.wire.codec import GroupCodec
-
-PAPER: Final = "paper"
-FAST: Final = "fast"
-PROFILES: Final = (PAPER, FAST)
-
-POISSON: Final = "poisson"
-SATURATED: Final = "saturated"
-ISOLATED: Final = "isolated"
-LOADS: Final = (POISSON, SATURATED, ISOLATED)
 
 SITES_MAX: Final = 1000
 PAYLOAD_MAX: Final = 1200
@@ -73,15 +59,23 @@ CHUNK_HOLDS: Final = 256
 LOOK_EVENTS: Final = 20_000
 """Events between two looks at the buffers, and two reports of progress."""
 
-Progress = Callable[[int, int], None]
-"""Called now and then with (messages delivered everywhere, messages in total)."""
+LIMITED: Final = {
+    "policy": CLUSTERS,
+    "destinations": CLUSTERS,
+    "layout": (GRSB,),
+    "recorders": (GRSB, WIDE),
+    "away": (GRSB, WIDE),
+    "networks": (WIDE,),
+    "subnet": (WIDE,),
+}
+"""Parameters that only some protocols have."""
 
 
 class SimulateParams(Struct, frozen=True, kw_only=True):
     """Everything that decides a run: `params.json` is this."""
 
     protocol: str = TOKEN
-    sites: int = 5
+    sites: int = SITES
     resilience: int | None = None
     loss: float = 0.0
     messages: int = 1000
@@ -110,7 +104,7 @@ class SimulateParams(Struct, frozen=True, kw_only=True):
         if self.load is None:
             # The papers of the cluster protocols count isolated broadcasts.
             asked = self.tau is not None or self.rate is not None
-            alone = self.protocol in CLUSTERS and not asked
+            alone = self.family.is_cluster and not asked
             return structs.replace(self, load=ISOLATED if alone else POISSON).settled()
         _one_of("load", self.load, LOADS)
         _whole("sites", self.sites, 2, SITES_MAX)
@@ -124,30 +118,14 @@ class SimulateParams(Struct, frozen=True, kw_only=True):
         resilience = self._resilience()
         tau, rate = self._load()
         done = structs.replace(self, resilience=resilience, tau=tau, rate=rate)
-        if self.protocol == TOKEN:
-            done.token_config()
-        elif self.kw > 1 or self.kr > 1:
+        if not self.family.resilient and (self.kw > 1 or self.kr > 1):
             field = "kw" if self.kw > 1 else "kr"
             raise ConfigError(field, getattr(self, field), f"1 with {self.protocol}")
-        if self.protocol in CLUSTERS:
-            cluster.check(done)
-        else:
-            for field in ("policy", "destinations"):
-                if getattr(self, field) is not None:
-                    only = f"only with {' or '.join(CLUSTERS)}"
-                    raise ConfigError(field, getattr(self, field), only)
-        if self.protocol == GRSB:
-            grsb.check(done)
-        elif self.protocol == WIDE:
-            wide.check(done)
-        limited = {
-            "layout": (GRSB,), "recorders": (GRSB, WIDE), "away": (GRSB, WIDE),
-            "networks": (WIDE,), "subnet": (WIDE,),
-        }  # fmt: skip
-        for field, protocols in limited.items():
+        for field, protocols in LIMITED.items():
             if getattr(self, field) is not None and self.protocol not in protocols:
                 allowed = f"only with {' or '.join(protocols)}"
                 raise ConfigError(field, getattr(self, field), allowed)
+        RUNS[self.protocol].check_params(done)
         return done
 
     def _resilience(self) -> int:
@@ -157,7 +135,7 @@ class SimulateParams(Struct, frozen=True, kw_only=True):
             raise ConfigError("resilience", level, f"0 to {most} for {self.sites} sites")
         # The other protocols have no L: it is accepted, so that one grid of parameters serves
         # them all, and reported as what it is.
-        return level if self.protocol == TOKEN else 0
+        return level if self.family.resilient else 0
 
     def _load(self) -> tuple[float | None, float | None]:
         """τ and the rate: one follows from the other."""
@@ -178,6 +156,11 @@ class SimulateParams(Struct, frozen=True, kw_only=True):
         return rate * hold_s if tau is None else tau, rate
 
     @property
+    def family(self) -> Family:
+        """The record of the protocol."""
+        return FAMILIES[self.protocol]
+
+    @property
     def hold_ns(self) -> int:
         """T."""
         return int(self.hold_ms * MS)
@@ -185,9 +168,7 @@ class SimulateParams(Struct, frozen=True, kw_only=True):
     @property
     def order(self) -> str:
         """What the protocol promises: what the checkers hold it to."""
-        if self.protocol in (TOKEN, TO, TO_CHANNEL, GRSB, WIDE):
-            return TOTAL
-        return FIFO if self.protocol in CLUSTERS else NONE
+        return self.family.order
 
     def token_config(self) -> TokenConfig:
         hold = self.hold_ns
@@ -205,6 +186,10 @@ class SimulateParams(Struct, frozen=True, kw_only=True):
             config = TokenConfig.fast(**given, **times)
         return config.check(self.sites)
 
+    def engine_config(self) -> TokenConfig | PositiveAckConfig:
+        """Of the protocols that CM84 compares."""
+        return self.token_config() if self.family.resilient else self.positive_ack_config()
+
     def positive_ack_config(self) -> PositiveAckConfig:
         if self.profile == PAPER:
             return PositiveAckConfig.paper(self.hold_ns).check(self.sites)
@@ -213,77 +198,53 @@ class SimulateParams(Struct, frozen=True, kw_only=True):
         ).check(self.sites)
 
 
-class Run:
-    """A run in the making: the world and all who look on."""
+class Run(MeasuredRun):
+    """A run of the token protocol, or of positive acknowledgement."""
 
     STEADY: type[Load] = Poisson
     """Loads that go on whatever is delivered."""
 
+    @staticmethod
+    def check_params(params: SimulateParams) -> None:
+        params.engine_config()
+
     def __init__(self, params: SimulateParams, recorder: Recorder | None) -> None:
-        self.params = params
-        self.recorder = recorder
-        self.meter = Meter(params.sites, params.messages)
+        super().__init__(params)
         # The stretch of deliveries that can be compared at all is bounded; a run without crashes
         # has nobody further behind than that.
         self.checker = Checker(range(params.sites), order=params.order)
-        make: Callable[..., Engine]
-        make_stable: Callable[[], Any]
-        group = tuple(range(params.sites))
-        if params.protocol == TOKEN:
-            token = params.token_config()
-
-            def make_token(site: int, stable: Any, boot: str, now: int, rng: Random) -> Engine:
-                return TokenSite(site, group, token, rng, stable, now)
-
-            make, make_stable = make_token, Stable
-        else:
-            positive = params.positive_ack_config()
-
-            def make_pa(site: int, stable: Any, boot: str, now: int, rng: Random) -> Engine:
-                return PositiveAckSite(site, group, positive, rng, now, stable)
-
-            make, make_stable = make_pa, PositiveAckStable
+        family = SIMULATED_FAMILIES[params.protocol]
         self.world = World(
             params.sites,
-            make,
-            seed=params.seed,
-            medium=self._make_medium(),
-            links=Lossy(params.loss) if params.loss else PLAIN,
-            make_stable=make_stable,
-            codec=GroupCodec("simulate") if params.wire else None,
-            recorder=recorder,
+            family.factory(params.sites, params.engine_config()),
+            medium=self.make_medium(),
+            make_stable=family.core.stable,
             observers=[self.meter, self.checker],
+            check_invariants=False,
+            **self.conditions(recorder),
         )
         self.storage = StorageMeter(lambda site: self.world.sites[site].engine)
-        if params.protocol == POSITIVE_ACK:
+        if not params.family.resilient:
             self.world.observe(self.storage)
-        self.load = self._make_load()
+        self.load = self.make_load()
         self.next_look = LOOK_EVENTS
-        self.pdus = 0
-        self.pdus_by_kind: dict[str, int] = {}
 
-    def _make_medium(self) -> Bus:
+    @property
+    def gap_ns(self) -> int:
+        return 10 * self.params.hold_ns
+
+    def make_medium(self) -> Bus:
         """All who hear a PDU hear it at the same instant, long before T has passed."""
         return Bus(max(1, self.params.hold_ns // 1000))
-
-    def _make_load(self) -> Load:
-        params = self.params
-        if params.load == SATURATED:
-            return Saturating(params.messages, size=params.size)
-        if params.load == ISOLATED:
-            return Isolated(params.messages, size=params.size, gap_ns=10 * params.hold_ns)
-        assert params.rate is not None
-        return Poisson(params.messages, params.rate, size=params.size)
 
     # -- running ---------------------------------------------------------------------------
 
     def run(self, progress: Progress | None = None) -> bool:
-        """Run to the end; False if it was given up."""
         self.load.start(self.world)
         if self.params.profile == FAST:
             self.meter.on_complete = self.world.stop
             settled = self._advance(progress, lambda: self.meter.complete)
-            self._count()
+            self.count()
         else:
             settled = self._run_to_silence(progress)
         self.world.finish(settled=settled)
@@ -295,27 +256,17 @@ class Run:
             if not self._advance(progress, lambda: False):
                 return False
             if self.load.done and not counted:
-                self._count()
+                self.count()
                 counted = True
             if self.meter.complete and self.load.done:
                 return True
             self.world.after(self.params.hold_ns, self._nudge)
 
-    def _count(self) -> None:
-        """What was sent up to here is what the run cost."""
-        self.pdus = self.world.sent
-        self.pdus_by_kind = {
-            kind_of(kind): count for kind, count in self.world.sent_by_kind.items()
-        }
-
     def _nudge(self) -> None:
         """A confirmation out of turn: whoever lacks something learns that it does."""
-        world = self.world
-        for member in world.sites:
-            engine = member.engine
-            if isinstance(engine, TokenSite):
-                engine.nudge(world.now)
-                world.settle(member, engine)
+        if self.params.family.resilient:
+            for site in self.world.group:
+                self.world.call(site, lambda engine, now: engine.nudge(now))
 
     def _advance(self, progress: Progress | None, done: Callable[[], bool]) -> bool:
         """Run until `done` or until nothing is due any more; False if nothing moves either."""
@@ -327,7 +278,8 @@ class Run:
                 until += CHUNK_HOLDS * hold
             world.run(until)
             if world.events >= self.next_look:
-                self._look()
+                self.next_look = world.events + LOOK_EVENTS
+                self.show_buffers()
                 if progress is not None:
                     progress(meter.everywhere, self.params.messages)
             waiting = meter.submitted_total > meter.everywhere
@@ -344,24 +296,26 @@ class Run:
             isinstance(self.load, self.STEADY) and not self.load.done
         )
 
-    def _look(self) -> None:
-        """Show the checker how full the buffers are (I6)."""
-        world = self.world
-        self.next_look = world.events + LOOK_EVENTS
-        for member in world.sites:
-            engine: Any = member.engine
-            self.checker.sampled(world.now, member.id, engine.usage(), engine.caps())
-
     # -- results ---------------------------------------------------------------------------
 
     @property
     def storage_max(self) -> int:
-        engines = [member.engine for member in self.world.sites]
-        tokens = [engine.storage_max for engine in engines if isinstance(engine, TokenSite)]
-        return max(tokens, default=self.storage.storage_max)
+        if not self.params.family.resilient:
+            return self.storage.storage_max
+        return max(int(self.world.site(number).log.storage_max) for number in self.world.group)
 
 
-def results(run: Run | cluster.ClusterRun | LineRun, trace_sha256: str | None) -> dict[str, Any]:
+RUNS: Final[dict[str, type[Any]]] = {
+    TOKEN: Run,
+    POSITIVE_ACK: Run,
+    **dict.fromkeys(CLUSTERS, cluster.ClusterRun),
+    GRSB: grsb.GrsbRun,
+    WIDE: wide.WideRun,
+}
+"""What measures runs of a protocol."""
+
+
+def results(run: MeasuredRun, trace_sha256: str | None) -> dict[str, Any]:
     """`results.json`: docs/runs.md says what each field means."""
     params, world, meter = run.params, run.world, run.meter
     total = meter.submitted_total
@@ -407,9 +361,7 @@ def results(run: Run | cluster.ClusterRun | LineRun, trace_sha256: str | None) -
             for violation in run.checker.violations
         ],
     }
-    if isinstance(run, cluster.ClusterRun | LineRun):
-        found |= run.own_results()
-    return found
+    return found | run.own_results()
 
 
 def simulate(
@@ -431,13 +383,7 @@ def simulate(
     if hashed or trace is not None:
         recorder = Recorder(trace, params=trace_params(params))
     with recorder or nullcontext():
-        run: Run | cluster.ClusterRun | LineRun
-        if params.protocol == GRSB:
-            run = grsb.GrsbRun(params, recorder)
-        elif params.protocol == WIDE:
-            run = wide.WideRun(params, recorder)
-        else:
-            run = (cluster.ClusterRun if params.protocol in CLUSTERS else Run)(params, recorder)
+        run: MeasuredRun = RUNS[params.protocol](params, recorder)
         run.run(progress)
     return results(run, None if recorder is None else recorder.sha256())
 
@@ -445,10 +391,9 @@ def simulate(
 def trace_params(params: SimulateParams) -> dict[str, Any]:
     """What a trace file says about its run: enough to check it without its folder."""
     found = {"command": "simulate", "order": params.order} | structs.asdict(params)
-    if params.protocol == GRSB:
-        found["users"] = list(grsb.roles(params).users)
-    elif params.protocol == WIDE:
-        found["users"] = list(Atlas(wide.group(params).topology()).origins)
+    users = RUNS[params.protocol].users_of(params)
+    if users is not None:
+        found["users"] = list(users)
     return found
 
 

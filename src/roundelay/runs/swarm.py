@@ -1,8 +1,8 @@
 """The swarm: many random runs under faults, each decided by its seed, each checked.
 
-A seed is a plan (`sim.plan`), run by the driver, watched by the checkers.  Whatever goes wrong in
-it is a finding of that seed and never the end of the swarm: a broken promise, an engine that
-raises, a codec that takes damaged bytes for good ones, a run that does not end.
+A seed is a plan (`sim.swarm.plan`), run by the driver, watched by the checkers.  Whatever goes
+wrong in it is a finding of that seed and never the end of the swarm: a broken promise, an engine
+that raises, a codec that takes damaged bytes for good ones, a run that does not end.
 
 Seeds are spread over processes; what is reported does not depend on how.
 """
@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final
@@ -26,12 +26,15 @@ from msgspec import Struct, structs
 
 from roundelay.core.errors import ConfigError, InvariantBroken
 from roundelay.core.events import RowSink
-from roundelay.sim.driver import Outcome, Setting, engines, run_plan
-from roundelay.sim.engines import AUTORM, GRSB, SWARMED, WIDE
-from roundelay.sim.fast_draft import ANY
-from roundelay.sim.faults import CLUSTER_TARGETS, FAULT_KINDS
-from roundelay.sim.plan import TOKEN, Plan
-from roundelay.trace.checkers import Checker
+from roundelay.core.families import TOKEN
+from roundelay.runs.judges import judge_of
+from roundelay.sim.families.registry import SIMULATED_FAMILIES, SWARMED
+from roundelay.sim.families.token.fast_draft import ANY
+from roundelay.sim.mutants.registry import mutant_named
+from roundelay.sim.swarm.fault_kinds import FAULT_KINDS
+from roundelay.sim.swarm.plan import Plan
+from roundelay.sim.swarm.run import Outcome, Setting, engines, run_plan
+from roundelay.trace.checkers.verdict import Judge
 from roundelay.trace.recorder import Recorder
 from roundelay.wire.beamon import BeamonCodec
 from roundelay.wire.codec import GroupCodec
@@ -91,9 +94,7 @@ class SwarmParams(Struct, frozen=True, kw_only=True):
         if self.protocol not in SWARMED:
             raise ConfigError("protocol", self.protocol, " or ".join(SWARMED))
         if self.mutant is not None:
-            if self.protocol != TOKEN:
-                raise ConfigError("mutant", self.mutant, f"only with the protocol {TOKEN}")
-            mutant_named(self.mutant)
+            mutant_named(self.mutant, self.protocol)
         Plan.from_seed(self.first, self.protocol, self.profile)  # knows which go together
         return self
 
@@ -175,24 +176,18 @@ class Checkers:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.made: list[Checker] = []
+        self.judges: list[Judge] = []
         self.first = self.make(tuple(range(plan.sites)))
 
-    def make(self, members: tuple[int, ...]) -> Checker:
-        to = self.plan.destinations(members)
-        made = Checker(
-            members,
-            order=self.plan.order,
-            liveness_ns=self.plan.liveness_ns,
-            destinations=None if to is None else to.of,
-        )
-        self.made.append(made)
-        return made
+    def make(self, members: tuple[int, ...]) -> Judge:
+        judge = judge_of(self.plan, members)
+        self.judges.append(judge)
+        return judge
 
     def findings(self) -> list[tuple[str, int, int, str]]:
         """The first violation of each invariant, and how many more there are."""
         found: list[tuple[str, int, int, str]] = []
-        for checker in self.made:
+        for checker in self.judges:
             first = {one.invariant: one for one in reversed(checker.violations)}
             for invariant, one in sorted(first.items()):
                 more = checker.counts[invariant] - 1
@@ -202,22 +197,23 @@ class Checkers:
 
 
 def _run(plan: Plan, mutant: str | None, checkers: Checkers, recorder: RowSink | None) -> Outcome:
-    rule = None if mutant is None else mutant_named(mutant)
+    broken = None if mutant is None else mutant_named(mutant, plan.protocol)
     setting = Setting(
-        observers=() if plan.protocol in (AUTORM, GRSB, WIDE) else (checkers.first,),
+        observers=(checkers.first,),
         recorder=recorder,
         trace_receives=True,
-        codec=BeamonCodec() if plan.protocol == AUTORM else GroupCodec("swarm"),
-        make_engine=engines(plan, None if rule is None else rule.site_class),
-        make_stable=None if rule is None else rule.stable_class,
+        codec=BeamonCodec() if plan.family.core.own_packets else GroupCodec("swarm"),
+        make_engine=engines(plan, None if broken is None else broken.site_class),
+        make_stable=None if broken is None else broken.stable_class,
         successors=lambda members: [checkers.make(members)],
     )
-    return run_plan(plan, setting)
+    with nullcontext() if broken is None else broken.in_force():
+        return run_plan(plan, setting)
 
 
 def trace_params(plan: Plan) -> dict[str, Any]:
     """What the trace file of a seed says about its run."""
-    judged = {"judged": "live"} if plan.protocol in (AUTORM, GRSB, WIDE) else {}
+    judged = {"judged": "live"} if plan.family.judged_live else {}
     return judged | {
         "command": "swarm",
         "protocol": plan.protocol,
@@ -227,25 +223,6 @@ def trace_params(plan: Plan) -> dict[str, Any]:
         "order": plan.order,
         "liveness_ns": plan.liveness_ns,
     }
-
-
-def kinds_of(protocol: str) -> tuple[str, ...]:
-    """The kinds of fault that plans of `protocol` choose from, where they choose from nearly all.
-
-    For the others only what was injected is reported.
-    """
-    if protocol != TOKEN:
-        return ()
-    return tuple(kind for kind in FAULT_KINDS if kind not in (*CLUSTER_TARGETS, "fail"))
-
-
-def mutant_named(name: str) -> Any:
-    """A rule to switch off, or ConfigError."""
-    from roundelay.sim.mutants import MUTANTS
-
-    if name not in MUTANTS:
-        raise ConfigError("mutant", name, "one of " + ", ".join(sorted(MUTANTS)))
-    return MUTANTS[name]
 
 
 def _where(error: Exception) -> str:
@@ -291,7 +268,8 @@ class Swarm:
         self.submitted = 0
         self.virtual_ns = 0
         self.events = 0
-        self.faults: dict[str, int] = dict.fromkeys(kinds_of(params.protocol), 0)
+        kinds = SIMULATED_FAMILIES[params.protocol].fault_kinds
+        self.faults: dict[str, int] = dict.fromkeys(kinds, 0)
         self.findings: list[Finding] = []
 
     def add(self, result: SeedResult) -> None:

@@ -13,21 +13,20 @@ from roundelay.core.engine import Pdu
 from roundelay.core.errors import ConfigError
 from roundelay.core.grsb.pdu import Alive, DaAck, Poll, PollOk
 from roundelay.core.grsb.site import GrsbSite
-from roundelay.core.grsb.stable import GrsbStable
 from roundelay.core.wide.pdu import Galive, LsAsk
 from roundelay.core.wide.site import WideSite
 from roundelay.core.wide.topology import Atlas
 from roundelay.runs.line import BeaconMeter, LineRun, check_away
-from roundelay.sim.wide_check import WideCheck
-from roundelay.sim.wide_group import LEAST, WideGroup
-from roundelay.sim.wide_world import WideLines, WideWorld, wide_world
+from roundelay.runs.measured import SITES
+from roundelay.sim.families.wide.applications import WideApplications, WideLines, wide_group
+from roundelay.sim.families.wide.group import LEAST, WideGroup
+from roundelay.trace.checkers.journal import JournalChecker
 from roundelay.trace.recorder import Recorder
 
 if TYPE_CHECKING:
     from roundelay.runs.simulate import SimulateParams
 
 NETWORKS: Final = 3
-SITES_EACH: Final = 5
 SUBNET_SHARE: Final = 4
 """One site in so many is behind the broadcaster, unless told otherwise, in networks of …"""
 SUBNET_LEAST: Final = 6
@@ -48,12 +47,6 @@ class LevelBeacons(BeaconMeter):
             key = (site, destination)
             self.beacons += self._marks.get(key) == pdu.gseq
             self._marks[key] = pdu.gseq
-
-
-def check(params: SimulateParams) -> None:
-    """Raise ConfigError for what a hierarchy cannot do."""
-    group(params)
-    check_away(params)
 
 
 def group(params: SimulateParams) -> WideGroup:
@@ -93,20 +86,31 @@ def group(params: SimulateParams) -> WideGroup:
 class WideRun(LineRun):
     """A run of several networks."""
 
-    world: WideWorld
+    @staticmethod
+    def check_params(params: SimulateParams) -> None:
+        group(params)
+        check_away(params)
+
+    @staticmethod
+    def sites_for(networks: int | None) -> int:
+        return SITES * (networks or NETWORKS)
+
+    @staticmethod
+    def users_of(params: SimulateParams) -> tuple[int, ...]:
+        return tuple(Atlas(group(params).topology()).origins)
 
     def __init__(self, params: SimulateParams, recorder: Recorder | None) -> None:
         self.group = group(params)
         self.atlas = Atlas(self.group.topology(params.sites))
         self.networks = tuple(self.atlas.networks.values())
         users = tuple(self.atlas.origins)
-        super().__init__(params, recorder, users, WideCheck(self.breach), LevelBeacons())
+        super().__init__(params, recorder, users, JournalChecker(wide=True), LevelBeacons())
 
-    def make_world(self, delay_ns: int, **options: Any) -> WideWorld:
+    def make_group(self, delay_ns: int, **options: Any) -> WideApplications:
         link = self.group.link_ns
         far = TRUNK_TIMES * delay_ns
         lines = WideLines(self.atlas, (delay_ns, delay_ns), (far, far), (link // 2, link))
-        return wide_world(self.atlas.topology, self.group, medium=lines, **options)
+        return wide_group(self.atlas.topology, self.group, medium=lines, **options)
 
     @property
     def first_kind(self) -> int:
@@ -121,9 +125,6 @@ class WideRun(LineRun):
             and user not in self.atlas.global_roles.council
             and user != network.broadcaster
         ]
-
-    def archives(self) -> dict[int, GrsbStable]:
-        return self.world.recorded(self.atlas)
 
     def parts(self, site: WideSite) -> Iterable[GrsbSite | None]:
         return (site.local, site.globe)

@@ -29,11 +29,12 @@ from roundelay.core.bundle import Bundle
 from roundelay.core.cluster.config import DEFERRED, ClusterConfig
 from roundelay.core.engine import MS, Delivery
 from roundelay.core.errors import ConfigError, InvariantBroken
-from roundelay.sim.engines import CLUSTERS, SPO, TO_CHANNEL, factory
-from roundelay.sim.links import PLAIN, Link, Lossy
-from roundelay.sim.load import Destinations, Isolated
-from roundelay.sim.media import Bus, Medium, Mesh
-from roundelay.sim.world import World
+from roundelay.core.families import CLUSTERS, FAMILIES, SPO
+from roundelay.sim.families.registry import SIMULATED_FAMILIES
+from roundelay.sim.kernel.load import Destinations, Isolated
+from roundelay.sim.kernel.world import World
+from roundelay.sim.network.links import PLAIN, Link, Lossy
+from roundelay.sim.network.media import Bus, Medium, Mesh
 
 UNIT_NS: Final = MS
 """One round, one slot."""
@@ -95,7 +96,7 @@ def cost(
     """
     long_ns = PATIENT_UNITS * UNIT_NS
     config = ClusterConfig(ack_ns=0, wait_ns=long_ns, stat_ns=long_ns, policy=policy)
-    own = protocol == TO_CHANNEL
+    own = FAMILIES[protocol].one_channel
     parallel = Bus(UNIT_NS, own_copy=True) if own else Mesh(UNIT_NS, UNIT_NS)
     pdus, rounds = _measure(protocol, sites, config, parallel, PLAIN, destinations, messages, seed)
     serial = Bus(0, UNIT_NS, own_copy=own)
@@ -131,7 +132,7 @@ def delays(
     links: Link = Lossy(loss) if loss else PLAIN
     found: list[float] = []
     for run in range(runs):
-        medium = Bus(0, UNIT_NS, own_copy=protocol == TO_CHANNEL)
+        medium = Bus(0, UNIT_NS, own_copy=FAMILIES[protocol].one_channel)
         name = f"{seed}/{run}"
         found.append(_measure(protocol, sites, config, medium, links, destinations, 1, name)[1])
         if not loss:
@@ -220,13 +221,13 @@ def _measure(
     """PDUs per message, and mean delay in units, of messages that never meet."""
     if protocol not in CLUSTERS:
         raise ConfigError("protocol", protocol, " or ".join(CLUSTERS))
-    if destinations is not None and protocol != SPO:
+    if destinations is not None and not FAMILIES[protocol].selective:
         raise ConfigError("destinations", destinations, f"only with the protocol {SPO}")
     to = None if destinations is None else Destinations(range(sites), destinations, seed=seed)
     slowest = Slowest()
     world = World(
         sites,
-        factory(protocol, sites, config.check(sites)),
+        SIMULATED_FAMILIES[protocol].factory(sites, config.check(sites)),
         seed=seed,
         medium=medium,
         links=links,

@@ -72,18 +72,10 @@ from roundelay.core.events import (
     SUBMIT,
     Row,
 )  # fmt: skip
-from roundelay.sim.engines import (
-    CLUSTERS,
-    PROTOCOLS,
-    SPO,
-    TO_CHANNEL,
-    TOKEN,
-    Config,
-    config_class,
-    factory,
-    stable_class,
-)
-from roundelay.sim.links import (
+from roundelay.core.families import TOKEN
+from roundelay.sim.families.registry import PROTOCOLS, SIMULATED_FAMILIES, Config, SimFamily
+from roundelay.sim.kernel.world import World
+from roundelay.sim.network.links import (
     PLAIN,
     Clogged,
     Delayed,
@@ -95,8 +87,7 @@ from roundelay.sim.links import (
     names_of,
     plain_name,
 )  # fmt: skip
-from roundelay.sim.media import MEDIA, Bus, Medium
-from roundelay.sim.world import World
+from roundelay.sim.network.media import MEDIA, Bus, Medium
 
 SEPARATOR: Final = "---"
 PATIENCE_NS: Final = 60 * SECOND
@@ -136,6 +127,10 @@ class Scenario:
 
     # -- running ---------------------------------------------------------------------------
 
+    @property
+    def family(self) -> SimFamily:
+        return SIMULATED_FAMILIES[self.protocol]
+
     def execute(self, command: str, number: int) -> None:
         self.output.append(f"> {command}")
         verb, *words = command.split()
@@ -154,20 +149,20 @@ class Scenario:
         """The world; it begins with the first command that needs it."""
         if self._world is None:
             config = self.configuration()
-            if self.protocol == TO_CHANNEL:
+            if self.family.core.one_channel:
                 if not isinstance(self.medium, Bus):
-                    raise UsageError(f"{TO_CHANNEL} needs the medium bus")
+                    raise UsageError(f"{self.protocol} needs the medium bus")
                 self.medium.own_copy = True
             self.logs = {site: [] for site in range(self.sites)}
             self._world = World(
-                self.sites, factory(self.protocol, self.sites, config), seed=self.seed,
-                medium=self.medium, recorder=self, make_stable=stable_class(self.protocol),
+                self.sites, self.family.factory(self.sites, config), seed=self.seed,
+                medium=self.medium, recorder=self, make_stable=self.family.core.stable,
                 observers=[self], boot=getattr(config, "boot", "preformed"),
             )  # fmt: skip
         return self._world
 
     def configuration(self) -> Config:
-        kind = config_class(self.protocol)
+        kind = self.family.config
         values: dict[str, Any] = {}
         for name, word in self.fields.items():
             if f"{name}_ns" in kind.__struct_fields__:
@@ -178,7 +173,8 @@ class Scenario:
                 values[name] = word == "yes"
             else:
                 values[name] = int(word) if word.isdigit() else word
-        return kind(**values).check(self.sites)
+        config: Config = kind(**values).check(self.sites)
+        return config
 
     def flush(self) -> None:
         """The scenario is its own recorder; rows are printed after each command."""
@@ -226,7 +222,7 @@ class Scenario:
 
     def do_submit(self, words: list[str]) -> None:
         to = None
-        if self.protocol == SPO and words[-2] == "to":
+        if self.family.core.selective and words[-2] == "to":
             to = self.which(words.pop())
             words.pop()
         for site in self.which(words[0]):
@@ -328,7 +324,7 @@ class Scenario:
 
     def do_reopen(self, words: list[str]) -> None:
         members = self.which(words[0])
-        if self.protocol not in CLUSTERS:
+        if not self.family.core.is_cluster:
             raise UsageError("only clusters are reopened")
         for site in members:
             member = self.world.sites[site]
@@ -374,11 +370,11 @@ class Scenario:
         for member in self.world.sites:
             engine: Any = member.engine
             line = f"  {member.id}  {member.state}"
-            if engine is not None and self.protocol in CLUSTERS:
+            if engine is not None and self.family.core.is_cluster:
                 members = ",".join(map(str, engine.group))
                 line += f"  epoch {engine.epoch} of {members}  next {engine.seq}"
                 line += f"  expects {value(tuple(engine.treq))}"
-            elif engine is not None and self.protocol == TOKEN:
+            elif engine is not None and self.family.core.resilient:
                 members = ",".join(map(str, engine.members))
                 line += f"  {engine.role}  list {version(engine.tl)} of {members}"
                 line += f"  nts {engine.nts}  committed {engine.cnts}"

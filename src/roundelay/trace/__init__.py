@@ -6,16 +6,16 @@ afterwards; `render` draws a space-time diagram.  Live processes write a `LiveTr
 `merge` makes one file of them.  Only Parquet files need pyarrow (the extra `trace`).
 """
 
-from roundelay.trace.check import check_trace
-from roundelay.trace.checkers import Checker
-from roundelay.trace.diagram import draw, render
+from roundelay.trace.checkers.check import check_trace
+from roundelay.trace.checkers.checkers import Checker
+from roundelay.trace.checkers.verdict import INVARIANTS, Violation
+from roundelay.trace.diagram.drawing import draw, render
+from roundelay.trace.diagram.window import Rows
 from roundelay.trace.live import LiveTrace
 from roundelay.trace.merge import merge
 from roundelay.trace.reader import TraceFile, read
 from roundelay.trace.recorder import Recorder
 from roundelay.trace.schema import Flattener, TraceRow
-from roundelay.trace.verdict import INVARIANTS, Violation
-from roundelay.trace.window import Rows
 
 __all__ = [
     "INVARIANTS",

@@ -18,7 +18,7 @@ Then three things hold, whenever the process is killed, and the checkers rely on
 - all that a batch did carries one time, which is after everything that led to it and before
   everything it leads to, at any process of the machine (CLOCK_MONOTONIC is common to them);
 - what is on the site's disk and not in its trace is what was committed in its very last moment.
-  After a restart the driver finds it from `position` (as `sim.disk.undelivered` does).
+  After a restart the driver finds it from `position` (as `core.token.stable.undelivered` does).
 
 The times of raw rows are therefore not used: a frame has the time of its flush.  A disk that takes
 no more rows is no reason to stop the group: the trace ends there, and `error` says why.

@@ -4,7 +4,7 @@ The hash is the run's identity: the same seed must give the same one, in any pro
 or without, however often rows are flushed.  It is SHA-256 over two streams, each the plain
 concatenation of what its rows contribute: the MessagePack encoding of every row, and the class
 name of every PDU sent (MessagePack encodes a struct's fields, not its class, and INVITE, ABORT
-and NEW_TOKEN have the same fields).
+and NEW_TOKEN have the same fields).  A notice counts as its kind and info.
 
 Encoding some thousand rows in one call is what makes it cheap; an array's encoding is a header
 and then its items, so the header is cut off to leave the concatenation of the rows.
@@ -24,7 +24,8 @@ from typing import Any, Final, Self
 import msgspec
 
 from roundelay.core.errors import UsageError
-from roundelay.core.events import EVENT_NAMES, SEND, Row
+from roundelay.core.events import EVENT_NAMES, NOTICE, SEND, Row
+from roundelay.core.notices import Notice
 from roundelay.trace.schema import (
     RUN_KEY,
     VERSION,
@@ -42,6 +43,21 @@ GROUP_ROWS: Final = 65_536
 """Rows in one row group of the file: large enough to compress, small enough to hold."""
 
 _event = itemgetter(2)
+
+
+class PlainNotice(msgspec.Struct):
+    """A notice of whatever class."""
+
+    kind: str
+    info: tuple[object, ...]
+
+
+def _plain(rows: list[Row]) -> list[Row]:
+    """`rows` with plain notices."""
+    return [
+        (*row[:5], PlainNotice(row[5].kind, row[5].info)) if isinstance(row[5], Notice) else row
+        for row in rows
+    ]
 
 
 class Recorder:
@@ -75,7 +91,8 @@ class Recorder:
         rows = self.rows
         if not rows:
             return
-        self._encoder.encode_into(rows, self._buffer)
+        counts = Counter(map(_event, rows))
+        self._encoder.encode_into(_plain(rows) if NOTICE in counts else rows, self._buffer)
         count = len(rows)
         header = 1 if count < 16 else 3 if count < 65_536 else 5
         with memoryview(self._buffer) as view:
@@ -84,7 +101,7 @@ class Recorder:
         if names:
             names.append("")
             self._name_hash.update("\n".join(names).encode())
-        self._counts.update(map(_event, rows))
+        self._counts.update(counts)
         if self._file is not None:
             self._file.write(rows)
         rows.clear()

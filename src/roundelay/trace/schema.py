@@ -24,6 +24,7 @@ from roundelay.core.bundle import Bundle
 from roundelay.core.engine import Delivery, Notice, Pdu
 from roundelay.core.errors import UsageError
 from roundelay.core.events import EVENT_NAMES, LOSE, RECEIVE, Addressed, Row
+from roundelay.core.notices import notice
 from roundelay.trace.fingerprint import Fingerprints, combined
 
 VERSION: Final = 1
@@ -151,7 +152,6 @@ class Flattener:
             Bundle: self._bundle,
             Addressed: self._addressed,
             Delivery: self._delivery,
-            Notice: self._notice,
         }
 
     def cells(self, obj: object) -> Cells:
@@ -160,6 +160,8 @@ class Flattener:
         step = self._by_type.get(type(obj))
         if step is not None:
             step(obj, cells)
+        elif isinstance(obj, Notice):
+            self._notice(obj, cells)
         elif isinstance(obj, Delivery):  # with more to it than the trace has columns for
             self._delivery(obj, cells)
         elif isinstance(obj, Pdu):
@@ -340,7 +342,7 @@ def notice_of(row: TraceRow) -> Notice:
         info = msgspec.json.decode(row.info or "[]", type=list[Any])
     except msgspec.MsgspecError:
         raise UsageError(f"a notice at {row.time} ns has damaged info: {row.info!r}") from None
-    return Notice(row.kind, tuple(_tuples(item) for item in info))
+    return notice(row.kind, *(_tuples(item) for item in info))
 
 
 def _tuples(value: object) -> object:

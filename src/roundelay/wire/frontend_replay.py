@@ -13,6 +13,7 @@ from msgspec import Struct
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import ConfigError, MalformedPdu
 from roundelay.core.limits import whole
+from roundelay.core.selection import NUMBER_MAX, POSITION_MAX, Selection
 from roundelay.wire.frontend import (
     BAD_BODY,
     MESSAGE_BYTES_MOST,
@@ -30,8 +31,8 @@ from roundelay.wire.frontend import (
     unpack,
 )
 
-NUMBER_MAX: Final = (1 << 32) - 1
-POSITION_MAX: Final = 1 << 62
+RANGES: Final = ("since", "until", "since_time", "until_time")
+SETS: Final = ("conferences", "senders", "kinds")
 RECORDERS_MAX: Final = 254
 MEMBERS: Final = 255
 """Instead of a number of recorders: L + 1 members must have synced it."""
@@ -61,26 +62,20 @@ class MarkedSend(Struct, frozen=True, gc=False):
     """The messages are the parts of one unit."""
 
 
-class Wish(Struct, frozen=True, kw_only=True):
-    """What RPLY says: which records of a group.  Everything that is given must hold."""
+class ReplayRequest(Selection, frozen=True, kw_only=True):
+    """What RPLY says: which records of a group.
+
+    `until` = POSITION_MAX: up to what is recorded when it gets there.  Times are nanoseconds since
+    1970, as the recorder's clock had it."""
 
     id: int = 0
-    since: int = 0
-    until: int = POSITION_MAX
-    """Positions, half-open.  POSITION_MAX: up to what is recorded when it gets there."""
-    since_time: int = 0
-    until_time: int = POSITION_MAX
-    """Nanoseconds since 1970, as the recorder's clock had it."""
-    conferences: tuple[int, ...] | None = None
-    senders: tuple[str, ...] | None = None
-    kinds: tuple[int, ...] | None = None
     blocks: int = CREDIT_BLOCKS
     """How many blocks may come before the first MORE."""
     own: bool = False
     """Only what the node itself records, nothing from other nodes."""
 
     def check(self) -> None:
-        for field in ("id", "since", "until", "since_time", "until_time"):
+        for field in ("id", *RANGES):
             whole(field, getattr(self, field), 0, POSITION_MAX)
         whole("blocks", self.blocks, 1, CREDIT_MAX)
         for field in ("conferences", "kinds"):
@@ -91,7 +86,7 @@ class Wish(Struct, frozen=True, kw_only=True):
         for name in self.senders or ():
             if not isinstance(name, str):
                 raise ConfigError("senders", repr(name), "names of nodes")
-        for field in ("conferences", "senders", "kinds"):
+        for field in SETS:
             listed = getattr(self, field)
             if listed is not None and not 0 < len(listed) <= LISTED_MAX:
                 raise ConfigError(field, f"{len(listed)} of them", f"1 to {LISTED_MAX}")
@@ -178,46 +173,46 @@ def read_marked_received(found: Packet) -> MarkedReceived:
     return MarkedReceived(seq, time, sender, bundle)
 
 
-def wish_packet(group: str, wish: Wish) -> bytes:
-    """RPLY: a JSON object of those fields that are not as in `Wish`."""
-    wish.check()
-    plain = Wish()
-    said: dict[str, Any] = {"id": wish.id}
-    for field in Wish.__struct_fields__[1:]:
-        value = getattr(wish, field)
+def replay_packet(group: str, request: ReplayRequest) -> bytes:
+    """RPLY: a JSON object of those fields that are not as in `ReplayRequest`."""
+    request.check()
+    plain = ReplayRequest()
+    content: dict[str, Any] = {"id": request.id}
+    for field in (*RANGES, *SETS, "blocks", "own"):
+        value = getattr(request, field)
         if value != getattr(plain, field):
-            said[field] = value
-    return json_packet("RPLY", group, said)
+            content[field] = sorted(value) if isinstance(value, frozenset) else value
+    return json_packet("RPLY", group, content)
 
 
-def wish_id(found: Packet) -> int:
+def replay_id(packet: Packet) -> int:
     """Which replay a packet asks for, also if the rest of it makes no sense; -1 if none."""
-    number = read_json(found).get("id", 0)
+    number = read_json(packet).get("id", 0)
     return number if type(number) is int and 0 <= number <= POSITION_MAX else -1
 
 
-def read_wish(found: Packet) -> Wish:
+def read_replay(packet: Packet) -> ReplayRequest:
     """Raises ConfigError that names the field."""
-    said = read_json(found)
+    content = read_json(packet)
     values: dict[str, Any] = {}
-    for field in Wish.__struct_fields__:
-        if field not in said:
+    for field in ReplayRequest.__struct_fields__:
+        if field not in content:
             continue
-        value = said[field]
-        if field in ("conferences", "senders", "kinds"):
+        value = content[field]
+        if field in SETS:
             kind: type = str if field == "senders" else int
             if not isinstance(value, list) or not all(type(one) is kind for one in value):
                 raise ConfigError(field, str(value)[:60], "a list")
-            value = tuple(value)
+            value = frozenset(value)
         elif field == "own":
             if type(value) is not bool:
                 raise ConfigError(field, str(value)[:60], "true or false")
         elif type(value) is not int:
             raise ConfigError(field, str(value)[:60], "a whole number")
         values[field] = value
-    wish = Wish(**values)
-    wish.check()
-    return wish
+    request = ReplayRequest(**values)
+    request.check()
+    return request
 
 
 def more_packet(group: str, number: int, blocks: int) -> bytes:

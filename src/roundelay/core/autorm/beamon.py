@@ -8,12 +8,10 @@ into packets; receivers tell what they lack when asked, and that is sent again (
 a receiver has the message whole (`reassembly`) or is dropped from the table.  A node has one
 message under way at a time, so a receiver gets its messages in the order they were sent.
 
-The shape is that of `core.engine`: verbs in, effects out, one deadline.  But there is no fixed
-group and no member number: packets carry UUIDs, and all of them go to everybody::
+There is no fixed group: packets carry UUIDs, and all of them go to everybody.  The numbers of
+members that every engine is told (`me`, `source`) are only passed on to who is handed a message::
 
     beamon.join("news", now); beamon.send_everyone("news", b"...", now)
-    beamon.receive(packet, now); beamon.on_timer(now)
-    out = beamon.take()          # multicast out.sends, hand over out.deliveries, out.notices
 
 Deviations from the paper and from PROTOCOLS §8, all tested:
 
@@ -38,8 +36,6 @@ from collections import deque
 from random import Random
 from typing import Any, Final
 
-from msgspec import Struct
-
 from roundelay.core.autorm.config import AutoRmConfig
 from roundelay.core.autorm.environment import ALIVE, DEAD, DROPPED, Environment, Node
 from roundelay.core.autorm.packets import (
@@ -60,62 +56,66 @@ from roundelay.core.autorm.packets import (
 )
 from roundelay.core.autorm.reassembly import OWED_MAX, Inbound
 from roundelay.core.autorm.transfer import MESSAGE_OVERHEAD, Outgoing, Pacer, Transfer
-from roundelay.core.engine import NEVER, Notice
+from roundelay.core.bundle import Bundle
+from roundelay.core.engine import (
+    ACCEPTED,
+    EVERYONE,
+    NEVER,
+    ONLY_LINE,
+    UNKNOWN_LIFE,
+    Delivery,
+    Engine,
+    Pdu,
+)
 from roundelay.core.errors import ConfigError, PayloadTooLarge, QueueFull, UsageError
+from roundelay.core.notices import NodeDown, NodeDropped, NodeUp, TransferEnded
 
 JITTER: Final = 0.1
 """AR-3: how far the time between heartbeats may be off, either way."""
 
 
-class AutoRmDelivery(Struct, frozen=True, gc=False):
+class AutoRmDelivery(Delivery, frozen=True, gc=False):
     """A message for the local applications in `group`: all of them, or exactly one if `one_of`.
 
-    `tag` is that of the own call if this node has sent it, else -1.
+    `source` is the number by which `receive` was told of its node, `uuid` the name of that;
+    `number` is its sequence there.  `tag` is that of the own call if this node has sent it, or -1.
     """
 
     group: str
-    source: bytes
-    seq: int
-    data: bytes
+    uuid: bytes
     one_of: bool
     tag: int = -1
 
-
-class AutoRmEffects:
-    """What a Beamon wants done, in this order: sends, deliveries, notices.
-
-    Notices: `up`, `down`, `dropped` (uuid,), and for messages with a tag, when nothing more is
-    done about them, `sent` (tag, uuids that have it, uuids that were given up).
-    """
-
-    __slots__ = ("deliveries", "notices", "sends")
-
-    def __init__(self) -> None:
-        self.sends: list[Packet] = []
-        self.deliveries: list[AutoRmDelivery] = []
-        self.notices: list[Notice] = []
-
-    def __bool__(self) -> bool:
-        return bool(self.sends or self.deliveries or self.notices)
+    @property
+    def data(self) -> bytes:
+        return self.bundle.data
 
 
-class Beamon:
+class Beamon(Engine):
     """One node, named `uuid` for as long as it runs."""
 
     __slots__ = (
-        "_names_bytes", "active", "by_seq", "config", "deadline", "drops", "environment", "groups",
-        "hb_due", "hb_jitter", "hb_reported", "hb_sent", "inbound", "out", "pacer", "per_group",
-        "queued_bytes", "queues", "ran", "resent", "rng", "seq", "uuid",
+        "_names_bytes", "active", "by_seq", "config", "environment", "groups", "hb_due",
+        "hb_jitter", "hb_reported", "hb_sent", "inbound", "pacer", "per_group", "queued_bytes",
+        "queues", "ran", "resent", "rng", "seq", "uuid",
     )  # fmt: skip
 
-    def __init__(self, uuid: bytes, config: AutoRmConfig, rng: Random, now: int = 0) -> None:
+    def __init__(
+        self,
+        me: int,
+        group: tuple[int, ...],
+        config: AutoRmConfig,
+        rng: Random,
+        now: int = 0,
+        *,
+        uuid: bytes,
+    ) -> None:
         if len(uuid) != UUID_BYTES or uuid == ZERO:
             raise ConfigError("uuid", uuid.hex(), f"{UUID_BYTES} bytes, not all zero")
+        super().__init__(me, group)
         self.uuid = bytes(uuid)
         self.config = config.check()
         self.rng = rng
-        self.out = AutoRmEffects()
-        self.drops: dict[str, int] = {}  # a peer's input we refused, counted by reason
         self.environment = Environment(config)
         self.inbound = Inbound(config)
         self.groups: dict[str, int] = {}  # joined here: how many local applications
@@ -187,6 +187,14 @@ class Beamon:
         self._beat(now)
         self._arm(now)
 
+    def submit(self, bundle: Bundle, now: int, group: str = "") -> None:
+        """A bundle of one message to everyone in `group`; see `send_everyone`."""
+        if not group:
+            raise UsageError("messages of AutoRM go to a group: name it")
+        if len(bundle) != 1:
+            raise UsageError(f"{len(bundle)} messages at once: AutoRM takes one at a time")
+        self.send_everyone(group, bundle.data, now)
+
     def send_everyone(self, group: str, data: bytes, now: int, tag: int = -1) -> None:
         """AR-6: to all applications in `group`, here too.
 
@@ -227,35 +235,39 @@ class Beamon:
 
     # -- what happens ----------------------------------------------------------------------
 
-    def receive(self, packet: Packet, now: int) -> None:
-        """`packet` was heard on the medium."""
-        source = packet.source
-        if source == self.uuid:
+    def receive(
+        self, pdu: Pdu, source: int, now: int, line: int = ONLY_LINE, life: int = UNKNOWN_LIFE
+    ) -> None:
+        if not isinstance(pdu, Packet):
+            self.drop("not a packet of AutoRM")
+            return
+        uuid = pdu.source
+        if uuid == self.uuid:
             return  # AR-13: our own, back from the medium
         self._wake(now)
-        node = self.environment.nodes.get(source)
+        node = self.environment.nodes.get(uuid)
         if node is None:  # AR-1
-            node = self.environment.admit(source, now)
+            node = self.environment.admit(uuid, now)
             if node is None:
                 self.drop("too many nodes")
                 return
-            self.out.notices.append(Notice("up", (source,)))
+            self.out.notices.append(NodeUp(uuid))
         node.last_seen = now
         node.history.append(now)
-        if isinstance(packet, Data):
-            self._on_data(packet, now)
-        elif isinstance(packet, Acknowledgement):
-            self._on_acknowledgement(packet, now)
+        if isinstance(pdu, Data):
+            self._on_data(pdu, source, now)
+        elif isinstance(pdu, Acknowledgement):
+            self._on_acknowledgement(pdu, now)
         else:
-            self._on_heartbeat(packet, node, now)
+            self._on_heartbeat(pdu, node, now)
         self._arm(now)
 
     def on_timer(self, now: int) -> None:
         """Do whatever is due at `now`."""
         self._wake(now)
         if self.inbound.ack_due <= now:
-            answers = self.inbound.answers(self.uuid, now)
-            self.out.sends += answers
+            for answer in self.inbound.answers(self.uuid, now):
+                self._send(answer)
         if self._beat_due() <= now:
             self._beat(now)
             self._scan(now)
@@ -267,15 +279,8 @@ class Beamon:
         self._pump(now)
         self._arm(now)
 
-    def take(self) -> AutoRmEffects:
-        """The effects since the last call, handed over to the caller."""
-        out = self.out
-        self.out = AutoRmEffects()
-        return out
-
-    def drop(self, reason: str) -> None:
-        """Count an input that is refused."""
-        self.drops[reason] = self.drops.get(reason, 0) + 1
+    def _send(self, packet: Packet) -> None:
+        self.out.sends.append((EVERYONE, packet, ONLY_LINE))
 
     def _wake(self, now: int) -> None:
         """If this node was asleep (stopped, or starved), the others are not to blame for that."""
@@ -307,7 +312,7 @@ class Beamon:
 
     def _beat(self, now: int) -> None:
         nodes = min(self.environment.local, NODES_MAX)
-        self.out.sends.append(Heartbeat(self.uuid, nodes, tuple(self.groups)))
+        self._send(Heartbeat(self.uuid, nodes, tuple(self.groups)))
         self.hb_sent = now
         self.hb_reported = nodes
         self.hb_due = NEVER
@@ -324,16 +329,17 @@ class Beamon:
         """AR-4: bury the dead; AR-14: forget what their like will not complete."""
         environment, inbound = self.environment, self.inbound
         for uuid in environment.stale(now):
-            self._remove(uuid, now, DEAD, "down")
+            self._remove(uuid, now, DEAD)
         for key, message in list(inbound.assembling.items()):
             stale = environment.stale_ns(environment.nodes.get(key[0]))
             if message.touched + stale < now:
                 inbound.discard(key)
 
-    def _remove(self, uuid: bytes, now: int, verdict: str, kind: str) -> None:
+    def _remove(self, uuid: bytes, now: int, verdict: str) -> None:
         """A node leaves the table and everything that is owed to it."""
         self.environment.remove(uuid, now, verdict)
-        self.out.notices.append(Notice(kind, (uuid,)))
+        ended = NodeDropped if verdict == DROPPED else NodeDown
+        self.out.notices.append(ended(uuid))
         for transfer in list(self.active.values()):
             self._lose(transfer, uuid, now)
 
@@ -367,7 +373,8 @@ class Beamon:
             destination = self.rng.choice(candidates)
             targets = (destination,)
         if item.group in self.groups and destination in (ZERO, self.uuid):
-            self._deliver(item.group, self.uuid, self.seq, item.data, item.someone, item.tag)
+            mine = (item.group, self.uuid, item.someone, item.tag)
+            self._deliver(self.me, self.seq, item.data, *mine)
         if not targets or destination == self.uuid:
             self._settle(item, (self.uuid,) if destination == self.uuid else (), item.tried)
             return None
@@ -379,11 +386,11 @@ class Beamon:
         """Nothing more is done about a message of ours."""
         self.queued_bytes -= item.cost
         if item.tag != -1:
-            self.out.notices.append(Notice("sent", (item.tag, reached, given_up)))
+            self.out.notices.append(TransferEnded(item.tag, reached, given_up))
 
     def _pump(self, now: int) -> None:
         """AR-8: send what the pace allows, in turn if several messages are under way."""
-        sends, pacer = self.out.sends, self.pacer
+        pacer = self.pacer
         while True:
             sending = [one for one in self.active.values() if not one.waiting]
             if not sending:
@@ -394,7 +401,7 @@ class Beamon:
                     continue
                 if not pacer.may_send(now):
                     return
-                sends.append(transfer.next_packet())
+                self._send(transfer.next_packet())
                 self.resent += not transfer.first
                 if transfer.all_sent():
                     transfer.wait(now)
@@ -419,7 +426,7 @@ class Beamon:
         """AR-9, AR-10: drop the hopeless, send the others what they lack."""
         for uuid in transfer.hopeless(now):
             self._note(transfer, uuid, now)
-            self._remove(uuid, now, DROPPED, "dropped")
+            self._remove(uuid, now, DROPPED)
         if transfer.targets:
             transfer.again()
             for uuid in transfer.targets:
@@ -459,7 +466,7 @@ class Beamon:
 
     # -- receiving -------------------------------------------------------------------------
 
-    def _on_data(self, packet: Data, now: int) -> None:
+    def _on_data(self, packet: Data, source: int, now: int) -> None:
         """AR-13: what is not for us is ignored, what is no longer wanted is answered."""
         destination = packet.destination
         if destination not in (ZERO, self.uuid):
@@ -474,7 +481,7 @@ class Beamon:
                 self.drop(data)
             elif data is not None:
                 one_of = bool(packet.flags & ONE_OF)
-                self._deliver(packet.group, packet.source, packet.seq, data, one_of)
+                self._deliver(source, packet.seq, data, packet.group, packet.source, one_of)
         elif destination == ZERO:
             return
         if packet.flags & CONFIRMATION:  # AR-15
@@ -483,9 +490,13 @@ class Beamon:
                 self.drop("too many acknowledgements")
 
     def _deliver(
-        self, group: str, source: bytes, seq: int, data: bytes, one_of: bool, tag: int = -1
-    ) -> None:
-        self.out.deliveries.append(AutoRmDelivery(group, source, seq, data, one_of, tag))
+        self, source: int, seq: int, data: bytes, group: str, uuid: bytes, one_of: bool,
+        tag: int = -1,
+    ) -> None:  # fmt: skip
+        bundle = Bundle.of(data)
+        self.out.deliveries.append(
+            AutoRmDelivery(-1, source, seq, bundle, ACCEPTED, group, uuid, one_of, tag)
+        )
 
     # -- what it holds ---------------------------------------------------------------------
 

@@ -57,25 +57,6 @@ class ClusterConfig(Struct, frozen=True, kw_only=True):
     boot: str = STATIC
     """`static`: everybody knows that everybody starts at 1; `dynamic`: agree on it first."""
 
-    @classmethod
-    def fast(cls, **changes: object) -> Self:
-        """What live clusters use: messages gather into bundles while the window is closed.
-
-        An owed acknowledgement waits half a millisecond: at 1,000 messages a second that halves
-        the number of NULLs, and a message is acknowledged everywhere after about 1.2 ms.  A
-        member is suspected after about half a second, and after one the cluster is broken.
-        """
-        values: dict[str, object] = {
-            "ack_ns": MS // 2,
-            "wait_ns": 2 * MS,
-            "stat_ns": 50 * MS,
-            "reset_ns": 20 * MS,
-            "attempts": 10,
-            "bundle": True,
-            "own_limit": 256,
-        }
-        return cls(**(values | changes))  # type: ignore[arg-type]
-
     def check(self, sites: int) -> Self:
         """Raise ConfigError unless this configuration can run a cluster of that many members."""
         if not 2 <= sites <= MEMBERS_MAX:

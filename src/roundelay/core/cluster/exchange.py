@@ -17,12 +17,13 @@ from typing import Any, ClassVar, Final
 from roundelay.core.bundle import Bundle
 from roundelay.core.cluster.checks import refusal
 from roundelay.core.cluster.config import DYNAMIC, ClusterConfig
-from roundelay.core.cluster.flush import Tail, Tails
+from roundelay.core.cluster.flush import Tail, Tails, taken
 from roundelay.core.cluster.pdu import Dt, Rst
 from roundelay.core.cluster.sending import Sending
 from roundelay.core.cluster.state import ISS
-from roundelay.core.engine import NEVER, Pdu
+from roundelay.core.engine import ACCEPTED, NEVER, ONLY_LINE, UNKNOWN_LIFE, Pdu
 from roundelay.core.errors import ConfigError, UsageError
+from roundelay.core.notices import GroupBroken, MemberSuspected, Undelivered
 
 # Each timer and what it does, in the order in which they are looked at.
 TIMERS: Final = (
@@ -77,7 +78,9 @@ class Exchange(Sending):
         self.heard = [now] * self.n
         self.open(now)
 
-    def receive(self, pdu: Pdu, source: int, now: int) -> None:
+    def receive(
+        self, pdu: Pdu, source: int, now: int, line: int = ONLY_LINE, life: int = UNKNOWN_LIFE
+    ) -> None:
         handler = self.HANDLERS.get(pdu.__class__)
         reason = refusal(self, pdu, source) if handler else "not a PDU of this protocol"
         if reason or handler is None:
@@ -119,7 +122,7 @@ class Exchange(Sending):
         self.position = 0  # another cluster, another order
         self.reset_state()
         self.heard = [now] * self.n
-        self.notify("undelivered", back)
+        self.notify(Undelivered(back))
         self.start_reset(epoch, (ISS,) * self.n, now)
 
     def undelivered(self) -> list[Bundle]:
@@ -172,6 +175,27 @@ class Exchange(Sending):
             hand_over(pdu)
         self.empty_logs(tails)
 
+    def maybe_given(self, tails: Tails) -> list[int]:
+        """TR-16, where those with `tails` go on without us: the places, among our own bundles under
+        way, of those that somebody else may have been given.
+
+        That is what one with a tail has accepted; and what was for members without a tail alone,
+        for they hand over what they know all its destinations to have.  The rest was given to
+        nobody, and may be sent again.  Where each message has destinations of its own, one that
+        nobody can have been given may be before one that somebody was.
+        """
+        early = ACCEPTED in (self.config.early, self.config.deliver_at)
+        with_tail = sum(1 << self.ranks[member] for member in tails)
+        own = [pdu for pdu in self.waiting() if pdu.src == self.index]
+        places = []
+        for place, pdu in enumerate(own):
+            others = self.destinations(pdu) & ~(1 << self.index)
+            absent = others & ~with_tail
+            given = taken(others, pdu.src, pdu.seq, tails, self.ranks)
+            if given or (absent and (early or absent == others)):
+                places.append(place)
+        return places
+
     @abstractmethod
     def handed_over_early(self) -> list[Dt]:
         """What is in the logs and was handed over before its time, where that is asked for."""
@@ -223,7 +247,7 @@ class Exchange(Sending):
     def suspect(self, k: int) -> None:
         if not self.suspected >> k & 1:
             self.suspected |= 1 << k
-            self.notify("suspect", self.group[k])
+            self.notify(MemberSuspected(self.group[k]))
 
     def somebody_failed(self, now: int) -> bool:
         """TR-15: who answers no poll for R periods is suspected, for 2R the cluster is broken."""
@@ -276,7 +300,7 @@ class Exchange(Sending):
     def stop(self, why: str) -> None:
         """TR-15: nothing can be agreed on any more; the owner may reopen the cluster."""
         self.halt()
-        self.notify("broken", why)
+        self.notify(GroupBroken(why))
 
     def halt(self) -> None:
         self.stopped = True

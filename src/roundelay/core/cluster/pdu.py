@@ -6,10 +6,11 @@ members is an integer with one bit per rank.
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import Pdu
+from roundelay.core.fields import Number, Numbers, Ranks, Site
 
 
 class Dt(Pdu, frozen=True, gc=False):
@@ -19,11 +20,11 @@ class Dt(Pdu, frozen=True, gc=False):
     the sender has left.
     """
 
-    epoch: int
-    src: int
-    seq: int
-    ack: tuple[int, ...]
-    buf: int
+    epoch: Annotated[Number, "incarnation of the cluster"]
+    src: Annotated[Site, "rank of the sender"]
+    seq: Annotated[Number, "its number among the sender's PDUs"]
+    ack: Annotated[Numbers, "next number expected from each member"]
+    buf: Annotated[Number, "buffers the sender has left"]
     bundle: Bundle
 
 
@@ -33,17 +34,17 @@ class Null(Dt, frozen=True, gc=False):
     `probe` asks those whom the sender lacks something of to speak up (TO-5).
     """
 
-    probe: bool
+    probe: Annotated[bool, "1: speak up if I lack something of yours"]
 
 
 class Retx(Pdu, frozen=True, gc=False):
     """`by` lacks the PDUs of `src` with partial numbers lo…hi."""
 
-    epoch: int
-    by: int
-    src: int
-    lo: int
-    hi: int
+    epoch: Annotated[Number, "incarnation of the cluster"]
+    by: Annotated[Site, "rank of the requester"]
+    src: Annotated[Site, "rank of the source"]
+    lo: Annotated[Number, "first partial number missing"]
+    hi: Annotated[Number, "last one"]
 
 
 class Stat(Pdu, frozen=True, gc=False):
@@ -53,14 +54,14 @@ class Stat(Pdu, frozen=True, gc=False):
     next total and partial number it expects from each.
     """
 
-    epoch: int
-    src: int
-    seq: int
-    pseq: tuple[int, ...]
-    treq: tuple[int, ...]
-    preq: tuple[int, ...]
-    buf: int
-    poll: bool
+    epoch: Annotated[Number, "incarnation of the cluster"]
+    src: Annotated[Site, "rank of the sender"]
+    seq: Annotated[Number, "its next number"]
+    pseq: Annotated[Numbers, "its next partial number for each member"]
+    treq: Annotated[Numbers, "next number it expects from each"]
+    preq: Annotated[Numbers, "next partial number it expects from each"]
+    buf: Annotated[Number, "buffers it has left"]
+    poll: Annotated[bool, "1: answer"]
 
 
 class Rst(Pdu, frozen=True, gc=False):
@@ -70,11 +71,11 @@ class Rst(Pdu, frozen=True, gc=False):
     known to have all vectors, its sender among them once it has.
     """
 
-    epoch: int
-    src: int
-    vec: tuple[int, ...]
-    have: int
-    done: int
+    epoch: Annotated[Number, "epoch to be opened"]
+    src: Annotated[Site, "rank of the sender"]
+    vec: Annotated[Numbers, "up to where it holds each member's PDUs"]
+    have: Annotated[Ranks, "ranks whose vectors it has"]
+    done: Annotated[Ranks, "ranks known to have all vectors"]
 
 
 # The same PDUs under each protocol's own number.  PO uses the ones above.
@@ -103,8 +104,8 @@ class ToRst(Rst, frozen=True, gc=False):
 class SpoDt(Dt, frozen=True, gc=False):
     """SPO: data.  `seq` is TSEQ, `dst` the destinations, `pseq` the next partial numbers."""
 
-    dst: int
-    pseq: tuple[int, ...]
+    dst: Annotated[Ranks, "ranks of the destinations"]
+    pseq: Annotated[Numbers, "next partial number for each member"]
 
 
 class SpoNull(SpoDt, frozen=True, gc=False):

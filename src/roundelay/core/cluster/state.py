@@ -16,7 +16,7 @@ from msgspec import Struct
 from roundelay.core.bundle import Bundle
 from roundelay.core.cluster.config import EAGER, ClusterConfig
 from roundelay.core.cluster.pdu import PO_KINDS, Dt, Kinds
-from roundelay.core.engine import EVERYONE, NEVER, Delivery, Engine, Notice, Pdu
+from roundelay.core.engine import EVERYONE, NEVER, ONLY_LINE, Delivery, Engine, Notice, Pdu
 from roundelay.core.errors import ConfigError
 
 ISS: Final = 1
@@ -49,6 +49,8 @@ class ClusterState(Engine):
 
     KINDS: ClassVar[Kinds] = PO_KINDS
     """The PDUs this member speaks."""
+
+    position: int
 
     def __init__(self, me: int, group: tuple[int, ...], config: ClusterConfig, rng: Random) -> None:
         if me not in group:
@@ -112,15 +114,15 @@ class ClusterState(Engine):
     # -- helpers ---------------------------------------------------------------------------
 
     def send_all(self, pdu: Pdu) -> None:
-        self.out.sends.append((EVERYONE, pdu))
+        self.out.sends.append((EVERYONE, pdu, ONLY_LINE))
         self.unheard = 0
 
     def send_to(self, rank: int, pdu: Pdu) -> None:
-        self.out.sends.append((self.group[rank], pdu))
+        self.out.sends.append((self.group[rank], pdu, ONLY_LINE))
         self.unheard &= ~(1 << rank)
 
-    def notify(self, kind: str, *info: object) -> None:
-        self.out.notices.append(Notice(kind, info))
+    def notify(self, notice: Notice) -> None:
+        self.out.notices.append(notice)
 
     def arm(self, due: int) -> int:
         if due < self.deadline:

@@ -36,6 +36,7 @@ from roundelay.core.grsb.pdu import (
 )
 from roundelay.core.grsb.retransmitter import answer_recover
 from roundelay.core.grsb.stable import Ceiling
+from roundelay.core.notices import MemberSuspected
 
 UNKNOWN: Final = -1
 """The mark of a recorder that has not spoken yet."""
@@ -265,7 +266,7 @@ class Acknowledger:
             self.unanswered[recorder] = missed + 1
             if self.polling and missed >= self.config.attempts and recorder not in self.suspected:
                 self.suspected.add(recorder)
-                self.host.notice("suspect", recorder)
+                self.host.notice(MemberSuspected(recorder))
             self.host.ask(recorder, Poll(upto), missed)
         self._secure()
         if self.polling and self.ring and self.ring.oldest().end <= self.safe:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from random import Random
-from typing import Final
+from typing import Final, cast
 
 from msgspec import Struct
 
-from roundelay.core.engine import EVERYONE, NEVER, Delivery, Notice, Pdu
+from roundelay.core.engine import EVERYONE, NEVER, Delivery, Effects, Emitter, Notice, Pdu
 from roundelay.core.grsb.config import GrsbConfig, Roles
 from roundelay.core.grsb.pdu import (
     ABORT,
@@ -21,6 +21,7 @@ from roundelay.core.grsb.pdu import (
     State,
 )
 from roundelay.core.grsb.ways import Ways
+from roundelay.core.notices import Waits
 
 ANY_LINE: Final = -1
 """Whichever line leads to a site."""
@@ -52,22 +53,9 @@ class GrsbDelivery(Delivery, frozen=True, gc=False):
         return len(self.bundle.sizes) > self.upto - self.seq
 
 
-class GrsbEffects:
-    """What a site wants done, in this order: persists, sends, deliveries, notices.
-
-    A send has its line as third element.
-    """
-
-    __slots__ = ("deliveries", "notices", "persists", "sends")
-
-    def __init__(self) -> None:
-        self.persists: list[Struct] = []
-        self.sends: list[tuple[int, Pdu, int]] = []
-        self.deliveries: list[GrsbDelivery] = []
-        self.notices: list[Notice] = []
-
-    def __bool__(self) -> bool:
-        return bool(self.persists or self.sends or self.deliveries or self.notices)
+def deliveries_of(effects: Effects) -> list[GrsbDelivery]:
+    """The deliveries of a batch of a GRSB site, or of one of the hierarchy."""
+    return cast(list[GrsbDelivery], effects.deliveries)
 
 
 class Reign(Struct, frozen=True):
@@ -78,20 +66,18 @@ class Reign(Struct, frozen=True):
     da: int
 
 
-class Host:
+class Host(Emitter):
     """A site as its roles see it: where their effects go, and what all of them know."""
 
     def __init__(
         self, me: int, roles: Roles, config: GrsbConfig, rng: Random, base_us: int, now: int = 0
     ) -> None:
-        self.me = me
+        super().__init__(me, tuple(range(roles.sites)))
         self.roles = roles
         self.config = config
         self.rng = rng
         self.base_us = base_us
-        self.out = GrsbEffects()
         self.batch = 0  # batches handed over so far
-        self.drops: dict[str, int] = {}
         self.reign = Reign(0, roles.retransmitters[0], roles.acknowledgers[0])  # as heard
         self.promised = 0  # by the council member of this site: no lower epoch may be used
         self.voting = True  # whether it has a vote, and the right to stand
@@ -124,8 +110,8 @@ class Host:
     def persist(self, record: Struct) -> None:
         self.out.persists.append(record)
 
-    def notice(self, kind: str, *info: object) -> None:
-        self.out.notices.append(Notice(kind, info))
+    def notice(self, notice: Notice) -> None:
+        self.out.notices.append(notice)
 
     @property
     def waits(self) -> tuple[int, ...]:
@@ -142,11 +128,11 @@ class Host:
         if cr is not None:
             self.waited_by_cr = tuple(site for site in cr if site < self.roles.sites)
         if self.waits != before:
-            self.notice("waits", *self.waits)
+            self.notice(Waits(self.waits))
 
-    def drop(self, reason: str) -> None:
-        """Count an input that is refused."""
-        self.drops[reason] = self.drops.get(reason, 0) + 1
+    def take(self, spare: Effects | None = None) -> Effects:
+        self.batch += 1
+        return super().take(spare)
 
     def wall_us(self, now: int) -> int:
         """The date: only the retransmitter's is used (GR-3)."""

@@ -11,6 +11,7 @@ from roundelay.core.engine import MS, NEVER, SECOND
 from roundelay.core.errors import ConfigError
 from roundelay.core.grsb.pdu import Message
 from roundelay.core.limits import whole
+from roundelay.core.selection import EVERYTHING, Selection
 
 STABLE: Final = "stable"
 FAST: Final = "fast"
@@ -21,24 +22,6 @@ FAILSAFE: Final = "failsafe"
 PROFILES: Final = (DEMO, SEPARATE, FAILSAFE)
 
 SITES_MAX: Final = 1000
-
-
-class Selection(Struct, frozen=True):
-    """Which messages: each set that is not empty must have the message's own (GR-10, GR-17)."""
-
-    conferences: frozenset[int] = frozenset()
-    senders: frozenset[int] = frozenset()
-    kinds: frozenset[int] = frozenset()
-
-    def takes(self, message: Message) -> bool:
-        return (
-            (not self.conferences or message.conference in self.conferences)
-            and (not self.senders or message.sender in self.senders)
-            and (not self.kinds or message.kind in self.kinds)
-        )
-
-
-EVERYTHING: Final = Selection()
 
 
 class Roles(Struct, frozen=True, kw_only=True):

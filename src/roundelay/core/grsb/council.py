@@ -36,6 +36,7 @@ from roundelay.core.grsb.pdu import (
 from roundelay.core.grsb.recorder import Recorder
 from roundelay.core.grsb.retransmitter import Retransmitter
 from roundelay.core.grsb.stable import Accepted, Promised
+from roundelay.core.notices import Voting
 
 
 class Council:
@@ -98,7 +99,7 @@ class Council:
         if promised > self.promised:
             self.promise(promised)
         self.answers.clear()
-        self.host.notice("voting")
+        self.host.notice(Voting())
 
     def promise(self, epoch: int) -> None:
         self.promised = self.host.promised = epoch

@@ -17,10 +17,10 @@ from typing import Final
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import PayloadTooLarge, QueueFull, UsageError
 from roundelay.core.grsb.base import GrsbDelivery, Host
-from roundelay.core.grsb.config import Selection
 from roundelay.core.grsb.pdu import END, MIDDLE, SINGLE, START, Message
 from roundelay.core.grsb.stable import Handled
 from roundelay.core.grsb.units import Units
+from roundelay.core.selection import Selection
 
 CONFERENCES_MAX: Final = 255
 """Conferences, senders or kinds in one selection: their number has one byte on the wire."""
@@ -186,6 +186,6 @@ class Party(ABC):
 def check(wanted: Selection) -> Selection:
     """Raise UsageError for a selection that no request can carry."""
     for name in ("conferences", "senders", "kinds"):
-        if len(getattr(wanted, name)) > CONFERENCES_MAX:
+        if len(getattr(wanted, name) or ()) > CONFERENCES_MAX:
             raise UsageError(f"{name}: at most {CONFERENCES_MAX} of them, or all (none named)")
     return wanted

@@ -7,12 +7,23 @@ next message begins at its `end`.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final
 
 from msgspec import Struct
 
 from roundelay.core.bundle import NOTHING, Bundle
 from roundelay.core.engine import Pdu
+from roundelay.core.fields import (
+    Members,
+    Number,
+    Numbers,
+    Octet,
+    Octets,
+    Ranges,
+    Site,
+    Stamp,
+    choice,
+)
 
 LINE_A: Final = 0
 """The local network: everything but broadcasts."""
@@ -61,20 +72,28 @@ OF_RECORDER: Final = 3
 WAITS_MAX: Final = 16
 """Sites that a sign of life says are waited for."""
 
+TICKET_MAX: Final = 1024
+"""Bytes of a ticket."""
+
+Mtype = Annotated[int, choice(SINGLE, END), "0 single, 1 start, 2 middle, 3 end"]
+Step = Annotated[int, choice(PREPARE, REJOIN), "1 prepare, 2 install, 3 accept, 4 rejoin"]
+
 
 class Message(Struct, frozen=True, gc=False):
     """A message with its place in the order."""
 
-    epoch: int
-    gseq: int
-    time: int  # µs since 1970, by the retransmitter's clock (GR-3)
-    sender: int
-    inc: int  # which start of the sender
-    sseq: int  # number among its submissions since then
-    conference: int
-    mtype: int
-    gid: int
-    kind: int
+    epoch: Annotated[Stamp, "reign in which it got its position"]
+    gseq: Annotated[Stamp, "position of its first application message"]
+    time: Annotated[Stamp, "µs since 1970, by the retransmitter"]  # GR-3
+    sender: Annotated[Site, "user that submitted it"]
+    inc: Annotated[Number, "which start of the sender"]
+    sseq: Annotated[Number, "its number among the sender's submissions"]
+    conference: Annotated[Number, "conference"]
+    mtype: Annotated[
+        int, choice(SINGLE, ABORT), "0 single, 1 start, 2 middle, 3 end, 4 abort record"
+    ]
+    gid: Annotated[Number, "unit of start, middle and end"]
+    kind: Annotated[Number, "the application's own"]
     bundle: Bundle
 
     @property
@@ -104,22 +123,23 @@ NO_MESSAGE: Final = Message(0, 0, 0, 0, 0, 0, 0, SINGLE, 0, 0, NOTHING)
 class Counter(Struct, frozen=True, gc=False):
     """What is known of one sender (GR-2): the number it may use next, where its last one is."""
 
-    sender: int
-    inc: int
-    sseq: int  # next number
-    gseq: int  # position of the last message
-    units: bool  # has sent units since it started: an abort record is due when it starts anew
+    sender: Annotated[Site, "user"]
+    inc: Annotated[Number, "its last start"]
+    sseq: Annotated[Number, "the number it may use next"]
+    gseq: Annotated[Stamp, "position of its last message"]
+    # If so, an abort record is due when it starts anew.
+    units: Annotated[bool, "1: it has sent units since that start"]
 
 
 class State(Struct, frozen=True, gc=False):
     """A page of what a successor must know: marks, the time last given, the senders."""
 
-    safe: int  # everything below is with the recorders
-    top: int  # next position
-    time: int
-    page: int = 0
-    pages: int = 1
-    counters: tuple[Counter, ...] = ()
+    safe: Annotated[Stamp, "everything below is with the recorders"]
+    top: Annotated[Stamp, "next position"]
+    time: Annotated[Stamp, "date last given"]
+    page: Annotated[Number, "which page this is"] = 0
+    pages: Annotated[Number, "of how many"] = 1
+    counters: Annotated[tuple[Counter, ...], "senders"] = ()
 
 
 NO_STATE: Final = State(0, 0, 0)
@@ -128,30 +148,30 @@ NO_STATE: Final = State(0, 0, 0)
 class Submit(Pdu, frozen=True, gc=False):
     """1: a user asks for its message to be broadcast (GR-1)."""
 
-    inc: int
-    sseq: int
-    conference: int
-    mtype: int
-    gid: int
-    kind: int
-    ticket: bytes  # for the Security Controller (§6.8)
+    inc: Annotated[Number, "which start of the sender"]
+    sseq: Annotated[Number, "number of the submission since then"]
+    conference: Annotated[Number, "conference"]
+    mtype: Mtype
+    gid: Annotated[Number, "unit of start, middle and end"]
+    kind: Annotated[Number, "the application's own"]
+    ticket: Annotated[bytes, Octets(TICKET_MAX), "for the Security Controller"]  # §6.8
     bundle: Bundle
 
 
 class SubmitAck(Pdu, frozen=True, gc=False):
     """2: it is stable, or refused (GR-5)."""
 
-    inc: int
-    sseq: int
-    status: int
-    gseq: int
+    inc: Annotated[Number, "as in the submission"]
+    sseq: Annotated[Number, "as in the submission"]
+    status: Annotated[int, choice(STABLE, REFUSED), "0 stable, 1 refused"]
+    gseq: Annotated[Stamp, "its position"]
 
 
 class Bcast(Pdu, frozen=True, gc=False):
     """3: a message, and everything below `acked` is stable (GR-4)."""
 
     message: Message
-    acked: int
+    acked: Annotated[Stamp, "everything below is stable"]
 
 
 class DaAck(Pdu, frozen=True, gc=False):
@@ -160,24 +180,24 @@ class DaAck(Pdu, frozen=True, gc=False):
     `waits`: nothing more can be acknowledged before these recorders have more (GR-11).
     """
 
-    epoch: int
-    gseq: int
-    safe: int
-    waits: tuple[int, ...] = ()
+    epoch: Annotated[Stamp, "reign"]
+    gseq: Annotated[Stamp, "the acknowledger has everything below"]
+    safe: Annotated[Stamp, "the recorders have everything below"]
+    waits: Annotated[Members, "recorders without which there is no more room"] = ()
 
 
 class Alive(Pdu, frozen=True, gc=False):
     """5: the retransmitter is there (GR-6)."""
 
-    epoch: int
-    start: int  # first position of the epoch
-    top: int
-    acked: int
-    recorded: int  # everything below is with the recorders
-    time: int
-    mode: int
-    da: int
-    waits: tuple[int, ...] = ()  # nothing new gets a place before these sites are heard
+    epoch: Annotated[Stamp, "reign"]
+    start: Annotated[Stamp, "its first position"]
+    top: Annotated[Stamp, "next position"]
+    acked: Annotated[Stamp, "everything below is stable"]
+    recorded: Annotated[Stamp, "everything below is with the recorders"]
+    time: Annotated[Stamp, "µs since 1970"]
+    mode: Annotated[int, choice(DUAL, ONLY_B), "0 two lines, 1 line A alone, 2 line B alone"]
+    da: Annotated[Site, "acknowledger"]
+    waits: Annotated[Members, "sites without which nothing gets a place"] = ()
 
 
 class Recover(Pdu, frozen=True, gc=False):
@@ -186,8 +206,8 @@ class Recover(Pdu, frozen=True, gc=False):
     `epoch` is that of the reign, or of the attempt at one, that asks; 0 for a recorder.
     """
 
-    ranges: tuple[tuple[int, int], ...]
-    epoch: int = 0
+    ranges: Annotated[Ranges, "positions wanted: first, one past last"]
+    epoch: Annotated[Stamp, "reign, or attempt at one, that asks; 0: a recorder"] = 0
 
 
 class Recovered(Pdu, frozen=True, gc=False):
@@ -197,48 +217,48 @@ class Recovered(Pdu, frozen=True, gc=False):
     an answer to an earlier one may carry what has vanished since.
     """
 
-    lo: int
-    hi: int
-    messages: tuple[Message, ...]
-    epoch: int = 0
+    lo: Annotated[Stamp, "first position of the answer"]
+    hi: Annotated[Stamp, "one past its last; equal to lo: nothing is held from there on"]
+    messages: Annotated[tuple[Message, ...], "the message; none: not held"]
+    epoch: Annotated[Stamp, "as in the request"] = 0
 
 
 class Poll(Pdu, frozen=True, gc=False):
     """8: do you have everything below `upto`? (GR-11)"""
 
-    upto: int
+    upto: Annotated[Stamp, "is everything below recorded?"]
 
 
 class PollOk(Pdu, frozen=True, gc=False):
     """9: a recorder has everything below `upto`."""
 
-    upto: int
+    upto: Annotated[Stamp, "everything below is recorded"]
 
 
 class Slow(Pdu, frozen=True, gc=False):
     """10: a recorder cannot keep up (GR-12)."""
 
-    level: int
+    level: Annotated[Octet, "0 at ease, else how far behind"]
 
 
 class ReplayReq(Pdu, frozen=True, gc=False):
     """11: send what matches, from a position or a time on (GR-17).  Empty sets match all."""
 
-    request: int
-    since: int
-    since_time: int
-    until: int
-    conferences: tuple[int, ...]
-    senders: tuple[int, ...]
-    kinds: tuple[int, ...]
-    credit: int
+    request: Annotated[Number, "number of the request; its low byte names the stream"]
+    since: Annotated[Stamp, "first position"]
+    since_time: Annotated[Stamp, "and not older than this, µs since 1970; 0: any"]
+    until: Annotated[Stamp, "one past the last position"]
+    conferences: Annotated[Numbers, "only these; none: all"]
+    senders: Annotated[Members, "only these; none: all"]
+    kinds: Annotated[Numbers, "only these; none: all"]
+    credit: Annotated[Number, "messages at most"]
 
 
 class ReplayData(Pdu, frozen=True, gc=False):
     """12: the next match; there is none from `since` up to it."""
 
-    request: int
-    since: int
+    request: Annotated[Number, "as in the request"]
+    since: Annotated[Stamp, "nothing matches from here up to the message"]
     message: Message
 
 
@@ -248,36 +268,42 @@ class ReplayEnd(Pdu, frozen=True, gc=False):
     With NOT_RECORDED and GAP: what matches from `since` up to `next` is not here.
     """
 
-    request: int
-    since: int
-    next: int
-    reason: int
+    request: Annotated[Number, "as in the request"]
+    since: Annotated[Stamp, "nothing matches from here …"]
+    next: Annotated[Stamp, "… up to here"]
+    reason: Annotated[
+        int, choice(DONE, GAP), "0 no more, 1 credit; not here: 2 not recorded, 3 gap"
+    ]
 
 
 class Takeover(Pdu, frozen=True, gc=False):
     """14: a step towards the reign `epoch` of retransmitter `cr` and acknowledger `da`."""
 
-    step: int
-    epoch: int
-    cr: int
-    da: int
+    step: Step
+    epoch: Annotated[Stamp, "reign to be"]
+    cr: Annotated[Site, "its retransmitter"]
+    da: Annotated[Site, "its acknowledger"]
     state: State
 
 
 class Grant(Pdu, frozen=True, gc=False):
     """15: the step is taken; with the last reign accepted here and, if `whose`, its state."""
 
-    step: int
-    epoch: int
-    last_epoch: int
-    last_cr: int
-    last_da: int
-    whose: int
+    step: Step
+    epoch: Annotated[Stamp, "reign to be"]
+    last_epoch: Annotated[Stamp, "last reign accepted here"]
+    last_cr: Annotated[Site, "its retransmitter"]
+    last_da: Annotated[Site, "its acknowledger"]
+    whose: Annotated[
+        int,
+        choice(BLANK, OF_RECORDER),
+        "state of: 0 nobody, 1 acknowledger, 2 retransmitter, 3 recorder",
+    ]
     state: State
 
 
 class Stale(Pdu, frozen=True, gc=False):
     """16: no; the highest epoch known here, and its retransmitter."""
 
-    epoch: int
-    cr: int
+    epoch: Annotated[Stamp, "highest reign known"]
+    cr: Annotated[Site, "retransmitter of the reign that has begun"]

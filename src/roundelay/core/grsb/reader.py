@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 from roundelay.core.engine import NEVER
 from roundelay.core.grsb.base import Host, Repairs
-from roundelay.core.grsb.config import Selection
 from roundelay.core.grsb.pdu import (
     CREDIT,
     GAP,
@@ -22,6 +21,8 @@ from roundelay.core.grsb.pdu import (
     ReplayEnd,
     ReplayReq,
 )
+from roundelay.core.notices import GapUnavailable, NeverRecorded
+from roundelay.core.selection import Selection
 
 Take = Callable[[Message | None, int, int], None]
 """Called in order with a message, or None, the position that follows, and the time."""
@@ -104,8 +105,8 @@ class Reader:
             self.recorder,
             ReplayReq(
                 self.request, self.next, self.since_time, self.until,
-                tuple(sorted(wanted.conferences)), tuple(sorted(wanted.senders)),
-                tuple(sorted(wanted.kinds)), self.config.credit,
+                tuple(sorted(wanted.conferences or ())), tuple(sorted(wanted.senders or ())),
+                tuple(sorted(wanted.kinds or ())), self.config.credit,
             ),
             self.repairs.tries,
         )  # fmt: skip
@@ -145,9 +146,9 @@ class Reader:
         hi = min(beyond for _, beyond in self.refusals.values())
         self.refusals.clear()
         if hi > at:  # nobody has it
-            self.host.notice("gap_unavailable", at, hi)
+            self.host.notice(GapUnavailable(at, hi))
             if self.number == 0:  # the stream of the application lacks it
-                self.host.notice("missed", at, hi)
+                self.host.notice(NeverRecorded(at, hi))
             self.repairs.progress(now)  # before: whoever is told may stop the reading
             self._keep(at, hi, None, now)
 

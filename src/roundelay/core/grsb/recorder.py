@@ -13,7 +13,6 @@ from collections.abc import Sequence
 
 from roundelay.core.engine import NEVER
 from roundelay.core.grsb.base import Counters, Host, Repairs
-from roundelay.core.grsb.config import Selection
 from roundelay.core.grsb.listener import Listener
 from roundelay.core.grsb.pdu import (
     CREDIT,
@@ -32,6 +31,8 @@ from roundelay.core.grsb.pdu import (
     State,
 )
 from roundelay.core.grsb.stable import Archive, Missing, Stored
+from roundelay.core.notices import GapUnavailable
+from roundelay.core.selection import Selection, chosen
 
 RANGES_MAX = 16
 RECENT_MAX = 256
@@ -179,7 +180,7 @@ class Recorder:
         if beyond:
             hi = min(beyond)
             self.host.persist(Missing(at, hi))
-            self.host.notice("gap_unavailable", at, hi)
+            self.host.notice(GapUnavailable(at, hi))
             self.listener.skip(hi)
             self._record(now)
 
@@ -249,7 +250,7 @@ class Recorder:
         """GR-17: send the next matches of `request`, at most its credit."""
         host = self.host
         wanted = Selection(
-            frozenset(request.conferences), frozenset(request.senders), frozenset(request.kinds)
+            chosen(request.conferences), chosen(request.senders), chosen(request.kinds)
         )
         since = request.since
         if request.since_time:

@@ -35,6 +35,7 @@ from roundelay.core.grsb.pdu import (
     Submit,
     SubmitAck,
 )
+from roundelay.core.notices import LineMode
 
 Admit = Callable[[Submit, int], bool]
 """Place of the Security Controller (§6.8): may this submission of that user be broadcast?"""
@@ -316,7 +317,7 @@ class Retransmitter:
         self.mode = mode
         self.probe_due = probe_due
         self.said_at = -self.config.alive_ns
-        self.host.notice("line", LINES[mode])
+        self.host.notice(LineMode(LINES[mode]))
 
     def alive(self, now: int) -> Alive:
         sequencer = self.sequencer

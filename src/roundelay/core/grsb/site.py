@@ -6,13 +6,6 @@ the Designated Acknowledger answers; the next broadcast waits for that, so whoev
 knows that the acknowledger has message 4.  Recorders that miss something get it from the
 acknowledger at once; users get it from a recorder, whenever they like.  Nobody waits for a user.
 
-The shape is that of `core.engine`, but a send has a line, and `receive` is told on which one a PDU
-came::
-
-    site.user.submit(Bundle.of(b"..."), now, conference=7)
-    site.receive(pdu, source, now, line); site.on_timer(now)
-    out = site.take()     # persists, sends (destination, pdu, line), deliveries, notices
-
 Deviations from PROTOCOLS §6, each with its test in tests/core/test_grsb_*.py or the swarm:
 
 - Positions count messages, not broadcasts, so a bundle takes several and the journal is dense.
@@ -50,12 +43,12 @@ from random import Random
 from typing import Any, Final
 
 from roundelay.core.bundle import Bundle
-from roundelay.core.engine import NEVER, Pdu
+from roundelay.core.engine import NEVER, NO_POSITION, UNKNOWN_LIFE, Engine, Pdu
 from roundelay.core.errors import UsageError
 from roundelay.core.grsb.acknowledger import Acknowledger
-from roundelay.core.grsb.base import Counters, GrsbEffects, Host, Reign
+from roundelay.core.grsb.base import Counters, Host, Reign
 from roundelay.core.grsb.checks import countable, well_formed
-from roundelay.core.grsb.config import EVERYTHING, GrsbConfig, Roles, Selection
+from roundelay.core.grsb.config import GrsbConfig, Roles
 from roundelay.core.grsb.council import Council
 from roundelay.core.grsb.pdu import (
     INSTALL,
@@ -85,11 +78,12 @@ from roundelay.core.grsb.stable import Accepted, Archive, GrsbStable
 from roundelay.core.grsb.takeover import Candidate
 from roundelay.core.grsb.user import User
 from roundelay.core.limits import whole
+from roundelay.core.selection import EVERYTHING, Selection
 
 INC_MAX: Final = (1 << 31) - 1
 
 
-class GrsbSite(Host):
+class GrsbSite(Host, Engine):
     """Site `me` of a group with the roles that `roles` gives it.
 
     `inc` must be higher than at every earlier start of this site, the date in minutes for example
@@ -124,7 +118,6 @@ class GrsbSite(Host):
         whole("inc", inc, 0, INC_MAX)
         super().__init__(me, roles, config, rng, base_us, now)
         self.heard_at = now
-        self.deadline = NEVER
         fresh = stable is None and not wiped
         # A council member that has never accepted anything does not know what it promised.
         wiped = wiped or (stable is not None and stable.accepted is None)
@@ -201,13 +194,19 @@ class GrsbSite(Host):
         return number
 
     @property
+    def inc(self) -> int:
+        """Which start of this site its submissions belong to."""
+        return self._user.inc
+
+    @property
     def _user(self) -> User:
         if self.user is None:
             raise UsageError(f"site {self.me} is no user: give it that role, or use another site")
         return self.user
 
-    def receive(self, pdu: Pdu, source: int, now: int, line: int = LINE_A) -> None:
-        """`pdu` arrived from site `source` on `line`."""
+    def receive(
+        self, pdu: Pdu, source: int, now: int, line: int = LINE_A, life: int = UNKNOWN_LIFE
+    ) -> None:
         if not (0 <= source < self.roles.sites and well_formed(pdu)):
             self.drop("malformed")
             return
@@ -232,13 +231,6 @@ class GrsbSite(Host):
             if role is not None and role.deadline <= now:
                 role.on_timer(now)
         self._settle(now)
-
-    def take(self) -> GrsbEffects:
-        """The effects since the last call, handed over to the caller."""
-        out = self.out
-        self.batch += 1
-        self.out = GrsbEffects()
-        return out
 
     def _settle(self, now: int) -> None:
         """What roles of this site said to each other, then the deadline."""
@@ -437,8 +429,11 @@ class GrsbSite(Host):
 
     # -- what is kept ----------------------------------------------------------------------
 
+    @property
+    def position(self) -> int:
+        return NO_POSITION if self.user is None else self.user.upto
+
     def usage(self) -> dict[str, int]:
-        """How full the buffers are."""
         found: dict[str, int] = {}
         if self.retransmitter is not None:
             found["history"] = len(self.retransmitter.sequencer.history)

@@ -16,8 +16,8 @@ from typing import Protocol
 from msgspec import Struct
 
 from roundelay.core.grsb.base import Counters, Reign
-from roundelay.core.grsb.config import Selection
 from roundelay.core.grsb.pdu import Message
+from roundelay.core.selection import Selection
 
 
 class Promised(Struct, frozen=True, gc=False):

@@ -37,6 +37,7 @@ from roundelay.core.grsb.pdu import (
     Takeover,
 )
 from roundelay.core.grsb.retransmitter import Retransmitter, Sequencer
+from roundelay.core.notices import NoReign, ReignBegun
 
 IDLE: Final = "idle"
 PREPARING: Final = "preparing"
@@ -118,7 +119,7 @@ class Candidate:
         reason, mute = self._trouble()
         self.attempts += 1
         if self.attempts % 4 == 0:
-            self.host.notice("broken", reason, *mute)
+            self.host.notice(NoReign(reason, tuple(mute)))
         self.stop(now)
         self.cr.stand_by()
         spread = self.config.takeover_ns >> 2
@@ -328,4 +329,4 @@ class Candidate:
         self.due = NEVER
         self.attempts = 0
         self.cr.begin(reign, self.sequencer, self.state.safe, now)
-        self.host.notice("reign", self.epoch, self.host.me, self.da)
+        self.host.notice(ReignBegun(self.epoch, self.host.me, self.da))

@@ -12,7 +12,7 @@ from __future__ import annotations
 from roundelay.core.engine import COMMITTED, NEVER, STAMPED
 from roundelay.core.errors import QueueFull, Refused
 from roundelay.core.grsb.base import REPLAYED, Host
-from roundelay.core.grsb.config import FAST, Selection
+from roundelay.core.grsb.config import FAST
 from roundelay.core.grsb.listener import Listener
 from roundelay.core.grsb.party import Party, Waiting, check
 from roundelay.core.grsb.pdu import (
@@ -28,6 +28,16 @@ from roundelay.core.grsb.pdu import (
 )
 from roundelay.core.grsb.reader import Reader
 from roundelay.core.grsb.units import Units
+from roundelay.core.notices import (
+    OwnPlaced,
+    OwnRefused,
+    RecordedUpto,
+    ReplayComplete,
+    Retracted,
+    RetransmitterHeard,
+    RetransmitterSilent,
+)
+from roundelay.core.selection import Selection
 
 SUBMISSIONS_MAX = 1 << 29
 """Submissions of one start: their number has four bytes on the wire, less in a journal."""
@@ -106,10 +116,10 @@ class User(Party):
         if ack.status == REFUSED:  # its number was not used up
             while one.mtype not in (SINGLE, END) and self.queue and self.queue[0].gid == one.gid:
                 hi = self.queue.popleft().first + 1  # the rest of its unit makes no sense alone
-            self.host.notice("refused", lo, hi)
+            self.host.notice(OwnRefused(lo, hi))
         else:
             self.sseq += 1
-            self.host.notice("stable", lo, hi, ack.gseq)
+            self.host.notice(OwnPlaced(lo, hi, ack.gseq))
         self.under_way = None
         self.submit_due = NEVER
         self._next(now)
@@ -125,13 +135,13 @@ class User(Party):
         self.heard_at = now
         if not self.up:
             self.up = True
-            self.host.notice("up")
+            self.host.notice(RetransmitterHeard())
 
     def note_recorded(self, mark: int) -> None:
         """The recorders have everything below `mark`, on disk."""
         if mark > self.recorded:
             self.recorded = mark
-            self.host.notice("recorded", mark)
+            self.host.notice(RecordedUpto(mark))
 
     def hear(self, message: Message, acked: int, now: int) -> None:
         if message.epoch >= self.listener.epoch:  # recorders may have told us of a later one
@@ -153,7 +163,7 @@ class User(Party):
             # What was delivered beyond it has vanished: it was only heard (`fast`), or both who
             # had it have lost it (a cold start).  What recorders gave us from `start` on is of
             # this epoch: they had heard of it before we did.
-            self.host.notice("retracted", start, self.entered_at)
+            self.host.notice(Retracted(start, self.entered_at))
             self.listener.next = self.upto = start
             self.listener.stable = min(self.listener.stable, start)
             self.entered_at = start
@@ -209,14 +219,14 @@ class User(Party):
             if end >= query.reader.until:
                 query.reader.stop()
                 del self.queries[number]
-                self.host.notice("replayed", number, end)
+                self.host.notice(ReplayComplete(number, end))
 
         query = Query(Reader(self.host, number, check(wanted), take), units)
         self.queries[number] = query
         end = self.listener.next if until is None else min(until, self.listener.next)
         if since >= end:
             del self.queries[number]
-            self.host.notice("replayed", number, since)
+            self.host.notice(ReplayComplete(number, since))
         else:
             query.reader.read(since, end, now, since_time)
         return number
@@ -253,7 +263,7 @@ class User(Party):
         """GR-20: silence is told to the application."""
         if self.up and self.heard_at + self.config.alive_timeout_ns <= now:
             self.up = False
-            self.host.notice("down")
+            self.host.notice(RetransmitterSilent())
         if self.submit_due <= now:
             self._submit(now)
         self.reader.on_timer(now)

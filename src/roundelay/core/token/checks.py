@@ -10,13 +10,13 @@ A check returns the reason for which a PDU is refused (the key it is counted und
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from roundelay.core.engine import Pdu
 from roundelay.core.token import pdu as p
-from roundelay.core.token.state import TokenState
+
+if TYPE_CHECKING:
+    from roundelay.core.token.site import TokenSite
 
 VERSIONS_AHEAD: Final = 1 << 20
 VERSION_LAST: Final = (1 << 32) - 2 * VERSIONS_AHEAD
@@ -30,41 +30,62 @@ NO_TOKEN: Final = "acknowledgement by a site without the token"
 NO_SUCH_LIST: Final = "PDU of an impossible list"
 NO_SUCH_NUMBER: Final = "PDU with an impossible number"
 
+OTHER_LIST: Final = "PDU of another list"
+"""Nothing is wrong with it, but it does not belong to our list: see `TokenList.other`."""
 
-def _possible(site: TokenState, v: p.Version) -> bool:
+
+def nothing(site: TokenSite, pdu: Any, source: int) -> str:
+    """A PDU that can say nothing wrong."""
+    return ""
+
+
+def _possible(site: TokenSite, v: p.Version) -> bool:
     """Whether there can be a list of that version; who is behind may name any."""
-    if v <= site.tl:
+    if v <= site.token_list.version:
         return True
-    known = max(site.seen_version, site.max_joined[0], 0)
+    known = max(site.reformation.seen_version, site.reformation.max_joined[0], 0)
     return v[1] in site.group and v[0] <= min(known + VERSIONS_AHEAD, VERSION_LAST)
 
 
-def _listed(site: TokenState, v: p.Version) -> str:
-    return "" if v == site.tl or _possible(site, v) else NO_SUCH_LIST
+def _listed(site: TokenSite, v: p.Version) -> str:
+    return "" if v == site.token_list.version or _possible(site, v) else NO_SUCH_LIST
 
 
-def _b(site: TokenState, pdu: p.B, source: int) -> str:
-    if pdu.tl != site.tl and not _possible(site, pdu.tl):
+def _of_ours(site: TokenSite, v: p.Version) -> str:
+    """For PDUs that mean something in their list alone."""
+    if v == site.token_list.version:
+        return ""
+    return OTHER_LIST if _possible(site, v) else NO_SUCH_LIST
+
+
+def b(site: TokenSite, pdu: p.B, source: int) -> str:
+    other = pdu.tl != site.token_list.version
+    if other and not _possible(site, pdu.tl):
         return NO_SUCH_LIST
     if pdu.s not in site.group:
         return FOREIGN_SOURCE
-    return "" if pdu.n <= NUMBER_MAX else NO_SUCH_NUMBER
+    if pdu.n > NUMBER_MAX:
+        return NO_SUCH_NUMBER
+    return OTHER_LIST if other else ""
 
 
-def _ack(site: TokenState, pdu: p.Ack, source: int) -> str:
-    if pdu.tl != site.tl and not _possible(site, pdu.tl):
+def ack(site: TokenSite, pdu: p.Ack, source: int) -> str:
+    other = pdu.tl != site.token_list.version
+    if other and not _possible(site, pdu.tl):
         return NO_SUCH_LIST
     group = site.group
     if pdu.by not in group or pdu.next not in group:
         return NO_TOKEN
     if pdu.kind and pdu.s not in group:
         return FOREIGN_STAMP
-    return "" if pdu.ts <= NUMBER_MAX and pdu.n <= NUMBER_MAX else NO_SUCH_NUMBER
+    if pdu.ts > NUMBER_MAX or pdu.n > NUMBER_MAX:
+        return NO_SUCH_NUMBER
+    return OTHER_LIST if other else ""
 
 
-def _ack_run(site: TokenState, pdu: p.AckRun, source: int) -> str:
+def ack_run(site: TokenSite, pdu: p.AckRun, source: int) -> str:
     group = site.group
-    if pdu.tl != site.tl and not _possible(site, pdu.tl):
+    if pdu.tl != site.token_list.version and not _possible(site, pdu.tl):
         return NO_SUCH_LIST
     sources = {s for s, _ in pdu.stamps}
     if pdu.by not in group or pdu.next not in group:
@@ -75,52 +96,52 @@ def _ack_run(site: TokenState, pdu: p.AckRun, source: int) -> str:
     return "" if fits and all(n <= NUMBER_MAX for _, n in pdu.stamps) else NO_SUCH_NUMBER
 
 
-def _confirm(site: TokenState, pdu: p.Confirm, source: int) -> str:
+def confirm(site: TokenSite, pdu: p.Confirm, source: int) -> str:
     if pdu.by not in site.group:
         return "confirmation by a foreign site"
-    return _listed(site, pdu.tl)
+    return _of_ours(site, pdu.tl)
 
 
-def _retx_req(site: TokenState, pdu: p.RetxReq, source: int) -> str:
+def retx_req(site: TokenSite, pdu: p.RetxReq, source: int) -> str:
     if not p.WANT_ACK <= pdu.what <= p.WANT_ENTRIES:
         return NO_SUCH_NUMBER
     if pdu.what == p.WANT_MESSAGE and pdu.s not in site.group:
         return FOREIGN_SOURCE
-    return _listed(site, pdu.tl)
+    return _of_ours(site, pdu.tl)
 
 
-def _retx_ack(site: TokenState, pdu: p.RetxAck, source: int) -> str:
-    return _ack(site, pdu.ack, source)
+def retx_ack(site: TokenSite, pdu: p.RetxAck, source: int) -> str:
+    return ack(site, pdu.ack, source)
 
 
-def _retx_msg(site: TokenState, pdu: p.RetxMsg, source: int) -> str:
-    return _b(site, pdu.b, source)
+def retx_msg(site: TokenSite, pdu: p.RetxMsg, source: int) -> str:
+    return b(site, pdu.b, source)
 
 
-def _entries(site: TokenState, pdu: p.RetxBulk, source: int) -> str:
+def retx_bulk(site: TokenSite, pdu: p.RetxBulk, source: int) -> str:
     for entry in pdu.entries:
-        reason = _ack(site, entry.ack, source)
-        if reason:
+        reason = ack(site, entry.ack, source)
+        if reason and reason is not OTHER_LIST:
             return reason
         if entry.seq > NUMBER_MAX:
             return NO_SUCH_NUMBER
     return ""
 
 
-def _of_list(site: TokenState, pdu: Any, source: int) -> str:
+def of_list(site: TokenSite, pdu: Any, source: int) -> str:
     """A PDU that says nothing but to which list it belongs."""
     return _listed(site, pdu.v)
 
 
-def _recover_req(site: TokenState, pdu: p.RecoverReq, source: int) -> str:
+def recover_req(site: TokenSite, pdu: p.RecoverReq, source: int) -> str:
     return NO_SUCH_NUMBER if pdu.from_ts > NUMBER_MAX else _listed(site, pdu.v)
 
 
-def _tl_hint(site: TokenState, pdu: p.TlHint, source: int) -> str:
+def tl_hint(site: TokenSite, pdu: p.TlHint, source: int) -> str:
     return _listed(site, pdu.tl)
 
 
-def _members(site: TokenState, members: tuple[int, ...]) -> bool:
+def _members(site: TokenSite, members: tuple[int, ...]) -> bool:
     """Some of the group, each once, in ring order."""
     return (
         bool(members)
@@ -134,7 +155,7 @@ def _history(past: p.History, floor: int) -> bool:
     return past[2] <= NUMBER_MAX and floor <= NUMBER_MAX
 
 
-def _vote1(site: TokenState, pdu: p.Vote1, source: int) -> str:
+def vote1(site: TokenSite, pdu: p.Vote1, source: int) -> str:
     if source not in site.group:
         return "vote of a foreign site"
     if pdu.max_joined != p.NO_LIST and not _possible(site, pdu.max_joined):
@@ -157,7 +178,7 @@ def _vote1(site: TokenState, pdu: p.Vote1, source: int) -> str:
     return ""
 
 
-def _new_tl(site: TokenState, pdu: p.NewTl, source: int) -> str:
+def new_tl(site: TokenSite, pdu: p.NewTl, source: int) -> str:
     if not _members(site, pdu.members) or pdu.nts_site not in pdu.members:
         return "announcement of an impossible list"
     if len(pdu.boots) != len(pdu.members):
@@ -171,26 +192,26 @@ def _new_tl(site: TokenState, pdu: p.NewTl, source: int) -> str:
     return _listed(site, pdu.v)
 
 
-def _vote2(site: TokenState, pdu: p.Vote2, source: int) -> str:
-    new = site.new_tl
+def vote2(site: TokenSite, pdu: p.Vote2, source: int) -> str:
+    new = site.reformation.new_tl
     if new is not None and pdu.v == new.v and source not in new.members:
         return "vote of a foreign site"
     return _listed(site, pdu.v)
 
 
-def _recover_data(site: TokenState, pdu: p.RecoverData, source: int) -> str:
+def recover_data(site: TokenSite, pdu: p.RecoverData, source: int) -> str:
     first = pdu.entries[0].ack.ts if pdu.entries else pdu.first_available
     for ts, entry in enumerate(pdu.entries, first):
-        ack = entry.ack
-        if ack.ts != ts or ack.by not in site.group or ack.next not in site.group:
+        stamp = entry.ack
+        if stamp.ts != ts or stamp.by not in site.group or stamp.next not in site.group:
             return "recovery with impossible entries"
-        if ack.kind == p.DATA and ack.s not in site.group:
+        if stamp.kind == p.DATA and stamp.s not in site.group:
             return "recovery with impossible entries"
-        if max(ack.ts, ack.n, entry.seq) > NUMBER_MAX:
+        if max(stamp.ts, stamp.n, entry.seq) > NUMBER_MAX:
             return "recovery with impossible entries"
     if max(pdu.cnts, pdu.first_available, pdu.seq, *(n for _, n in pdu.counters)) > NUMBER_MAX:
         return "recovery with impossible entries"
-    if pdu.first_available > site.recover_from and (
+    if pdu.first_available > site.recovery.recover_from and (
         first != pdu.first_available
         or not pdu.entries
         or not {s for s, _ in pdu.counters} <= set(site.group)
@@ -199,28 +220,7 @@ def _recover_data(site: TokenState, pdu: p.RecoverData, source: int) -> str:
     return ""
 
 
-def _invite(site: TokenState, pdu: p.Invite, source: int) -> str:
+def invite(site: TokenSite, pdu: p.Invite, source: int) -> str:
     if source != pdu.v[1] or source not in site.group:
         return "invitation of a foreign site"
     return _listed(site, pdu.v)
-
-
-CHECKS: dict[type[Pdu], Callable[[Any, Any, int], str]] = {
-    p.B: _b,
-    p.Ack: _ack,
-    p.AckRun: _ack_run,
-    p.Confirm: _confirm,
-    p.RetxReq: _retx_req,
-    p.RetxAck: _retx_ack,
-    p.RetxMsg: _retx_msg,
-    p.RetxBulk: _entries,
-    p.TlHint: _tl_hint,
-    p.NewToken: _of_list,
-    p.Abort: _of_list,
-    p.RecoverReq: _recover_req,
-    p.Invite: _invite,
-    p.Vote1: _vote1,
-    p.NewTl: _new_tl,
-    p.Vote2: _vote2,
-    p.RecoverData: _recover_data,
-}

@@ -7,20 +7,38 @@ timestamps (`hi`); RECOVER_DATA tells the dense position of its first entry.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final
 
 from msgspec import Struct
 
 from roundelay.core.bundle import NOTHING, Bundle
 from roundelay.core.engine import Pdu
+from roundelay.core.fields import (
+    Counters,
+    Flag,
+    HistoryRecord,
+    ListVersion,
+    MemberIds,
+    Members,
+    Number,
+    Numbers,
+    Site,
+    SiteOrNone,
+    Stamp,
+    StampOrNone,
+    choice,
+)
 
-Version = tuple[int, int]
+Version = Annotated[tuple[int, int], ListVersion()]
 """A token list's version: (version #, site number of its originator), compared as a pair."""
+
+VersionOrNone = Annotated[tuple[int, int], ListVersion(or_none=True)]
+"""The same, or NO_LIST."""
 
 NO_LIST: Final[Version] = (-1, -1)
 """The version of a site that has never been in a list: lower than any other."""
 
-History = tuple[int, int, int]
+History = Annotated[tuple[int, int, int], HistoryRecord()]
 """A history of the group: its id, that of the history it goes on from (0: none), and the position
 at which it does."""
 
@@ -48,8 +66,8 @@ class B(Pdu, frozen=True, gc=False):
     """B(s, n): a broadcast message, number n of source s."""
 
     tl: Version
-    s: int
-    n: int
+    s: Annotated[Site, "source"]
+    n: Annotated[Number, "number of the message at its source"]
     bundle: Bundle
 
 
@@ -57,12 +75,12 @@ class Ack(Pdu, frozen=True, gc=False):
     """ACK(ts, B(s, n)) or ACK(ts, NULL), issued by the token site `by`; names the `next` one."""
 
     tl: Version
-    ts: int
-    kind: int
-    s: int
-    n: int
-    by: int
-    next: int
+    ts: Annotated[Stamp, "timestamp"]
+    kind: Annotated[int, choice(NULL, DATA), "0 NULL, 1 data"]
+    s: Annotated[Site, "source of the message"]
+    n: Annotated[Number, "its number"]
+    by: Annotated[Site, "token site that issued it"]
+    next: Annotated[Site, "next token site"]
 
 
 class AckRun(Pdu, frozen=True, gc=False):
@@ -72,19 +90,19 @@ class AckRun(Pdu, frozen=True, gc=False):
     """
 
     tl: Version
-    ts: int
-    by: int
-    next: int
-    stamps: tuple[tuple[int, int], ...]
+    ts: Annotated[Stamp, "timestamp of the first; the others follow"]
+    by: Annotated[Site, "token site that issued them"]
+    next: Annotated[Site, "next token site, named by the last"]
+    stamps: Annotated[Counters, "source and number of each message"]
 
 
 class Confirm(Pdu, frozen=True, gc=False):
     """`by` has accepted the token that ACK `ts` passed to it; `top` is the last stamp it knows."""
 
     tl: Version
-    ts: int
-    by: int
-    top: int
+    ts: Annotated[StampOrNone, "the acknowledgement that brought the token"]
+    by: Annotated[Site, "the site that accepted it"]
+    top: Annotated[StampOrNone, "last timestamp it knows"]
 
 
 class RetxReq(Pdu, frozen=True, gc=False):
@@ -92,11 +110,15 @@ class RetxReq(Pdu, frozen=True, gc=False):
     ts…hi with their messages."""
 
     tl: Version
-    what: int
-    ts: int
-    hi: int
-    s: int
-    n: int
+    what: Annotated[
+        int,
+        choice(WANT_ACK, WANT_ENTRIES),
+        "1 acknowledgements, 2 message, 3 both of a range",
+    ]
+    ts: Annotated[Stamp, "first timestamp wanted, or that of the message"]
+    hi: Annotated[Stamp, "last timestamp wanted"]
+    s: Annotated[Site, "source of the message wanted, else 0"]
+    n: Annotated[Number, "its number, else 0"]
 
 
 class RetxAck(Pdu, frozen=True, gc=False):
@@ -114,7 +136,7 @@ class RetxMsg(Pdu, frozen=True, gc=False):
 class TlHint(Pdu, frozen=True, gc=False):
     """The sender uses list `tl`, newer than that of the PDU it answers."""
 
-    tl: Version
+    tl: Annotated[Version, "list of the sender"]
 
 
 class Entry(Struct, frozen=True, gc=False):
@@ -125,28 +147,28 @@ class Entry(Struct, frozen=True, gc=False):
 
     ack: Ack
     bundle: Bundle = NOTHING
-    seq: int = 0
+    seq: Annotated[Stamp, "position of the first application message"] = 0
 
 
 class RetxBulk(Pdu, frozen=True, gc=False):
     """Stamped entries sent again, in timestamp order; one of a message may lack the message."""
 
-    entries: tuple[Entry, ...]
+    entries: Annotated[tuple[Entry, ...], "stamped entries; of a message its bundle may be empty"]
 
 
 class Invite(Pdu, frozen=True, gc=False):
     """Reformation phase I: join list `v`.  `boot`: the originator's boot number, see VOTE1."""
 
-    v: Version
-    boot: int
+    v: Annotated[Version, "new list"]
+    boot: Annotated[Number, "random number of this run of the originator"]
 
 
 class Entered(Struct, frozen=True, gc=False):
     """The voter has committed to list `tl`, which has `site` with boot number `boot`."""
 
-    site: int
-    tl: Version
-    boot: int
+    site: Annotated[Site, "a member"]
+    tl: Annotated[Version, "list that it was in"]
+    boot: Annotated[Number, "its boot number there"]
 
 
 class Vote1(Pdu, frozen=True, gc=False):
@@ -162,20 +184,20 @@ class Vote1(Pdu, frozen=True, gc=False):
     `inviter` count.
     """
 
-    v: Version
-    yes: bool
-    tl: Version
-    members: tuple[int, ...]
-    nts: int
-    exp: int
-    amnesia: bool
-    wiped: bool
-    boot: int
-    max_joined: Version
-    history: History = NO_HISTORY
-    floor: int = 0
-    inviter: int = 0
-    entered: tuple[Entered, ...] = ()
+    v: Annotated[Version, "new list"]
+    yes: Annotated[bool, "0 no, 1 yes"]
+    tl: Annotated[VersionOrNone, "the voter's list"]
+    members: Annotated[Members, "members of that list in ring order"]
+    nts: Annotated[Stamp, "its next timestamp"]
+    exp: Annotated[SiteOrNone, "site expected to issue it"]
+    amnesia: Annotated[bool, Flag(), "forgot uncommitted entries"]
+    wiped: Annotated[bool, Flag(), "its disk"]
+    boot: Annotated[Number, "random number of this run of the voter"]
+    max_joined: Annotated[VersionOrNone, "highest list it ever joined"]
+    history: Annotated[History, "history of its list"] = NO_HISTORY
+    floor: Annotated[Stamp, "position up to which it has a journal"] = 0
+    inviter: Annotated[Number, "boot number of the invitation that is answered; 0: none given"] = 0
+    entered: Annotated[tuple[Entered, ...], "the last list that it knows each site in"] = ()
 
 
 class NewTl(Pdu, frozen=True, gc=False):
@@ -186,60 +208,62 @@ class NewTl(Pdu, frozen=True, gc=False):
     `floor` is given to anything new.
     """
 
-    v: Version
-    members: tuple[int, ...]
-    start_ts: int
-    nts_site: int
-    old: Version
-    boots: tuple[int, ...]
-    history: History = NO_HISTORY
-    floor: int = 0
+    v: Annotated[Version, "new list"]
+    members: Annotated[tuple[int, ...], MemberIds(fewest=1), "its members in ring order"]
+    start_ts: Annotated[Stamp, "its first timestamp"]
+    nts_site: Annotated[Site, "its first token site"]
+    old: Annotated[VersionOrNone, "list it is built on"]
+    boots: Annotated[Numbers, "boot number of each member's vote"]
+    history: Annotated[
+        History, "history that goes on; with start_ts if its position is all ones"
+    ] = NO_HISTORY
+    floor: Annotated[Stamp, "least position of what is new"] = 0
 
 
 class Vote2(Pdu, frozen=True, gc=False):
     """Phase II: YES (committed to v), NO (left v) or PENDING (still recovering).  `inviter`: the
     boot number of the originator, as NEW_TL has it; 0 if it has none."""
 
-    v: Version
-    status: int
-    inviter: int = 0
+    v: Annotated[Version, "new list"]
+    status: Annotated[int, choice(NO, PENDING), "0 no, 1 yes, 2 pending"]
+    inviter: Annotated[Number, "boot number of the originator; 0: none given"] = 0
 
 
 class NewToken(Pdu, frozen=True, gc=False):
     """Phase III: the token of list `v`, for its first token site."""
 
-    v: Version
+    v: Annotated[Version, "new list"]
 
 
 class Abort(Pdu, frozen=True, gc=False):
     """The attempt to form list `v` is over."""
 
-    v: Version
+    v: Annotated[Version, "list given up"]
 
 
 class Mark(Struct, frozen=True, gc=False):
     """What was committed at a stamp: its acknowledgement, and a checksum of the message."""
 
     ack: Ack
-    crc: int
+    crc: Annotated[Number, "CRC-32 of the message; 0 for a NULL"]
 
 
 class RecoverReq(Pdu, frozen=True, gc=False):
     """Asks the new token site of `v` for the entries from `from_ts` on.  `marks` are of what the
     asking site has committed (`forks`)."""
 
-    v: Version
-    from_ts: int
-    marks: tuple[Mark, ...] = ()
+    v: Annotated[Version, "new list"]
+    from_ts: Annotated[Stamp, "first timestamp wanted"]
+    marks: Annotated[tuple[Mark, ...], "of what it has committed, the latest first"] = ()
 
 
 class Forked(Pdu, frozen=True, gc=False):
     """Two histories: somewhere in the positions `lo` to `hi` a site has committed something else
     than the new token site of `v`."""
 
-    v: Version
-    lo: int
-    hi: int
+    v: Annotated[Version, "list at whose announcement it was seen"]
+    lo: Annotated[Stamp, "the first position that may differ"]
+    hi: Annotated[Stamp, "a position that differs"]
 
 
 class RecoverData(Pdu, frozen=True, gc=False):
@@ -249,9 +273,9 @@ class RecoverData(Pdu, frozen=True, gc=False):
     asked for, `counters` holds (source, next number) at that point and `seq` the dense position.
     """
 
-    v: Version
-    entries: tuple[Entry, ...]
-    cnts: int
-    first_available: int
-    counters: tuple[tuple[int, int], ...]
-    seq: int
+    v: Annotated[Version, "new list"]
+    entries: Annotated[tuple[Entry, ...], "stamped entries"]
+    cnts: Annotated[Stamp, "next timestamp the sender will commit"]
+    first_available: Annotated[Stamp, "oldest timestamp it has"]
+    counters: Annotated[Counters, "next number of each source at first_available"]
+    seq: Annotated[Stamp, "position at first_available"]

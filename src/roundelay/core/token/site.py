@@ -11,65 +11,123 @@
     >>> [d.bundle.data for d in a.take().deliveries]
     [b'hello']
 
-Theory of operation: `normal.py` and `reform.py`; the state they share: `state.py`.
+A site is made of parts, each with its own state and invariants; they find each other here.  The
+site itself has the phase, and sees to it that each PDU and each timer reaches its part.
+
+    token_list      the list it is committed to         `token_list.py`
+    log             stamped entries and their marks     `log.py`
+    ordering        how arrivals become entries         `ordering.py`: theory of the normal phase
+    commit          who holds what, what is safe        `commit.py`
+    stamping        the token                           `stamping.py`
+    own             its own messages                    `own.py`
+    requests        what it misses                      `retransmission.py`
+    answers         what others miss                    `retransmission.py`
+    reformation     agreeing on another list            `reformation.py`: theory of reformation
+    recovery        what that list requires             `recovery.py`
+    timers          when what is due                    `timers.py`
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from random import Random
 from typing import Any, ClassVar, Final
 
-from roundelay.core.engine import EVERYONE, NEVER, Pdu
-from roundelay.core.errors import ConfigError
+from msgspec import Struct
+
+from roundelay.core.bundle import Bundle
+from roundelay.core.engine import EVERYONE, NEVER, ONLY_LINE, Engine, Pdu
+from roundelay.core.errors import ConfigError, InvariantBroken
+from roundelay.core.notices import Notice
+from roundelay.core.token import checks
 from roundelay.core.token import pdu as p
-from roundelay.core.token.checks import CHECKS
+from roundelay.core.token.ballot import Ballot
+from roundelay.core.token.commit import Commit
 from roundelay.core.token.config import PREFORMED, REJOIN, TokenConfig
 from roundelay.core.token.lives import UNKNOWN
-from roundelay.core.token.reform import ANOTHER_LIFE, Reformation
-from roundelay.core.token.stable import Stable, Wiped
-from roundelay.core.token.state import BROKEN, NORMAL, O2, OUT, S2
+from roundelay.core.token.log import TRIM_EVERY, Log
+from roundelay.core.token.ordering import Ordering
+from roundelay.core.token.own import OwnMessages
+from roundelay.core.token.phases import (
+    ANY,
+    BROKEN,
+    FROZEN,
+    NORMAL,
+    O1,
+    O2,
+    OUT,
+    S1,
+    S2,
+    START,
+    TRANSITIONS,
+    W3,
+)
+from roundelay.core.token.recovery import Recovery
+from roundelay.core.token.reformation import ANOTHER_LIFE, Reformation
+from roundelay.core.token.retransmission import Answers, Requests
+from roundelay.core.token.stable import Forgot, Stable, Wiped
+from roundelay.core.token.stamping import Stamping
+from roundelay.core.token.timers import Timers
+from roundelay.core.token.token_list import TokenList
 
-PDUS: dict[type[Pdu], str] = {
-    p.B: "on_b",
-    p.Ack: "on_ack",
-    p.Confirm: "on_confirm",
-    p.RetxReq: "on_retx_req",
-    p.RetxAck: "on_retx_ack",
-    p.RetxMsg: "on_retx_msg",
-    p.RetxBulk: "on_retx_bulk",
-    p.AckRun: "on_ack_run",
-    p.TlHint: "on_tl_hint",
-    p.Invite: "on_invite",
-    p.Vote1: "on_vote1",
-    p.NewTl: "on_new_tl",
-    p.Vote2: "on_vote2",
-    p.NewToken: "on_new_token",
-    p.Abort: "on_abort",
-    p.RecoverReq: "on_recover_req",
-    p.RecoverData: "on_recover_data",
-    p.Forked: "on_forked",
+IN_LIST: Final = frozenset((NORMAL,))
+
+_tl = attrgetter("tl")
+
+
+class Dispatch(Struct, frozen=True):
+    """How a PDU is handled: by which part, after which check, in which phases.
+
+    With `version` it belongs to a list, and a PDU of another list than ours, or one that arrives
+    while we are in none, goes to `TokenList.other` instead.  Otherwise what arrives in another
+    phase is ignored.
+    """
+
+    part: str
+    handler: str
+    check: Callable[[Any, Any, int], str] = checks.nothing
+    phases: frozenset[str] = ANY
+    version: Callable[[Any], p.Version] | None = None
+    lives: bool = False
+    """Only the lives that a list is made of may send it."""
+
+
+PDUS: Final[dict[type[Pdu], Dispatch]] = {
+    p.B: Dispatch("ordering", "on_b", checks.b, IN_LIST, _tl, True),
+    p.Ack: Dispatch("ordering", "on_ack", checks.ack, IN_LIST, _tl, True),
+    # Each of its stamps is one of these.
+    p.AckRun: Dispatch("ordering", "on_ack_run", checks.ack_run, lives=True),
+    p.Confirm: Dispatch("ordering", "on_confirm", checks.confirm, IN_LIST, _tl, True),
+    p.RetxReq: Dispatch("answers", "on_retx_req", checks.retx_req, IN_LIST, _tl, True),
+    p.RetxAck: Dispatch(
+        "ordering", "on_retx_ack", checks.retx_ack, IN_LIST, attrgetter("ack.tl"), True
+    ),
+    p.RetxMsg: Dispatch(
+        "ordering", "on_retx_msg", checks.retx_msg, IN_LIST, attrgetter("b.tl"), True
+    ),
+    p.RetxBulk: Dispatch("ordering", "on_retx_bulk", checks.retx_bulk, lives=True),
+    p.TlHint: Dispatch("token_list", "on_tl_hint", checks.tl_hint),
+    p.Invite: Dispatch("reformation", "on_invite", checks.invite),
+    p.Vote1: Dispatch("reformation", "on_vote1", checks.vote1, frozenset((O1,))),
+    p.NewTl: Dispatch("reformation", "on_new_tl", checks.new_tl),
+    p.Vote2: Dispatch("reformation", "on_vote2", checks.vote2, frozenset((O2,))),
+    p.NewToken: Dispatch(
+        "reformation", "on_new_token", checks.of_list, frozenset((W3, NORMAL)), lives=True
+    ),
+    p.Abort: Dispatch("reformation", "on_abort", checks.of_list, frozenset((S1, S2, W3, NORMAL))),
+    p.RecoverReq: Dispatch(
+        "recovery", "on_recover_req", checks.recover_req, frozenset((S1, S2, W3, O2, NORMAL))
+    ),
+    p.RecoverData: Dispatch(
+        "recovery", "on_recover_data", checks.recover_data, frozenset((S2, O2)), lives=True
+    ),
+    p.Forked: Dispatch("recovery", "on_forked"),
 }
 
-OF_A_LIST: frozenset[type[Pdu]] = frozenset(
-    (p.B, p.Ack, p.AckRun, p.Confirm, p.RetxReq, p.RetxAck, p.RetxMsg, p.RetxBulk, p.RecoverData,
-     p.NewToken)
-)  # fmt: skip
-"""PDUs that only the lives a list is made of may send."""
+OF_A_LIST: Final = frozenset(kind for kind, row in PDUS.items() if row.lives)
 
-# Each timer and what it does; `on_timer` goes through them in this order.
-TIMERS = (
-    ("send_due", "on_send_timer"),
-    ("request_due", "on_request_timer"),
-    ("hold_due", "on_hold_timer"),
-    ("pass_due", "on_pass_timer"),
-    ("beacon_due", "on_beacon_timer"),
-    ("token_due", "on_list_timer"),
-    ("auth_due", "on_auth_timer"),
-    ("silence_due", "on_silence_timer"),
-    ("reform_due", "on_reform_timer"),
-)
-
+Handler = Callable[[Any, int, int], None]
 
 PATIENCE: Final = 4
 """Invitations to one that is believed to be gone."""
@@ -77,37 +135,57 @@ PATIENCE: Final = 4
 PREFORMED_PAST: Final[p.History] = (1, 0, 0)
 """The history of a group that begins with a list."""
 
-Handler = Callable[[Any, Any, int, int], None]
 
-
-def guarded(check: Callable[[Any, Any, int], str], handler: Handler) -> Handler:
-    """`handler`, for PDUs that pass `check`."""
-
-    def handle(site: Any, pdu: Any, source: int, now: int) -> None:
-        reason = check(site, pdu, source)
-        if reason:
-            site.drop(reason)
-        else:
-            handler(site, pdu, source, now)
-
-    return handle
-
-
-def handlers_of(cls: type[Reformation]) -> dict[type[Pdu], Handler]:
-    """What a site of that class answers to: one look-up per arrival."""
-    plain = {kind: getattr(cls, name) for kind, name in PDUS.items()}
-    return plain | {kind: guarded(check, plain[kind]) for kind, check in CHECKS.items()}
-
-
-class TokenSite(Reformation):
+class TokenSite(Engine):
     """One site of a token group (CM84)."""
 
-    __slots__ = ()
+    has_token = True
 
-    HANDLERS: ClassVar[dict[type[Pdu], Handler]] = {}
+    __slots__ = (
+        "answers",
+        "boot",
+        "commit",
+        "config",
+        "handlers",
+        "log",
+        "ordering",
+        "own",
+        "phase",
+        "recovery",
+        "reformation",
+        "requests",
+        "rng",
+        "stamping",
+        "timers",
+        "token_list",
+    )
 
-    def __init_subclass__(cls) -> None:
-        cls.HANDLERS = handlers_of(cls)
+    PARTS: ClassVar[dict[str, type[Any]]] = {
+        "timers": Timers,
+        "log": Log,
+        "token_list": TokenList,
+        "commit": Commit,
+        "stamping": Stamping,
+        "own": OwnMessages,
+        "requests": Requests,
+        "answers": Answers,
+        "ordering": Ordering,
+        "reformation": Reformation,
+        "recovery": Recovery,
+    }
+    BALLOT: ClassVar[type[Ballot]] = Ballot
+
+    timers: Timers
+    log: Log
+    token_list: TokenList
+    commit: Commit
+    stamping: Stamping
+    own: OwnMessages
+    requests: Requests
+    answers: Answers
+    ordering: Ordering
+    reformation: Reformation
+    recovery: Recovery
 
     def __init__(
         self,
@@ -115,68 +193,97 @@ class TokenSite(Reformation):
         group: tuple[int, ...],
         config: TokenConfig,
         rng: Random,
-        stable: Stable | None = None,
         now: int = 0,
+        stable: Stable | None = None,
     ) -> None:
         if me not in group:
             raise ConfigError("me", me, f"one of the group's sites {group}")
         if len(set(group)) != len(group):
             raise ConfigError("group", group, "each site once")
         config.check(len(group))
-        super().__init__(me, group, config, rng)
-        self.heard = self.progress = now
+        super().__init__(me, tuple(sorted(group)))
+        self.config = config
+        self.rng = rng
+        self.boot = rng.getrandbits(32)  # a number of this life of the site
+        self.phase: str = START
+        for name, part in self.PARTS.items():
+            setattr(self, name, part(self))
+        self.timers.heard = self.timers.progress = now
         if stable is not None:
-            # CM-R17: whatever list is remembered, never resume it.
             self.restore(stable)
         elif config.boot == PREFORMED:
             self.boot_preformed(now)
             return
-        else:
-            self.wiped = self.amnesia = config.boot == REJOIN
-            if self.wiped:
-                self.out.persists.append(Wiped(True))
-        self.phase = OUT
+        elif config.boot == REJOIN:
+            self.reformation.wiped = self.reformation.amnesia = True
+            self.out.persists.append(Wiped(True))
+        self.become(OUT, now)
         # Restart, rejoin, cold boot: originate after a random wait.
-        self.reform_due = self.arm(now + rng.randint(1, 4 * config.retx_ns))
+        self.timers.reform_due = self.timers.arm(now + rng.randint(1, 4 * config.retx_ns))
+
+    def bind_handlers(self) -> None:
+        """What this site answers to in its phase: check and handler, by one look-up per arrival."""
+        phase = self.phase
+        self.handlers: dict[type[Pdu], tuple[Any, Handler]] = {}
+        for kind, row in PDUS.items():
+            if phase in row.phases:
+                handler = getattr(getattr(self, row.part), row.handler)
+            else:
+                handler = self._ignore if row.version is None else self._other_list
+            self.handlers[kind] = (row.check, handler)
 
     def boot_preformed(self, now: int) -> None:
         """Everybody starts in list (0, 0); the lowest site has the token."""
-        self.join_version((0, 0))
-        self.enter_list((0, 0), self.group, 0, self.group[0], None, PREFORMED_PAST)
-        self.phase = NORMAL
-        self.watch(now)
-        self.authorize(now)
-        if self.me == self.first:
-            self.accept(-1, now)
-            self.shown = True
-            self.hold_due = NEVER
-            self.beacon_due = self.arm(now + self.config.idle_ns)
+        first = self.group[0]
+        self.reformation.join((0, 0))
+        self.token_list.enter(p.NewTl((0, 0), self.group, 0, first, p.NO_LIST, (), PREFORMED_PAST))
+        self.become(NORMAL, now)
+        self.token_list.authorize()
+        if self.me == first:
+            self.stamping.accept_first(now)
+            self.stamping.shown = True
 
-    def reform(self, now: int) -> None:
-        """Start a reformation, as if a failure had been detected."""
-        if self.phase in (NORMAL, OUT):
-            self.start_reformation(now, "asked for")
+    def restore(self, stable: Stable) -> None:
+        """CM-R17: what a site that restarts knows.  Whatever its list was, it never resumes it."""
+        log, token_list, reformation = self.log, self.token_list, self.reformation
+        reformation.max_joined = stable.max_joined
+        reformation.seen_version = max(0, stable.max_joined[0])
+        reformation.wiped = stable.wiped
+        reformation.seen = dict(stable.seen)
+        token_list.first = stable.first
+        token_list.history = stable.history
+        log.restore(stable)
+        if stable.tl != p.NO_LIST:
+            token_list.begin(stable.tl, stable.members, stable.start_ts, stable.first)
+            before = log.entries.get(log.nts - 1)
+            if log.nts > stable.start_ts and before is not None:
+                log.exp = before.ack.next
+        # With L = 0 whatever was processed was committed, so nothing can have been forgotten.
+        forgot = stable.forgot or not stable.whole
+        reformation.amnesia = self.config.resilience >= 1 and forgot
+        if reformation.amnesia and not stable.forgot:
+            self.out.persists.append(Forgot())
 
-    def conclude(self) -> None:
-        """Commit all that is here, although nobody agrees: an operator ends this history with it
-        (`node.recovery`).  The site must not take part in anything afterwards."""
-        self.freeze()
-        self.phase = OUT
-        self.reform_due = NEVER
-        self.commit_upto(self.nts)
+    # -- the phase ---------------------------------------------------------------------------
 
-    def without(self, now: int) -> None:
-        """The owner has reason to believe that a member is gone: agree on a list without waiting
-        long for those who say nothing.  It may be wrong: who is there after all is let in again.
-        """
-        if self.phase == NORMAL:
-            self.start_reformation(now, "a member is missed")
-            self.tries[EVERYONE] = max(0, self.config.attempts - PATIENCE)
+    def become(self, phase: str, now: int) -> None:
+        """Enter `phase`.  Every change of phase is made here, see `phases`."""
+        if phase not in TRANSITIONS[self.phase]:
+            raise InvariantBroken(f"a site in phase {self.phase} cannot become {phase}")
+        self.phase = phase
+        self.bind_handlers()
+        if phase in FROZEN:
+            self.freeze()
+        elif phase == NORMAL:
+            self.timers.reform_due = NEVER
+            self.timers.watch(now)
 
-    def nudge(self, now: int) -> None:
-        """CM-N21 by hand, for groups without the idle beacon: confirm again if holding."""
-        if self.holding:
-            self.confirm(self.hold_ts)
+    def freeze(self) -> None:
+        """Stop all work of the list, for good: the resiliency test counts on it (CM84 §5.1)."""
+        self.stamping.stop()
+        self.own.stop()
+        self.requests.pending.clear()
+        self.timers.stop()
 
     @property
     def role(self) -> str:
@@ -185,57 +292,183 @@ class TokenSite(Reformation):
             return self.phase
         return "token" if self.holding else "passing" if self.passing >= 0 else "idle"
 
-    def receive(self, pdu: Pdu, source: int, now: int, life: int = UNKNOWN) -> None:
+    # -- verbs -------------------------------------------------------------------------------
+
+    def submit(self, bundle: Bundle, now: int) -> None:
+        self.own.submit(bundle, now)
+
+    def receive(
+        self, pdu: Pdu, source: int, now: int, line: int = ONLY_LINE, life: int = UNKNOWN
+    ) -> None:
         if self.phase is BROKEN:
             return
-        if life and self.lives.get(source, life) != life and pdu.__class__ in OF_A_LIST:
+        kind = pdu.__class__
+        if life and self.token_list.lives.get(source, life) != life and kind in OF_A_LIST:
             self.drop(ANOTHER_LIFE)
             return
-        if self.passing >= 0 and source == self.exp:
-            self.pass_silent = 0  # CM-N16: the next site is alive, if slow
-            if self.pass_total and self.config.impatient:
-                self.hurry(now)
-        handler = self.HANDLERS.get(pdu.__class__)
-        if handler is None:
+        stamping = self.stamping
+        if stamping.passing >= 0 and source == self.log.exp:
+            stamping.pass_silent = 0  # CM-N16: the next site is alive, if slow
+            if stamping.pass_total and self.config.impatient:
+                stamping.hurry(now)
+        row = self.handlers.get(kind)
+        if row is None:
             self.drop("not a PDU of the token protocol")
             return
-        handler(self, pdu, source, now)
+        check, handler = row
+        reason = check(self, pdu, source)
+        if not reason:
+            handler(pdu, source, now)
+        elif reason is checks.OTHER_LIST:
+            self._other_list(pdu, source, now)
+        else:
+            self.drop(reason)
+
+    def _other_list(self, pdu: Pdu, source: int, now: int) -> None:
+        """A PDU of another list than ours has come, or one of a list while we are in none."""
+        version = PDUS[pdu.__class__].version
+        assert version is not None
+        self.token_list.other(version(pdu), source, now)
+
+    def _ignore(self, pdu: Pdu, source: int, now: int) -> None:
+        """A PDU has come that means nothing in this phase."""
 
     def on_timer(self, now: int) -> None:
-        # One by one, in the order of TIMERS: this is called for nearly every PDU.
-        if self.send_due <= now:
-            self.on_send_timer(now)
-        if self.request_due <= now:
-            self.on_request_timer(now)
-        if self.hold_due <= now:
-            self.on_hold_timer(now)
-        if self.pass_due <= now:
-            self.on_pass_timer(now)
-        if self.beacon_due <= now:
-            self.on_beacon_timer(now)
-        if self.token_due <= now:
-            self.on_list_timer(now)
-        if self.auth_due <= now:
-            self.on_auth_timer(now)
-        if self.silence_due <= now:
-            self.on_silence_timer(now)
-        if self.reform_due <= now:
-            self.on_reform_timer(now)
-        self.deadline = min(
-            self.send_due, self.request_due, self.hold_due, self.pass_due, self.beacon_due,
-            self.token_due, self.auth_due, self.silence_due, self.reform_due,
-        )  # fmt: skip
+        # One by one, in the order of their table: this is called for nearly every PDU.
+        timers = self.timers
+        if timers.send_due <= now:
+            self.own.on_send_timer(now)
+        if timers.request_due <= now:
+            self.requests.on_request_timer(now)
+        if timers.hold_due <= now:
+            self.stamping.on_hold_timer(now)
+        if timers.pass_due <= now:
+            self.stamping.on_pass_timer(now)
+        if timers.beacon_due <= now:
+            self.stamping.on_beacon_timer(now)
+        if timers.token_due <= now:
+            self.reformation.on_list_timer(now)
+        if timers.auth_due <= now:
+            self.reformation.on_auth_timer(now)
+        if timers.silence_due <= now:
+            self.token_list.on_silence_timer(now)
+        if timers.reform_due <= now:
+            self.reformation.on_reform_timer(now)
+        self.deadline = timers.earliest()
 
-    def on_list_timer(self, now: int) -> None:
-        """`token_due` serves the recovery before the list is entered and its token afterwards."""
-        if self.phase in (S2, O2):
-            self.on_recovery_timer(now)
-        else:
-            self.on_token_timer(now)
+    def send(self, destination: int, pdu: Pdu) -> None:
+        self.out.sends.append((destination, pdu, ONLY_LINE))
 
-    def on_auth_timer(self, now: int) -> None:
-        """CM-R15: a list whose token never came."""
-        self.start_reformation(now, "no token")
+    def notify(self, notice: Notice) -> None:
+        self.out.notices.append(notice)
 
+    # -- what its owner may ask for ----------------------------------------------------------
 
-TokenSite.HANDLERS = handlers_of(TokenSite)
+    def reform(self, now: int) -> None:
+        """Start a reformation, as if a failure had been detected."""
+        if self.phase in (NORMAL, OUT):
+            self.reformation.start(now)
+
+    def conclude(self) -> None:
+        """Commit all that is here, although nobody agrees: an operator ends this history with it
+        (`node.membership.recovery`).  The site must not take part in anything afterwards."""
+        self.become(OUT, 0)
+        self.timers.reform_due = NEVER
+        self.commit.commit_upto(self.log.nts)
+
+    def without(self, now: int) -> None:
+        """The owner has reason to believe that a member is gone: agree on a list without waiting
+        long for those who say nothing.  It may be wrong: who is there after all is let in again.
+        """
+        if self.phase == NORMAL:
+            self.reformation.start(now)
+            self.reformation.tries[EVERYONE] = max(0, self.config.attempts - PATIENCE)
+
+    def nudge(self, now: int) -> None:
+        """CM-N21 by hand, for groups without the idle beacon: confirm again if holding."""
+        if self.holding:
+            self.stamping.confirm(self.stamping.hold_ts)
+
+    # -- what others look at -----------------------------------------------------------------
+
+    @property
+    def tl(self) -> p.Version:
+        """The version of the list this site is committed to."""
+        return self.token_list.version
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The members of that list, in ring order."""
+        return self.token_list.members
+
+    @property
+    def authorized(self) -> bool:
+        """Whether that list is known to have a token."""
+        return self.token_list.authorized
+
+    @property
+    def nts(self) -> int:
+        """The next timestamp to process."""
+        return self.log.nts
+
+    @property
+    def cnts(self) -> int:
+        """The next timestamp to commit."""
+        return self.log.cnts
+
+    @property
+    def position(self) -> int:
+        return self.log.seq
+
+    @property
+    def holding(self) -> bool:
+        """Whether the token is here."""
+        return self.stamping.holding
+
+    @property
+    def passing(self) -> int:
+        """The stamp with which the token was passed on, while nobody is seen to have it; or -1."""
+        return self.stamping.passing
+
+    @property
+    def attempt(self) -> p.Version | None:
+        """The list that this site tries to form or to join, until it has a token."""
+        return self.reformation.attempt
+
+    def usage(self) -> dict[str, int]:
+        """How much of everything is held at the moment (invariant I6)."""
+        return {
+            "own": len(self.own.kept) + len(self.own.waiting),
+            "qb": len(self.ordering.qb),
+            "qc": len(self.ordering.qc),
+            "requests": len(self.requests.pending),
+            "log": len(self.log.entries),
+            "staged": len(self.recovery.staged),
+        }
+
+    def caps(self) -> dict[str, int]:
+        """The bound of each of those."""
+        config = self.config
+        # A rotation of the token, with NULLs, before and after a list change.
+        turns = 4 * (len(self.group) + config.resilience + 1) * (config.kw + 1)
+        return {
+            "own": config.own_limit,
+            "qb": config.qb_limit + 2 + (config.request_burst if config.bulk else 0),
+            "qc": config.window + 1,
+            "requests": config.request_burst + 1,
+            "log": config.history + TRIM_EVERY + turns,
+            "staged": config.history + TRIM_EVERY + turns,
+        }
+
+    def check_invariants(self) -> None:
+        """Raise InvariantBroken unless every part is consistent, by itself and with the others."""
+        self.log.check_invariants()
+        self.commit.check_invariants()
+        self.stamping.check_invariants()
+        self.ordering.check_invariants()
+        self.own.check_invariants()
+        self.requests.check_invariants()
+        self.token_list.check_invariants()
+        self.reformation.check_invariants()
+        self.recovery.check_invariants()
+        self.timers.check_invariants()

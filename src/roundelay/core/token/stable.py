@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from roundelay.core.engine import COMMITTED, Delivery, Notice
+from roundelay.core.notices import GapUnavailable
 from roundelay.core.token.lives import Seen, note
 from roundelay.core.token.pdu import DATA, NO_HISTORY, NO_LIST, Entry, History, Version
 
@@ -161,3 +163,23 @@ class Stable:
         if ack.kind == DATA:
             self.counters[ack.s] = ack.n + 1
             self.seq = entry.seq + len(entry.bundle.sizes)
+
+
+def undelivered(stable: object, position: int) -> tuple[list[Delivery], Notice | None]:
+    """What is committed on this disk from `position` on, and the gap before it if there is one.
+
+    An engine that restarts goes on after its commit mark; what was recorded as committed and not
+    handed over before the crash is the node's to deliver.  What the disk no longer keeps must
+    come from elsewhere, and the application is told so.
+    """
+    if not isinstance(stable, Stable):
+        return [], None
+    found: list[Delivery] = []
+    for ts in sorted(stable.entries):
+        entry = stable.entries[ts]
+        ack = entry.ack
+        if ts < stable.cnts and ack.kind == DATA and entry.seq >= position:
+            found.append(Delivery(entry.seq, ack.s, ack.n, entry.bundle, COMMITTED))
+    first = found[0].seq if found else stable.seq
+    gap = GapUnavailable(position, first) if first > position else None
+    return found, gap

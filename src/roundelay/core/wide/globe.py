@@ -30,6 +30,7 @@ from roundelay.core.grsb.pdu import (
 from roundelay.core.grsb.recorder import Recorder
 from roundelay.core.grsb.retransmitter import Admit, Retransmitter
 from roundelay.core.grsb.site import GrsbSite
+from roundelay.core.notices import NetworkActive, NetworkInactive
 from roundelay.core.wide.config import ALL_ACTIVE, WideConfig
 from roundelay.core.wide.pdu import TRUNK, AckGcr, AckLcr, Galive, Gbcast, Up
 from roundelay.core.wide.stable import Freed
@@ -166,7 +167,7 @@ class GlobalRetransmitter(Retransmitter):
         if not branch.active and ack.acked >= self.sequencer.history.first:
             branch.active = True
             branch.silent = 0
-            self.host.notice("active", branch.net)
+            self.host.notice(NetworkActive(branch.net))
         if self.held:
             self._release()
             self._pump(now)
@@ -194,7 +195,7 @@ class GlobalRetransmitter(Retransmitter):
             branch.silent += 1
             if branch.silent > self.config.attempts:
                 branch.active = False
-                self.host.notice("inactive", branch.net)
+                self.host.notice(NetworkInactive(branch.net))
                 continue
             at = branch.acked
             message = self.sequencer.history.messages.get(at)

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from random import Random
 
 from roundelay.core.engine import COMMITTED, NEVER, Pdu
-from roundelay.core.grsb.base import GrsbEffects, Host
-from roundelay.core.grsb.config import EVERYTHING, Selection
+from roundelay.core.grsb.base import Host
 from roundelay.core.grsb.party import Party, Waiting
 from roundelay.core.grsb.pdu import END, LINE_A, Message
+from roundelay.core.notices import GapUnavailable, OwnPlaced
+from roundelay.core.selection import EVERYTHING, Selection
 from roundelay.core.wide.config import WideConfig
 from roundelay.core.wide.pdu import LsAck, LsAsk, LsData, LsDown, LsUp, Response
 from roundelay.core.wide.subnet import Climb, Flood
@@ -22,7 +23,10 @@ from roundelay.core.wide.topology import Atlas
 
 
 class NodeHost(Host):
-    """Where a node's effects go."""
+    """Where a node's effects go: a site with no role but that of its user."""
+
+    user: Node
+    retransmitter = acknowledger = recorder = council = None
 
     def __init__(
         self, me: int, atlas: Atlas, config: WideConfig, rng: Random, loop: deque[tuple[Pdu, int]]
@@ -36,16 +40,15 @@ class NodeHost(Host):
         else:
             self.out.sends.append((dst, pdu, line))
 
-    def take(self) -> GrsbEffects:
-        self.batch += 1
-        out, self.out = self.out, GrsbEffects()
-        return out
-
 
 class Node(Party):
     """`position`: how far the application has come; `resume`: where its open units began."""
 
     host: NodeHost
+    # As a user has them, which hears of more.
+    up = True
+    recorded = 0
+    reader = None
 
     def __init__(
         self, host: NodeHost, atlas: Atlas, config: WideConfig, lcr: Callable[[], int], now: int,
@@ -54,9 +57,15 @@ class Node(Party):
         super().__init__(host, inc, position, resume, wanted)
         begin = min(position, resume) if config.ls_repair else position
         self.flood = Flood(host, atlas, config, begin, self._take, self._skipped, now)
+        host.user = self
         self.climb = Climb(host, self.flood, lcr)
         self.attempt = 0
         self.repeat_due = NEVER
+
+    @property
+    def listener(self) -> Flood:
+        """What brings it the order."""
+        return self.flood
 
     # -- submitting ------------------------------------------------------------------------
 
@@ -81,7 +90,8 @@ class Node(Party):
         one = self.under_way
         if one is None or (inc, sseq) != (self.inc, self.sseq):
             return
-        self.host.notice("stable", one.first, one.first + len(one.bundle.sizes), gseq)
+        end = one.first + len(one.bundle.sizes)
+        self.host.notice(OwnPlaced(one.first, end, gseq))
         self.sseq += 1
         self.under_way = None
         self.repeat_due = NEVER
@@ -101,7 +111,7 @@ class Node(Party):
     def _skipped(self, lo: int, hi: int) -> None:
         """What was missed may have been part of what is open."""
         self.units.open.clear()
-        self.host.notice("gap_unavailable", lo, hi)
+        self.host.notice(GapUnavailable(lo, hi))
 
     # -- what comes in ---------------------------------------------------------------------
 

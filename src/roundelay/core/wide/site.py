@@ -56,12 +56,12 @@ from random import Random
 from typing import Any
 
 from roundelay.core.bundle import Bundle
-from roundelay.core.engine import NEVER, Pdu
+from roundelay.core.engine import NEVER, NO_POSITION, UNKNOWN_LIFE, Effects, Engine, Pdu
 from roundelay.core.errors import UsageError
-from roundelay.core.grsb.base import GrsbEffects
-from roundelay.core.grsb.config import EVERYTHING, Selection
+from roundelay.core.grsb.base import Host
 from roundelay.core.grsb.pdu import LINE_A, LINE_B, ReplayData, ReplayEnd, Stale
 from roundelay.core.grsb.stable import Archive
+from roundelay.core.selection import EVERYTHING, Selection
 from roundelay.core.wide.checks import countable, well_formed
 from roundelay.core.wide.config import WideConfig
 from roundelay.core.wide.globe import GlobalRecorder, GlobalRetransmitter, GlobalSite
@@ -86,7 +86,7 @@ from roundelay.core.wide.topology import Atlas
 from roundelay.core.wide.trunk import Trunk, TrunkHost
 
 
-class WideSite:
+class WideSite(Engine):
     """Site `me`; see `GrsbSite` for `inc`, `stable`, `wiped`, `position`, `wanted` and `base_us`.
 
     `archive` is where its LPR, `globe_archive` where its GPR reads.
@@ -109,11 +109,9 @@ class WideSite:
         wanted: Selection = EVERYTHING,
         base_us: int = 0,
     ) -> None:
-        self.me = me
+        super().__init__(me, tuple(range(atlas.sites)))
         self.atlas = atlas
         self.config = config
-        self.deadline = NEVER
-        self.drops: dict[str, int] = {}
         self.loop: deque[tuple[Pdu, int]] = deque()  # to other levels of this site
         self.network = atlas.network_of(me)
         self.globe: GlobalSite | None = None
@@ -150,6 +148,13 @@ class WideSite:
                 NodeHost(me, atlas, config, rng, self.loop), atlas, config, self._lcr, now,
                 inc=inc, position=at, resume=min(known.resume, at), wanted=wanted,
             )  # fmt: skip
+        parts: tuple[tuple[int, Host | None], ...] = (
+            (GLOBAL, self.globe),
+            (LOCAL, self.local),
+            (LOCAL, None if self.trunk is None else self.trunk.host),
+            (NODE, None if self.node is None else self.node.host),
+        )
+        self.parts = [(level, part) for level, part in parts if part is not None]
         self._settle(now)
 
     def _lcr(self) -> int:
@@ -170,11 +175,7 @@ class WideSite:
     @property
     def inc(self) -> int:
         """Which start of this site its submissions belong to."""
-        app = self.app
-        if isinstance(app, Node):
-            return app.inc
-        assert app.user is not None
-        return app.user.inc
+        return self.app.inc
 
     def submit(self, bundle: Bundle, now: int, **options: Any) -> int:
         """See `core.grsb.user.User.submit`."""
@@ -206,8 +207,9 @@ class WideSite:
         self._settle(now)
         return number
 
-    def receive(self, pdu: Pdu, source: int, now: int, line: int = LINE_A) -> None:
-        """`pdu` arrived from site `source` on `line`."""
+    def receive(
+        self, pdu: Pdu, source: int, now: int, line: int = LINE_A, life: int = UNKNOWN_LIFE
+    ) -> None:
         if not (0 <= source < self.atlas.sites and well_formed(pdu)):
             self.drop("malformed")
             return
@@ -229,26 +231,28 @@ class WideSite:
             self.node.on_timer(now)
         self._settle(now)
 
-    def take(self) -> GrsbEffects:
-        """The effects since the last call, handed over to the caller."""
-        out = GrsbEffects()
-        parts: list[tuple[int, Any]] = [
-            (GLOBAL, self.globe), (LOCAL, self.local),
-            (LOCAL, None if self.trunk is None else self.trunk.host),
-            (NODE, None if self.node is None else self.node.host),
-        ]  # fmt: skip
-        for level, part in parts:
-            if part is None:
-                continue
-            made = part.take()
-            out.persists += [Kept(level, record) for record in made.persists]
-            out.sends += made.sends
-            out.deliveries += made.deliveries
-            out.notices += made.notices
-        return out
+    def take(self, spare: Effects | None = None) -> Effects:
+        self._end_batch()
+        return super().take(spare)
 
-    def drop(self, reason: str) -> None:
-        self.drops[reason] = self.drops.get(reason, 0) + 1
+    def _end_batch(self) -> None:
+        """What the levels wanted done is on its way."""
+        for _, part in self.parts:
+            part.batch += 1
+
+    def _gather(self) -> None:
+        """Put together what the levels want done."""
+        out = self.out
+        for level, part in self.parts:
+            effects = part.out
+            if effects:
+                part.out = Effects()
+                out.persists += [Kept(level, record) for record in effects.persists]
+                out.sends += effects.sends
+                out.deliveries += effects.deliveries
+                out.notices += effects.notices
+        if not out:
+            self._end_batch()  # nothing is left that could be cut short
 
     def _settle(self, now: int) -> None:
         """What the levels of this site said to each other, then the deadline."""
@@ -269,6 +273,7 @@ class WideSite:
         if self.node is not None:
             due = min(due, self.node.deadline)
         self.deadline = due
+        self._gather()
 
     # -- what comes in ---------------------------------------------------------------------
 
@@ -362,8 +367,13 @@ class WideSite:
 
     # -- what is kept ----------------------------------------------------------------------
 
+    @property
+    def position(self) -> int:
+        if self.local is not None and self.local.user is not None:
+            return self.local.position
+        return NO_POSITION if self.node is None else self.node.upto
+
     def usage(self) -> dict[str, int]:
-        """How full the buffers are."""
         found: dict[str, int] = {}
         if self.globe is not None:
             found |= {f"global_{name}": used for name, used in self.globe.usage().items()}

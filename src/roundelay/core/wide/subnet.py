@@ -18,6 +18,7 @@ from typing import Final
 from roundelay.core.engine import NEVER
 from roundelay.core.grsb.base import Host
 from roundelay.core.grsb.pdu import Message
+from roundelay.core.notices import MemberSuspected
 from roundelay.core.wide.config import WideConfig
 from roundelay.core.wide.pdu import SUBNET, LsAck, LsAsk, LsData, LsDown, LsUp, Response
 from roundelay.core.wide.topology import Atlas
@@ -40,6 +41,8 @@ class Flood:
 
     `take` gets every message in the order of positions; `skipped` is told what will never come.
     """
+
+    epoch = 0  # it hears of no reign
 
     def __init__(
         self, host: Host, atlas: Atlas, config: WideConfig, position: int, take: Take,
@@ -148,7 +151,7 @@ class Flood:
                     del self.waiting[at, link]
                     if link not in self.suspects:
                         self.suspects.add(link)
-                        self.host.notice("suspect", link)
+                        self.host.notice(MemberSuspected(link))
                     self._done(at)
                     continue
                 entry[0] = now + self.patience_ns

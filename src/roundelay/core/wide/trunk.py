@@ -10,11 +10,12 @@ from collections import deque
 from random import Random
 
 from roundelay.core.engine import NEVER, Pdu
-from roundelay.core.grsb.base import GrsbEffects, Host
-from roundelay.core.grsb.config import EVERYTHING
+from roundelay.core.grsb.base import Host
 from roundelay.core.grsb.listener import Listener
 from roundelay.core.grsb.pdu import ABORT, LINE_A, Message, ReplayData, ReplayEnd, Stale, Submit
 from roundelay.core.grsb.reader import Reader
+from roundelay.core.notices import GroupBroken, TrunkState
+from roundelay.core.selection import EVERYTHING
 from roundelay.core.wide.config import WideConfig
 from roundelay.core.wide.pdu import TRUNK, AckGcr, Galive, Gbcast, Up
 from roundelay.core.wide.topology import Atlas
@@ -34,10 +35,6 @@ class TrunkHost(Host):
             self.loop.append((pdu, TRUNK))
         else:
             self.out.sends.append((dst, pdu, TRUNK))
-
-    def take(self) -> GrsbEffects:
-        out, self.out = self.out, GrsbEffects()
-        return out
 
 
 def covers(message: Message, submit: Submit) -> bool:
@@ -159,7 +156,7 @@ class Trunk:
         self.stopped_by = galive.waits
         if not self.up:
             self.up = True
-            self.host.notice("trunk", "up")
+            self.host.notice(TrunkState("up"))
         self._marks(galive.acked, now)
 
     @property
@@ -209,7 +206,7 @@ class Trunk:
                 self.refused_at = at
                 if self.stuck:
                     text = "no GPR has what this network lacks: restore its journal"
-                    self.host.notice("broken", text)
+                    self.host.notice(GroupBroken(text))
         else:
             self.stuck = False
             self.ready.append(message)
@@ -251,7 +248,7 @@ class Trunk:
                 self._send_up(origin, pending.submit)
         if self.up and self.heard_at + self.config.alive_timeout_ns <= now:
             self.up = False
-            self.host.notice("trunk", "down")
+            self.host.notice(TrunkState("down"))
         self.reader.on_timer(now)
         if 0 < self.stuck_until <= now:
             self.stuck_until = -NEVER

@@ -1,0 +1,72 @@
+"""`roundelay mutants`: every rule switched off in turn, and whether that is noticed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from roundelay.cli.options import Whole, json_option
+from roundelay.cli.output import console, literally, print_json, progress, table
+
+EPILOG = """\b
+Examples:
+  roundelay mutants                          all of them
+  roundelay mutants --family grsb --jobs 2
+  roundelay mutants no-majority fresh-vectors
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--family", help="Only mutants of this family of protocols.")
+@click.option("--jobs", type=Whole(1, 1024), help="Processes.  [default: one per processor]")
+@json_option
+def command(names: tuple[str, ...], family: str | None, jobs: int | None, as_json: bool) -> int:
+    """Switch every rule off in turn: is the right promise reported broken?
+
+    A mutant is a protocol with one rule broken.  It counts as caught only if what it names is
+    reported, not by whatever else goes wrong.  Exit status 1 if one survives, or fails with
+    something else."""
+    from roundelay.runs.mutants import CAUGHT, chosen, run_mutants
+
+    mutants = chosen(family, names)
+    with progress("mutants", quiet=as_json) as tick:
+        watch = None
+        if tick is not None:
+
+            def watch(done: int, total: int, missed: int) -> None:
+                tick(done, total, f"{missed} not caught" if missed else "")
+
+        rows = run_mutants(mutants, jobs or 0, watch)
+    missed = sum(row["verdict"] != CAUGHT for row in rows)
+    if as_json:
+        print_json({"mutants": rows, "caught": len(rows) - missed, "missed": missed})
+    else:
+        _show(rows, missed)
+    return 1 if missed else 0
+
+
+def _show(rows: list[dict[str, Any]], missed: int) -> None:
+    screen = console()
+    grid = table("mutants", "mutant", "family")
+    for column in ("rule", "must report", "reported", "how"):
+        grid.add_column(column, justify="left", overflow="fold")
+    grid.add_column("s", justify="right")
+    for row in rows:
+        ids = row["rule"].partition(":")[0]
+        how = "explored" if row["seed"] < 0 else f"seed {row['seed']}"
+        colour = "green" if row["verdict"] == "caught" else "red"
+        said = ", ".join(row["reported"]) or row["verdict"]
+        grid.add_row(
+            row["name"], row["family"], ids, " or ".join(row["expects"]),
+            f"[{colour}]{said}[/{colour}]", how, f"{row['seconds']:.1f}",
+        )  # fmt: skip
+    screen.print(grid)
+    for row in rows:
+        if row["verdict"] != "caught":
+            detail = literally(row["detail"])
+            screen.print(f"  [red]{row['name']} {row['verdict']}[/red]  {detail}", soft_wrap=True)
+            screen.print(f"    {row['command']}", soft_wrap=True)
+    colour = "red" if missed else "green"
+    screen.print(f"  [{colour}]{len(rows) - missed} of {len(rows)} caught[/{colour}]")

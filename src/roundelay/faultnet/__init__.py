@@ -1,0 +1,1 @@
+"""A network in one process whose faults come from a seed: the userspace switch."""

@@ -1,0 +1,551 @@
+"""What the switch does to datagrams: rules, and the lanes they make.
+
+A rule is a JSON object.  What it may say:
+
+====================  ============================================================================
+`loss`                chance that a copy is lost
+`burst`               chance that a burst of losses begins, or {"start", "most"}
+`duplicate`           chance of a second copy, or {"rate", "within_ms"}
+`replay`              {"rate", "least_ms", "most_ms"}: a copy comes again, long after
+`delay_ms`            [least, most] or one number; later copies of the pair wait behind it
+`reorder`             chance that a copy is overtaken, or {"rate", "within_ms"}
+`corrupt`             chance that one to three bits are flipped
+`truncate`            chance that the tail is cut off
+`from` `to` `kind`    only for copies of these senders, to these receivers, of these PDU kinds:
+                      a name or a list of names
+`line`                only for what is sent on line a, or b (the second channel of GRSB groups)
+====================  ============================================================================
+
+Such *settings* stay: a later one for the same senders, receivers, kinds and line replaces the
+earlier, and 0 takes it away.  The others are *episodes*, which end by `heal`, or by themselves:
+
+====================  ============================================================================
+`partition`           [["a", "b"], ["c"]]: the sides do not hear each other; who is on no side
+                      hears everybody
+`cut`                 ["a", "b"]: b does not hear a
+`split`               ["a", "b"]: neither hears the other, everybody else hears both
+`cut_line`            "b": nobody hears anything that is sent on line b; or "a"
+`clog`                {"from", "to", "ms"}: copies of that pair wait until the time is over
+`drop`                {"kind", "nth", "many", "from", "to"}: the nth PDU of a kind is lost, and the
+                      many - 1 that follow it
+`on_ms` `off_ms`      with partition, cut and split: flapping
+`heal`                true: all episodes are over
+`clear`               true: settings too
+====================  ============================================================================
+
+The faults themselves are the simulator's links (`roundelay.sim.network.links`).  Every ordered pair
+of names is a *lane* with links of its own, and each link draws from a stream made of the seed, the
+two names and the fault: what happens on a lane does not depend on what other lanes carry.  The one
+exception is `drop`, which counts transmissions and not copies, as `links.Targeted` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from random import Random
+from typing import Any, Final
+
+from msgspec import Struct
+
+from roundelay.core.engine import MS, Pdu
+from roundelay.core.errors import ConfigError
+from roundelay.sim.network.links import (
+    PLAIN,
+    Bursts,
+    Clogged,
+    Corrupted,
+    Delayed,
+    Duplicated,
+    Fate,
+    Link,
+    Lossy,
+    Partition,
+    Plain,
+    Reordered,
+    Replayed,
+    Truncated,
+    plain_name,
+    whole,
+)
+from roundelay.wire.switch_header import KIND_NAMES, NAME_BYTES_MAX
+
+RULES_MAX: Final = 256
+"""Settings, and episodes, in force at a time."""
+
+MS_MAX: Final = 3_600_000
+"""An hour: no fault is timed longer."""
+
+NAMES_MAX: Final = 4096
+"""Names that rules and nodes have ever used."""
+
+SETTINGS: Final = (
+    "loss", "burst", "duplicate", "replay", "delay_ms", "reorder", "corrupt", "truncate",
+)  # fmt: skip
+EPISODES: Final = ("partition", "cut", "split", "cut_line", "clog", "drop")
+SCOPE: Final = ("from", "to", "kind", "line")
+LINES: Final = ("a", "b")
+FLAPPING: Final = ("on_ms", "off_ms")
+ENDS: Final = ("heal", "clear")
+
+Names = tuple[str, ...]
+"""Names of nodes or kinds, sorted; empty: all."""
+
+
+class Seen(Pdu, frozen=True, gc=False):
+    """What a link is shown of a datagram, in place of the PDU inside."""
+
+    names: tuple[str, ...]
+    """Its kind, as `plain_name`s."""
+    line: str = "a"
+
+
+def _seen(line: str) -> dict[int, Seen]:
+    return {
+        hint: Seen(tuple(plain_name(name) for name in names), line)
+        for hint, names in KIND_NAMES.items()
+    }
+
+
+STRANGE: Final = Seen(())
+SEEN: Final = _seen("a")
+"""By hint; anything else is STRANGE."""
+STRANGE_B: Final = Seen((), "b")
+SEEN_B: Final = _seen("b")
+"""The same on line B."""
+
+KINDS: Final = frozenset(name for seen in SEEN.values() for name in seen.names)
+
+
+class Setting(Struct, frozen=True):
+    """A fault and where it strikes; two with the same key are the same setting."""
+
+    fault: str
+    senders: Names
+    receivers: Names
+    kinds: Names
+    value: tuple[float, ...]
+    line: str = ""
+
+    @property
+    def key(self) -> tuple[int, Names, Names, Names, str]:
+        """In the order in which a copy meets them."""
+        return SETTINGS.index(self.fault), self.senders, self.receivers, self.kinds, self.line
+
+    @property
+    def idle(self) -> bool:
+        return not (any(self.value) if self.fault == "delay_ms" else self.value[0])
+
+    def touches(self, sender: str, receiver: str) -> bool:
+        return (not self.senders or sender in self.senders) and (
+            not self.receivers or receiver in self.receivers
+        )
+
+    def link(self) -> Link:
+        """A link for one lane; ConfigError where the value is out of range."""
+        made = PLAIN if self.idle else _LINKS[self.fault](*self.value)
+        return OfKind(made, self.kinds, self.line) if self.kinds or self.line else made
+
+    def __str__(self) -> str:
+        """As the rule that makes it, more or less: `loss from a to b, c of kind confirm`."""
+        text = self.fault
+        line = (self.line,) if self.line else ()
+        scope = (
+            ("from", self.senders), ("to", self.receivers), ("of kind", self.kinds),
+            ("on line", line),
+        )  # fmt: skip
+        for word, names in scope:
+            if names:
+                text += f" {word} {', '.join(names)}"
+        return text
+
+
+class OfKind(Link):
+    """A link that sees datagrams of some kinds, or of one line, only."""
+
+    def __init__(self, link: Link, kinds: Names, line: str = "") -> None:
+        self.link = link
+        self.kinds = frozenset(kinds)
+        self.line = line
+
+    def bind(self, stream: Callable[[str], Random], count: Callable[[str], None]) -> None:
+        self.link.bind(stream, count)
+
+    def carry(self, time: int, src: int, dst: int, pdu: Pdu, ref: int) -> Fate:
+        if (
+            isinstance(pdu, Seen)
+            and (not self.line or pdu.line == self.line)
+            and not (self.kinds and self.kinds.isdisjoint(pdu.names))
+        ):
+            return self.link.carry(time, src, dst, pdu, ref)
+        return None
+
+
+class Dropped(Link):
+    """Transmissions number `nth`…`nth + many - 1` of a kind are lost, or their copies to `to`."""
+
+    def __init__(self, kind: str, nth: int, many: int, src: int | None, dst: int | None) -> None:
+        self.name = kind
+        self.kind = f"target:{kind}"
+        self.first = nth
+        self.beyond = nth + many
+        self.src = src
+        self.dst = dst
+        self.seen = 0
+        self.last_ref = -1
+
+    @property
+    def spent(self) -> bool:
+        return self.seen >= self.beyond  # one more: copies of the last may still be on their way
+
+    def carry(self, time: int, src: int, dst: int, pdu: Pdu, ref: int) -> Fate:
+        if self.dst not in (None, dst) or self.src not in (None, src):
+            return None
+        if not isinstance(pdu, Seen) or self.name not in pdu.names:
+            return None
+        if ref != self.last_ref:
+            self.seen += 1
+            self.last_ref = ref
+            if self.first <= self.seen < self.beyond:
+                self.count(self.kind)
+        return "targeted" if self.first <= self.seen < self.beyond else None
+
+
+class LineCut(Link):
+    """Nothing gets through on one line."""
+
+    kind = "line:cut"
+    episode = True
+
+    def __init__(self, line: str) -> None:
+        self.line = line
+
+    def carry(self, time: int, src: int, dst: int, pdu: Pdu, ref: int) -> Fate:
+        return "line cut" if isinstance(pdu, Seen) and pdu.line == self.line else None
+
+
+class Lane:
+    """The way from one node to another."""
+
+    __slots__ = ("carry", "dst", "last_due", "receiver", "sender", "src")
+
+    def __init__(self, sender: str, receiver: str, src: int, dst: int) -> None:
+        self.sender = sender
+        self.receiver = receiver
+        self.src = src
+        self.dst = dst
+        self.carry: Callable[[int, int, int, Pdu, int], Fate] | None = None
+        """What the settings make of a copy; None: nothing."""
+        self.last_due = 0  # when the last copy that keeps its place arrives (ns)
+
+
+class Rules:
+    """All rules in force, and the lanes they apply to.
+
+    `apply` takes a rule, or raises ConfigError and changes nothing.  `faults` counts what was done,
+    by kind.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
+        self.faults: dict[str, int] = {}
+        self.settings: list[Setting] = []  # in the order of their keys
+        self.episodes: list[Link] = []
+        """Asked about every copy, before the lane's own links."""
+        self.lanes: dict[tuple[str, str], Lane] = {}
+        self._ids: dict[str, int] = {}  # of names, as the links know them
+        self._next_id = 0
+        self._streams: dict[tuple[str, str], dict[object, Random]] = {}
+
+    # -- lanes -----------------------------------------------------------------------------
+
+    def lane(self, sender: str, receiver: str) -> Lane:
+        """The lane from `sender` to `receiver`, made at first use."""
+        lane = self.lanes.get((sender, receiver))
+        if lane is None:
+            lane = Lane(sender, receiver, self.id_of(sender), self.id_of(receiver))
+            self.lanes[sender, receiver] = lane
+            self._pave(lane)
+        return lane
+
+    def forget(self, name: str) -> None:
+        """A node has gone.  Its lanes are kept for its return, unless there have been many."""
+        if len(self._ids) > NAMES_MAX // 2:
+            for pair in [pair for pair in self.lanes if name in pair]:
+                del self.lanes[pair]
+                self._streams.pop(pair, None)
+            del self._ids[name]
+
+    def id_of(self, name: str) -> int:
+        number = self._ids.get(name)
+        if number is None:
+            if len(self._ids) >= NAMES_MAX:
+                raise ConfigError("name", name, f"one of the first {NAMES_MAX}; start anew")
+            number = self._ids[name] = self._next_id
+            self._next_id += 1
+        return number
+
+    def _pave(self, lane: Lane) -> None:
+        """Give a lane the links that the settings ask for; a link's stream goes on where it was."""
+        chain: Link = PLAIN
+        pair = (lane.sender, lane.receiver)
+        streams = self._streams.setdefault(pair, {})
+        for setting in self.settings:
+            if setting.touches(*pair):
+                key = setting.key
+                if key not in streams:
+                    if len(streams) >= RULES_MAX:
+                        streams.clear()
+                    streams[key] = Random("\0".join([str(self.seed), *pair, str(setting)]))
+                link = setting.link()
+                link.bind(_always(streams[key]), self.count)
+                chain = chain | link
+        lane.carry = None if isinstance(chain, Plain) else chain.carry
+
+    def count(self, kind: str) -> None:
+        self.faults[kind] = self.faults.get(kind, 0) + 1
+
+    # -- rules -----------------------------------------------------------------------------
+
+    def check(self, rule: Mapping[str, Any]) -> None:
+        """ConfigError if `apply` would refuse the rule for what it says."""
+        self._parsed(rule, 0)
+
+    def apply(self, rule: Mapping[str, Any], now: int) -> None:
+        """Put `rule` in force at `now`, or raise ConfigError and change nothing."""
+        ends, settings, episodes = self._parsed(rule, now)
+        kept = {} if "clear" in ends else {setting.key: setting for setting in self.settings}
+        for setting in settings:
+            kept.pop(setting.key, None)
+            if not setting.idle:
+                kept[setting.key] = setting
+        running = [] if ends else [ep for ep in self.episodes if not _over(ep, now)]
+        if len(kept) > RULES_MAX or len(running) + len(episodes) > RULES_MAX:
+            raise ConfigError("rule", dict(rule), f"at most {RULES_MAX} at a time; heal or clear")
+        self.episodes[:] = running + episodes
+        for episode in episodes:
+            episode.bind(Random, self.count)
+            if episode.episode:
+                self.count(episode.kind)
+        self.settings = [kept[key] for key in sorted(kept)]
+        for lane in self.lanes.values():
+            self._pave(lane)
+
+    def _parsed(self, rule: Any, now: int) -> tuple[list[str], list[Setting], list[Link]]:
+        if not isinstance(rule, Mapping) or not rule:
+            raise ConfigError("rule", rule, 'a JSON object such as {"loss": 0.2}')
+        known = (*SETTINGS, *EPISODES, *ENDS, *SCOPE, *FLAPPING)
+        for key in rule:
+            if key not in known:
+                raise ConfigError("rule", key, "one of " + ", ".join(known))
+        if not any(key in rule for key in (*SETTINGS, *EPISODES, *ENDS)):
+            raise ConfigError("rule", dict(rule), "a fault as well, and not only where it strikes")
+        ends = [key for key in ENDS if _flag(key, rule.get(key, False))]
+        return ends, self._settings_in(rule), self._episodes_in(rule, now)
+
+    def _settings_in(self, rule: Mapping[str, Any]) -> list[Setting]:
+        faults = [fault for fault in SETTINGS if fault in rule]
+        if not faults:
+            return []
+        senders = _names("from", rule.get("from"))
+        receivers = _names("to", rule.get("to"))
+        kinds = _kinds(rule.get("kind"))
+        line = _line("line", rule["line"]) if "line" in rule else ""
+        made = []
+        for fault in faults:
+            value = _VALUES[fault](fault, rule[fault])
+            setting = Setting(fault, senders, receivers, kinds, value, line)
+            setting.link()  # refuses what is out of range
+            made.append(setting)
+        return made
+
+    def _episodes_in(self, rule: Mapping[str, Any], now: int) -> list[Link]:
+        on_ns = _ns("on_ms", rule.get("on_ms", 0))
+        off_ns = _ns("off_ms", rule.get("off_ms", 0))
+        if bool(on_ns) != bool(off_ns):
+            raise ConfigError("on_ms", rule.get("on_ms", 0), "given together with off_ms, both > 0")
+        made: list[Link] = []
+        for name in EPISODES:
+            if name in rule:
+                made.append(getattr(self, f"_{name}")(rule[name], now, on_ns, off_ns))
+        for field in SCOPE:
+            if made and field in rule and not any(fault in rule for fault in SETTINGS):
+                raise ConfigError(field, rule[field], "only with " + ", ".join(SETTINGS))
+        return made
+
+    def _partition(self, value: Any, now: int, on_ns: int, off_ns: int) -> Link:
+        allowed = 'two or more lists of names, such as [["a", "b"], ["c"]], no name twice'
+        if not isinstance(value, list) or len(value) < 2:
+            raise ConfigError("partition", value, allowed)
+        sides = [_names("partition", side, allowed) for side in value]
+        flat = [name for side in sides for name in side]
+        if not all(sides) or len(set(flat)) != len(flat):
+            raise ConfigError("partition", value, allowed)
+        return Partition.symmetric(
+            *[[self.id_of(name) for name in side] for side in sides], on_ns=on_ns, off_ns=off_ns
+        )
+
+    def _cut(self, value: Any, now: int, on_ns: int, off_ns: int) -> Link:
+        sender, receiver = self._pair("cut", value)
+        return Partition([(sender, receiver)], "partition:one-way", on_ns, off_ns)
+
+    def _split(self, value: Any, now: int, on_ns: int, off_ns: int) -> Link:
+        a, b = self._pair("split", value)
+        return Partition([(a, b), (b, a)], "partition:non-transitive", on_ns, off_ns)
+
+    def _cut_line(self, value: Any, now: int, on_ns: int, off_ns: int) -> Link:
+        return LineCut(_line("cut_line", value))
+
+    def _clog(self, value: Any, now: int, on_ns: int, off_ns: int) -> Link:
+        if not isinstance(value, dict) or set(value) != {"from", "to", "ms"}:
+            raise ConfigError("clog", value, '{"from": name, "to": name, "ms": number}')
+        src, dst = self._pair("clog", [value["from"], value["to"]])
+        return Clogged(src, dst, now, now + _ns("clog.ms", value["ms"]))
+
+    def _drop(self, value: Any, now: int, on_ns: int, off_ns: int) -> Link:
+        allowed = '{"kind": name, "nth": 1, "many": 1, "from": name, "to": name}, kind at least'
+        fields = {"kind", "nth", "many", "from", "to"}
+        if not isinstance(value, dict) or "kind" not in value or not set(value) <= fields:
+            raise ConfigError("drop", value, allowed)
+        kinds = _kinds(value["kind"])
+        if len(kinds) != 1:
+            raise ConfigError("drop.kind", value["kind"], "one kind of PDU")
+        for field in ("nth", "many"):
+            if type(value.get(field, 1)) is not int:
+                raise ConfigError(f"drop.{field}", value[field], "a whole number from 1 up")
+        src, dst = (
+            None if value.get(field) is None else self.id_of(_name(f"drop.{field}", value[field]))
+            for field in ("from", "to")
+        )
+        nth = whole("drop.nth", value.get("nth", 1), 1)
+        return Dropped(kinds[0], nth, whole("drop.many", value.get("many", 1), 1), src, dst)
+
+    def _pair(self, field: str, value: Any) -> tuple[int, int]:
+        if not isinstance(value, list) or len(value) != 2 or value[0] == value[1]:
+            raise ConfigError(field, value, 'two names, such as ["a", "b"]')
+        first, second = _name(field, value[0]), _name(field, value[1])
+        return self.id_of(first), self.id_of(second)
+
+    def in_force(self) -> dict[str, object]:
+        """What rules there are, for people and as JSON."""
+        return {
+            "settings": {str(setting): list(setting.value) for setting in self.settings},
+            "episodes": [episode.kind for episode in self.episodes],
+        }
+
+
+def _always(rng: Random) -> Callable[[str], Random]:
+    return lambda _: rng
+
+
+def _over(episode: Link, now: int) -> bool:
+    if isinstance(episode, Clogged):
+        return episode.stop <= now
+    return isinstance(episode, Dropped) and episode.spent
+
+
+# -- values ------------------------------------------------------------------------------------
+
+
+def _flag(field: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError(field, value, "true or false")
+    return value
+
+
+def _number(field: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MS_MAX:
+        raise ConfigError(field, value, f"a number from 0 to {MS_MAX}")
+    return value
+
+
+def _ns(field: str, value: Any) -> int:
+    return int(_number(field, value) * MS)
+
+
+def _chance(fault: str, value: Any) -> tuple[float, ...]:
+    return (_number(fault, value),)
+
+
+def _fields(*names: str, defaults: tuple[float, ...]) -> Callable[[str, Any], tuple[float, ...]]:
+    """Reads an object of numbers, of which all but the first may be missing; or the first alone."""
+
+    def read(fault: str, value: Any) -> tuple[float, ...]:
+        if not isinstance(value, dict):
+            return (_number(fault, value), *defaults)
+        if not set(value) <= set(names) or names[0] not in value:
+            raise ConfigError(fault, value, "an object of " + ", ".join(names))
+        given = [
+            _number(f"{fault}.{name}", value.get(name, default))
+            for name, default in zip(names, (0, *defaults), strict=True)
+        ]
+        return tuple(given)
+
+    return read
+
+
+def _span(fault: str, value: Any) -> tuple[float, ...]:
+    if not isinstance(value, list):
+        return (_number(fault, value),) * 2
+    if len(value) != 2:
+        raise ConfigError(fault, value, "a number of ms, or [least, most]")
+    least, most = _number(fault, value[0]), _number(fault, value[1])
+    if least > most:
+        raise ConfigError(fault, value, "the least first, then the most")
+    return least, most
+
+
+_VALUES: Final[dict[str, Callable[[str, Any], tuple[float, ...]]]] = {
+    "loss": _chance,
+    "burst": _fields("start", "most", defaults=(20,)),
+    "duplicate": _fields("rate", "within_ms", defaults=(5,)),
+    "replay": _fields("rate", "least_ms", "most_ms", defaults=(1_000, 5_000)),
+    "delay_ms": _span,
+    "reorder": _fields("rate", "within_ms", defaults=(5,)),
+    "corrupt": _chance,
+    "truncate": _chance,
+}
+
+
+_LINKS: Final[dict[str, Callable[..., Link]]] = {
+    "loss": Lossy,
+    "burst": lambda start, most: Bursts(start, int(most)),
+    "duplicate": lambda rate, ms: Duplicated(rate, int(ms * MS)),
+    "replay": lambda rate, lo, hi: Replayed(rate, int(lo * MS), int(hi * MS)),
+    "delay_ms": lambda lo, hi: Delayed(int(lo * MS), int(hi * MS)),
+    "reorder": lambda rate, ms: Reordered(rate, int(ms * MS)),
+    "corrupt": Corrupted,
+    "truncate": Truncated,
+}
+
+
+def _name(field: str, value: Any, allowed: str = "") -> str:
+    if not isinstance(value, str) or not good_name(value):
+        raise ConfigError(field, value, allowed or f"a node's name, 1 to {NAME_BYTES_MAX} bytes")
+    return value
+
+
+def good_name(name: str) -> bool:
+    return 0 < len(name.encode(errors="replace")) <= NAME_BYTES_MAX and name.isprintable()
+
+
+def _names(field: str, value: Any, allowed: str = "") -> Names:
+    """One name or several; None: all."""
+    if value is None:
+        return ()
+    values: Iterable[Any] = value if isinstance(value, list) else [value]
+    return tuple(sorted({_name(field, one, allowed) for one in values}))
+
+
+def _line(field: str, value: Any) -> str:
+    if value not in LINES:
+        raise ConfigError(field, value, " or ".join(LINES))
+    return str(value)
+
+
+def _kinds(value: Any) -> Names:
+    kinds = tuple(sorted({plain_name(kind) for kind in _names("kind", value)}))
+    for kind in kinds:
+        if kind not in KINDS:
+            spelled = sorted({name for names in KIND_NAMES.values() for name in names})
+            raise ConfigError("kind", value, "one of " + ", ".join(spelled))
+    return kinds

@@ -1,0 +1,1 @@
+"""One engine driven in real time: what is sent, persisted, delivered and confirmed."""

@@ -1,0 +1,140 @@
+"""One engine, driven in real time: what it wants is carried out, in the order that it asks for.
+
+Every live group has one: those whose members find each other (`node.driver.roster_member`), those
+whose roles stand in a file (`node.roles.group`), and the groups of AutoRM together (`node.autorm`).
+The node hands over datagrams and wakes a group when its deadline has passed; after each batch it
+has the group carry out what the engine wants: persist, send, deliver, notify.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final, Protocol
+
+from roundelay.core.engine import (
+    EMPTY,
+    MS,
+    ONLY_LINE,
+    UNKNOWN_LIFE,
+    Delivery,
+    Effects,
+    Engine,
+    Notice,
+    Pdu,
+)
+from roundelay.core.events import DELIVER, NO_REF, NOBODY, NOTICE, RECEIVE, SEND, SUBMIT
+from roundelay.node.driver.tracer import Tracer
+
+TRACE_ROWS: Final = 1024
+"""Rows of a trace that may wait for the engine's next effects."""
+NEAR_NS: Final = MS // 2
+"""A deadline nearer than this is looked at again after each batch; and a timer is not moved to a
+later time before it is that near, for it may have to be moved once more until then."""
+
+
+class Link(Protocol):
+    """How PDUs leave."""
+
+    chan_seq: int
+    """The number of the last one."""
+
+    def transmit(self, destination: int, pdu: Pdu, line: int, now: int) -> None: ...
+
+
+class Storage(Protocol):
+    """Where what must not be forgotten is kept."""
+
+    def keep(self, effects: Effects) -> None:
+        """Write what the engine persists; nothing of the batch is sent before that is done."""
+
+
+class EngineHost(Protocol):
+    """The group that an engine is driven for."""
+
+    closed: bool
+
+    def feed(self, now: int) -> None:
+        """Give the engine what applications have sent, as far as it takes it."""
+
+    def hand_over(self, effects: Effects, now: int) -> None:
+        """Tell applications what is delivered and noticed."""
+
+    def traced(self, deliveries: list[Delivery]) -> Iterable[Delivery | Notice]:
+        """What a trace has of them."""
+
+
+class EngineDriver:
+    """Member `me` of one group."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        me: int,
+        host: EngineHost,
+        link: Link,
+        storage: Storage | None = None,
+        trace: Tracer | None = None,
+    ) -> None:
+        self.engine = engine
+        self.me = me
+        self.host = host
+        self.link = link
+        self.storage = storage
+        self.trace = trace
+        self.received = 0
+        """PDUs."""
+        self.submitted = 0
+        """Messages."""
+
+    def receive(
+        self, pdu: Pdu, sender: int, chan_seq: int, now: int, line: int = ONLY_LINE,
+        life: int = UNKNOWN_LIFE,
+    ) -> None:  # fmt: skip
+        """A PDU of another member is to be given to the engine."""
+        self.received += 1
+        if self.trace is not None:
+            ref = sender << 48 | chan_seq
+            self.trace.rows.append((now, self.me, RECEIVE, ref, sender, None))
+        self.engine.receive(pdu, sender, now, line, life)
+
+    def record_submission(self, trace: Tracer, shown: Any, now: int) -> None:
+        """Messages are about to be submitted; `shown` is what the trace has of them."""
+        trace.rows.append((now, self.me, SUBMIT, self.submitted, NOBODY, shown))
+
+    def carry_out(self, now: int) -> None:
+        """Feed the engine, then carry out what it wants, until it wants nothing more."""
+        engine, host, trace, transmit = self.engine, self.host, self.trace, self.link.transmit
+        while not host.closed:
+            host.feed(now)
+            if engine.deadline <= now:
+                # An eager token site decides once per batch, by a timer that is due at once.
+                engine.on_timer(now)
+            effects = engine.take()
+            if effects is EMPTY:
+                break
+            if self.storage is not None:
+                self.storage.keep(effects)
+            if trace is not None:
+                self._record(trace, effects, now)
+            for destination, pdu, line in effects.sends:
+                transmit(destination, pdu, line, now)
+            if effects.deliveries or effects.notices:
+                host.hand_over(effects, now)
+        if trace is not None and len(trace.rows) >= TRACE_ROWS:
+            trace.flush()  # arrivals that led to nothing
+
+    def _record(self, trace: Tracer, effects: Effects, now: int) -> None:
+        """Write what this batch does, after its persists and before anybody else can know of it.
+
+        `roundelay.trace.live` says why.
+        """
+        me, add, chan_seq = self.me, trace.rows.append, self.link.chan_seq
+        for i, (destination, pdu, _) in enumerate(effects.sends, 1):
+            ref = me << 48 | (chan_seq + i) & 0xFFFFFFFF
+            add((now, me, SEND, ref, destination, pdu))
+        for one in (*self.host.traced(effects.deliveries), *effects.notices):
+            if isinstance(one, Notice):
+                add((now, me, NOTICE, NO_REF, NOBODY, one))
+            else:
+                add((now, me, DELIVER, one.seq, one.source, one))
+        trace.flush()

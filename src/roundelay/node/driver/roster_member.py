@@ -1,0 +1,439 @@
+"""A member of a group whose members find each other: what its engine wants, and what it is told.
+
+`node.membership` makes one for each roster that the group has.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from msgspec import structs
+
+from roundelay.core.cluster.exchange import Exchange
+from roundelay.core.engine import (
+    NEVER,
+    Delivery,
+    Effects,
+    Engine,
+    Notice,
+)
+from roundelay.core.errors import RoundelayError
+from roundelay.core.events import (
+    DELIVER,
+    NO_REF,
+    NOBODY,
+    NOTICE,
+    Addressed,
+)
+from roundelay.core.families import TOTAL
+from roundelay.core.positive_ack import PositiveAckSite
+from roundelay.core.token.lives import OtherLife
+from roundelay.core.token.pdu import DATA
+from roundelay.core.token.phases import BROKEN, NORMAL
+from roundelay.core.token.site import TokenSite
+from roundelay.core.token.stable import undelivered
+from roundelay.node.driver.channel_link import ChannelLink, NodeServices
+from roundelay.node.driver.engine_driver import NEAR_NS, EngineDriver
+from roundelay.node.driver.engines import early_stage
+from roundelay.node.driver.outbox import Outbox, Underway
+from roundelay.node.driver.tracer import Tracer
+from roundelay.node.groups import GroupSpec
+from roundelay.node.membership import reasons
+from roundelay.node.membership.early import Early
+from roundelay.node.node_api import WHOLE, Batch, Subscriber, View
+from roundelay.node.recording.memory import Memory
+from roundelay.node.storage.store import Store
+from roundelay.wire.codec import group_id
+
+
+class RosterMember:
+    """One member of one group, in one incarnation of its roster."""
+
+    def __init__(
+        self,
+        node: NodeServices,
+        spec: GroupSpec,
+        me: int,
+        roster: tuple[str, ...],
+        engine: Any,
+        outbox: Outbox,
+        applications: dict[int, Subscriber],
+        *,
+        store: Store | None = None,
+        incarnation: str = "",
+        base: int = 0,
+        trace: Tracer | None = None,
+        lives: tuple[bytes, ...] = (),
+    ) -> None:
+        self.log = node.log
+        self.spec = spec
+        self.me = me
+        self.roster = roster
+        # What the engine is, asked once: `isinstance` with abstract classes takes its time.
+        self.token = engine if isinstance(engine, TokenSite) else None
+        self.acknowledged = engine if isinstance(engine, PositiveAckSite) else None
+        self.id = group_id(f"{spec.name}\0{incarnation}" if incarnation else spec.name)
+        life = self.token.boot if self.token is not None else 0
+        self.link = ChannelLink(node, spec, me, roster, self.id, lives, life)
+        storage = self if store is not None else None
+        self.driver = EngineDriver(engine, me, self, self.link, storage, trace)
+        self.link.driver = self.driver
+        self.hub = self.link.hub
+        self.receive, self.relay = self.link.receive, self.link.relay
+        self.outbox = outbox
+        self.store = store
+        self.base = base
+        """Position of the engine's first message in the group's order, over all incarnations."""
+        self.applications = applications
+        self.delivered = 0
+        self.begun = False  # the engine was given something to send
+        self.state = "forming"
+        self.version: tuple[int, int] = (-1, -1)
+        self.members: tuple[int, ...] = ()
+        self.closed = False
+        self.intercept: Callable[[Delivery], bool] | None = None
+        """Sees each delivery first; True keeps it from the applications."""
+        self.on_notice: Callable[[Notice], None] | None = None
+        self.on_delivered: Callable[[], None] | None = None
+        """After each batch of deliveries, all of which are written."""
+        self.on_gap: Callable[[int, int], None] | None = None
+        """The positions from the first number up to the second are passed over."""
+        stage = early_stage(spec)
+        self.early = Early(stage, me, spec.family.selective) if stage else None
+        """Applications want messages at an earlier stage."""
+        self.memory: Memory | None = None
+        """Where what is delivered is kept for those who come later, if it has an order."""
+        self.lineage = ""
+        """The id of the history that positions belong to."""
+        self.waits = ""
+        """Too few members for applications' messages: what the state says of that."""
+        self.held = False
+        """No new messages go to the engine while the roster changes."""
+        if trace is not None:
+            self.record_restart(trace, time.monotonic_ns())
+        if not spec.family.resilient:
+            self.state = "open"
+            self.members = tuple(range(len(roster)))
+        self.expected = self.position
+        """The position after the last one delivered; -1 where there is no order."""
+
+    @property
+    def engine(self) -> Engine:
+        return self.driver.engine
+
+    # -- what the node calls ---------------------------------------------------------------
+
+    @property
+    def deadline(self) -> int:
+        if self.closed:
+            return NEVER
+        deadline = self.driver.engine.deadline
+        return deadline if self.hub is None else min(deadline, self.link.deadline)
+
+    def on_timer(self, now: int) -> None:
+        engine = self.driver.engine
+        if engine.deadline <= now:
+            engine.on_timer(now)
+        self.link.on_timer(now)
+
+    def flush(self, now: int) -> None:
+        """Carry out what the engine wants."""
+        self.driver.carry_out(now)
+        engine, outbox = self.driver.engine, self.outbox
+        if self.acknowledged is not None:
+            self.settle_acknowledged(self.acknowledged)
+        if engine.deadline < now + NEAR_NS:
+            # What it was for may be settled: to ask costs less than to be woken for nothing.
+            engine.on_timer(now)
+        if outbox.turned_away:
+            outbox.make_room()
+
+    # -- what the driver calls -------------------------------------------------------------
+
+    def keep(self, effects: Effects) -> None:
+        """Write what the engine persists."""
+        if effects.persists and self.store is not None:
+            token = self.token
+            self.store.write(effects.persists, token is not None and token.config.sync_commits)
+            if token is not None:
+                self.store.rotate(token)
+
+    def hand_over(self, effects: Effects, now: int) -> None:
+        """Tell applications what is delivered and noticed."""
+        notices = effects.notices
+        if effects.deliveries:
+            if notices:
+                # A view may name another history, which what is delivered with it is of.
+                for notice in [one for one in notices if one.kind == "view"]:
+                    self.notice(notice, now)
+                notices = [one for one in notices if one.kind != "view"]
+            self.deliver(effects.deliveries, now)
+            if self.on_delivered is not None:
+                self.on_delivered()
+        for notice in notices:
+            self.notice(notice, now)
+
+    def traced(self, deliveries: list[Delivery]) -> list[Delivery]:
+        """Those that are early are written down when they are through."""
+        if self.early is None:
+            return deliveries
+        return [one for one in deliveries if one.stage != self.early.stage]
+
+    def ready(self) -> bool:
+        """Whether the engine should be given another bundle now: one waits there at most."""
+        engine, token = self.engine, self.token
+        if self.held:
+            return False
+        if token is not None:
+            # The first submission waits for a list: what never was in one certainly is not sent.
+            if token.phase == BROKEN:
+                return True  # it refuses whatever it is given
+            return not token.own.waiting and (self.begun or token.phase == NORMAL)
+        if getattr(engine, "stopped", False):
+            return False
+        return not engine.queue  # type: ignore[attr-defined]
+
+    def feed(self, now: int) -> None:
+        """Give the engine bundles while it takes them."""
+        outbox = self.outbox
+        engine: Any = self.driver.engine
+        while outbox and self.ready() and (not self.waits or outbox.has_word):
+            self.begun = True
+            bundle, names, one = outbox.gather()
+            to = None if names is None else self.destinations(names)
+            if to is not None and not to:
+                outbox.refuse(one, "its destinations are no longer in the group")
+                continue
+            if self.driver.trace is not None:
+                shown = bundle if to is None else Addressed(bundle, tuple(sorted({*to, self.me})))
+                self.driver.record_submission(self.driver.trace, shown, now)
+            self.driver.submitted += len(bundle)
+            try:
+                if to is not None:
+                    # Our own copy tells us when it is through; see `deliver`.
+                    engine.submit(bundle, now, {*to, self.me})
+                else:
+                    engine.submit(bundle, now)
+            except RoundelayError as error:
+                outbox.lose_track(one, str(error))
+
+    def destinations(self, names: tuple[str, ...]) -> set[int]:
+        """Members of the present roster among `names`."""
+        return {place for place, name in enumerate(self.roster) if name in names}
+
+    def deliver(self, deliveries: list[Delivery], now: int) -> None:
+        wall = time.time_ns()
+        name, roster, me, base = self.spec.name, self.roster, self.me, self.base
+        for delivery in deliveries:
+            if self.closed:
+                return
+            if self.early is not None and delivery.stage == self.early.stage:
+                self.deliver_early(self.early, delivery, wall)
+                continue
+            seq = base + delivery.seq if delivery.seq >= 0 else -1
+            if seq >= 0:
+                if seq > self.expected:
+                    self.pass_over(seq)
+                self.expected = seq + len(delivery.bundle.sizes)
+            if delivery.source == me:
+                one = self.own_delivered(delivery, seq, wall)
+                if one is not None and one.to is not None and roster[me] not in one.to:
+                    continue  # a copy that was only for us to know
+            if self.intercept is not None and self.intercept(delivery):
+                continue
+            self.delivered += len(delivery.bundle.sizes)
+            batch = Batch(
+                name, seq, roster[delivery.source], wall, delivery.bundle, WHOLE, self.lineage
+            )
+            if self.memory is not None and seq >= 0:
+                self.memory.add(batch)
+            if self.early is not None:
+                self.deliver_late(self.early, delivery, batch)
+                continue
+            # Looked up each time: one that cannot keep it has another in its place from then on.
+            for application in list(self.applications.values()):
+                application.deliver(batch)
+
+    def deliver_early(self, early: Early, delivery: Delivery, wall: int) -> None:
+        """A message whose place is not certain: for applications, not for recorders."""
+        retired = self.intercept is not None and self.intercept(delivery)
+        if not retired and early.give(delivery):
+            name, sender = self.spec.name, self.roster[delivery.source]
+            self.give_applications(Batch(name, -1, sender, wall, delivery.bundle))
+
+    def deliver_late(self, early: Early, delivery: Delivery, batch: Batch) -> None:
+        """The same when it is through: for recorders, and for applications that lack it."""
+        for application in list(self.applications.values()):
+            if getattr(application, "is_recorder", False):
+                application.deliver(batch)
+        if not early.was_given(delivery):
+            self.give_applications(structs.replace(batch, seq=-1, history=""))
+
+    def give_applications(self, batch: Batch) -> None:
+        for application in list(self.applications.values()):
+            if not getattr(application, "is_recorder", False):
+                application.deliver(batch)
+
+    def pass_over(self, seq: int) -> None:
+        """What is before `seq` is not delivered here."""
+        lo, self.expected = self.expected, seq
+        if self.on_gap is not None and self.applications:
+            self.on_gap(lo, seq)
+
+    def own_delivered(self, delivery: Delivery, seq: int, wall: int) -> Underway | None:
+        """A bundle of ours came through: the oldest one under way, unless it is of another life."""
+        if self.acknowledged is not None:
+            # Delivered here when it is sent; settled when everybody has answered.
+            for one in self.outbox.underway:
+                if one.number < 0:
+                    one.number = delivery.number
+                    break
+        elif type(delivery) is not OtherLife:
+            return self.outbox.settle(seq, wall, self.token.config.resilience if self.token else -1)
+        return None
+
+    def settle_acknowledged(self, engine: PositiveAckSite) -> None:
+        low = engine.low
+        underway = self.outbox.underway
+        while underway and 0 <= underway[0].number < low:
+            self.outbox.settle(-1, time.time_ns())
+
+    # -- the trace -------------------------------------------------------------------------
+
+    def record_restart(self, trace: Tracer, now: int) -> None:
+        """What the last life had on disk and not in its trace when it was killed."""
+        stable = None if self.store is None else self.store.stable
+        if stable is None:
+            trace.forgot()
+        deliveries, gap = undelivered(stable, trace.position)
+        for delivery in deliveries:
+            trace.rows.append((now, self.me, DELIVER, delivery.seq, delivery.source, delivery))
+        if gap is not None:
+            trace.rows.append((now, self.me, NOTICE, NO_REF, NOBODY, gap))
+        trace.flush()
+
+    # -- notices ---------------------------------------------------------------------------
+
+    def notice(self, notice: Notice, now: int) -> None:
+        kind, info = notice.kind, notice.info
+        self.log("info", f"group.{kind}", group=self.spec.name, info=_shown(info))
+        if kind == "view":
+            self.version, self.members = info[0], info[1]  # type: ignore[assignment]
+            self.state = "open"
+            self.show()
+        elif kind == "blocked":
+            self.state = reasons.blocked(info, self.roster)
+            self.show()
+        elif kind == "unblocked":
+            self.state = "open"
+            self.show()
+        elif kind == "broken":
+            away = self.engine.given_up() if isinstance(self.engine, Exchange) else ()
+            self.state = reasons.broken(str(info[0]), [self.roster[one] for one in away])
+            if self.token is not None:
+                for one in list(self.outbox.underway):
+                    self.outbox.lose_track(one, self.state)
+            self.show()
+        elif kind == "indeterminate":
+            lo, hi = int(info[0]), int(info[1])  # type: ignore[call-overload]
+            for _ in range(min(hi - lo, len(self.outbox.underway))):
+                self.outbox.lose_track(self.outbox.underway[0], "away for too long: history lost")
+        elif kind == "gap_unavailable" and self.position > self.expected:
+            self.pass_over(self.position)  # nothing was delivered behind it yet
+        if self.on_notice is not None:
+            self.on_notice(notice)
+
+    def view(self) -> View:
+        number, site = self.version
+        version = f"{number}.{site}" if number >= 0 else "0"
+        members = tuple(self.roster[member] for member in self.members)
+        # What is given early has no place, so there is none at which an application begins.
+        position = self.expected if self.early is None else -1
+        state = self.waits if self.waits and self.state == "open" else self.state
+        return View(self.spec.name, version, members, state, self.lineage, position)
+
+    def show(self) -> None:
+        view = self.view()
+        for application in list(self.applications.values()):
+            application.viewed(view)
+
+    # -- history ---------------------------------------------------------------------------
+
+    def history(self, since: int) -> Iterator[Batch]:
+        """What the engine keeps from position `since` on, in order (token groups): after a
+        restart, what the member has delivered before."""
+        engine = self.engine
+        if not isinstance(engine, TokenSite):
+            return
+        wall = time.time_ns()
+        for ts in range(engine.log.first_kept, engine.cnts):
+            entry = engine.log.entries[ts]
+            if entry.ack.kind != DATA:
+                continue
+            seq = self.base + entry.seq
+            bundle = entry.bundle
+            if seq + len(bundle) <= since:
+                continue
+            if seq < since:
+                bundle = bundle.part(since - seq, len(bundle))
+                seq = since
+            sender = self.roster[entry.ack.s]
+            yield Batch(self.spec.name, seq, sender, wall, bundle, WHOLE, self.lineage)
+
+    @property
+    def position(self) -> int:
+        """The next position to be delivered; -1 where there is no order."""
+        if isinstance(self.engine, TokenSite):
+            return self.base + self.engine.position
+        if self.spec.family.order == TOTAL:
+            position: int = self.engine.position
+            return self.base + position
+        return -1
+
+    def retire(self) -> None:
+        """The epoch is over: only serve those who have not got there yet."""
+        self.held = True
+        self.applications = {}
+        self.outbox = Outbox(self.spec.name, 0, 0, 0)
+        self.intercept = lambda delivery: True
+        self.on_notice = None
+
+    def close(self) -> None:
+        self.closed = True
+        if self.store is not None:
+            self.store.close()
+
+    def status(self) -> dict[str, object]:
+        """As JSON."""
+        engine = self.engine
+        status: dict[str, object] = {
+            "group": self.spec.name,
+            "service": self.spec.service,
+            "protocol": self.spec.protocol,
+            "state": self.view().state,
+            "me": self.roster[self.me],
+            "roster": list(self.roster),
+            "members": [self.roster[member] for member in self.members],
+            "position": self.position,
+            "delivered": self.delivered,
+            "submitted": self.driver.submitted,
+            "waiting_bytes": self.outbox.bytes,
+            "underway": len(self.outbox.underway),
+            "pdus_sent": self.link.sent,
+            "pdus_received": self.driver.received,
+            "dropped": dict(engine.drops),
+            "buffers": engine.usage(),
+            "limits": engine.caps(),
+        }
+        if isinstance(engine, TokenSite):
+            status["resilience"] = engine.config.resilience
+            status["role"] = engine.role
+            status["list"] = f"{engine.tl[0]}.{engine.tl[1]}"
+        return status
+
+
+def _shown(info: tuple[object, ...]) -> str:
+    text = ", ".join(str(part) for part in info)
+    return text if len(text) <= 200 else text[:200] + "…"

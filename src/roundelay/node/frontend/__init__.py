@@ -1,0 +1,1 @@
+"""Applications behind a socket."""

@@ -1,0 +1,271 @@
+"""Frontends: applications in any language that reach the node over TCP or a Unix socket.
+
+`FrontendServer` listens; each application is a `Connection`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Final
+
+from roundelay import __version__
+from roundelay.core.bundle import Bundle
+from roundelay.core.errors import ConfigError, UsageError
+from roundelay.core.limits import whole
+from roundelay.node.frontend.connection import GOODBYE_S, Connection
+from roundelay.node.frontend.memory import FrontendMemory
+from roundelay.node.frontend.sockets import tcp_socket, unix_socket
+from roundelay.node.node_api import UNIT, Batch, NodeApi
+from roundelay.wire.frontend import (
+    MESSAGE_BYTES,
+    MESSAGE_BYTES_MOST,
+    PROTOCOL,
+    Address,
+    address,
+    plain_packets,
+    portions,
+    received_packet,
+)
+from roundelay.wire.frontend_replay import marked_received_packet
+
+Log = Callable[..., None]
+
+CONNECTIONS_MAX: Final = 256
+QUEUE_BYTES_MAX: Final = 8 << 20
+HELD_BYTES_MAX: Final = 128 << 20
+"""What may be held for all connections together (`frontend_memory`)."""
+TOO_MANY: Final = "too many connections"
+"""Reason to count a refused connection under."""
+ALL_FULL: Final = "all connections hold too much"
+"""Reason to count one under that was cut for the sake of the others."""
+
+
+class FrontendServer:
+    """Serves frontends at one or more addresses: `HOST:PORT` or `unix:PATH`."""
+
+    def __init__(
+        self,
+        switchboard: NodeApi,
+        addresses: Iterable[str],
+        *,
+        name: str = "",
+        max_message: int = MESSAGE_BYTES,
+        connections_max: int = CONNECTIONS_MAX,
+        queue_bytes_max: int = QUEUE_BYTES_MAX,
+        held_bytes_max: int = HELD_BYTES_MAX,
+        open_to_network: bool = False,
+        log: Log | None = None,
+    ) -> None:
+        """`name` is the node's.  `open_to_network`: serve addresses that others can reach too,
+        in clear and to anybody (`--frontend-open`).  `log` is given the level, the event and what
+        belongs to it; without it, Python's logging is."""
+        whole("max_message", max_message, 1, MESSAGE_BYTES_MOST)
+        whole("connections_max", connections_max, 1)
+        whole("queue_bytes_max", queue_bytes_max, 1)
+        whole("held_bytes_max", held_bytes_max, 1)
+        self.switchboard = switchboard
+        self.name = name
+        self.max_message = max_message
+        self.connections_max = connections_max
+        # A queue that one message fills would cut applications that read as fast as they can.
+        self.queue_bytes_max = max(queue_bytes_max, 2 * max_message)
+        self.open_to_network = open_to_network
+        self._log = log or _log
+        self.addresses: list[str] = []
+        """Where it listens, with the ports that the system chose."""
+        self.loop: asyncio.AbstractEventLoop = None  # type: ignore[assignment]  # start
+        self._wanted = [address(text, any_port=True) for text in addresses]
+        self._servers: list[asyncio.Server] = []
+        self._paths: list[tuple[str, int]] = []
+        self._connections: set[Connection] = set()
+        self.memory = FrontendMemory(
+            max(held_bytes_max, self.queue_bytes_max),
+            self._connections,
+            lambda connection, detail: connection.cut(ALL_FULL, detail),
+        )
+        self._unflushed: list[Connection] = []
+        self._encoded: dict[tuple[bool, bool], tuple[Batch, bytes]] = {}
+        self._accepted = 0
+        self._drops: Counter[str] = Counter()
+
+    async def start(self, *, serve: bool = True) -> None:
+        """Listen.  Raises ConfigError that names the address which cannot be used.
+
+        Without `serve`, whoever connects waits until `serve` is called: for a node that wants its
+        ports before it is ready to answer."""
+        self.loop = asyncio.get_running_loop()
+        try:
+            for wanted in self._wanted:
+                if wanted.path:
+                    sock = unix_socket(wanted.path)
+                    self._paths.append((wanted.path, os.stat(wanted.path).st_ino))
+                    server = await self.loop.create_unix_server(
+                        lambda: Connection(self), sock=sock, start_serving=False
+                    )
+                    self.addresses.append(str(wanted))
+                else:
+                    sock = await tcp_socket(self.loop, wanted, self.open_to_network)
+                    server = await self.loop.create_server(
+                        lambda: Connection(self), sock=sock, start_serving=False
+                    )
+                    host, port = sock.getsockname()[:2]
+                    self.addresses.append(str(Address(host, port)))
+                self._servers.append(server)
+        except BaseException:
+            await self.close()
+            raise
+        if serve:
+            await self.serve()
+
+    async def serve(self) -> None:
+        """Let in those who connect."""
+        for server in self._servers:
+            await server.start_serving()
+
+    async def close(self) -> None:
+        """Stop listening and end all connections, with a moment for their last words."""
+        for server in self._servers:
+            server.close()
+        for connection in list(self._connections):
+            connection.close()
+        deadline = asyncio.get_running_loop().time() + GOODBYE_S
+        while self._connections and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0.01)
+        for connection in list(self._connections):
+            connection.abort()
+        for server in self._servers:
+            await server.wait_closed()
+        self._servers.clear()
+        for path, inode in self._paths:
+            with suppress(OSError):
+                if os.stat(path).st_ino == inode:  # not somebody else's by now
+                    os.unlink(path)
+        self._paths.clear()
+
+    # -- what connections need
+
+    def admit(self, connection: Connection) -> bool:
+        if len(self._connections) >= self.connections_max:
+            self.drop(TOO_MANY, connection, f"at most {self.connections_max}")
+            return False
+        self._accepted += 1
+        self._connections.add(connection)
+        return True
+
+    def forget(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+
+    def drop(self, reason: str, connection: Connection, detail: str) -> None:
+        """Count why a connection is closed, and say it in the log."""
+        self._drops[reason] += 1
+        self._log(
+            "warning", "frontend.closed", reason=reason, peer=connection.peer,
+            name=connection.name, detail=detail,
+        )  # fmt: skip
+
+    def encoded(self, batch: Batch, extended: bool, units: bool = False) -> bytes:
+        """The bytes of a batch: made once, however many applications get it."""
+        last = self._encoded.get((extended, units))
+        if last is not None and last[0] is batch:
+            return last[1]
+        if extended and batch.unit == UNIT:
+            conference, kind, _ = batch.bundle.runs()[0]
+            pieces = [batch.bundle] if units else map(Bundle.of, batch.bundle)
+            data = b"".join(_received(batch, batch.seq, conference, kind, one) for one in pieces)
+        elif extended:
+            parts = []
+            seq = batch.seq
+            for conference, kind, bundle in batch.bundle.by_mark():
+                for part in portions(bundle, self.max_message):
+                    parts.append(_received(batch, seq, conference, kind, part))
+                    seq += len(part) if seq >= 0 else 0
+            data = b"".join(parts)
+        else:
+            data = plain_packets("RCVE", batch.group, batch.bundle)
+        self._encoded[extended, units] = (batch, data)
+        return data
+
+    def to_flush(self, connection: Connection) -> None:
+        if not self._unflushed:
+            self.loop.call_soon(self._flush)
+        self._unflushed.append(connection)
+
+    def _flush(self) -> None:
+        self._encoded.clear()
+        connections = self._unflushed
+        self._unflushed = []
+        for connection in connections:
+            connection.flush()
+
+    def greeting(self) -> dict[str, object]:
+        return {
+            "node": self.name,
+            "version": __version__,
+            "protocol": PROTOCOL,
+            "max_message": self.max_message,
+            "queue_bytes": self.queue_bytes_max,
+            "stop": True,
+            "options": True,
+        }
+
+    def ask(self, what: object, of: object) -> object:
+        """The answer to a question of an application."""
+        board = self.switchboard
+        if what == "groups":
+            return board.groups()
+        if what == "status":
+            return board.status()
+        if what not in ("members", "why", "recorders", "recovery", "recover"):
+            asked = "members, groups, recorders, status, why, recovery or recover"
+            raise ConfigError("ask", repr(what), asked)
+        if not isinstance(of, str) or not of:
+            raise ConfigError("of", repr(of), "a node" if what == "why" else "a group")
+        if what in ("recovery", "recover"):
+            recover = getattr(board, "recover", None)
+            if recover is None:
+                raise UsageError("this node recovers no groups")
+            return recover(of, do=what == "recover")
+        if what == "recorders":
+            known = getattr(board, "recorders", None)
+            return [] if known is None else known.listed(of)
+        return board.members(of) if what == "members" else board.why(of)
+
+    def status(self) -> dict[str, object]:
+        """As JSON: what the node's status says of its frontends."""
+        joined: Counter[str] = Counter()
+        for connection in self._connections:
+            joined.update(connection.groups)
+        return {
+            "addresses": list(self.addresses),
+            "connections": len(self._connections),
+            "connections_max": self.connections_max,
+            "accepted": self._accepted,
+            "groups": dict(sorted(joined.items())),
+            "queue_bytes": sum(one.queue_bytes for one in self._connections),
+            "queue_bytes_max": self.queue_bytes_max,
+            "held_bytes": self.memory.bytes,
+            "held_bytes_max": self.memory.limit_bytes,
+            "drops": dict(sorted(self._drops.items())),
+            "clients": [one.status() for one in self._connections],
+        }
+
+
+def _received(batch: Batch, seq: int, conference: int, kind: int, part: Bundle) -> bytes:
+    """`part` is all of a unit or, for who does not know units, one message of it."""
+    unit = batch.unit == UNIT and part is batch.bundle
+    if not (conference or kind or unit):
+        return received_packet(batch.group, seq, batch.time, batch.sender, part)
+    return marked_received_packet(
+        batch.group, seq, batch.time, conference, kind, batch.sender, part, unit
+    )
+
+
+def _log(level: str, event: str, **fields: object) -> None:
+    words = " ".join(f"{key}={value!r}" for key, value in fields.items())
+    number = logging.getLevelNamesMapping()[level.upper()]
+    logging.getLogger("roundelay.frontends").log(number, "%s %s", event, words)

@@ -1,0 +1,373 @@
+"""An error in one group fails that group: the others, and the node, do not notice.
+
+Whatever goes wrong while a group is opened or driven (its disk is full, no file can be opened, a
+broken invariant of its engine) ends there: its engines are dropped, its applications are told, and
+`FailedGroup` takes its place, which says why in `status` and is not mentioned to other nodes: to
+them this member is gone.  Whoever joins the group tries to open it again, and so does the node by
+itself if it was told to host or to record it.
+
+Only the loss of the medium stops a node.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from roundelay.core.bundle import Bundle
+from roundelay.core.engine import NEVER, SECOND
+from roundelay.core.errors import (
+    ConfigError,
+    GroupFailed,
+    InvariantBroken,
+    RoundelayError,
+    UsageError,
+)
+from roundelay.node.driver.outbox import Outbox
+from roundelay.node.group_host import GroupDriver, GroupHost
+from roundelay.node.groups import GroupSpec, family_of, plain_spec
+from roundelay.node.node_api import NO_TAG, Batch, Refusal, Subscriber, View
+from roundelay.node.recording.handover import CatchUp
+from roundelay.wire.control import Ask, Info, Start
+
+if TYPE_CHECKING:
+    from roundelay.node.node import Node
+
+RETRY_NS: Final = 5 * SECOND
+RETRY_MOST_NS: Final = 60 * SECOND
+"""How long a node waits before it opens a failed group again, at first and at most."""
+ASKED_NS: Final = SECOND
+"""How soon after it failed one who sends without having joined may have it tried again."""
+
+
+def reason_of(error: BaseException) -> str:
+    """One line for people."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror + (f": {error.filename}" if error.filename else "")
+    if isinstance(error, RoundelayError) and not isinstance(error, InvariantBroken):
+        return str(error)
+    return f"{type(error).__name__}: {error}"
+
+
+class FailedGroup:
+    """The place of a group that has failed; it holds nothing but what is to be shown."""
+
+    leaving = False
+    data = None
+    closed = True
+    roster = ()
+    lineage = ""
+    recalled = True
+    memory = None
+
+    def __init__(self, faults: Faults, spec: GroupSpec, error: BaseException, tries: int) -> None:
+        self.spec = spec
+        self.error = error
+        self.reason = reason_of(error)
+        self.state = f"failed: {self.reason}"
+        self.outbox = Outbox(spec.name, 0, 0, 0)
+        self.recorders: dict[int, Any] = {}
+        """Recorders here: they go on when the group does."""
+        self.entered: list[str] = []
+        """Epochs that the member was in and may remember nothing of (CM-R17)."""
+        self.tries = tries
+        self.at = time.monotonic_ns()
+        self.deadline = NEVER
+        self._faults = faults
+
+    @property
+    def planned(self) -> bool:
+        """Whether the node opens it again by itself."""
+        return self.deadline != NEVER
+
+    def retry_later(self) -> None:
+        wait = min(RETRY_MOST_NS, RETRY_NS << min(self.tries, 8))
+        self.deadline = self.at + wait
+
+    def failure(self) -> RoundelayError:
+        """For whoever wants something of the group."""
+        if isinstance(self.error, UsageError):
+            return self.error
+        return GroupFailed(self.spec.name, self.reason)
+
+    def on_timer(self, now: int) -> None:
+        self.deadline = NEVER
+        self._faults.retry(self)
+
+    def join(
+        self, application: Subscriber, since: int | None = None, since_time: int = 0,
+        history: str = "",
+    ) -> None:  # fmt: skip
+        raise self.failure()
+
+    def send(
+        self, application: Subscriber, bundle: Bundle, tag: int, to: Iterable[str] | None,
+        recorders: int = 0, unit: bool = False,
+    ) -> None:  # fmt: skip
+        if not self._faults.may_try(self):
+            raise self.failure()
+        node, name = self._faults.node, self.spec.name
+        if self.spec.family.own_packets:
+            del node.group_hosts[name]
+        else:
+            node.group_host(name)
+        node.send(application, name, bundle, tag=tag, to=to, recorders=recorders, unit=unit)
+
+    def agree(self, wishes: GroupSpec) -> None:
+        raise self.failure()
+
+    def fell_behind(self, application: Subscriber, since: int) -> bool:
+        return False
+
+    def on_tick(self, now: int) -> None:
+        """Nobody waits for it."""
+
+    def part(self, application: Subscriber, now: int) -> None:
+        self.recorders.pop(id(application), None)
+
+    def history(self, since: int) -> Iterator[Batch]:
+        return iter(())
+
+    def heard(self, info: Info, now: int) -> None:
+        """Nobody is here to be told."""
+
+    def told(self, word: Ask | Start, now: int) -> None:
+        """Nobody is here to be told."""
+
+    def info(self) -> None:
+        """To others, this node is no member."""
+
+    def works(self) -> bool:
+        return False
+
+    def trouble(self) -> str:
+        return self.state
+
+    def view(self) -> View:
+        return View(self.spec.name, "0", (), self.state)
+
+    def members(self) -> dict[str, object]:
+        return {"group": self.spec.name, "version": "0", "state": self.state, "members": []}
+
+    def status(self) -> dict[str, object]:
+        return {
+            "group": self.spec.name, "service": self.spec.service, "protocol": self.spec.protocol,
+            "state": self.state, "roster": [], "members": [], "applications": 0,
+        }  # fmt: skip
+
+    def leave(self, now: int) -> None:
+        """It is no member."""
+
+    def close(self, reason: str) -> None:
+        """Nothing is open."""
+
+    def fail(self, reason: str) -> None:
+        """It has."""
+
+
+class Faults:
+    """The boundary between the groups of one node."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.count = 0
+
+    # -- a group that is opened --------------------------------------------------------------
+
+    def open(self, kind: type[Any], spec: GroupSpec) -> GroupHost:
+        """A place of that kind for the group.  If that fails, nothing of it is left but why."""
+        node, name = self.node, spec.name
+        place: Any = object.__new__(kind)  # known here also if it is never finished
+        try:
+            place.__init__(node, spec, time.monotonic_ns())
+        except Exception as error:
+            self._dismantle(name, place)
+            before = node.group_hosts.get(name)
+            if (
+                isinstance(before, FailedGroup)
+                and isinstance(error, ConfigError)
+                and before.planned
+            ):
+                raise  # one application's wish, and not why the group has failed
+            failed = FailedGroup(self, spec, error, getattr(before, "tries", -1) + 1)
+            failed.entered = list(getattr(place, "entered", ()))
+            if isinstance(before, FailedGroup):
+                failed.recorders = before.recorders
+            node.group_hosts[name] = failed
+            self._report(failed, before)
+            self._plan(name)  # an application that asks does not end the node's own tries
+            raise failed.failure() from error
+        before = node.group_hosts.get(name)
+        node.group_hosts[name] = place
+        if isinstance(before, FailedGroup):
+            node.log("warning", "group.opened_again", group=name, after=before.reason)
+            for recorder in before.recorders.values():
+                place.join(recorder, recorder.next if recorder.ordered else None)
+        opened: GroupHost = place
+        return opened
+
+    def make_room(self, most: int) -> bool:
+        """Whether one more group can be hosted: of those that have failed the oldest makes room,
+        unless the node was told to have it."""
+        groups = self.node.group_hosts
+        while len(groups) >= most:
+            failed = [
+                one for one in groups.values()
+                if isinstance(one, FailedGroup)
+                and one.spec.name not in self.node.specs
+                and not one.recorders
+            ]  # fmt: skip
+            if not failed:
+                return False
+            del groups[min(failed, key=lambda one: one.at).spec.name]
+        return True
+
+    def entered(self, name: str) -> list[str]:
+        """Epochs that a member which failed here was in: the next one is not new to them."""
+        before = self.node.group_hosts.get(name)
+        return list(before.entered) if isinstance(before, FailedGroup) else []
+
+    def retry(self, place: FailedGroup) -> None:
+        """It is time to see whether the cause is gone."""
+        if self.node.group_hosts.get(place.spec.name) is not place:
+            return
+        with suppress(RoundelayError):  # it is in the new place, and in the log
+            self.node.group_host(place.spec.name)
+
+    def may_try(self, place: FailedGroup) -> bool:
+        """Whether one who did not even join may have the group tried again."""
+        return time.monotonic_ns() - place.at > ASKED_NS
+
+    def begin(self, name: str) -> None:
+        """Open a group that the node is configured for."""
+        with suppress(RoundelayError):
+            self.node.group_host(name)
+
+    def guard_join(self, name: str, call: Callable[[], None]) -> None:
+        """Somebody joins: what is wrong with the wish is told, what is wrong with the group fails
+        it as well."""
+        try:
+            call()
+        except RoundelayError as error:
+            if not isinstance(error, InvariantBroken):
+                raise
+            self.fail_group(name, error)
+            raise GroupFailed(name, reason_of(error)) from error
+        except Exception as error:
+            self.fail_group(name, error)
+            raise GroupFailed(name, reason_of(error)) from error
+
+    # -- a group that runs -------------------------------------------------------------------
+
+    def fail_group(self, name: str, error: BaseException) -> None:
+        """The group has failed: drop its engines, tell its applications, keep the reason."""
+        node = self.node
+        place: Any = node.group_hosts.get(name)
+        if isinstance(place, FailedGroup):
+            return
+        spec = place.spec if place is not None else node.specs.get(name) or plain_spec(name)
+        failed = FailedGroup(self, spec, error, 0)
+        failed.entered = list(getattr(place, "entered", ()))
+        applications = self._applications(name, place)
+        self._dismantle(name, place)
+        if place is not None:
+            with suppress(Exception):
+                place.outbox.abandon(failed.state)
+        node.group_hosts[name] = failed
+        self._report(failed, place)
+        for application in applications:
+            if getattr(application, "is_recorder", False):
+                failed.recorders[id(application)] = application
+        view, refusal = failed.view(), Refusal(name, NO_TAG, failed.state, False)
+        hosts = False
+        for application in applications:
+            hosts = hosts or getattr(application, "hosts_node", False)
+            try:
+                application.viewed(view)
+                if id(application) not in failed.recorders:
+                    application.refused(refusal)
+            except Exception as fault:  # it is not worth more than the others
+                node.log("error", "application.failed", group=name, reason=reason_of(fault))
+        if not hosts:  # an embedded node is there for one who was just told
+            self._plan(name)
+        node.say_soon(time.monotonic_ns())
+
+    def guard(
+        self, part: GroupHost | GroupDriver, call: Callable[..., None], *arguments: Any
+    ) -> None:
+        """Call something of a group's."""
+        try:
+            call(*arguments)
+        except Exception as error:
+            self.fail_group(part.spec.name, error)
+
+    def guard_aside(self, what: str, call: Callable[..., None], *arguments: Any) -> None:
+        """Call something that no group hangs on."""
+        try:
+            call(*arguments)
+        except Exception as error:
+            self.count += 1
+            self.node.drop(f"fault of the {what}")
+            where = "".join(traceback.format_exception(error))
+            self.node.log("error", f"{what}.fault", reason=reason_of(error), where=where)
+
+    def _applications(self, name: str, place: Any) -> list[Any]:
+        """Those of the group; each is taken out of it."""
+        node = self.node
+        if place is None and family_of(name).own_packets:
+            inside = dict(node.autorm.applications.get(name, {}))
+            for one in inside.values():
+                with suppress(Exception):
+                    node.autorm.leave(getattr(one, "application", one), name, time.monotonic_ns())
+        else:
+            inside = dict(getattr(place, "applications", {}))
+        for one in inside.values():
+            if isinstance(one, CatchUp):
+                with suppress(Exception):
+                    one.stop()
+        return [getattr(one, "application", one) for one in inside.values()]
+
+    def _dismantle(self, name: str, place: Any) -> None:
+        """Let go of engines, files and sockets; what is broken may not even close."""
+        node = self.node
+        drivers = node.schedule.drivers.values()
+        for driver in [driver for driver in drivers if driver.spec.name == name]:
+            node.schedule.unregister(driver)
+            if driver is not place:
+                self._close(driver)
+        if place is None:
+            return
+        with suppress(Exception):
+            place.abandon()
+        for part in ("store", "journal", "line"):
+            self._close(getattr(place, part, None))
+
+    def _close(self, part: Any) -> None:
+        if part is not None:
+            with suppress(Exception):
+                part.close()
+
+    def _plan(self, name: str) -> None:
+        """Groups that the node was told to host or to record are opened again by itself."""
+        place = self.node.group_hosts.get(name)
+        if not isinstance(place, FailedGroup) or isinstance(place.error, ConfigError):
+            return
+        if name in self.node.specs or place.recorders:
+            place.retry_later()
+            self.node.wake()
+
+    def _report(self, failed: FailedGroup, before: Any) -> None:
+        """Once for each reason: a disk that is full stays so for a while."""
+        self.count += 1
+        if getattr(before, "reason", None) == failed.reason:
+            return
+        details: dict[str, object] = {}
+        error = failed.error
+        if not isinstance(error, OSError | RoundelayError) or isinstance(error, InvariantBroken):
+            details["where"] = "".join(traceback.format_exception(error))
+        self.node.log(
+            "error", "group.failed", group=failed.spec.name, reason=failed.reason, **details
+        )

@@ -1,0 +1,1 @@
+"""Datagrams to everybody or to one, over real sockets."""

@@ -1,0 +1,1 @@
+"""Who is in a group: rosters, epochs, settings, names, histories."""

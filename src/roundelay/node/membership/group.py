@@ -1,0 +1,495 @@
+"""How the members of a group come together, and stay together while members come and go.
+
+**A fixed roster** (token groups) is simply opened: every member knows all names, in one order.
+
+**Without a roster** the group agrees on one.  Each roster is an *epoch* of an *incarnation* of the
+group and has engines of its own, so no PDU of one roster is ever taken for one of another.  A
+roster is changed by a message in the group's own total order: once CHANGE is committed, the epoch
+is over for everybody at the same position, and the next epoch goes on there with the new roster.
+What was not committed before CHANGE is sent again in the next epoch.  Since the old majority has
+committed the end of its epoch, two rosters can never both go on, whatever the network does.
+
+A group begins when a node that wants it hears of no incarnation for a while and is the first of
+those who want it, by name: it opens epoch 0 alone and admits the others.  Should two begin at once
+(a network that is split from the start), the smaller one gives up when they meet, and says so.
+
+Groups whose protocol has no order of its own to put CHANGE into (TO, PO, SPO, positive
+acknowledgement) are kept together by a token group beside them, the *ring*: it carries the
+changes, the group's engine carries the data.  Before a change the members stop sending and wait
+until all that was sent is delivered, as long as everybody lives.  Clusters then end alike for all
+who go on (`ending`), also when a member has failed; what nobody was given is sent again.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from roundelay.core.bundle import Bundle
+from roundelay.core.engine import MS, NEVER, SECOND
+from roundelay.core.errors import ConfigError, UsageError
+from roundelay.node.driver import engines
+from roundelay.node.driver.outbox import Outbox
+from roundelay.node.driver.roster_member import RosterMember
+from roundelay.node.groups import GroupSpec, check_options
+from roundelay.node.membership import settings
+from roundelay.node.membership.agreement import SettingsAgreement
+from roundelay.node.membership.epoch import ASK_NS, LINGER_NS, EpochRunner
+from roundelay.node.membership.fixed_roster import FixedRoster
+from roundelay.node.membership.reconfiguration import Reconfiguration
+from roundelay.node.membership.recovery import Recovery, decreed_start
+from roundelay.node.membership.roster_messages import MARK, is_marked
+from roundelay.node.membership.state import LOOKING, GroupState
+from roundelay.node.membership.subscribers import Subscribers
+from roundelay.node.node_api import Batch, Subscriber
+from roundelay.node.recording.memory import Memory
+from roundelay.wire.control import FIXED, Ask, GroupInfo, Info, Start
+
+if TYPE_CHECKING:
+    from roundelay.node.node import Node
+
+TELL_NS: Final = 3 * SECOND
+"""After so long with too few members the log says so."""
+SETTLE_NS: Final = 700 * MS
+"""How long to listen before a group is begun."""
+
+
+class GroupMembership:
+    """One group at one node, over all its epochs: hears the others, and lets the parts act."""
+
+    def __init__(self, node: Node, spec: GroupSpec, now: int) -> None:
+        engines.check_stage(check_options(spec))
+        self.state = GroupState(node, spec, now)
+        self.subscribers = Subscribers(self.state)
+        self.agreement = SettingsAgreement(self.state, self.subscribers)
+        self.epochs = EpochRunner(self.state, self.subscribers, self.agreement)
+        self.reconfiguration = Reconfiguration(self.state, self.subscribers, self.epochs)
+        self.epochs.listener = self.reconfiguration
+        self.fixed = FixedRoster(self.state, self.subscribers)
+        self.recovery = Recovery(self.state, self.subscribers, self.epochs)
+        self._told_waiting = False
+        self.state.decreed = decreed_start(self.state.folder)
+        if spec.fixed and not self.state.decreed:  # else its roster grows back, see `recovery`
+            if self.state.named:
+                self.fixed.prepare(now)
+            elif node.name not in spec.members:
+                # Membership is agreed on by the ring; the roster says who may be admitted.
+                raise ConfigError("members", ",".join(spec.members), f"{node.name} among them")
+        if self.epochs.recall(now):
+            self.reconfiguration.recall_change(now)
+
+    # -- what other parts of the node look at ----------------------------------------------------
+
+    @property
+    def spec(self) -> GroupSpec:
+        return self.state.spec
+
+    @property
+    def outbox(self) -> Outbox:
+        return self.state.outbox
+
+    @property
+    def data(self) -> RosterMember | None:
+        return self.state.data
+
+    @property
+    def memory(self) -> Memory:
+        return self.state.memory
+
+    @property
+    def roster(self) -> tuple[str, ...]:
+        return self.state.roster
+
+    @property
+    def lineage(self) -> str:
+        return self.state.data.lineage if self.state.data is not None else ""
+
+    @property
+    def recalled(self) -> bool:
+        return self.state.recalled
+
+    @property
+    def applications(self) -> dict[int, Subscriber]:
+        return self.subscribers.by_id
+
+    @property
+    def entered(self) -> list[str]:
+        return self.epochs.entered
+
+    @property
+    def deadline(self) -> int:
+        return self.state.deadline
+
+    @property
+    def leaving(self) -> bool:
+        return self.state.leaving
+
+    @property
+    def closed(self) -> bool:
+        return self.state.closed
+
+    def works(self) -> bool:
+        return self.state.works()
+
+    def trouble(self) -> str:
+        return self.state.trouble()
+
+    def info(self) -> GroupInfo | None:
+        return self.state.info()
+
+    def members(self) -> dict[str, object]:
+        return self.state.members()
+
+    def status(self) -> dict[str, object]:
+        return self.state.status(len(self.subscribers.by_id))
+
+    # -- applications --------------------------------------------------------------------------
+
+    def join(
+        self,
+        application: Subscriber,
+        since: int | None = None,
+        since_time: int = 0,
+        history: str = "",
+    ) -> None:
+        self.state.leaving = False
+        self.subscribers.join(application, since, since_time, history)
+
+    def agree(self, wishes: GroupSpec) -> None:
+        """Another application joins, and asks for this: raises SettingsMismatch."""
+        self.agreement.check(wishes)
+
+    def petition(self, application: Subscriber, wishes: GroupSpec) -> None:
+        """The application is in the group, and asked for this, which `agree` has looked at."""
+        self.agreement.petition(id(application), wishes)
+
+    def part(self, application: Subscriber, now: int) -> None:
+        """The application leaves; with the last one the node does, unless it is configured."""
+        if self.subscribers.remove(id(application)) is None:
+            return
+        self.agreement.withdraw(id(application))
+        if not self.subscribers and self.state.name not in self.state.node.specs:
+            self.leave(now)
+
+    def fell_behind(self, application: Subscriber, since: int) -> bool:
+        return self.subscribers.fell_behind(application, since)
+
+    def history(self, since: int) -> Iterator[Batch]:
+        """What the member still keeps from position `since` on."""
+        return self.state.memory.read(since)
+
+    def send(
+        self,
+        application: Subscriber,
+        bundle: Bundle,
+        tag: int,
+        to: Iterable[str] | None,
+        recorders: int = 0,
+    ) -> None:
+        state = self.state
+        members = None if to is None else self._destinations(to)
+        if state.is_token and MARK in bundle.data and any(map(is_marked, bundle)):
+            raise UsageError(
+                f"a message that begins with {MARK!r}: so do those by which the nodes of a group "
+                "agree on its members; put something in front of it"
+            )
+        due = time.monotonic_ns() + state.node.config.answer_ns
+        state.outbox.put(application, bundle, tag, members, due)
+        state.node.wake(state.data)
+
+    def _destinations(self, to: Iterable[str]) -> tuple[str, ...]:
+        state = self.state
+        if not state.spec.family.selective:
+            raise ConfigError("to", "…", f"no destinations in {state.spec.service} groups")
+        if state.data is None:
+            raise UsageError(f"group {state.name} is not open yet: {state.condition}")
+        names = set(to)
+        unknown = names - set(state.roster)
+        if unknown or not names:
+            members = ", ".join(state.roster)
+            raise ConfigError("to", ",".join(sorted(unknown)), f"members: {members}")
+        return tuple(sorted(names))
+
+    # -- what others say -------------------------------------------------------------------
+
+    def heard(self, info: Info, now: int) -> None:
+        """Another node said who it is, and in what groups."""
+        state = self.state
+        said = next((group for group in info.groups if group.name == state.name), None)
+        if said is None or state.closed:
+            return
+        if state.preset:
+            if said.decreed and info.name in state.spec.members:
+                self.recovery.give_way(said, info.name, now)
+            elif info.name in state.spec.members:
+                self.fixed.hear(info.name, said, now)
+            elif state.data is None and _may_have_confirmed(said):
+                self.agreement.must_have_roster_of(said.settings)  # others have had it for longer
+            return
+        if said.incarnation == FIXED and state.ring is not None and state.has_too_few:
+            self.agreement.must_have_roster_of(said.settings)  # nothing was confirmed here yet
+        if not said.incarnation or said.incarnation == FIXED:
+            return
+        if not state.incarnation:
+            state.wake_at(now)  # there is a group to ask
+        elif said.incarnation != state.incarnation:
+            if not state.node.alive(info.name) or said.decreed < state.decreed:
+                return
+            if said.decreed > state.decreed:
+                self.recovery.give_way(said, info.name, now)
+            else:
+                self._meet_history(said, now)
+        elif said.epoch > state.epoch and state.ring is not None:
+            # The group went on without us: be told how, or be admitted again.
+            self.reconfiguration.ask_again(now)
+
+    def _meet_history(self, said: GroupInfo, now: int) -> None:
+        """Two histories of one group have met: the smaller one ends."""
+        state = self.state
+        members = len(state.roster)
+        if (members, state.incarnation) > (said.size, said.incarnation):
+            return
+        delivered = state.delivered_before + (state.data.delivered if state.data else 0)
+        condition = LOOKING
+        if delivered:
+            reason = (
+                f"two histories of {state.name} met, and this one, of {members} members, "
+                f"ends after {delivered} messages"
+            )
+            state.node.log("error", "group.split", group=state.name, reason=reason)
+            condition += f": {reason}"
+            state.outbox.abandon(reason)
+        else:
+            state.outbox.send_again()
+        self.epochs.forget()
+        state.condition = condition
+        state.since = now
+        self.subscribers.show()
+        state.wake_at(now)
+
+    def told(self, word: Ask | Start, now: int) -> None:
+        """Another node wants in or out, or says that an epoch has begun."""
+        state = self.state
+        if state.closed or state.preset:
+            return
+        if isinstance(word, Ask):
+            if word.incarnation == state.incarnation and state.ring is not None:
+                self.reconfiguration.hear(word, now)
+        elif word.incarnation == state.incarnation or not state.incarnation:
+            self._started(word, now)
+
+    def _started(self, start: Start, now: int) -> None:
+        """A roster is in force that we may not know of."""
+        state, epochs, me = self.state, self.epochs, self.state.node.name
+        if start.epoch <= state.epoch:
+            return
+        inside = state.ring is not None and me in state.roster
+        if me not in start.roster:
+            if inside:
+                # Left out while we were away: ask to be admitted again.
+                epochs.part(now)
+                epochs.lose_doubtful(start)
+                epochs.forget()
+                state.condition = LOOKING
+                state.wake_at(now)
+        elif not inside:
+            epochs.enter(start, now)
+        elif epochs.behind_due >= NEVER:
+            # We were a member of the epoch before: its engine may still bring us to its end.
+            epochs.behind, epochs.behind_due = start, now + LINGER_NS // 2
+            state.wake_at(epochs.behind_due)
+        elif epochs.behind is not None and start.epoch > epochs.behind.epoch:
+            epochs.behind = start
+
+    # -- time ------------------------------------------------------------------------------
+
+    def on_tick(self, now: int) -> None:
+        self.state.outbox.expire(now, self.state.trouble())
+
+    def on_timer(self, now: int) -> None:
+        state, epochs, reconfiguration = self.state, self.epochs, self.reconfiguration
+        state.deadline = now + SECOND
+        self.recovery.look_for_request(now)
+        state.deadline = min(state.deadline, epochs.expire(now))
+        if state.closed or state.preset:
+            if not epochs.lingering and (state.closed or state.data is None or state.works()):
+                state.deadline = NEVER
+            self.fixed.on_timer()
+            return
+        if reconfiguration.departed is not None:
+            if not reconfiguration.has_departed(now):
+                return
+            if state.leaving:
+                self.close("left")
+            else:
+                state.wake_at(now)
+            return
+        if state.ring is None:
+            self._look(now)
+            return
+        if epochs.behind is not None and epochs.behind_due <= now:
+            epochs.jump(now)
+        if epochs.announce_due <= now:
+            epochs.announce(now)
+        reconfiguration.look_after_members(now)
+        if not self._told_waiting and now - state.since > TELL_NS:
+            self._tell_waiting()
+        if state.leaving:
+            if state.is_alone:
+                if reconfiguration.may_close_alone(now):
+                    self.close("left")
+                return
+            reconfiguration.ask_out(now)
+        enough = len(state.roster) >= max(2, state.needed)
+        if not state.is_token and state.data is None and enough:
+            reconfiguration.ask_to_reopen(now)
+            state.deadline = min(state.deadline, now + ASK_NS)
+        reconfiguration.on_timer(now)
+        due = min(epochs.announce_due, reconfiguration.change_due, epochs.behind_due)
+        state.deadline = min(state.deadline, due)
+
+    def _tell_waiting(self) -> None:
+        """Once: nothing is confirmed, and why."""
+        state = self.state
+        shown = state.view().state
+        self._told_waiting = True
+        if shown.startswith("open: waiting") and state.settings is not None:
+            least = state.settings.min_members
+            state.node.log(
+                "warning", "group.waiting", group=state.name, state=shown, min_members=least
+            )
+
+    def _look(self, now: int) -> None:
+        """No roster yet: ask to be admitted, or begin the group."""
+        state, node, name = self.state, self.state.node, self.state.name
+        if state.leaving:
+            self.close("left")
+            return
+        offers: dict[str, GroupInfo] = {}
+        rivals = []
+        for known in node.directory.by_name.values():
+            said = known.groups.get(name)
+            if known.name == node.name or said is None or not node.alive(known.name):
+                continue
+            if said.incarnation == FIXED:
+                self.agreement.must_have_roster_of(said.settings)
+            elif said.incarnation:
+                offers[known.name] = said
+            else:
+                rivals.append(known.name)
+        if offers:
+            best = max(
+                offers.values(), key=lambda said: (said.decreed, said.size, said.incarnation)
+            )
+            if best.settings is not None:
+                self.agreement.accept(best.settings)
+            if state.condition == LOOKING:
+                state.condition = "asking to be admitted"
+            self.reconfiguration.ask(best.incarnation)
+            state.deadline = now + ASK_NS
+        elif now < state.since + SETTLE_NS:
+            state.deadline = state.since + SETTLE_NS
+        elif state.named or self._founder_among(rivals) != node.name:
+            # It goes on where it was recovered, or not at all; or that one begins.
+            state.deadline = now + ASK_NS
+        else:
+            self._found(now)
+
+    def _found(self, now: int) -> None:
+        """Begin the group, alone."""
+        state, node = self.state, self.state.node
+        incarnation, base, agreed = secrets.token_hex(8), 0, settings.founded(state.spec)
+        continuing = self._continuing()
+        if continuing is not None:
+            # All members were gone, but we have what there was: go on behind it.
+            parent, base = continuing
+            incarnation = f"{incarnation}@{parent}:{base}"
+        start = Start(
+            state.name,
+            incarnation,
+            0,
+            (node.name,),
+            (node.uuid,),
+            base,
+            state.nominal_resilience,
+            settings=agreed,
+        )
+        self.epochs.enter(start, now)
+
+    def _continuing(self) -> tuple[str, int] | None:
+        """History and position at which the group can go on here: what we have recorded, or had
+        when we were its only member."""
+        recorded = self.state.node.recorders.continuing(self.state.name)
+        left_alone = self.epochs.left_alone
+        if left_alone is None or not left_alone[1]:
+            return recorded
+        history, position = left_alone
+        if recorded is not None and recorded[1] > position:
+            return recorded
+        return history.partition("@")[0], position
+
+    def _founder_among(self, rivals: list[str]) -> str:
+        """Who of those who want the group, and of us, begins it: the one that has recorded most of
+        it, or has most of it on its disk, for it goes on behind that; else the first by name."""
+        state, recorders = self.state, self.state.node.recorders
+        recorded = recorders.recorded_by(state.name)
+        kept = recorders.keepers.kept_by(state.name)
+        if self.epochs.left_alone is not None:
+            kept[state.node.name] = self.epochs.left_alone[1]
+        names = [state.node.name, *filter(state.may_be_member, rivals)]
+        most = {name: max(recorded.get(name, 0), kept.get(name, 0)) for name in names}
+        return min(names, key=lambda name: (-most[name], name))
+
+    # -- the end ---------------------------------------------------------------------------
+
+    def leave(self, now: int) -> None:
+        """Ask to be left out of the next roster; then close."""
+        state, reconfiguration = self.state, self.reconfiguration
+        if state.closed or state.named:
+            return
+        state.leaving = True
+        if reconfiguration.departed is None:
+            reconfiguration.departed_until = 0
+            if state.ring is None or state.is_alone:
+                self.close("left")
+                return
+        reconfiguration.ask_out(now)
+
+    def close(self, reason: str) -> None:
+        state = self.state
+        if state.closed:
+            return
+        state.closed, state.leaving = True, False
+        state.outbox.abandon(reason)
+        self.epochs.close()
+        if state.node.group_hosts.get(state.name) is self:
+            state.node.closed_group(self)
+
+    def abandon(self) -> None:
+        """Let go of engines and files, as a process does that is killed."""
+        state = self.state
+        state.closed, state.leaving = True, False
+        drivers = [*state.drivers(), *(driver for _, driver in self.epochs.lingering)]
+        for part in (*drivers, self.fixed.store):
+            if part is not None:
+                with suppress(Exception):  # what is broken may not even close
+                    part.close()
+
+    def fail(self, reason: str) -> None:
+        state = self.state
+        state.condition = f"broken: {reason}"
+        if state.data is not None:
+            state.data.state = state.condition
+        self.subscribers.show()
+        state.outbox.abandon(reason)
+
+
+def _may_have_confirmed(said: GroupInfo) -> bool:
+    """Whether the group of which a node says this may have confirmed something."""
+    agreed = said.settings
+    if agreed is None or said.epoch < 0:
+        return False
+    return said.incarnation == FIXED or said.size >= agreed.min_members

@@ -1,0 +1,218 @@
+"""The settings of a group: part of it, agreed at its founding, the same for every member.
+
+Whoever founds a group gives it its settings: what it was asked for, and defaults for the rest.
+They travel in INFO and in Start.  Whoever joins later and asks for nothing takes what is there; who
+asks for something else is refused with both values (`SettingsMismatch`).  Nothing is lowered
+without a word.
+
+`resilience` may be left to the size (`FOLLOWS`): L is then what the size allows, (n + 1)/2 − 1, up
+to `FOLLOWS_MOST`, since each step takes one more pass of the token until a message is committed.
+Asking for no more than that is no contradiction.  What a stage is, when to deliver, each member
+says for itself.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from msgspec import structs
+
+from roundelay.core.errors import ConfigError, SettingsMismatch
+from roundelay.core.token.config import most_resilience
+from roundelay.durable import put
+from roundelay.node.groups import (
+    GroupSpec,
+    check_members,
+    check_options,
+    plain_spec,
+)
+from roundelay.wire.control import FOLLOWS, Settings
+
+FOLLOWS_MOST: Final = 2
+MIN_MEMBERS: Final = 2
+"""Of a group whose members find each other: one alone would confirm to itself what is lost when it
+meets the others."""
+FILE: Final = "settings.json"
+"""In the folder of a member of a fixed roster."""
+KINDS: Final[dict[str, type]] = {
+    "stage": str,
+    "resilience": int,
+    "hub": bool,
+    "min_members": int,
+    "members": list,
+}
+"""What an application may ask for through a daemon."""
+OPTIONS: Final = ("resilience", "hub", "min_members", "members")
+
+
+def founded(spec: GroupSpec) -> Settings:
+    """What a group has that is founded by one who was told this."""
+    fixed = spec.fixed and spec.family.resilient
+    least = 1 if fixed else MIN_MEMBERS
+    return Settings(
+        FOLLOWS if spec.resilience is None else spec.resilience,
+        bool(spec.hub),
+        least if spec.min_members is None else spec.min_members,
+        spec.members,
+    )
+
+
+def check(spec: GroupSpec, agreed: Settings) -> None:
+    """Raise SettingsMismatch if the group has something else than was asked for."""
+    for option, wish in asked(spec).items():
+        value: Any = getattr(agreed, option)
+        if option == "resilience" and value == FOLLOWS and wish <= FOLLOWS_MOST:
+            continue
+        if wish != value:
+            raise SettingsMismatch(spec.name, option, shown(option, wish), shown(option, value))
+
+
+def asked(spec: GroupSpec) -> dict[str, Any]:
+    """The settings that were named."""
+    named = {option: getattr(spec, option) for option in OPTIONS}
+    return {option: wish for option, wish in named.items() if wish is not None and wish != ()}
+
+
+def merged(spec: GroupSpec, wishes: GroupSpec) -> GroupSpec:
+    """`spec` with what `wishes` adds to it, for a group that is not founded yet."""
+    before = asked(spec)
+    for option, wish in asked(wishes).items():
+        if option in before and before[option] != wish:
+            raise SettingsMismatch(
+                spec.name, option, shown(option, wish), shown(option, before[option])
+            )
+        spec = structs.replace(spec, **{option: wish})
+    return spec
+
+
+def wanted(spec: GroupSpec, wishes: GroupSpec) -> GroupSpec:
+    """What a node that was told `spec` opens for an application that asks for `wishes`."""
+    if wishes.stage and spec.stage not in ("", wishes.stage):
+        raise SettingsMismatch(spec.name, "stage", wishes.stage, spec.stage)
+    return structs.replace(merged(spec, wishes), stage=wishes.stage or spec.stage)
+
+
+def check_none(wishes: GroupSpec) -> None:
+    """Raise if settings are asked for where the group's file has them."""
+    for option, wish in asked(wishes).items():
+        raise ConfigError(option, shown(option, wish), "none: the group's file says what it is")
+
+
+def wishes_of(group: str, options: dict[str, Any]) -> GroupSpec:
+    """What an application asks for in the words of the frontend protocol."""
+    for option, value in options.items():
+        kind = KINDS.get(option)
+        if kind is None:
+            raise ConfigError("options", option, ", ".join(KINDS))
+        names = value if kind is list and isinstance(value, list) else []
+        if type(value) is not kind or any(type(one) is not str for one in names):
+            raise ConfigError(option, repr(value)[:40], f"a value of type {kind.__name__}")
+    members = tuple(options.get("members", ()))
+    found = options | {"members": check_members(members) if members else ()}
+    return check_options(plain_spec(group, **found))
+
+
+def words_of(spec: GroupSpec) -> dict[str, Any]:
+    """The same, the other way round: nothing that was not asked for."""
+    found = asked(spec)
+    if spec.stage:
+        found["stage"] = spec.stage
+    if "members" in found:
+        found["members"] = list(spec.members)
+    return found
+
+
+def adopted(spec: GroupSpec, agreed: Settings) -> GroupSpec:
+    """`spec` as it is in the group."""
+    return structs.replace(
+        spec, hub=agreed.hub, min_members=agreed.min_members, members=agreed.members
+    )
+
+
+def level(agreed: Settings, size: int) -> int:
+    """L in a roster of that size."""
+    most = most_resilience(size)
+    return min(FOLLOWS_MOST if agreed.resilience == FOLLOWS else agreed.resilience, most)
+
+
+def first_differing(mine: Settings, theirs: Settings) -> str:
+    """The first option in which they differ; they do."""
+    return next(one for one in OPTIONS if getattr(mine, one) != getattr(theirs, one))
+
+
+def differing(mine: Settings, theirs: Settings) -> tuple[str, str]:
+    """The two values in which settings differ first, with the option's name."""
+    option = first_differing(mine, theirs)
+    one, other = (shown(option, getattr(side, option)) for side in (mine, theirs))
+    return f"{option} = {one}", f"{option} = {other}"
+
+
+def shown(option: str, value: Any) -> str:
+    """For people.
+
+    >>> shown("resilience", FOLLOWS), shown("hub", True), shown("members", ("a", "b"))
+    ('as the size allows, up to 2', 'yes', 'a,b')
+    """
+    if option == "resilience" and value == FOLLOWS:
+        return f"as the size allows, up to {FOLLOWS_MOST}"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple):
+        return ",".join(value) or "found by discovery"
+    return str(value)
+
+
+def other_members(
+    group: str, asked_for: tuple[str, ...], there: tuple[str, ...]
+) -> SettingsMismatch:
+    """The error for who asks for one roster where the group has another."""
+    return SettingsMismatch(group, "members", shown("members", asked_for), shown("members", there))
+
+
+def status(agreed: Settings | None) -> dict[str, str] | None:
+    """As JSON; None: not agreed yet."""
+    if agreed is None:
+        return None
+    return {option: shown(option, getattr(agreed, option)) for option in OPTIONS}
+
+
+def waiting(size: int, least: int) -> str:
+    """What the state of a group says that has too few members; empty: it has enough."""
+    if size >= least:
+        return ""
+    if (size, least) == (1, 2):
+        return "open: waiting for a second member"
+    return f"open: waiting for members, {size} of {least} are there"
+
+
+# -- fixed rosters ---------------------------------------------------------------------------
+
+
+def of_fixed(folder: Path, spec: GroupSpec, *, has_past: bool) -> Settings:
+    """The settings of a fixed roster, kept by each member from its first opening on.
+
+    Members without that file have them from a version in which L was 1 unless asked for.
+    """
+    try:
+        kept = msgspec.json.decode((folder / FILE).read_bytes(), type=Settings)
+    except FileNotFoundError:
+        most = most_resilience(len(spec.members))
+        kept = founded(spec)
+        if kept.resilience == FOLLOWS:
+            usual = min(1, most) if has_past else level(kept, len(spec.members))
+            kept = structs.replace(kept, resilience=usual)
+        if not 0 <= kept.resilience <= most:
+            raise ConfigError(
+                "resilience", kept.resilience, f"0 to {most} for {len(spec.members)} members"
+            ) from None
+    check(spec, kept)
+    return kept
+
+
+def keep(folder: Path, agreed: Settings) -> None:
+    """Remember them, before the first promise."""
+    if (folder / FILE).exists():
+        return
+    put(folder / FILE, msgspec.json.encode(agreed))

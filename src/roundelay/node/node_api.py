@@ -1,0 +1,193 @@
+"""What an application and its node say to each other.
+
+Two sides: a `Subscriber` is whatever sits on top of a node (a frontend connection, the embedded
+client); the `NodeApi` is the node as the application sees it.  All calls happen in the node's
+event loop and none of them blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+from msgspec import Struct
+
+from roundelay.core.bundle import Bundle
+from roundelay.node.groups import GroupSpec
+
+WHOLE: Final = "whole"
+UNIT: Final = "unit"
+START: Final = "start"
+MIDDLE: Final = "middle"
+END: Final = "end"
+"""What messages are of a unit (GR-19): none of one, all of one, or one part of it."""
+
+
+class Batch(Struct, frozen=True, gc=False):
+    """Messages of one sender that reached the application together."""
+
+    group: str
+    seq: int
+    """Position of the first one in the group's total order; the rest follow densely.  -1 where
+    the service has no such order."""
+    sender: str
+    """Name of the node that sent them."""
+    time: int
+    """Wall clock of this node when they were delivered (ns since 1970); of a replay, that of the
+    recorder's."""
+    bundle: Bundle
+    """With conference and kind in its marks."""
+    unit: str = WHOLE
+    """`unit`: the messages are the parts of one, and `seq` is the position of the last, where they
+    take effect.  A replay has parts alone: `start`, `middle` or `end`, each at its own position."""
+    history: str = ""
+    """The id of the history that `seq` belongs to (`core.position`); empty: not known."""
+
+    @property
+    def positions(self) -> int:
+        """How many positions of the order it takes the application further."""
+        return 1 if self.unit == UNIT else len(self.bundle.sizes)
+
+
+class View(Struct, frozen=True):
+    """Who is in the group, as far as this node knows."""
+
+    group: str
+    version: str
+    """Grows with every change: `7.2` for list version (7, 2) of a token group."""
+    members: tuple[str, ...]
+    state: str
+    """`open`, or why nothing moves: `forming`, `blocked: …`, `broken: …`."""
+    history: str = ""
+    """The id of the group's history (`core.position`); empty while it is not known."""
+    position: int = -1
+    """What the node delivers next; -1 while that is not known, or without a total order."""
+
+
+class Receipt(Struct, frozen=True, gc=False):
+    """A broadcast whose fate is known: it has its place in the order for good."""
+
+    group: str
+    tag: int
+    """What the application called the broadcast."""
+    seq: int
+    """Position of its (last) message; -1 where the service has no total order."""
+    time: int
+    given_up: tuple[str, ...] = ()
+    """Names of members that were lost, or left, before they had it (AutoRM)."""
+    resilience: int = -1
+    """L when it was committed; -1 where the service has none."""
+
+
+class Refusal(Struct, frozen=True, gc=False):
+    """A broadcast that will not be (or may not have been) delivered."""
+
+    group: str
+    tag: int
+    reason: str
+    indeterminate: bool
+    """True: nobody can say whether it is delivered.  False: it certainly is not."""
+
+
+class Missed(Struct, frozen=True, gc=False):
+    """Something an application has to know before it is given what follows."""
+
+    group: str
+    lo: int
+    """Where the application is."""
+    hi: int
+    """Where it goes on: nobody has positions `lo` to `hi - 1`."""
+    history: str = ""
+    """Of `hi`."""
+    was: str = ""
+    """The history of `lo`, where `lo` is no position of the present one (or is not yet)."""
+    final: bool = False
+    """The application is given nothing at all: it asked to begin at such a position."""
+    epoch: int = -1
+    """Not negative: there are no positions, and messages of this roster epoch and of later ones
+    may be missing (`LeftOut`)."""
+
+
+class Subscriber(Protocol):
+    """One who uses a node.  Nothing here may block or raise."""
+
+    def deliver(self, batch: Batch) -> None:
+        """Messages of a group that the application joined, in that group's order."""
+
+    def receipt(self, receipt: Receipt) -> None: ...
+
+    def refused(self, refusal: Refusal) -> None: ...
+
+    def viewed(self, view: View) -> None:
+        """The membership or the state of a joined group changed; also once after `join`."""
+
+    def writable(self, group: str) -> None:
+        """After `send` raised QueueFull: there is room again."""
+
+    def missed(self, missed: Missed) -> None:
+        """What the application should be given next cannot be had."""
+
+
+NO_TAG = -1
+"""`tag` of a broadcast nobody wants to hear of again."""
+
+
+class NodeApi(Protocol):
+    """The node as its applications see it.  Errors are `RoundelayError`s with a clear text."""
+
+    def join(
+        self,
+        application: Subscriber,
+        group: str,
+        since: int | None = None,
+        since_time: int = 0,
+        history: str = "",
+        wishes: GroupSpec | None = None,
+    ) -> None:
+        """Deliver the group's messages to `application` from now on.  Harmless when repeated.
+
+        `since`: first those from that position on, as far as the node still has them or a recorder
+        of the group does; then live, with no gap and no duplicate.  `since_time`: of those only
+        what was recorded at that time (ns since 1970) or later.  `history`: the one that `since`
+        is a position of; if there is no such position, `missed` says so.  `wishes`: settings that
+        are asked for; raises SettingsMismatch if the group has others."""
+
+    def leave(self, application: Subscriber, group: str) -> None:
+        """Stop doing so.  Harmless when not joined."""
+
+    def gone(self, application: Subscriber) -> None:
+        """The application is no more: leave all its groups, forget its tags."""
+
+    def send(
+        self,
+        application: Subscriber,
+        group: str,
+        bundle: Bundle,
+        *,
+        tag: int = NO_TAG,
+        to: Iterable[str] | None = None,
+        someone: bool = False,
+        recorders: int = 0,
+        unit: bool = False,
+    ) -> None:
+        """Broadcast the messages of `bundle`; needs no `join`.
+
+        `to`: names of the destinations (selective groups).  `someone`: to exactly one application
+        of one node.  `recorders`: the receipt waits until so many have synced the messages.
+        `unit`: they take effect together, or not at all (groups that have a file of roles).
+        Conference and kind are in the marks of the bundle.  With a tag, `receipt` or `refused`
+        follows exactly once.  Raises QueueFull, and then `writable(group)` follows;
+        PayloadTooLarge; other RoundelayErrors.
+        """
+
+    def members(self, group: str) -> dict[str, object]:
+        """As JSON: the group's view and what is known of each member."""
+
+    def groups(self) -> list[dict[str, object]]:
+        """As JSON: every group this node hosts or has heard of."""
+
+    def status(self) -> dict[str, object]:
+        """As JSON: the node, its medium, counters, drops by reason, groups, frontends."""
+
+    def why(self, node: str) -> dict[str, object]:
+        """As JSON: why `node` (name or UUID) is dead or alive to this one."""

@@ -1,0 +1,1 @@
+"""Recorders, replay, and how a receipt waits for a disk."""

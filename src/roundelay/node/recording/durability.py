@@ -1,0 +1,161 @@
+"""`durability="recorded"`: a receipt that waits until recorders have synced the message.
+
+The message goes its usual way; its receipt is held back until k recorders have said that its
+position is on disk with them (I2).  Only recorders count that leave nothing out and do sync.
+Nobody is told yes who waited too long: the message has its place then, but whether it is on disk
+is open (I5).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from roundelay.core.engine import SECOND
+from roundelay.core.errors import ConfigError, NoRecorder, QueueFull
+from roundelay.core.families import TOTAL
+from roundelay.node.groups import family_of
+from roundelay.node.node_api import Batch, Missed, Receipt, Refusal, Subscriber, View
+from roundelay.wire.control import Recorded
+
+if TYPE_CHECKING:
+    from roundelay.node.recording.recorders import Recorders
+
+WAITING_MAX: Final = 65_536
+ASK_NS: Final = SECOND
+
+
+class Awaited:
+    """Stands between a group and an application that wants its message recorded."""
+
+    __slots__ = ("_application", "_arrived", "_whose", "count", "due", "held")
+
+    def __init__(
+        self,
+        application: Subscriber,
+        count: int,
+        due: int,
+        arrived: Callable[[Awaited], None],
+        whose: str = "recorders",
+    ) -> None:
+        self._application = application
+        self.count = count
+        self.due = due
+        self.held: Receipt | None = None
+        self._arrived = arrived
+        self._whose = whose
+
+    def receipt(self, receipt: Receipt) -> None:
+        self.held = receipt
+        self._arrived(self)
+
+    def settle(self) -> None:
+        assert self.held is not None
+        self._application.receipt(self.held)
+
+    def expire(self, have: int) -> None:
+        assert self.held is not None
+        reason = (
+            f"it has its place (position {self.held.seq}), but {have} of {self.count} "
+            f"{self._whose} have synced it in time; it may still be synced"
+        )
+        self._application.refused(Refusal(self.held.group, self.held.tag, reason, True))
+
+    def refused(self, refusal: Refusal) -> None:
+        self._application.refused(refusal)
+
+    def writable(self, group: str) -> None:
+        self._application.writable(group)
+
+    def deliver(self, batch: Batch) -> None:
+        """It is no member."""
+
+    def viewed(self, view: View) -> None:
+        """It is no member."""
+
+    def missed(self, missed: Missed) -> None:
+        """It is no member."""
+
+
+class Durability:
+    """The receipts of one node that wait for recorders."""
+
+    def __init__(self, recorders: Recorders) -> None:
+        self._recorders = recorders
+        self._waiting: dict[str, list[Awaited]] = {}
+        self._ask_due: dict[str, int] = {}
+
+    @property
+    def waiting(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    def application(self, application: Subscriber, group: str, count: int) -> Awaited:
+        """Whom to give a broadcast in the name of, so that its receipt waits for the recorders.
+
+        Raises NoRecorder if there are not that many."""
+        family = family_of(group)
+        if family.order != TOTAL:
+            allowed = f"only with a total order: {family.service} groups have none"
+            raise ConfigError("durability", "recorded", allowed)
+        there = len(self._words(group))
+        if there < count:
+            raise NoRecorder(group, there, count)
+        if self.waiting >= WAITING_MAX:
+            raise QueueFull(f"{WAITING_MAX} receipts wait for recorders already")
+        now = time.monotonic_ns()
+        if self._ask_due.get(group, 0) <= now:
+            self._ask_due[group] = now + ASK_NS
+            self._recorders.want(group)
+        return Awaited(application, count, now + self._recorders.node.config.answer_ns, self._held)
+
+    def _held(self, one: Awaited) -> None:
+        assert one.held is not None
+        if one.held.seq < 0 or self._synced(one, self._words(one.held.group)) >= one.count:
+            one.settle()
+        else:
+            self._waiting.setdefault(one.held.group, []).append(one)
+
+    def _words(self, group: str) -> list[Recorded]:
+        words = [one.word for one in self._recorders.sources(group, lively=True)]
+        return [word for word in words if word.whole and word.syncs]
+
+    def _synced(self, one: Awaited, words: list[Recorded]) -> int:
+        """How many recorders have the message on disk."""
+        assert one.held is not None
+        seq = one.held.seq
+        return sum(
+            word.begin <= seq < word.durable and not any(lo <= seq < hi for lo, hi in word.holes)
+            for word in words
+        )
+
+    def check(self, group: str) -> None:
+        """A recorder of the group got further."""
+        waiting = self._waiting.pop(group, None)
+        if waiting is None:
+            return
+        words = self._words(group)
+        rest = []
+        for one in waiting:
+            if self._synced(one, words) >= one.count:
+                one.settle()
+            else:
+                rest.append(one)
+        if rest:
+            self._waiting[group] = rest + self._waiting.get(group, [])
+
+    def on_tick(self, now: int) -> None:
+        for group in list(self._waiting):
+            self.check(group)
+            words = self._words(group)
+            rest = []
+            for one in self._waiting.pop(group, []):
+                if one.due <= now:
+                    one.expire(self._synced(one, words))
+                else:
+                    rest.append(one)
+            if rest:
+                self._waiting[group] = rest
+                if self._ask_due.get(group, 0) <= now:
+                    self._ask_due[group] = now + ASK_NS
+                    self._recorders.want(group)

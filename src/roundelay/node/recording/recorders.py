@@ -1,0 +1,545 @@
+"""The recorders of a group, as a node sees them: its own, and those it hears of.
+
+Every recorder says with its node's INFO how far it is (`wire.control.Recorded`); at once when it
+becomes slow, or when somebody waits for messages to be recorded (`Wanted`).  From that a node
+knows whom to ask for a replay, when to hold new messages back for a recorder that is behind
+(GR-12; a user that is behind never does that, GR-13), and when `durability="recorded"` is
+fulfilled.  A recorder that is not heard of any more slows nobody, and counts for nothing.
+
+A recorder fills its holes from the others, and from what members keep in memory; and, from the
+others, what there was before its journal began: after a time away, or with a new disk, it ends up
+with what they have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
+
+from roundelay.core.engine import SECOND
+from roundelay.core.errors import ConfigError, GroupFailed, RoundelayError
+from roundelay.core.position import lineage
+from roundelay.core.positions import Range, count_of, union
+from roundelay.journal.format import GAP, HEADS_ONLY, Run, head_only
+from roundelay.journal.journal import OS, Journal, JournalBroken
+from roundelay.node.group_faults import reason_of
+from roundelay.node.groups import TOTAL_ORDER, protocol_of
+from roundelay.node.membership.group import GroupMembership
+from roundelay.node.node_api import Subscriber
+from roundelay.node.recording.durability import Awaited, Durability
+from roundelay.node.recording.keepers import Keepers
+from roundelay.node.recording.recorder import RecordConfig, Recorder
+from roundelay.node.recording.source_selection import Replays, Source
+from roundelay.node.recording.synced import Syncing
+from roundelay.node.recording.transfer import Readable, ReplayServer
+from roundelay.node.storage.folders import claim_journal
+from roundelay.wire.control import HOLES_MAX, Kept, Recorded, Synced, Wanted
+from roundelay.wire.frontend_replay import MEMBERS
+
+if TYPE_CHECKING:
+    from roundelay.node.node import Node
+
+HEARD_MAX: Final = 1024
+FORGET_NS: Final = 30 * SECOND
+"""A recorder that has said nothing for so long is none."""
+SLOW_NS: Final = 3 * SECOND
+"""A recorder that is slow says so at least every second; without that, the group goes on."""
+WANTED_NS: Final = 3 * SECOND
+REFETCH_S: Final = 1.0
+FILL_BYTES: Final = 8 << 20
+"""What is put into a journal at a time; a hole inside a segment makes it be written anew."""
+CLOSE_S: Final = 60.0
+SHOWN_MAX: Final = 64
+"""Holes that `status` names; it counts all of them."""
+
+
+class _Heard(Struct):
+    """What a recorder elsewhere said last."""
+
+    word: Recorded
+    seen: int
+
+
+class Recorders:
+    """See the module."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.own: dict[str, Recorder] = {}
+        """By group.  A service with a recorder of its own (its engine's) puts it here, too."""
+        self.failed: dict[str, Exception] = {}
+        """Groups that were to be recorded and cannot be."""
+        self.heard: dict[tuple[str, str], _Heard] = {}
+        self.server = ReplayServer(self._readable, node.make_seal)
+        self.keepers = Keepers(self)
+        self.replays = Replays(self)
+        self.durability = Durability(self)
+        self.syncing = Syncing(node)
+        self._wanted: dict[str, int] = {}
+        self._said: dict[str, tuple[bool, int, str]] = {}
+        self._slow: dict[str, dict[str, int]] = {}
+        """Group to recorders that are behind, and until when they count as that."""
+        self._refetches: list[asyncio.Task[None]] = []
+        self.refetched = 0
+
+    # -- life ------------------------------------------------------------------------------
+
+    async def start(self, configs: Iterable[RecordConfig]) -> None:
+        for config in configs:
+            try:
+                await self.add(config)
+            except Exception as error:  # of that group: it is not recorded, and says so
+                self.own.pop(config.group, None)
+                self.failed[config.group] = error
+                reason = reason_of(error)
+                self.node.log("error", "recorder.failed", group=config.group, reason=reason)
+
+    def check(self, group: str) -> None:
+        """Raise what keeps the group from being recorded here, if anything does."""
+        error = self.failed.get(group)
+        if error is not None:
+            raise error if isinstance(error, RoundelayError) else GroupFailed(group, str(error))
+
+    async def add(self, config: RecordConfig) -> Recorder:
+        """Record a group from now on."""
+        node, group = self.node, config.group
+        if group in self.own:
+            raise ConfigError("record", group, "each group once")
+        if node.config.dir is None:
+            raise ConfigError("dir", None, "a directory: a recorder keeps a journal there")
+        if not self.server.port:
+            await self.server.start(node.medium.address[0])
+        ordered = protocol_of(group) in TOTAL_ORDER
+        recorder = Recorder(
+            config, claim_journal(node.config.dir, group), ordered=ordered,
+            changed=lambda: self.changed(recorder),
+            say=lambda text: node.log("warning", "recorder", group=group, text=text),
+        )  # fmt: skip
+        self.own[group] = recorder
+        node.join(recorder, group, recorder.next if ordered else None)
+        if ordered:
+            self._refetches.append(asyncio.create_task(self._refetch(recorder)))
+        return recorder
+
+    async def adopt(self, recorder: Any) -> None:
+        """A recorder that its group's engine feeds (`node.roles.journal`): others may replay
+        it."""
+        if recorder.group in self.own:
+            raise ConfigError("record", recorder.group, "nothing: its file says who records it")
+        if not self.server.port:
+            await self.server.start(self.node.medium.address[0])
+        self.own[recorder.group] = recorder
+        self._refetches.append(asyncio.create_task(self._refetch(recorder)))
+        self._tell(recorder)
+
+    async def stop(self) -> None:
+        """Write everything, and close the journals."""
+        await self.syncing.stop()
+        await self.replays.stop()
+        for task in self._refetches:
+            task.cancel()
+        await asyncio.gather(*self._refetches, return_exceptions=True)
+        self._refetches.clear()
+        await self.keepers.stop()
+        await self.server.close()
+        own, self.own = self.own, {}
+        async with asyncio.timeout(CLOSE_S):
+            for recorder in own.values():
+                await asyncio.to_thread(recorder.close)
+
+    def moved(self) -> None:
+        """The node has another address: whoever asks for a replay connects there."""
+        if self.server.port:
+            self._refetches.append(asyncio.create_task(self._move()))
+
+    async def _move(self) -> None:
+        try:
+            await self.server.move(self.node.medium.address[0])
+        except OSError as error:
+            self.node.log("warning", "replay.not_served", reason=str(error))
+        self.say(time.monotonic_ns())
+
+    def _readable(self, group: str, memory: str) -> Readable | None:
+        """What somebody else may read of a group: our journal, or our memory of that history."""
+        if memory:
+            kept = self.keepers.memory(group)
+            return None if kept is None or kept.history != memory else kept.reader()
+        recorder = self.own.get(group)
+        return None if recorder is None else recorder.journal.reader()
+
+    # -- what recorders say ----------------------------------------------------------------
+
+    def word(self, recorder: Recorder) -> Recorded:
+        journal = recorder.journal
+        end = journal.end
+        holes = self.missing(recorder)[-HOLES_MAX:]
+        return Recorded(
+            recorder.group, self.node.name, self.server.port, min(journal.begin, end), end,
+            min(journal.durable, end), tuple(holes), recorder.wanted.everything, recorder.slow,
+            recorder.history, recorder.config.journal.sync != OS and not recorder.broken,
+        )  # fmt: skip
+
+    def say(self, now: int) -> None:
+        """With every INFO."""
+        for recorder in self.own.values():
+            self._tell(recorder)
+        self.keepers.say()
+
+    def _tell(self, recorder: Recorder) -> None:
+        word = self.word(recorder)
+        self._said[recorder.group] = (word.slow, word.durable, word.history)
+        self.node.send_control(word)
+
+    def changed(self, recorder: Recorder) -> None:
+        """A recorder of ours got further, became slow, recovered, broke, or turned to another
+        history: it counts for nobody before they hear of that."""
+        now = time.monotonic_ns()
+        group = recorder.group
+        slow, durable, history = self._said.get(group, (False, -1, ""))
+        if (recorder.slow, recorder.history) != (slow, history) or (
+            self._wanted.get(group, 0) > now and recorder.journal.durable != durable
+        ):
+            self._tell(recorder)
+            self._note_slow(group, self.node.name, recorder.slow, now)
+        self.durability.check(group)
+
+    def hear(self, word: Recorded | Kept | Wanted | Synced, now: int) -> None:
+        if isinstance(word, Synced):
+            if word.name != self.node.name:
+                self.syncing.hear(word, now)
+            return
+        if isinstance(word, Wanted) and word.synced:
+            self.syncing.wanted(word.group, now)
+            return
+        if isinstance(word, Kept):
+            self.keepers.hear(word, now)
+            return
+        if isinstance(word, Wanted):
+            self.keepers.tell(word.group)
+            recorder = self.own.get(word.group)
+            if recorder is not None:
+                self._wanted[word.group] = now + WANTED_NS
+                self._tell(recorder)
+            return
+        key = (word.group, word.name)
+        if word.name == self.node.name:
+            return
+        if key not in self.heard and len(self.heard) >= HEARD_MAX:
+            self.node.drop("too many recorders")
+            return
+        self.heard[key] = _Heard(word, now)
+        self._note_slow(word.group, word.name, word.slow, now)
+        self.durability.check(word.group)
+
+    def awaited(self, application: Subscriber, group: str, count: int) -> Awaited:
+        """Whom to give a broadcast in the name of, so that its receipt waits for `count` recorders,
+        or for the disks of members (MEMBERS)."""
+        if count == MEMBERS:
+            return self.syncing.application(application, group)
+        return self.durability.application(application, group, count)
+
+    def want(self, group: str) -> None:
+        """Somebody here waits for messages of a group to be recorded."""
+        self.node.send_control(Wanted(group, self.node.name))
+
+    # -- back-pressure ---------------------------------------------------------------------
+
+    def _note_slow(self, group: str, name: str, slow: bool, now: int) -> None:
+        known = self._slow.setdefault(group, {})
+        if slow:
+            known[name] = now + SLOW_NS
+        else:
+            known.pop(name, None)
+        self._throttle(group)
+
+    def slowed_by(self, group: str) -> list[str]:
+        """Recorders that new messages wait for."""
+        return sorted(self._slow.get(group, ()))
+
+    def _throttle(self, group: str) -> None:
+        on = bool(self._slow.get(group))
+        node = self.node
+        host = node.group_hosts.get(group)
+        if host is not None and host.outbox.slowed != on:
+            host.outbox.slowed = on
+            node.wake(host.data)
+        if on:
+            node.autorm.slowed.add(group)
+        elif group in node.autorm.slowed:
+            node.autorm.slowed.discard(group)
+            node.wake()
+        if not on:
+            self._slow.pop(group, None)
+
+    def on_tick(self, now: int) -> None:
+        """A few times a second."""
+        for key, heard in list(self.heard.items()):
+            if now - heard.seen > FORGET_NS:
+                del self.heard[key]
+        for group, known in list(self._slow.items()):
+            for name, until in list(known.items()):
+                recorder = self.own.get(group) if name == self.node.name else None
+                if recorder is not None and recorder.slow:
+                    known[name] = now + SLOW_NS
+                    self._tell(recorder)
+                elif until <= now:
+                    del known[name]
+            self._throttle(group)
+        self.keepers.on_tick(now)
+        self.durability.on_tick(now)
+        self.syncing.on_tick(now)
+
+    # -- who has what ----------------------------------------------------------------------
+
+    def sources(
+        self, group: str, *, own: bool = False, lively: bool = False, memory: bool = False
+    ) -> list[Source]:
+        """Recorders of a group that can be asked, ours first, then those that leave nothing out.
+
+        `memory`: and other members, for what they keep in memory.  `lively`: only those that are
+        heard of at present.  Others may merely be busy."""
+        found = []
+        mine = self.own.get(group)
+        history = self._history(group)
+        if mine is not None and history in (None, mine.history):
+            found.append(Source(self.word(mine), here=mine))
+        if own:
+            return found
+        node, now = self.node, time.monotonic_ns()
+        others = []
+        for (name, _), heard in self.heard.items():
+            word = heard.word
+            known = node.directory.by_name.get(word.name)
+            lives = now - heard.seen < SLOW_NS or node.alive(word.name)
+            same = history in (None, word.history)
+            if name == group and known is not None and same and (lives or not lively):
+                one = Source(word, address=(known.address[0], word.port))
+                others.append((not lives, not word.whole, word.begin, word.name, one))
+        others.sort(key=lambda one: one[:4])
+        kept = self.keepers.sources(group) if memory else []
+        return found + [one[4] for one in others] + kept
+
+    def turning(self, group: str) -> bool:
+        """Whether a recorder is there, or a member's memory, of what the history that we are in
+        continues."""
+        history, now = self._history(group), time.monotonic_ns()
+        before = {one for one, _ in lineage(history or "")[1:]}
+        mine = self.own.get(group)
+        said = [heard.word.history for (name, _), heard in self.heard.items()
+                if name == group and now - heard.seen < SLOW_NS]  # fmt: skip
+        if mine is not None and not mine.broken:
+            said.append(mine.history)
+        said += self.keepers.histories(group)
+        return any(one.partition("@")[0] in before for one in said)
+
+    def _history(self, group: str) -> str | None:
+        """Which history of the group a recorder must have to be of use; None: there is only one,
+        or we do not take part.  Nobody's is what fits as long as we are not in."""
+        place: object = self.node.group_hosts.get(group)
+        if not isinstance(place, GroupMembership) or protocol_of(group) not in TOTAL_ORDER:
+            return None
+        state = place.state
+        if state.preset and not state.incarnation:
+            return None
+        return state.history_id or "?"
+
+    def entering(self, group: str) -> bool:
+        """Whether the member here is about to be in: until then no recorder's history fits."""
+        return self._history(group) == "?"
+
+    def position(self, group: str) -> int:
+        """The position that the member here delivers next; -1: none yet, or no order."""
+        host = self.node.group_hosts.get(group)
+        return -1 if host is None or host.data is None else int(host.data.position)
+
+    def lineage(self, group: str) -> str:
+        """The history that the member here is in; empty: none yet."""
+        host = self.node.group_hosts.get(group)
+        return "" if host is None else host.lineage
+
+    def known(self, group: str) -> bool:
+        return bool(self.sources(group))
+
+    def continuing(self, group: str) -> tuple[str, int] | None:
+        """History and position at which a group that begins anew here can go on."""
+        recorder = self.own.get(group)
+        if recorder is None or not recorder.ordered or not recorder.next or not recorder.history:
+            return None
+        return recorder.history.partition("@")[0], recorder.next
+
+    def recorded_by(self, group: str) -> dict[str, int]:
+        """How far the recorders of a group are, by node, whatever history it is."""
+        words = [heard.word for (name, _), heard in self.heard.items() if name == group]
+        found = {word.name: word.next for word in words}
+        mine = self.continuing(group)
+        if mine is not None:
+            found[self.node.name] = mine[1]
+        return found
+
+    def floor(self, group: str, history: str) -> int:
+        """The position up to which we have recorded that history of a group, or of what it
+        continues: nothing new is given a place below."""
+        recorder = self.own.get(group)
+        if recorder is None or not recorder.ordered or recorder.broken:
+            return 0
+        known = recorder.history.partition("@")[0]
+        for one, end in lineage(history):
+            if one == known or not known:
+                return min(recorder.next, end)
+        return 0
+
+    def entered(self, group: str, history: str) -> None:
+        """What is delivered from now on belongs to this history of the group."""
+        recorder = self.own.get(group)
+        if recorder is not None:
+            recorder.enter(history)
+
+    # -- what is missing here --------------------------------------------------------------
+
+    def missing(self, recorder: Recorder) -> list[Range]:
+        """Positions that a recorder does not have, half-open: holes of its journal, and what is
+        between that and where its group is, before anything more comes."""
+        holes = recorder.journal.missing
+        place: Any = self.node.group_hosts.get(recorder.group)
+        at = int(getattr(getattr(place, "data", None), "expected", -1))
+        if self._same_past(recorder) and 0 < recorder.next < at:
+            holes = union([*holes, (recorder.next, at)])
+        return holes
+
+    def _same_past(self, recorder: Recorder) -> bool:
+        """Whether what it has recorded is of the history that the member here is in, so that
+        positions of both, and of what other members keep of it, are the same."""
+        works = recorder.ordered and not recorder.broken
+        return works and recorder.history == self.lineage(recorder.group)
+
+    async def _refetch(self, recorder: Recorder) -> None:
+        """Holes are filled from other recorders, or members, as soon as one of them can."""
+        while True:
+            await asyncio.sleep(REFETCH_S)
+            if recorder.broken:
+                continue
+            try:
+                if isinstance(recorder, Recorder):
+                    await self._draw_level(recorder)
+                if recorder.journal.segments:
+                    for lo, hi in self._lacking(recorder):
+                        await self._fetch(recorder, lo, hi)
+            except RoundelayError as error:
+                self.node.log("warning", "recorder.refetch", group=recorder.group, text=str(error))
+                if isinstance(error, JournalBroken):
+                    return
+
+    async def _draw_level(self, recorder: Recorder) -> None:
+        """Where nobody says anything: what is between our journal and where the member is."""
+        group, at = recorder.group, recorder.next
+        until, history = self.position(group), self.lineage(group)
+        memory = at > 0 and self._same_past(recorder)
+        sources = self.sources(group, memory=memory)
+        if not any(one.here is None and one.has(at, until) for one in sources):
+            return
+        mine = frozenset({self.node.name})
+        stream = self.replays.stretch(group, at, until, without=mine, memory=memory)
+        async with aclosing(stream) as fetched:
+            async for chunk in fetched:
+                for run in chunk:
+                    if recorder.next != at or self.lineage(group) != history:
+                        return  # somebody spoke: the rest is a hole, and is filled as such
+                    kept = _keep(run, recorder)
+                    if kept is None:
+                        continue  # a hole, or what a new journal begins behind
+                    recorder.take(kept)
+                    at = run.end
+                    self.refetched += run.records
+                while recorder.backlog > recorder.config.backlog_bytes // 2:
+                    await asyncio.sleep(0.02)
+
+    def _lacking(self, recorder: Recorder) -> list[Range]:
+        """What we do not have and somebody else does."""
+        journal = recorder.journal
+        config = recorder.config.journal
+        holes = journal.missing
+        lacking = list(holes)
+        if journal.begin and not (config.keep_bytes or config.keep_s):
+            lacking.insert(0, (0, journal.begin))
+        memory = self._same_past(recorder)
+        found = []
+        for source in self.sources(recorder.group, memory=memory):
+            if source.here is None:
+                for lo, hi in holes if source.memory else lacking:
+                    for start, end in source.has(lo, hi):
+                        found.append((start, end))
+        return union(found)
+
+    async def _fetch(self, recorder: Recorder, lo: int, hi: int) -> None:
+        waiting: list[Run] = []
+        size = 0
+        journal = recorder.journal
+        mine = frozenset({self.node.name})
+        memory = self._same_past(recorder)
+        stream = self.replays.stretch(recorder.group, lo, hi, without=mine, memory=memory)
+        async with aclosing(stream) as fetched:
+            async for chunk in fetched:
+                for run in chunk:
+                    kept = _keep(run, recorder)
+                    if kept is not None:
+                        waiting.append(kept)
+                        size += len(run.bundle.data) + 64
+                if recorder.journal is not journal:
+                    return  # another history has begun: this is not of it
+                if size >= FILL_BYTES:
+                    self.refetched += await _fill(journal, waiting)
+                    waiting, size = [], 0
+        if waiting and recorder.journal is journal:
+            self.refetched += await _fill(journal, waiting)
+        self.changed(recorder)
+
+    def status(self) -> dict[str, object]:
+        return {
+            "own": [self._status(recorder) for recorder in self.own.values()],
+            "failed": {group: reason_of(error) for group, error in self.failed.items()},
+            "replay": self.server.status() if self.server.port else None,
+            "refetched": self.refetched,
+            "heard": [_shown(heard.word) for heard in self.heard.values()],
+            "waiting": self.durability.waiting,
+            "members_syncing": self.syncing.status(),
+            "catching_up": self.replays.status(),
+        }
+
+    def _status(self, recorder: Recorder) -> dict[str, object]:
+        found = recorder.status()
+        if isinstance(recorder, Recorder):
+            missing = self.missing(recorder)
+            found["missing"] = missing[:SHOWN_MAX]
+            found["missing_records"] = count_of(missing)
+        return found
+
+    def listed(self, group: str) -> list[dict[str, object]]:
+        """As JSON: the answer to `recorders`."""
+        return [_shown(one.word) | {"here": one.here is not None} for one in self.sources(group)]
+
+
+def _keep(run: Run, recorder: Recorder) -> Run | None:
+    """What to put into our journal of what another recorder has."""
+    if run.flags & GAP:
+        return None
+    if not recorder.wanted.matches(run.sender, run.conference, run.kind):
+        return head_only(run)
+    return None if run.flags & HEADS_ONLY else run
+
+
+async def _fill(journal: Journal, runs: list[Run]) -> int:
+    filled = await asyncio.to_thread(journal.fill, runs)
+    return count_of(filled)
+
+
+def _shown(word: Recorded) -> dict[str, object]:
+    return {
+        "group": word.group, "node": word.name, "begin": word.begin, "next": word.next,
+        "durable": word.durable, "missing": [list(hole) for hole in word.holes],
+        "whole": word.whole, "slow": word.slow, "port": word.port,
+    }  # fmt: skip

@@ -1,0 +1,208 @@
+"""`durability="synced"`: a receipt that waits until L + 1 members have the message on their disks.
+
+For groups without recorders.  The message goes its usual way, and is committed when L + 1 members
+have it in memory and in their files, unsynced.  While somebody waits for more (`Wanted`), each
+member with a folder syncs its file and says up to which position it has (`Synced`): one sync at a
+time, in a thread, for all that was written until it began.  So its cost is one sync a batch,
+whatever the batch has become while the one before was under way, and the ring does not wait.
+
+A position counts for the history it was said of.  Nobody is told yes who waited too long (I5).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
+
+from roundelay.core.engine import SECOND
+from roundelay.core.errors import ConfigError, QueueFull
+from roundelay.node.groups import family_of
+from roundelay.node.membership.group import GroupMembership
+from roundelay.node.node_api import Subscriber
+from roundelay.node.recording.durability import ASK_NS, WAITING_MAX, Awaited
+from roundelay.node.storage.store import Store
+from roundelay.wire.control import Synced, Wanted
+
+if TYPE_CHECKING:
+    from roundelay.node.node import Node
+
+WANTED_NS: Final = 3 * SECOND
+"""For so long after somebody asked a member goes on syncing."""
+HEARD_MAX: Final = 4096
+FORGET_NS: Final = 30 * SECOND
+
+
+class _Heard(Struct):
+    word: Synced
+    seen: int
+
+
+class Syncing:
+    """What the members of all groups have synced, and who waits for it here."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.syncs = 0
+        self._heard: dict[tuple[str, str], _Heard] = {}
+        self._waiting: dict[str, list[Awaited]] = {}
+        self._ask_due: dict[str, int] = {}
+        self._wanted: dict[str, int] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._written: dict[str, asyncio.Event] = {}
+
+    @property
+    def waiting(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    async def stop(self) -> None:
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # -- those who wait --------------------------------------------------------------------
+
+    def application(self, application: Subscriber, group: str) -> Awaited:
+        """Whom to give a broadcast in the name of, so that its receipt waits for members."""
+        family = family_of(group)
+        if not family.resilient:
+            allowed = f"only in resilient groups, not in {family.service} ones"
+            raise ConfigError("durability", "synced", allowed)
+        if self.waiting >= WAITING_MAX:
+            raise QueueFull(f"{WAITING_MAX} receipts wait for disks already")
+        now = time.monotonic_ns()
+        self._ask(group, now)
+        due = now + self.node.config.answer_ns
+        return Awaited(application, 0, due, self._held, "members")
+
+    def _ask(self, group: str, now: int) -> None:
+        if self._ask_due.get(group, 0) <= now:
+            self._ask_due[group] = now + ASK_NS
+            self.node.send_control(Wanted(group, self.node.name, True))
+            self.wanted(group, now)
+
+    def _held(self, one: Awaited) -> None:
+        assert one.held is not None
+        synced, one.count = self._synced(one.held.group)
+        if one.held.seq < synced:  # -1: its service has no order
+            one.settle()
+        else:
+            self._waiting.setdefault(one.held.group, []).append(one)
+
+    def _place(self, group: str) -> GroupMembership | None:
+        place: object = self.node.group_hosts.get(group)
+        return place if isinstance(place, GroupMembership) else None
+
+    def _positions(self, group: str) -> list[int]:
+        """What members have synced of the present history, highest first."""
+        place = self._place(group)
+        if place is None:
+            return []
+        history = place.state.history_id
+        words = [self._heard.get((group, name)) for name in place.roster]
+        found = [one.word.position for one in words if one and one.word.history == history]
+        return sorted(found, reverse=True)
+
+    def _synced(self, group: str) -> tuple[int, int]:
+        """The position up to which enough members have synced, and how many are enough."""
+        place = self._place(group)
+        if place is None or place.data is None or place.data.token is None:
+            return 0, 1
+        enough = place.data.token.config.resilience + 1
+        positions = self._positions(group)
+        return (positions[enough - 1] if len(positions) >= enough else 0), enough
+
+    def check(self, group: str) -> None:
+        """A member of the group has synced more."""
+        synced, _ = self._synced(group)
+        rest = []
+        for one in self._waiting.pop(group, []):
+            assert one.held is not None
+            if one.held.seq < synced:
+                one.settle()
+            else:
+                rest.append(one)
+        if rest:
+            self._waiting[group] = rest + self._waiting.get(group, [])
+
+    def on_tick(self, now: int) -> None:
+        for key, heard in list(self._heard.items()):
+            if now - heard.seen > FORGET_NS:
+                del self._heard[key]
+        for group in list(self._waiting):
+            self.check(group)
+            rest = []
+            for one in self._waiting.pop(group, []):
+                assert one.held is not None
+                if one.due <= now:
+                    seq = one.held.seq
+                    one.expire(sum(position > seq for position in self._positions(group)))
+                else:
+                    rest.append(one)
+            if rest:
+                self._waiting[group] = rest
+                self._ask(group, now)
+
+    def hear(self, word: Synced, now: int) -> None:
+        key = (word.group, word.name)
+        if key not in self._heard and len(self._heard) >= HEARD_MAX:
+            self.node.drop("too many members that sync")
+            return
+        self._heard[key] = _Heard(word, now)
+        self.check(word.group)
+
+    # -- our own file ----------------------------------------------------------------------
+
+    def wanted(self, group: str, now: int) -> None:
+        """Somebody waits: sync what is written, and what will be for a while."""
+        place = self._place(group)
+        if place is None or not family_of(group).resilient or self.node.config.dir is None:
+            return
+        self._wanted[group] = now + WANTED_NS
+        if group not in self._tasks:
+            self._written[group] = asyncio.Event()
+            task = asyncio.get_running_loop().create_task(self._work(group, place))
+            self._tasks[group] = task
+            task.add_done_callback(lambda _: self._tasks.pop(group, None))
+
+    async def _work(self, group: str, place: GroupMembership) -> None:
+        """One sync after the other while they are wanted."""
+        written, said = self._written[group], ("", -1)
+        again = 0
+        while not place.closed and (left := self._wanted[group] - time.monotonic_ns()) > 0:
+            data: Any = place.data
+            store = data.store if data is not None else None
+            here = (place.state.history_id, data.position if data is not None else -1)
+            if isinstance(store, Store) and (here != said or again != self._wanted[group]):
+                data.on_delivered = written.set
+                written.clear()
+                again = self._wanted[group]
+                # What the rosters before have written comes first.
+                drivers = [*(before for _, before in place.epochs.lingering), data]
+                try:
+                    for driver in drivers:
+                        # One that has ended meanwhile synced its file when it was closed.
+                        if isinstance(driver.store, Store) and not driver.closed:
+                            await driver.store.sync_beside()
+                except OSError as error:
+                    self.node.log("error", "group.not_synced", group=group, reason=str(error))
+                    return
+                if data.closed:
+                    continue  # `here` is not where the group is any more
+                self.syncs += 1
+                said = here
+                word = Synced(group, self.node.name, *here)
+                self.hear(word, time.monotonic_ns())
+                self.node.send_control(word)
+                continue
+            try:
+                async with asyncio.timeout(min(left, ASK_NS) / SECOND):
+                    await written.wait()
+            except TimeoutError:
+                continue
+
+    def status(self) -> dict[str, object]:
+        return {"waiting": self.waiting, "syncs": self.syncs}

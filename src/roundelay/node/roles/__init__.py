@@ -1,0 +1,1 @@
+"""Groups whose members have roles that a file gives them."""

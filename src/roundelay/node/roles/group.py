@@ -1,0 +1,564 @@
+"""A group whose roles stand in a file, at a node: `journal` and `wide` groups.
+
+The file says who is retransmitter, acknowledger, recorder and user; this node finds itself in it by
+its name.  A group is made of parts:
+
+- `levels`: the engine, and what `journal` and `wide` groups differ in (`node.roles.levels`);
+- `persistence`: what is kept on disk (`node.roles.persistence`, `node.roles.journal`);
+- `lines`: how PDUs leave (`node.roles.lines`);
+- `bootstrap`: how the group begins (`node.roles.bootstrap`);
+- `outbox` and `receipts`: what applications send (`node.roles.outgoing`);
+- `status_view`: what is shown (`node.roles.status`).
+
+What the engine wants is carried out in the order it asks for: what a council member promised is on
+disk, and what a recorder stored is in its journal, before anything is sent.  A user begins where
+the group is when it is first heard, or where its disk says that it was; what was before comes from
+recorders (`node.recording.handover`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from msgspec import structs
+
+from roundelay.core.bundle import Bundle
+from roundelay.core.engine import MS, NEVER, Effects, Notice, Pdu
+from roundelay.core.errors import ConfigError, GroupClosed, RoundelayError, UsageError
+from roundelay.core.grsb.base import GrsbDelivery, deliveries_of
+from roundelay.core.grsb.checks import beginning
+from roundelay.core.grsb.party import CONFERENCES_MAX
+from roundelay.core.grsb.pdu import PollOk
+from roundelay.core.notices import (
+    GapUnavailable,
+    GroupBroken,
+    NeverRecorded,
+    NoReign,
+    OwnPlaced,
+    OwnRefused,
+    RecordedUpto,
+    ReignBegun,
+    RetransmitterHeard,
+    RetransmitterSilent,
+    Voting,
+    Waits,
+)
+from roundelay.core.selection import EVERYTHING, Selection
+from roundelay.core.wide.stable import LOCAL
+from roundelay.node.driver import engines
+from roundelay.node.driver.engine_driver import EngineDriver
+from roundelay.node.driver.outbox import LIMIT_BYTES
+from roundelay.node.groups import GRSB, WIDE, GroupSpec, check_roles
+from roundelay.node.membership.settings import check_none
+from roundelay.node.node_api import UNIT, WHOLE, Batch, Missed, Subscriber, View
+from roundelay.node.recording.handover import CatchUp
+from roundelay.node.roles.bootstrap import Bootstrap
+from roundelay.node.roles.grsb.levels import GrsbLevels
+from roundelay.node.roles.journal import RecorderJournal
+from roundelay.node.roles.levels import Levels
+from roundelay.node.roles.lines import Lines
+from roundelay.node.roles.member import RoleMember
+from roundelay.node.roles.outgoing import (
+    RECORDED,
+    MarkedOutbox,
+    Receipts,
+    as_one,
+    check_unit,
+    is_unit,
+)
+from roundelay.node.roles.persistence import Persistence
+from roundelay.node.roles.status import StatusView
+from roundelay.node.roles.wide.levels import WideLevels
+from roundelay.node.storage.store import Born
+from roundelay.wire.control import Ask, GroupInfo, Info, Start
+
+if TYPE_CHECKING:
+    from roundelay.node.node import Node
+
+LEVELS: Final[dict[str, type[Levels]]] = {GRSB: GrsbLevels, WIDE: WideLevels}
+LOOK_NS: Final = 250 * MS
+"""How often to look who is there."""
+BURST_BYTES: Final = 1 << 20
+"""What a recorder may send at once: about what a receiver has room for."""
+NO_CONFERENCE: Final = 0xFFFFFFFF
+"""What a node wants on behalf of nobody: a conference that is not used."""
+
+
+class RoleGroup:
+    """One group at one node: its place among the groups, and what is driven."""
+
+    hub = None
+    recalled = True
+    memory = None
+
+    def __init__(self, node: Node, spec: GroupSpec, now: int) -> None:
+        self.node = node
+        self.spec = check_roles(spec)
+        kind = LEVELS[spec.protocol]
+        self.member = RoleMember(node, spec, kind.read_file(Path(spec.config)))
+        self.levels = kind(self.member)
+        self.persistence = Persistence(self.member, self.levels, self.tell_recorded)
+        self.persistence.check_members()
+        self.lines = Lines(self.member, self.levels, self.persistence)
+        self.applications: dict[int, Subscriber] = {}
+        self.closed = self.leaving = False
+        self.driver: EngineDriver | None = None
+        self.seen = 0
+        """Everything below is in the trace, or in that of an earlier life."""
+        self.delivered = 0
+        self.look_due = now
+        roles, me, file = self.member.roles, self.member.me, self.member.file
+        if me in roles.recorders and spec.name in {one.group for one in node.config.records}:
+            raise ConfigError("record", spec.name, f"nothing: {node.name} records it by its file")
+        bundled = engines.bundle_bytes(node.medium.mtu)
+        burst = min(64, max(8, BURST_BYTES // bundled))
+        self.config = file.config(
+            max_payload=max(bundled, engines.LARGEST_MESSAGE), credit=burst, rec_burst=burst
+        )
+        self.outbox = MarkedOutbox(spec.name, engines.LARGEST_MESSAGE, bundled, LIMIT_BYTES)
+        self.receipts = Receipts(self.outbox)
+        self.bootstrap = Bootstrap(self, now)
+        self.status_view = StatusView(self)
+        if self.persistence.born is not None:
+            self.bootstrap.enter(self.persistence.born, now, wiped=False)
+
+    @property
+    def id(self) -> int:
+        """Of our datagrams; 0: no history yet."""
+        return self.lines.group_id
+
+    @property
+    def roster(self) -> tuple[str, ...]:
+        return self.member.roster
+
+    @property
+    def history_name(self) -> str:
+        return self.bootstrap.history
+
+    @property
+    def position(self) -> int:
+        """The next position to be delivered; -1: not known."""
+        return self.status_view.position
+
+    @property
+    def data(self) -> Self | None:
+        """What carries the messages, once it does."""
+        return self if self.levels.engine is not None else None
+
+    @property
+    def journal(self) -> RecorderJournal | None:
+        """The one that applications are given replays of."""
+        return self.persistence.journals.get(LOCAL)
+
+    @property
+    def line(self) -> Any:
+        return self.lines.second
+
+    @property
+    def lineage(self) -> str:
+        return self.history_name
+
+    def agree(self, wishes: GroupSpec) -> None:
+        check_none(wishes)
+
+    def on_tick(self, now: int) -> None:
+        self.outbox.expire(now, self.trouble())
+        line = self.lines.second
+        if line is not None and line.watch is not None:
+            self.node.faults.guard_aside("line B", line.watch.look, now)
+
+    # -- how it begins ---------------------------------------------------------------------
+
+    def begin(self, now: int, *, again: bool, wiped: bool) -> None:
+        """Members of the council begin at once, a user where it was; a new one has to listen."""
+        self.lines.open_network()
+        if not self.levels.listens:
+            self._begin_as_user(now)
+        elif self.member.in_council or again:
+            self._open(now, again=again, wiped=wiped)
+        else:
+            self.status_view.say("looking for the retransmitter")
+
+    def begin_anew(self, reason: str) -> None:
+        """Another history has begun: nothing of the one so far counts any more."""
+        self.levels.engine = None
+        self.outbox.abandon(reason)
+
+    def _begin_here(self, acked: int, epoch: int, now: int) -> None:
+        """A user without a past begins where the group is."""
+        kept = self.levels.kept_at(self.persistence.kept, LOCAL)
+        kept.handled = kept.resume = acked
+        kept.epoch = epoch
+        self._begin_as_user(now)
+
+    def _begin_as_user(self, now: int) -> None:
+        self.persistence.kept.apply(Born(self.history_name, members=self.member.roster))
+        self.persistence.save()
+        self._open(now, again=True, wiped=False)
+
+    def _open(self, now: int, *, again: bool, wiped: bool) -> None:
+        """Make the engine; its journals first."""
+        persistence = self.persistence
+        persistence.open_journals(self.history_name)
+        self.levels.begin(
+            self.config,
+            now,
+            self.bootstrap.inc,
+            persistence.kept if again else None,
+            wiped,
+            {level: journal.archive for level, journal in persistence.journals.items()},
+            self._selection(),
+        )
+        self.receipts = Receipts(self.outbox)  # it numbers messages anew
+        persistence.opened()
+        me = self.member.me
+        trace = None
+        if self.member.is_user:  # nobody else delivers anything
+            trace = self.node.config.tracer(self.spec.name, me)
+            self.seen = trace.position if trace is not None else 0
+        before = self.driver
+        self.driver = EngineDriver(self.levels.engine, me, self, self.lines, persistence, trace)
+        if before is not None:
+            self.driver.submitted, self.driver.received = before.submitted, before.received
+        self.status_view.say_how(now)
+        self.node.wake(self)
+
+    # -- applications ----------------------------------------------------------------------
+
+    def join(
+        self, application: Subscriber, since: int | None = None, since_time: int = 0,
+        history: str = "",
+    ) -> None:  # fmt: skip
+        """From where the stream is here, or from `since` on: that comes from recorders first."""
+        if not getattr(application, "hosts_node", False):
+            self._must_be_user()
+        if id(application) in self.applications:
+            return
+        if self.levels.engine is not None:
+            self.flush(time.monotonic_ns())  # so that the stream is where its deliveries are
+        self.applications[id(application)] = application
+        self._select()
+        application.viewed(self.view())
+        if not self.member.is_user:
+            return  # it is there for its other roles, and watches
+        if since is not None and (since_time or history or self.position != since):
+            self._catch_up(application, since, since_time, history, asked=True)
+        self.node.wake(self.data)
+
+    def _catch_up(
+        self, application: Subscriber, since: int, since_time: int = 0, history: str = "",
+        asked: bool = False,
+    ) -> None:  # fmt: skip
+        replays = self.node.recorders.replays
+        replays.catch_up(
+            self.applications, application, self.spec.name, since, since_time, history, asked
+        )
+
+    def fell_behind(self, application: Subscriber, since: int) -> bool:
+        """An application did not read for too long: it may catch up."""
+        # Whoever sits there in its place would find no room either.
+        here = self.applications.get(id(application)) is application
+        if here and since >= 0 and self.node.recorders.known(self.spec.name):
+            self._catch_up(application, since)
+            return True
+        return False
+
+    def history(self, since: int) -> Iterator[Batch]:
+        """What is kept beside the journals: nothing."""
+        return iter(())
+
+    def _selection(self) -> Selection:
+        """GR-16: what the stream must bring so that every application gets what it chose."""
+        chosen: set[int] = set()
+        for application in self.applications.values():
+            one = application.application if isinstance(application, CatchUp) else application
+            conferences = getattr(one, "conferences", None)
+            if not conferences:
+                return EVERYTHING
+            chosen |= conferences
+        if len(chosen) > CONFERENCES_MAX:
+            return EVERYTHING
+        return Selection(frozenset(chosen or {NO_CONFERENCE}))
+
+    def _select(self) -> None:
+        user = self.levels.user
+        if user is not None and (selection := self._selection()) != user.wanted:
+            self.levels.engine.select(selection, time.monotonic_ns())
+
+    def _must_be_user(self) -> None:
+        member = self.member
+        if not member.is_user:
+            users = ", ".join(member.file.names(member.roles.users)[:8])
+            raise UsageError(
+                f"{self.node.name} is no user of {self.spec.name} but its "
+                f"{' and '.join(member.role_names)}: go through one of {users}"
+            )
+
+    def part(self, application: Subscriber, now: int) -> None:
+        """The application leaves."""
+        joined = self.applications.pop(id(application), None)
+        if isinstance(joined, CatchUp):
+            joined.stop()
+        if joined is not None:
+            self._select()
+
+    def send(
+        self,
+        application: Subscriber,
+        bundle: Bundle,
+        tag: int,
+        to: Iterable[str] | None,
+        recorders: int = 0,
+        unit: bool = False,
+    ) -> None:
+        """`recorders`: the receipt waits until that many that leave nothing out have it on disk.
+
+        Where there is none, it waits for the group's own mark: all that are not given up have it,
+        and one that keeps it whole.  `unit`: the messages take effect together (GR-19).
+        """
+        self._must_be_user()
+        if to is not None:
+            raise ConfigError("to", "…", f"no destinations in {self.spec.service} groups")
+        if self.closed:
+            raise GroupClosed(f"group {self.spec.name}: {self.status_view.state}")
+        roles = self.member.roles
+        marked = recorders > 0 and len(roles.filters) == len(roles.recorders)
+        if recorders and not marked:
+            durability = self.node.recorders.durability
+            application = durability.application(application, self.spec.name, recorders)
+        due = time.monotonic_ns() + self.node.config.answer_ns
+        unit = unit and len(bundle) > 1
+        if unit:
+            check_unit(bundle, self.config, self.spec.name)
+        self.outbox.put(application, bundle, tag, (RECORDED,) if marked else None, due, unit)
+        self.node.wake(self.data)
+
+    def open_units(self) -> set[tuple[str, int]]:
+        """Sender and conference of the units that the member has the beginning of."""
+        user, roster = self.levels.user, self.member.roster
+        units = () if user is None else user.units.open
+        return {(roster[sender], conference) for sender, conference in units}
+
+    # -- what is known ---------------------------------------------------------------------
+
+    def info(self) -> GroupInfo:
+        return self.bootstrap.info()
+
+    def heard(self, info: Info, now: int) -> None:
+        if not self.closed:
+            self.bootstrap.heard(info, now)
+
+    def told(self, word: Ask | Start, now: int) -> None:
+        if not self.closed:
+            self.bootstrap.told(word, now)
+
+    def view(self) -> View:
+        return self.status_view.view()
+
+    def works(self) -> bool:
+        return self.levels.engine is not None and self.status_view.up
+
+    def trouble(self) -> str:
+        return self.status_view.trouble()
+
+    def members(self) -> dict[str, object]:
+        return self.status_view.members()
+
+    def status(self) -> dict[str, object]:
+        return self.status_view.status()
+
+    # -- in --------------------------------------------------------------------------------
+
+    def receive(
+        self, pdu: Pdu, sender: int, chan_seq: int, now: int, line: int = 0, life: int = 0
+    ) -> None:
+        """A PDU of this group arrived, decoded."""
+        if sender >= len(self.member.roster) or sender == self.member.me:
+            self.node.drop("sender is no other member")
+        elif self.levels.engine is not None and self.driver is not None:
+            self.driver.receive(pdu, sender, chan_seq, now, line, life)
+        elif self.levels.from_retransmitter(sender, line):
+            begun = beginning(pdu)
+            if begun is not None and now >= self.bootstrap.started_at:
+                self._begin_here(*begun, now)
+
+    def relay(self, data: bytes, pdu: Pdu, sender: int, chan_seq: int, now: int, life: int) -> None:
+        """Nobody has reason to ask for that."""
+        self.node.drop("to be relayed in a group without a hub")
+
+    @property
+    def deadline(self) -> int:
+        if self.closed:
+            return NEVER
+        engine = self.levels.engine
+        return self.look_due if engine is None else min(self.look_due, engine.deadline)
+
+    def on_timer(self, now: int) -> None:
+        """Called for the place and for what is driven: harmless when repeated."""
+        engine = self.levels.engine
+        if engine is not None and engine.deadline <= now:
+            engine.on_timer(now)
+            self.node.wake(self)
+        if self.look_due <= now:
+            self.look_due = now + LOOK_NS
+            if not self.history_name and not self.closed:
+                self.bootstrap.meet(now)
+            self.status_view.look(now)
+            engine = self.levels.engine
+            self.lines.stand_in(None if engine is None else self.levels.shown.ways, now)
+
+    # -- out -------------------------------------------------------------------------------
+
+    def flush(self, now: int) -> None:
+        """Carry out what the engine wants."""
+        if self.levels.engine is not None and self.driver is not None:
+            self.driver.carry_out(now)
+        self.outbox.make_room()
+
+    def feed(self, now: int) -> None:
+        """GR-1: one submission is under way; what gathers meanwhile goes together."""
+        driver, user, outbox = self.driver, self.levels.user, self.outbox
+        assert driver is not None
+        engine = self.levels.engine
+        while (
+            outbox
+            and user is not None
+            and user.up
+            and user.under_way is None
+            and not user.queue
+            and now >= self.bootstrap.started_at
+        ):
+            bundle, marks, underway = outbox.gather()
+            assert marks is not None
+            unit = is_unit(marks)
+            if driver.trace is not None:
+                driver.record_submission(driver.trace, as_one(bundle) if unit else bundle, now)
+            driver.submitted += len(bundle)
+            conference, kind = int(marks[0]), int(marks[1])
+            try:
+                if unit:
+                    first = engine.submit_unit(list(bundle), now, conference=conference, kind=kind)
+                else:
+                    first = engine.submit(bundle, now, conference=conference, kind=kind)
+            except RoundelayError as error:
+                outbox.refuse(underway, str(error))
+            else:
+                self.receipts.follow(first, underway)
+
+    def tell_recorded(self, level: int) -> None:
+        """The journal of `level` has got further: the acknowledger need not ask."""
+        if self.levels.engine is None or self.closed:
+            return
+        site = self.levels.site(level)
+        if site.recorder is not None and site.reign.da != self.member.me:
+            line = self.levels.line_to_acknowledger(level)
+            self.lines.transmit(site.reign.da, PollOk(site.recorder.mark), line)
+
+    def hand_over(self, effects: Effects, now: int) -> None:
+        """What is delivered, with what no recorder has and never will in its place."""
+        rest = deliveries_of(effects)
+        for notice in effects.notices:
+            if isinstance(notice, NeverRecorded):
+                before = [one for one in rest if one.seq < notice.lo]
+                self._deliver(before)
+                missed = Missed(self.spec.name, notice.lo, notice.hi, self.history_name)
+                for application in list(self.applications.values()):
+                    # Who is catching up comes to it in its own time.
+                    if not isinstance(application, CatchUp) or application.live:
+                        application.missed(missed)
+                rest = rest[len(before) :]
+        self._deliver(rest)
+        for notice in effects.notices:
+            self._notice(notice)
+
+    def traced(self, deliveries: list[Any]) -> Iterator[GrsbDelivery | Notice]:
+        """All of a unit is one message, and what is passed over is said."""
+        for delivery in deliveries:
+            if delivery.seq > self.seen:  # not for us, or before our time
+                yield GapUnavailable(self.seen, delivery.seq)
+            if delivery.seq >= self.seen:
+                self.seen = delivery.upto
+                if delivery.is_unit:
+                    delivery = structs.replace(delivery, bundle=as_one(delivery.bundle))
+                yield delivery
+
+    def _deliver(self, deliveries: list[GrsbDelivery]) -> None:
+        name, roster, history = self.spec.name, self.member.roster, self.history_name
+        for one in deliveries:
+            bundle = one.bundle.marked(one.conference, one.kind)
+            unit = UNIT if one.is_unit else WHOLE
+            batch = Batch(name, one.seq, roster[one.source], one.time * 1000, bundle, unit, history)
+            self.delivered += len(bundle.sizes)
+            for application in list(self.applications.values()):
+                application.deliver(batch)
+
+    # -- notices ---------------------------------------------------------------------------
+
+    def _notice(self, notice: Notice) -> None:
+        kind, view = notice.kind, self.status_view
+        match notice:
+            case OwnPlaced(lo, hi, position):
+                # GR-5: of a unit, it is one of its parts.
+                self.receipts.stable(hi, position, hi - lo)
+                self._settle()
+            case RecordedUpto():
+                self._settle()
+            case OwnRefused():
+                self.receipts.refused(notice.hi, "the retransmitter has refused it")
+            case RetransmitterHeard() | RetransmitterSilent():
+                view.up = isinstance(notice, RetransmitterHeard)
+                view.say_how(time.monotonic_ns())
+            case Voting() | Waits() | ReignBegun():
+                view.say_how(time.monotonic_ns())
+            case NoReign():
+                view.say_broken(notice.reason, *notice.silent)
+            case GroupBroken():
+                view.say_broken(notice.reason)
+        if kind not in QUIET:
+            level = "warning" if kind in ALARMING else "info"
+            shown = ", ".join(map(str, view.named(kind, notice.info)))[:200]
+            self.node.log(level, f"group.{kind}", group=self.spec.name, info=shown)
+
+    def _settle(self) -> None:
+        user = self.levels.user
+        self.receipts.settle(user.recorded if user is not None else 0)
+
+    # -- the end ---------------------------------------------------------------------------
+
+    def leave(self, now: int) -> None:
+        """Roles are for good: whoever stops is missed, or is away."""
+
+    def close(self, reason: str) -> None:
+        """Take part no more."""
+        if self.closed:
+            return
+        self.closed = True
+        self.outbox.abandon(reason)
+        for application in list(self.applications.values()):
+            if isinstance(application, CatchUp):
+                application.stop()
+        if self.node.fatal is None:
+            self.persistence.stop()
+        self.abandon()
+        if self.node.group_hosts.get(self.spec.name) is self:
+            self.node.closed_group(self)
+
+    def abandon(self) -> None:
+        """Let go of files and sockets, as a process does that is killed."""
+        self.closed = True
+        self.node.schedule.unregister(self)
+        self.persistence.close()
+        self.lines.close()
+
+    def fail(self, reason: str) -> None:
+        """The node cannot go on."""
+        self.status_view.state = f"broken: {reason}"
+        self.status_view.show()
+        self.outbox.abandon(reason)
+
+
+QUIET: Final = frozenset({"stable", "recorded", "missed"})
+ALARMING: Final = frozenset({"broken", "gap_unavailable", "retracted", "suspect", "down", "waits"})

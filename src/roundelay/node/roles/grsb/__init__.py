@@ -1,0 +1,1 @@
+"""A `journal` group (GRSB) at a node."""

@@ -1,0 +1,117 @@
+"""What applications send to a group whose roles stand in a file, until its place is known for good.
+
+The engine numbers the messages that are submitted to it and says of which ones it speaks.  Going by
+that, and not by counting, no notice can be taken for one of another submission, whatever has been
+submitted before the notice is handled.  A submission is over with its last message: the parts of a
+unit get their places one by one, and nothing of it is delivered before the last.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Final
+
+from roundelay.core.bundle import Bundle
+from roundelay.core.errors import ConfigError, PayloadTooLarge, UsageError
+from roundelay.core.grsb.config import GrsbConfig
+from roundelay.node.driver.outbox import Outbox, QueuedBundle, Underway
+from roundelay.node.node_api import NO_TAG, UNIT, Subscriber
+
+RECORDED: Final = "recorded"
+"""Behind the marks of an item whose receipt waits for a recorder."""
+
+
+class QueuedUnit(QueuedBundle):
+    """The parts of a unit: they leave together, and with nothing else."""
+
+    def take(self, room: int, places: int, alone: bool) -> Bundle | None:
+        self.start = len(self.bundle.sizes)
+        return self.bundle
+
+
+class MarkedOutbox(Outbox):
+    """A submission has one conference and kind: bundles are made of messages that share them.
+
+    They stand where other services have destinations (`QueuedBundle.to`), with the number of the
+    unit if it is one, and `recorded` behind them if the receipt is to wait for a recorder.
+    """
+
+    units = 0
+    """Units so far."""
+
+    def put(
+        self, application: Subscriber, bundle: Bundle, tag: int, to: tuple[str, ...] | None,
+        due: int, unit: bool = False,
+    ) -> None:  # fmt: skip
+        """`unit`: the messages, which have one mark, are to take effect together."""
+        super().put(application, bundle, tag, None, due)
+        self.items.pop()
+        parts = list(bundle.by_mark())
+        for number, (conference, kind, part) in enumerate(parts, 1):
+            mine = tag if number == len(parts) else NO_TAG
+            self.units += unit
+            which = (f"{UNIT} {self.units}",) if unit else ()
+            marks = (str(conference), str(kind), *which, *(to or ()))
+            kept = QueuedUnit if unit else QueuedBundle
+            self.items.append(kept(part, application, mine, marks, due))
+
+
+def is_unit(marks: tuple[str, ...]) -> bool:
+    """Whether what `MarkedOutbox.gather` gave is one."""
+    return len(marks) > 2 and marks[2].startswith(UNIT)
+
+
+def check_unit(bundle: Bundle, config: GrsbConfig, group: str) -> None:
+    """Raise what keeps the messages of `bundle` from being one unit of that group."""
+    if len(bundle.runs()) > 1:
+        raise UsageError("a unit is of one conference and kind: send several")
+    if len(bundle) > config.own_limit:
+        raise ConfigError("parts", len(bundle), f"at most {config.own_limit} in one unit")
+    if len(bundle.data) > config.unit_bytes:
+        raise PayloadTooLarge(
+            f"a unit of {len(bundle.data)} bytes: {group} takes up to "
+            f"{config.unit_bytes}; send several, or give its file a larger unit_bytes"
+        )
+
+
+def as_one(bundle: Bundle) -> Bundle:
+    """All of a unit as one message: so a trace has it, where it has its one position."""
+    return Bundle((len(bundle.data),), bundle.data)
+
+
+class Receipts:
+    """What one engine has been given, until its place is known for good."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self.outbox = outbox
+        self.followed: deque[tuple[int, Underway]] = deque()
+        """With the number behind the last message of each, which rises."""
+
+    def follow(self, first: int, one: Underway) -> None:
+        """The messages of `one` have been submitted; `first` is the number of the first."""
+        self.followed.append((first + len(one.bundle.sizes), one))
+
+    def stable(self, hi: int, gseq: int, count: int) -> None:
+        """GR-5: `count` messages, those before number `hi`, have their places from `gseq` on."""
+        followed = self.followed
+        if followed and followed[0][0] == hi:
+            one = followed.popleft()[1]
+            # Counted back from the end of a unit, whose parts need not stand side by side.
+            one.number = gseq + count - len(one.bundle)
+
+    def refused(self, hi: int, reason: str) -> None:
+        """The messages before number `hi` have no place and will have none."""
+        followed = self.followed
+        if followed and followed[0][0] == hi:
+            one = followed.popleft()[1]
+            if one in self.outbox.underway:
+                self.outbox.refuse(one, reason)
+
+    def settle(self, recorded: int) -> None:
+        """Receipts for what is stable, and below `recorded` where that was wished."""
+        wall = time.time_ns()
+        for one in [one for one in self.outbox.underway if one.number >= 0]:
+            waits = one.to is not None and one.to[-1] == RECORDED
+            if not waits or one.number + len(one.bundle) <= recorded:
+                self.outbox.settle_one(one, one.number, wall)

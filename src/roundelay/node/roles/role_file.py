@@ -1,0 +1,290 @@
+"""What files that give nodes their roles have in common (`node.roles.grsb.file`,
+`node.roles.wide.file`).
+
+A table of such a file is a frozen struct.  A field that allows less than its type says has a `Meta`
+whose constraints are checked, and whose description is what an error says is allowed.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeVar, get_args
+
+import msgspec
+from msgspec import Meta, Struct, structs
+
+from roundelay.core.errors import ConfigError
+from roundelay.core.grsb.config import DEMO, SITES_MAX, GrsbConfig, Roles
+from roundelay.core.selection import NUMBER_MAX
+from roundelay.journal.journal import ALWAYS, INTERVAL, JournalConfig
+from roundelay.node.groups import check_name
+from roundelay.node.node_config import NAME_BYTES_MAX
+
+FILE_BYTES_MAX: Final = 1 << 20
+SHOWN_MAX: Final = 60
+"""Characters of a value that an error shows."""
+
+File = TypeVar("File", bound="RoleFile")
+TableStruct = TypeVar("TableStruct", bound=Struct)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoleFile:
+    """A file that makes sense."""
+
+    path: Path
+    members: tuple[str, ...]
+    roles: Roles
+    """All of them: who must have a disk, who begins, who has an application."""
+    titles: tuple[list[str], ...]
+    """The names of each member's roles; all but the first of their kind stand by."""
+    digest: str
+    """The same for files that put the same members into the same places."""
+    constants: GrsbConfig
+    """Of the engine, as the file has them."""
+    parameters: dict[str, Any]
+    """Those of the constants that the file itself names."""
+    journal: JournalConfig
+    line_b: str | dict[str, str] = ""
+    """Address of a multicast group, or each member's own address on that line; empty: default."""
+    interface_b: str = ""
+
+    @property
+    def council(self) -> tuple[str, ...]:
+        return self.names(self.roles.council)
+
+    def names(self, sites: tuple[int, ...]) -> tuple[str, ...]:
+        return tuple(self.members[site] for site in sites)
+
+    def config(self, **settings: Any) -> GrsbConfig:
+        """The engine's constants; `settings`, which depend on the medium, where it names none."""
+        config = structs.replace(self.constants, **(settings | self.parameters))
+        return config.check(self.roles.sites)
+
+
+def digest_of(members: tuple[str, ...], *places: Any) -> str:
+    """A few letters that stand for what can be said in JSON."""
+    return sha256(msgspec.json.encode([members, *places])).hexdigest()[:12]
+
+
+def titled(title: str, site: int, sites: tuple[int, ...], spare: bool) -> list[str]:
+    """A role's title if `site` has it; with `spare`, all but the first stand by."""
+    if site not in sites:
+        return []
+    return [f"standby {title}" if spare and site != sites[0] else title]
+
+
+# -- reading -----------------------------------------------------------------------------------
+
+
+def read_role_file(path: Path, parse: Callable[[dict[str, Any], Path], File]) -> File:
+    """What `parse` makes of `path`; ConfigError says what is wrong with it, and where."""
+    table = _table(path)
+    try:
+        return parse(table, path)
+    except ConfigError as error:
+        raise within(f"config {path}: ", error) from None
+
+
+def _table(path: Path) -> dict[str, Any]:
+    """A file as TOML reads it."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise ConfigError("config", path, f"a file that can be read ({error.strerror})") from None
+    if len(data) > FILE_BYTES_MAX:
+        raise ConfigError("config", path, f"a file of at most {FILE_BYTES_MAX} bytes")
+    try:
+        return tomllib.loads(data.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError("config", path, f"a TOML file ({error})") from None
+
+
+def only(where: str, table: object, known: Collection[str]) -> dict[str, Any]:
+    """Return `table` if it is one, and all of its keys are known."""
+    if not isinstance(table, dict):
+        raise ConfigError(where, repr(table), f"a table [{where}]")
+    for key, value in table.items():
+        if key not in known:
+            field = f"{where}.{key}" if where else key
+            raise ConfigError(field, repr(value)[:SHOWN_MAX], f"one of {', '.join(known)}")
+    return table
+
+
+def convert(table: object, kind: type[TableStruct], where: str = "") -> TableStruct:
+    """Return `table`, as TOML has read it, as a struct.
+
+    ConfigError names the field, which is in the table `where`, its value and what is allowed.
+    """
+    prefix = f"{where}." if where else ""
+    fields = {field.encode_name: field for field in structs.fields(kind)}
+    values = {}
+    table = only(where, table, fields)
+    for key, value in table.items():
+        expected = fields[key].type
+        try:
+            values[fields[key].name] = msgspec.convert(value, expected, str_keys=True)
+        except msgspec.ValidationError as error:
+            item = re.search(r"`\$\[(\d+)\]`$", str(error))
+            wrong = value[int(item[1])] if item is not None else value
+            allowed = _description(expected) or str(error)
+            raise ConfigError(prefix + key, repr(wrong)[:SHOWN_MAX], allowed) from None
+    for key, field in fields.items():
+        if field.required and key not in table:
+            raise ConfigError(prefix + key, "missing", _description(field.type))
+    return kind(**values)
+
+
+def _description(kind: Any) -> str:
+    """What the annotation of a field says is allowed."""
+    notes = [getattr(one, "__metadata__", ()) for one in (kind, *get_args(kind))]
+    return next((note.description for some in notes for note in some if note.description), "")
+
+
+def within(prefix: str, error: ConfigError) -> ConfigError:
+    """The same error, with where its field is."""
+    return ConfigError(prefix + error.field, error.value, error.allowed)
+
+
+def named(error: ConfigError, members: tuple[str, ...]) -> ConfigError:
+    """What an engine has said of sites, in the names of the file."""
+    value = error.value
+    sites = value if isinstance(value, tuple) else (value,)
+    places = isinstance(value, tuple) or error.field in ("edges", "filters")
+    if not places or not all(type(one) is int and 0 <= one < len(members) for one in sites):
+        return error
+    names = ", ".join(members[int(one)] for one in sites)
+    return ConfigError(error.field, names or "none", error.allowed)
+
+
+# -- tables ------------------------------------------------------------------------------------
+
+NAMES: Final = 'names, as in ["a", "b"]'
+RECORDERS: Final = NAMES + "; with a profile: how many"
+
+Names = Annotated[tuple[str, ...], Meta(description=NAMES)]
+Text = Annotated[str, Meta(description="a text")]
+Table = Annotated[dict[str, Any], Meta(description="a table")]
+Number = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
+"""Of a conference or a kind."""
+
+ROLES: Final = ("retransmitters", "acknowledgers", "recorders", "users")
+
+
+class RolesTable(Struct, frozen=True, kw_only=True):
+    """Who plays which role, by name; with a profile `recorders` is how many there are."""
+
+    members: Names
+    retransmitters: Names | None = None
+    acknowledgers: Names | None = None
+    recorders: Annotated[int | tuple[str, ...], Meta(description=RECORDERS)] | None = None
+    users: Names | None = None
+
+    def roles(self, sites: dict[str, int]) -> Roles:
+        """The roles of `sites`, all of which are named: whoever is not is a user."""
+        chosen: dict[str, tuple[int, ...]] = {}
+        for role in ROLES[:3]:
+            names = getattr(self, role)
+            if names is None:
+                raise ConfigError(role, "missing", f"names of members; or profile = {DEMO!r}")
+            chosen[role] = sites_of(role, names, sites)
+        taken = {site for places in chosen.values() for site in places}
+        rest = tuple(site for site in sites.values() if site not in taken)
+        users = rest if self.users is None else sites_of("users", self.users, sites)
+        if not users:
+            raise ConfigError("users", "none", "one member or more: every one has another role")
+        idle = [name for name, site in sites.items() if site not in taken and site not in users]
+        if idle:
+            raise ConfigError("users", ", ".join(idle), "a role for every member")
+        return Roles(sites=len(sites), **chosen | {"users": users})  # type: ignore[arg-type]
+
+
+def check_members(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return `names` if nodes can have them."""
+    if not 2 <= len(names) <= SITES_MAX:
+        raise ConfigError("members", len(names), f"2 to {SITES_MAX} names, in one order for all")
+    for name in names:
+        check_name(name, "members")
+        if len(name.encode()) > NAME_BYTES_MAX:
+            raise ConfigError("members", name, f"names of at most {NAME_BYTES_MAX} bytes")
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ConfigError("members", twice, "each name once")
+    return names
+
+
+def sites_of(field: str, names: object, sites: dict[str, int]) -> tuple[int, ...]:
+    """The numbers of members."""
+    if not isinstance(names, tuple):
+        raise ConfigError(field, names, NAMES)
+    for name in names:
+        if name not in sites:
+            raise ConfigError(field, name, f"members: {', '.join(sites)}")
+    return tuple(sites[name] for name in names)
+
+
+def parameters_table(config: type[GrsbConfig], *left_out: str, **words: str) -> type[Struct]:
+    """The table `parameters`: the constants of an engine but those that are `left_out`.
+
+    Times, which are nanoseconds to the engine (`takeover_ns`), are milliseconds in the file
+    (`takeover_ms`).  `words` are what is allowed of those that are words.
+    """
+    kinds: dict[Any, Any] = {
+        int: Annotated[int, Meta(description="a whole number")],
+        bool: Annotated[bool, Meta(description="true or false")],
+    }
+    milliseconds = Meta(ge=0, le=3_600_000, description="milliseconds, up to an hour")
+    fields: list[tuple[str, Any, None]] = []
+    for field in structs.fields(config):
+        name = field.name
+        if name in words:
+            pattern = words[name].replace(" or ", "|")
+            allowed = Meta(pattern=f"^({pattern})$", description=words[name])
+            fields.append((name, Annotated[str, allowed], None))
+        elif name.endswith("_ns"):
+            fields.append((f"{name[:-3]}_ms", Annotated[float, milliseconds], None))
+        elif name not in left_out:
+            fields.append((name, kinds[field.type], None))
+    return msgspec.defstruct("Parameters", fields, frozen=True, kw_only=True)
+
+
+def engine_settings(table: object, kind: type[Struct]) -> dict[str, Any]:
+    """The parameters that a file has, as the engine's configuration names them."""
+    settings: dict[str, Any] = {}
+    for name, value in structs.asdict(convert(table, kind, "parameters")).items():
+        if value is not None and name.endswith("_ms"):
+            settings[f"{name[:-3]}_ns"] = int(value * 1_000_000)
+        elif value is not None:
+            settings[name] = value
+    return settings
+
+
+class JournalTable(JournalConfig, frozen=True, kw_only=True):
+    """What a recorder says that it has must be on disk: that is why `os` will not do."""
+
+    sync: Annotated[
+        str,
+        Meta(
+            pattern=f"^({ALWAYS}|{INTERVAL})$",
+            description=f"{ALWAYS} or {INTERVAL}: the group lets go of what its recorders have",
+        ),
+    ] = INTERVAL
+    keep_conference_s: Annotated[
+        Mapping[Number, float], Meta(description="conferences and seconds, as in {7 = 86400}")
+    ] = msgspec.field(default_factory=dict)
+
+
+def journal_of(table: object) -> JournalConfig:
+    """How the recorders of a group keep their journals."""
+    config = convert(table, JournalTable, "journal")
+    try:
+        config.check()
+    except ConfigError as error:
+        raise within("journal.", error) from None
+    return config

@@ -1,0 +1,1 @@
+"""A `wide` group (hierarchical GRSB) at a node."""

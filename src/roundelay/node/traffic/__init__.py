@@ -1,0 +1,1 @@
+"""Datagrams of a node: what arrives, what is sent, and what nodes say to each other."""

@@ -1,0 +1,260 @@
+"""Journals into an archive: Parquet by group and day, few files of good size.
+
+Incremental: the archive remembers the positions it has, and only others are read.  Idempotent: a
+second run over the same journals changes nothing.  Crash-safe: a run that is killed leaves the
+archive as it was (`roundelay.journal.archive`).
+
+With several recorders of one group what one lacks comes from another.  What nobody has is told,
+and fetched by a later run when a journal has been repaired.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct, field
+
+from roundelay.core.errors import ConfigError
+from roundelay.core.positions import Range, count_of, difference, union
+from roundelay.journal.archive import File, Holding, Manifest, lock
+from roundelay.journal.arrow import Piece, pieces
+from roundelay.journal.merge import JOB_BYTES, jobs_of
+from roundelay.pipeline.archive.tasks import (
+    FILE_BYTES,
+    SMALL_BYTES,
+    TOGETHER_BYTES,
+    Compaction,
+    Ingest,
+    aside_of,
+    bins,
+    committed,
+    prepared,
+    run_compactions,
+    run_ingests,
+)
+from roundelay.pipeline.journals import Recorded, opened, together
+from roundelay.pipeline.spark.progress import watching
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+EVERY_GROUP: Final = ""
+JOBS: Final = 16
+JOB_BYTES_MIN: Final = 16 << 20
+
+Session = Callable[[], AbstractContextManager["SparkSession"]]
+"""Starts Spark, when there is something to do."""
+
+
+class GroupArchived(Struct):
+    """What an archive has of a group, and what came in this run."""
+
+    new: int = 0
+    """Records that came."""
+    records: int = 0
+    files: int = 0
+    bytes: int = 0
+    days: int = 0
+    positions: list[Range] = field(default_factory=list)
+    missing: list[Range] = field(default_factory=list)
+    """Positions the journals ought to have and do not, and the archive neither."""
+    let_go: int = 0
+    """Records that were too old, now or before."""
+    disagreements: int = 0
+    """Positions of which recorders have different records; `reconcile` tells them."""
+
+
+class Archived(Struct):
+    """What a run did."""
+
+    out: str
+    compacted: int = 0
+    """Files that were put together with others."""
+    removed: int = 0
+    """Files that were too old."""
+    gone: list[str] = field(default_factory=list)
+    """Files that somebody else removed: their positions are taken again, if a journal has them."""
+    groups: dict[str, GroupArchived] = field(default_factory=dict)
+
+
+class Sizes(Struct, frozen=True, kw_only=True):
+    """How large files become; for tests, and for file systems with ideas of their own."""
+
+    job_bytes: int = 0
+    """Of a journal in one task; 0: so that there are some tasks, and files of good size."""
+    file_bytes: int = FILE_BYTES
+    small_bytes: int = SMALL_BYTES
+    together_bytes: int = TOGETHER_BYTES
+
+    def of_job(self, found: Sequence[Sequence[Piece]]) -> int:
+        """Bytes of a job when this is what the journals have."""
+        total = max((sum(one.bytes for one in some) for some in found), default=0)
+        return self.job_bytes or max(JOB_BYTES_MIN, min(JOB_BYTES, total // JOBS))
+
+
+def archive(
+    session: Session,
+    folders: Iterable[Path],
+    out: Path,
+    *,
+    keep_days: Mapping[str, int] | None = None,
+    now: datetime | None = None,
+    sizes: Sizes | None = None,
+) -> Archived:
+    """Take what is new in the journals; let go what is too old; put small files together.
+
+    `keep_days` says for each group how many days stay, counted back from `now`; EVERY_GROUP is the
+    key for those that are not named.
+    """
+    sizes = sizes or Sizes()
+    oldest = _oldest(keep_days or {}, now or datetime.now(UTC))
+    done = Archived(str(out))
+    journals = opened(folders)
+    with lock(out):
+        manifest = prepared(out, "archive")
+        done.gone = _gone(out, manifest)
+        aside = aside_of(out)
+        work, known_missing = _work(journals, manifest, aside, oldest, sizes)
+        done.removed = _let_go(manifest, oldest)
+        if work:
+            with session() as spark, watching(spark, "archiving"):
+                _take(spark, work, manifest, done)
+                _compact(spark, out, aside, manifest, sizes, done)
+        elif bins(manifest.files, sizes.small_bytes, sizes.together_bytes):
+            with session() as spark, watching(spark, "compacting"):
+                _compact(spark, out, aside, manifest, sizes, done)
+        committed(out, aside, manifest)
+    for group, missing in known_missing.items():
+        had = manifest.holding(group)
+        done.groups.setdefault(group, GroupArchived()).missing = difference(
+            missing, [*had.positions, *had.let_go]
+        )
+    _sum_up(manifest, done)
+    return done
+
+
+def _oldest(keep_days: Mapping[str, int], now: datetime) -> Callable[[str], str]:
+    """The first day that stays, by group; empty: all do."""
+
+    def oldest(group: str) -> str:
+        days = keep_days.get(group, keep_days.get(EVERY_GROUP))
+        if days is None:
+            return ""
+        return (now.astimezone(UTC).date() - timedelta(days=days)).isoformat()
+
+    return oldest
+
+
+def _work(
+    journals: list[Recorded],
+    manifest: Manifest,
+    aside: Path,
+    oldest: Callable[[str], str],
+    sizes: Sizes,
+) -> tuple[list[Ingest], dict[str, list[Range]]]:
+    """What is to be read; and, by group, what the journals span."""
+    work: list[Ingest] = []
+    spans: dict[str, list[Range]] = {}
+    for side_by_side in together(journals):
+        group = side_by_side[0].group
+        if group in spans:
+            _refuse(side_by_side[0])
+        holding = manifest.holding(group)
+        for one in side_by_side:
+            _enter(holding, one)
+        found = [pieces(one.reader, overlap=True) for one in side_by_side]
+        have = [(one.lo, one.hi) for some in found for one in some]
+        # What all of them know they lack is not looked for again and again.
+        lacking = difference(have, [
+            positions
+            for one, some in zip(side_by_side, found, strict=True)
+            for positions in difference([(x.lo, x.hi) for x in some], one.reader.missing)
+        ])  # fmt: skip
+        within = difference(have, [*holding.positions, *holding.let_go, *lacking])
+        jobs = jobs_of(group, found, within=within, job_bytes=sizes.of_job(found))
+        work += [Ingest(job, str(aside), sizes.file_bytes, oldest(group)) for job in jobs]
+        begin = min((one.reader.begin for one in side_by_side if one.reader.segments), default=0)
+        end = max(one.reader.end for one in side_by_side)
+        spans[group] = [(begin, end)] if begin < end else []
+    return work, spans
+
+
+def _enter(holding: Holding, journal: Recorded) -> None:
+    """The archive and the journal must be of one history of the group."""
+    if journal.history and holding.histories and not journal.history & set(holding.histories):
+        _refuse(journal)
+    holding.histories = sorted({*holding.histories, *journal.history})
+
+
+def _refuse(journal: Recorded) -> None:
+    raise ConfigError(
+        "journal", journal.folder,
+        f"a journal of the same history of {journal.group}; this group began anew, and positions "
+        "with it: archive this journal into another folder",
+    )  # fmt: skip
+
+
+def _gone(out: Path, manifest: Manifest) -> list[str]:
+    """Forget files that are not there any more."""
+    gone = [file for file in manifest.files if not (out / file.path).exists()]
+    for file in gone:
+        holding = manifest.holding(file.group)
+        holding.positions = difference(holding.positions, file.ranges)
+        manifest.files.remove(file)
+    return [file.path for file in gone]
+
+
+def _let_go(manifest: Manifest, oldest: Callable[[str], str]) -> int:
+    """Files of days that are too old."""
+    old = [file for file in manifest.files if file.day < oldest(file.group)]
+    gone: dict[str, list[Range]] = {}
+    for file in old:
+        gone.setdefault(file.group, []).extend(file.ranges)
+    for group, ranges in gone.items():
+        holding = manifest.holding(group)
+        holding.positions = difference(holding.positions, ranges)
+        holding.let_go = union([*holding.let_go, *ranges])
+    manifest.files = [file for file in manifest.files if file.day >= oldest(file.group)]
+    return len(old)
+
+
+def _take(spark: SparkSession, work: list[Ingest], manifest: Manifest, done: Archived) -> None:
+    for one in run_ingests(spark, work):
+        holding = manifest.holding(one.group)
+        vouched = [(lo, hi) for lo, hi, _ in one.findings.vouched]
+        holding.positions = union([*holding.positions, *difference(vouched, one.let_go)])
+        holding.let_go = union([*holding.let_go, *one.let_go])
+        manifest.files += one.files
+        told = done.groups.setdefault(one.group, GroupArchived())
+        told.new += sum(file.rows for file in one.files)
+        told.disagreements += one.findings.disputed
+
+
+def _compact(
+    spark: SparkSession, out: Path, aside: Path, manifest: Manifest, sizes: Sizes, done: Archived
+) -> None:
+    """Small files of a day, new ones too, become one."""
+    found = bins(manifest.files, sizes.small_bytes, sizes.together_bytes)
+    items = [Compaction(str(out), str(aside), files) for files in found]
+    for one in run_compactions(spark, items):
+        replaced = set(one.replaced)
+        manifest.files = [file for file in manifest.files if file.path not in replaced] + one.made
+        done.compacted += len(replaced)
+
+
+def _sum_up(manifest: Manifest, done: Archived) -> None:
+    by_group: dict[str, list[File]] = {group: [] for group in manifest.groups}
+    for file in manifest.files:
+        by_group.setdefault(file.group, []).append(file)
+    for group, files in by_group.items():
+        told = done.groups.setdefault(group, GroupArchived())
+        told.records = sum(file.rows for file in files)
+        told.files, told.bytes = len(files), sum(file.bytes for file in files)
+        told.days = len({file.day for file in files})
+        told.positions = manifest.holding(group).positions
+        told.let_go = count_of(manifest.holding(group).let_go)
+    done.groups = {group: done.groups[group] for group in sorted(done.groups)}

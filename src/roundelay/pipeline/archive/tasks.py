@@ -1,0 +1,240 @@
+"""What tasks do for `archive` and `reconcile`: write files aside, and say what they found.
+
+A task gets some `Ingest`s: positions of a group, all copies there are of them, and where to put the
+result.  It writes Parquet aside and answers with one row for each: which files, who had what, what
+is missing.  Nothing is visible before the driver has all answers and commits (`committed`), so a
+task that is tried again does no harm.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from roundelay.core.errors import ConfigError
+from roundelay.core.positions import Range, union
+from roundelay.durable import sync_path
+from roundelay.journal.archive import (
+    ASIDE_FOLDER,
+    LOCK,
+    MANIFEST,
+    File,
+    Manifest,
+    Writer,
+    read_archived,
+    read_manifest,
+    write_manifest,
+)
+from roundelay.journal.merge import Findings, Job, merge
+from roundelay.pipeline.journals import done_by, items_in
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FILE_BYTES: Final = 256 << 20
+"""A file is closed when its rows take this much before they are compressed."""
+SMALL_BYTES: Final = 32 << 20
+"""Smaller files of a day are put together …"""
+TOGETHER_BYTES: Final = 128 << 20
+"""… up to this size."""
+ONE_FILE: Final = 1 << 62
+
+
+class Ingest(Struct, frozen=True):
+    """A job, and where its rows go."""
+
+    job: Job
+    aside: str
+    file_bytes: int = FILE_BYTES
+    not_before: str = ""
+    """Rows of earlier days are let go."""
+    prefer: tuple[int, ...] = ()
+
+
+class Ingested(Struct):
+    """What became of it."""
+
+    group: str
+    lo: int
+    hi: int
+    files: list[File]
+    findings: Findings
+    let_go: list[Range]
+
+
+class Compaction(Struct, frozen=True):
+    """Files of one day of one group that become one."""
+
+    archive: str
+    aside: str
+    files: tuple[File, ...]
+
+    @property
+    def bytes(self) -> int:
+        return sum(one.bytes for one in self.files)
+
+
+class Compacted(Struct):
+    """The file they became, and which they were."""
+
+    made: list[File]
+    replaced: list[str]
+
+
+# ------------------------------------------------------------------------ in a task
+
+
+def ingest(one: Ingest) -> Ingested:
+    """Merge the copies and write what they have."""
+    writer = Writer(
+        Path(one.aside), one.job.group, file_bytes=one.file_bytes, not_before=one.not_before
+    )
+    findings = Findings()
+    for batch in merge(one.job, findings, prefer=one.prefer):
+        writer.add(batch)
+    files = writer.finish()
+    let_go = union(writer.let_go)
+    return Ingested(one.job.group, one.job.lo, one.job.hi, files, findings, let_go)
+
+
+def compact(one: Compaction) -> Compacted:
+    """The rows of small files as one file, in the order of `seq`."""
+    import pyarrow as pa
+
+    archive, aside = Path(one.archive), Path(one.aside)
+
+    def rows() -> Iterator[Any]:
+        for file in one.files:
+            new = aside / Path(file.path).name  # written in this run, not yet in its place
+            yield from read_archived(archive, file, path=new if new.exists() else None)
+
+    batches: Iterable[Any] = rows()
+    if any(a.hi > b.lo for a, b in pairwise(one.files)):  # what came later is between the others
+        batches = pa.Table.from_batches(rows()).sort_by("seq").to_batches()
+    writer = Writer(aside, one.files[0].group, file_bytes=ONE_FILE)
+    for batch in batches:
+        writer.add(batch)
+    return Compacted(writer.finish(), [file.path for file in one.files])
+
+
+def _answers(batches: Iterator[Any], kind: Any, work: Any) -> Iterator[Any]:
+    import pyarrow as pa
+
+    for item in items_in(batches, kind):
+        text = msgspec.json.encode(work(item)).decode()
+        yield pa.RecordBatch.from_pydict({"answer": [text]})
+
+
+def run_ingests(spark: SparkSession, items: Sequence[Ingest]) -> list[Ingested]:
+    """Do it on the executors; answers are few and small, one for each job."""
+
+    def work(batches: Iterator[Any]) -> Iterator[Any]:
+        return _answers(batches, Ingest, ingest)
+
+    rows = done_by(spark, items, lambda one: one.job.bytes, work, answer_schema()).collect()
+    found = [msgspec.json.decode(row.answer, type=Ingested) for row in rows]
+    return sorted(found, key=lambda one: (one.group, one.lo))
+
+
+def run_compactions(spark: SparkSession, items: Sequence[Compaction]) -> list[Compacted]:
+    def work(batches: Iterator[Any]) -> Iterator[Any]:
+        return _answers(batches, Compaction, compact)
+
+    rows = done_by(spark, items, lambda one: one.bytes, work, answer_schema()).collect()
+    return [msgspec.json.decode(row.answer, type=Compacted) for row in rows]
+
+
+def answer_schema() -> Any:
+    """Of what tasks answer: JSON, one a row."""
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    return StructType([StructField("answer", StringType(), False)])
+
+
+# ------------------------------------------------------------------------ on the driver
+
+
+def prepared(folder: Path, maker: str) -> Manifest:
+    """The archive in a folder, or a new one; what a crash left there is removed.
+
+    Call it with the lock held.
+    """
+    if not (folder / MANIFEST).exists():
+        others = sorted(path.name for path in folder.iterdir() if path.name != LOCK)
+        if others:
+            allowed = f"a new folder or an archive; {others[0]} is in it and no {MANIFEST}"
+            raise ConfigError("out", folder, allowed)
+        write_manifest(folder, Manifest(made_by=maker))
+    manifest = read_manifest(folder)
+    if manifest.made_by != maker:
+        allowed = f"a new folder, or one of `{maker}`; this one is of `{manifest.made_by}`"
+        raise ConfigError("out", folder, allowed)
+    tidy(folder, manifest)
+    return manifest
+
+
+def tidy(folder: Path, manifest: Manifest) -> None:
+    """Remove what the manifest does not name."""
+    shutil.rmtree(folder / ASIDE_FOLDER, ignore_errors=True)
+    named = {file.path for file in manifest.files}
+    for path in folder.glob("group=*/day=*/*"):
+        if path.relative_to(folder).as_posix() not in named:
+            path.unlink(missing_ok=True)
+    for pattern in ("group=*/day=*", "group=*"):
+        for path in folder.glob(pattern):
+            with suppress(OSError):  # not empty
+                path.rmdir()
+
+
+def aside_of(folder: Path) -> Path:
+    """Where the tasks of one run write."""
+    aside = folder / ASIDE_FOLDER / os.urandom(8).hex()
+    aside.mkdir(parents=True)
+    return aside
+
+
+def committed(folder: Path, aside: Path, manifest: Manifest) -> None:
+    """Put new files in their places; from the moment the manifest is renamed they count.
+
+    Files that are no longer named go last: whoever reads without the manifest may for a moment
+    find rows twice, never too few.
+    """
+    placed: set[Path] = set()
+    for file in manifest.files:
+        place = folder / file.path
+        new = aside / place.name
+        if new.exists():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(new, place)
+            placed.add(place.parent)
+    for parent in placed:
+        sync_path(parent)
+    write_manifest(folder, manifest)
+    tidy(folder, manifest)
+
+
+def bins(files: Iterable[File], small: int, room: int) -> list[tuple[File, ...]]:
+    """Small files of each day that can become one, at most `room` bytes together."""
+    found: list[tuple[File, ...]] = []
+    by_day: dict[tuple[str, str], list[File]] = {}
+    for file in files:
+        if file.bytes < small:
+            by_day.setdefault((file.group, file.day), []).append(file)
+    for some in by_day.values():
+        some.sort(key=lambda one: (one.lo, one.path))
+        together: list[File] = []
+        for file in some:
+            if together and sum(one.bytes for one in together) + file.bytes > room:
+                found.append(tuple(together))
+                together = []
+            together.append(file)
+        found.append(tuple(together))
+    return [one for one in found if len(one) > 1]

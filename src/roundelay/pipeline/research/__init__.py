@@ -1,0 +1,1 @@
+"""Sweeps, figures and advice: many simulations on Spark, and what they show."""

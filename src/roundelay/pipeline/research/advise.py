@@ -1,0 +1,419 @@
+"""Advise: which protocol, L and T would carry a recorded workload best.
+
+The recorded messages are sent once more (`runs.replay`), on Spark, under every candidate, several
+times with other losses.  The recommendation follows one criterion, which the answer states:
+
+    of the candidates that give the order and survive the failures asked for, that deliver
+    everything, and deliver 99 % of it within the time allowed, and so on average: the one with
+    the fewest PDUs per broadcast; among those within 1 % of it the quickest.
+
+If none is quick enough, the quickest of the others is named, and so is what it misses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import pyarrow as pa
+from msgspec import Struct, structs
+
+from roundelay.core.errors import ConfigError
+from roundelay.core.families import FAMILIES, PO, POSITIVE_ACK, TO, TOKEN, Family
+from roundelay.pipeline.research.grid import EVENT_S, seed_of
+from roundelay.pipeline.research.summary import mean_and_ci95
+from roundelay.pipeline.research.workload import Workload
+from roundelay.pipeline.spark.failures import spark_told
+from roundelay.pipeline.spark.progress import watching
+from roundelay.runs.measured import FAST, PAPER, PROFILES
+from roundelay.runs.replay import Arrival, replay
+from roundelay.runs.simulate import HOLD_MS_DEFAULT, SimulateParams
+from roundelay.sim.families.registry import PROTOCOLS
+from roundelay.trace.checkers.checkers import FIFO, NONE, TOTAL
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ORDERS: Final = (NONE, FIFO, TOTAL)
+"""From the weakest to the strongest."""
+
+CHOICE: Final = (TOKEN, TO, PO, POSITIVE_ACK)
+"""Candidates, unless others are named."""
+
+HOLDS_MS: Final = (10.0, 20.0, 50.0, 100.0, 200.0)
+TRANSITS_PER_HOLD: Final = 110
+"""T is at least so many transit times: requests are repeated every T/50, and have to be answered
+by then."""
+
+TRANSIT_MS: Final = 0.1
+DELAY_MS: Final = 200.0
+SEEDS: Final = 3
+MESSAGES: Final = 1000
+LEVELS_MAX: Final = 5
+CLOSE: Final = 1.01
+"""Counts this near to each other are as good as equal."""
+
+COLUMNS: Final = (
+    "candidate int, seed bigint, pdus_per_message double, control_per_message double, "
+    "delay_ms_mean double, delay_ms_p99 double, storage_max bigint, delivered boolean, "
+    "violations int"
+)
+
+
+def _failures(count: int) -> str:
+    """How many, in words.
+
+    >>> _failures(0), _failures(1), _failures(2)
+    ('no failure', '1 failure', '2 failures')
+    """
+    return f"{count or 'no'} failure{'s' if count > 1 else ''}"
+
+
+class Wish(Struct, frozen=True, kw_only=True):
+    """What is asked for."""
+
+    order: str = TOTAL
+    resilience: int = 1
+    delay_ms: float = DELAY_MS
+    """99 % of the deliveries within this time."""
+
+    def text(self) -> str:
+        ordered = {TOTAL: "one order for all", FIFO: "each sender's order", NONE: "any order"}
+        return (
+            f"the fewest PDUs per broadcast, with {ordered[self.order]}, "
+            f"{_failures(self.resilience)} survived, everything delivered and 99 % of it within "
+            f"{self.delay_ms:g} ms, and so on average; among those within 1 % of it the quickest"
+        )
+
+
+class Candidate(Struct, frozen=True, kw_only=True):
+    """A group as it could be."""
+
+    protocol: str
+    profile: str
+    resilience: int
+    hold_ms: float | None
+    """T; None where nothing waits for it."""
+
+    @property
+    def family(self) -> Family:
+        return FAMILIES[self.protocol]
+
+    @property
+    def order(self) -> str:
+        return self.family.order
+
+    @property
+    def name(self) -> str:
+        words = [self.protocol]
+        if self.family.resilient:
+            words.append(f"L = {self.resilience}")
+        if self.hold_ms is not None:
+            words.append(f"T = {self.hold_ms:g} ms")
+        if self.profile == FAST:
+            words.append("fast")
+        return ", ".join(words)
+
+    def params(self, sites: int, loss: float, seed: int) -> SimulateParams:
+        return SimulateParams(
+            protocol=self.protocol, profile=self.profile, sites=sites, loss=loss, seed=seed,
+            resilience=self.resilience if self.family.resilient else None,
+            hold_ms=self.hold_ms or HOLD_MS_DEFAULT,
+        )  # fmt: skip
+
+
+class Tried(Struct, frozen=True, kw_only=True):
+    """A candidate, and what it did with the workload.  Means over the repetitions."""
+
+    candidate: Candidate
+    runs: int
+    pdus_per_message: float
+    pdus_ci95: float | None
+    control_per_message: float
+    delay_ms_mean: float
+    delay_ms_p99: float
+    storage_max: int
+    delivered: bool
+    violations: int
+
+    def misses(self, wish: Wish) -> list[str]:
+        """What it lacks of what is asked for."""
+        one = self.candidate
+        found = []
+        if ORDERS.index(one.order) < ORDERS.index(wish.order):
+            found.append({FIFO: "no common order", NONE: "no order"}[one.order])
+        if one.resilience < wish.resilience:
+            found.append(f"survives {_failures(one.resilience)}")
+        if self.violations:
+            found.append("broke a promise")
+        elif not self.delivered:
+            found.append("did not deliver everything")
+        if self.delay_ms_p99 > wish.delay_ms:
+            found.append(f"99 % within {self.delay_ms_p99:.0f} ms only")
+        elif self.delay_ms_mean > wish.delay_ms:
+            # One in a hundred that waits for the next message, in a group that is hardly used.
+            found.append(f"after {self.delay_ms_mean:.0f} ms on average")
+        return found
+
+
+# -- candidates --------------------------------------------------------------------------------
+
+
+def candidates(
+    sites: int,
+    transit_ms: float,
+    *,
+    protocols: Sequence[str] = CHOICE,
+    profiles: Sequence[str] = PROFILES,
+    holds_ms: Sequence[float] = (),
+    levels: Sequence[int] = (),
+) -> list[Candidate]:
+    """All that is tried; what is not given is chosen."""
+    for protocol in protocols:
+        if protocol not in PROTOCOLS:
+            raise ConfigError("protocol", protocol, " or ".join(PROTOCOLS))
+    most = (sites + 1) // 2 - 1
+    for level in levels:
+        if not 0 <= level <= most:
+            raise ConfigError("resilience", level, f"0 to {most} for {sites} sites")
+    for hold in holds_ms:
+        if hold < TRANSITS_PER_HOLD * transit_ms:
+            least = f"at least {TRANSITS_PER_HOLD} transit times of {transit_ms:g} ms"
+            raise ConfigError("hold_ms", hold, least)
+    least_ms = TRANSITS_PER_HOLD * transit_ms
+    chosen = list(holds_ms) or [hold for hold in HOLDS_MS if hold >= least_ms]
+    chosen = chosen or [least_ms, 2 * least_ms, 5 * least_ms]
+    tried_levels = list(levels) or list(range(min(most, LEVELS_MAX - 1) + 1))
+    found: dict[Candidate, None] = {}
+    for protocol in protocols:
+        if FAMILIES[protocol].is_cluster:  # nothing in them waits for T
+            profile = FAST if FAST in profiles else PAPER
+            found[Candidate(protocol=protocol, profile=profile, resilience=0, hold_ms=None)] = None
+            continue
+        for profile in profiles:
+            for level in tried_levels if FAMILIES[protocol].resilient else (0,):
+                for period in chosen if profile == PAPER else (None,):
+                    one = Candidate(
+                        protocol=protocol, profile=profile, resilience=level, hold_ms=period
+                    )
+                    found[one] = None
+    return list(found)
+
+
+def present(workload: Workload) -> Candidate | None:
+    """The group as it was recorded, if the record says so."""
+    said = workload.params
+    protocol, profile = said.get("protocol"), said.get("profile", FAST)
+    if protocol not in PROTOCOLS or profile not in PROFILES:
+        return None
+    family = FAMILIES[protocol]
+    timed = not family.is_cluster and profile == PAPER
+    level = said.get("resilience")
+    return Candidate(
+        protocol=protocol,
+        profile=profile,
+        resilience=level if family.resilient and isinstance(level, int) else 0,
+        hold_ms=float(said.get("hold_ms") or HOLD_MS_DEFAULT) if timed else None,
+    )
+
+
+# -- on Spark ----------------------------------------------------------------------------------
+
+
+class _Trial:
+    """Of a task: runs candidates on the arrivals it carries."""
+
+    def __init__(self, arrivals: tuple[Arrival, ...], transit_ns: int) -> None:
+        self.arrivals = arrivals
+        self.transit_ns = transit_ns
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for task in batch.to_pylist():
+                params = msgspec.json.decode(task["params"], type=SimulateParams)
+                found = replay(params, self.arrivals, self.transit_ns)
+                row = {
+                    "candidate": task["candidate"],
+                    "seed": params.seed,
+                    **{name: found[name] for name in _MEASURED},
+                    "delivered": found["delivered_everywhere"],
+                    "violations": len(found["violations"]),
+                }
+                yield pa.RecordBatch.from_pylist([row], _ARROW)
+
+
+_MEASURED: Final = ("pdus_per_message", "control_per_message", "delay_ms_mean", "delay_ms_p99",
+                    "storage_max")  # fmt: skip
+_ARROW: Final = pa.schema([
+    ("candidate", pa.int32()), ("seed", pa.int64()), ("pdus_per_message", pa.float64()),
+    ("control_per_message", pa.float64()), ("delay_ms_mean", pa.float64()),
+    ("delay_ms_p99", pa.float64()), ("storage_max", pa.int64()), ("delivered", pa.bool_()),
+    ("violations", pa.int32()),
+])  # fmt: skip
+
+
+def _weight(params: SimulateParams, messages: int) -> float:
+    """How long a trial takes, roughly: clusters are stretched, and poll."""
+    heavy = 12.0 if params.family.is_cluster else 1.0
+    return heavy * messages * params.sites * EVENT_S
+
+
+def trials(
+    spark: SparkSession,
+    workload: Workload,
+    tried: Sequence[Candidate],
+    loss: float,
+    transit_ms: float,
+    seeds: int,
+) -> DataFrame:
+    """A row per candidate and repetition; the longest are begun first, each is a task."""
+    work = []
+    for number, candidate in enumerate(tried):
+        for repetition in range(seeds):
+            seed = seed_of("advise", candidate.name, repetition)
+            work.append((number, candidate.params(workload.sites, loss, seed)))
+    work.sort(key=lambda one: -_weight(one[1], len(workload.arrivals)))
+    rows = [
+        (place, number, msgspec.json.encode(params).decode())
+        for place, (number, params) in enumerate(work)
+    ]
+    frame = spark.createDataFrame(rows, "place int, candidate int, params string")
+    trial = _Trial(workload.arrivals, max(1, int(transit_ms * 1e6)))
+    return frame.repartitionById(len(rows), "place").mapInArrow(trial, COLUMNS)
+
+
+def gathered(rows: Iterable[Any], tried: Sequence[Candidate]) -> list[Tried]:
+    """One `Tried` per candidate, of the rows of `trials`."""
+    by: dict[int, list[Any]] = {}
+    for row in rows:
+        by.setdefault(row["candidate"], []).append(row)
+    found = []
+    for number, candidate in enumerate(tried):
+        mine = sorted(by[number], key=lambda row: row["seed"])
+
+        def mean(name: str, mine: list[Any] = mine) -> float:
+            return mean_and_ci95([row[name] for row in mine])[0]
+
+        pdus, ci95 = mean_and_ci95([row["pdus_per_message"] for row in mine])
+        found.append(
+            Tried(
+                candidate=candidate,
+                runs=len(mine),
+                pdus_per_message=pdus,
+                pdus_ci95=ci95,
+                control_per_message=mean("control_per_message"),
+                delay_ms_mean=mean("delay_ms_mean"),
+                delay_ms_p99=mean("delay_ms_p99"),
+                storage_max=max(row["storage_max"] for row in mine),
+                delivered=all(row["delivered"] for row in mine),
+                violations=sum(row["violations"] for row in mine),
+            )
+        )
+    return found
+
+
+# -- the answer --------------------------------------------------------------------------------
+
+
+def best(tried: Sequence[Tried], wish: Wish) -> Tried | None:
+    """The one to recommend, by the criterion at the top; None if none keeps its promises."""
+    sound = [one for one in tried if not one.violations and one.delivered]
+    patient = structs.replace(wish, delay_ms=float("inf"))
+    good = [one for one in sound if not one.misses(wish)]
+    if good:
+        fewest = min(one.pdus_per_message for one in good)
+        close = [one for one in good if one.pdus_per_message <= CLOSE * fewest]
+        return min(close, key=lambda one: (one.delay_ms_p99, one.storage_max))
+    slow = [one for one in sound if not one.misses(patient)]
+    return min(slow, key=lambda one: max(one.delay_ms_p99, one.delay_ms_mean), default=None)
+
+
+def words(chosen: Tried | None, now: Tried | None, tried: Sequence[Tried], wish: Wish) -> list[str]:
+    """The recommendation in sentences, with the figures behind it."""
+    if chosen is None:
+        return [
+            f"None of {len(tried)} candidates gives what is asked for: "
+            f"{wish.order} order, {_failures(wish.resilience)} survived, everything delivered."
+        ]
+    one = chosen.candidate
+    said = [
+        f"Use {one.name}: {chosen.pdus_per_message:.2f} PDUs per broadcast"
+        + (f" (±{chosen.pdus_ci95:.2f})" if chosen.pdus_ci95 is not None else "")
+        + f", delivered everywhere after {chosen.delay_ms_mean:.1f} ms on average and 99 % within "
+        f"{chosen.delay_ms_p99:.1f} ms; a site keeps at most {chosen.storage_max} messages.",
+    ]
+    missed = chosen.misses(wish)
+    if missed:
+        said.append(f"It is the quickest, but not quick enough: {', '.join(missed)}.")
+    if now is not None and now.candidate == one:
+        said.append("That is what was recorded: leave it as it is.")
+    elif now is not None:
+        less = 1 - chosen.pdus_per_message / now.pdus_per_message
+        than = f"{abs(less):.0%} {'fewer' if less > 0 else 'more'} PDUs than now"
+        reason = now.misses(wish)
+        said.append(
+            f"That is {than} ({now.candidate.name}: {now.pdus_per_message:.2f}, 99 % within "
+            f"{now.delay_ms_p99:.1f} ms" + (f"; {', '.join(reason)}" if reason else "") + ")."
+        )
+    cheaper = [t for t in tried if t.pdus_per_message < chosen.pdus_per_message and t.misses(wish)]
+    if cheaper:
+        other = min(cheaper, key=lambda t: t.pdus_per_message)
+        said.append(
+            f"Cheaper, but not what is asked for: {other.candidate.name} with "
+            f"{other.pdus_per_message:.2f} ({', '.join(other.misses(wish))})."
+        )
+    call = f'roundelay.join(GROUP, service="{one.family.service}"'
+    call += f", resilience={one.resilience})" if one.family.resilient else ")"
+    if one.profile == FAST:
+        said.append(f"Live: {call}.")
+    elif one.family.resilient:
+        said.append(
+            f"T is a parameter of the simulator's paper profile; live groups pass the token at "
+            f"once ({call}), which --profile {FAST} compares."
+        )
+    return said
+
+
+def advise(
+    spark: SparkSession,
+    workload: Workload,
+    wish: Wish,
+    tried: Sequence[Candidate],
+    *,
+    loss: float,
+    transit_ms: float,
+    seeds: int = SEEDS,
+) -> dict[str, Any]:
+    """Try all candidates and recommend one."""
+    now = present(workload)
+    everyone = list(tried)
+    if now is not None and now not in everyone and now.resilience <= (workload.sites - 1) // 2:
+        everyone.append(now)
+    frame = trials(spark, workload, everyone, loss, transit_ms, seeds)
+    with watching(spark, "advise"), spark_told():
+        found = gathered(frame.collect(), everyone)  # a row per candidate and repetition
+    allowed = [one for one in found if one.candidate in tried]
+    chosen = best(allowed, wish)
+    recorded = next((one for one in found if one.candidate == now), None)
+    ranked = sorted(found, key=lambda one: (bool(one.misses(wish)), one.pdus_per_message))
+    return {
+        "workload": workload.described() | {"loss": loss, "transit_ms": transit_ms},
+        "criterion": wish.text(),
+        "recommendation": None if chosen is None else _shown(chosen, wish),
+        "recorded_as": None if recorded is None else _shown(recorded, wish),
+        "words": words(chosen, recorded, allowed, wish),
+        "candidates": [_shown(one, wish) for one in ranked],
+    }
+
+
+def _shown(one: Tried, wish: Wish) -> dict[str, Any]:
+    found = structs.asdict(one)
+    candidate = found.pop("candidate")
+    return {
+        "name": candidate.name,
+        **structs.asdict(candidate),
+        "order": candidate.order,
+        **found,
+        "misses": one.misses(wish),
+    }

@@ -1,0 +1,328 @@
+"""Verdicts: every point of a sweep against what is claimed of it, and the shape of the whole.
+
+A point is *within* or *outside* the tolerance of `claims.tolerance`, or nothing is claimed of it.
+Shapes ("the busier, the fewer messages") are claims about several points at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
+from math import hypot, sqrt
+from operator import itemgetter
+from typing import Any, Final
+
+from roundelay.core import cost
+from roundelay.core.families import POSITIVE_ACK, TOKEN
+from roundelay.pipeline.research.claims import (
+    CONTROL,
+    PDUS,
+    ROUNDS,
+    SLOTS,
+    STORAGE,
+    explain,
+    place_of,
+    tolerance,
+)
+from roundelay.pipeline.research.summary import t95
+
+Row = dict[str, Any]
+
+WITHIN: Final = "within"
+OUTSIDE: Final = "outside"
+NO_CLAIM: Final = "no claim"
+
+FIG6: Final = "CM84 Fig. 6"
+TABLE1: Final = "CM84 Table I"
+COMPLEXITY: Final = "TO/PO complexity"
+SPO1: Final = "SPO Fig. 1"
+SPO2: Final = "SPO Fig. 2"
+
+SHOWN: Final = {
+    "fig6": (PDUS,),
+    "table1": (CONTROL, STORAGE),
+    "complexity": (PDUS, ROUNDS, SLOTS),
+    "spo": (SLOTS, ROUNDS),
+}
+"""What of a ready grid is in its figure; of any other grid it is PDUs, delay and storage."""
+
+OTHERS: Final = (PDUS, "delay_ms_mean", "delay_ms_p99", STORAGE)
+
+SURE: Final = 3.0
+"""Standard errors by which a slope has to fall before a curve is not called convex."""
+
+
+def figure_of(row: Row) -> tuple[str, str]:
+    """(figure, panel) of a row of a summary."""
+    experiment = row["experiment"]
+    if experiment == "fig6":
+        panels = {(3, 1): "a", (10, 1): "b d", (30, 1): "c"}
+        if row["protocol"] == POSITIVE_ACK:
+            return FIG6, {3: "a", 10: "b d", 30: "c"}[row["sites"]]
+        return FIG6, panels.get((row["sites"], row["resilience"]), "d")
+    if experiment == "table1":
+        return TABLE1, f"N = {row['sites']}"
+    if experiment == "complexity":
+        return COMPLEXITY, row["policy"]
+    if experiment == "spo":
+        return (SPO2, f"n = {row['sites']}") if row["loss"] else (SPO1, "")
+    return experiment, ""
+
+
+def judge(summary: Iterable[Row]) -> list[Row]:
+    """The rows that figures show, each with figure, tolerance, verdict and the reason."""
+    rows = list(summary)
+    by_point: dict[tuple[str, int], dict[str, Row]] = {}
+    for row in rows:
+        by_point.setdefault((row["experiment"], row["index"]), {})[row["measure"]] = row
+    found = [
+        _judged(row, by_point[row["experiment"], row["index"]])
+        for row in rows
+        if row["measure"] in SHOWN.get(row["experiment"], OTHERS)
+    ]
+    _judge_rising(found)
+    return found
+
+
+def _judged(row: Row, point: dict[str, Row]) -> Row:
+    figure, panel = figure_of(row)
+    allowed = tolerance(place_of(row), row["measure"])
+    off = row["deviation"]
+    verdict = NO_CLAIM
+    if row["violations"] or row["undelivered"]:
+        verdict = OUTSIDE
+    elif allowed is not None and off is not None:
+        verdict = WITHIN if allowed[0] <= off <= allowed[1] else OUTSIDE
+
+    def part(measure: str) -> tuple[float, float] | None:
+        one = point.get(measure)
+        if one is None or one["model"] is None:
+            return None
+        return one["mean"], one["model"]
+
+    token = row["protocol"] == TOKEN and row["measure"] == PDUS
+    why = ""
+    if row["violations"]:
+        why = f"{row['violations']} broken promises"
+    elif row["undelivered"]:
+        why = f"not everything delivered in {row['undelivered']} runs"
+    low, high = allowed or (None, None)
+    return {
+        "figure": figure,
+        "panel": panel,
+        **row,
+        "low": low,
+        "high": high,
+        "verdict": verdict,
+        "why": why or (explain(off, part) if token else ""),
+    }
+
+
+def _judge_rising(rows: list[Row]) -> None:
+    """SPO Fig. 2: of lossy channels it is claimed that the delay rises with the loss."""
+    for curve in _curves(rows):
+        for before, after in pairwise(curve):
+            if not after["violations"] and not after["undelivered"]:
+                rises = after["mean"] > before["mean"]
+                after["verdict"] = WITHIN if rises else OUTSIDE
+                after["why"] = f"{'rises' if rises else 'falls'} from {before['mean']:.1f}"
+
+
+def _curves(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    """SPO's delay by loss, one list for each size of the cluster."""
+    lossy = [
+        row
+        for row in rows
+        if row["experiment"] == "spo"
+        and row["measure"] == SLOTS
+        and row["destinations"] is None
+        and row["mean"] is not None
+    ]
+    for sites in sorted({row["sites"] for row in lossy if row["loss"]}):
+        yield sorted((row for row in lossy if row["sites"] == sites), key=lambda r: r["loss"])
+
+
+# -- shapes ------------------------------------------------------------------------------------
+
+
+def claims(judged: Sequence[Row]) -> list[dict[str, Any]]:
+    """What holds of the figures as a whole: figure, claim, holds, except."""
+    rows = [row for row in judged if row["mean"] is not None]
+    found = []
+    for experiment, judges in _SHAPES.items():
+        mine = [row for row in rows if row["experiment"] == experiment]
+        if mine:
+            for figure, text, judge_ in judges:
+                exceptions = judge_(mine)
+                found.append({
+                    "figure": figure, "claim": text, "holds": not exceptions, "except": exceptions,
+                })  # fmt: skip
+    return found
+
+
+Table = dict[tuple[int, int, float, float], float]
+
+
+def _counts(rows: Iterable[Row]) -> tuple[Table, dict[tuple[int, float], float]]:
+    """Fig. 6: (N, L, τ, loss) → PDUs per broadcast, and (N, loss) → those of positive acks."""
+    token: Table = {}
+    positive = {}
+    for row in rows:
+        if row["protocol"] == POSITIVE_ACK:
+            positive[row["sites"], row["loss"]] = row["mean"]
+        else:
+            token[row["sites"], row["resilience"], row["tau"], row["loss"]] = row["mean"]
+    return token, positive
+
+
+def _busier_is_cheaper(rows: list[Row]) -> list[str]:
+    token, _ = _counts(rows)
+    found = []
+    for n, level, loss in sorted({(n, level, loss) for n, level, _, loss in token}):
+        taus = sorted(tau for a, b, tau, c in token if (a, b, c) == (n, level, loss))
+        # The outermost lines differ at every loss; neighbours meet beyond 0.1.
+        pairs = pairwise(taus) if loss <= 0.1 else [(taus[0], taus[-1])]
+        for idle, busy in pairs:
+            if token[n, level, busy, loss] >= token[n, level, idle, loss]:
+                found.append(f"N = {n}, L = {level}, P_e = {loss:g}: τ = {busy:g} above {idle:g}")
+    return found
+
+
+def _loss_costs(rows: list[Row]) -> list[str]:
+    token, positive = _counts(rows)
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for (n, level, tau, loss), mean in token.items():
+        lines.setdefault(f"N = {n}, L = {level}, τ = {tau:g}", []).append((loss, mean))
+    for (n, loss), mean in positive.items():
+        lines.setdefault(f"N = {n}, positive acknowledgement", []).append((loss, mean))
+    return [
+        f"{name}: P_e = {after[0]:g}"
+        for name, line in lines.items()
+        for before, after in pairwise(sorted(line))
+        if after[1] <= before[1]
+    ]
+
+
+def _gains_with_n(rows: list[Row]) -> list[str]:
+    token, positive = _counts(rows)
+    found = []
+    for tau, loss in sorted({(tau, loss) for _, level, tau, loss in token if level == 1}):
+        sizes = sorted(n for n, level, t, p in token if (level, t, p) == (1, tau, loss))
+        ratios = [
+            token[n, 1, tau, loss] / positive[n, loss] for n in sizes if (n, loss) in positive
+        ]
+        if ratios != sorted(ratios, reverse=True):
+            found.append(f"τ = {tau:g}, P_e = {loss:g}")
+    return found
+
+
+def _resilience_is_free_when_busy(rows: list[Row]) -> list[str]:
+    """The largest and the smallest count differ by 2 %, or by no more than chance makes them."""
+    busy: dict[float, list[Row]] = {}
+    for row in rows:
+        mine = row["protocol"] == TOKEN and row["measure"] == PDUS
+        if mine and (row["sites"], row["tau"]) == (10, 10.0):
+            busy.setdefault(row["loss"], []).append(row)
+    found = []
+    for loss, some in sorted(busy.items()):
+        low, high = min(some, key=itemgetter("mean")), max(some, key=itemgetter("mean"))
+        chance = SURE * hypot(_error(low), _error(high))
+        if high["mean"] > 1.02 * low["mean"] + chance:
+            found.append(f"P_e = {loss:g}")
+    return found
+
+
+def _cheaper_but_for_one(rows: list[Row]) -> list[str]:
+    """With ten sites or more; the exception is an idle group with L = 4, from 0.1 on."""
+    token, _ = _counts(rows)
+    found = []
+    for (n, level, tau, loss), mean in sorted(token.items()):
+        above = mean > cost.x_b_positive_ack(n, loss)
+        expected = (n, level, tau) == (10, 4, 0.1) and loss >= 0.1
+        if n >= 10 and above != expected:
+            found.append(f"N = {n}, L = {level}, τ = {tau:g}, P_e = {loss:g}")
+    return found
+
+
+def _storage_for_messages(rows: list[Row]) -> list[str]:
+    """Of two transfer rates the one with more control messages stores less."""
+    found = []
+    for sites in sorted({row["sites"] for row in rows}):
+        busy = [
+            r for r in rows if r["sites"] == sites and r["load"] == "saturated" and not r["loss"]
+        ]
+        stored = {(r["kw"], r["kr"]): r["mean"] for r in busy if r["measure"] == STORAGE}
+        sent = {(r["kw"], r["kr"]): r["mean"] for r in busy if r["measure"] == CONTROL}
+        order = sorted(stored, key=lambda rate: (-stored[rate], sent[rate]))
+        if any(sent[b] < 0.98 * sent[a] for a, b in pairwise(order)):
+            found.append(f"N = {sites}")
+    return found
+
+
+def _exact(*measures: str) -> Callable[[list[Row]], list[str]]:
+    def differing(rows: list[Row]) -> list[str]:
+        return [
+            f"{row['point']}: {row['measure']} = {row['mean']:g}, not {row['model']:g}"
+            for row in rows
+            if row["measure"] in measures and row["model"] is not None and row["verdict"] == OUTSIDE
+        ]
+
+    return differing
+
+
+def _rises(rows: list[Row]) -> list[str]:
+    return [
+        f"n = {after['sites']}, P_e = {after['loss']:g}"
+        for curve in _curves(rows)
+        for before, after in pairwise(curve)
+        if after["mean"] <= before["mean"]
+    ]
+
+
+def _convex(rows: list[Row]) -> list[str]:
+    """The slope falls nowhere by more than three standard errors."""
+    found = []
+    for curve in _curves(rows):
+        for low, mid, high in zip(curve, curve[1:], curve[2:], strict=False):
+            left, right = mid["loss"] - low["loss"], high["loss"] - mid["loss"]
+            bend = (high["mean"] - mid["mean"]) / right - (mid["mean"] - low["mean"]) / left
+            error = sqrt(
+                (_error(high) / right) ** 2
+                + (_error(mid) * (1 / right + 1 / left)) ** 2
+                + (_error(low) / left) ** 2
+            )
+            if bend < -SURE * error:
+                found.append(f"n = {mid['sites']}, P_e = {mid['loss']:g}")
+    return found
+
+
+def _error(row: Row) -> float:
+    """The standard error of a mean."""
+    runs = row["runs"]
+    return row["ci95"] / t95(runs - 1) if row["ci95"] is not None and runs > 1 else 0.0
+
+
+_SHAPES: Final[dict[str, list[tuple[str, str, Callable[[list[Row]], list[str]]]]]] = {
+    "fig6": [
+        (FIG6, "the busier the system, the fewer messages", _busier_is_cheaper),
+        (FIG6, "the more is lost, the more messages", _loss_costs),
+        (FIG6, "the advantage over positive acknowledgement grows with N", _gains_with_n),
+        (FIG6, "at τ = 10 the count does not depend on L", _resilience_is_free_when_busy),
+        (FIG6, "10 sites or more: cheaper than positive acks, but for L = 4, τ = 0.1, P_e ≥ 0.1",
+         _cheaper_but_for_one),
+    ],
+    "table1": [
+        (TABLE1, "more control messages buy less storage", _storage_for_messages),
+        (TABLE1, "storage is what the table says, with loss as well", _exact(STORAGE)),
+    ],
+    "complexity": [
+        (COMPLEXITY, "2n PDUs and slots at best, n² − n + 1 at worst", _exact(PDUS, SLOTS)),
+        (COMPLEXITY, "3 rounds on parallel channels, whatever n", _exact(ROUNDS)),
+    ],
+    "spo": [
+        (SPO1, "2n slots, or 2(d + 1) with d destinations whatever n; 3 rounds in parallel",
+         _exact(SLOTS, ROUNDS)),
+        (SPO2, "the delay rises with the chance of loss", _rises),
+        (SPO2, "and ever faster: no slope falls by 3 standard errors", _convex),
+    ],
+}  # fmt: skip

@@ -1,0 +1,162 @@
+"""Where a sink puts rows between the tasks that made them and the commit that sends them.
+
+A folder that executors and driver share, as they share a checkpoint; one folder in it a query::
+
+    part-00003-<random>.arrow   what one task wrote, synced before the task ends
+    epoch-17.json               these parts are epoch 17, and nothing else is: written before the
+                                first of them is sent, so that whoever comes after a crash sends the
+                                same rows, however Spark divides the epoch then
+    done.json                   all epochs up to this one are sent
+
+Parts that no epoch names are orphans: of tasks that failed or were repeated, or of a driver that
+was killed before it could name them.  They go when the next epoch is done.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from roundelay.core.errors import ConfigError
+from roundelay.durable import put, sync_path
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PART: Final = "part-"
+DONE: Final = "done.json"
+
+
+class PartFile(Struct, frozen=True):
+    """What one task staged."""
+
+    partition: int
+    file: str
+    rows: int
+
+
+class Manifest(Struct, frozen=True):
+    """What an epoch is."""
+
+    epoch: int
+    since: int
+    """Nothing of it has a lower position in the group."""
+    parts: tuple[PartFile, ...]
+    nodes: tuple[str, ...]
+    """Names of the nodes through which rows of it may have been sent."""
+
+
+class _Done(Struct, frozen=True):
+    epoch: int
+
+
+class Stage:
+    """The folder of one query."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    # -- tasks -----------------------------------------------------------------------------
+
+    def write(
+        self, partition: int, batches: Iterable[pa.RecordBatch], schema: pa.Schema
+    ) -> PartFile:
+        """A part, on disk when this returns."""
+        import pyarrow as pa
+
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path = self.folder / f"{PART}{partition:05d}-{secrets.token_hex(8)}.arrow"
+        rows = 0
+        with path.open("xb") as file:
+            with pa.ipc.new_stream(file, schema) as writer:
+                for batch in batches:
+                    writer.write_batch(batch)
+                    rows += batch.num_rows
+            file.flush()
+            os.fsync(file.fileno())
+        sync_path(self.folder)
+        return PartFile(partition, path.name, rows)
+
+    def read(self, part: PartFile) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        try:
+            with (
+                pa.memory_map(str(self.folder / part.file)) as file,
+                pa.ipc.open_stream(file) as rows,
+            ):
+                yield from rows
+        except FileNotFoundError:
+            raise ConfigError(
+                "stage", self.folder, f"a folder that executors and driver share: {part.file} "
+                "was written by a task and is not here",
+            ) from None  # fmt: skip
+
+    # -- the commit ------------------------------------------------------------------------
+
+    @property
+    def done(self) -> int:
+        """The last epoch that is sent; -1: none is."""
+        found = self._json(DONE, _Done)
+        return -1 if found is None else found.epoch
+
+    def manifest(self, epoch: int) -> Manifest | None:
+        found: Manifest | None = self._json(f"epoch-{epoch}.json", Manifest)
+        return found
+
+    def name(self, manifest: Manifest) -> Manifest:
+        """From now on the epoch is what `manifest` says."""
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path = self.folder / f"epoch-{manifest.epoch}.json"
+        put(path, msgspec.json.encode(manifest))
+        return manifest
+
+    def finish(self, epoch: int) -> None:
+        """The epoch is sent."""
+        put(self.folder / DONE, msgspec.json.encode(_Done(epoch)))
+
+    def collect(self) -> int:
+        """Remove what no epoch needs that is still to be sent; how many parts were orphans.
+
+        To be called while no task of a later epoch can be running: by the commit of the last one.
+        """
+        done, needed, orphans = self.done, set(), 0
+        with suppress(FileNotFoundError):
+            for path in self.folder.glob("epoch-*.json"):
+                found = self._json(path.name, Manifest)
+                if found is not None and found.epoch > done:
+                    needed |= {part.file for part in found.parts}
+                    continue
+                if found is not None:
+                    for part in found.parts:
+                        (self.folder / part.file).unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
+            for path in self.folder.glob(f"{PART}*"):
+                if path.name not in needed:
+                    path.unlink(missing_ok=True)
+                    orphans += 1
+        return orphans
+
+    def discard(self, parts: Iterable[PartFile]) -> None:
+        """Parts of an epoch that failed; those that an epoch names stay."""
+        needed = set()
+        for path in self.folder.glob("epoch-*.json"):
+            found = self._json(path.name, Manifest)
+            if found is not None:
+                needed |= {part.file for part in found.parts}
+        for part in parts:
+            if part.file not in needed:
+                (self.folder / part.file).unlink(missing_ok=True)
+
+    def _json(self, name: str, kind: type[Any]) -> Any:
+        try:
+            return msgspec.json.decode((self.folder / name).read_bytes(), type=kind)
+        except FileNotFoundError:
+            return None

@@ -1,0 +1,210 @@
+"""What a reader of the data source `roundelay` may be told: its options, and filters pushed down.
+
+Both end as a `Selection` of the journal and a set of groups, so what Spark pushes down and what a
+user says by options are one and the same thing to whoever reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct, structs
+
+from roundelay.core.errors import ConfigError
+from roundelay.core.selection import EVERYTHING, FILTERS, POSITION_MAX, Selection
+from roundelay.journal.moments import nanoseconds, parse_time
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter
+
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+FAIL: Final = "fail"
+SKIP: Final = "skip"
+
+KNOWN: Final = {
+    "path": "journal folders or archives, several with commas, globs allowed",
+    "recorder": "HOST:PORT of a node that records, several with commas",
+    "group": "full names of groups, several with commas; needed with `recorder`",
+    "seq_from": "first position: a number, earliest, or latest (streams)",
+    "seq_until": "position to stop before",
+    "time_from": "ISO date and time, UTC unless it says otherwise",
+    "time_until": "the same; rows before it",
+    "conference": "numbers, several with commas",
+    "sender": "names of nodes, several with commas",
+    "kind": "numbers, several with commas",
+    "gaps": "fail or skip: what to do about positions that nobody has",
+    "gap_wait": "seconds a stream waits for a gap to be filled, or for a recorder, before it fails",
+    "maxrowspertrigger": "rows of one micro-batch",
+    "pushdown": "true: take over filters of the query; see docs/spark.md before you say so",
+    "partitions": "tasks to read with; otherwise by size",
+    "markers": "true: show the messages by which sinks recognise what they sent",
+}
+
+
+class SourceOptions(Struct, frozen=True, kw_only=True):
+    """The options, checked."""
+
+    paths: tuple[str, ...] = ()
+    recorders: tuple[str, ...] = ()
+    groups: frozenset[str] | None = None
+    selection: Selection = EVERYTHING
+    start: str = EARLIEST
+    """Where a stream begins: `earliest`, `latest`, or empty for the selection's `since`."""
+    gaps: str = FAIL
+    gap_wait_s: float = 60.0
+    max_rows: int = 0
+    """Of one micro-batch; 0: no limit."""
+    partitions: int = 0
+    pushdown: bool = False
+    markers: bool = False
+
+
+def parse(options: Mapping[str, str]) -> SourceOptions:
+    """The options of a reader; ConfigError names the one that is wrong.
+
+    >>> parse({"path": "a,b", "seq_from": "7"}).selection.since
+    7
+    """
+    given = {key.lower(): value for key, value in options.items()}
+    for key, value in given.items():
+        if key not in KNOWN:
+            raise ConfigError(key, value, f"an option of {', '.join(KNOWN)}")
+    paths, recorders = _listed(given.get("path")), _listed(given.get("recorder"))
+    groups = _listed(given.get("group"))
+    if bool(paths) == bool(recorders):
+        raise ConfigError("path", given.get("path", ""), "one of path and recorder")
+    if recorders and not groups:
+        raise ConfigError("group", "", "the group that the recorder at `recorder` records")
+    gaps = given.get("gaps", FAIL).lower()
+    if gaps not in (FAIL, SKIP):
+        raise ConfigError("gaps", gaps, f"{FAIL} or {SKIP}")
+    first = given.get("seq_from", EARLIEST).lower()
+    selection = Selection(
+        since=0 if first in (EARLIEST, LATEST) else _number("seq_from", first),
+        until=_number("seq_until", given["seq_until"]) if "seq_until" in given else POSITION_MAX,
+        since_time=_time("time_from", given["time_from"]) if "time_from" in given else 0,
+        until_time=_time("time_until", given["time_until"])
+        if "time_until" in given
+        else POSITION_MAX,
+        conferences=_numbers("conference", given.get("conference")),
+        senders=frozenset(_listed(given["sender"])) if "sender" in given else None,
+        kinds=_numbers("kind", given.get("kind")),
+    )
+    return SourceOptions(
+        paths=paths,
+        recorders=recorders,
+        groups=frozenset(groups) or None,
+        selection=selection,
+        start=first if first in (EARLIEST, LATEST) else "",
+        gaps=gaps,
+        gap_wait_s=float(_number("gap_wait", given.get("gap_wait", "60"))),
+        max_rows=_number("maxRowsPerTrigger", given.get("maxrowspertrigger", "0")),
+        partitions=_number("partitions", given.get("partitions", "0")),
+        pushdown=_yes("pushdown", given.get("pushdown", "false")),
+        markers=_yes("markers", given.get("markers", "false")),
+    )
+
+
+def _listed(text: str | None) -> tuple[str, ...]:
+    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
+
+
+def _number(field: str, text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise ConfigError(field, text, "a whole number from 0 up")
+    return int(text)
+
+
+def _numbers(field: str, text: str | None) -> frozenset[int] | None:
+    return None if text is None else frozenset(_number(field, one) for one in _listed(text))
+
+
+def _yes(field: str, text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ConfigError(field, text, "true or false")
+    return text.lower() == "true"
+
+
+def _time(field: str, text: str) -> int:
+    return nanoseconds(parse_time(text, field))
+
+
+# ------------------------------------------------------------------------ filters of Spark
+
+
+def narrowed(options: SourceOptions, filters: Iterable[Filter]) -> tuple[SourceOptions, list[Any]]:
+    """The options with those filters in them that a journal can apply exactly, and the others."""
+    rest = []
+    for one in filters:
+        better = _with(options, one)
+        if better is None:
+            rest.append(one)
+        else:
+            options = better
+    return options, rest
+
+
+def _with(options: SourceOptions, one: Filter) -> SourceOptions | None:
+    from pyspark.sql import datasource as ds
+
+    attribute = getattr(one, "attribute", None)
+    if attribute is None or len(attribute) != 1:
+        return None
+    column = attribute[0]
+    if isinstance(one, ds.IsNotNull):
+        return None if column == "data" else options  # no other column is ever null
+    if column in ("seq", "time"):
+        return _range(options, one, column)
+    if isinstance(one, ds.EqualTo | ds.EqualNullSafe):
+        values = {one.value}
+    elif isinstance(one, ds.In):
+        values = set(one.value) - {None}
+    else:
+        return None
+    if column == "group":
+        groups = frozenset(values) & (values if options.groups is None else options.groups)
+        return structs.replace(options, groups=groups)
+    field = FILTERS.get(column)
+    if field is None:
+        return None
+    before = getattr(options.selection, field)
+    chosen = frozenset(values) if before is None else before & values
+    selection = structs.replace(options.selection, **{field: chosen})
+    return structs.replace(options, selection=selection)
+
+
+def _range(options: SourceOptions, one: Filter, column: str) -> SourceOptions | None:
+    """A comparison with `seq` or `time`, as a half-open range."""
+    from pyspark.sql import datasource as ds
+
+    value = getattr(one, "value", None)
+    step = 1
+    if column == "time":
+        if not isinstance(value, datetime):
+            return None
+        value, step = nanoseconds(value), 1000  # rows have microseconds, records nanoseconds
+    if not isinstance(value, int):
+        return None
+    lo, hi = 0, POSITION_MAX
+    if isinstance(one, ds.EqualTo | ds.EqualNullSafe):
+        lo, hi = value, value + step
+    elif isinstance(one, ds.GreaterThan):
+        lo = value + step
+    elif isinstance(one, ds.GreaterThanOrEqual):
+        lo = value
+    elif isinstance(one, ds.LessThan):
+        hi = value
+    elif isinstance(one, ds.LessThanOrEqual):
+        hi = value + step
+    else:
+        return None
+    names = ("since", "until") if column == "seq" else ("since_time", "until_time")
+    had = options.selection
+    both = {
+        names[0]: max(getattr(had, names[0]), lo),
+        names[1]: max(0, min(getattr(had, names[1]), hi)),
+    }
+    return structs.replace(options, selection=structs.replace(had, **both))

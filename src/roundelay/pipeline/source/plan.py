@@ -1,0 +1,377 @@
+"""Where the data source reads from, and how the reading is divided among tasks.
+
+A *place* is a journal, an archive, or a live recorder.  What several places have of one group is
+covered once: positions of a totally ordered group are the same everywhere, so what one place lacks
+is read from another.  Journals of several recorders are read side by side and compared
+(`journal.merge`, as `query` and `reconcile` do): where they disagree, most copies win.  In a group
+without a total order positions are one recorder's own, and only one place can be read.
+
+A `Task` is small and has no open files: it is made where Spark plans and carried out by an
+executor that sees the same folders or reaches the same recorders.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from itertools import combinations
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote
+
+import msgspec
+from msgspec import Struct, structs
+
+from roundelay.client.recorder import RecorderClient
+from roundelay.core.errors import ConfigError, MalformedPdu, RoundelayError
+from roundelay.core.positions import Range, difference, union
+from roundelay.core.selection import Selection
+from roundelay.journal.archive import File, Manifest, read_manifest
+from roundelay.journal.arrow import PIECE_BYTES, Piece, pieces
+from roundelay.journal.files import read_mark
+from roundelay.journal.merge import Copy, jobs_of
+from roundelay.pipeline.journals import find, opened
+from roundelay.pipeline.source.options import SourceOptions
+
+"""Positions, half-open."""
+
+TOTAL_ORDER: Final = ("token:", "to:", "grsb:", "wide:")
+"""Groups in which a position means the same message to everybody."""
+ROW_BYTES: Final = 128
+"""What a row of a live recorder is taken to weigh, for want of a better figure."""
+TASK_BYTES_LEAST: Final = 1 << 20
+
+
+class Archived(Struct, frozen=True):
+    """A file of an archive."""
+
+    folder: str
+    file: File
+
+
+class Task(Struct, frozen=True):
+    """Positions `lo` up to `hi` of a group, and where to read them."""
+
+    group: str
+    lo: int
+    hi: int
+    weight: int
+    """Bytes, about."""
+    piece: Piece | None = None
+    copies: tuple[Copy, ...] = ()
+    """What several journals have of it."""
+    others: tuple[str, ...] = ()
+    """Journals of the same group, to be asked for what turns out to be damaged."""
+    archived: Archived | None = None
+    recorders: tuple[str, ...] = ()
+
+    def part(self, lo: int, hi: int) -> Task:
+        weight = max(1, self.weight * (hi - lo) // max(1, self.hi - self.lo))
+        return structs.replace(self, lo=lo, hi=hi, weight=weight)
+
+
+_tasks = msgspec.json.Decoder(list[Task])
+
+
+def encode(tasks: Sequence[Task]) -> bytes:
+    return msgspec.json.encode(tasks)
+
+
+def decode(data: bytes | str) -> list[Task]:
+    return _tasks.decode(data)
+
+
+def is_ordered(group: str) -> bool:
+    """Does every recorder of the group have the same positions?"""
+    return group.startswith(TOTAL_ORDER)
+
+
+class Place(ABC):
+    """One journal, archive or recorder, of one group."""
+
+    group: str
+    history: frozenset[str] = frozenset()
+    """Names of the group's histories that its positions belong to; empty: not known."""
+
+    def refresh(self) -> None:  # noqa: B027 (an archive that nobody adds to has nothing to do)
+        """Look what has come since."""
+
+    @abstractmethod
+    def have(self) -> list[Range]:
+        """Positions that are here, in order."""
+
+    @abstractmethod
+    def tasks(self, selection: Selection, task_bytes: int) -> list[Task]:
+        """What Spark's tasks are to read of it, about `task_bytes` each."""
+
+
+class JournalPlace(Place):
+    """A journal's folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (recorded,) = opened([folder])
+        self._reader = recorded.reader
+        self.group = recorded.group
+        self.history = recorded.history
+
+    def refresh(self) -> None:
+        self._reader.refresh()
+
+    def have(self) -> list[Range]:
+        reader = self._reader
+        begin, end = reader.begin, reader.end
+        if not is_ordered(self.group):
+            # A position that was not synced can stand for another message after a power cut.
+            with suppress(MalformedPdu, OSError):
+                end = min(end, max(begin, read_mark(self.folder)))
+        return difference([(begin, end)], reader.missing)
+
+    def pieces(self, selection: Selection, task_bytes: int) -> list[Piece]:
+        return pieces(self._reader, selection, piece_bytes=task_bytes)
+
+    def tasks(self, selection: Selection, task_bytes: int) -> list[Task]:
+        found = []
+        for piece in self.pieces(selection, task_bytes):
+            # A block is read whole, but what of it is wanted is what counts as work.
+            found.append(Task(self.group, piece.lo, piece.hi, piece.bytes, piece=piece))
+        return found
+
+
+class ArchivePlace(Place):
+    """What an archive has of one group."""
+
+    def __init__(self, folder: Path, group: str, manifest: Manifest) -> None:
+        self.group = group
+        self.history = frozenset(manifest.groups[group].histories)
+        self._folder = folder
+        self._files = [file for file in manifest.files if file.group == group]
+
+    def have(self) -> list[Range]:
+        return union([one for file in self._files for one in file.ranges])
+
+    def tasks(self, selection: Selection, task_bytes: int) -> list[Task]:
+        found = []
+        for file in self._files:
+            step = max(1, file.rows * task_bytes // max(1, file.bytes))
+            for first, last in file.ranges:
+                lo, hi = max(first, selection.since), min(last, selection.until)
+                while lo < hi:
+                    end = min(hi, lo + step)
+                    weight = max(1, file.bytes * (end - lo) // max(1, file.rows))
+                    archived = Archived(str(self._folder), file)
+                    found.append(Task(self.group, lo, end, weight, archived=archived))
+                    lo = end
+        return found
+
+
+class RecorderPlace(Place):
+    """A group as nodes with recorders serve it."""
+
+    def __init__(self, recorders: tuple[str, ...], group: str, patience_s: float) -> None:
+        self.group = group
+        self._recorders = recorders
+        self._have: list[Range] = []
+        self._patience_s = patience_s
+        self._heard = 0.0
+        self.refresh()
+
+    def refresh(self) -> None:
+        found, errors = [], []
+        for where in self._recorders:
+            try:
+                with RecorderClient(where, self.group) as client:
+                    status = client.status()
+                ordered = is_ordered(self.group)
+                found.append((status.first, status.next if ordered else status.durable))
+            except RoundelayError as error:
+                errors.append(str(error))
+        if found:
+            self._have, self._heard = union(found), time.monotonic()
+        elif not self._heard or time.monotonic() - self._heard > self._patience_s:
+            raise ConfigError("recorder", ",".join(self._recorders), "; ".join(errors))
+
+    def have(self) -> list[Range]:
+        return self._have
+
+    def tasks(self, selection: Selection, task_bytes: int) -> list[Task]:
+        found = []
+        rows = max(1, task_bytes // ROW_BYTES)
+        number = 0
+        for first, last in self._have:
+            lo, hi = max(first, selection.since), min(last, selection.until)
+            while lo < hi:
+                end = min(hi, lo + rows)
+                turn = number % len(self._recorders)
+                order = self._recorders[turn:] + self._recorders[:turn]
+                weight = (end - lo) * ROW_BYTES
+                found.append(Task(self.group, lo, end, weight, recorders=order))
+                lo = end
+                number += 1
+        return found
+
+
+# ------------------------------------------------------------------------ finding places
+
+
+class Places:
+    """All places that the options name; a stream keeps them and looks again at each trigger."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self.options = options
+        self._journals: dict[Path, JournalPlace] = {}
+        self._recorders: dict[str, RecorderPlace] = {}
+        self.by_group: dict[str, list[Place]] = {}
+        self.refresh()
+
+    def refresh(self) -> None:
+        options = self.options
+        found: list[Place] = []
+        wanted = options.groups
+        for group in sorted(wanted or ()) if options.recorders else ():
+            recorder = self._recorders.get(group)
+            if recorder is None:
+                recorder = self._recorders[group] = RecorderPlace(
+                    options.recorders, group, options.gap_wait_s
+                )
+            else:
+                recorder.refresh()
+            found.append(recorder)
+        folders, archives = find(expanded(options.paths))
+        for folder in folders:
+            journal = self._journals.get(folder)
+            if journal is None:
+                journal = self._journals[folder] = JournalPlace(folder)
+            else:
+                journal.refresh()
+            found.append(journal)
+        for folder in archives:
+            manifest = read_manifest(folder)
+            found[:0] = [ArchivePlace(folder, group, manifest) for group in manifest.groups]
+        self.by_group = {}
+        for place in found:
+            if wanted is None or place.group in wanted:
+                self.by_group.setdefault(place.group, []).append(place)
+        for group, places in self.by_group.items():
+            _check_history(group, places)
+            if len(places) > 1 and not is_ordered(group):
+                raise ConfigError(
+                    "path", ",".join(options.paths), f"one journal of {group}: it has no total "
+                    "order, so each recorder has positions of its own",
+                )  # fmt: skip
+
+    def have(self, group: str) -> list[Range]:
+        return union([one for place in self.by_group[group] for one in place.have()])
+
+    def tasks(self, group: str, selection: Selection, task_bytes: int) -> list[Task]:
+        """What is to be read for the selection, each position once."""
+        places = self.by_group[group]
+        journals = [place for place in places if isinstance(place, JournalPlace)]
+        folders = tuple(str(place.folder) for place in journals)
+        taken: list[Range] = []
+        chosen: list[Task] = []
+        compared = False
+        for place in places:
+            mine = []
+            if len(journals) > 1 and isinstance(place, JournalPlace):
+                tasks = [] if compared else side_by_side(group, journals, selection, task_bytes)
+                compared = True
+            else:
+                tasks = place.tasks(selection, task_bytes)
+            for task in tasks:
+                others = folders
+                if task.piece is not None:
+                    others = tuple(one for one in folders if one != task.piece.folder)
+                task = structs.replace(task, others=others)
+                if not taken:
+                    mine.append(task)
+                else:
+                    left = difference([(task.lo, task.hi)], taken)
+                    mine += [task.part(lo, hi) for lo, hi in left]
+            chosen += mine
+            taken = union(taken + [(task.lo, task.hi) for task in mine])
+        return sorted(chosen, key=lambda task: task.lo)
+
+
+def side_by_side(
+    group: str, journals: Sequence[JournalPlace], selection: Selection, task_bytes: int
+) -> list[Task]:
+    """What is to be read of several journals, all copies of a position in one task."""
+    found = [place.pieces(selection, task_bytes) for place in journals]
+    spans = union([(piece.lo, piece.hi) for some in found for piece in some])
+    return [
+        Task(job.group, job.lo, job.hi, max(1, job.bytes), copies=job.copies)
+        for job in jobs_of(group, found, within=spans, job_bytes=task_bytes)
+    ]
+
+
+def _check_history(group: str, places: Sequence[Place]) -> None:
+    """A group that began anew has other messages at the same positions."""
+    for one, another in combinations(places, 2):
+        if one.history and another.history and not one.history & another.history:
+            raise ConfigError(
+                "path", group, "journals and archives of one history of the group: it began anew, "
+                "and its positions with it; read them one at a time",
+            )  # fmt: skip
+
+
+def expanded(paths: Iterable[str]) -> list[Path]:
+    """The folders that paths and globs name."""
+    found: dict[Path, None] = {}
+    for text in paths:
+        local = local_path(text, "path")
+        named = sorted(glob.glob(local)) if glob.has_magic(local) else [local]
+        for one in map(Path, named):
+            if not one.exists():
+                raise ConfigError("path", text, "a folder that is there")
+            found[one] = None
+    return list(found)
+
+
+def local_path(text: str, field: str) -> str:
+    """A path of the file system, also from a `file:` URI."""
+    scheme = re.match(r"([a-zA-Z][a-zA-Z0-9+.-]+):", text)
+    if scheme is None:
+        return text
+    if scheme[1] != "file":
+        raise ConfigError(field, text, "a folder that is mounted here, or a file: URI")
+    return unquote(re.sub(r"^file:(//[^/]*)?(?=/)", "", text))
+
+
+# ------------------------------------------------------------------------ dividing
+
+
+def gaps_in(have: Sequence[Range], selection: Selection) -> list[Range]:
+    """Positions between the first and the last that nobody has, as far as they are wanted."""
+    if not have:
+        return []
+    lo, hi = max(have[0][0], selection.since), min(have[-1][1], selection.until)
+    return difference([(lo, hi)], have) if lo < hi else []
+
+
+def task_size(rows_bytes: int, partitions: int) -> int:
+    """Bytes of one task: all cores have something to do, and none has too much."""
+    wanted = partitions or (os.cpu_count() or 1)
+    return max(TASK_BYTES_LEAST, min(PIECE_BYTES, rows_bytes // wanted + 1))
+
+
+def divided(tasks: Sequence[Task], partitions: int) -> list[list[Task]]:
+    """The tasks in order, put together so that none is tiny."""
+    total = sum(task.weight for task in tasks)
+    if not total:
+        return []
+    target = total // partitions + 1 if partitions else task_size(total, 0)
+    found: list[list[Task]] = []
+    weight = 0
+    for task in tasks:
+        if not found or weight + task.weight // 2 > target:
+            found.append([])
+            weight = 0
+        found[-1].append(task)
+        weight += task.weight
+    return found

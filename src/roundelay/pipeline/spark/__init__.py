@@ -1,0 +1,1 @@
+"""What every job on Spark needs: Java, workers, progress, failures in one line."""

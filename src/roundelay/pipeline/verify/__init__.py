@@ -1,0 +1,91 @@
+"""`roundelay verify`: were the promises of a group kept, according to the traces of all its sites?
+
+Groups of total order are judged by ranges of positions (`verify.fast`), all others and whatever
+that way cannot decide by Spark SQL (`verify.sql`), which can also be asked to judge everything:
+the two share nothing but the table of special rows.  docs/verify.md says what each invariant
+means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from roundelay.core.errors import ConfigError, UsageError
+from roundelay.pipeline.spark.failures import JobFailed, spark_told
+from roundelay.pipeline.spark.progress import watching
+from roundelay.pipeline.verify import fast, sql
+from roundelay.pipeline.verify.fast import RANGE_MESSAGES, Unsure
+from roundelay.pipeline.verify.frames import Frames
+from roundelay.pipeline.verify.holders import judge_holders
+from roundelay.pipeline.verify.runs import Run, find_runs
+from roundelay.pipeline.verify.sql_sources import judge_own
+from roundelay.pipeline.verify.tasks import on
+from roundelay.pipeline.verify.verdict import Judgement
+from roundelay.trace.checkers.checkers import TOTAL
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FAST: Final = "fast"
+SQL: Final = "sql"
+STRATEGIES: Final = (FAST, SQL)
+
+
+def verify(
+    spark: SparkSession,
+    paths: Sequence[Path],
+    scratch: Path,
+    *,
+    strategy: str = FAST,
+    range_messages: int = RANGE_MESSAGES,
+) -> list[Judgement]:
+    """The verdict on every run behind `paths`.  Live traces are put together in `scratch`."""
+    if strategy not in STRATEGIES:
+        raise ConfigError("strategy", strategy, " or ".join(STRATEGIES))
+    runs = find_runs(paths, scratch)
+    return judge_all(spark, runs, strategy=strategy, range_messages=range_messages)
+
+
+def judge_all(
+    spark: SparkSession,
+    runs: Sequence[Run],
+    *,
+    strategy: str = FAST,
+    range_messages: int = RANGE_MESSAGES,
+) -> list[Judgement]:
+    """The verdict on every run."""
+    made = []
+    for number, run in enumerate(runs, 1):
+        what = "checking order" if len(runs) == 1 else f"checking run {number} of {len(runs)}"
+        try:
+            with watching(spark, what), spark_told():
+                made.append(judge(spark, run, strategy=strategy, range_messages=range_messages))
+        except JobFailed as error:
+            raise UsageError(f"{run.name} cannot be verified: {error}") from error
+    return made
+
+
+def judge(
+    spark: SparkSession, run: Run, *, strategy: str = FAST, range_messages: int = RANGE_MESSAGES
+) -> Judgement:
+    """The verdict on one run."""
+    if strategy == FAST:
+        try:
+            return _fast(spark, run, range_messages)
+        except Unsure:
+            pass
+    return sql.judge(spark, run)
+
+
+def _fast(spark: SparkSession, run: Run, range_messages: int) -> Judgement:
+    way = fast.judge if run.order == TOTAL else fast.prove
+    made, seen = way(run, on(spark), range_messages=range_messages)
+    if made.invariants["I5"].note == fast.OPEN:
+        judge_own(Frames(spark, run, seen.control), made)
+    if seen.sends:
+        judge_holders(Frames(spark, run, seen.control), made)
+    else:
+        made.invariants["holders"].note = "the trace has no transmissions"
+    return made

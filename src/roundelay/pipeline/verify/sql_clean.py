@@ -1,0 +1,197 @@
+"""The oracle's first look at a total order: one query that counts what is odd.
+
+Deliveries are spread over tasks by blocks of positions, once; the last position of a block goes to
+the next one, too, so no border is left out.  In its block a site's deliveries are looked at in the
+order of positions, then those of a position are laid together, then each message is laid beside
+its submission, then those of a source are looked at in order.  Every step is a window or a group
+in SQL, every row is looked at once, and what comes back is a row of counts.
+
+`looked_at` says None if anything is odd, also where that may have a good reason (a crash, a gap
+that was announced, messages that are alike): then `verify.sql` asks its questions one by one.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+from pyspark.sql import Window
+from pyspark.sql import functions as fn
+
+from roundelay.pipeline.verify.control import ALWAYS
+from roundelay.pipeline.verify.frames import Frames
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+BLOCK_BITS: Final = 16
+LAST: Final = (1 << BLOCK_BITS) - 1
+TASK_ROWS: Final = 1_000_000
+TASKS_LEAST: Final = 2
+TASKS_MAX: Final = 2000
+LISTS_MAX: Final = 32
+"""Lists of a run that are written into the query; with more of them it is not tried."""
+
+
+class Counts(Struct, frozen=True):
+    """How much was looked at in a clean run."""
+
+    deliveries: int
+    positions: int
+    submits: int
+
+
+def looked_at(frames: Frames) -> Counts | None:
+    """How much there is, if all of it is clean."""
+    control = frames.control
+    if any(control.ended.values()) or any(control.afresh.values()) or control.gaps:
+        return None
+    late = _late(frames)
+    if late is None:
+        return None
+    beside = _beside(frames, _positions(_deliveries(frames), late))
+    found = _in_turn(frames, beside).first()
+    assert found is not None
+    users = len(frames.run.users)
+    positions = found.positions or 0
+    complete = not control.settled or (
+        control.up == set(frames.run.users) and found.deliveries == users * positions
+    )
+    if found.odd or (positions and found.top != positions - 1) or not complete:
+        return None
+    if control.settled and found.own != found.submits:
+        return None
+    return Counts(found.deliveries or 0, positions, found.submits or 0)
+
+
+def _tasks(frames: Frames) -> int:
+    """How many tasks a stage should have, so that what each sorts stays small."""
+    return max(TASKS_LEAST, min(TASKS_MAX, frames.run.rows // TASK_ROWS))
+
+
+def _deliveries(frames: Frames) -> DataFrame:
+    """Each delivery in its block, and whether it is out of order there."""
+    block = fn.shiftright("pos", BLOCK_BITS)
+    at_end = fn.col("pos").bitwiseAND(LAST) == LAST
+    blocks = fn.when(at_end, fn.array(block, block + 1)).otherwise(fn.array(block))
+    rows = frames.deliveries.select(
+        "site", "time", "place", "moment", "pos", "seq", "source", "number", "fp",
+        fn.explode(blocks).alias("block"),
+    ).repartition(_tasks(frames), "block")  # fmt: skip
+    w = Window.partitionBy("block", "site").orderBy("pos", "place")
+    last_pos, last_place, last_time = (fn.lag(name).over(w) for name in ("pos", "place", "time"))
+    before = fn.greatest(fn.shiftleft("block", BLOCK_BITS) - 1, fn.lit(0))
+    out = (
+        (fn.col("pos") != fn.coalesce(last_pos + 1, before))
+        | (fn.col("place") < last_place)
+        | (fn.col("time") < last_time)
+    )
+    return rows.withColumn("out", fn.coalesce(out, fn.lit(False)))
+
+
+def _positions(rows: DataFrame, late: Column) -> DataFrame:
+    """What stands at each position; `odd` if somebody says something else, or out of order."""
+    same = fn.xxhash64("fp", "source", "number")
+    canon = rows.groupBy("block", "pos").agg(
+        *(fn.min_by(name, "moment").alias(name) for name in ("site", "time")),
+        *(fn.min(name).alias(name) for name in ("fp", "source", "number", "seq")),
+        fn.count("*").alias("n"),
+        fn.count_if(fn.col("site") == fn.col("source")).alias("own"),
+        ((fn.min(same) != fn.max(same)) | fn.bool_or("out")).alias("odd"),
+    )  # fmt: skip
+    own_block = fn.shiftright("pos", BLOCK_BITS) == fn.col("block")
+    canon = canon.withColumn("odd", fn.col("odd") | late | fn.col("source").isNull())
+    # The copy of a block's last position has served its purpose, but what it shows counts.
+    return canon.filter(own_block | fn.col("odd")).select(
+        "fp", "time", "pos", "seq", "source", "number", "n", "own", "odd"
+    )
+
+
+def _late(frames: Frames) -> Column | None:
+    """I3: whether a position was first committed by a site without the list that it needed."""
+    control = frames.control
+    starts, ranks = control.required()
+    if len(starts) > LISTS_MAX:
+        return None
+    ends = [*starts[1:].tolist(), ALWAYS]
+    found: list[Column] = [fn.lit(False)]
+    for start, end, rank in zip(starts.tolist(), ends, ranks.tolist(), strict=True):
+        inside = (fn.col("pos") >= start) & (fn.col("pos") < end)
+        for site in frames.run.users:
+            times, held = control.in_force(site)
+            since = ALWAYS
+            for time, list_held in reversed(list(zip(times.tolist(), held.tolist(), strict=True))):
+                if list_held < rank:
+                    break
+                since = time
+            found.append(inside & (fn.col("site") == site) & (fn.col("time") < since))
+    return reduce(or_, found)
+
+
+def _beside(frames: Frames, canon: DataFrame) -> DataFrame:
+    """Each message beside its submission; `odd` if there is none, or not just one of each."""
+    submits = frames.submits.select(
+        "fp", "key", fn.col("site").alias("sub_site"), fn.col("time").alias("sub_time")
+    )
+    told = ("pos", "time", "seq", "source", "number", "n", "own", "key", "sub_site", "sub_time")
+    grouped = (
+        canon.unionByName(submits, allowMissingColumns=True)
+        .repartition(_tasks(frames), "fp")
+        .groupBy("fp")
+        .agg(
+            fn.count("pos").alias("n_pos"), fn.count("key").alias("n_key"),
+            fn.bool_or("odd").alias("odd"), *(fn.max(name).alias(name) for name in told),
+        )
+    )  # fmt: skip
+    odd = (
+        fn.coalesce(fn.col("odd"), fn.lit(False))
+        | (fn.col("n_pos") > 1)
+        | (fn.col("n_key") > 1)
+        | ((fn.col("n_pos") > 0) & (
+            (fn.col("n_key") == 0)
+            | (fn.col("sub_site") != fn.col("source"))
+            | (fn.col("sub_time") > fn.col("time"))
+        ))
+    )  # fmt: skip
+    return grouped.withColumn("odd", odd).drop("fp", "time", "sub_time", "n_pos")
+
+
+def _in_turn(frames: Frames, rows: DataFrame) -> DataFrame:
+    """Counts, and whether the messages of a source come in the order in which it submitted."""
+    rows = rows.withColumn("block", fn.shiftright("pos", BLOCK_BITS))
+    rows = rows.repartition(_tasks(frames), "sub_site", "block")
+    w = Window.partitionBy("sub_site", "block").orderBy("pos")
+    last = {name: fn.lag(name).over(w) for name in ("key", "number", "seq")}
+    back = (fn.col("key") <= last["key"]) | (
+        (fn.col("number") >= 0) & (
+            (fn.col("number") < last["number"])
+            | ((fn.col("number") == last["number"]) & (fn.col("seq") != last["seq"]))
+        )
+    )  # fmt: skip
+    rows = rows.withColumn("back", fn.coalesce(back, fn.lit(False)) & fn.col("pos").isNotNull())
+    blocks = rows.groupBy("sub_site", "block").agg(
+        fn.sum("n").alias("deliveries"), fn.count("pos").alias("positions"),
+        fn.max("pos").alias("top"), fn.sum("n_key").alias("submits"), fn.sum("own").alias("own"),
+        fn.count_if(fn.col("odd") | fn.col("back")).alias("odd"),
+        *(fn.min(name).alias(f"low_{name}") for name in ("key", "number", "seq")),
+        *(fn.max(name).alias(f"high_{name}") for name in ("key", "number", "seq")),
+    )  # fmt: skip
+    w = Window.partitionBy("sub_site").orderBy("block")
+    high = {name: fn.lag(f"high_{name}").over(w) for name in ("key", "number", "seq")}
+    # One bundle may lie on both sides of a border.
+    over = (fn.col("low_key") <= high["key"]) | (
+        (fn.col("low_number") >= 0) & (
+            (fn.col("low_number") < high["number"])
+            | ((fn.col("low_number") == high["number"]) & (fn.col("low_seq") != high["seq"]))
+        )
+    )  # fmt: skip
+    blocks = blocks.withColumn(
+        "over", fn.coalesce(over, fn.lit(False)) & fn.col("block").isNotNull()
+    )
+    return blocks.agg(
+        fn.sum("deliveries").alias("deliveries"), fn.sum("positions").alias("positions"),
+        fn.max("top").alias("top"), fn.sum("submits").alias("submits"),
+        fn.sum("own").alias("own"), (fn.sum("odd") + fn.count_if("over")).alias("odd"),
+    )  # fmt: skip

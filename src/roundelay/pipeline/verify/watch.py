@@ -1,0 +1,343 @@
+"""`roundelay verify --watch`: traces that still grow, looked at again and again.
+
+Why a loop of triggers and not Structured Streaming's file source: that source takes a file once,
+when it appears, and never looks at it again, but the file of a live process (`*.rows`) is one file
+that grows as long as the process lives.  So every trigger is one small job: a task per group reads
+what its files have got since the last one, by byte offsets, and shows it to the same checker that
+judges simulated runs, whose state it has kept in `state`.  An alarm is raised by the trigger that
+reads the row which breaks a promise.
+
+What a trigger takes is closed under cause and effect: a process writes a row before anybody can
+hear of it, so whatever led to a row written before the trigger began is in the files by then.
+Rows that came later wait for the next trigger.
+
+State is bounded: of each group the last `HORIZON` positions, the messages that have none yet, and
+an offset per file.  Trace files of finished runs (`*.parquet`) that appear are judged once, as a
+whole.
+"""
+
+from __future__ import annotations
+
+import heapq
+import pickle
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from zlib import crc32
+
+import msgspec
+from msgspec import Struct, field
+
+from roundelay.core.errors import ConfigError, UsageError
+from roundelay.core.events import CRASH, END, EVENT_NAMES, NO_REF, NOBODY
+from roundelay.durable import put
+from roundelay.pipeline.verify.runs import DEPTH
+from roundelay.pipeline.verify.tasks import on
+from roundelay.trace.checkers.check import SaidDestinations, tell
+from roundelay.trace.checkers.checkers import TOTAL, Checker
+from roundelay.trace.live import (
+    FRAME,
+    FRAME_BYTES_MAX,
+    MAGIC,
+    Header,
+    LiveFile,
+    LiveRow,
+    live_files,
+    machine,
+)
+from roundelay.trace.schema import SPARSE, TraceRow
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HORIZON: Final = 1 << 16
+"""Positions that are kept for comparison with sites that are behind."""
+
+READ_MAX: Final = FRAME_BYTES_MAX + FRAME.size
+"""Bytes of one file that a trigger reads; the rest waits for the next one."""
+
+FOREIGN_SLACK_NS: Final = 2_000_000_000
+"""How far behind the present rows of another machine are taken: its clock is known roughly only."""
+
+FILES_MAX: Final = 100_000
+
+
+class Alarm(Struct):
+    """A promise that was broken."""
+
+    group: str
+    invariant: str
+    site: int
+    time_ns: int
+    detail: str
+
+
+class Trigger(Struct):
+    """What one look has brought."""
+
+    number: int
+    seconds: float
+    groups: int
+    rows: int
+    alarms: list[Alarm] = field(default_factory=list)
+
+    def json(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+    def __str__(self) -> str:
+        head = f"trigger {self.number}: {self.rows} rows of {self.groups} groups"
+        lines = [
+            f"  {alarm.invariant} in {alarm.group}, site {alarm.site}, "
+            f"{alarm.time_ns / 1e6:.3f} ms: {alarm.detail}"
+            for alarm in self.alarms
+        ]
+        return "\n".join([head, *lines])
+
+
+class Tail(Struct):
+    """The files of one group, as far as they have been read."""
+
+    offsets: dict[str, int] = field(default_factory=dict)
+    last: dict[str, int] = field(default_factory=dict)
+    """File → time of its last row."""
+    sites: tuple[int, ...] = ()
+
+
+def watch(
+    spark: SparkSession,
+    paths: Sequence[Path],
+    *,
+    every_s: float = 2.0,
+    for_s: float | None = None,
+    state: Path | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[Trigger]:
+    """Look at the traces below `paths` every so often; each look is yielded.
+
+    `state` is a folder that executors can write; one that is given is kept, and goes on from there.
+    """
+    for path in paths:
+        if not path.is_dir():
+            raise ConfigError("path", path, "with --watch a folder")
+    home = state or Path(tempfile.mkdtemp(prefix="roundelay-watch-"))
+    home.mkdir(parents=True, exist_ok=True)
+    mapper = on(spark)
+    finished: set[tuple[str, int]] = set()
+    begin, number = clock(), 0
+    try:
+        while True:
+            started = clock()
+            number += 1
+            cut = time.monotonic_ns()
+            groups = _groups(paths)
+            results = mapper(lambda item: _trigger(*item), [
+                (str(home), folder, group, files, cut) for (folder, group), files in groups.items()
+            ])  # fmt: skip
+            made = Trigger(number, 0.0, len(groups), 0)
+            for result in results:
+                rows, alarms = msgspec.msgpack.decode(result, type=tuple[int, list[Alarm]])
+                made.rows += rows
+                made.alarms += alarms
+            made.alarms += _finished(spark, paths, home, finished)
+            made.seconds = clock() - started
+            yield made
+            if for_s is not None and clock() - begin >= for_s:
+                return
+            time.sleep(max(0.0, every_s - (clock() - started)))
+    finally:
+        if state is None:
+            shutil.rmtree(home, ignore_errors=True)
+
+
+def _groups(paths: Sequence[Path]) -> dict[tuple[str, str], list[tuple[str, int]]]:
+    """(folder, group) → its files with their sizes at this moment."""
+    found: dict[tuple[str, str], list[tuple[str, int]]] = {}
+    for path in paths:
+        for folder in _folders(path):
+            for file in live_files(folder):
+                size = file.path.stat().st_size
+                name = (str(folder), file.header.group)
+                found.setdefault(name, []).append((str(file.path), size))
+    return found
+
+
+def _folders(path: Path, depth: int = DEPTH) -> Iterator[Path]:
+    yield path
+    if depth:
+        for below in sorted(path.iterdir()):
+            if below.is_dir():
+                yield from _folders(below, depth - 1)
+
+
+def _finished(
+    spark: SparkSession, paths: Sequence[Path], home: Path, seen: set[tuple[str, int]]
+) -> list[Alarm]:
+    """Alarms of trace files that have appeared."""
+    from roundelay.pipeline.verify import verify
+
+    new = []
+    for path in paths:
+        for folder in _folders(path):
+            for file in sorted(folder.glob("*.parquet")):
+                name = (str(file), file.stat().st_mtime_ns)
+                if name not in seen:
+                    seen.add(name)
+                    new.append(file)
+    if len(seen) > FILES_MAX:
+        raise UsageError(f"more than {FILES_MAX} trace files: watch a smaller folder")
+    alarms = []
+    for judgement in verify(spark, new, home) if new else []:
+        for verdict in judgement.invariants.values():
+            alarms += [
+                Alarm(judgement.run, one.invariant, one.site, one.time, one.detail)
+                for one in verdict.findings
+            ]
+    return alarms
+
+
+# -- one group, in a task ----------------------------------------------------------------------
+
+
+def _trigger(home: str, folder: str, group: str, files: list[tuple[str, int]], cut: int) -> bytes:
+    """Show the checker of a group what is new; how many rows that were, and what is wrong."""
+    name = blake2b(f"{folder}\n{group}".encode(), digest_size=12).hexdigest()
+    path = Path(home) / f"{name}.state"
+    opened = [(LiveFile(Path(file)), size) for file, size in files]
+    sites = tuple(sorted({file.header.site for file, _ in opened} - {NOBODY}))
+    watched = _load(path)
+    if watched is None or watched.tail.sites != sites:  # a site more: its group is judged anew
+        watched = Watched(Tail(sites=sites), opened[0][0].header.params) if sites else None
+    if watched is None:
+        return msgspec.msgpack.encode((0, []))
+    rows = watched.take(opened, cut)
+    alarms = [
+        Alarm(group, one.invariant, one.site, one.time, one.detail) for one in watched.alarms()
+    ]
+    put(path, pickle.dumps(watched, pickle.HIGHEST_PROTOCOL))
+    return msgspec.msgpack.encode((rows, alarms))
+
+
+def _load(path: Path) -> Watched | None:
+    """The state of an earlier trigger; it is written by us alone, in a folder of our own."""
+    if not path.exists():
+        return None
+    loaded = pickle.loads(path.read_bytes())
+    return loaded if isinstance(loaded, Watched) else None
+
+
+class Watched:
+    """The checker of one group, and how far its files have been read."""
+
+    def __init__(self, tail: Tail, params: dict[str, Any]) -> None:
+        self.tail = tail
+        order = params.get("order", TOTAL)
+        self.said = SaidDestinations(tail.sites)
+        self.checker = Checker(
+            tail.sites,
+            order=order,
+            destinations=self.said if params.get("protocol") == "spo" else None,
+            horizon=HORIZON,
+        )
+        self.up = set(tail.sites)
+        self.told = 0
+
+    def take(self, files: list[tuple[LiveFile, int]], cut: int) -> int:
+        """Show the checker the rows that are new, in the order of time."""
+        files = sorted(files, key=lambda one: (one[0].header.site, one[0].header.boot))
+        offsets = _clocks([file.header for file, _ in files])
+        streams = []
+        for i, ((file, size), offset) in enumerate(zip(files, offsets, strict=True)):
+            later = files[i + 1][0].header if i + 1 < len(files) else None
+            keeps = later.keeps if later and later.site == file.header.site != NOBODY else ""
+            new = list(self._new(file, size, _latest(file.header, cut), keeps))
+            streams.append([(when + offset, i, rows) for when, rows in new])
+        count = 0
+        known = set(self.tail.sites) | {NOBODY}
+        for when, _, rows in heapq.merge(*streams, key=lambda one: one[:2]):
+            for cells in rows:
+                row = _row(when, cells)
+                if row.site in known:
+                    count += 1
+                    self._tell(row)
+        return count
+
+    def _tell(self, row: TraceRow) -> None:
+        if row.event == "SUBMIT":
+            self.said.row = row
+        if row.event in ("SEND", "RECEIVE", "LOSE", "FAULT", "ROLE"):
+            return
+        if row.event == "MARK" and row.kind == END:
+            self.checker.finished(row.time, self.up, True)
+            return
+        tell(self.checker, row, self.up)
+
+    def alarms(self) -> list[Any]:
+        """Violations that nobody has been told of."""
+        new = self.checker.violations[self.told :]
+        self.told += len(new)
+        return new
+
+    def _new(
+        self, file: LiveFile, size: int, latest: int, keeps: str
+    ) -> Iterator[tuple[int, list[LiveRow]]]:
+        """Batches behind the last that was read, written by `latest`; then the crash, if any."""
+        name = str(file.path)
+        at = self.tail.offsets.get(name, 0)
+        last = self.tail.last.get(name, file.header.monotonic_ns)
+        if at < 0:
+            return
+        with file.path.open("rb") as stream:
+            stream.seek(at or len(MAGIC))
+            data = stream.read(min(size - at, READ_MAX))
+        whole = len(data) >= size - (at or len(MAGIC))
+        place = 0
+        decode = msgspec.msgpack.Decoder(tuple[int, list[LiveRow]]).decode
+        first = at == 0
+        while len(data) - place >= FRAME.size:
+            length, checksum = FRAME.unpack_from(data, place)
+            end = place + FRAME.size + length
+            body = data[place + FRAME.size : end]
+            if length > FRAME_BYTES_MAX or end > len(data) or crc32(body) != checksum:
+                break  # still being written, or cut off for good
+            if not first:
+                when, rows = decode(body)
+                if when > latest:
+                    whole = False
+                    break
+                last = max(last, when)
+                yield last, rows
+            first = False
+            place = end
+        self.tail.offsets[name] = (at or len(MAGIC)) + place if place or at else 0
+        self.tail.last[name] = last
+        if keeps and whole:  # whoever has a later life writes no more to this file
+            self.tail.offsets[name] = -1
+            yield last + 1, [[file.header.site, CRASH, NO_REF, NOBODY, keeps]]
+
+
+def _row(when: int, cells: LiveRow) -> TraceRow:
+    site, event, ref, peer, *rest = cells
+    row = TraceRow(when, site, EVENT_NAMES[event], ref, peer)
+    for name, value in zip(SPARSE, rest, strict=False):
+        if value is not None:
+            setattr(row, name, tuple(value) if name == "messages" else value)
+    return row
+
+
+def _clocks(headers: list[Header]) -> list[int]:
+    """What to add to the times of each file so that they can be compared."""
+    if len({header.machine for header in headers}) == 1:
+        return [0] * len(headers)
+    by_machine = {header.machine: header.wall_ns - header.monotonic_ns for header in headers}
+    return [by_machine[header.machine] for header in headers]
+
+
+def _latest(header: Header, cut: int) -> int:
+    """The last time of this file that the trigger may take."""
+    if header.machine == machine():
+        return cut
+    return header.monotonic_ns + time.time_ns() - header.wall_ns - FOREIGN_SLACK_NS

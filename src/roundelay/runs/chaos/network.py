@@ -1,0 +1,234 @@
+"""The networks of a chaos run: our switch, or network namespaces joined by real bridges.
+
+`SwitchNet` works anywhere and can do every fault.  `NamespaceNet` is real multicast: each site has
+a network namespace with one interface, all of them on a bridge; a partition moves the interfaces
+of one side to a second bridge.  It needs the privileges to make namespaces, and loses datagrams
+only where the kernel has netem.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final, Protocol
+
+from roundelay.core.errors import ConfigError
+from roundelay.faultnet.switch import Switch
+
+SWITCH: Final = "switch"
+NAMESPACES: Final = "namespaces"
+NETWORKS: Final = (SWITCH, NAMESPACES)
+
+INTERFACE: Final = "eth0"
+"""Of a site in its namespace."""
+
+
+class Net(Protocol):
+    """What a run needs of its network."""
+
+    via: tuple[str, int] | None
+    interface: str
+
+    async def start(self, names: Sequence[str]) -> None: ...
+
+    def prefix(self, name: str) -> list[str]:
+        """What to put before the command of a site."""
+
+    def set_weather(self, weather: Mapping[str, Any]) -> None:
+        """Loss and the like, from now on."""
+
+    def trouble(self, rule: Mapping[str, Any]) -> None:
+        """Do what a rule of the switch says."""
+
+    def heal(self) -> None: ...
+
+    def clear(self) -> None:
+        """No faults at all from now on."""
+
+    def stats(self) -> dict[str, Any]: ...
+
+    async def close(self) -> None: ...
+
+
+class SwitchNet:
+    """Everything crosses a switch in this process."""
+
+    interface = ""
+
+    def __init__(self, seed: int) -> None:
+        self.switch = Switch(seed=seed)
+        self.via: tuple[str, int] | None = None
+
+    async def start(self, names: Sequence[str]) -> None:
+        await self.switch.start()
+        self.via = self.switch.address
+
+    def prefix(self, name: str) -> list[str]:
+        return []
+
+    def set_weather(self, weather: Mapping[str, Any]) -> None:
+        self.switch.apply(weather)
+
+    def trouble(self, rule: Mapping[str, Any]) -> None:
+        self.switch.apply(rule)
+
+    def heal(self) -> None:
+        self.switch.apply({"heal": True})
+
+    def clear(self) -> None:
+        self.switch.apply({"clear": True})
+
+    def stats(self) -> dict[str, Any]:
+        stats = self.switch.stats()
+        return {key: stats[key] for key in ("received", "forwarded", "dropped", "kinds", "faults")}
+
+    async def close(self) -> None:
+        await self.switch.close()
+
+
+class NamespaceNet:
+    """Real multicast between network namespaces, one for each site."""
+
+    via: tuple[str, int] | None = None
+    interface = INTERFACE
+
+    def __init__(self) -> None:
+        self.tag = "rl" + secrets.token_hex(2)  # interface names have 15 letters at most
+        self.names: list[str] = []
+        self.partitions = 0
+        self.moves = 0
+        self.addresses: dict[str, str] = {}
+        self.netem = True
+        self.weather: dict[str, Any] = {}
+
+    def namespace(self, name: str) -> str:
+        return f"{self.tag}-{name}"
+
+    def port(self, name: str) -> str:
+        """The outer end of a site's cable."""
+        return f"{self.tag}p{name}"
+
+    def bridge(self, side: int) -> str:
+        return f"{self.tag}b{side}"
+
+    async def start(self, names: Sequence[str]) -> None:
+        if not available():
+            raise ConfigError("network", NAMESPACES, f"{SWITCH}: no namespaces can be made here")
+        try:
+            self._make(names)
+        except BaseException:
+            await self.close()
+            raise
+
+    def _make(self, names: Sequence[str]) -> None:
+        for side in (0, 1):
+            # Without snooping a bridge passes every multicast to all, as a plain switch does.
+            ip("link", "add", self.bridge(side), "type", "bridge", "mcast_snooping", "0")
+            ip("link", "set", self.bridge(side), "up")
+        for number, name in enumerate(names, 1):
+            space = self.namespace(name)
+            ip("netns", "add", space)
+            self.names.append(name)
+            ip("link", "add", self.port(name), "type", "veth", "peer", "name", INTERFACE,
+               "netns", space)  # fmt: skip
+            ip("link", "set", self.port(name), "master", self.bridge(0), "up")
+            self.addresses[name] = f"10.98.7.{number}/24"
+            ip("-n", space, "address", "add", self.addresses[name], "dev", INTERFACE)
+            ip("-n", space, "link", "set", "lo", "up")
+            ip("-n", space, "link", "set", INTERFACE, "up")
+
+    def prefix(self, name: str) -> list[str]:
+        return ["ip", "netns", "exec", self.namespace(name)]
+
+    def set_weather(self, weather: Mapping[str, Any]) -> None:
+        """Loss on the way to each site, if the kernel knows how."""
+        loss = weather.get("loss", 0)
+        if not loss:
+            return
+        for name in self.names:
+            if self.netem:
+                self.netem = _tried("tc", "qdisc", "replace", "dev", self.port(name), "root",
+                                    "netem", "loss", f"{100 * loss:g}%")  # fmt: skip
+
+    def move(self, name: str) -> None:
+        """Give a site's interface another address, while it is up."""
+        self.moves += 1
+        space = self.namespace(name)
+        old = self.addresses[name]
+        new = self.addresses[name] = f"10.98.7.{100 + self.moves % 100}/24"
+        ip("-n", space, "address", "del", old, "dev", INTERFACE)
+        ip("-n", space, "address", "add", new, "dev", INTERFACE)
+
+    def link(self, name: str, up: bool) -> None:
+        """Take a site's interface down, or up."""
+        ip("-n", self.namespace(name), "link", "set", INTERFACE, "up" if up else "down")
+
+    def trouble(self, rule: Mapping[str, Any]) -> None:
+        """Partitions only: the first side goes to the other bridge."""
+        self.partitions += 1
+        for name in rule["partition"][0]:
+            ip("link", "set", self.port(name), "master", self.bridge(1))
+
+    def heal(self) -> None:
+        for name in self.names:
+            ip("link", "set", self.port(name), "master", self.bridge(0))
+
+    def clear(self) -> None:
+        self.heal()
+        for name in self.names:
+            _tried("tc", "qdisc", "del", "dev", self.port(name), "root")
+
+    def stats(self) -> dict[str, Any]:
+        return {"netem": self.netem, "faults": {"partition:symmetric": self.partitions}}
+
+    async def close(self) -> None:
+        for name in self.names:
+            _tried("ip", "link", "del", self.port(name))
+            _tried("ip", "netns", "del", self.namespace(name))
+        for side in (0, 1):
+            _tried("ip", "link", "del", self.bridge(side))
+
+
+def ip(*words: str) -> None:
+    """Run `ip`; ConfigError with what it said if it fails."""
+    done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = " ".join(done.stderr.split()) or f"status {done.returncode}"
+        raise ConfigError("network", NAMESPACES, f"{SWITCH}: ip {' '.join(words)}: {said}")
+
+
+def _tried(*words: str) -> bool:
+    with suppress(OSError):
+        return not subprocess.run(words, capture_output=True, check=False).returncode
+    return False
+
+
+def available() -> bool:
+    """Whether network namespaces with a bridge can be made here."""
+    if os.name != "posix" or shutil.which("ip") is None:
+        return False
+    tag = "rl" + secrets.token_hex(3)
+    space, bridge, port = f"{tag}-n", f"{tag}b", f"{tag}p"
+    try:
+        return (
+            _tried("ip", "netns", "add", space)
+            and _tried("ip", "link", "add", bridge, "type", "bridge", "mcast_snooping", "0")
+            and _tried(
+                "ip", "link", "add", port, "type", "veth", "peer", "name", INTERFACE, "netns", space
+            )
+        )
+    finally:
+        _tried("ip", "link", "del", port)
+        _tried("ip", "link", "del", bridge)
+        _tried("ip", "netns", "del", space)
+
+
+def network(kind: str, seed: int) -> Net:
+    """The network of that name."""
+    if kind not in NETWORKS:
+        raise ConfigError("network", kind, " or ".join(NETWORKS))
+    return SwitchNet(seed) if kind == SWITCH else NamespaceNet()

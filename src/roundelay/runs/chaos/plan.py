@@ -1,0 +1,228 @@
+"""What a chaos run does to its group: parameters, and the plan that a seed makes of them.
+
+Troubles that any network can do:
+
+=============  ===================================================================================
+`kill`         SIGKILL, and a restart with the disk
+`wipe`         SIGKILL, the disk is gone, and a restart
+`power`        SIGKILL of all sites at once, and their restart
+`pause`        SIGSTOP, and SIGCONT
+`partition`    two sides do not hear each other
+=============  ===================================================================================
+
+the nemeses that trials by others found promises broken with:
+
+=============  ===================================================================================
+`twin`         a second process of a site's name is started: it must fail, and do no harm
+`clock`        the wall clock of a site is set an hour back, or a day ahead
+`some`         SIGKILL of all sites; a majority returns, the rest later
+`two`          SIGKILL of one site while what another sends waits
+=============  ===================================================================================
+
+and with the switch:
+
+=============  ===================================================================================
+`one-way`      a site does not hear another, which hears it
+`split`        two sites do not hear each other; everybody else hears both
+`flap`         a partition that comes and goes
+`clog`         what one site sends to the others waits, and then comes at once
+`drop`         the next PDUs of a kind of the reformation are lost, and a reformation is provoked
+`late-link`    SIGKILL, a restart with the disk, and the link comes up some seconds later
+=============  ===================================================================================
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from roundelay.core.errors import ConfigError
+from roundelay.core.families import TOKEN
+from roundelay.runs.chaos.network import NETWORKS, SWITCH
+from roundelay.sim.mutants.registry import mutant_named
+from roundelay.trace.live import DELIVERIES, LEVELS
+
+KILL: Final = "kill"
+WIPE: Final = "wipe"
+POWER: Final = "power"
+PAUSED: Final = "pause"
+PARTITION: Final = "partition"
+ONE_WAY: Final = "one-way"
+SPLIT: Final = "split"
+FLAP: Final = "flap"
+CLOG: Final = "clog"
+DROP: Final = "drop"
+
+TWIN: Final = "twin"
+CLOCK: Final = "clock"
+SOME: Final = "some"
+TWO: Final = "two"
+LATE_LINK: Final = "late-link"
+
+NEMESES: Final = (TWIN, CLOCK, SOME)
+NEMESES_BY_SWITCH: Final = (LATE_LINK, TWO)
+CLOCK_STEPS_S: Final = (-3600.0, 86_400.0)
+
+ANYWHERE: Final = (KILL, WIPE, POWER, PAUSED, PARTITION)
+BY_SWITCH: Final = (ONE_WAY, SPLIT, FLAP, CLOG, DROP)
+
+TARGETS: Final = ("INVITE", "VOTE1", "NEW_TL", "VOTE2", "NEW_TOKEN", "ABORT", "CONFIRM")
+"""Kinds of PDUs that are lost on purpose."""
+
+STRUCK: Final = 0.85
+"""Trouble comes while the load is not further than this,"""
+HEALED: Final = 0.9
+"""and from here on there are no faults any more: what is pending has to commit in time (I7)."""
+NAMES: Final = "abcdefghijklmnopqrstuvwxyz"
+
+
+class ChaosParams(Struct, frozen=True, kw_only=True):
+    """What decides a run, as far as anything does."""
+
+    seed: int = 0
+    network: str = SWITCH
+    sites: int = 5
+    senders: int = 3
+    resilience: int = 1
+    loss: float = 0.2
+    messages: int = 200_000
+    """That have to be delivered everywhere, of all senders together."""
+    bytes: int = 64
+    seconds: float = 60.0
+    """How long the senders take, if nothing holds them up."""
+    kills: int = 2
+    wipes: int = 0
+    pauses: int = 1
+    pause_s: float = 10.0
+    partitions: int = 1
+    partition_s: float = 5.0
+    nemeses: int = 2
+    """Of those that others found promises broken with."""
+    recorders: int = 0
+    """Sites that record the group; their journals must have everything in the end."""
+    wild: int = 0
+    """Further troubles, of any kind, and worse weather."""
+    sealed: bool = True
+    mutant: str = ""
+    """Run with a rule of the protocol switched off: does anybody notice?"""
+    level: str = DELIVERIES
+    patience_s: float = 120.0
+    """How long to wait for what must happen before it is called a failure."""
+
+    def check(self) -> None:
+        for field, least, most in (
+            ("sites", 3, len(NAMES)), ("senders", 1, self.sites), ("messages", 1, 100_000_000),
+            ("bytes", 16, 32_768), ("kills", 0, 100), ("wipes", 0, 100), ("pauses", 0, 100),
+            ("partitions", 0, 100), ("nemeses", 0, 100), ("recorders", 0, self.sites),
+            ("wild", 0, 100), ("resilience", 0, (self.sites - 1) // 2),
+        ):  # fmt: skip
+            value = getattr(self, field)
+            if not least <= value <= most:
+                raise ConfigError(field, value, f"a whole number from {least} to {most}")
+        if not 0 <= self.loss < 1:
+            raise ConfigError("loss", self.loss, "a number from 0 up to, not including, 1")
+        for field in ("seconds", "pause_s", "partition_s", "patience_s"):
+            if not 0 < getattr(self, field) <= 86_400:
+                raise ConfigError(field, getattr(self, field), "a number of seconds above 0")
+        if self.network not in NETWORKS:
+            raise ConfigError("network", self.network, " or ".join(NETWORKS))
+        if self.mutant:
+            mutant_named(self.mutant, TOKEN)
+        if self.level not in LEVELS:
+            raise ConfigError("level", self.level, " or ".join(LEVELS))
+
+    def rerun(self) -> str:
+        """The line that runs it again."""
+        words = ["roundelay chaos"]
+        for field, default in msgspec.structs.asdict(ChaosParams()).items():
+            value = getattr(self, field)
+            option = "--" + field.removesuffix("_s").replace("_", "-")
+            if field == "sealed":
+                words += [] if value else ["--insecure"]
+            elif field in ("seed", "messages") or value != default:
+                words.append(f"{option} {value:g}" if type(value) is float else f"{option} {value}")
+        return " ".join(words)
+
+
+class Trouble(Struct, frozen=True):
+    """Something that is done to the group."""
+
+    kind: str
+    at: float
+    """When the load is that far, from 0 to 1."""
+    lasts_s: float
+    who: tuple[int, ...]
+    """Whom it strikes; for a partition, the smaller side."""
+    holder: bool = False
+    """Strikes whoever holds the token, if one is up."""
+    target: str = ""
+    """Of a drop: the kind of PDU."""
+    step_s: float = 0.0
+    """Of a clock."""
+
+
+def troubles(params: ChaosParams, rng: Random) -> list[Trouble]:
+    """What the seed has in store, in order."""
+    kinds = (
+        [KILL] * params.kills
+        + [WIPE] * params.wipes
+        + [PAUSED] * params.pauses
+        + [PARTITION] * params.partitions
+    )
+    switched = params.network == SWITCH
+    every = ANYWHERE + (BY_SWITCH if switched else ())
+    kinds += rng.choices(every, k=params.wild)
+    kinds += rng.choices(NEMESES + (NEMESES_BY_SWITCH if switched else ()), k=params.nemeses)
+    rng.shuffle(kinds)
+    return [
+        _trouble(params, rng, kind, (number + 0.3 + 0.4 * rng.random()) / len(kinds) * STRUCK)
+        for number, kind in enumerate(kinds)
+    ]
+
+
+def _trouble(params: ChaosParams, rng: Random, kind: str, at: float) -> Trouble:
+    everybody = range(params.sites)
+    if kind in (PARTITION, FLAP):
+        side = rng.sample(everybody, rng.randint(1, (params.sites - 1) // 2))
+        return Trouble(kind, at, params.partition_s, tuple(sorted(side)))
+    if kind in (ONE_WAY, SPLIT):
+        return Trouble(kind, at, params.partition_s, tuple(rng.sample(everybody, 2)))
+    if kind == POWER:
+        return Trouble(kind, at, rng.uniform(0.2, 2.5), tuple(everybody))
+    if kind == SOME:  # the first of these return first
+        return Trouble(kind, at, rng.uniform(0.2, 2.5), tuple(rng.sample(everybody, params.sites)))
+    if kind == TWO:
+        return Trouble(kind, at, rng.uniform(0.5, 2.5), tuple(rng.sample(everybody, 2)))
+    if kind in (TWIN, LATE_LINK):
+        return Trouble(kind, at, rng.uniform(1.0, 4.0), (rng.randrange(params.sites),))
+    if kind == CLOCK:
+        step = rng.choice(CLOCK_STEPS_S)
+        who = (rng.randrange(params.sites),)
+        return Trouble(kind, at, rng.uniform(1.0, 4.0), who, rng.random() < 0.5, step_s=step)
+    if kind == CLOG:
+        return Trouble(kind, at, rng.uniform(0.1, 3.0), (rng.randrange(params.sites),))
+    lasts = params.pause_s if kind == PAUSED else rng.uniform(0.2, 2.5)
+    who = (rng.randrange(params.sites),)
+    target = rng.choice(TARGETS) if kind == DROP else ""
+    return Trouble(kind, at, lasts, who, kind == DROP or rng.random() < 0.5, target)
+
+
+def weather(params: ChaosParams, rng: Random) -> dict[str, Any]:
+    """What the switch does all the time."""
+    rule: dict[str, Any] = {
+        "loss": params.loss,
+        "duplicate": rng.choice([0, 0.02, 0.1]),
+        "reorder": {"rate": rng.choice([0, 0.02, 0.1]), "within_ms": 5},
+        "corrupt": rng.choice([0, 0, 0.01]),
+    }
+    if params.wild:
+        rule |= {
+            "burst": {"start": rng.choice([0, 0, 0.001]), "most": 50},
+            "delay_ms": [0, rng.choice([0, 0, 5, 50])],
+            "replay": {"rate": rng.choice([0, 0, 0.01]), "least_ms": 500, "most_ms": 5_000},
+            "truncate": rng.choice([0, 0, 0.01]),
+        }
+    return rule if params.loss else {"loss": 0}

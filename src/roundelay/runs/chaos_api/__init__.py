@@ -1,0 +1,1 @@
+"""Applications of every service under faults, judged by their own logs."""

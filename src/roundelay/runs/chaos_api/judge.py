@@ -1,0 +1,482 @@
+"""The judge of `roundelay chaos --api`: it sees what applications noted down (`chaos_api.notes`),
+and nothing else.  What it finds is one of
+
+=============  ===================================================================================
+lost           a confirmed message is missing where it had to be given
+twice          a message was given again
+order          another message at the same position, or a sender's messages out of their order
+invented       a message that nobody sent, or other bytes, or another sender's name
+jump           `seq` went on behind a gap, and no error had named it
+refused        a message that was refused was given all the same
+receipt        a receipt names another position than the delivery
+hang           after the last fault somebody could not get a message confirmed in time, or was
+               not given what others had confirmed
+twin           a second process of one name took part, or one that was replaced was not told
+silence        the group ended as if it were over, and no error said so
+history        a member went on in another history without an error
+told           positions are missing that a recorder had to have
+=============  ===================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from msgspec import Struct, field, structs
+
+from roundelay.runs.chaos_api.notes import (
+    LEFT_OUT,
+    MEMBER,
+    NAME_TAKEN,
+    TWIN,
+    Confirmed,
+    Life,
+    Seen,
+    Sent,
+)
+
+TOTAL: Final = ("resilient", "total", "hub", "journal", "wide")
+"""Services with positions: one order for all."""
+PER_SENDER: Final = ("partial", "selective", "fifo")
+UNORDERED: Final = ("reliable",)
+SPARSE: Final = ("journal", "wide")
+"""Services in whose order there are also positions without a message for applications."""
+GIVES_UP: Final = ("reliable", "fifo")
+"""Services whose senders go on without a receiver that is silent, and keep it in their view."""
+
+HANDED_OVER_NS: Final = 1_000_000_000
+"""So long a node may take to hand a message to its application: what it still had when it was
+killed went with it."""
+
+SAID_MAX: Final = 5
+"""Findings of one kind that are told one by one."""
+
+
+class Case(Struct, frozen=True, kw_only=True):
+    """What a judge has to know of the round."""
+
+    service: str
+    recorded: bool = False
+    """A recorder had everything, all the time."""
+    away: dict[str, list[tuple[int, int]]] = {}
+    """When members were killed, stopped or cut off, by their names."""
+    killed: dict[str, list[int]] = {}
+    """When nodes were killed, by the names of their members: their applications learn it later."""
+    woken: dict[str, int] = {}
+    """Lives that were stopped, and went on when another had their name: NAME.LIFE and when."""
+    settle_s: float = 60.0
+    """How long the last message of each member may take."""
+
+
+class Judgement(Struct):
+    """What came out."""
+
+    findings: list[str] = field(default_factory=list)
+    kinds: dict[str, int] = field(default_factory=dict)
+    given: int = 0
+    sent: int = 0
+    confirmed: int = 0
+    doubtful: int = 0
+    denied: int = 0
+    missing_told: int = 0
+    """Positions that were missing, and an error said so."""
+    slowest_s: float = 0.0
+    """The longest that a last message took."""
+
+    def find(self, kind: str, text: str) -> None:
+        count = self.kinds.get(kind, 0)
+        self.kinds[kind] = count + 1
+        if count < SAID_MAX:
+            self.findings.append(f"{kind}: {text}")
+
+
+# -- judging ---------------------------------------------------------------------------------
+
+
+def judge(case: Case, lives: list[Life]) -> Judgement:
+    """Every rule, over all lives of all members."""
+    out = Judgement()
+    lives = _with_ancestors(lives)
+    for life in lives:
+        out.given += len(life.given)
+        out.sent += len(life.sent)
+        out.confirmed += len(life.confirmed)
+        out.doubtful += len(life.doubtful)
+        out.denied += len(life.denied)
+    sent = {ident: life for life in lives for ident in life.sent}
+    for life in lives:
+        _judge_contents(out, life, sent)
+        _judge_senders(out, case, life, sent)
+        if life.over:
+            out.find("silence", f"{life}: the group ended without a word {life.over} times")
+        if life.role == TWIN:
+            _judge_twin(out, life)
+        woken = case.woken.get(f"{life.name}.{life.number}")
+        if woken is not None:
+            _judge_replaced(out, life, woken, lives)
+    _judge_denied(out, lives)
+    if case.service in TOTAL:
+        _judge_order(out, lives)
+        for life in lives:
+            _judge_positions(out, case, life)
+        _judge_lost_in_total(out, lives)
+    else:
+        _judge_lost_per_sender(out, case, lives, sent)
+    _judge_end(out, case, lives)
+    return out
+
+
+def _judge_contents(out: Judgement, life: Life, sent: Mapping[str, Life]) -> None:
+    """Nothing is given that was not sent, and nothing twice."""
+    known: set[tuple[str, str]] = set()
+    for one in life.given:
+        author = sent.get(one.ident)
+        if author is None:
+            out.find("invented", f"{life} was given {one.ident!r}, which nobody sent")
+        elif one.damaged:
+            out.find("invented", f"{life} was given {one.ident} with other bytes than were sent")
+        elif one.sender != author.name:
+            out.find("invented", f"{life} was given {one.ident} as a message of {one.sender}")
+        key = (_root(one.history, one.seq or 0), one.ident)
+        if key in known:
+            out.find("twice", f"{life} was given {one.ident} again, at position {one.seq}")
+        known.add(key)
+
+
+def _judge_senders(out: Judgement, case: Case, life: Life, sent: Mapping[str, Life]) -> None:
+    """Each sender's messages in the order in which they were sent."""
+    if case.service in UNORDERED:
+        return
+    newest: dict[tuple[str, str, int, str], int] = {}
+    for one in life.given:
+        author = sent.get(one.ident)
+        if author is None:
+            continue
+        history = _root(one.history, one.seq or 0)
+        key = (history, author.name, author.number, author.role)
+        number = author.sent[one.ident].number
+        if number < newest.get(key, -1):
+            out.find("order", f"{life} was given {one.ident} behind a later one of {author}")
+        newest[key] = max(newest.get(key, -1), number)
+
+
+def _judge_twin(out: Judgement, life: Life) -> None:
+    if life.confirmed:
+        out.find("twin", f"{life}, the second of its name, had {len(life.confirmed)} confirmed")
+    elif not life.errors:
+        out.find("twin", f"{life}, the second of its name, was not told so")
+
+
+def _judge_replaced(out: Judgement, life: Life, woken: int, lives: list[Life]) -> None:
+    """One of two lives of a name is told when the first wakes: the first, or else the second if it
+    had done nothing yet, for then it is heard too late that the name is in use."""
+    if any(error.time > woken for error in life.errors):
+        return
+    for other in lives:
+        if (other.name, other.number, other.role) == (life.name, life.number + 1, MEMBER):
+            done = [one.time for one in other.given]
+            done += [receipt.time for receipt in other.confirmed.values()]
+            told = any(e.kind == NAME_TAKEN and e.time > woken for e in other.errors)
+            if told and not any(time < woken for time in done):
+                return
+    out.find("twin", f"{life} was replaced while it was stopped, and was not told so")
+
+
+def _judge_denied(out: Judgement, lives: list[Life]) -> None:
+    denied = {ident for life in lives for ident in life.denied}
+    for life in lives:
+        for one in life.given:
+            if one.ident in denied:
+                out.find("refused", f"{life} was given {one.ident}, which was refused")
+
+
+def _judge_order(out: Judgement, lives: list[Life]) -> None:
+    """One message a position, everywhere and for ever, and receipts say which."""
+    placed: dict[tuple[str, int], tuple[str, str]] = {}
+    where: dict[tuple[str, str], tuple[int, str]] = {}
+    for life in lives:
+        for one in life.given:
+            if one.seq is None:
+                out.find("order", f"{life} was given {one.ident} without a position")
+                continue
+            history = _root(one.history, one.seq)
+            ident, by = placed.setdefault((history, one.seq), (one.ident, str(life)))
+            if ident != one.ident:
+                out.find("order", f"position {one.seq} of history {history or '?'}: {ident} at "
+                         f"{by}, {one.ident} at {life}")  # fmt: skip
+            seq, by = where.setdefault((history, one.ident), (one.seq, str(life)))
+            if seq != one.seq:
+                out.find("order", f"{one.ident} is at {seq} for {by} and at {one.seq} for {life}")
+    for life in lives:
+        for ident, receipt in life.confirmed.items():
+            found = where.get((_root(receipt.history, receipt.seq or 0), ident))
+            if found is not None and found[0] != receipt.seq:
+                out.find("receipt", f"{ident}: the receipt says {receipt.seq}, it was given at "
+                         f"{found[0]}")  # fmt: skip
+
+
+def _with_ancestors(lives: list[Life]) -> list[Life]:
+    """The same, with ids of histories that name all they continue: each names the last one only."""
+    parents: dict[str, str] = {}
+    for life in lives:
+        histories = {one.history for one in life.given}
+        histories |= {receipt.history for receipt in life.confirmed.values()}
+        for history in histories:
+            own, at, before = history.partition("@")
+            if at and len(before) > len(parents.get(own, "")):
+                parents[own] = before
+
+    def whole(history: str) -> str:
+        own, _, before = history.partition("@")
+        found, seen = [own], {own}
+        before = before or parents.get(own, "")
+        while before:
+            step, _, rest = before.partition("@")
+            parent = step.partition(":")[0]
+            if parent in seen:
+                break
+            seen.add(parent)
+            found.append(step)
+            before = rest or parents.get(parent, "")
+        return "@".join(found)
+
+    made = []
+    for life in lives:
+        made.append(
+            structs.replace(
+                life,
+                given=[structs.replace(one, history=whole(one.history)) for one in life.given],
+                confirmed={
+                    ident: structs.replace(one, history=whole(one.history))
+                    for ident, one in life.confirmed.items()
+                },
+                since=life.since and (whole(life.since[0]), life.since[1]),
+                joins=[(at, since and (whole(since[0]), since[1])) for at, since in life.joins],
+            )
+        )
+    return made
+
+
+def _root(history: str, seq: int) -> str:
+    """The history in which that position was first used: `ID@PARENT:BASE` has the positions below
+    BASE from PARENT."""
+    own, *before = history.split("@")
+    for one in before:
+        parent, _, base = one.partition(":")
+        if seq >= int(base):
+            break
+        own = parent
+    return own
+
+
+def _continues(history: str, before: str, seq: int) -> bool:
+    """Whether who was at position `seq` of `before` is still there in `history`."""
+    if not history or not before:
+        return True
+    return _root(history, max(0, seq - 1)) == _root(before, max(0, seq - 1))
+
+
+def _told(life: Life, lo: int, hi: int, before: int) -> bool:
+    """Whether errors before that line had named all positions from `lo` to `hi - 1`."""
+    ranges = sorted(
+        (error.first, error.last) for error in life.errors
+        if error.at < before and error.first is not None and error.last is not None
+    )  # fmt: skip
+    for first, last in ranges:
+        if first <= lo:
+            lo = max(lo, last + 1)
+    return lo >= hi
+
+
+def _judge_positions(out: Judgement, case: Case, life: Life) -> None:
+    """No jump, nothing from before the position that was asked for, no other history unsaid."""
+    joins = list(life.joins)
+    expected: int | None = life.since[1] if life.since else None
+    history = life.since[0] if life.since else ""
+    before = 0
+    for one in life.given:
+        if one.seq is None:
+            continue
+        again = False
+        while joins and joins[0][0] < one.at:
+            _, since = joins.pop(0)
+            again = True
+            if since is None:
+                history, expected = "", None
+            elif expected is None or (since[0] or history) != history:
+                history, expected = since
+        warned = any(before <= error.at < one.at for error in life.errors)
+        if expected is not None and not _continues(one.history, history, expected):
+            if not warned:
+                out.find("history", f"{life} went on in history {one.history} at {one.seq}, from "
+                         f"{history} at {expected}")  # fmt: skip
+            expected = None
+        if expected is not None and one.seq < expected:
+            why = f"though it asked for {expected}" if again else f"behind {expected - 1}"
+            out.find("twice", f"{life} was given position {one.seq} {why}")
+        elif expected is not None and one.seq > expected:
+            if case.service in SPARSE:
+                pass
+            elif not _told(life, expected, one.seq, one.at):
+                out.find("jump", f"{life}: from position {expected - 1} to {one.seq}, and no error")
+            else:
+                out.missing_told += one.seq - expected
+                if case.recorded:
+                    lost = f"{expected} to {one.seq - 1}"
+                    out.find("told", f"{life}: {lost} are missing, though recorded")
+        expected = one.seq + 1
+        history = one.history or history
+        before = one.at
+
+
+def _judge_lost_in_total(out: Judgement, lives: list[Life]) -> None:
+    """Each confirmed message is at every member that was there to the end, from where it began."""
+    confirmed: dict[str, tuple[Confirmed, Life]] = {}
+    for life in lives:
+        for ident, receipt in life.confirmed.items():
+            confirmed[ident] = (receipt, life)
+    everywhere = {one.ident for life in lives for one in life.given}
+    for ident, (_, author) in confirmed.items():
+        if ident not in everywhere:
+            out.find("lost", f"{ident}, confirmed to {author}, was given to nobody")
+    for final in _final(lives):
+        chain = _chain(final, lives)
+        last = next((one.history for one in reversed(final.given) if one.history), "")
+        given = {one.ident for life in chain for one in life.given}
+        places = [one.seq for life in chain for one in life.given if one.seq is not None]
+        if not places:
+            continue
+        first = min(places)
+        told = [
+            (error.first, error.last) for life in chain for error in life.errors
+            if error.first is not None and error.last is not None
+        ]  # fmt: skip
+        for ident, (receipt, author) in confirmed.items():
+            seq = receipt.seq
+            if ident in given or ident not in everywhere or seq is None:
+                continue
+            if last and receipt.history and _root(last, seq) != _root(receipt.history, seq):
+                gone = f"{ident}, confirmed to {author} at {receipt.history}:{seq}"
+                out.find("lost", f"{gone}, went with its history: {final} is in {last}")
+                continue
+            if seq < first:
+                continue
+            if any(lo <= seq <= hi for lo, hi in told):
+                continue
+            at = f"confirmed to {author} at position {seq}"
+            out.find("lost", f"{ident}, {at}, was never given to {final}")
+
+
+def _final(lives: list[Life]) -> list[Life]:
+    """Those that were there when all was over."""
+    return [life for life in lives if life.role == MEMBER and life.left]
+
+
+def _chain(final: Life, lives: list[Life]) -> list[Life]:
+    """A life and those before it, as far as each went on where the one before had stopped."""
+    chain = [final]
+    mine = {life.number: life for life in lives if life.name == final.name and life.role != TWIN}
+    while chain[-1].since is not None and chain[-1].number - 1 in mine:
+        chain.append(mine[chain[-1].number - 1])
+    return chain
+
+
+def _left_out(life: Life, author: Life, start: Sent) -> bool:
+    """Whether the life was told that messages may be missing where that one of the author is: it
+    was given no later one before it was told so, and was not in again when it was sent."""
+    later = {ident for ident, sent in author.sent.items() if sent.number > start.number}
+    after = min((one.at for one in life.given if one.ident in later), default=None)
+    signs = [one.time for one in life.given] + [one.time for one in life.views if _is_in(one)]
+    again = max((time for time in signs if time < start.time), default=0)
+    return any(
+        error.kind == LEFT_OUT and error.time >= again and (after is None or error.at < after)
+        for error in life.errors
+    )
+
+
+def _was_there(life: Life, start: Sent, receipt: Confirmed, killed: list[int]) -> bool:
+    """Whether the life was in the group all the while, with one life of its node."""
+    return any(
+        lo < start.time and receipt.time < min([hi, *(at for at in killed if lo < at)])
+        for lo, hi in life.there
+    )
+
+
+def _went_with_its_node(
+    life: Life, author: Life, start: Sent, receipt: Confirmed, killed: list[int]
+) -> bool:
+    """Whether the node of that life may have had the message when it was killed: soon after it was
+    confirmed, and before it had handed over any later one of the same sender."""
+    end = min((at for at in killed if at > receipt.time), default=None)
+    if end is None or end - receipt.time > HANDED_OVER_NS:
+        return False
+    later = {ident for ident, sent in author.sent.items() if sent.number > start.number}
+    return not any(one.ident in later and one.time < end for one in life.given)
+
+
+def _is_in(view: Seen) -> bool:
+    return view.state == "open"
+
+
+def _judge_lost_per_sender(
+    out: Judgement, case: Case, lives: list[Life], sent: Mapping[str, Life]
+) -> None:
+    """Each confirmed message is at everybody its sender had in its view all the while."""
+    final = {life.name: life for life in _final(lives)}
+    given = {name: {one.ident for one in life.given} for name, life in final.items()}
+    for author in lives:
+        for ident, receipt in author.confirmed.items():
+            start = author.sent[ident]
+            if case.service == "fifo" and receipt.given_up is None:
+                continue  # it does not say whom it left out
+            there = set(start.members) & set(receipt.members)
+            for view in author.views:
+                if start.time <= view.time <= receipt.time:
+                    there &= set(view.members)
+            if start.to:
+                there &= set(start.to)
+            for name in sorted(there - set(receipt.given_up or ()) - {author.name}):
+                life = final.get(name)
+                if life is None or ident in given[name] or not _knew(life, author, start.time):
+                    continue
+                killed = case.killed.get(name, [])
+                if not _was_there(life, start, receipt, killed):
+                    continue
+                if _went_with_its_node(life, author, start, receipt, killed):
+                    continue
+                away = [*case.away.get(name, ()), *case.away.get(author.name, ())]
+                silent = case.service in GIVES_UP and (
+                    case.service in UNORDERED or receipt.given_up is None
+                )
+                if _left_out(life, author, start):
+                    continue
+                if silent and any(lo < receipt.time and start.time < hi for lo, hi in away):
+                    continue
+                out.find("lost", f"{ident}, confirmed to {author}, was never given to {life}")
+
+
+def _knew(life: Life, author: Life, time: int) -> bool:
+    """Whether that life was in the group with `author` before, and not only on its way in."""
+    return any(
+        view.time < time and author.name in view.members and _is_in(view) for view in life.views
+    )
+
+
+def _judge_end(out: Judgement, case: Case, lives: list[Life]) -> None:
+    """Everybody gets a last message through, and those of all others."""
+    asked = [life for life in lives if life.role == MEMBER and life.settling]
+    lasts = [(life, life.settled) for life in asked if life.settled]
+    for life in asked:
+        if not life.settled:
+            out.find("hang", f"{life} could not get a last message confirmed")
+            continue
+        took = (life.confirmed[life.settled].time - life.settling) / 1e9
+        out.slowest_s = max(out.slowest_s, took)
+        if took > case.settle_s:
+            out.find("hang", f"{life} had its last message confirmed after {took:.1f} s")
+    for life in _final(lives):
+        given = {one.ident for one in life.given}
+        for author, ident in lasts:
+            if ident not in given and author is not life:
+                out.find("hang", f"{life} was not given {ident}, the last message of {author}")

@@ -1,0 +1,253 @@
+"""What `roundelay chaos --api` does to the members of a group (`chaos_api.plan` lists it)."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from roundelay.runs.chaos_api import plan as kinds
+from roundelay.runs.chaos_api.machine import Hang, Machine, Notes, free_ports
+from roundelay.runs.chaos_api.notes import MEMBER, REPLACED, TWIN
+from roundelay.runs.chaos_api.plan import Trouble
+
+if TYPE_CHECKING:
+    from roundelay.runs.chaos_api.run import Round
+
+HEALS_ITSELF_S: Final = 20.0
+"""How long a member with a wrong disk may try before its operator gives it an empty one."""
+SOME_S: Final = 20.0
+TWIN_S: Final = 15.0
+"""In that time the second of a name is told so."""
+
+
+class Strikes:
+    """The troubles of a round."""
+
+    def __init__(self, one: Round) -> None:
+        self.round = one
+        self.struck: Counter[str] = Counter()
+
+    async def strike(self, trouble: Trouble) -> None:
+        self.round.say(_told(trouble))
+        self.struck[trouble.kind] += 1
+        does: dict[str, Callable[[Trouble], Awaitable[None]]] = {
+            kinds.KILL: self._kill, kinds.WIPE: self._kill, kinds.PAUSE: self._pause,
+            kinds.PARTITION: self._cut, kinds.ONE_WAY: self._cut, kinds.SPLIT: self._cut,
+            kinds.FLAP: self._cut, kinds.CLOG: self._cut, kinds.STORM: self._storm,
+            kinds.TWIN: self._twin, kinds.REPLACED: self._replace, kinds.CLOCK: self._step_clock,
+            kinds.LATE_LINK: self._late_link, kinds.OLD_FOLDER: self._old_folder,
+            kinds.ALL: self._all, kinds.SOME: self._some, kinds.MOVED: self._move,
+            kinds.ADDRESS: self._change_address,
+            kinds.POWER_CUT: self._cut_power, kinds.BLACKOUT: self._cut_power,
+        }  # fmt: skip
+        await does[trouble.kind](trouble)
+
+    async def _kill(self, trouble: Trouble) -> None:
+        machine = self.round.machines[trouble.who[0]]
+        wiped = trouble.kind == kinds.WIPE
+        await machine.kill(kinds.MACHINE if wiped else trouble.scope)
+        if wiped:
+            machine.wipe()
+        await asyncio.sleep(trouble.lasts_s)
+        await machine.start(self.round.since(machine))
+
+    async def _pause(self, trouble: Trouble) -> None:
+        machine = self.round.machines[trouble.who[0]]
+        machine.pause(trouble.scope)
+        await asyncio.sleep(trouble.lasts_s)
+        machine.wake(trouble.scope)
+
+    async def _cut(self, trouble: Trouble) -> None:
+        rest = [name for name in self.round.setup.names if name not in trouble.who]
+        names = list(trouble.who)
+        rules: list[dict[str, Any]] = [{"partition": [names, rest]}]
+        if trouble.kind == kinds.ONE_WAY:
+            rules = [{"cut": names}]
+        elif trouble.kind == kinds.SPLIT:
+            rules = [{"split": names}]
+        elif trouble.kind == kinds.FLAP:
+            rules = [rules[0] | {"on_ms": 300, "off_ms": 200}]
+        elif trouble.kind == kinds.CLOG:
+            ms = trouble.lasts_s * 1000
+            rules = [{"clog": {"from": names[0], "to": to, "ms": ms}} for to in rest]
+        for rule in rules:
+            self.round.switch.apply(rule)
+            if self.round.spaces is not None:
+                self.round.spaces.trouble(rule)
+        await asyncio.sleep(trouble.lasts_s)
+        self.round.heal()
+
+    async def _storm(self, trouble: Trouble) -> None:
+        self.round.switch.apply({"loss": 0.3})
+        await asyncio.sleep(trouble.lasts_s)
+        self.round.switch.apply({"loss": self.round.plan.weather["loss"]})
+
+    async def _twin(self, trouble: Trouble) -> None:
+        """A second process of a name: it must not get in, and must not do harm."""
+        twin = self._another(trouble.who[0], 1000 + len(self.round.others), TWIN)
+        if self.round.setup.disks and self.round.rng.random() < 0.5:
+            twin.disk = self.round.machines[trouble.who[0]].disk
+        await twin.start(tries=1)
+        with suppress(Hang):
+            await self.round.until("the twin to end", lambda: _ended(twin), TWIN_S)
+        await twin.kill()
+
+    async def _replace(self, trouble: Trouble) -> None:
+        """Stopped, replaced, woken: as an operator does who takes a machine for dead."""
+        name = trouble.who[0]
+        old = self.round.machines[name]
+        old.pause()
+        since = self.round.since(old)
+        new = self._another(name, old.notes.number + 1, MEMBER)
+        self.round.machines[name] = new
+        old.role = old.notes.role = REPLACED
+        new.word = old.word
+        await new.start(since)
+        await asyncio.sleep(trouble.lasts_s)
+        self.round.woken[f"{name}.{old.notes.number}"] = time.monotonic_ns()
+        errors = old.notes.look().errors
+        old.wake()
+        with suppress(Hang):
+            await self.round.until("the replaced one to be told",
+                              lambda: old.notes.look().errors > errors, TWIN_S)  # fmt: skip
+        await old.kill()
+
+    def _another(self, name: str, number: int, role: str) -> Machine:
+        """A machine of that name beside the one there is."""
+        original = self.round.machines[name]
+        mode = kinds.EMBEDDED if role == TWIN else original.mode
+        made = self.round.machine(name, mode)
+        made.role = role
+        made.disk = self.round.folder / "disks" / f"{name}-{number}"
+        made.address = dict(original.address)
+        made.prefix_words = original.prefix_words
+        if self.round.setup.medium == kinds.FANOUT:
+            made.address["listen"] = self._elsewhere(a_seed=role == MEMBER)
+        made.lives = [Notes(self.round.folder / "none", number - 1, role)]
+        self.round.others.append(original if role == MEMBER else made)
+        return made
+
+    def _elsewhere(self, a_seed: bool) -> str:
+        """An address that nobody had, for one whom those that start later are to find there: in the
+        end nobody may be where it was in the beginning."""
+        listen = f"127.0.0.1:{free_ports(1)[0]}"
+        for machine in self.round.machines.values() if a_seed else ():
+            machine.address["seeds"] += f",{listen}"
+        return listen
+
+    async def _step_clock(self, trouble: Trouble) -> None:
+        machine = self.round.machines[trouble.who[0]]
+        if machine.clock.library is None:
+            self.round.undone.append("clock: no C compiler")
+        machine.clock.step(trouble.value)
+        await asyncio.sleep(trouble.lasts_s)
+        machine.clock.step(0.0)
+
+    async def _late_link(self, trouble: Trouble) -> None:
+        machine = self.round.machines[trouble.who[0]]
+        await machine.kill()
+        rest = [name for name in self.round.setup.names if name != machine.name]
+        self.round.switch.apply({"partition": [[machine.name], rest]})
+        if self.round.spaces is not None:
+            self.round.spaces.link(machine.name, up=False)
+        await machine.start(self.round.since(machine))
+        await asyncio.sleep(trouble.lasts_s)
+        self.round.heal()
+        if self.round.spaces is not None:
+            self.round.spaces.link(machine.name, up=True)
+
+    async def _old_folder(self, trouble: Trouble) -> None:
+        """As from a backup: what was promised since then is forgotten."""
+        machine = self.round.machines[trouble.who[0]]
+        copy = self.round.folder / "disks" / f"{machine.name}-copy"
+        await machine.kill()
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(machine.disk, copy)
+        await machine.start(self.round.since(machine))
+        await self.round.recovered("before an old folder")
+        await asyncio.sleep(trouble.lasts_s)
+        await machine.kill()
+        machine.wipe()
+        shutil.copytree(copy, machine.disk, dirs_exist_ok=True)
+        begun = time.monotonic_ns()
+        await machine.start(self.round.since(machine))
+        with suppress(Hang):
+            went_on = partial(self.round.confirmed, machine, begun)
+            await self.round.until("a member with an old folder", went_on, HEALS_ITSELF_S)
+            return
+        self.round.say(f"{machine.name} did not go on with its old folder ({machine.notes.state}): "
+                  "it gets an empty one")  # fmt: skip
+        await machine.kill()
+        machine.wipe()
+        await machine.start(self.round.since(machine))
+
+    async def _all(self, trouble: Trouble) -> None:
+        machines = [self.round.machines[name] for name in trouble.who]
+        await asyncio.gather(*[machine.kill() for machine in machines])
+        await asyncio.sleep(trouble.lasts_s)
+        for machine in machines:
+            await machine.start(self.round.since(machine))
+
+    async def _cut_power(self, trouble: Trouble) -> None:
+        """As `all`, or a kill, but what was not synced is lost."""
+        machines = [self.round.machines[name] for name in trouble.who]
+        disks = [machine.power_disk for machine in machines if machine.power_disk is not None]
+        if not disks:
+            self.round.undone.append(f"{trouble.kind}: no disks that can be cut off here")
+        for machine in machines:  # the disks first: nothing may be written meanwhile
+            machine.pause()
+        for disk in disks:
+            disk.cut()
+        await asyncio.gather(*[machine.kill() for machine in machines])
+        await asyncio.sleep(trouble.lasts_s)
+        for disk in disks:
+            disk.restore()
+        for machine in machines:
+            await machine.start(self.round.since(machine))
+
+    async def _some(self, trouble: Trouble) -> None:
+        machines = [self.round.machines[name] for name in trouble.who]
+        await asyncio.gather(*[machine.kill() for machine in machines])
+        await asyncio.sleep(trouble.lasts_s)
+        most = len(machines) // 2 + 1
+        begun = time.monotonic_ns()
+        for machine in machines[:most]:
+            await machine.start(self.round.since(machine))
+        returned = machines[:most]
+        with suppress(Hang):
+            await self.round.until(
+                "some to go on", lambda: self.round.all_sent(returned, begun), SOME_S
+            )
+        state = machines[0].notes.state
+        self.round.opened_by_some = state
+        self.round.say(f"{most} of {len(machines)} have returned: {state}")
+        for machine in machines[most:]:
+            await machine.start(self.round.since(machine))
+
+    async def _change_address(self, trouble: Trouble) -> None:
+        if self.round.spaces is not None:
+            self.round.spaces.move(trouble.who[0])
+        await asyncio.sleep(trouble.lasts_s)
+
+    async def _move(self, trouble: Trouble) -> None:
+        machine = self.round.machines[trouble.who[0]]
+        await machine.kill()
+        machine.address["listen"] = self._elsewhere(a_seed=True)
+        await asyncio.sleep(trouble.lasts_s)
+        await machine.start(self.round.since(machine))
+
+
+def _ended(machine: Machine) -> bool:
+    return machine.application is not None and machine.application.returncode is not None
+
+
+def _told(trouble: Trouble) -> str:
+    more = f" {trouble.value:+g} s" if trouble.value else ""
+    scope = f" ({trouble.scope})" if trouble.scope != kinds.MACHINE else ""
+    return f"{trouble.kind} {', '.join(trouble.who)}{scope}{more} for {trouble.lasts_s:.1f} s"

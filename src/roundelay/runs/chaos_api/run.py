@@ -1,0 +1,378 @@
+"""`roundelay chaos --api`: programs that know the public API only, real processes, real trouble.
+
+A round is one group (`chaos_api.plan`).  Each member is a process that runs a program as a user
+would write it (`chaos_api.application`), with its node inside or through a daemon (`roundelay
+node`); every datagram crosses the seeded switch.  While all of them broadcast, one trouble after
+the other strikes, some two at once.  After each, everybody must have a new broadcast confirmed
+within a stated time.  In the end everything is healed, each application sends a last message, and
+when all have all of those the notes of the applications are judged (`chaos_api.judge`).  The
+harness itself knows those notes, too, and nothing else of the group.
+
+The seed decides group, troubles and the fate of every datagram, not the scheduling of processes:
+the same seed is the same weather and not the same run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import secrets
+import shutil
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from tempfile import mkdtemp
+from typing import Any, Final
+
+import msgspec
+
+from roundelay.faultnet.switch import Switch
+from roundelay.runs.chaos.clock import WallClock, build
+from roundelay.runs.chaos.disks import PowerDisk
+from roundelay.runs.chaos.disks import available as disks_available
+from roundelay.runs.chaos.network import NamespaceNet
+from roundelay.runs.chaos.network import available as spaces_available
+from roundelay.runs.chaos_api import plan as kinds
+from roundelay.runs.chaos_api.judge import TOTAL, Case, Judgement, judge
+from roundelay.runs.chaos_api.machine import Hang, Machine, Place, free_ports
+from roundelay.runs.chaos_api.nemeses import Strikes
+from roundelay.runs.chaos_api.notes import read_life
+from roundelay.runs.chaos_api.plan import ApiParams, Plan, Trouble, plan_of
+from roundelay.runs.folder import RunFolder
+
+LOOK_S: Final = 0.1
+LEAVE_S: Final = 20.0
+FORM_S: Final = 40.0
+SILENT: Final = "silent"
+HARNESS_LOG: Final = "harness.log"
+LIVE_AGAIN: Final = 0.15
+"""Share of restarts in which an application does not ask for what it missed."""
+
+
+class Round:
+    """One group and its troubles, in `folder`."""
+
+    def __init__(
+        self, params: ApiParams, plan: Plan, folder: Path, tell: Callable[[str], None]
+    ) -> None:
+        self.params = params
+        self.plan = plan
+        self.folder = folder
+        self.tell = tell
+        self.setup = plan.setup
+        self.rng = Random(f"chaos --api/{plan.seed}/lives")
+        self.switch = Switch(seed=plan.seed)
+        self.spaces: NamespaceNet | None = None
+        self.strikes = Strikes(self)
+        self.machines: dict[str, Machine] = {}
+        self.others: list[Machine] = []
+        """Twins, and members that were replaced."""
+        self.undone: list[str] = []
+        """Troubles that cannot be made here."""
+        self.opened_by_some = ""
+        self.started = time.monotonic()
+        self.story: list[str] = []
+        self.away: dict[str, list[tuple[int, int]]] = {}
+        self.woken: dict[str, int] = {}
+        """When lives that were replaced went on."""
+
+    async def run(self) -> dict[str, Any]:
+        await self.switch.start()
+        self.place = self._make_place()
+        hang = ""
+        try:
+            await self._play()
+        except Hang as error:
+            hang = str(error)
+            self.say(f"hang: {hang}")
+            await self._finish()
+        finally:
+            for machine in self._everybody():
+                machine.wake()
+                await machine.kill()
+            for machine in self._everybody():
+                if machine.power_disk is not None:
+                    machine.power_disk.close()
+            await self.switch.close()
+            if self.spaces is not None:
+                await self.spaces.close()
+            shutil.rmtree(self.place.sockets, ignore_errors=True)
+        return self._verdict(hang)
+
+    def _make_place(self) -> Place:
+        key = self.folder / "key"
+        key.write_text(secrets.token_hex(32) + "\n")
+        key.chmod(0o600)
+        roles = None
+        if self.setup.roles:
+            roles = self.folder / "roles.toml"
+            roles.write_text(self.setup.roles)
+        (self.folder / "disks").mkdir()
+        self.clock_library = build(self.folder)
+        via = "{}:{}".format(*self.switch.address)
+        return Place(self.folder, Path(mkdtemp(prefix="rl-")), key, via, roles)
+
+    # -- the play ------------------------------------------------------------------------------
+
+    async def _play(self) -> None:
+        setup = self.setup
+        self.switch.apply(self.plan.weather)
+        if setup.medium == kinds.NAMESPACES:
+            if spaces_available():
+                self.spaces = NamespaceNet()
+                await self.spaces.start(setup.names)
+            else:
+                self.undone.append("namespaces: none can be made here")
+        ports = free_ports(len(setup.names))
+        seeds = ",".join(f"127.0.0.1:{port}" for port in ports)
+        for name, mode, port in zip(setup.names, setup.modes, ports, strict=True):
+            machine = self.machine(name, kinds.EMBEDDED if name in setup.silent else mode)
+            if setup.medium == kinds.FANOUT:
+                machine.address = {"listen": f"127.0.0.1:{port}", "seeds": seeds}
+            elif self.spaces is not None:
+                machine.address = {"interface": self.spaces.interface}
+                machine.prefix_words = self.spaces.prefix(name)
+            else:
+                machine.address = {"via": self.place.via}
+            machine.word = ""
+            self.machines[name] = machine
+            if setup.disks and self.plan.has(kinds.POWER_CUT, kinds.BLACKOUT) and disks_available():
+                machine.power_disk = PowerDisk(machine.disk)
+        for machine in self.machines.values():
+            await machine.start()
+        await self.until("the group to form", self._all_open, FORM_S)
+        loss = f"loss {self.plan.weather['loss']:.0%}"
+        self.say(f"{setup.service}, {len(setup.names)} members ({', '.join(setup.modes)}), "
+                  f"{'fixed' if setup.fixed else 'discovered'}, L = {setup.resilience}, "
+                  f"{setup.recorders} recorders, {setup.durability}, {loss}, "
+                  f"{setup.medium}")  # fmt: skip
+        self._tell("go")
+        await asyncio.sleep(1.0)
+        for place in self.plan.troubles:
+            begun = time.monotonic_ns()
+            await asyncio.gather(*[self.strikes.strike(trouble) for trouble in place])
+            self.heal()
+            await self.recovered("after " + " and ".join(one.kind for one in place))
+            self._note_away(place, begun)
+            await asyncio.sleep(self.rng.uniform(0.3, 1.5))
+        self.switch.apply({"clear": True})
+        self.say("no more faults")
+        await self._finish()
+
+    def heal(self) -> None:
+        """Everybody hears everybody."""
+        self.switch.apply({"heal": True})
+        if self.spaces is not None:
+            self.spaces.heal()
+
+    def _note_away(self, place: tuple[Trouble, ...], begun: int) -> None:
+        """Whom others may have given up meanwhile."""
+        for trouble in place:
+            cut = trouble.kind in (kinds.PARTITION, kinds.FLAP)
+            for name in self.setup.names if cut else trouble.who:
+                self.away.setdefault(name, []).append((begun, time.monotonic_ns()))
+
+    async def _finish(self) -> None:
+        """Everybody has a last message confirmed, and is given those of all others."""
+        self.heal()
+        self.switch.apply({"clear": True})
+        await self._away(self.others)
+        self._tell("settle")
+        with suppress(Hang):  # the judge sees it, too
+            await self.until("the last messages", self._settled, self.params.patience_s)
+        machines = list(self.machines.values())
+        await asyncio.gather(*[machine.end(LEAVE_S) for machine in machines])
+
+    async def _away(self, machines: list[Machine]) -> None:
+        for machine in machines:
+            machine.wake()
+            await machine.kill()
+
+    def machine(self, name: str, mode: str) -> Machine:
+        clocks = self.folder / "clocks"
+        clocks.mkdir(exist_ok=True)
+        clock = WallClock(self.clock_library, clocks / f"{name}.{len(self.others)}")
+        return Machine(name, mode, self.setup, self.place, clock)
+
+    def since(self, machine: Machine) -> tuple[str, int] | None:
+        """Where a new life goes on: where the old one was, unless it does not care."""
+        machine.notes.look()
+        if self.setup.service not in TOTAL or self.rng.random() < LIVE_AGAIN:
+            return None
+        return machine.notes.position
+
+    # -- what is waited for --------------------------------------------------------------------
+
+    async def until(self, what: str, condition: Callable[[], bool], patience_s: float) -> None:
+        deadline = time.monotonic() + patience_s
+        while not condition():
+            if time.monotonic() > deadline:
+                raise Hang(f"waited {patience_s:g} s for {what}: {self._where()}")
+            await asyncio.sleep(LOOK_S)
+
+    async def recovered(self, when: str) -> None:
+        begun = time.monotonic_ns()
+        machines = list(self.machines.values())
+        for machine in machines:  # a process that ended by itself is started again, as by init
+            await machine.start(self.since(machine))
+        await self.until(
+            f"everybody to send again {when}",
+            lambda: self.all_sent(machines, begun),
+            self.params.patience_s,
+        )
+        took = (time.monotonic_ns() - begun) / 1e9
+        if took > 5:
+            self.say(f"everybody sends again after {took:.1f} s")
+
+    def confirmed(self, machine: Machine, since: int) -> bool:
+        return machine.silent or machine.notes.look().confirmed_sent > since
+
+    def all_sent(self, machines: list[Machine], since: int) -> bool:
+        return all(self.confirmed(machine, since) for machine in machines)
+
+    def _all_open(self) -> bool:
+        names = set(self.setup.names) - set(self.setup.silent)
+        return all(
+            machine.silent or names <= set(machine.notes.look().open_with)
+            for machine in self.machines.values()
+        )
+
+    def _settled(self) -> bool:
+        notes = [one.notes.look() for one in self.machines.values() if not one.silent]
+        lasts = {one.settled for one in notes}
+        return "" not in lasts and all(lasts <= one.given for one in notes)
+
+    def _where(self) -> str:
+        return "; ".join(f"{one.name}: {one.notes.state}" for one in self.machines.values())
+
+    # -- what is left behind -------------------------------------------------------------------
+
+    def _everybody(self) -> list[Machine]:
+        return [*self.machines.values(), *self.others]
+
+    def _tell(self, word: str) -> None:
+        for machine in self.machines.values():
+            machine.tell(word)
+
+    def say(self, text: str) -> None:
+        line = f"{time.monotonic() - self.started:6.1f} s  {text}"
+        self.story.append(line)
+        self.tell(line)
+
+    def _case(self) -> Case:
+        struck = {
+            name for place in self.plan.troubles for one in place for name in one.who
+            if one.kind in (kinds.WIPE, kinds.REPLACED, kinds.OLD_FOLDER, kinds.POWER_CUT)
+        }  # fmt: skip
+        recorders = set(self.setup.names[: self.setup.recorders])
+        recorders |= set(self.setup.keepers)
+        killed: dict[str, list[int]] = {}
+        for machine in self._everybody():
+            killed.setdefault(machine.name, []).extend(machine.killed)
+        return Case(
+            service=self.setup.service, recorded=bool(recorders - struck), away=self.away,
+            killed=killed, woken=self.woken, settle_s=self.params.patience_s,
+        )  # fmt: skip
+
+    def _verdict(self, hang: str) -> dict[str, Any]:
+        lives = [
+            read_life(notes.path, SILENT if machine.silent else notes.role)
+            for machine in self._everybody()
+            for notes in machine.lives
+            if notes.path.exists()
+        ]
+        found = judge(self._case(), lives)
+        if hang:
+            found.find("hang", hang)
+        return self._result(found, len(lives))
+
+    def failed(self, error: Exception) -> dict[str, Any]:
+        """The round, if the harness itself could not carry it out or judge it."""
+        (self.folder / HARNESS_LOG).write_text("".join(traceback.format_exception(error)))
+        found = Judgement()
+        found.find("harness", f"{type(error).__name__}: {error}; see {HARNESS_LOG}")
+        return self._result(found, sum(len(machine.lives) for machine in self._everybody()))
+
+    def _result(self, found: Judgement, lives: int) -> dict[str, Any]:
+        return {
+            "verdict": "broken" if found.findings else "kept",
+            "seed": self.plan.seed,
+            "service": self.setup.service,
+            "lives": lives,
+            **msgspec.to_builtins(found),
+            "seconds": round(time.monotonic() - self.started, 1),
+            "troubles": dict(self.strikes.struck),
+            "undone": self.undone,
+            "story": self.story,
+            "rerun": self.params.rerun(self.plan.seed, self.setup.service),
+        }
+
+
+# -- many rounds -----------------------------------------------------------------------------
+
+
+def one_round(
+    params: ApiParams, seed: int, folder: Path, tell: Callable[[str], None] = lambda text: None
+) -> dict[str, Any]:
+    """The round of that seed in `folder`, which keeps plan, notes and verdict."""
+    plan = plan_of(params, seed)
+    folder.mkdir(parents=True)
+    (folder / "plan.json").write_bytes(msgspec.json.format(msgspec.json.encode(plan)) + b"\n")
+    one = Round(params, plan, folder, tell)
+    try:
+        results = asyncio.run(one.run())
+    except Exception as error:  # this round has failed; the next ones say whether it always does
+        results = one.failed(error)
+    (folder / "verdict.json").write_text(json.dumps(results, indent=1) + "\n")
+    return results
+
+
+def chaos_api(
+    params: ApiParams, folder: RunFolder, tell: Callable[[str], None] = lambda text: None
+) -> dict[str, Any]:
+    """Rounds until the time is over; what was kept leaves no notes behind."""
+    params.check()
+    folder.write_params("chaos --api", msgspec.to_builtins(params))
+    started = time.monotonic()
+    rounds: list[dict[str, Any]] = []
+    while len(rounds) < (params.rounds or math.inf):
+        passed = time.monotonic() - started
+        if not params.rounds and rounds and passed >= params.minutes * 60:
+            break
+        seed = params.seed + len(rounds)
+        place = folder.path / f"round-{seed}"
+        shutil.rmtree(place, ignore_errors=True)
+        result = one_round(params, seed, place, tell)
+        if result["verdict"] == "kept":
+            shutil.rmtree(place)
+        else:
+            result["folder"] = str(place)
+            for finding in result["findings"]:
+                tell(finding)
+            tell(f"again: {result['rerun']}")
+        rounds.append(result)
+    bad = [result for result in rounds if result["verdict"] != "kept"]
+    sums = {name: sum(result[name] for result in rounds)
+            for name in ("lives", "given", "sent", "confirmed", "doubtful", "denied",
+                         "missing_told")}  # fmt: skip
+    troubles = sum((Counter(result["troubles"]) for result in rounds), Counter())
+    results = {
+        "verdict": "broken" if bad else "kept",
+        "rounds": len(rounds),
+        "bad": len(bad),
+        **sums,
+        "troubles": dict(sorted(troubles.items())),
+        "slowest_s": max((result["slowest_s"] for result in rounds), default=0.0),
+        "seconds": round(time.monotonic() - started, 1),
+        "results": rounds,
+    }
+    folder.write_results(results)
+    return results
+
+
+__all__ = ["ApiParams", "Judgement", "Round", "chaos_api", "one_round"]

@@ -1,0 +1,132 @@
+"""Does every mutant fail, and with the promise that it names?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from typing import Any, Final
+
+from msgspec import Struct
+
+from roundelay.core.errors import ConfigError
+from roundelay.runs.explore import run_explorer
+from roundelay.runs.swarm import SwarmParams, processors, run_seed
+from roundelay.sim.mutants.mutant import Mutant
+from roundelay.sim.mutants.registry import FAMILIES, MUTANTS, mutant_named
+
+CAUGHT: Final = "caught"
+SURVIVED: Final = "survived"
+OTHERWISE: Final = "otherwise"
+"""Something went wrong, but not what the mutant names, or something besides that no run may do."""
+
+PYTHON_ERRORS: Final = ("Error", "Exception", "Iteration", "hang", "codec")
+"""How findings end, or what they are, that say nothing about a promise."""
+
+
+class MutantResult(Struct, frozen=True, kw_only=True):
+    """What came of one mutant."""
+
+    name: str
+    family: str
+    rule: str
+    expects: tuple[str, ...]
+    verdict: str
+    reported: tuple[str, ...]
+    """Promises found broken, in the order they were."""
+    detail: str
+    seed: int
+    """Of the random run that shows it; -1: an exploration."""
+    seconds: float
+    command: str
+
+
+Finding = tuple[str, str]
+"""What was broken, and in which words."""
+
+
+def run_mutant(mutant: Mutant) -> MutantResult:
+    """Run what has to catch `mutant`, up to the first that goes wrong."""
+    begun = time.perf_counter()
+    seed, findings = -1, _explored(mutant) if mutant.scope is not None else []
+    if mutant.seeds is not None and not findings:
+        seed, findings = _swarmed(mutant)
+    hits = [finding for finding in findings if mutant.expected(*finding)]
+    odd = [finding for finding in findings if _is_python_error(*finding)]
+    told = (odd or hits or findings or [("", "")])[0]
+    return MutantResult(
+        name=mutant.name,
+        family=mutant.family,
+        rule=mutant.rule,
+        expects=mutant.expects,
+        verdict=SURVIVED if not findings else CAUGHT if hits and not odd else OTHERWISE,
+        reported=tuple(dict.fromkeys(invariant for invariant, _ in findings)),
+        detail=told[1],
+        seed=seed,
+        seconds=round(time.perf_counter() - begun, 3),
+        command=mutant.caught_by,
+    )
+
+
+def _explored(mutant: Mutant) -> list[Finding]:
+    found = run_explorer(mutant=mutant.name)
+    return [(one["invariant"], one["detail"]) for one in found["violations"]]
+
+
+def _swarmed(mutant: Mutant) -> tuple[int, list[Finding]]:
+    """The first seed that goes wrong, and how."""
+    assert mutant.seeds is not None
+    first, beyond = mutant.seeds
+    params = SwarmParams(first=first, beyond=beyond, protocol=mutant.protocol, mutant=mutant.name)
+    for seed in range(first, beyond):
+        findings = run_seed(seed, params).findings
+        if findings:
+            return seed, [(one.invariant, one.detail) for one in findings]
+    return -1, []
+
+
+def _is_python_error(invariant: str, detail: str) -> bool:
+    name = detail.partition(":")[0] if invariant == "engine" else invariant
+    return name.endswith(PYTHON_ERRORS)
+
+
+def chosen(family: str | None = None, names: Iterable[str] = ()) -> list[Mutant]:
+    """The mutants of these names, or all, of one family if it is given."""
+    if family is not None and family not in FAMILIES:
+        raise ConfigError("family", family, " or ".join(FAMILIES))
+    mutants = [mutant_named(name) for name in names] or list(MUTANTS.values())
+    return [mutant for mutant in mutants if family in (None, mutant.family)]
+
+
+def run_mutants(
+    mutants: list[Mutant], jobs: int = 0, watch: Callable[[int, int, int], None] | None = None
+) -> list[dict[str, Any]]:
+    """Run them, in processes of their own unless `jobs` is 1; one row each, in their order.
+
+    `watch` is called with (mutants done, mutants in all, those not caught).
+    """
+    rows: dict[str, MutantResult] = {}
+    for result in _results(mutants, min(jobs or processors(), len(mutants))):
+        rows[result.name] = result
+        if watch is not None:
+            missed = sum(row.verdict != CAUGHT for row in rows.values())
+            watch(len(rows), len(mutants), missed)
+    return [_as_dict(rows[mutant.name]) for mutant in mutants]
+
+
+def _results(mutants: list[Mutant], jobs: int) -> Iterable[MutantResult]:
+    if jobs <= 1:
+        yield from map(run_mutant, mutants)
+        return
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        for future in as_completed([pool.submit(_run_named, mutant.name) for mutant in mutants]):
+            yield future.result()
+
+
+def _run_named(name: str) -> MutantResult:
+    return run_mutant(MUTANTS[name])
+
+
+def _as_dict(result: MutantResult) -> dict[str, Any]:
+    return {name: getattr(result, name) for name in result.__struct_fields__}

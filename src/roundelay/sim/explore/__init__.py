@@ -1,0 +1,1 @@
+"""Every run of a small group: search, reductions, counterexamples."""

@@ -1,0 +1,1 @@
+"""What the simulator knows of each family of protocols: drafts of runs, worlds, drivers, judges."""

@@ -1,0 +1,332 @@
+"""Runs a plan of a cluster: TO, PO or SPO.
+
+What the driver demands beyond what the checkers see: after healing every message reaches all its
+destinations; then the network falls silent (QUIET); nobody declares the cluster broken while all
+members live; and on the wire no rule is broken (`wiretap`).
+
+In a plan in which a member fails the driver is the cluster's owner.  It acts when every survivor
+has suspected the member and declared the cluster broken (TR-15), or in some plans as soon as one
+has; in some another member fails then.  The survivors say what they hold, one after the other, and
+hand over the rest (TR-16): all must have been given the same, and nothing that anybody has been
+given may be given back to its submitter.  Then they reopen the cluster without those who failed,
+one after the other, in one new epoch, which is judged by observers of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import partial
+from typing import Any, Final
+
+from roundelay.core.bundle import Bundle
+from roundelay.core.cluster.flush import Tail
+from roundelay.core.engine import NEVER, Delivery, Notice
+from roundelay.core.events import MARK, NOBODY, NOTHING_LEFT
+from roundelay.sim.kernel.load import Load, Poisson, Saturating, identity
+from roundelay.sim.kernel.member import PAUSED, UP
+from roundelay.sim.network.links import Targeted
+from roundelay.sim.network.wiretap import WireTap
+from roundelay.sim.swarm.fault_kinds import Strike
+from roundelay.sim.swarm.fault_runner import Setting, Striker
+
+REOPEN: Final = "reopen"
+"""MARK: from here on the cluster is another one."""
+
+TRIES: Final = 60
+"""Messages within which a survivor is sure to address the failed member."""
+
+
+class ClusterDriver(Striker):
+    """One run of one plan."""
+
+    def prepare(self, setting: Setting) -> list[object]:
+        plan = self.plan
+        self.to = plan.destinations()
+        self.books = Books(self.receivers)
+        self.tap = WireTap(self.breach, repeats=not plan.family.core.one_channel)
+        self.successors = setting.successors
+        self.members = tuple(range(plan.sites))
+        self.failed: set[int] = set()
+        self.reopened = False
+        if plan.fails < 0:
+            return [self.books, self.tap, *setting.observers]
+        self.relay = Relay(setting.observers)
+        return [self.books, self.tap, self.relay]
+
+    def make_load(self) -> Load:
+        plan = self.plan
+        if plan.rate:
+            return Poisson(plan.messages, plan.rate, plan.sources, plan.size, self.to)
+        backlog = 1 + int(plan.config["window"])
+        return Saturating(plan.messages, plan.sources, plan.size, backlog, self.to)
+
+    def receivers(self, source: int, number: int) -> Collection[int]:
+        return self.members if self.to is None else self.to(source, number)
+
+    @property
+    def committed(self) -> int:
+        return self.books.committed
+
+    def heal_sites(self) -> None:
+        """Who has failed stays away."""
+        for member in self.world.sites:
+            if member.state == PAUSED:
+                self.world.resume(member.id)
+        if self.plan.fails >= 0 and not self.reopened:
+            late = [site for site in self.survivors() if site not in self.books.broken]
+            self.breach("TR-15", f"sites {late} have not noticed that {self.plan.fails} is gone")
+            self.stop_all(Strike(0, "fail", 0, (self.plan.fails, 0)))
+
+    def settled(self) -> bool:
+        return self.load.done and not self.books.missing
+
+    def after_settling(self, settled: bool) -> None:
+        """VALID and AGREE, then QUIET."""
+        books, world = self.books, self.world
+        if self.plan.fails < 0 and books.broken:
+            site, reason = min(books.broken.items())
+            self.breach("TR-15", f"broken though all members live: {reason}", site)
+        if not settled:
+            for data, sites in list(books.missing.items())[:1]:
+                source, number = identity(data)
+                detail = f"message {number} of site {source} never came, as did "
+                detail += f"{len(books.missing) - 1} others"
+                self.breach("I7", detail, min(sites))
+            if not self.load.done:
+                left = self.load.messages - self.load.submitted_total
+                self.breach("I7", f"{left} messages could not be submitted")
+            return
+        config = self.plan.config
+        timers_ns = sum(config[name] for name in ("ack_ns", "wait_ns", "stat_ns", "reset_ns"))
+        calm_ns = 20 * (timers_ns + self.plan.medium_args[0])
+        world.sample_ns = calm_ns  # there is nothing more to see
+        world.run(world.now + calm_ns)
+        before = dict(world.sent_by_kind)
+        world.run(world.now + 5 * calm_ns)
+        if world.sent_by_kind != before:
+            more = {
+                kind.__name__: count - before.get(kind, 0)
+                for kind, count in world.sent_by_kind.items()
+                if count != before.get(kind, 0)
+            }
+            self.breach("QUIET", f"all is delivered, and still they send: {more}")
+        for member in world.sites:
+            if member.engine is not None and member.engine.deadline < NEVER:
+                self.breach("QUIET", "all is delivered, and still a timer runs", member.id)
+
+    # -- strikes ---------------------------------------------------------------------------
+
+    def strike_target(self, strike: Strike, pdu: str) -> None:
+        """At everybody, or at one receiver only."""
+        kth, many, whom = (arg % 3 for arg in strike.args[-3:])
+        dst = None if whom else strike.args[0]
+        self.put(Targeted(pdu, 1 + kth, 1 + many, dst=dst))
+
+    def strike_pause(self, strike: Strike, _: str) -> None:
+        site = strike.args[0]
+        if self.world.sites[site].state == UP:
+            self.pause(site, strike, strike.lasts_ns)
+
+    # -- a failed member -------------------------------------------------------------------
+
+    def survivors(self) -> tuple[int, ...]:
+        return tuple(site for site in self.world.group if site not in self.failed)
+
+    def strike_fail(self, strike: Strike, _: str) -> None:
+        """The member is gone, and everybody has something to tell it."""
+        failed = strike.args[0]
+        self.count(strike.kind, failed)
+        self.failed.add(failed)
+        self.world.crash(failed, NOTHING_LEFT)
+        self.books.on_broken = partial(self.look_at_broken, strike)
+        for site in self.survivors():
+            for _try in range(TRIES):
+                number = self.load.numbers.get(site, 0)
+                self.load.one_more(site)
+                if failed in self.receivers(site, number):
+                    break
+
+    def look_at_broken(self, strike: Strike) -> None:
+        """When everybody knows, or somebody, the owner acts; not from inside a batch of effects."""
+        early = strike.args[1] >> 4 & 1
+        if self.reopened or not (
+            early or all(site in self.books.broken for site in self.survivors())
+        ):
+            return
+        self.reopened = True
+        if not early:
+            for site in self.survivors():
+                if self.plan.fails not in self.books.suspects.get(site, ()):
+                    self.breach("TR-15", f"{self.plan.fails} was never suspected", site)
+        self.world.after(0, partial(self.stop_all, strike))
+
+    def stop_all(self, strike: Strike) -> None:
+        """TR-16: the survivors say what they hold, one after the other; some plans lose one more.
+
+        It fails before it has said anything, or after.
+        """
+        world, living = self.world, self.survivors()
+        dice = strike.args[1] >> 5
+        stagger = dice % 4 * int(self.plan.config["stat_ns"]) // 2
+        another, says_it = dice >> 2 & 15, dice >> 6 & 1
+        if len(living) < 3:
+            another = len(living)  # nobody
+        tails: dict[int, Tail] = {}
+        for i, site in enumerate(living):
+            if i != another or says_it:
+                world.after(i * stagger, partial(self.stop_one, site, living, tails))
+            if i == another:
+                world.after(i * stagger, partial(self.fail_too, site))
+        world.after(len(living) * stagger, partial(self.go_on, strike, tails))
+
+    def fail_too(self, site: int) -> None:
+        self.count("fail", site)
+        self.failed.add(site)
+        self.world.crash(site, NOTHING_LEFT)
+
+    def stop_one(self, site: int, living: tuple[int, ...], tails: dict[int, Tail]) -> None:
+        member = self.world.sites[site]
+        engine: Any = member.engine
+        tails[site] = engine.tail(living)
+        self.world.settle(member, engine)
+
+    def go_on(self, strike: Strike, tails: dict[int, Tail]) -> None:
+        """All hand over the rest; then one new epoch, of which they hear one after the other."""
+        world, books = self.world, self.books
+        self.reopened = True
+        self.members = members = self.survivors()
+        engines: list[Any] = [world.sites[site].engine for site in members]
+        for site, engine in zip(members, engines, strict=True):
+            engine.flush(tails)
+            world.settle(world.sites[site], engine)
+        for site, detail in books.unlike(members):
+            self.breach("I2", detail, site)
+        epoch = 2 + max(max(engine.epoch, engine.rst) for engine in engines)
+        self.to = self.plan.destinations(members)
+        self.load.to = self.to
+        books.missing.clear()
+        self.relay.new = tuple(self.successors(members))
+        world.row(NOBODY, MARK, REOPEN)
+        stagger = strike.args[1] % 3 * int(self.plan.config["reset_ns"]) // 2
+        for i, site in enumerate(members):
+            world.after(i * stagger, partial(self.reopen_at, site, epoch))
+
+    def reopen_at(self, site: int, epoch: int) -> None:
+        world, books = self.world, self.books
+        member = world.sites[site]
+        engine: Any = member.engine
+        books.broken.pop(site, None)
+        engine.reopen(self.members, epoch, member.local(world.now))
+        world.settle(member, engine)
+        self.relay.moved.add(site)
+        back = books.given_back.pop(site, set())
+        kept = books.own.pop(site, set()) - back
+        if kept:
+            detail = f"{len(kept)} own messages were neither delivered nor given back"
+            self.breach("I5", detail, site)
+        twice = back & books.given_anywhere
+        if twice:
+            detail = f"{len(twice)} messages were given back that somebody has been given"
+            self.breach("I5", detail, site)
+
+
+class Books:
+    """An observer that knows what is still to be delivered, and who has given up on whom."""
+
+    def __init__(self, receivers: Callable[[int, int], Collection[int]]) -> None:
+        self.receivers = receivers
+        self.committed = 0  # messages that some application has received
+        self.missing: dict[bytes, set[int]] = {}  # message → destinations without it
+        self.fresh: set[bytes] = set()  # messages nobody has received
+        self.own: dict[int, set[bytes]] = {}  # messages to itself that a site has not received
+        self.given: dict[int, set[bytes]] = {}  # what each site has received
+        self.given_anywhere: set[bytes] = set()
+        self.given_back: dict[int, set[bytes]] = {}
+        self.suspects: dict[int, set[object]] = {}
+        self.broken: dict[int, object] = {}  # site → reason
+        self.on_broken: Callable[[], None] = lambda: None
+
+    def submitted(self, time: int, site: int, index: int, bundle: Bundle) -> None:
+        for i, data in enumerate(bundle):
+            there = set(self.receivers(site, index + i))
+            self.missing[data] = there
+            self.fresh.add(data)
+            if site in there:
+                self.own.setdefault(site, set()).add(data)
+
+    def delivered(self, time: int, site: int, delivery: Delivery) -> None:
+        mine = self.given.setdefault(site, set())
+        for data in delivery.bundle:
+            mine.add(data)
+            self.given_anywhere.add(data)
+            if data in self.fresh:
+                self.fresh.discard(data)
+                self.committed += 1
+            if delivery.source == site and site in self.own:
+                self.own[site].discard(data)
+            there = self.missing.get(data)
+            if there is not None:
+                there.discard(site)
+                if not there:
+                    del self.missing[data]
+
+    def unlike(self, members: Collection[int]) -> Iterator[tuple[int, str]]:
+        """TR-16: what one of `members` has been given, and another it was for has not."""
+        given = {site: self.given.get(site, set()) for site in members}
+        for data in sorted(set().union(*given.values())):
+            source, number = identity(data)
+            for site in members:
+                if site in self.receivers(source, number) and data not in given[site]:
+                    yield site, f"message {number} of site {source} was given to others only"
+                    return
+
+    def noticed(self, time: int, site: int, notice: Notice) -> None:
+        if notice.kind == "suspect":
+            self.suspects.setdefault(site, set()).add(notice.info[0])
+        elif notice.kind == "undelivered":
+            bundles: Any = notice.info[0]
+            self.given_back[site] = {data for bundle in bundles for data in bundle}
+        elif notice.kind == "broken":
+            self.broken[site] = notice.info[0]
+            self.on_broken()
+
+
+class Relay:
+    """Shows a cluster to its observers until it is reopened, then to those of its successor."""
+
+    def __init__(self, observers: Iterable[object]) -> None:
+        self.old = tuple(observers)
+        self.new: tuple[object, ...] = ()
+        self.moved: set[int] = set()  # members of the new cluster
+
+    def of(self, site: int) -> tuple[object, ...]:
+        return self.new if site in self.moved else self.old
+
+    def submitted(self, time: int, site: int, index: int, bundle: Bundle) -> None:
+        _tell(self.of(site), "submitted", time, site, index, bundle)
+
+    def delivered(self, time: int, site: int, delivery: Delivery) -> None:
+        _tell(self.of(site), "delivered", time, site, delivery)
+
+    def noticed(self, time: int, site: int, notice: Notice) -> None:
+        _tell(self.of(site), "noticed", time, site, notice)
+
+    def crashed(self, time: int, site: int, keeps: str) -> None:
+        _tell(self.of(site), "crashed", time, site, keeps)
+
+    def sampled(self, time: int, site: int, usage: object, caps: object) -> None:
+        _tell(self.of(site), "sampled", time, site, usage, caps)
+
+    def healed(self, time: int) -> None:
+        _tell(self.old + self.new, "healed", time)
+
+    def finished(self, time: int, up: set[int], settled: bool = True) -> None:
+        _tell(self.old, "finished", time, up, False)
+        _tell(self.new, "finished", time, up & self.moved, settled)
+
+
+def _tell(observers: tuple[object, ...], method: str, *args: object) -> None:
+    for observer in observers:
+        call = getattr(observer, method, None)
+        if call is not None:
+            call(*args)

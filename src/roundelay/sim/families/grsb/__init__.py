@@ -1,0 +1,1 @@
+"""Runs of GRSB, and what they share with those of its hierarchy."""

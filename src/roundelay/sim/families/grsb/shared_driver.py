@@ -1,0 +1,352 @@
+"""Runs a plan of sites that speak on lines: what GRSB and its hierarchy share.
+
+Safety is promised whatever happens.  What may not happen is the loss of all copies: while the
+retransmitter of the last reign has lost its memory its acknowledger may not, and the other way
+round (`holders`); and a recorder's disk is lost only while another one has all of it.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from functools import partial
+from random import Random
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from roundelay.core.engine import Effects, Notice
+from roundelay.core.events import DISK, MEMORY, NOTHING_LEFT
+from roundelay.core.grsb.base import GrsbDelivery
+from roundelay.core.grsb.config import Roles
+from roundelay.core.grsb.site import GrsbSite
+from roundelay.core.grsb.stable import GrsbStable
+from roundelay.core.selection import Selection
+from roundelay.core.wide.site import WideSite
+from roundelay.sim.families.grsb.applications import LineApplications
+from roundelay.sim.families.grsb.group import CONFERENCES, KINDS_OF_MESSAGES
+from roundelay.sim.kernel.load import HEADER, Load, content
+from roundelay.sim.kernel.member import DOWN, UP
+from roundelay.sim.swarm.fault_kinds import Strike
+from roundelay.sim.swarm.fault_runner import Setting, Striker
+
+S = TypeVar("S", GrsbSite, WideSite)
+
+
+class UserLoad(Load):
+    """Messages and units of random users to random conferences, at random times."""
+
+    def __init__(
+        self,
+        applications: LineApplications[Any],
+        messages: int,
+        until_ns: int,
+        size: int,
+        users: tuple[int, ...],
+    ) -> None:
+        super().__init__(messages, users)
+        self.applications = applications
+        self.until_ns = until_ns
+        self.most = max(0, size - HEADER.size)
+
+    def begin(self) -> None:
+        for _ in range(self.messages):
+            self.world.at(int(self.rng.random() * self.until_ns), self.one)
+
+    def one(self) -> None:
+        """A message, or a unit, of anybody."""
+        self.send(self.rng.choice(self.sources), 0.1)
+
+    def send(self, site: int, units: float = 0.0) -> bool:
+        rng = self.rng
+        parts = rng.choice((2, 3, 5)) if rng.random() < units else 1
+        made = []
+        for _ in range(parts):
+            size = rng.choice((0, 1, self.most, rng.randint(0, self.most)))
+            made.append(content(site, self.submitted_total, size))
+            self.submitted_total += 1
+        conference, kind = rng.choice(CONFERENCES), rng.choice(KINDS_OF_MESSAGES)
+        return self.applications.send(site, made, conference, kind)
+
+
+class Books:
+    """An observer that counts messages."""
+
+    def __init__(self) -> None:
+        self.submissions: set[bytes] = set()
+        self.delivered_somewhere: set[bytes] = set()
+
+    def asked(
+        self, time: int, site: int, inc: int, parts: tuple[bytes, ...], conference: int, kind: int
+    ) -> None:
+        self.submissions.update(parts)
+
+    def delivered(self, time: int, site: int, delivery: GrsbDelivery) -> None:
+        self.delivered_somewhere.update(delivery.bundle)
+
+
+class Level(NamedTuple):
+    """A GRSB group: all there is, or one level of the hierarchy."""
+
+    roles: Roles
+    part: Callable[[Any], GrsbSite | None]
+    """Of a site: its part in this group."""
+    kept: Callable[[Any], GrsbStable]
+    """Of what a site has on disk: what belongs to this group."""
+
+
+class LineDriver(Striker, Generic[S]):
+    """One run of one plan."""
+
+    applications: LineApplications[S]
+    load: UserLoad
+    observers_judge = False
+    choosy: float
+    """How many of the users want only some of the messages."""
+    users: tuple[int, ...]
+    top: Level
+    """The level that gives messages their places: what it knows must not be lost."""
+
+    def prepare(self, setting: Setting) -> list[object]:
+        self.assign()
+        self.books = Books()
+        return [self.books, *setting.observers]
+
+    def arrange(self) -> None:
+        self.world.on_noticed.append(self._noticed)
+        rng = self.world.stream("selections")
+        for site in self.users:
+            if rng.random() < self.choosy:
+                self.applications.select(site, self.selection(rng))
+
+    @abstractmethod
+    def assign(self) -> None:
+        """Say who does what."""
+
+    @abstractmethod
+    def outcome_of(self, notice: Notice) -> str | None:
+        """What faults led to, if `notice` tells of that."""
+
+    def _noticed(self, time: int, site: int, notice: Notice) -> None:
+        outcome = self.outcome_of(notice)
+        if outcome is not None:
+            self.world.fault(outcome)
+
+    def selection(self, rng: Random) -> Selection:
+        """What a user wants: a conference or two, perhaps of some senders or a kind only."""
+        users = self.users
+        conferences = frozenset(rng.sample(CONFERENCES, rng.choice((1, 2))))
+        some = frozenset(rng.sample(users, rng.randint(1, len(users))))
+        senders = some if rng.random() < 0.3 else None
+        kinds = frozenset((rng.choice(KINDS_OF_MESSAGES),)) if rng.random() < 0.2 else None
+        return Selection(conferences, senders, kinds)
+
+    def make_load(self) -> UserLoad:
+        plan = self.plan
+        return UserLoad(self.applications, plan.messages, plan.heal_ns, plan.size, self.users)
+
+    @property
+    def committed(self) -> int:
+        return len(self.books.delivered_somewhere)
+
+    @property
+    def submitted(self) -> int:
+        return len(self.books.submissions)
+
+    # -- the end ---------------------------------------------------------------------------
+
+    def settle(self, healed: int) -> bool:
+        """Twice: what was under way, then a message of everybody."""
+        if not self.settled_by(healed + self.plan.liveness_ns):
+            return False
+        for site in self.users:
+            if not self.load.send(site):
+                self.breach("I7", "takes no message though nothing is wrong", site)
+        return self.settled_by(self.world.now + self.plan.liveness_ns)
+
+    def heal_sites(self) -> None:
+        self.world.restart_all()
+
+    def settled(self) -> bool:
+        return not self.unsettled()
+
+    @abstractmethod
+    def unsettled(self) -> str:
+        """What is still to come, or ""."""
+
+    def behind(self, site: GrsbSite, epoch: int, top: int) -> str:
+        """What a site of a group in `epoch` still lacks of everything below `top`, or ""."""
+        number, recorder, user = site.me, site.recorder, site.user
+        if site.reign.epoch != epoch:
+            return f"site {number} is in epoch {site.reign.epoch}, not {epoch}"
+        if recorder is not None and recorder.mark < top:
+            return f"recorder {number} is at {recorder.mark} of {top}"
+        if user is None:
+            return ""
+        if not user.up:
+            return f"user {number} is down"
+        if user.under_way is not None or user.queue:
+            return f"user {number} has {len(user.queue)} and more to submit"
+        if user.listener.next < top:
+            return f"user {number} is at {user.listener.next} of {top}"
+        return ""
+
+    @abstractmethod
+    def archives(self) -> dict[int, GrsbStable]:
+        """What all recorders have on disk."""
+
+    def after_settling(self, settled: bool) -> None:
+        """I7; observers are told what the recorders have, by which they can judge the rest."""
+        if not settled:
+            self.breach("I7", self.unsettled())
+        world, users = self.world, self.users if settled else ()
+        world.tell("archived", world.now, self.archives(), users)
+
+    # -- what may fail ---------------------------------------------------------------------
+
+    @abstractmethod
+    def levels(self, site: int) -> tuple[Level, ...]:
+        """Those that a site may be part of."""
+
+    def part(self, number: int, level: Level) -> GrsbSite | None:
+        """The part of a site in a level, if it has its memory."""
+        site = self.world.site(number)
+        return None if site is None else level.part(site)
+
+    def ruler(self, level: Level) -> GrsbSite | None:
+        """Where the retransmitter is that reigns."""
+        found = [self.part(number, level) for number in level.roles.retransmitters]
+        ruling = [
+            one
+            for one in found
+            if one is not None and one.retransmitter is not None and one.retransmitter.reigning
+        ]
+        return max(ruling, key=lambda one: one.reign.epoch, default=None)
+
+    def holders(self) -> set[int]:
+        """Sites that have the state of the last reign that may have begun."""
+        last = -1
+        states: dict[int, set[int]] = {}
+        for number in self.top.roles.council:
+            accepted = self.top.kept(self.world.on_disk(number)).accepted
+            if accepted is not None:
+                last = max(last, accepted.epoch)
+            part = self.part(number, self.top)
+            if part is None or self.world.sites[number].amid is not None:
+                continue
+            for role in (part.acknowledger, part.retransmitter):
+                if role is not None:
+                    states.setdefault(role.epoch, set()).add(number)
+        return states.get(last, set())
+
+    def may_forget(self, site: int) -> bool:
+        """Whether a site may lose its memory now."""
+        return site not in self.top.roles.council or bool(self.holders() - {site})
+
+    def may_lose_disk(self, site: int) -> bool:
+        """Whether it may lose its disk: its vote until all others have answered, its records."""
+        for level in self.levels(site):
+            if site not in level.roles.council:
+                continue
+            if not all(self._votes(one, level) for one in level.roles.council):
+                return False  # one at a time
+            if site in level.roles.recorders and not self.may_lose_records(site, level):
+                return False
+        return True
+
+    def _votes(self, number: int, level: Level) -> bool:
+        part = self.part(number, level)
+        mute = part is not None and part.council is not None and not part.council.voting
+        return not mute and level.kept(self.world.on_disk(number)).accepted is not None
+
+    def may_lose_records(self, site: int, level: Level) -> bool:
+        """Whether all others have what a recorder has, and there are others."""
+        mine = self.part(site, level)
+        others = [one for one in level.roles.recorders if one != site]
+        if mine is None or mine.recorder is None or not others:
+            return False
+        for one in others:
+            part = self.part(one, level)
+            if part is None or part.recorder is None or self.world.sites[one].state != UP:
+                return False
+            if part.recorder.mark < mine.recorder.mark:
+                return False
+        return True
+
+    def crash(self, site: int, keeps: str) -> bool:
+        """Crash a site if it may, with what it may lose; False if it may not."""
+        if self.world.now >= self.plan.heal_ns or self.world.sites[site].state == DOWN:
+            return False
+        if keeps == NOTHING_LEFT and not self.may_lose_disk(site):
+            keeps = DISK
+        if keeps != MEMORY and not self.may_forget(site):
+            keeps = MEMORY
+        self.world.crash(site, keeps)
+        return True
+
+    # -- strikes ---------------------------------------------------------------------------
+
+    @abstractmethod
+    def pick(self, strike: Strike, which: str) -> int:
+        """The site of a strike: any, or one of a role."""
+
+    @abstractmethod
+    def leaver(self, strike: Strike) -> int | None:
+        """The user that a strike switches off for long; None if it may not be."""
+
+    def strike_crash(self, strike: Strike, how: str) -> None:
+        site = self.pick(strike, how)
+        if how == "mid-batch":
+            self.crash_amid(site)
+        else:
+            keeps = {"memory": MEMORY, "nothing": NOTHING_LEFT}.get(how, DISK)
+            if not self.crash(site, keeps):
+                return
+            self.count(strike.kind, site)
+        self.world.after(strike.lasts_ns, partial(self.world.restart, site))
+
+    def crash_amid(self, site: int) -> None:
+        """Between two persists and sends of the next batch, if it may forget then."""
+        member = self.world.sites[site]
+        if member.state == DOWN:
+            return
+        self.world.crash(site, DISK, mid_batch=True)
+        die = member.amid
+
+        def amid(out: Effects) -> bool:
+            member.amid = None
+            allowed = die is not None and self.world.now < self.plan.heal_ns
+            if not (allowed and self.may_forget(site)):
+                return False
+            assert die is not None
+            return die(out)
+
+        member.amid = amid
+
+    def strike_pause(self, strike: Strike, which: str) -> None:
+        site = self.pick(strike, which)
+        if self.world.sites[site].state == UP:
+            self.pause(site, strike, 2 * strike.lasts_ns)
+
+    def strike_storm(self, strike: Strike, _: str) -> None:
+        """A site starts again and again."""
+        site = strike.args[0]
+        self.count(strike.kind, site)
+        for i in range(3 + strike.args[-1] % 4):
+            at = i * strike.lasts_ns
+            self.world.after(at, partial(self.crash, site, DISK))
+            self.world.after(at + strike.lasts_ns // 2, partial(self.world.restart, site))
+
+    def strike_away(self, strike: Strike, _: str) -> None:
+        """A user is off for most of the run."""
+        site = self.leaver(strike)
+        if site is not None and self.crash(site, DISK):
+            self.count(strike.kind, site)
+            back = partial(self.come_back, site, self.committed)
+            self.world.after(self.most_of_it(strike), back)
+
+    def most_of_it(self, strike: Strike) -> int:
+        """Most of the time that is left until healing."""
+        return max(strike.lasts_ns, (self.plan.heal_ns - self.world.now) * 3 // 4)
+
+    def come_back(self, site: int, left: int) -> None:
+        """A user that was off since `left` messages were delivered."""
+        self.world.restart(site)

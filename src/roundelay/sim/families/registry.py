@@ -1,0 +1,187 @@
+"""What the simulator knows of each protocol family: one record each, looked up by name.
+
+A new protocol is simulated, drawn, driven and judged by one more entry here, behind its record in
+`core.families`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Any, Final
+
+from msgspec import Struct, structs
+
+from roundelay.core.autorm.config import AutoRmConfig
+from roundelay.core.cluster.config import ClusterConfig
+from roundelay.core.engine import ACKNOWLEDGED, Engine
+from roundelay.core.families import (
+    AUTORM,
+    CLUSTERS,
+    FAMILIES,
+    FIFO,
+    GRSB,
+    POSITIVE_ACK,
+    TOKEN,
+    WIDE,
+    Family,
+)
+from roundelay.core.positive_ack import PositiveAckConfig
+from roundelay.core.token.config import TokenConfig
+from roundelay.sim.families.autorm.applications import AutoRmApplications
+from roundelay.sim.families.autorm.draft import AutoRmDraft
+from roundelay.sim.families.autorm.driver import AutoRmDriver
+from roundelay.sim.families.cluster.draft import ClusterDraft
+from roundelay.sim.families.cluster.driver import ClusterDriver
+from roundelay.sim.families.grsb.applications import GrsbApplications
+from roundelay.sim.families.grsb.draft import GrsbDraft
+from roundelay.sim.families.grsb.driver import GrsbDriver
+from roundelay.sim.families.grsb.group import GrsbGroup
+from roundelay.sim.families.token.draft import Draft
+from roundelay.sim.families.token.driver import Driver
+from roundelay.sim.families.token.fast_draft import FastClusterDraft, FastDraft
+from roundelay.sim.families.wide.applications import WideApplications
+from roundelay.sim.families.wide.draft import WideDraft
+from roundelay.sim.families.wide.driver import WideDriver
+from roundelay.sim.families.wide.group import WideGroup
+from roundelay.sim.kernel.ports import EngineFactory
+from roundelay.sim.swarm.fault_kinds import CLUSTER_TARGETS, FAULT_KINDS
+from roundelay.sim.swarm.fault_runner import Striker
+
+Config = TokenConfig | PositiveAckConfig | ClusterConfig | AutoRmConfig | GrsbGroup | WideGroup
+Factories = Callable[[int, Any, type[Any]], EngineFactory]
+"""(sites, configuration, class of the engines) → what makes the engines, and is their applications
+where these do more than submit and receive."""
+
+
+class SimFamily(Struct, frozen=True, kw_only=True):
+    """A family in the simulator."""
+
+    core: Family
+    config: type[Any]
+    """The configuration of a simulated group: that of its engines, and its layout if it has one."""
+    factories: Factories
+    draft: type[Draft]
+    fast_draft: type[Draft] | None = None
+    """Draws plans of the `fast` profile."""
+    driver: type[Striker]
+    judged_live: bool = False
+    """Its promises are about more than a trace tells: it can be judged only while it runs."""
+    fault_kinds: tuple[str, ...] = ()
+    """The kinds of fault that its plans choose from, if they choose from nearly all."""
+    measured: bool = True
+    """Whether runs of it can be simulated and measured."""
+
+    def factory(
+        self, sites: int, config: Struct, site_class: type[Any] | None = None
+    ) -> EngineFactory:
+        """Makes the engines of `sites` sites; `site_class` may be a mutant of the family's own."""
+        return self.factories(sites, config, site_class or self.core.engine)
+
+    def order(self, config: Mapping[str, Any]) -> str:
+        """What is promised about order with these fields of a configuration."""
+        # What is handed over before it is acknowledged comes in the order of its source.
+        early = config.get("deliver_at", ACKNOWLEDGED) != ACKNOWLEDGED
+        return FIFO if early or config.get("fifo") else self.core.order
+
+
+# -- how engines are made -----------------------------------------------------------------------
+
+
+def _token_sites(sites: int, config: TokenConfig, engine: type[Any]) -> EngineFactory:
+    group = tuple(range(sites))
+
+    def token(site: int, stable: Any, boot: str, now: int, rng: Random) -> Engine:
+        settings = config if boot == config.boot else structs.replace(config, boot=boot)
+        made: Engine = engine(site, group, settings, rng, now=now, stable=stable)
+        return made
+
+    return token
+
+
+def _equal_sites(sites: int, config: Any, engine: type[Any]) -> EngineFactory:
+    group = tuple(range(sites))
+
+    def equal(site: int, stable: Any, boot: str, now: int, rng: Random) -> Engine:
+        kept = {} if stable is None else {"stable": stable}
+        made: Engine = engine(site, group, config, rng, now, **kept)
+        return made
+
+    return equal
+
+
+def _grsb_sites(sites: int, config: GrsbGroup, engine: type[Any]) -> EngineFactory:
+    return GrsbApplications(config.roles(sites), config, engine)
+
+
+def _wide_sites(sites: int, config: WideGroup, engine: type[Any]) -> EngineFactory:
+    return WideApplications(config.topology(sites), config, engine)
+
+
+# -- the records --------------------------------------------------------------------------------
+
+RECORDS: Final = (
+    SimFamily(
+        core=FAMILIES[TOKEN],
+        config=TokenConfig,
+        factories=_token_sites,
+        draft=Draft,
+        fast_draft=FastDraft,
+        driver=Driver,
+        fault_kinds=tuple(kind for kind in FAULT_KINDS if kind not in (*CLUSTER_TARGETS, "fail")),
+    ),
+    SimFamily(
+        core=FAMILIES[POSITIVE_ACK],
+        config=PositiveAckConfig,
+        factories=_equal_sites,
+        draft=Draft,
+        driver=Driver,
+    ),
+    *(
+        SimFamily(
+            core=FAMILIES[name],
+            config=ClusterConfig,
+            factories=_equal_sites,
+            draft=ClusterDraft,
+            fast_draft=FastClusterDraft,
+            driver=ClusterDriver,
+        )
+        for name in CLUSTERS
+    ),
+    SimFamily(
+        core=FAMILIES[AUTORM],
+        config=AutoRmConfig,
+        factories=AutoRmApplications,
+        draft=AutoRmDraft,
+        driver=AutoRmDriver,
+        judged_live=True,
+        measured=False,
+    ),
+    SimFamily(
+        core=FAMILIES[GRSB],
+        config=GrsbGroup,
+        factories=_grsb_sites,
+        draft=GrsbDraft,
+        driver=GrsbDriver,
+        judged_live=True,
+    ),
+    SimFamily(
+        core=FAMILIES[WIDE],
+        config=WideGroup,
+        factories=_wide_sites,
+        draft=WideDraft,
+        driver=WideDriver,
+        judged_live=True,
+    ),
+)
+
+SIMULATED_FAMILIES: Final[dict[str, SimFamily]] = {one.core.name: one for one in RECORDS}
+
+SWARMED: Final = tuple(SIMULATED_FAMILIES)
+"""Those that random runs exist of."""
+
+SIMULATED: Final = tuple(name for name, one in SIMULATED_FAMILIES.items() if one.measured)
+"""Those that can be simulated and measured."""
+
+PROTOCOLS: Final = tuple(name for name in SIMULATED if not SIMULATED_FAMILIES[name].core.has_roles)
+"""Those of a fixed group whose members are all alike."""

@@ -1,0 +1,1 @@
+"""Runs of the token protocol and of positive acknowledgement."""

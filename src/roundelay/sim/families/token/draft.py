@@ -1,0 +1,227 @@
+"""Drafts: how the plan of a token or positive-acknowledgement group is drawn from its seed.
+
+Each plan takes a random subset of the kinds of faults, because a run with everything at once
+rarely gets far enough to be interesting; over many seeds every kind meets every other.  Times are
+drawn in units of the round trip and of the protocol's own time-outs, so that slow and fast
+configurations suffer alike.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any, Final
+
+from roundelay.core.engine import MS
+from roundelay.core.families import FAMILIES
+from roundelay.core.token.config import COLD, PREFORMED, TokenConfig
+from roundelay.sim.swarm.fault_kinds import (
+    CLUSTER_TARGETS,
+    FAULT_KINDS,
+    LINK_KINDS,
+    LinkSpec,
+    Strike,
+)
+
+_TOKEN_KINDS: Final = tuple(
+    kind for kind in FAULT_KINDS if kind not in (*CLUSTER_TARGETS, "fail", "twin")
+)
+
+# What positive acknowledgement promises nothing about is left out of its plans: it has no
+# reformations, and its receivers forget with their memory what they have delivered.
+_PA_KINDS: Final = tuple(
+    kind
+    for kind in _TOKEN_KINDS
+    if not kind.startswith(("target:", "disk:", "storm:"))
+    and kind not in ("crash:disk", "crash:nothing", "crash:mid-batch", "crash:beyond-L",
+                     "power-cut", "pause:token-site", "slow-consumer")
+)  # fmt: skip
+
+
+TWINS: Final = 0.25
+"""Of so many runs a site has a twin."""
+
+
+class Draft:
+    """Draws a plan; `fields` are the plan's."""
+
+    bursts: tuple[tuple[float, ...], tuple[int, ...]] = ((0.0005, 0.002, 0.01), (3, 20, 200))
+    """How often a burst of losses starts, and how many copies it takes at most."""
+
+    delays: tuple[int, ...] = (1, 10, 100)
+    """Round trips that a delayed copy takes longer, at most."""
+
+    def __init__(self, seed: int, protocol: str) -> None:
+        self.seed = seed
+        self.family = FAMILIES[protocol]
+        self.rng = Random(f"{seed}/{protocol}/plan")
+
+    def fields(self) -> dict[str, Any]:
+        rng = self.rng
+        token = self.family.resilient
+        sites = rng.choice((3, 3, 3, 4, 4, 5, 5, 6, 7))
+        self.one_way_ns = rng.choice((MS // 20, MS // 4, MS, 5 * MS))
+        medium, medium_args = self.medium()
+        kinds = self.kinds(_TOKEN_KINDS if token else _PA_KINDS)
+        config = self.token(sites) if token else self.positive_ack()
+        strikes = self.strikes(kinds, sites)
+        if token:
+            strikes = self.with_a_twin(strikes, sites)
+        heal_ns = (strikes[-1].at if strikes else 0) + self.unit_ns * rng.randint(1, 4)
+        messages = rng.randint(230, 400)
+        return {
+            "sites": sites,
+            "boot": COLD if token and rng.random() < 0.25 else PREFORMED,
+            "config": config,
+            "medium": medium,
+            "medium_args": medium_args,
+            "wire": rng.random() < 0.25,
+            "messages": messages,
+            # Most of the load falls into the safety phase, a little into the liveness phase.
+            "rate": messages * 1e9 / heal_ns * rng.uniform(1.0, 2.0),
+            "size": rng.choice((10, 16, 64, 64, 200)),
+            "links": self.links(kinds),
+            "strikes": strikes,
+            "beyond": "crash:beyond-L" in kinds,
+            "heal_ns": heal_ns,
+            "liveness_ns": 10 * self.reformation_ns,
+        }
+
+    def medium(self) -> tuple[str, tuple[int, ...]]:
+        """Constant delays on the bus, random ones elsewhere."""
+        delay = self.one_way_ns
+        kind = self.rng.choice(("bus", "bus", "mesh", "datagram"))
+        return kind, (delay,) if kind == "bus" else (delay // 4, delay)
+
+    def kinds(self, every: tuple[str, ...]) -> list[str]:
+        """The kinds of faults this run suffers: few or many."""
+        some = self.rng.sample(every, self.rng.randint(2, min(16, len(every))))
+        return [kind for kind in every if kind in some]
+
+    def with_a_twin(self, strikes: tuple[Strike, ...], sites: int) -> tuple[Strike, ...]:
+        """Some runs have a site that is replaced while it sleeps; from a stream of its own, so
+        that all else stays as it is."""
+        rng = Random(f"{self.seed}/{self.family.name}/twin")
+        if rng.random() >= TWINS:
+            return strikes
+        at = self.unit_ns // 2 + rng.randrange(max(1, strikes[-1].at - self.unit_ns // 2))
+        lasts = int(self.unit_ns * rng.choice((0.1, 0.5, 1.5, 3)) * rng.random()) + 1
+        twin = Strike(at, "twin", lasts, (rng.randrange(sites), rng.randrange(1 << 16)))
+        return tuple(sorted((*strikes, twin), key=lambda strike: strike.at))
+
+    # -- configurations --------------------------------------------------------------------
+
+    def token(self, sites: int) -> dict[str, Any]:
+        rng = self.rng
+        trip = 2 * self.one_way_ns
+        attempts = rng.choice((2, 3, 4, 8))
+        hold = int(trip * rng.uniform(1, 10))
+        resend = hold + int(trip * rng.uniform(1, 10))
+        retx = int(trip * rng.uniform(1.2, 4))
+        kw, kr = rng.choice(((1, 1), (1, 1), (1, 1), (rng.randint(2, 4), 1),
+                             (1, rng.randint(1, sites - 1))))  # fmt: skip
+        config: dict[str, Any] = {
+            "resilience": rng.randint(0, (sites + 1) // 2 - 1),
+            "kw": kw,
+            "kr": kr,
+            "hold_ns": hold,
+            "resend_ns": resend,
+            "pass_ns": hold + int(trip * rng.uniform(1.1, 5)),
+            "request_ns": int(trip * rng.uniform(1.1, 4)),
+            "request_delay_ns": rng.choice((0, 0, trip // 2)),
+            "retx_ns": retx,
+            "attempts": attempts,
+            "attempts_hard": attempts * rng.choice((2, 4)),
+            # A beacon is progress to a waiting source: it must not come before the source repeats.
+            "idle_ns": resend + int(trip * rng.uniform(2, 20)),
+            "batch": rng.random() < 0.7,
+            "bundle": rng.random() < 0.7,
+            "history": rng.choice((0, 4, 32, 256, 4096)),
+            "own_limit": rng.choice((16, 256, 4096)),
+            "qb_limit": rng.choice((4, 64, 1024)),
+            "window": rng.choice((16, 64, 4096)),
+            "request_burst": rng.choice((1, 8, 64)),
+            "recover_batch": rng.choice((1, 8, 32)),
+        }
+        tidy = TokenConfig(**config).check(sites)
+        # How long it takes to notice a dead site and to form a list without it ...
+        self.unit_ns = (attempts + 1) * max(tidy.pass_ns, tidy.request_ns) + tidy.token_timeout_ns
+        # ... and at worst, with everything lost that may be lost, and the longest back-off.
+        slowest = max(tidy.pass_ns, tidy.resend_ns, tidy.request_ns)
+        self.reformation_ns = (
+            max(tidy.silence_ns, (tidy.attempts_hard + 1) * slowest)
+            + tidy.token_timeout_ns
+            + (4 * retx << 6)
+        )
+        return config
+
+    def positive_ack(self) -> dict[str, Any]:
+        rng = self.rng
+        resend = int(2 * self.one_way_ns * rng.uniform(1.1, 5))
+        self.unit_ns = 20 * resend
+        self.reformation_ns = 40 * resend
+        pipeline = rng.choice((1, 1, 4, 16))
+        return {
+            "resend_ns": resend,
+            "attempts": 1 << 40,  # it never gives up: there is no promise if it does
+            "pipeline": pipeline,
+            "fifo": rng.random() < 0.5,
+            "bundle": rng.random() < 0.3,
+            "own_limit": rng.choice((16, 256, 4096)),
+        }
+
+    # -- faults ----------------------------------------------------------------------------
+
+    def links(self, kinds: list[str]) -> tuple[LinkSpec, ...]:
+        """What is in place during the whole safety phase."""
+        rng = self.rng
+        trip = 2 * self.one_way_ns
+        specs: list[LinkSpec] = []
+
+        def add(link: str, *args: float) -> None:
+            specs.append(LinkSpec(link, args))
+
+        for kind in kinds:
+            if kind == "loss":
+                add("Lossy", rng.choice((0.01, 0.05, 0.1, 0.2, 0.3)))
+            elif kind == "burst":
+                starts, sizes = self.bursts
+                add("Bursts", rng.choice(starts), rng.choice(sizes))
+            elif kind == "duplicate":
+                add("Duplicated", rng.choice((0.02, 0.1, 0.5)), rng.choice((0, trip, 10 * trip)))
+            elif kind == "replay":
+                add("Replayed", rng.choice((0.005, 0.02, 0.1)), self.unit_ns // 2, 4 * self.unit_ns)
+            elif kind == "delay":
+                most = trip * rng.choice(self.delays)
+                add("Delayed", 0, most, rng.choice((0.01, 0.05, 0.3)))
+            elif kind == "reorder":
+                add("Reordered", rng.choice((0.02, 0.1, 0.5)), trip * rng.choice((1, 5)))
+            elif kind == "corrupt":
+                add("Corrupted", rng.choice((0.01, 0.05)))
+            elif kind == "truncate":
+                add("Truncated", rng.choice((0.01, 0.05)))
+            elif kind == "alien-version":
+                add("Alien", rng.choice((0.01, 0.05)), rng.choice((0, 1, 255)))
+        return tuple(specs)
+
+    def strikes(self, kinds: list[str], sites: int) -> tuple[Strike, ...]:
+        """Faults at points of time, in order."""
+        rng = self.rng
+        timed = [kind for kind in kinds if kind not in LINK_KINDS]
+        strikes: list[Strike] = []
+        at = self.unit_ns // 2
+        if timed:
+            # Each kind at least once, then some more, in random order.
+            chosen = timed + [rng.choice(timed) for _ in range(rng.randint(0, 10))]
+            rng.shuffle(chosen)
+            for kind in chosen:
+                at += int(self.unit_ns * rng.choice((0.1, 0.5, 1, 2)) * rng.random()) + 1
+                lasts = int(self.unit_ns * rng.choice((0.1, 0.5, 1.5, 3)) * rng.random()) + 1
+                if kind == "storm:restart":
+                    lasts = int(self.unit_ns * rng.choice((0.1, 0.4)))
+                args = [rng.randrange(sites) for _ in range(sites)]
+                args += [rng.randrange(1 << 16) for _ in range(3)]
+                strikes.append(Strike(at, kind, lasts, tuple(args)))
+        else:
+            at += self.unit_ns * rng.randint(2, 8)
+            strikes.append(Strike(at, "", 0))
+        return tuple(strikes)

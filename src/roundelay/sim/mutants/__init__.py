@@ -1,0 +1,1 @@
+"""Engines with one rule broken each, and how the suite notices."""

@@ -1,0 +1,111 @@
+"""A mutant: a protocol with one rule broken, and the promise that must be reported broken.
+
+A checker that never finds anything proves nothing.  A mutant says which rule it breaks, why that
+matters, what catches it (an exploration, as small as shows it, or random runs), and what has to be
+reported then.  Anything else that goes wrong is no catch: a mutant that stumbles over a missing
+attribute shows nothing about the checkers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from msgspec import Struct
+
+from roundelay.core.families import CLUSTERS, TOKEN
+from roundelay.sim.explore.cluster import ClusterScope
+from roundelay.sim.explore.relevance import JOINED
+from roundelay.sim.explore.scope import Scope
+
+CLUSTER: Final = "cluster"
+
+_MISSING: Final = object()
+
+
+class Patch(Struct, frozen=True):
+    """An attribute of a part of an engine, replaced."""
+
+    owner: type[Any]
+    name: str
+    value: object
+
+
+class Mutant(Struct, frozen=True, kw_only=True):
+    """A protocol with a broken rule."""
+
+    name: str
+    protocol: str = TOKEN
+    rule: str
+    """Ids of the rule, and what is missing."""
+    wrong: str
+    """Why it is needed."""
+    expects: tuple[str, ...]
+    """Promises of which one has to be reported broken: I1 … I8, a rule (TR-15, QUIET), or
+    "InvariantBroken: " and part of what an engine says when it notices by itself."""
+    site_class: type[Any] | None = None
+    """The broken engine; None: the one that ships."""
+    stable_class: type[Any] | None = None
+    patches: tuple[Patch, ...] = ()
+    """Where the rule belongs to a part that the engine makes itself."""
+    scope: Scope | ClusterScope | None = None
+    """The exploration that catches it."""
+    seeds: tuple[int, int] | None = None
+    """Otherwise the seeds, A up to but not including B, the first of which that goes wrong has to
+    show it."""
+    memory: str = JOINED
+    """What its sites never forget, see `explore.relevance`."""
+
+    @property
+    def family(self) -> str:
+        return CLUSTER if self.protocol in CLUSTERS else self.protocol
+
+    @property
+    def caught_by(self) -> str:
+        """The command that shows it.
+
+        >>> Mutant(name="x", rule="", wrong="", expects=("I1",), seeds=(0, 9)).caught_by
+        'roundelay swarm --seeds 0:9 --stop-at-first --mutant x'
+        """
+        if self.scope is not None:
+            return self.scope.command(self.name)
+        assert self.seeds is not None
+        words = f"roundelay swarm --seeds {self.seeds[0]}:{self.seeds[1]} --stop-at-first"
+        if self.protocol != TOKEN:
+            words += f" --protocol {self.protocol}"
+        return f"{words} --mutant {self.name}"
+
+    def expected(self, invariant: str, detail: str) -> bool:
+        """Whether a finding is what this mutant must be caught by.
+
+        An explorer calls what an engine noticed by itself `engine`, the swarm by its exception.
+
+        >>> m = Mutant(name="x", rule="", wrong="", expects=("I1", "InvariantBroken: starts at"))
+        >>> m.expected("I1", "…"), m.expected("engine", "InvariantBroken: list 7 starts at …")
+        (True, True)
+        >>> m.expected("InvariantBroken", "list 7 starts at …"), m.expected("KeyError", "'list'")
+        (True, False)
+        """
+        if invariant == "engine":
+            invariant, _, detail = detail.partition(": ")
+        for promise in self.expects:
+            name, _, text = promise.partition(": ")
+            if name == invariant and text in detail:
+                return True
+        return False
+
+    @contextmanager
+    def in_force(self) -> Iterator[None]:
+        """Within, the parts that the engines make are broken ones, in this process."""
+        before = [(patch, vars(patch.owner).get(patch.name, _MISSING)) for patch in self.patches]
+        for patch in self.patches:
+            setattr(patch.owner, patch.name, patch.value)
+        try:
+            yield
+        finally:
+            for patch, value in before:
+                if value is _MISSING:
+                    delattr(patch.owner, patch.name)
+                else:
+                    setattr(patch.owner, patch.name, value)

@@ -1,0 +1,1 @@
+"""How PDUs travel in virtual time, and what happens to them on the way."""

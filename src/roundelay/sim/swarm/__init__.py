@@ -1,0 +1,1 @@
+"""Random runs: one integer decides a plan, and the plan is carried out."""

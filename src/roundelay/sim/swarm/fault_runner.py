@@ -1,0 +1,286 @@
+"""Driving a plan, as far as it is the same for every protocol.
+
+`Striker` runs the safety phase, heals, and waits until everything is settled.  Of the faults it
+knows those that concern links, clocks and readers; what may happen to a site, and what has to be
+true in the end, is for the drivers of the protocols to say (`driver`, `cluster_driver`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
+
+from roundelay.core.events import FAULT, NOBODY, RowSink
+from roundelay.sim.kernel.load import Load
+from roundelay.sim.kernel.ports import Codec, EngineFactory, StableState
+from roundelay.sim.kernel.world import DAY_NS, World
+from roundelay.sim.network import links as link_module
+from roundelay.sim.network.links import PLAIN, Clogged, Link, Partition, Targeted
+from roundelay.sim.network.media import MEDIA, Medium
+from roundelay.sim.swarm.fault_kinds import Strike
+
+if TYPE_CHECKING:
+    from roundelay.sim.swarm.plan import Plan
+
+SETTLE_STEPS: Final = 400
+"""How often, within the time allowed for liveness, the driver looks whether all is settled."""
+
+
+class Breach(Struct, frozen=True):
+    """A promise broken that no application can see, or that only the driver can judge.
+
+    `invariant` is I1 … I8, or the name of a rule: QUIET (PROTOCOLS §0.5), TR-6, TR-15.
+    """
+
+    invariant: str
+    site: int  # -1: nowhere in particular
+    time: int
+    detail: str
+
+
+class Outcome(Struct, frozen=True, kw_only=True):
+    """What came of a plan."""
+
+    committed: int
+    submitted: int
+    virtual_ns: int
+    healed_ns: int
+    settled: bool  # everything pending was committed within the time allowed
+    events: int
+    sent: int
+    faults: dict[str, int]
+    undetected: int  # damaged copies that the codec took for sound
+    breaches: tuple[Breach, ...] = ()  # what the driver itself found wrong
+
+
+Successors = Callable[[tuple[int, ...]], Iterable[object]]
+"""Makes the observers of a reopened cluster with these members."""
+
+
+def _nobody(members: tuple[int, ...]) -> Iterable[object]:
+    return ()
+
+
+class Setting(Struct, frozen=True, kw_only=True):
+    """What a plan is run with, and who looks on."""
+
+    observers: tuple[object, ...] = ()
+    recorder: RowSink | None = None
+    """With it the run leaves a trace, with arrivals if `trace_receives`."""
+    trace_receives: bool = False
+    codec: Codec | None = None
+    """Used where the plan says so (`plan.wire`)."""
+    make_engine: EngineFactory | None = None
+    """It and `make_stable` may make mutants."""
+    make_stable: Callable[[], StableState] | None = None
+    successors: Successors = _nobody
+    """For a cluster that is reopened without a failed member; the observers of the old one are
+    told that its run was cut short."""
+
+
+class Striker(ABC):
+    """One run of one plan."""
+
+    def __init__(self, plan: Plan, setting: Setting = Setting()) -> None:  # noqa: B008 - frozen
+        self.plan = plan
+        self.breaches: list[Breach] = []
+        watching = self.prepare(setting)
+        self.active: list[Link] = [
+            getattr(link_module, spec.link)(*spec.args) for spec in plan.links
+        ]
+        # Where engines have applications of their own, these are who makes them.
+        factory = setting.make_engine or plan.family.factory(plan.sites, plan.settings())
+        self.applications: Any = factory
+        self.world = World(
+            plan.sites,
+            factory,
+            seed=f"{plan.protocol}/{plan.seed}",
+            medium=self.make_medium(),
+            links=self._chain(),
+            make_stable=setting.make_stable or plan.family.core.stable,
+            boot=plan.boot,
+            codec=setting.codec if plan.wire else None,
+            recorder=setting.recorder,
+            trace_receives=setting.trace_receives,
+            observers=watching,
+            sample_ns=max(1, plan.heal_ns // 50),
+        )
+        self.load = self.make_load()
+        self.arrange()
+
+    @abstractmethod
+    def prepare(self, setting: Setting) -> list[object]:
+        """Before there is a world: who looks on, those of `setting` and the driver's own."""
+
+    def arrange(self) -> None:  # noqa: B027 - most have nothing to do here
+        """When there is a world, before anything happens in it."""
+
+    def make_medium(self) -> Medium:
+        medium: Medium = MEDIA[self.plan.medium](*self.plan.medium_args)
+        return medium
+
+    @abstractmethod
+    def make_load(self) -> Load: ...
+
+    @property
+    @abstractmethod
+    def committed(self) -> int:
+        """Messages that some application has received."""
+
+    @abstractmethod
+    def settled(self) -> bool:
+        """Whether everything submitted at a site that stayed up is where it should be."""
+
+    @abstractmethod
+    def heal_sites(self) -> None:
+        """Everybody who can be is up again."""
+
+    @abstractmethod
+    def after_settling(self, settled: bool) -> None:
+        """What is judged before the observers are told that the run is over."""
+
+    def run(self) -> Outcome:
+        world, plan = self.world, self.plan
+        self.load.start(world)
+        for strike in plan.strikes:
+            if strike.kind:
+                world.at(strike.at, partial(self.strike, strike))
+        world.run(plan.heal_ns)
+        self.heal()
+        healed = world.now
+        settled = self.settle(healed)
+        self.after_settling(settled)
+        world.finish(settled or self.observers_judge)
+        return Outcome(
+            committed=self.committed,
+            submitted=self.submitted,
+            virtual_ns=world.now,
+            healed_ns=healed,
+            settled=settled,
+            events=world.events,
+            sent=world.sent,
+            faults={kind: world.faults[kind] for kind in sorted(world.faults)},
+            undetected=len(world.undetected),
+            breaches=tuple(self.breaches),
+        )
+
+    observers_judge = True
+    """Whether observers find out by themselves what should have been delivered by the end."""
+
+    @property
+    def submitted(self) -> int:
+        """Messages that were submitted."""
+        return self.load.submitted_total
+
+    def settle(self, healed: int) -> bool:
+        """The liveness phase: whether everything came to its end in time."""
+        world, plan = self.world, self.plan
+        for site in world.group:
+            # Something is pending at every site, else healing would be nothing to survive.
+            self.load.one_more(site)
+        # What is still to be submitted has its own time to commit after that.
+        rest_ns = int(2e9 * plan.messages / plan.rate) if plan.rate else plan.liveness_ns
+        return self.settled_by(healed + 2 * plan.liveness_ns + rest_ns)
+
+    def settled_by(self, limit: int) -> bool:
+        """Go on until everything is settled, at most until `limit`."""
+        step = max(1, self.plan.liveness_ns // SETTLE_STEPS)
+        return self.world.run_until(self.settled, limit, step)
+
+    def heal(self) -> None:
+        """The end of all faults: links plain, readers fast, everybody up."""
+        self.active = []
+        for site in self.world.group:
+            self.world.speed_up(site)
+        self.heal_sites()
+        self.world.heal()
+
+    def breach(self, invariant: str, detail: str, site: int = NOBODY) -> None:
+        self.breaches.append(Breach(invariant, site, self.world.now, detail))
+
+    # -- strikes ---------------------------------------------------------------------------
+
+    def strike(self, strike: Strike) -> None:
+        """Carry out a fault of the plan, if it may happen now."""
+        family, _, detail = strike.kind.partition(":")
+        method: Callable[[Strike, str], None] = getattr(self, f"strike_{family.replace('-', '_')}")
+        method(strike, detail)
+
+    def count(self, kind: str, site: int = NOBODY) -> None:
+        self.world.fault(kind)
+        self.world.row(site, FAULT, kind)
+
+    def _chain(self) -> Link:
+        chain: Link = PLAIN
+        for link in self.active:
+            chain = chain | link
+        return chain
+
+    def put(self, link: Link, lasts_ns: int = 0) -> None:
+        """Put `link` in place, until healing or for `lasts_ns`."""
+        self.active = [old for old in self.active if not (isinstance(old, Targeted) and old.spent)]
+        self.active.append(link)
+        self.world.set_links(self._chain())
+        if lasts_ns:
+            self.world.after(lasts_ns, partial(self.remove, link))
+
+    def remove(self, link: Link) -> None:
+        if link in self.active:
+            self.active.remove(link)
+            self.world.set_links(self._chain())
+
+    def strike_clog(self, strike: Strike, _: str) -> None:
+        src, dst = self.two(strike)
+        now = self.world.now
+        self.put(Clogged(src, dst, now, now + strike.lasts_ns), strike.lasts_ns)
+
+    def strike_target(self, strike: Strike, pdu: str) -> None:
+        kth, many = 1 + strike.args[-1] % 3, 1 + strike.args[-2] % 3
+        self.put(Targeted(pdu, kth, many))
+
+    def strike_partition(self, strike: Strike, form: str) -> None:
+        a, b = self.two(strike)
+        group = self.world.group
+        odd = strike.args[-1]
+        side = [site for site in group if site == a or (odd >> site & 1 and site != b)]
+        rest = [site for site in group if site not in side]
+        part = strike.lasts_ns
+        if form == "symmetric":
+            link = Partition.symmetric(side, rest)
+        elif form == "one-way":
+            link = Partition.one_way(side, rest)
+        elif form == "non-transitive":
+            link = Partition.non_transitive(a, b)
+        else:
+            flap = max(1, part // (2 + odd % 14))
+            link = Partition.symmetric(side, rest, on_ns=flap, off_ns=max(1, flap // 2))
+        self.put(link, part)
+
+    def pause(self, site: int, strike: Strike, lasts_ns: int) -> None:
+        self.count(strike.kind, site)
+        self.world.pause(site)
+        self.world.after(lasts_ns, partial(self.world.resume, site))
+
+    def strike_clock(self, strike: Strike, how: str) -> None:
+        site = strike.args[0]
+        self.count(strike.kind, site)
+        if how == "rate":
+            self.world.set_clock_rate(site, 900 + strike.args[-1] % 201)
+        else:
+            self.world.jump_clock(site, DAY_NS)
+
+    def strike_slow_consumer(self, strike: Strike, _: str) -> None:
+        site = strike.args[0]
+        # Mean time between messages.
+        gap = int(1e9 / self.plan.rate) if self.plan.rate else self.plan.heal_ns // 1000 + 1
+        self.world.slow_down(site, 1 + strike.args[-1] % 8, 2 * gap, 5 * gap)
+        self.world.after(strike.lasts_ns + 100 * gap, partial(self.world.speed_up, site))
+
+    def two(self, strike: Strike) -> tuple[int, int]:
+        """Two different sites."""
+        a = strike.args[0]
+        return a, (a + 1 + strike.args[1] % (self.plan.sites - 1)) % self.plan.sites

@@ -1,0 +1,1 @@
+"""The promises of a group, one judge for each."""

@@ -1,0 +1,182 @@
+"""Checkers: the promises I1–I8 of a group, judged by what an application can see.
+
+`Checker` is an observer (`roundelay.core.events.Observer`): a driver tells it of submissions,
+deliveries, notices, crashes and restarts as they happen, and it says what was violated.  It never
+looks into an engine.  `check_trace` runs the same checker over a trace file.
+
+=====  ============================================================================  ============
+I1     every position holds one message, whoever delivers it; no site leaves one     total.py
+       out unannounced; each source's messages keep their order (`fifo`: this alone)  per_source.py
+I2     what anybody delivered, everybody up has delivered in the end                  both
+I3     lists: versions rise, members agree and are a majority, no commit behind the   views.py
+       back of a newer list
+I4     at most once, only what was submitted, as it was submitted, by whom            both
+I5     own messages of a site that stays up are delivered or declared indeterminate   promises.py
+I6     samples of buffers are within their caps                                       verdict.py
+I7     after healing, own messages of sites that stay up are delivered in time        promises.py
+I8     all and only what is destined to a site (given destination sets)               per_source.py
+=====  ============================================================================  ============
+
+Groups with recorders and AutoRM promise something else: `journal.py`, `autorm.py`.
+
+Memory does not grow with the run: positions are kept up to a horizon, messages until they have
+their position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, Final
+
+from roundelay.core.bundle import Bundle
+from roundelay.core.engine import STAMPED, Delivery, Notice
+from roundelay.core.errors import ConfigError
+from roundelay.core.events import DISK, MEMORY
+from roundelay.trace.checkers.per_source import Destinations, PerSource
+from roundelay.trace.checkers.promises import Promises
+from roundelay.trace.checkers.total_order import HORIZON, TotalOrder
+from roundelay.trace.checkers.verdict import LIMIT, Judge, Violation
+from roundelay.trace.checkers.views import Version, Views
+from roundelay.trace.fingerprint import Fingerprints
+from roundelay.trace.schema import bundles_in
+
+TOTAL: Final = "total"
+FIFO: Final = "fifo"
+NONE: Final = "none"
+
+
+class Checker(Judge):
+    """Looks on at one group and collects violations.
+
+    `sites` are all sites of the group, up or not.  `order` is what the service promises: "total",
+    "fifo" or "none".  `liveness_ns` bounds I7 (None: I7 is not judged).  `destinations` says for
+    each submission which sites it is meant for (orders "fifo" and "none" only; default:
+    everyone).  `durable`: a site that restarts with its disk knows what it has delivered (default:
+    in total order, where positions are kept; not otherwise).  `provisional` are the stages whose
+    deliveries promise nothing yet.  `horizon` is the number of positions, or of settled messages,
+    that are kept for comparison.
+    """
+
+    def __init__(
+        self,
+        sites: Collection[int],
+        *,
+        order: str = TOTAL,
+        liveness_ns: int | None = None,
+        destinations: Destinations | None = None,
+        durable: bool | None = None,
+        provisional: Collection[str] = (STAMPED,),
+        horizon: int = HORIZON,
+        limit: int = LIMIT,
+    ) -> None:
+        if order not in (TOTAL, FIFO, NONE):
+            raise ConfigError("order", order, f"{TOTAL}, {FIFO} or {NONE}")
+        if destinations is not None and order == TOTAL:
+            raise ConfigError("destinations", "given", f"only with order {FIFO} or {NONE}")
+        if horizon < 1:
+            raise ConfigError("horizon", horizon, "a whole number from 1 up")
+        super().__init__(limit)
+        self.sites = tuple(sorted(sites))
+        self.order = order
+        self.provisional = frozenset(provisional)
+        self.durable = order == TOTAL if durable is None else durable
+        self.everywhere = 0  # messages delivered at all sites that were up in the end
+        self._promises = Promises(self.sites, self.report, liveness_ns)
+        self._views = Views(self.sites, self.report)
+        self._log: TotalOrder | PerSource
+        if order == TOTAL:
+            self._log = TotalOrder(self.sites, self.report, self._promises, self._views, horizon)
+        else:
+            self._log = PerSource(
+                self.sites, self.report, self._promises,
+                fifo=order == FIFO, destinations=destinations, horizon=horizon,
+            )  # fmt: skip
+        self._fingerprints = Fingerprints()
+
+    def twin_delivered(self, delivery: Delivery) -> None:
+        """A life of a site that was replaced has delivered this: whoever does so now repeats it."""
+        end = delivery.seq + len(delivery.bundle)
+        self._views.elsewhere = max(self._views.elsewhere, end)
+
+    # -- the verdict -----------------------------------------------------------------------
+
+    @property
+    def uncompared(self) -> int:
+        """Messages that came too late to be compared."""
+        return self.report.uncompared
+
+    @property
+    def committed(self) -> int:
+        """Messages delivered by at least one site (in total order: positions given)."""
+        return self._log.top
+
+    # -- what happens ----------------------------------------------------------------------
+
+    def submitted(self, time: int, site: int, index: int, bundle: Bundle) -> None:
+        self._log.submitted(time, site, index, self._fingerprints(bundle))
+
+    def delivered(self, time: int, site: int, delivery: Delivery) -> None:
+        if delivery.stage not in self.provisional:
+            self._log.delivered(
+                time, site, delivery.seq, delivery.source, delivery.number,
+                self._fingerprints(delivery.bundle),
+            )  # fmt: skip
+
+    def submitted_as(self, time: int, site: int, index: int, fingerprints: tuple[int, ...]) -> None:
+        """As `submitted`, for those who have fingerprints in place of messages."""
+        self._log.submitted(time, site, index, fingerprints)
+
+    def delivered_as(
+        self,
+        time: int,
+        site: int,
+        seq: int,
+        source: int,
+        number: int,
+        stage: str,
+        fingerprints: tuple[int, ...],
+    ) -> None:
+        """As `delivered`, for those who have fingerprints in place of messages."""
+        if stage not in self.provisional:
+            self._log.delivered(time, site, seq, source, number, fingerprints)
+
+    def noticed(self, time: int, site: int, notice: Notice) -> None:
+        kind = notice.kind
+        info: tuple[Any, ...] = notice.info
+        if kind == "view" and self.order == TOTAL:
+            version: Version = tuple(info[0])
+            # A list whose start is not told cannot be outrun.
+            start = info[3] if len(info) > 3 else 1 << 62
+            self._views.viewed(time, site, version, tuple(info[1]), start)
+        elif kind == "gap_unavailable" and isinstance(self._log, TotalOrder):
+            self._log.gap(time, site, info[0], info[1])
+        elif kind == "indeterminate":
+            self._promises.indeterminate(site, info[1])
+        elif kind == "undelivered":
+            for bundle in bundles_in(info):
+                self.given_back(site, self._fingerprints(bundle))
+        elif kind == "suspect" and isinstance(self._log, PerSource):
+            self._log.suspected(site, info[0])
+
+    def given_back(self, site: int, fingerprints: tuple[int, ...]) -> None:
+        """An `undelivered` notice, for those who have fingerprints in place of messages."""
+        self._promises.give_back(site, fingerprints)
+
+    def crashed(self, time: int, site: int, keeps: str) -> None:
+        self._log.crashed(time, site, keeps == MEMORY)
+        if keeps != MEMORY:
+            self._promises.own[site].end_life()
+
+    def restarted(self, time: int, site: int, keeps: str) -> None:
+        remembers = keeps == MEMORY or (keeps == DISK and self.durable)
+        self._log.restarted(time, site, not remembers)
+
+    def healed(self, time: int) -> None:
+        self._promises.healed_at = time
+        self._log.healed()
+
+    def finished(self, time: int, up: Collection[int], settled: bool = True) -> list[Violation]:
+        """Judge what should have happened by now, unless the run was cut short (not settled)."""
+        self._log.finished(time, up, settled)
+        self.everywhere = self._log.everywhere(up)
+        return self.violations

@@ -1,0 +1,370 @@
+"""Our own packets beside those of AutoRM: who a node is, and how groups are put together.
+
+::
+
+    0x12  INFO     a node's name, UUID, address, peers, and the groups it takes part in
+    0x13  PROBE    a node looking whether multicast reaches itself: 16 random bytes
+    0x14  CONTROL  how a group without a fixed roster is put together (`node.membership.group`), and
+                   what recorders say (`node.recording.recorders`)
+
+Each is one byte of type, one of version, the body, and a CRC-32 over all of it.  The bodies of
+INFO and CONTROL are msgpack arrays; a node that does not know them ignores them, so nodes of the
+paper share the medium with ours.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from ipaddress import IPv4Address
+from typing import Final
+from zlib import crc32
+
+import msgspec
+from msgspec import Struct
+
+from roundelay.core.errors import MalformedPdu
+
+INFO: Final = 0x12
+PROBE: Final = 0x13
+CONTROL: Final = 0x14
+VERSION: Final = 1
+CHECKSUM: Final = struct.Struct(">I")
+
+UUID_BYTES: Final = 16
+KNOCK_BYTES: Final = 16
+NODE_NAME_MAX: Final = 64
+GROUP_NAME_MAX: Final = 255
+GROUPS_MAX: Final = 256
+MEMBERS_MAX: Final = 128
+PEERS_MAX: Final = 64
+TEXT_MAX: Final = 64
+HOLES_MAX: Final = 16
+EPOCH_MAX: Final = 1 << 48
+POSITION_MAX: Final = 1 << 62
+"""What a packet may say at most; a correct node stays far below."""
+
+Address = tuple[str, int]
+
+
+FOLLOWS: Final = -1
+"""L is what the size of the group allows."""
+
+
+class Settings(Struct, frozen=True, array_like=True):
+    """What the members of a group have agreed on when it was founded
+    (`node.membership.settings`)."""
+
+    resilience: int = FOLLOWS
+    hub: bool = False
+    min_members: int = 1
+    """Nothing is confirmed while the roster has fewer."""
+    members: tuple[str, ...] = ()
+    """The fixed roster, or those who may be admitted; empty: anybody."""
+
+
+class GroupInfo(Struct, frozen=True, array_like=True, gc=False):
+    """A group as a node takes part in it; without an incarnation it only wants to."""
+
+    name: str
+    incarnation: str = ""
+    epoch: int = -1
+    size: int = 0
+    line: Address = ("", 0)
+    """Where the node listens on line B, if others cannot know (`node.medium.second_channel`)."""
+    decreed: bool = False
+    """An operator said from where this incarnation goes on: others give way to it."""
+    settings: Settings | None = None
+    """Once they are agreed on; None also from nodes of earlier versions."""
+
+
+class Info(Struct, frozen=True, array_like=True):
+    """Who a node is."""
+
+    name: str
+    uuid: bytes
+    address: Address
+    groups: tuple[GroupInfo, ...] = ()
+    peers: tuple[Address, ...] = ()
+    version: str = ""
+    birth: int = 0
+    """When this life of the name began (ns since 1970): of two, the later one has the name."""
+    claims: bool = False
+    """It only asks whether the name is free (`node.membership.identity`), and is no member of
+    anything."""
+    fresh: bool = False
+    """It has done nothing under the name yet, and gives way to an earlier life of it."""
+
+
+class Ask(Struct, frozen=True, array_like=True, tag="ask"):
+    """A node wants into a group, or out of it."""
+
+    group: str
+    incarnation: str
+    name: str
+    leave: bool = False
+    epoch: int = -1
+    """The one it is in; -1 if it is in none."""
+    life: bytes = b""
+    """The UUID of the node."""
+
+
+class Start(Struct, frozen=True, array_like=True, tag="start"):
+    """The roster of a new epoch has been agreed on."""
+
+    group: str
+    incarnation: str
+    epoch: int
+    roster: tuple[str, ...]
+    lives: tuple[bytes, ...]
+    """UUIDs of the members' nodes; one that has another by now has forgotten its promises."""
+    base: int
+    resilience: int
+    counted: tuple[tuple[str, int, int], ...] = ()
+    """(name, epoch, number): when that epoch ended, at most that many bundles of this member were
+    in its order.  So one who was away knows what of its own certainly is not."""
+    decreed: bool = False
+    """See `GroupInfo`."""
+    history: str = ""
+    """Where it is not the incarnation: members that all may have forgotten went on in another."""
+    settings: Settings | None = None
+
+
+class Recorded(Struct, frozen=True, array_like=True, tag="recorded"):
+    """How far a recorder is; `whole` if it leaves nothing out."""
+
+    group: str
+    name: str
+    """Of the node."""
+    port: int
+    """TCP, at the node's address: where it replays (`node.recording.transfer`)."""
+    begin: int
+    next: int
+    """It has written positions `begin` to `next - 1`, but for `holes`."""
+    durable: int
+    """What is below is on disk."""
+    holes: tuple[tuple[int, int], ...] = ()
+    """The last ones, half-open."""
+    whole: bool = True
+    slow: bool = False
+    """Send nothing new for a while."""
+    history: str = ""
+    """The incarnation of the group that it has recorded; empty where there is only one."""
+    syncs: bool = True
+    """It makes what it has written durable by and by; otherwise (it leaves that to the system, or
+    its disk has failed) nobody need wait for that."""
+
+
+class Kept(Struct, frozen=True, array_like=True, tag="kept"):
+    """What a member still has in its memory of what it has delivered (`node.recording.memory`)."""
+
+    group: str
+    name: str
+    port: int
+    """TCP, at the node's address, as with `Recorded`."""
+    begin: int
+    next: int
+    history: str
+
+
+class Wanted(Struct, frozen=True, array_like=True, tag="wanted"):
+    """Somebody waits for messages of the group to be recorded, or lacks some: say at once how far
+    it is, and what is kept."""
+
+    group: str
+    name: str
+    synced: bool = False
+    """It waits for members to sync their files (`node.recording.synced`)."""
+
+
+class Knock(Struct, frozen=True, array_like=True, tag="knock"):
+    """Is a node there?  Whoever is returns it, with `back` set (`node.medium.acquaintance`)."""
+
+    token: bytes
+    back: bool = False
+
+
+class Synced(Struct, frozen=True, array_like=True, tag="synced"):
+    """What a member has delivered of that history, below that position, is on its disk."""
+
+    group: str
+    name: str
+    history: str
+    position: int
+
+
+Control = Ask | Start | Recorded | Kept | Wanted | Knock | Synced
+
+FIXED: Final = "fixed"
+"""Stands for the incarnation of a group whose roster is fixed."""
+_HISTORY: Final = re.compile(r"[0-9A-Za-z]+(@[0-9A-Za-z]+:[0-9]+)*")
+
+_encode = msgspec.msgpack.Encoder().encode
+_info = msgspec.msgpack.Decoder(Info)
+_control = msgspec.msgpack.Decoder(Control)
+
+
+def encode(body: Info | Control | bytes) -> bytes:
+    """The packet of an INFO or CONTROL, or the PROBE with these bytes."""
+    if isinstance(body, bytes):
+        kind, data = PROBE, body
+    else:
+        kind, data = (INFO if isinstance(body, Info) else CONTROL), _encode(body)
+    packet = bytes((kind, VERSION)) + data
+    return packet + CHECKSUM.pack(crc32(packet))
+
+
+def decode(packet: bytes) -> Info | Control | bytes:
+    """What `encode` was given, or MalformedPdu."""
+    end = len(packet) - CHECKSUM.size
+    if end < 2:
+        raise MalformedPdu("short")
+    if packet[1] != VERSION:
+        raise MalformedPdu("format version", str(packet[1]))
+    if CHECKSUM.unpack_from(packet, end)[0] != crc32(packet[:end]):
+        raise MalformedPdu("checksum")
+    body = packet[2:end]
+    try:
+        if packet[0] == PROBE:
+            return body
+        if packet[0] == INFO:
+            return _check_info(_info.decode(body))
+        if packet[0] == CONTROL:
+            word: Control = _control.decode(body)
+            if isinstance(word, Recorded | Kept | Wanted | Synced):
+                return _check_recorded(word)
+            if isinstance(word, Knock):
+                _insist(len(word.token) == KNOCK_BYTES)
+                return word
+            return _check_control(word)
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+        raise MalformedPdu("node packet", str(error)) from None
+    raise MalformedPdu("packet type", str(packet[0]))
+
+
+def _check_info(info: Info) -> Info:
+    _insist(
+        _named(info.name, NODE_NAME_MAX)
+        and len(info.uuid) == UUID_BYTES
+        and any(info.uuid)
+        and len(info.groups) <= GROUPS_MAX
+        and len(info.peers) <= PEERS_MAX
+        and len(info.version) <= TEXT_MAX
+        and 0 <= info.birth <= POSITION_MAX
+        and all(_is_address(address) for address in (info.address, *info.peers))
+    )
+    for group in info.groups:
+        digest, _, history = group.incarnation.rpartition(".")  # of a file: `node.roles`
+        _insist(
+            _named(group.name, GROUP_NAME_MAX)
+            and len(group.incarnation) <= TEXT_MAX
+            and is_history(digest)
+            and is_history(history)
+            and -1 <= group.epoch <= EPOCH_MAX
+            and 0 <= group.size <= MEMBERS_MAX
+            and (group.line == ("", 0) or _is_address(group.line))
+            and _is_settings(group.settings)
+        )
+    return info
+
+
+def _check_control(word: Ask | Start) -> Ask | Start:
+    _insist(_named(word.group, GROUP_NAME_MAX))
+    _insist(word.incarnation not in ("", FIXED) and is_history(word.incarnation))
+    if isinstance(word, Ask):
+        _insist(
+            _named(word.name, NODE_NAME_MAX)
+            and -1 <= word.epoch <= EPOCH_MAX
+            and len(word.life) in (0, UUID_BYTES)
+        )
+        return word
+    _insist(
+        is_roster(word.roster, word.lives)
+        and 0 <= word.epoch <= EPOCH_MAX
+        and 0 <= word.base <= POSITION_MAX
+        and 0 <= word.resilience < MEMBERS_MAX
+        and len(word.counted) <= MEMBERS_MAX
+        and is_history(word.history)
+        and _is_settings(word.settings)
+        and all(
+            _named(name, NODE_NAME_MAX) and 0 <= epoch <= EPOCH_MAX and 0 <= number <= POSITION_MAX
+            for name, epoch, number in word.counted
+        )
+    )
+    return word
+
+
+def _check_recorded(
+    word: Recorded | Kept | Wanted | Synced,
+) -> Recorded | Kept | Wanted | Synced:
+    _insist(_named(word.group, GROUP_NAME_MAX) and _named(word.name, NODE_NAME_MAX))
+    if isinstance(word, Synced):
+        _insist(is_history(word.history) and -1 <= word.position <= POSITION_MAX)
+    if isinstance(word, Kept):
+        _insist(
+            0 < word.port < 65536
+            and 0 <= word.begin <= word.next <= POSITION_MAX
+            and is_history(word.history)
+        )
+    if isinstance(word, Recorded):
+        _insist(
+            0 < word.port < 65536
+            and 0 <= word.begin <= word.next <= POSITION_MAX
+            and 0 <= word.durable <= POSITION_MAX
+            and len(word.holes) <= HOLES_MAX
+            and is_history(word.history)
+            and all(0 <= lo < hi <= POSITION_MAX for lo, hi in word.holes)
+        )
+    return word
+
+
+def _is_settings(settings: Settings | None) -> bool:
+    return settings is None or (
+        FOLLOWS <= settings.resilience < MEMBERS_MAX
+        and 1 <= settings.min_members <= MEMBERS_MAX
+        and are_names(settings.members)
+    )
+
+
+def is_history(text: str) -> bool:
+    """An incarnation or history of a group, `ID` or `ID@PARENT:BASE`; empty: none yet.
+
+    It becomes part of file names, and is shown.
+
+    >>> is_history(""), is_history("6f1d@09:7"), is_history("../6f1d"), is_history("a\\0b")
+    (True, True, False, False)
+    """
+    return not text or (len(text) <= TEXT_MAX and _HISTORY.fullmatch(text) is not None)
+
+
+def is_roster(roster: tuple[str, ...], lives: tuple[bytes, ...]) -> bool:
+    """Members, each once, and a UUID for each; none of one that is not known."""
+    return (
+        0 < len(roster) == len(set(roster)) == len(lives)
+        and are_names(roster)
+        and all(len(life) in (0, UUID_BYTES) for life in lives)
+    )
+
+
+def are_names(names: tuple[str, ...]) -> bool:
+    """Names of nodes, no more than a group has."""
+    return len(names) <= MEMBERS_MAX and all(_named(name, NODE_NAME_MAX) for name in names)
+
+
+def _insist(sound: bool) -> None:
+    if not sound:
+        raise MalformedPdu("node packet", "a field that no node has")
+
+
+def _named(name: str, most: int) -> bool:
+    control = any(ord(letter) < 32 or ord(letter) == 127 for letter in name)
+    return 0 < len(name.encode()) <= most and not control
+
+
+def _is_address(address: Address) -> bool:
+    """Numbers only: nothing a peer says makes us look up a name."""
+    try:
+        IPv4Address(address[0])
+    except ValueError:
+        return False
+    return 0 < address[1] < 65536
