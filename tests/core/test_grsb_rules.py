@@ -454,6 +454,35 @@ def test_gr_15_fast_delivery_does_not_wait_and_may_be_retracted() -> None:
     assert bench.texts() == [b"m0", b"m1", b"other"]
 
 
+def test_gr_15_what_was_retracted_is_not_taken_for_delivered_after_a_crash() -> None:
+    bench = Bench(U, GrsbConfig(delivery=FAST))
+    for gseq in range(3):
+        bench.hear(Bcast(message(gseq), gseq), CR)
+    bench.hear(alive(1, epoch=7, start=1), CR2)
+    assert bench.told() == [("retracted", (1, 3))]
+    again = Bench(U, GrsbConfig(delivery=FAST), inc=2, stable=bench.archive)
+    again.hear(alive(1, epoch=7, start=1), CR2)
+    again.hear(Bcast(message(1, b"other", epoch=7), 1), CR2)
+    assert again.texts() == [b"other"]
+
+
+def test_gr_27_what_was_delivered_of_a_reign_just_before_a_crash_is_not_retracted() -> None:
+    """The application knows that it has position 0; the disk must know of which epoch that is."""
+    bench = Bench(U)
+    bench.hear(alive(0, epoch=7), CR2)
+    bench.hear(Bcast(message(0, epoch=7), 0), CR2)
+    bench.hear(DaAck(7, 1, 0), DA)
+    assert bench.texts() == [b"m0"]
+    assert bench.archive.handled == 0  # the batch might have been cut short
+    again = Bench(U, inc=2, stable=bench.archive, position=1)
+    again.hear(alive(1, epoch=7), CR2)
+    again.hear(ReplayData(0, 0, message(0, epoch=7)), PR)  # for units that may have been open
+    again.hear(Bcast(message(1, epoch=7), 1), CR2)
+    again.hear(DaAck(7, 2, 0), DA)
+    assert again.texts() == [b"m1"]
+    assert again.told() == []
+
+
 def test_gr_16_what_is_not_subscribed_only_moves_the_position() -> None:
     bench = Bench(U, wanted=Selection(frozenset((7,))))
     for gseq in range(4):

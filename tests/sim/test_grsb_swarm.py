@@ -49,6 +49,15 @@ def test_what_a_recorder_gave_a_user_of_a_reign_that_it_had_not_heard_of_is_not_
     assert not result.findings
 
 
+@pytest.mark.parametrize("seed", [970822, 970945])
+def test_what_a_user_delivered_of_a_new_reign_just_before_a_crash_is_not_taken_back(
+    seed: int,
+) -> None:
+    """Its application knew the position that it had come to, its disk not yet of the new reign."""
+    result = run_seed(seed, SwarmParams(first=seed, beyond=seed + 1, protocol="grsb"))
+    assert not result.findings
+
+
 def test_who_wants_nothing_of_what_it_says_itself_still_says_enough() -> None:
     """The driver counted what is delivered: a lone user that filters its own messages out spoke for
     ever while the other was off, which was taken for a group that does not settle."""

@@ -50,14 +50,17 @@ class Party(ABC):
     `resume` is where the units began that were open then.
     """
 
-    def __init__(self, host: Host, inc: int, upto: int, resume: int, wanted: Selection) -> None:
+    def __init__(
+        self, host: Host, inc: int, upto: int, resume: int, wanted: Selection, epoch: int = 0
+    ) -> None:
         self.host = host
         self.config = host.config
         self.inc = inc
         self.wanted = check(wanted)
         self.units = Units(self.config.unit_bytes)
         self.upto = upto  # everything of ours below has been delivered
-        self.persisted = self.done = (upto, resume)
+        self.persisted = Handled(upto, resume, epoch)
+        self.done = (upto, resume)
         self.done_at = -1  # the batch that brought us there
         # Submissions.
         self.count = 0  # messages submitted since the start
@@ -168,19 +171,29 @@ class Party(ABC):
         )  # fmt: skip
 
     def _handled(self, at: int, epoch: int = 0) -> None:
-        """Everything below `at` is dealt with.
+        """Everything below `at` is dealt with, and `epoch` has been entered.
 
-        What is persisted is what the batches before this one have delivered: this one may still be
-        cut short.
+        The position that is persisted is where the batches before this one have come: this one may
+        still be cut short.  The epoch is persisted before anything is delivered in it: an
+        application that knows better how far it is must not take that for part of an older one.
         """
         self.upto = max(self.upto, at)
         done = (self.upto, self.units.resume(at))
-        if done != self.done:
-            if self.done != self.persisted and self.done_at != self.host.batch:
-                self.persisted = self.done
-                self.host.persist(Handled(*self.done, epoch))
-            self.done = done
-            self.done_at = self.host.batch
+        if done == self.done:
+            return
+        if self.done_at != self.host.batch:
+            self._persist(*self.done, epoch)
+        elif epoch != self.persisted.epoch:
+            self._persist(self.persisted.upto, self.persisted.resume, epoch)
+        self.done = done
+        self.done_at = self.host.batch
+
+    def _persist(self, upto: int, resume: int, epoch: int) -> None:
+        """The application has everything below `upto`: a restart goes on there, in `epoch`."""
+        handled = Handled(upto, resume, epoch)
+        if handled != self.persisted:
+            self.persisted = handled
+            self.host.persist(handled)
 
 
 def check(wanted: Selection) -> Selection:

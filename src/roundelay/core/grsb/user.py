@@ -58,7 +58,7 @@ class User(Party):
     def __init__(
         self, host: Host, inc: int, upto: int, resume: int, epoch: int, wanted: Selection, now: int
     ) -> None:
-        super().__init__(host, inc, upto, resume, wanted)
+        super().__init__(host, inc, upto, resume, wanted, epoch)
         self.listener = Listener(epoch, min(upto, resume), self.config.heard_max)
         self.entered_at = 0  # so far when the present epoch was first heard of
         self.replayed_to = 0  # recorders have everything below: nothing of it can vanish
@@ -167,6 +167,8 @@ class User(Party):
             self.listener.next = self.upto = start
             self.listener.stable = min(self.listener.stable, start)
             self.entered_at = start
+            self.done = (start, min(start, self.units.resume(start)))
+            self._persist(*self.done, self.listener.epoch)
 
     def _release(self, now: int) -> None:
         """GR-15: what is stable is handed over; GR-14: what is missing comes from a recorder."""
