@@ -187,15 +187,14 @@ class Ordering:
         if ts != log.nts:
             self._keep_ack(ack, now)
             return
-        bundle = self.qb.get((ack.s, ack.n)) if ack.kind else NOTHING
-        if bundle is None:
+        if ack.kind and (ack.s, ack.n) not in self.qb:
             qc[ts] = ack
             requests.pending.pop(ts, None)
             requests.request((ack.s, ack.n), now)
             return
         if qc:
             qc.pop(ts, None)
-        self.apply(ack, bundle, now)
+        self.apply(ack, now)
         own = site.own
         if (
             qc
@@ -226,8 +225,9 @@ class Ordering:
         requests.known_top = max(requests.known_top, min(ts, furthest))
         requests.request_missing(now)
 
-    def apply(self, ack: Ack, bundle: Bundle, now: int) -> None:
-        """CM-N10: the acknowledgement takes its place in the log."""
+    def apply(self, ack: Ack, now: int) -> None:
+        """CM-N10: the acknowledgement takes its place in the log, with its message, if it has one:
+        that is in Q_B."""
         site = self.site
         log, commit, stamping, out = site.log, site.commit, site.stamping, site.out
         by, follower, ts, me = ack.by, ack.next, ack.ts, site.me
@@ -242,6 +242,7 @@ class Ordering:
         moves = follower != by
         # `log.append`, written out: this is done for every stamp at every site.
         seq = log.nseq
+        bundle = self.qb.pop((ack.s, ack.n)) if ack.kind else NOTHING
         log.entries[ts] = entry = Entry(ack, bundle, seq)
         log.nts = ts + 1
         log.exp = follower
@@ -255,7 +256,6 @@ class Ordering:
             log.nseq = seq + len(bundle.sizes)
             log.uncommitted += 1
             log.retained += 1
-            self.qb.pop((s, n), None)
             if s == me:
                 site.own.outstanding = -1
             if moves:
@@ -290,10 +290,9 @@ class Ordering:
             ack = qc.get(log.nts)
             if ack is not None:
                 # CM-N9: only the message of the next stamp is asked for, then we wait.
-                bundle = NOTHING if ack.kind == NULL else self.qb.get((ack.s, ack.n))
-                if bundle is not None:
+                if ack.kind == NULL or (ack.s, ack.n) in self.qb:
                     del qc[ack.ts]
-                    self.apply(ack, bundle, now)
+                    self.apply(ack, now)
                     continue
                 site.requests.request((ack.s, ack.n), now)
             if own.outstanding < 0 and (own.kept or own.waiting):

@@ -102,7 +102,12 @@ class OwnMessages:
         if index < len(self.kept):
             bundle = self.kept[index]
         elif self.waiting:
-            bundle = self._gather()
+            count = self._fitting() if site.config.bundle and len(self.waiting) > 1 else 1
+            bundle = self.waiting.popleft()
+            if count > 1:
+                rest = [self.waiting.popleft() for _ in range(count - 1)]
+                bundle = Bundle.merged([bundle, *rest])
+            self.waiting_bytes -= len(bundle.data)
             self.kept.append(bundle)
         else:
             self.stop()
@@ -130,24 +135,15 @@ class OwnMessages:
         most = self.site.config.resend_ns
         return min(most, 2 * self.site.stamping.patience(most))
 
-    def _gather(self) -> Bundle:
-        """The next PDU's content: one submitted bundle, or all that fit when bundling."""
-        waiting, config = self.waiting, self.site.config
-        bundle = waiting.popleft()
-        if config.bundle and waiting:
-            room = config.max_payload - len(bundle.data)
-            places = MESSAGES_MAX - len(bundle.sizes)
-            fit = 0
-            for part in waiting:
-                room -= len(part.data)
-                places -= len(part.sizes)
-                if room < 0 or places < 0:
-                    break
-                fit += 1
-            if fit:
-                bundle = Bundle.merged([bundle, *[waiting.popleft() for _ in range(fit)]])
-        self.waiting_bytes -= len(bundle.data)
-        return bundle
+    def _fitting(self) -> int:
+        """How many of the bundles that wait fit into one PDU."""
+        room, places = self.site.config.max_payload, MESSAGES_MAX
+        for count, bundle in enumerate(self.waiting):
+            room -= len(bundle.data)
+            places -= len(bundle.sizes)
+            if room < 0 or places < 0:
+                return count
+        return len(self.waiting)
 
     def on_send_timer(self, now: int) -> None:
         """CM-N4: repeat the message, but not while the list is heard to make progress."""

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from roundelay.core.bundle import NOTHING, Bundle
 from roundelay.core.engine import EVERYONE, NEVER
 from roundelay.core.errors import InvariantBroken
 from roundelay.core.notices import MemberSuspected
@@ -78,13 +77,12 @@ class Stamping:
         site = self.site
         if self.since_data < site.config.kr:
             # Reached too early for a message: pass the token on at once.
-            self.issue(NULL, site.me, 0, NOTHING, now)
+            self.issue(NULL, site.me, 0, now)
             return True
         next_num = site.log.next_num
-        for key, bundle in site.ordering.qb.items():
-            s, n = key
+        for s, n in site.ordering.qb:
             if next_num[s] == n:
-                self.issue(DATA, s, n, bundle, now)
+                self.issue(DATA, s, n, now)
                 return True
         return False
 
@@ -93,26 +91,24 @@ class Stamping:
         site = self.site
         config, me, log, ordering = site.config, site.me, site.log, site.ordering
         if self.since_data < config.kr:
-            self.issue(NULL, me, 0, NOTHING, now)
+            self.issue(NULL, me, 0, now)
             return True
-        next_num, qb = log.next_num, ordering.qb
-        waiting = [key for key in qb if next_num[key[0]] == key[1]]
+        next_num = log.next_num
+        waiting = [key for key in ordering.qb if next_num[key[0]] == key[1]]
         if not waiting:
             return False
         del waiting[min(config.kw, RUN_MAX) :]
         ts, version = log.nts, site.token_list.version
         s, n = last = waiting.pop()
         for key in waiting:
-            ordering.apply(Ack(version, log.nts, DATA, *key, me, me), qb[key], now)
+            ordering.apply(Ack(version, log.nts, DATA, *key, me, me), now)
         run = None
         if waiting:
             run = AckRun(version, ts, me, site.token_list.successor[me], (*waiting, last))
-        self.issue(DATA, s, n, qb[last], now, run)
+        self.issue(DATA, s, n, now, run)
         return True
 
-    def issue(
-        self, kind: int, s: int, n: int, bundle: Bundle, now: int, run: AckRun | None = None
-    ) -> None:
+    def issue(self, kind: int, s: int, n: int, now: int, run: AckRun | None = None) -> None:
         """Send the acknowledgement with the next timestamp, or the run that it ends; apply it."""
         site = self.site
         config, me, timers, token_list = site.config, site.me, site.timers, site.token_list
@@ -140,7 +136,7 @@ class Stamping:
             self.pass_sent = now
             self.pass_wait = self.patience(config.pass_ns)
             timers.pass_due = timers.arm(now + self.pass_wait)
-        site.ordering.apply(ack, bundle, now)
+        site.ordering.apply(ack, now)
 
     def heir(self, s: int) -> int:
         """`to_source`: the source of the message, or a site that has not had the token for long.
@@ -209,7 +205,7 @@ class Stamping:
             site.ordering.work(now)
             return
         if site.log.uncommitted:
-            self.issue(NULL, site.me, 0, NOTHING, now)
+            self.issue(NULL, site.me, 0, now)
             site.ordering.work(now)
             return
         if not self.shown:

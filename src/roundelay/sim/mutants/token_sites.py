@@ -436,7 +436,8 @@ class _StampsTwice(Ordering):
     def on_b(self, pdu: B, source: int, now: int) -> None:
         site = self.site
         if site.holding and pdu.n < site.log.next_num[pdu.s]:
-            site.stamping.issue(DATA, pdu.s, pdu.n, pdu.bundle, now)
+            self.qb[(pdu.s, pdu.n)] = pdu.bundle
+            site.stamping.issue(DATA, pdu.s, pdu.n, now)
             return
         super().on_b(pdu, source, now)
 
