@@ -55,8 +55,8 @@ def test_a_multicast_reaches_everybody_else_and_a_unicast_one() -> None:
         group = parse_address(multicast(), "multicast")
         ears = media(3, lambda: MulticastMedium(group, LOOPBACK))
         a, b, c = ears
-        a.medium.multicast(b"to all")
-        a.medium.unicast(b"to c", c.medium.address)
+        a.medium.send(b"to all")
+        a.medium.send(b"to c", c.medium.address)
         await until(lambda: len(b.heard) == 1 and len(c.heard) == 2, "datagrams")
         await asyncio.sleep(0.02)
         assert b.heard == [(b"to all", a.medium.address)]
@@ -74,7 +74,7 @@ def test_two_groups_on_one_port_do_not_hear_each_other() -> None:
         first = Ear(MulticastMedium(("239.255.1.1", port), LOOPBACK))
         second = Ear(MulticastMedium(("239.255.1.2", port), LOOPBACK))
         other = Ear(MulticastMedium(("239.255.1.2", port), LOOPBACK))
-        other.medium.multicast(b"for the second")
+        other.medium.send(b"for the second")
         await until(lambda: second.heard, "a datagram")
         await asyncio.sleep(0.02)
         assert first.heard == []
@@ -90,16 +90,16 @@ def test_fan_out_reaches_seeds_and_those_it_has_met() -> None:
         c = Ear(FanoutMedium(("127.0.0.1", 0), [a.medium.address], 1200))
         assert isinstance(a.medium, FanoutMedium)
         assert isinstance(b.medium, FanoutMedium)
-        b.medium.multicast(b"one")
+        b.medium.send(b"one")
         await until(lambda: a.heard, "a datagram at the seed")
         assert c.heard == []
         b.medium.meet(c.medium.address)
         b.medium.meet(b.medium.address)  # ourselves: no
-        b.medium.multicast(b"two")
+        b.medium.send(b"two")
         await until(lambda: len(a.heard) == 2 and len(c.heard) == 1, "datagrams")
         b.medium.part(c.medium.address)
         b.medium.part(a.medium.address)  # a seed is kept
-        b.medium.multicast(b"three")
+        b.medium.send(b"three")
         await until(lambda: len(a.heard) == 3, "a datagram at the seed")
         assert c.data == [b"two"]
         for number in range(2 * FanoutMedium.PEERS_MAX):
@@ -119,11 +119,11 @@ def test_a_train_arrives_as_the_datagrams_it_was_made_of(count: int, last: int) 
         ears = media(2, lambda: MulticastMedium(group, small(1228)))
         a, b = ears
         parts = [os.urandom(1200) for _ in range(count - 1)] + [os.urandom(last)]
-        a.medium.multicast_train(parts)
+        a.medium.send_train(parts)
         await until(lambda: len(b.heard) >= count, "a train")
         assert b.data == parts
         b.heard.clear()
-        a.medium.unicast_train(parts, b.medium.address)
+        a.medium.send_train(parts, b.medium.address)
         await until(lambda: len(b.heard) >= count, "a train")
         assert b.data == parts
         assert a.medium.counts["sent"] == 2 * count
@@ -143,7 +143,7 @@ def test_a_kernel_without_segmentation_gets_them_one_by_one(
         a, b = ears
         monkeypatch.setattr("roundelay.node.medium.media.UDP_SEGMENT", 250)  # no such option
         parts = [os.urandom(1200) for _ in range(20)]
-        a.medium.multicast_train(parts)
+        a.medium.send_train(parts)
         await until(lambda: len(b.heard) >= 20, "datagrams")
         assert b.data == parts
         close(ears)
@@ -155,7 +155,7 @@ def test_a_datagram_that_does_not_fit_is_counted_not_raised() -> None:
     async def test() -> None:
         group = parse_address(multicast(), "multicast")
         medium = MulticastMedium(group, LOOPBACK)
-        medium.multicast(bytes(65_508))
+        medium.send(bytes(65_508))
         assert medium.counts["sent"] == 0
         assert any(reason.startswith("send: ") for reason in medium.counts)
         medium.close()
@@ -169,7 +169,7 @@ def test_more_than_64_datagrams_take_more_than_one_turn() -> None:
         ears = media(2, lambda: MulticastMedium(group, LOOPBACK))
         a, b = ears
         for number in range(200):
-            a.medium.multicast(b"%d" % number)
+            a.medium.send(b"%d" % number)
         await until(lambda: len(b.heard) == 200, "200 datagrams")
         assert b.data == [b"%d" % number for number in range(200)]
         assert b.batches >= 4
@@ -266,7 +266,7 @@ def test_where_multicast_is_blocked_the_probe_names_what_it_tried(
 ) -> None:
     async def test() -> None:
         # Datagrams that leave and do not come back.
-        monkeypatch.setattr(MulticastMedium, "multicast", lambda self, data, hint=0: None)
+        monkeypatch.setattr(MulticastMedium, "send", lambda self, data: None)
         group = parse_address(multicast(), "multicast")
         with pytest.raises(ConfigError, match=r"lo: no multicast came back.*seeds = HOST:PORT"):
             await choose(Choice(multicast=group, interface="lo"))

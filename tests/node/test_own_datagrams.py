@@ -16,9 +16,9 @@ async def heard(media: list[Medium], sender: Medium) -> list[list[bytes]]:
     found: list[list[bytes]] = [[] for _ in media]
     for medium, into in zip(media, found, strict=True):
         medium.start(lambda data, source, into=into: into.append(data), lambda: None)
-    sender.multicast(b"to everybody")
+    sender.send(b"to everybody")
     for medium in media:
-        medium.multicast(b"end")
+        medium.send(b"end")
     others = len(media) - 1
 
     def all_done() -> bool:
@@ -53,8 +53,8 @@ def test_what_comes_back_does_not_even_wake_it() -> None:
     async def scene() -> None:
         first, second = await media(2)
         for _ in range(10):
-            first.multicast(b"nobody reads this here")
-        second.multicast(b"but this")
+            first.send(b"nobody reads this here")
+        second.send(b"but this")
         listener = first._sockets[1]
         arrived: list[tuple[bytes, Address]] = []
         async with asyncio.timeout(PATIENCE_S):

@@ -100,7 +100,9 @@ def multicast(datagram: bytes | memoryview, hint: int = UNKNOWN, kind: int = MUL
     return TO_SWITCH.pack(MAGIC, kind, NOWHERE, 0, hint >> 8, hint & 0xFF) + datagram
 
 
-def unicast(datagram: bytes, to: Address, hint: int = UNKNOWN, kind: int = UNICAST) -> bytes:
+def unicast(
+    datagram: bytes | memoryview, to: Address, hint: int = UNKNOWN, kind: int = UNICAST
+) -> bytes:
     """`datagram` for the node that the switch knows by the address `to`, on either line."""
     ip = inet_aton(to[0])
     return TO_SWITCH.pack(MAGIC, kind, ip, to[1], hint >> 8, hint & 0xFF) + datagram

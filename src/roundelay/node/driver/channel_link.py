@@ -119,7 +119,7 @@ class ChannelLink:
             self._send_member(sender, missed)
         for offered in ready:
             arrival, stamped = self.hub.stamp(offered)
-            self.transmitter.send_everyone(stamped, stamped[2] << 8 | stamped[3])
+            self.transmitter.send(stamped, stamped[2] << 8 | stamped[3])
             self._receive_numbered(self.hub, arrival, now)
 
     def on_timer(self, now: int) -> None:
@@ -159,7 +159,7 @@ class ChannelLink:
         if destination != EVERYONE:
             self._send_member(destination, data)
         elif hub is None:
-            self.transmitter.send_everyone(data, data[2] << 8 | data[3])
+            self.transmitter.send(data, data[2] << 8 | data[3])
         elif hub.here:
             self.relay(data, pdu, self.me, chan_seq, now, self.life)
         else:

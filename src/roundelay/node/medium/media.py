@@ -26,6 +26,9 @@ from roundelay.node.medium.interfaces import LARGEST_DATAGRAM, Interface
 
 Address = tuple[str, int]
 
+EVERYBODY: Final = None
+"""Where a datagram goes that is not for one node alone."""
+
 DRAIN: Final = 64
 """Datagrams taken per wake-up, so that timers and applications get their turn."""
 BUFFER_BYTES: Final = 8 << 20
@@ -95,6 +98,8 @@ class Medium(ABC):
         """Bytes in one datagram."""
         self.address: Address = sock.getsockname()
         """Where peers reach us."""
+        self.everybody: Address = self.address
+        """The address under which one datagram reaches all, where there is one."""
         self.counts: dict[str, int] = {"sent": 0, "received": 0, "bytes_out": 0, "bytes_in": 0}
         self.trains = mtu < LARGEST_DATAGRAM // 2  # otherwise no two of them fit one read
         self.offload = self.trains and self._try_offload(sock)
@@ -213,24 +218,10 @@ class Medium(ABC):
 
     # -- out -------------------------------------------------------------------------------
 
-    @abstractmethod
-    def multicast(self, data: bytes | memoryview, hint: int = 0) -> None:
-        """To everybody but ourselves."""
-
-    def unicast(self, data: bytes, to: Address, hint: int = 0) -> None:
-        self._send(data, to)
-
-    def multicast_train(self, parts: list[bytes], hint: int = 0) -> None:
-        """Several datagrams of one size (the last may be shorter) to everybody."""
-        for part in parts:
-            self.multicast(part, hint)
-
-    def unicast_train(self, parts: list[bytes], to: Address, hint: int = 0) -> None:
-        self._send_train(parts, to)
-
-    def _send(self, data: bytes | memoryview, to: Address) -> None:
+    def send(self, data: bytes | memoryview, to: Address | None = EVERYBODY, hint: int = 0) -> None:
+        """One datagram, to one node or to everybody but ourselves."""
         try:
-            self.sock.sendto(data, to)
+            self.sock.sendto(data, to or self.everybody)
         except (BlockingIOError, InterruptedError):
             self.count("send buffer full")
         except OSError as error:
@@ -239,24 +230,28 @@ class Medium(ABC):
             self.counts["sent"] += 1
             self.counts["bytes_out"] += len(data)
 
-    def _send_train(self, parts: list[bytes], to: Address) -> None:
-        """UDP_SEGMENT: one system call for many datagrams, where the kernel can."""
+    def send_train(self, parts: list[bytes], to: Address | None = EVERYBODY, hint: int = 0) -> None:
+        """Several datagrams of one size (the last may be shorter).
+
+        UDP_SEGMENT: one system call for many of them, where the kernel can."""
         size = len(parts[0])
         if not self.offload or len(parts) == 1:
             for part in parts:
-                self._send(part, to)
+                self.send(part, to, hint)
             return
+        address = to or self.everybody
         each = max(1, min(SEGMENTS_MAX, LARGEST_DATAGRAM // size))
         for start in range(0, len(parts), each):
             run = parts[start : start + each]
             try:
-                self.sock.sendmsg(run, [(SOL_UDP, UDP_SEGMENT, SEGMENT_SIZE.pack(size))], 0, to)
+                segments = [(SOL_UDP, UDP_SEGMENT, SEGMENT_SIZE.pack(size))]
+                self.sock.sendmsg(run, segments, 0, address)
             except (BlockingIOError, InterruptedError):
                 self.count("send buffer full")
             except OSError:
                 self.offload = False  # this route cannot; it was worth a try
                 for part in run:
-                    self._send(part, to)
+                    self.send(part, to, hint)
             else:
                 self.counts["sent"] += len(run)
                 self.counts["bytes_out"] += sum(map(len, run))
@@ -272,7 +267,7 @@ class MulticastMedium(Medium):
         super().__init__(
             udp_socket((interface.address, port), "interface address"), interface.datagram
         )
-        self.group = group
+        self.group = self.everybody = group
         self.interface = interface
         self.ttl = ttl
         own = socket.inet_aton(interface.address)
@@ -331,12 +326,6 @@ class MulticastMedium(Medium):
     def describe(self) -> str:
         return f"multicast:{self.group[0]}:{self.group[1]}@{self.interface.name}"
 
-    def multicast(self, data: bytes | memoryview, hint: int = 0) -> None:
-        self._send(data, self.group)
-
-    def multicast_train(self, parts: list[bytes], hint: int = 0) -> None:
-        self._send_train(parts, self.group)
-
 
 class FanoutMedium(Medium):
     """Unicast to every known peer; `peers` starts as the seeds and grows as nodes are heard."""
@@ -380,10 +369,10 @@ class FanoutMedium(Medium):
         if peer not in self.seeds:
             self.peers.pop(peer, None)
 
-    def multicast(self, data: bytes | memoryview, hint: int = 0) -> None:
-        for peer in self.peers:
-            self._send(data, peer)
+    def send(self, data: bytes | memoryview, to: Address | None = EVERYBODY, hint: int = 0) -> None:
+        for peer in self.peers if to is EVERYBODY else (to,):
+            super().send(data, peer, hint)
 
-    def multicast_train(self, parts: list[bytes], hint: int = 0) -> None:
-        for peer in self.peers:
-            self._send_train(parts, peer)
+    def send_train(self, parts: list[bytes], to: Address | None = EVERYBODY, hint: int = 0) -> None:
+        for peer in self.peers if to is EVERYBODY else (to,):
+            super().send_train(parts, peer, hint)

@@ -110,7 +110,7 @@ async def _hears_itself(medium: MulticastMedium) -> bool:
     medium.start(lambda data, source: heard.set() if data == packet else None, lambda: None)
     try:
         for _ in range(PROBES):
-            medium.multicast(packet)
+            medium.send(packet)
             try:
                 await asyncio.wait_for(heard.wait(), PROBE_WAIT_S)
             except TimeoutError:

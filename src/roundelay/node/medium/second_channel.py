@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from roundelay.core.errors import ConfigError
 from roundelay.node.medium.interfaces import find, parse_address
-from roundelay.node.medium.media import Address, FanoutMedium, Medium, MulticastMedium
+from roundelay.node.medium.media import EVERYBODY, Address, FanoutMedium, Medium, MulticastMedium
 from roundelay.node.medium.switch_medium import SwitchMedium
 from roundelay.node.medium.watch import MediumWatch
 
@@ -35,13 +35,11 @@ class Line(Protocol):
 
     mtu: int
 
-    def multicast(self, data: bytes, hint: int = 0) -> None: ...
+    def send(self, data: bytes, to: Address | None = EVERYBODY, hint: int = 0) -> None: ...
 
-    def multicast_train(self, parts: list[bytes], hint: int = 0) -> None: ...
-
-    def unicast(self, data: bytes, to: Address, hint: int = 0) -> None: ...
-
-    def unicast_train(self, parts: list[bytes], to: Address, hint: int = 0) -> None: ...
+    def send_train(
+        self, parts: list[bytes], to: Address | None = EVERYBODY, hint: int = 0
+    ) -> None: ...
 
 
 class SwitchLine:
@@ -50,20 +48,11 @@ class SwitchLine:
     def __init__(self, medium: SwitchMedium) -> None:
         self.medium = medium
         self.mtu = medium.mtu
+        self.send = medium.send_b
 
-    def multicast(self, data: bytes, hint: int = 0) -> None:
-        self.medium.multicast_b(data, hint)
-
-    def multicast_train(self, parts: list[bytes], hint: int = 0) -> None:
+    def send_train(self, parts: list[bytes], to: Address | None = EVERYBODY, hint: int = 0) -> None:
         for part in parts:
-            self.medium.multicast_b(part, hint)
-
-    def unicast(self, data: bytes, to: Address, hint: int = 0) -> None:
-        self.medium.unicast_b(data, to, hint)
-
-    def unicast_train(self, parts: list[bytes], to: Address, hint: int = 0) -> None:
-        for part in parts:
-            self.medium.unicast_b(part, to, hint)
+            self.send(part, to, hint)
 
 
 class SecondLine:

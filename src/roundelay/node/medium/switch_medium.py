@@ -6,7 +6,7 @@ import asyncio
 
 from roundelay.core.errors import MalformedPdu
 from roundelay.node.medium.interfaces import LOOPBACK
-from roundelay.node.medium.media import Address, Medium, udp_socket
+from roundelay.node.medium.media import EVERYBODY, Address, Medium, udp_socket
 from roundelay.wire import switch_header
 
 
@@ -36,7 +36,7 @@ class SwitchMedium(Medium):
         super().stop()
 
     def _say_hello(self) -> None:
-        self._send(switch_header.hello(self.name), self.switch)
+        super().send(switch_header.hello(self.name), self.switch)
         loop = asyncio.get_running_loop()
         self._hello = loop.call_later(switch_header.HELLO_EVERY_S, self._say_hello)
 
@@ -54,19 +54,20 @@ class SwitchMedium(Medium):
         else:
             self._handed(datagram, sender)
 
-    def multicast(self, data: bytes | memoryview, hint: int = 0) -> None:
-        self._send(switch_header.multicast(data, hint), self.switch)
+    def send(self, data: bytes | memoryview, to: Address | None = EVERYBODY, hint: int = 0) -> None:
+        if to is EVERYBODY:
+            super().send(switch_header.multicast(data, hint), self.switch)
+        else:
+            super().send(switch_header.unicast(data, to, hint), self.switch)
 
-    def multicast_b(self, data: bytes, hint: int = 0) -> None:
-        """On line B (`node.medium.second_channel`)."""
-        self._send(switch_header.multicast(data, hint, switch_header.MULTICAST_B), self.switch)
-
-    def unicast_b(self, data: bytes, to: Address, hint: int = 0) -> None:
-        self._send(switch_header.unicast(data, to, hint, switch_header.UNICAST_B), self.switch)
-
-    def unicast(self, data: bytes, to: Address, hint: int = 0) -> None:
-        self._send(switch_header.unicast(data, to, hint), self.switch)
-
-    def unicast_train(self, parts: list[bytes], to: Address, hint: int = 0) -> None:
+    def send_train(self, parts: list[bytes], to: Address | None = EVERYBODY, hint: int = 0) -> None:
         for part in parts:
-            self.unicast(part, to, hint)
+            self.send(part, to, hint)
+
+    def send_b(self, data: bytes, to: Address | None = EVERYBODY, hint: int = 0) -> None:
+        """On line B (`node.medium.second_channel`)."""
+        if to is EVERYBODY:
+            datagram = switch_header.multicast(data, hint, switch_header.MULTICAST_B)
+        else:
+            datagram = switch_header.unicast(data, to, hint, switch_header.UNICAST_B)
+        super().send(datagram, self.switch)

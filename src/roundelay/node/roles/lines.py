@@ -83,7 +83,7 @@ class Lines:
         if self.second is not None and (line == LINE_B or neighbours is not None):
             self.node.transmitter.send_line(self.second.line, data, hint)
         elif neighbours is None:
-            self.node.transmitter.send_everyone(data, hint)
+            self.node.transmitter.send(data, hint)
         else:
             for site in neighbours:
                 self._unicast(site, data, hint)

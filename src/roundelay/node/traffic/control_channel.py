@@ -38,7 +38,7 @@ class ControlChannel:
             self.acquaintances = Acquaintances(node.medium, self._send_to)
 
     def _send_to(self, address: Address, word: Info | Knock) -> None:
-        self.node.transmitter.send_to(address, control.encode(word))
+        self.node.transmitter.send(control.encode(word), to=address)
 
     # -- who we are ----------------------------------------------------------------------------
 
@@ -71,7 +71,7 @@ class ControlChannel:
 
     def claim(self) -> None:
         """Ask whether the name is free."""
-        self.node.transmitter.send_everyone(control.encode(self.info()))
+        self.node.transmitter.send(control.encode(self.info()))
 
     def say_who(self, now: int) -> None:
         node = self.node

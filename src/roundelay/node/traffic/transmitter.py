@@ -6,7 +6,7 @@ import secrets
 from typing import Final
 
 from roundelay.node.medium.interfaces import LARGEST_DATAGRAM
-from roundelay.node.medium.media import Address, FanoutMedium, Medium
+from roundelay.node.medium.media import EVERYBODY, Address, FanoutMedium, Medium
 from roundelay.node.medium.second_channel import Line
 from roundelay.node.membership.directory import Directory
 from roundelay.wire import control, fragments
@@ -41,57 +41,46 @@ class Transmitter:
         medium = self.medium
         return medium.advertised if isinstance(medium, FanoutMedium) else medium.address
 
-    def send_everyone(self, data: bytes, hint: int = 0) -> None:
+    def send(self, data: bytes, hint: int = 0, to: Address | None = EVERYBODY) -> None:
+        """To everybody, or to one, on the medium."""
         if len(data) <= self.room:
-            self.medium.multicast(self.seal.seal(data) if self.seal else data, hint)
+            self.medium.send(self.seal.seal(data) if self.seal else data, to, hint)
         else:
-            self.medium.multicast_train(self._pieces(data, self.room), hint)
+            self.medium.send_train(self._pieces(data, self.room), to, hint)
 
     def send_parts(self, parts: list[bytes], hint: int = 0) -> None:
         """A large PDU to everybody, its checksum still missing."""
         seal = self.seal
         if seal is None or self.medium.trains:
             parts.append(checksum(parts))
-            self.send_everyone(b"".join(parts), hint)
+            self.send(b"".join(parts), hint)
             return
         # The seal tells more than the checksum would: nobody looks at that.
         parts.append(NO_CHECKSUM)
         for piece in fragments.split_parts(parts, self.room, self._next_ident()):
-            self.medium.multicast(seal.seal_parts(piece), hint)
-
-    def send_to(self, address: Address, data: bytes, hint: int = 0) -> None:
-        if len(data) <= self.room:
-            self.medium.unicast(self.seal.seal(data) if self.seal else data, address, hint)
-        else:
-            self.medium.unicast_train(self._pieces(data, self.room), address, hint)
+            self.medium.send(seal.seal_parts(piece), EVERYBODY, hint)
 
     def send_member(self, name: str, data: bytes, hint: int = 0) -> bool:
         """To the node of that name; False if nobody knows where it is."""
         known = self.directory.by_name.get(name)
         if known is None:
             return False
-        self.send_to(known.address, data, hint)
+        self.send(data, hint, known.address)
         return True
 
-    def send_line(self, line: Line, data: bytes, hint: int = 0, to: Address | None = None) -> None:
-        """To everybody, or one, on another line than the medium (`node.medium.second_channel`)."""
+    def send_line(
+        self, line: Line, data: bytes, hint: int = 0, to: Address | None = EVERYBODY
+    ) -> None:
+        """The same on another line than the medium (`node.medium.second_channel`)."""
         room = min(self.room, line.mtu - self.overhead)
-        if len(data) > room:
-            pieces = self._pieces(data, room)
-            if to is None:
-                line.multicast_train(pieces, hint)
-            else:
-                line.unicast_train(pieces, to, hint)
-            return
-        sealed = self.seal.seal(data) if self.seal else data
-        if to is None:
-            line.multicast(sealed, hint)
+        if len(data) <= room:
+            line.send(self.seal.seal(data) if self.seal else data, to, hint)
         else:
-            line.unicast(sealed, to, hint)
+            line.send_train(self._pieces(data, room), to, hint)
 
     def send_autorm(self, data: bytes, hint: int) -> None:
         """What AutoRM has to say: also on the lines that stand in for the medium."""
-        self.send_everyone(data, hint)
+        self.send(data, hint)
         for line in self.stand_ins.values():
             self.send_line(line, data, hint)
 
@@ -101,7 +90,7 @@ class Transmitter:
         Another one may hear nothing on the medium, which nobody else can know.
         """
         data = control.encode(word)
-        self.send_everyone(data)
+        self.send(data)
         for line in self.second_lines.values():
             self.send_line(line, data)
 
