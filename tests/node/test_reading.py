@@ -313,7 +313,7 @@ def test_a_blocking_replay_may_be_left(tmp_path: Path) -> None:
 
 
 def test_the_rest_of_a_unit_keeps_its_places() -> None:
-    inbox: Inbox[Message] = Inbox(lambda batch: list(messages_of(batch)))
+    inbox = Inbox()
     unit = Batch("grsb:g", 9, "a", 5, Bundle.of(b"w", b"x", b"y", b"z").marked(7), UNIT)
     for read in range(5):
         inbox.put(unit)

@@ -40,7 +40,7 @@ from roundelay.client.inbox import (
     cost_of,
     following,
 )
-from roundelay.client.messages import Message, Receipt, cut, synced
+from roundelay.client.messages import Message, Receipt, synced
 from roundelay.client.options import RETENTION, Options
 from roundelay.client.replaying import Replaying
 from roundelay.client.sending import Sending
@@ -85,7 +85,7 @@ class Group(Sending, Replaying):
         """The full name, with the prefix of its protocol."""
         self._switchboard = switchboard
         self._close = close
-        self.inbox: Inbox[Message] = Inbox(cut)
+        self.inbox = Inbox()
         """What has arrived and is not read yet."""
         self.inbox.on_room = self._make_room
         self._holds = False

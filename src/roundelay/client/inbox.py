@@ -20,20 +20,18 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from operator import length_hint
-from threading import Lock
-from typing import Any, Final, Generic, TypeVar
+from threading import RLock
+from typing import Final
 
 from msgspec import structs
 
+from roundelay.client.messages import Message, cut
 from roundelay.core.errors import ConfigError, GroupClosed, RoundelayError
 from roundelay.node.driver.outbox import cost
 from roundelay.node.node_api import END, MIDDLE, UNIT, Batch
 
 BATCH_COST: Final = 128
 """What a batch takes beside its messages, about."""
-
-M = TypeVar("M")
-
 
 Item = Batch | RoundelayError
 
@@ -43,13 +41,13 @@ def cost_of(item: Item) -> int:
     return (cost(item.bundle) if isinstance(item, Batch) else 0) + BATCH_COST
 
 
-class Inbox(Generic[M]):
-    """See the module; `cut` makes the messages of a batch, as the application has them."""
+class Inbox:
+    """See the module."""
 
-    def __init__(self, cut: Callable[[Batch], list[M]]) -> None:
+    def __init__(self) -> None:
         self.bytes = 0
         """What waits, about; of a batch that is read message by message, nothing."""
-        self.messages: Iterator[M] = iter(())
+        self.messages: Iterator[Message] = iter(())
         """The rest of the batch that is read message by message."""
         self.on_given: Callable[[Item], None] = lambda item: None
         """Called when a batch, or the first message of one, or an error is taken, before it is."""
@@ -57,11 +55,10 @@ class Inbox(Generic[M]):
         """Called after that."""
         self.end: RoundelayError | None = None
         """Nothing more will come, and why; what is here can be read all the same."""
-        self._cut = cut
         self._items: deque[Item] = deque()
         self._opened: Batch | None = None
         self._arrived = asyncio.Event()
-        self._lock = Lock()
+        self._lock = RLock()
 
     def __bool__(self) -> bool:
         return bool(self._items) or length_hint(self.messages) > 0
@@ -98,33 +95,44 @@ class Inbox(Generic[M]):
             self._arrived.clear()
             await self._arrived.wait()
 
-    def take(self) -> M | None:
+    def take(self) -> Message | None:
         """The next message, if there is one; raises an error whose turn it is."""
         with self._lock:
-            for message in self.messages:
-                return message
-            while self._items:
-                self._opened = self._pop()
-                self.messages = iter(self._cut(self._opened))
+            while True:
                 for message in self.messages:
                     return message
-        return None
+                if not self.open_next():
+                    return None
+
+    def open_next(self) -> bool:
+        """Whether there are `messages` to read: if there were none, those of the next batch."""
+        with self._lock:
+            if not length_hint(self.messages):
+                if not self._advance():
+                    return False
+                assert self._opened is not None
+                self.messages = iter(cut(self._opened))
+            return True
 
     def take_batch(self) -> Batch | None:
         """The next batch, if there is one: the rest of one whose first messages were taken."""
         with self._lock:
             if length_hint(self.messages):
                 return self._rest()
-            return self._pop() if self._items else None
+            return self._opened if self._advance() else None
 
-    def _pop(self) -> Batch:
+    def _advance(self) -> bool:
+        """Whether there is another batch, now in `_opened`; raises an error whose turn it is."""
+        if not self._items:
+            return False
         item = self._items.popleft()
         self.bytes -= cost_of(item)
         self.on_given(item)
         self.on_room()
         if isinstance(item, RoundelayError):
             raise item
-        return item
+        self._opened = item
+        return True
 
     def _rest(self) -> Batch:
         batch = self._opened
@@ -143,7 +151,7 @@ class Inbox(Generic[M]):
         return rest
 
 
-class Reader(AsyncIterator[M]):
+class Reader(AsyncIterator[Message]):
     """`async for` over an inbox; several of them share what there is.
 
     It stays usable when a wait for the next one is cancelled, as by `asyncio.wait_for`.
@@ -151,20 +159,20 @@ class Reader(AsyncIterator[M]):
 
     __slots__ = ("_inbox",)
 
-    def __init__(self, inbox: Inbox[M]) -> None:
+    def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
 
-    def __aiter__(self) -> Reader[M]:
+    def __aiter__(self) -> Reader:
         return self
 
-    async def __anext__(self) -> M:
+    async def __anext__(self) -> Message:
         inbox = self._inbox
-        for message in inbox.messages:  # the fast way: no call, no wait
-            return message
         try:
-            while (following := inbox.take()) is None:
-                await inbox.some()
-            return following
+            while True:
+                for message in inbox.messages:  # the fast way: no call, no wait
+                    return message
+                if not inbox.open_next():
+                    await inbox.some()
         except GroupClosed:
             raise StopAsyncIteration from None
 
@@ -174,7 +182,7 @@ class BatchReader(AsyncIterator[Batch]):
 
     __slots__ = ("_inbox",)
 
-    def __init__(self, inbox: Inbox[Any]) -> None:
+    def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
 
     def __aiter__(self) -> BatchReader:
@@ -189,7 +197,7 @@ class BatchReader(AsyncIterator[Batch]):
         return batch
 
 
-async def following(inbox: Inbox[M]) -> M:
+async def following(inbox: Inbox) -> Message:
     """The next message, when there is one; raises why there will be none."""
     while (message := inbox.take()) is None:
         await inbox.some()

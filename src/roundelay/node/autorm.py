@@ -220,6 +220,10 @@ class AutoRm:
     def feed(self, now: int) -> None:
         """The engine has been given all messages."""
 
+    def admits(self, sender: int, chan_seq: int, life: int) -> bool:
+        """The engine itself is handed what arrives (`node.traffic.receiver`)."""
+        return True
+
     def transmit(self, destination: int, pdu: Pdu, line: int, now: int) -> None:
         self.packets.append(pdu)
 

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import Pdu
+from roundelay.node.driver.channel_link import HubLink
 from roundelay.node.driver.outbox import Outbox
 from roundelay.node.groups import GroupSpec
-from roundelay.node.medium.one_channel import OneChannel
 from roundelay.node.node_api import Batch, Subscriber
 from roundelay.node.recording.memory import Memory
 from roundelay.wire.control import Ask, GroupInfo, Info, Start
@@ -30,7 +30,8 @@ class GroupDriver(Protocol):
     def spec(self) -> GroupSpec: ...
 
     @property
-    def hub(self) -> OneChannel | None: ...
+    def hub(self) -> HubLink | None:
+        """Its end of a channel with a hub, if it has one."""
 
     @property
     def deadline(self) -> int: ...
@@ -41,10 +42,6 @@ class GroupDriver(Protocol):
     def receive(
         self, pdu: Pdu, sender: int, chan_seq: int, now: int, line: int = 0, life: int = 0
     ) -> None: ...  # fmt: skip
-
-    def relay(
-        self, data: bytes, pdu: Pdu, sender: int, chan_seq: int, now: int, life: int
-    ) -> None: ...
 
     def on_timer(self, now: int) -> None: ...
 

@@ -8,10 +8,11 @@ They are numbered, so that a channel on which nothing overtakes can be made of t
 from __future__ import annotations
 
 import time
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from roundelay.core.cluster.pdu import ToRetx
-from roundelay.core.engine import EVERYONE, NEVER, ONLY_LINE, Pdu
+from roundelay.core.engine import EVERYONE, ONLY_LINE, Pdu
+from roundelay.core.events import NOBODY
 from roundelay.core.token.pdu import B
 from roundelay.core.token.reformation import ANOTHER_LIFE
 from roundelay.node.driver.engine_driver import EngineDriver
@@ -25,6 +26,8 @@ from roundelay.wire.codec import encode, encode_parts
 
 LARGE: Final = 16_384
 """Bytes of a bundle that is sent in parts, without a copy of it."""
+
+CHANNEL_ORDER: Final = "channel order"
 
 HUB: Final = 0
 """The member that runs the hub, where there is one: the first of the roster."""
@@ -47,9 +50,15 @@ class ChannelLink:
     """What takes the PDUs that arrive."""
 
     def __init__(
-        self, node: NodeServices, spec: GroupSpec, me: int, roster: tuple[str, ...], group_id: int,
-        lives: tuple[bytes, ...], life: int,
-    ) -> None:  # fmt: skip
+        self,
+        node: NodeServices,
+        spec: GroupSpec,
+        me: int,
+        roster: tuple[str, ...],
+        group_id: int,
+        lives: tuple[bytes, ...],
+        life: int,
+    ) -> None:
         self.transmitter = node.transmitter
         self.me = me
         self.roster = roster
@@ -61,47 +70,77 @@ class ChannelLink:
         """Ours, as our PDUs carry it."""
         self.chan_seq = time.time_ns() // 1_000_000 & 0xFFFFFFFF
         self.sent = 0
+        self.deaf_to = me
+        """The member whose PDUs are none for us."""
         self.channel = MCAdaptor() if spec.family.is_cluster else None
-        self.hub = OneChannel(me, HUB) if spec.family.one_channel else None
+
+    def admits(self, sender: int, chan_seq: int, life: int) -> bool:
+        """Whether a PDU is of another member, of its present life, and not overtaken."""
+        if sender >= len(self.roster) or sender == self.deaf_to:
+            self.driver.engine.drop("sender is no other member")
+        elif self.lives and self.lives[sender] not in (0, life):
+            self.driver.engine.drop(ANOTHER_LIFE)
+        elif self.channel is not None and not self.channel.admit(sender, chan_seq):
+            self.driver.engine.drop(CHANNEL_ORDER)
+        else:
+            return True
+        return False
+
+    def transmit(self, destination: int, pdu: Pdu, line: int, now: int) -> None:
+        """Send `pdu` to a member or to EVERYONE."""
+        self.chan_seq = chan_seq = (self.chan_seq + 1) & 0xFFFFFFFF
+        self.sent += 1
+        if type(pdu) is B and len(pdu.bundle.data) > LARGE and destination == EVERYONE:
+            parts = encode_parts(pdu, self.me, self.group_id, chan_seq, life=self.life)
+            self.transmitter.send_parts(parts, parts[0][2] << 8 | parts[0][3])
+            return
+        data = encode(
+            pdu, sender=self.me, group_id=self.group_id, chan_seq=chan_seq, life=self.life
+        )
+        if destination == EVERYONE:
+            self.transmitter.send(data, data[2] << 8 | data[3])
+        else:
+            self._send_member(destination, data)
+
+    def _send_member(self, member: int, data: bytes) -> None:
+        if not self.transmitter.send_member(self.roster[member], data, data[2] << 8 | data[3]):
+            self.driver.engine.drop("address of a member not known yet")
+
+
+class HubLink(ChannelLink):
+    """The link of a member of a group with a hub, which gives everything one order."""
+
+    def __init__(self, *setting: Any) -> None:
+        super().__init__(*setting)
+        self.hub = OneChannel(self.me, HUB)
+        self.here = self.hub.here
+        """Whether we are the hub."""
+        self.deaf_to = NOBODY  # our own come back from the hub
+        self.channel = None
 
     @property
     def deadline(self) -> int:
-        return NEVER if self.hub is None else self.hub.deadline
+        return self.hub.deadline
 
-    # -- in --------------------------------------------------------------------------------
+    def admits(self, sender: int, chan_seq: int, life: int) -> bool:
+        """What the hub has numbered was looked at when it arrived."""
+        return True
 
     def receive(
         self, pdu: Pdu, sender: int, chan_seq: int, now: int, line: int = 0, life: int = 0
     ) -> None:
-        """A PDU of this group arrived, decoded; `life` is the sender's."""
-        if self._refused(sender, life):
-            return
-        if self.hub is not None:
-            self._receive_numbered(self.hub, Arrival(pdu, sender, chan_seq, life), now)
-        elif self.channel is not None and not self.channel.admit(sender, chan_seq):
-            self.driver.engine.drop("channel order")
-        else:
-            self.driver.receive(pdu, sender, chan_seq, now, ONLY_LINE, life)
-
-    def _refused(self, sender: int, life: int) -> bool:
-        """Whether a PDU is of nobody whose PDUs are heard here."""
-        if sender >= len(self.roster) or (sender == self.me and self.hub is None):
-            self.driver.engine.drop("sender is no other member")
-        elif self.lives and self.lives[sender] not in (0, life):
-            self.driver.engine.drop(ANOTHER_LIFE)
-        else:
-            return False
-        return True
-
-    def _receive_numbered(self, hub: OneChannel, arrival: Arrival, now: int) -> None:
         """A PDU that the hub has numbered, or a question to it."""
+        if super().admits(sender, chan_seq, life):
+            self._receive_numbered(Arrival(pdu, sender, chan_seq, life), now)
+
+    def _receive_numbered(self, arrival: Arrival, now: int) -> None:
         if isinstance(arrival.pdu, ToRetx):
-            for data in hub.answer(arrival.pdu):
+            for data in self.hub.answer(arrival.pdu):
                 self._send_member(arrival.sender, data)
             return
-        arrivals = hub.take(arrival, now)
+        arrivals = self.hub.take(arrival, now)
         if arrivals is None:
-            self.driver.engine.drop("channel order")
+            self.driver.engine.drop(CHANNEL_ORDER)
         self._take(arrivals or [], now)
 
     def _take(self, arrivals: list[Arrival], now: int) -> None:
@@ -110,8 +149,7 @@ class ChannelLink:
 
     def relay(self, data: bytes, pdu: Pdu, sender: int, chan_seq: int, now: int, life: int) -> None:
         """The hub of a channel: number PDUs, pass them on to everybody, take our own copies."""
-        assert self.hub is not None
-        if self._refused(sender, life):
+        if not super().admits(sender, chan_seq, life):
             return
         offered = Offered(Arrival(pdu, sender, chan_seq, life), data)
         ready, missed = ([offered], None) if sender == self.me else self.hub.accept(offered)
@@ -120,12 +158,12 @@ class ChannelLink:
         for offered in ready:
             arrival, stamped = self.hub.stamp(offered)
             self.transmitter.send(stamped, stamped[2] << 8 | stamped[3])
-            self._receive_numbered(self.hub, arrival, now)
+            self._receive_numbered(arrival, now)
 
     def on_timer(self, now: int) -> None:
         """What the channel has lost is offered, or asked for, once more."""
         hub = self.hub
-        if hub is None or hub.deadline > now:
+        if hub.deadline > now:
             return
         offers, asked, arrivals = hub.mend(now)
         for data in offers:
@@ -135,37 +173,17 @@ class ChannelLink:
             self.transmit(hub.hub, request, ONLY_LINE, now)
         self._take(arrivals, now)
 
-    # -- out -------------------------------------------------------------------------------
-
     def transmit(self, destination: int, pdu: Pdu, line: int, now: int) -> None:
-        """Send `pdu` to a member or to EVERYONE."""
-        self.chan_seq = chan_seq = (self.chan_seq + 1) & 0xFFFFFFFF
+        """Send `pdu` to a member, or by way of the hub to EVERYONE."""
         hub = self.hub
-        if hub is not None:
-            chan_seq = hub.number(pdu) if destination == EVERYONE else ASIDE
+        self.chan_seq = (self.chan_seq + 1) & 0xFFFFFFFF
         self.sent += 1
-        if (
-            type(pdu) is B
-            and len(pdu.bundle.data) > LARGE
-            and destination == EVERYONE
-            and hub is None
-        ):
-            parts = encode_parts(pdu, self.me, self.group_id, chan_seq, life=self.life)
-            self.transmitter.send_parts(parts, parts[0][2] << 8 | parts[0][3])
-            return
-        data = encode(
-            pdu, sender=self.me, group_id=self.group_id, chan_seq=chan_seq, life=self.life
-        )
+        number = hub.number(pdu) if destination == EVERYONE else ASIDE
+        data = encode(pdu, sender=self.me, group_id=self.group_id, chan_seq=number, life=self.life)
         if destination != EVERYONE:
             self._send_member(destination, data)
-        elif hub is None:
-            self.transmitter.send(data, data[2] << 8 | data[3])
-        elif hub.here:
-            self.relay(data, pdu, self.me, chan_seq, now, self.life)
+        elif self.here:
+            self.relay(data, pdu, self.me, number, now, self.life)
         else:
             hub.offered(pdu, data, now)
             self._send_member(hub.hub, data)
-
-    def _send_member(self, member: int, data: bytes) -> None:
-        if not self.transmitter.send_member(self.roster[member], data, data[2] << 8 | data[3]):
-            self.driver.engine.drop("address of a member not known yet")

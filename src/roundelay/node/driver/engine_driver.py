@@ -33,10 +33,13 @@ later time before it is that near, for it may have to be moved once more until t
 
 
 class Link(Protocol):
-    """How PDUs leave."""
+    """How PDUs leave, and which of those that arrive are for the engine."""
 
     chan_seq: int
     """The number of the last one."""
+
+    def admits(self, sender: int, chan_seq: int, life: int) -> bool:
+        """Whether a PDU is of another member and in order; if not, it is counted as dropped."""
 
     def transmit(self, destination: int, pdu: Pdu, line: int, now: int) -> None: ...
 
@@ -87,10 +90,17 @@ class EngineDriver:
         """Messages."""
 
     def receive(
-        self, pdu: Pdu, sender: int, chan_seq: int, now: int, line: int = ONLY_LINE,
+        self,
+        pdu: Pdu,
+        sender: int,
+        chan_seq: int,
+        now: int,
+        line: int = ONLY_LINE,
         life: int = UNKNOWN_LIFE,
-    ) -> None:  # fmt: skip
-        """A PDU of another member is to be given to the engine."""
+    ) -> None:
+        """A PDU of this group arrived, decoded; `life` is the sender's."""
+        if not self.link.admits(sender, chan_seq, life):
+            return
         self.received += 1
         if self.trace is not None:
             ref = sender << 48 | chan_seq

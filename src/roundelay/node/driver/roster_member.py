@@ -34,7 +34,7 @@ from roundelay.core.token.pdu import DATA
 from roundelay.core.token.phases import BROKEN, NORMAL
 from roundelay.core.token.site import TokenSite
 from roundelay.core.token.stable import undelivered
-from roundelay.node.driver.channel_link import ChannelLink, NodeServices
+from roundelay.node.driver.channel_link import ChannelLink, HubLink, NodeServices
 from roundelay.node.driver.engine_driver import NEAR_NS, EngineDriver
 from roundelay.node.driver.engines import early_stage
 from roundelay.node.driver.outbox import Outbox, Underway
@@ -76,12 +76,13 @@ class RosterMember:
         self.acknowledged = engine if isinstance(engine, PositiveAckSite) else None
         self.id = group_id(f"{spec.name}\0{incarnation}" if incarnation else spec.name)
         life = self.token.boot if self.token is not None else 0
-        self.link = ChannelLink(node, spec, me, roster, self.id, lives, life)
+        setting = (node, spec, me, roster, self.id, lives, life)
+        self.hub = HubLink(*setting) if spec.family.one_channel else None
+        self.link = self.hub or ChannelLink(*setting)
         storage = self if store is not None else None
         self.driver = EngineDriver(engine, me, self, self.link, storage, trace)
         self.link.driver = self.driver
-        self.hub = self.link.hub
-        self.receive, self.relay = self.link.receive, self.link.relay
+        self.receive = self.driver.receive if self.hub is None else self.hub.receive
         self.outbox = outbox
         self.store = store
         self.base = base
@@ -130,13 +131,14 @@ class RosterMember:
         if self.closed:
             return NEVER
         deadline = self.driver.engine.deadline
-        return deadline if self.hub is None else min(deadline, self.link.deadline)
+        return deadline if self.hub is None else min(deadline, self.hub.deadline)
 
     def on_timer(self, now: int) -> None:
         engine = self.driver.engine
         if engine.deadline <= now:
             engine.on_timer(now)
-        self.link.on_timer(now)
+        if self.hub is not None:
+            self.hub.on_timer(now)
 
     def flush(self, now: int) -> None:
         """Carry out what the engine wants."""
@@ -162,18 +164,57 @@ class RosterMember:
 
     def hand_over(self, effects: Effects, now: int) -> None:
         """Tell applications what is delivered and noticed."""
-        notices = effects.notices
-        if effects.deliveries:
-            if notices:
-                # A view may name another history, which what is delivered with it is of.
-                for notice in [one for one in notices if one.kind == "view"]:
-                    self.notice(notice, now)
-                notices = [one for one in notices if one.kind != "view"]
-            self.deliver(effects.deliveries, now)
-            if self.on_delivered is not None:
-                self.on_delivered()
+        deliveries, notices = effects.deliveries, effects.notices
+        if deliveries and notices:
+            # A view may name another history, which what is delivered with it is of.
+            for notice in [one for one in notices if one.kind == "view"]:
+                self.notice(notice, now)
+            notices = [one for one in notices if one.kind != "view"]
+        wall = time.time_ns()
+        for delivery in deliveries:
+            if self.closed:
+                break
+            if self.early is not None and delivery.stage == self.early.stage:
+                self.deliver_early(self.early, delivery, wall)
+                continue
+            seq = self.advance(delivery)
+            if self.is_kept_back(delivery, seq, wall):
+                continue
+            bundle = delivery.bundle
+            self.delivered += len(bundle.sizes)
+            sender = self.roster[delivery.source]
+            batch = Batch(self.spec.name, seq, sender, wall, bundle, WHOLE, self.lineage)
+            if self.memory is not None and seq >= 0:
+                self.memory.add(batch)
+            if self.early is not None:
+                self.deliver_late(self.early, delivery, batch)
+                continue
+            # Looked up each time: one that cannot keep it has another in its place from then on.
+            for application in list(self.applications.values()):
+                application.deliver(batch)
+        if deliveries and self.on_delivered is not None:
+            self.on_delivered()
         for notice in notices:
             self.notice(notice, now)
+
+    def advance(self, delivery: Delivery) -> int:
+        """The position of what is delivered, or -1; what was skipped is passed over."""
+        if delivery.seq < 0:
+            return -1
+        seq = self.base + delivery.seq
+        if seq > self.expected:
+            self.pass_over(seq)
+        self.expected = seq + len(delivery.bundle.sizes)
+        return seq
+
+    def is_kept_back(self, delivery: Delivery, seq: int, wall: int) -> bool:
+        """Whether applications here are not given this: our own copy of what is for others, which
+        tells us that it is through, or a message of the nodes themselves."""
+        if delivery.source == self.me:
+            own = self.own_delivered(delivery, seq, wall)
+            if own is not None and own.to is not None and self.roster[self.me] not in own.to:
+                return True
+        return self.intercept is not None and self.intercept(delivery)
 
     def traced(self, deliveries: list[Delivery]) -> list[Delivery]:
         """Those that are early are written down when they are through."""
@@ -212,7 +253,7 @@ class RosterMember:
             self.driver.submitted += len(bundle)
             try:
                 if to is not None:
-                    # Our own copy tells us when it is through; see `deliver`.
+                    # Our own copy tells us when it is through; see `is_kept_back`.
                     engine.submit(bundle, now, {*to, self.me})
                 else:
                     engine.submit(bundle, now)
@@ -222,39 +263,6 @@ class RosterMember:
     def destinations(self, names: tuple[str, ...]) -> set[int]:
         """Members of the present roster among `names`."""
         return {place for place, name in enumerate(self.roster) if name in names}
-
-    def deliver(self, deliveries: list[Delivery], now: int) -> None:
-        wall = time.time_ns()
-        name, roster, me, base = self.spec.name, self.roster, self.me, self.base
-        for delivery in deliveries:
-            if self.closed:
-                return
-            if self.early is not None and delivery.stage == self.early.stage:
-                self.deliver_early(self.early, delivery, wall)
-                continue
-            seq = base + delivery.seq if delivery.seq >= 0 else -1
-            if seq >= 0:
-                if seq > self.expected:
-                    self.pass_over(seq)
-                self.expected = seq + len(delivery.bundle.sizes)
-            if delivery.source == me:
-                one = self.own_delivered(delivery, seq, wall)
-                if one is not None and one.to is not None and roster[me] not in one.to:
-                    continue  # a copy that was only for us to know
-            if self.intercept is not None and self.intercept(delivery):
-                continue
-            self.delivered += len(delivery.bundle.sizes)
-            batch = Batch(
-                name, seq, roster[delivery.source], wall, delivery.bundle, WHOLE, self.lineage
-            )
-            if self.memory is not None and seq >= 0:
-                self.memory.add(batch)
-            if self.early is not None:
-                self.deliver_late(self.early, delivery, batch)
-                continue
-            # Looked up each time: one that cannot keep it has another in its place from then on.
-            for application in list(self.applications.values()):
-                application.deliver(batch)
 
     def deliver_early(self, early: Early, delivery: Delivery, wall: int) -> None:
         """A message whose place is not certain: for applications, not for recorders."""

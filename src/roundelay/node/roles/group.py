@@ -376,18 +376,12 @@ class RoleGroup:
         self, pdu: Pdu, sender: int, chan_seq: int, now: int, line: int = 0, life: int = 0
     ) -> None:
         """A PDU of this group arrived, decoded."""
-        if sender >= len(self.member.roster) or sender == self.member.me:
-            self.node.drop("sender is no other member")
-        elif self.levels.engine is not None and self.driver is not None:
+        if self.levels.engine is not None and self.driver is not None:
             self.driver.receive(pdu, sender, chan_seq, now, line, life)
-        elif self.levels.from_retransmitter(sender, line):
+        elif self.lines.admits(sender) and self.levels.from_retransmitter(sender, line):
             begun = beginning(pdu)
             if begun is not None and now >= self.bootstrap.started_at:
                 self._begin_here(*begun, now)
-
-    def relay(self, data: bytes, pdu: Pdu, sender: int, chan_seq: int, now: int, life: int) -> None:
-        """Nobody has reason to ask for that."""
-        self.node.drop("to be relayed in a group without a hub")
 
     @property
     def deadline(self) -> int:

@@ -47,6 +47,13 @@ class Lines:
         if where and self.second is None:
             self.second = open_line(self.node, where, "")
 
+    def admits(self, sender: int, chan_seq: int = 0, life: int = 0) -> bool:
+        """Whether a PDU is of another member."""
+        member = sender < len(self.member.roster) and sender != self.member.me
+        if not member:
+            self.node.drop("sender is no other member")
+        return member
+
     def transmit(self, destination: int, pdu: Pdu, line: int, now: int = 0) -> None:
         """Send `pdu` to a member or to EVERYONE; a recorder says only what is on disk."""
         if type(pdu) is PollOk:

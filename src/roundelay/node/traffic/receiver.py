@@ -83,7 +83,7 @@ class Receiver:
             hub, now = driver.hub, time.monotonic_ns()
             pdu, sender, chan_seq = received.pdu, received.sender, received.chan_seq
             if hub is not None and packet and hub.here and for_hub(chan_seq):
-                driver.relay(packet, pdu, sender, chan_seq, now, life)
+                hub.relay(packet, pdu, sender, chan_seq, now, life)
             else:
                 driver.receive(pdu, sender, chan_seq, now, received.line, life)
         except MalformedPdu as error:
