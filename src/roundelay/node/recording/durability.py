@@ -20,6 +20,7 @@ from roundelay.node.node_api import Batch, Missed, Receipt, Refusal, Subscriber,
 from roundelay.wire.control import Recorded
 
 if TYPE_CHECKING:
+    from roundelay.node.node import Node
     from roundelay.node.recording.recorders import Recorders
 
 WAITING_MAX: Final = 65_536
@@ -30,6 +31,7 @@ class Awaited:
     """Stands between a group and an application that wants its message recorded."""
 
     __slots__ = ("_application", "_arrived", "_whose", "count", "due", "held")
+    held: Receipt
 
     def __init__(
         self,
@@ -42,7 +44,6 @@ class Awaited:
         self._application = application
         self.count = count
         self.due = due
-        self.held: Receipt | None = None
         self._arrived = arrived
         self._whose = whose
 
@@ -51,11 +52,9 @@ class Awaited:
         self._arrived(self)
 
     def settle(self) -> None:
-        assert self.held is not None
         self._application.receipt(self.held)
 
     def expire(self, have: int) -> None:
-        assert self.held is not None
         reason = (
             f"it has its place (position {self.held.seq}), but {have} of {self.count} "
             f"{self._whose} have synced it in time; it may still be synced"
@@ -78,17 +77,80 @@ class Awaited:
         """It is no member."""
 
 
-class Durability:
-    """The receipts of one node that wait for recorders."""
+class HeldReceipts:
+    """The receipts of one node that wait for disks, by group.
 
-    def __init__(self, recorders: Recorders) -> None:
-        self._recorders = recorders
+    `Durability` and `Syncing` say which disks count, and how many of them are enough.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
         self._waiting: dict[str, list[Awaited]] = {}
         self._ask_due: dict[str, int] = {}
 
     @property
     def waiting(self) -> int:
         return sum(map(len, self._waiting.values()))
+
+    def holders(self, group: str) -> Callable[[int], int]:
+        """Return how many have a position of the group on disk, as known by now."""
+        raise NotImplementedError
+
+    def needed(self, awaited: Awaited, group: str) -> int:
+        """Return how many disks are enough for a receipt."""
+        return awaited.count
+
+    def ask(self, group: str) -> None:
+        """Let everybody say how far its disk is."""
+        raise NotImplementedError
+
+    def ask_now_and_then(self, group: str, now: int) -> None:
+        if self._ask_due.get(group, 0) <= now:
+            self._ask_due[group] = now + ASK_NS
+            self.ask(group)
+
+    def hold(self, awaited: Awaited) -> None:
+        """The message has its place: pass on its receipt when it is on enough disks."""
+        receipt = awaited.held
+        awaited.count = self.needed(awaited, receipt.group)
+        if receipt.seq < 0 or self.holders(receipt.group)(receipt.seq) >= awaited.count:
+            awaited.settle()
+        else:
+            self._waiting.setdefault(receipt.group, []).append(awaited)
+
+    def check(self, group: str) -> None:
+        """Somebody has more of the group on disk."""
+        if group not in self._waiting:
+            return
+        holders, rest = self.holders(group), []
+        for awaited in self._waiting.pop(group):
+            if holders(awaited.held.seq) >= self.needed(awaited, group):
+                awaited.settle()
+            else:
+                rest.append(awaited)
+        if rest:
+            self._waiting[group] = rest + self._waiting.get(group, [])
+
+    def on_tick(self, now: int) -> None:
+        for group in list(self._waiting):
+            self.check(group)
+            holders, rest = self.holders(group), []
+            for awaited in self._waiting.pop(group, []):
+                if awaited.due <= now:
+                    awaited.expire(holders(awaited.held.seq))
+                else:
+                    rest.append(awaited)
+            if rest:
+                self._waiting[group] = rest
+                self.ask_now_and_then(group, now)
+
+
+class Durability(HeldReceipts):
+    """The receipts of one node that wait for recorders."""
+
+    def __init__(self, recorders: Recorders) -> None:
+        super().__init__(recorders.node)
+        self._recorders = recorders
 
     def application(self, application: Subscriber, group: str, count: int) -> Awaited:
         """Whom to give a broadcast in the name of, so that its receipt waits for the recorders.
@@ -104,58 +166,19 @@ class Durability:
         if self.waiting >= WAITING_MAX:
             raise QueueFull(f"{WAITING_MAX} receipts wait for recorders already")
         now = time.monotonic_ns()
-        if self._ask_due.get(group, 0) <= now:
-            self._ask_due[group] = now + ASK_NS
-            self._recorders.want(group)
-        return Awaited(application, count, now + self._recorders.node.config.answer_ns, self._held)
+        self.ask_now_and_then(group, now)
+        return Awaited(application, count, now + self.node.config.answer_ns, self.hold)
 
-    def _held(self, one: Awaited) -> None:
-        assert one.held is not None
-        if one.held.seq < 0 or self._synced(one, self._words(one.held.group)) >= one.count:
-            one.settle()
-        else:
-            self._waiting.setdefault(one.held.group, []).append(one)
+    def ask(self, group: str) -> None:
+        self._recorders.want(group)
 
     def _words(self, group: str) -> list[Recorded]:
-        words = [one.word for one in self._recorders.sources(group, lively=True)]
+        words = [source.word for source in self._recorders.sources(group, lively=True)]
         return [word for word in words if word.whole and word.syncs]
 
-    def _synced(self, one: Awaited, words: list[Recorded]) -> int:
-        """How many recorders have the message on disk."""
-        assert one.held is not None
-        seq = one.held.seq
-        return sum(
+    def holders(self, group: str) -> Callable[[int], int]:
+        words = self._words(group)
+        return lambda seq: sum(
             word.begin <= seq < word.durable and not any(lo <= seq < hi for lo, hi in word.holes)
             for word in words
         )
-
-    def check(self, group: str) -> None:
-        """A recorder of the group got further."""
-        waiting = self._waiting.pop(group, None)
-        if waiting is None:
-            return
-        words = self._words(group)
-        rest = []
-        for one in waiting:
-            if self._synced(one, words) >= one.count:
-                one.settle()
-            else:
-                rest.append(one)
-        if rest:
-            self._waiting[group] = rest + self._waiting.get(group, [])
-
-    def on_tick(self, now: int) -> None:
-        for group in list(self._waiting):
-            self.check(group)
-            words = self._words(group)
-            rest = []
-            for one in self._waiting.pop(group, []):
-                if one.due <= now:
-                    one.expire(self._synced(one, words))
-                else:
-                    rest.append(one)
-            if rest:
-                self._waiting[group] = rest
-                if self._ask_due.get(group, 0) <= now:
-                    self._ask_due[group] = now + ASK_NS
-                    self._recorders.want(group)

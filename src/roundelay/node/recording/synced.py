@@ -13,16 +13,17 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
 from roundelay.core.engine import SECOND
 from roundelay.core.errors import ConfigError, QueueFull
-from roundelay.node.groups import family_of
+from roundelay.node.groups import MEMBERS_MAX, family_of
 from roundelay.node.membership.group import GroupMembership
 from roundelay.node.node_api import Subscriber
-from roundelay.node.recording.durability import ASK_NS, WAITING_MAX, Awaited
+from roundelay.node.recording.durability import ASK_NS, WAITING_MAX, Awaited, HeldReceipts
 from roundelay.node.storage.store import Store
 from roundelay.wire.control import Synced, Wanted
 
@@ -40,22 +41,16 @@ class _Heard(Struct):
     seen: int
 
 
-class Syncing:
+class Syncing(HeldReceipts):
     """What the members of all groups have synced, and who waits for it here."""
 
     def __init__(self, node: Node) -> None:
-        self.node = node
+        super().__init__(node)
         self.syncs = 0
         self._heard: dict[tuple[str, str], _Heard] = {}
-        self._waiting: dict[str, list[Awaited]] = {}
-        self._ask_due: dict[str, int] = {}
         self._wanted: dict[str, int] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._written: dict[str, asyncio.Event] = {}
-
-    @property
-    def waiting(self) -> int:
-        return sum(map(len, self._waiting.values()))
 
     async def stop(self) -> None:
         tasks = list(self._tasks.values())
@@ -74,77 +69,38 @@ class Syncing:
         if self.waiting >= WAITING_MAX:
             raise QueueFull(f"{WAITING_MAX} receipts wait for disks already")
         now = time.monotonic_ns()
-        self._ask(group, now)
-        due = now + self.node.config.answer_ns
-        return Awaited(application, 0, due, self._held, "members")
+        self.ask_now_and_then(group, now)
+        return Awaited(application, 0, now + self.node.config.answer_ns, self.hold, "members")
 
-    def _ask(self, group: str, now: int) -> None:
-        if self._ask_due.get(group, 0) <= now:
-            self._ask_due[group] = now + ASK_NS
-            self.node.send_control(Wanted(group, self.node.name, True))
-            self.wanted(group, now)
-
-    def _held(self, one: Awaited) -> None:
-        assert one.held is not None
-        synced, one.count = self._synced(one.held.group)
-        if one.held.seq < synced:  # -1: its service has no order
-            one.settle()
-        else:
-            self._waiting.setdefault(one.held.group, []).append(one)
+    def ask(self, group: str) -> None:
+        self.node.send_control(Wanted(group, self.node.name, True))
+        self.wanted(group, time.monotonic_ns())
 
     def _place(self, group: str) -> GroupMembership | None:
         place: object = self.node.group_hosts.get(group)
         return place if isinstance(place, GroupMembership) else None
 
-    def _positions(self, group: str) -> list[int]:
-        """What members have synced of the present history, highest first."""
+    def holders(self, group: str) -> Callable[[int], int]:
+        """Return how many members have synced a position of the present history."""
         place = self._place(group)
         if place is None:
-            return []
+            return lambda seq: 0
         history = place.state.history_id
-        words = [self._heard.get((group, name)) for name in place.roster]
-        found = [one.word.position for one in words if one and one.word.history == history]
-        return sorted(found, reverse=True)
+        heard = [self._heard.get((group, name)) for name in place.roster]
+        ends = [one.word.position for one in heard if one and one.word.history == history]
+        return lambda seq: sum(seq < end for end in ends)
 
-    def _synced(self, group: str) -> tuple[int, int]:
-        """The position up to which enough members have synced, and how many are enough."""
+    def needed(self, awaited: Awaited, group: str) -> int:
         place = self._place(group)
         if place is None or place.data is None or place.data.token is None:
-            return 0, 1
-        enough = place.data.token.config.resilience + 1
-        positions = self._positions(group)
-        return (positions[enough - 1] if len(positions) >= enough else 0), enough
-
-    def check(self, group: str) -> None:
-        """A member of the group has synced more."""
-        synced, _ = self._synced(group)
-        rest = []
-        for one in self._waiting.pop(group, []):
-            assert one.held is not None
-            if one.held.seq < synced:
-                one.settle()
-            else:
-                rest.append(one)
-        if rest:
-            self._waiting[group] = rest + self._waiting.get(group, [])
+            return MEMBERS_MAX + 1  # nobody can say
+        return place.data.token.config.resilience + 1
 
     def on_tick(self, now: int) -> None:
         for key, heard in list(self._heard.items()):
             if now - heard.seen > FORGET_NS:
                 del self._heard[key]
-        for group in list(self._waiting):
-            self.check(group)
-            rest = []
-            for one in self._waiting.pop(group, []):
-                assert one.held is not None
-                if one.due <= now:
-                    seq = one.held.seq
-                    one.expire(sum(position > seq for position in self._positions(group)))
-                else:
-                    rest.append(one)
-            if rest:
-                self._waiting[group] = rest
-                self._ask(group, now)
+        super().on_tick(now)
 
     def hear(self, word: Synced, now: int) -> None:
         key = (word.group, word.name)
