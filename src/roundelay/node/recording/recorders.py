@@ -442,8 +442,7 @@ class Recorders:
         sources = self.sources(group, memory=memory)
         if not any(one.here is None and one.has(at, until) for one in sources):
             return
-        mine = frozenset({self.node.name})
-        stream = self.replays.stretch(group, at, until, without=mine, memory=memory)
+        stream = self.replays.stretch(group, at, until, memory=memory)
         async with aclosing(stream) as fetched:
             async for chunk in fetched:
                 for run in chunk:
@@ -479,9 +478,8 @@ class Recorders:
         waiting: list[Run] = []
         size = 0
         journal = recorder.journal
-        mine = frozenset({self.node.name})
         memory = self._same_past(recorder)
-        stream = self.replays.stretch(recorder.group, lo, hi, without=mine, memory=memory)
+        stream = self.replays.stretch(recorder.group, lo, hi, memory=memory)
         async with aclosing(stream) as fetched:
             async for chunk in fetched:
                 for run in chunk:

@@ -16,14 +16,15 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from roundelay.core.errors import ConfigError
+from roundelay.core.families import TOTAL
 from roundelay.core.positions import Range, difference
 from roundelay.core.selection import POSITION_MAX
 from roundelay.journal.format import GAP, HEADS_ONLY, Run, gap, part_of
 from roundelay.journal.journal import Reader
-from roundelay.node.groups import TOTAL_ORDER, protocol_of
+from roundelay.node.groups import family_of
 from roundelay.node.node_api import Subscriber
 from roundelay.node.recording.asked import Asked
 from roundelay.node.recording.handover import CatchUp
@@ -35,6 +36,8 @@ from roundelay.wire.frontend_replay import ReplayRequest
 if TYPE_CHECKING:
     from roundelay.node.recording.recorders import Recorders
 
+Chunks = AsyncGenerator[list[Run], None]
+
 LOOK_S: Final = 0.02
 PATIENCE_S: Final = 5.0
 """How long to wait for a recorder that has what is wanted next."""
@@ -42,20 +45,14 @@ HEAR_S: Final = 2.0
 """A node that is younger than this may not have heard of all recorders."""
 
 
-class Source:
-    """A recorder that can be asked."""
+class Source(Struct, frozen=True):
+    """A recorder that can be asked, or a member for what it has in its memory."""
 
-    __slots__ = ("address", "here", "memory", "word")
-
-    def __init__(
-        self, word: Recorded, *, here: Recorder | None = None, address: tuple[str, int] = ("", 0),
-        memory: str = "",
-    ) -> None:  # fmt: skip
-        self.memory = memory
-        """It is no recorder: a member that has this history in its memory."""
-        self.word = word
-        self.here = here
-        self.address = address
+    word: Recorded
+    here: Recorder | None = None
+    address: tuple[str, int] = ("", 0)
+    memory: str = ""
+    """It is no recorder: a member that has this history in its memory."""
 
     @property
     def name(self) -> str:
@@ -67,16 +64,174 @@ class Source:
         return difference([(max(lo, self.word.begin), min(hi, self.word.next))], self.word.holes)
 
 
+class Replay:
+    """One replay of a group; with `memory`, also from what other members still have."""
+
+    def __init__(
+        self, recorders: Recorders, group: str, request: ReplayRequest, memory: bool = False
+    ) -> None:
+        self._recorders = recorders
+        self._group = group
+        self._request = request
+        self._memory = memory
+
+    def _sources(self) -> list[Source]:
+        own, memory = self._request.own, self._memory
+        return self._recorders.sources(self._group, own=own, memory=memory)
+
+    def _read(self, source: Source, request: ReplayRequest, reached: list[int]) -> Chunks:
+        if source.here is not None:
+            return _read_own(source.here.journal.reader(), request, reached)
+        seal = self._recorders.node.make_seal()
+        return fetch(source.address, self._group, request, seal, reached, source.memory)
+
+    def _moves_on(self, error: ReplayFailed) -> None:
+        self._recorders.node.log("info", "replay.moves_on", group=self._group, text=str(error))
+
+    async def from_one(self, until: int, reached: list[int]) -> Chunks:
+        """What is asked for up to `until`, from one recorder only."""
+        source = self._sources()[0]
+        deadline = time.monotonic() + PATIENCE_S
+        if source.here is not None:
+            while source.here.journal.end < until and time.monotonic() < deadline:
+                await asyncio.sleep(LOOK_S)
+        request = structs.replace(self._request, until=min(until, self._request.until))
+        async with aclosing(self._read(source, request, reached)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def from_all(self, until: int, open_end: bool, reached: list[int]) -> Chunks:
+        """What is asked for up to `until`, from whoever has it."""
+        request, group = self._request, self._group
+        at, since_time = request.since, request.since_time
+        incomplete = 0 if request.own else GAP | HEADS_ONLY
+        failed: dict[str, int] = {}
+        deadline = time.monotonic() + PATIENCE_S
+        heard_all = (time.monotonic() if self._memory else self._recorders.node.started) + HEAR_S
+        while at < until:
+            sources = self._sources()
+            usable = [source for source in sources if source.has(at, at + 1)]
+            source = next((one for one in usable if failed.get(one.name) != at), None)
+            if source is None:
+                late = time.monotonic() > deadline
+                if usable and late:
+                    raise ReplayFailed(f"no recorder of {group} answers at position {at}")
+                gap_end = -1
+                if not usable and (late or time.monotonic() > heard_all):
+                    gap_end = self._gap_end(sources, at, until, late)
+                if gap_end >= 0:
+                    yield [gap(at, gap_end)]
+                    at = gap_end
+                elif late:
+                    if open_end:
+                        break
+                    far_end = max([one.word.next for one in sources], default=0)
+                    raise ReplayFailed(
+                        f"recorders of {group} reach position {far_end}, not {until}"
+                    )
+                else:
+                    if usable:
+                        failed.clear()
+                    await asyncio.sleep(LOOK_S)
+                continue
+            part = structs.replace(request, since=at, until=until, since_time=since_time)
+            without = frozenset({source.name})
+            end: list[int] = []
+            before = at
+            try:
+                async with aclosing(self._read(source, part, end)) as chunks:
+                    async for chunk in chunks:
+                        async for mended in self._mended(chunk, incomplete, without):
+                            yield mended
+                        at, since_time = chunk[-1].end, 0
+            except ReplayFailed as error:
+                failed[source.name] = at
+                self._moves_on(error)
+            else:
+                at = max([at, *end])
+                if at == before:
+                    failed[source.name] = at  # it said it had more than it has
+            if at > before:
+                deadline = time.monotonic() + PATIENCE_S
+        reached.append(at)
+
+    def _gap_end(self, sources: list[Source], at: int, until: int, late: bool) -> int:
+        """Nobody has position `at`: where what somebody has begins; -1: it may still come."""
+        begins = [lo for source in sources for lo, _ in source.has(at, until)[:1]]
+        if begins:
+            return min(begins)
+        if self._memory and any(source.word.next >= until for source in sources):
+            return until  # they are further, and nobody has it
+        holes = [hole for source in sources for hole in source.word.holes]
+        ends = [hi for lo, hi in holes if lo <= at < hi]
+        return min([until, *ends]) if late and ends else -1  # nor will anybody, as far as they say
+
+    async def _mended(self, chunk: list[Run], incomplete: int, without: frozenset[str]) -> Chunks:
+        """A chunk in which runs with one of the flags `incomplete` are replaced by what the sources
+        have that are not named in `without`."""
+        complete: list[Run] = []
+        for run in chunk:
+            if not run.flags & incomplete:
+                complete.append(run)
+                continue
+            if complete:
+                yield complete
+                complete = []
+            async with aclosing(self.stretch(run.position, run.end, without)) as replacements:
+                async for others in replacements:
+                    # Where nobody has more than the head, the head is what there is.
+                    yield [
+                        part_of(run, one.position, one.end) if one.flags & GAP else one
+                        for one in others
+                    ]
+        if complete:
+            yield complete
+
+    async def stretch(self, lo: int, hi: int, without: frozenset[str] = frozenset()) -> Chunks:
+        """Positions lo to hi - 1, as far as those sources that are not named in `without` have them
+        now; for the rest, gaps."""
+        at = lo
+        while at < hi:
+            others = [one for one in self._sources() if one.name not in without and one.has(at, hi)]
+            if not others:
+                yield [gap(at, hi)]
+                return
+            source = min(others, key=lambda one: one.has(at, hi)[0])
+            start = source.has(at, hi)[0][0]
+            if start > at:
+                yield [gap(at, start)]
+                at = start
+            part = structs.replace(self._request, since=at, until=hi, since_time=0)
+            less = without | {source.name}
+            end: list[int] = []
+            before = at
+            try:
+                async with aclosing(self._read(source, part, end)) as chunks:
+                    async for chunk in chunks:
+                        async for mended in self._mended(chunk, GAP, less):
+                            yield mended
+                        at = chunk[-1].end
+            except ReplayFailed as error:
+                self._moves_on(error)
+            at = max([at, *end])
+            if at == before or not end:
+                without = less
+
+
+async def _read_own(reader: Reader, request: ReplayRequest, reached: list[int]) -> Chunks:
+    end = min(reader.end, request.until)  # now: the journal grows while it is read
+    async with aclosing(read_chunks(reader, structs.replace(request, until=end))) as chunks:
+        async for chunk in chunks:
+            yield chunk
+    reached.append(end)
+
+
 class Replays:
     """The replays of one node."""
 
     def __init__(self, recorders: Recorders) -> None:
         self._recorders = recorders
-        self._catching: dict[int, CatchUp] = {}
-        self.count = 0
-        self.handed_over = 0
-
-    # -- replay ----------------------------------------------------------------------------
+        self._catching_up: list[CatchUp] = []
 
     async def replay(
         self,
@@ -84,7 +239,7 @@ class Replays:
         request: ReplayRequest,
         reached: list[int] | None = None,
         memory: bool = False,
-    ) -> AsyncGenerator[list[Run], None]:
+    ) -> Chunks:
         """What is recorded of what is asked for, in order; with `memory`, also what other members
         still have.
 
@@ -94,23 +249,27 @@ class Replays:
         """
         far: list[int] = [] if reached is None else reached
         request.check()
-        self.count += 1
-        ordered = protocol_of(group) in TOTAL_ORDER
         if not memory and not await self._some(group, request.own):
             raise ReplayFailed(
                 f"no recorder of {group} is known here: start one with "
                 f"`roundelay node --record {group}`, or join(…, record=True)"
             )
-        until, open_end = request.until, request.until >= POSITION_MAX
-        if open_end:
-            until = self.end(group, request.own)
-        if ordered:
-            stream = self._follow(group, request, until, open_end, far, memory)
+        replay = Replay(self._recorders, group, request, memory)
+        open_end = request.until >= POSITION_MAX
+        until = self.end(group, request.own) if open_end else request.until
+        if family_of(group).order == TOTAL:
+            stream = replay.from_all(until, open_end, far)
         else:
-            stream = self._one(group, request, until, far)
-        async with aclosing(stream) as found:
-            async for chunk in found:
+            stream = replay.from_one(until, far)
+        async with aclosing(stream) as chunks:
+            async for chunk in chunks:
                 yield chunk
+
+    def stretch(self, group: str, lo: int, hi: int, *, memory: bool) -> Chunks:
+        """Positions lo to hi - 1, as far as the recorders of other nodes have them, or with
+        `memory` also other members; for the rest, gaps."""
+        replay = Replay(self._recorders, group, ReplayRequest(), memory)
+        return replay.stretch(lo, hi, frozenset({self._recorders.node.name}))
 
     async def _some(self, group: str, own: bool) -> bool:
         """Whether there is a recorder; a node that has just started, or joined, listens first."""
@@ -127,255 +286,55 @@ class Replays:
     def end(self, group: str, own: bool = False, memory: bool = False) -> int:
         """Behind what is delivered here, or known to be recorded."""
         sources = self._recorders.sources(group, own=own, memory=memory)
-        ends = [one.word.next for one in sources]
-        ends.append(self._recorders.position(group))
         mine = self._recorders.own.get(group)
-        if mine is not None:
-            ends.append(mine.next)
-        return max(ends, default=0)
-
-    async def _one(
-        self, group: str, request: ReplayRequest, until: int, far: list[int]
-    ) -> AsyncGenerator[list[Run], None]:
-        """From one recorder only."""
-        source = self._recorders.sources(group, own=request.own)[0]
-        deadline = time.monotonic() + PATIENCE_S
-        if source.here is not None:
-            while source.here.journal.end < until and time.monotonic() < deadline:
-                await asyncio.sleep(LOOK_S)
-        request = structs.replace(request, until=min(until, request.until))
-        async with aclosing(self._read(source, group, request, far)) as found:
-            async for chunk in found:
-                yield chunk
-
-    async def _follow(
-        self,
-        group: str,
-        request: ReplayRequest,
-        until: int,
-        open_end: bool,
-        far: list[int],
-        memory: bool,
-    ) -> AsyncGenerator[list[Run], None]:
-        at, since_time = request.since, request.since_time
-        failed: dict[str, int] = {}
-        deadline = time.monotonic() + PATIENCE_S
-        heard_all = time.monotonic() + HEAR_S
-        while at < until:
-            sources = self._recorders.sources(group, own=request.own, memory=memory)
-            usable = [one for one in sources if one.has(at, at + 1)]
-            source = next((one for one in usable if failed.get(one.name) != at), None)
-            if source is None:
-                if usable and time.monotonic() > deadline:
-                    raise ReplayFailed(f"no recorder of {group} answers at position {at}")
-                following = min(
-                    [lo for one in sources for lo, _ in one.has(at, until)[:1]], default=-1
-                )
-                late = time.monotonic() > deadline
-                heard = time.monotonic() > heard_all if memory else self._heard_all()
-                if following < 0 and memory and any(one.word.next >= until for one in sources):
-                    following = until  # they are further, and nobody has it
-                if following < 0 and late:  # nor will anybody, as far as they say
-                    holes = [hole for one in sources for hole in one.word.holes]
-                    ends = [hi for lo, hi in holes if lo <= at < hi]
-                    following = min([until, *ends]) if ends else -1
-                if not usable and following >= 0 and (late or heard):
-                    yield [gap(at, following)]
-                    at = following
-                elif late:
-                    if open_end:
-                        break
-                    far_end = max([one.word.next for one in sources], default=0)
-                    raise ReplayFailed(
-                        f"recorders of {group} reach position {far_end}, not {until}"
-                    )
-                else:
-                    if usable:
-                        failed.clear()
-                    await asyncio.sleep(LOOK_S)
-                continue
-            part = structs.replace(request, since=at, until=until, since_time=since_time)
-            reached: list[int] = []
-            before = at
-            try:
-                async with aclosing(self._read(source, group, part, reached)) as found:
-                    async for chunk in found:
-                        async for whole in self._mended(group, part, chunk, source, memory):
-                            yield whole
-                        at, since_time = chunk[-1].end, 0
-            except ReplayFailed as error:
-                failed[source.name] = at
-                self._recorders.node.log("info", "replay.moves_on", group=group, text=str(error))
-            else:
-                at = max([at, *reached])
-                if at == before:
-                    failed[source.name] = at  # it said it had more than it has
-            if at > before:
-                deadline = time.monotonic() + PATIENCE_S
-        far.append(at)
-
-    def _heard_all(self) -> bool:
-        return time.monotonic() > self._recorders.node.started + HEAR_S
-
-    async def _read(
-        self, source: Source, group: str, request: ReplayRequest, reached: list[int]
-    ) -> AsyncGenerator[list[Run], None]:
-        if source.here is None:
-            seal = self._recorders.node.make_seal()
-            stream = fetch(source.address, group, request, seal, reached, source.memory)
-        else:
-            reader = source.here.journal.reader()
-            stream = self._own(reader, request, reached)
-        async with aclosing(stream) as found:
-            async for chunk in found:
-                yield chunk
-
-    @staticmethod
-    async def _own(
-        reader: Reader, request: ReplayRequest, reached: list[int]
-    ) -> AsyncGenerator[list[Run], None]:
-        end = min(reader.end, request.until)  # now: the journal grows while it is read
-        async with aclosing(read_chunks(reader, structs.replace(request, until=end))) as found:
-            async for chunk in found:
-                yield chunk
-        reached.append(end)
-
-    async def _mended(
-        self, group: str, request: ReplayRequest, chunk: list[Run], source: Source, memory: bool
-    ) -> AsyncGenerator[list[Run], None]:
-        """A chunk with what it lacks put in from other recorders, as far as they have it."""
-        if not any(run.flags & (GAP | HEADS_ONLY) for run in chunk):
-            yield chunk
-            return
-        good: list[Run] = []
-        for run in chunk:
-            if not run.flags & (GAP | HEADS_ONLY) or request.own:
-                good.append(run)
-                continue
-            if good:
-                yield good
-                good = []
-            without = frozenset({source.name})
-            stream = self.stretch(
-                group, run.position, run.end, request=request, without=without, memory=memory
-            )
-            async with aclosing(stream) as found:
-                async for others in found:
-                    # Where nobody has more than the head, the head is what there is.
-                    yield [
-                        part_of(run, one.position, one.end) if one.flags & GAP else one
-                        for one in others
-                    ]
-        if good:
-            yield good
-
-    async def stretch(
-        self,
-        group: str,
-        lo: int,
-        hi: int,
-        *,
-        request: ReplayRequest | None = None,
-        without: frozenset[str] = frozenset(),
-        memory: bool = False,
-    ) -> AsyncGenerator[list[Run], None]:
-        """Positions lo to hi - 1, as far as those recorders that are not named in `without` have
-        them now, or with `memory` also other members; for the rest, gaps."""
-        request = request or ReplayRequest()
-        at = lo
-        while at < hi:
-            others = [
-                one
-                for one in self._recorders.sources(group, memory=memory)
-                if one.name not in without and one.has(at, hi)
-            ]
-            if not others:
-                yield [gap(at, hi)]
-                return
-            source = min(others, key=lambda one: one.has(at, hi)[0])
-            start = source.has(at, hi)[0][0]
-            if start > at:
-                yield [gap(at, start)]
-                at = start
-            part = structs.replace(request, since=at, until=hi, since_time=0)
-            reached: list[int] = []
-            before = at
-            try:
-                async with aclosing(self._read(source, group, part, reached)) as found:
-                    async for chunk in found:
-                        async for whole in self._nested(
-                            group, request, chunk, source, without, memory
-                        ):
-                            yield whole
-                        at = chunk[-1].end
-            except ReplayFailed as error:
-                self._recorders.node.log("info", "replay.moves_on", group=group, text=str(error))
-            at = max([at, *reached])
-            if at == before or not reached:
-                without |= {source.name}
-
-    async def _nested(
-        self,
-        group: str,
-        request: ReplayRequest,
-        chunk: list[Run],
-        source: Source,
-        without: frozenset[str],
-        memory: bool,
-    ) -> AsyncGenerator[list[Run], None]:
-        for run in chunk:
-            if run.flags & GAP:
-                less = without | {source.name}
-                stream = self.stretch(
-                    group, run.position, run.end, request=request, without=less, memory=memory
-                )
-                async with aclosing(stream) as found:
-                    async for others in found:
-                        yield others
-            else:
-                yield [run]
+        recorded = [mine.next] if mine is not None else []
+        ends = [source.word.next for source in sources]
+        return max([self._recorders.position(group), *recorded, *ends])
 
     # -- handing over to live delivery -----------------------------------------------------
 
     def check_since(self, group: str, at: int) -> None:
         """Whether somebody can begin at an earlier position."""
-        if protocol_of(group) not in TOTAL_ORDER and group not in self._recorders.own:
+        if family_of(group).order != TOTAL and group not in self._recorders.own:
             raise ConfigError(
                 "since", at, f"none: {group} has no total order, and this node does not record it"
             )
 
     def catch_up(
-        self, slots: dict[int, Subscriber], application: Subscriber, group: str, at: int,
-        since_time: int = 0, history: str = "", asked: bool = False,
-    ) -> CatchUp:  # fmt: skip
+        self,
+        slots: dict[int, Subscriber],
+        application: Subscriber,
+        group: str,
+        at: int,
+        since_time: int = 0,
+        history: str = "",
+        asked: bool = False,
+    ) -> None:
         """Give `application` what it lacks from position `at` on, then what follows live.
 
         Until then `slots`, where its group looks for it, has somebody else in its place.
         `asked`: the application says by itself where it is, in `history` if it knows.
         """
         self.check_since(group, at)
-        ordered = protocol_of(group) in TOTAL_ORDER
-        mine = self._recorders.own.get(group)
+        ordered = family_of(group).order == TOTAL
         key = id(application)
         sitting = slots.get(key)
         if isinstance(sitting, CatchUp) and not sitting.live:
-            return sitting  # it will find out by itself
+            return  # it will find out by itself
+        mine = self._recorders.own.get(group)
         start = -1 if ordered or mine is None else mine.next
         born = self._recorders.lineage(group)
         place = Asked(history, at, asked and ordered and not since_time, born)
-        found = CatchUp(self._recorders.node, slots, application, group, place, since_time, start)
-        slots[key] = found
-        self._catching[id(found)] = found
-        found.start(lambda: self._over(found))
-        return found
-
-    def _over(self, one: CatchUp) -> None:
-        self._catching.pop(id(one), None)
-        self.handed_over += one.live
+        stand_in = CatchUp(
+            self._recorders.node, slots, application, group, place, since_time, start
+        )
+        slots[key] = stand_in
+        self._catching_up.append(stand_in)
+        stand_in.start(lambda: self._catching_up.remove(stand_in))
 
     async def stop(self) -> None:
-        for one in list(self._catching.values()):
+        for one in list(self._catching_up):
             one.stop()
 
     def status(self) -> list[dict[str, object]]:
-        return [one.status() for one in self._catching.values()]
+        return [one.status() for one in self._catching_up]
