@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from roundelay.core.errors import UsageError
-from roundelay.sim.scenario import check_file, run_script, split
+from tests.sim.scenario import check_file, run_script, split
 
 SCENARIOS = sorted((Path(__file__).parents[1] / "scenarios").glob("*.txt"))
 
