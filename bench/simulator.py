@@ -29,6 +29,7 @@ from random import Random
 from statistics import median
 from typing import Any
 
+from roundelay.core.engine import SECOND
 from roundelay.core.token.config import TokenConfig
 from roundelay.core.token.site import TokenSite
 from roundelay.core.token.stable import Stable
@@ -119,7 +120,7 @@ def token(
         observers=observers,
         check_invariants=False,
     )
-    Poisson.of_tau(messages, 10.0, HOLD_NS).start(world)
+    Poisson(messages, 10.0 * SECOND / HOLD_NS).start(world)
     start = time.process_time()
     world.run(1 << 60)
     return world.events / (time.process_time() - start)

@@ -360,7 +360,7 @@ def test_cm_t7_the_storage_for_requests_is_bounded_as_in_table_i(
         return TokenSite(site, tuple(range(sites)), config, rng, stable=stable, now=now)
 
     world = World(sites, make, seed=7, medium=Bus(10_000), links=Lossy(loss))
-    load = Poisson.of_tau(400, 10.0, 10 * MS)
+    load = Poisson(400, rate=1000.0)
     load.start(world)
     world.run_until(lambda: load.done, 10**12, 100 * MS)
     world.run(world.now + 1000 * MS)

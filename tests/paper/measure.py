@@ -6,7 +6,7 @@ from collections import Counter
 from random import Random
 from typing import Any
 
-from roundelay.core.engine import MS, STAMPED, Delivery
+from roundelay.core.engine import MS, SECOND, STAMPED, Delivery
 from roundelay.core.positive_ack import PositiveAckConfig, PositiveAckSite
 from roundelay.core.token.config import TokenConfig
 from roundelay.core.token.site import TokenSite
@@ -112,7 +112,7 @@ def token(
     def make(site: int, stable: Any, boot: str, now: int, rng: Random) -> TokenSite:
         return TokenSite(site, group, config, rng, stable=stable, now=now)
 
-    return run(sites, make, load or Poisson.of_tau(messages, tau, T), loss, seed)
+    return run(sites, make, load or poisson(messages, tau), loss, seed)
 
 
 def positive_ack(
@@ -124,7 +124,12 @@ def positive_ack(
     def make(site: int, stable: Any, boot: str, now: int, rng: Random) -> PositiveAckSite:
         return PositiveAckSite(site, group, config, rng, now=now, stable=stable)
 
-    return run(sites, make, Poisson.of_tau(messages, tau, T), loss, seed)
+    return run(sites, make, poisson(messages, tau), loss, seed)
+
+
+def poisson(messages: int, tau: float) -> Load:
+    """τ = λ·T: `tau` messages on average in the token's hold time (CM84 §6)."""
+    return Poisson(messages, tau * SECOND / T)
 
 
 def busy(messages: int = 300) -> Load:

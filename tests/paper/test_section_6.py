@@ -8,9 +8,9 @@ import pytest
 
 from roundelay.core.engine import NEVER
 from roundelay.core.token.pdu import DATA, NULL, Ack, Confirm
-from roundelay.sim.kernel.load import Isolated, Poisson, Saturating
+from roundelay.sim.kernel.load import Isolated, Saturating
 from tests.core.ring import MS, Ring
-from tests.paper.measure import T, busy, idle, positive_ack, token
+from tests.paper.measure import T, busy, idle, poisson, positive_ack, token
 
 # -- §6.1, Table I: control messages and storage ---------------------------------------------
 
@@ -140,7 +140,7 @@ def test_the_delay_between_acknowledging_and_committing_is_at_most_t_times_l_min
     level: int,
 ) -> None:
     # §6.1: at the site that completes the L-th transfer.  Transit is a thousandth of T.
-    for load in (idle(), busy(200), Poisson.of_tau(200, 1.0, T)):
+    for load in (idle(), busy(200), poisson(200, 1.0)):
         waits = token(10, level, load=load, deliver_stamped=True).waits
         assert len(waits) == load.messages
         assert max(waits) <= T * (level - 1) + level * T // 1000

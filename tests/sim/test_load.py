@@ -25,7 +25,6 @@ from roundelay.sim.kernel.load import (
     Load,
     Poisson,
     Saturating,
-    Script,
     identity,
     message,
 )
@@ -66,10 +65,6 @@ def test_poisson_has_its_rate_and_spreads_over_the_sources() -> None:
     assert abs(sum(g * g for g in gaps) / len(gaps) / mean**2 - 2) < 0.3  # exponential
     assert len({data for _, _, data in found}) == 4000
     assert all(identity(data)[0] == site for _, site, data in found)
-
-
-def test_tau_is_messages_per_hold_time() -> None:
-    assert Poisson.of_tau(1, tau=0.5, hold_ns=50 * MS).rate == pytest.approx(10)
 
 
 def test_only_chosen_senders_send() -> None:
@@ -113,17 +108,11 @@ def test_isolated_waits_until_everybody_has_it() -> None:
     assert times == [100 * MS + i * 107 * MS for i in range(5)]
 
 
-def test_a_script_is_followed_to_the_letter() -> None:
-    found = submissions(Script([(5 * MS, 2), (3 * MS, 1), (5 * MS, 0)]))
-    assert [line[:2] for line in found] == [(3 * MS, 1), (5 * MS, 2), (5 * MS, 0)]
-
-
 def test_loads_refuse_what_cannot_be() -> None:
     for make in (
         lambda: Poisson(-1, 1),
         lambda: Poisson(1, 0),
         lambda: Poisson(1, 1, size=9),
-        lambda: Poisson.of_tau(1, 0, MS),
         lambda: Saturating(1, backlog=0),
     ):
         with pytest.raises(ConfigError, match="is not allowed"):
@@ -197,7 +186,6 @@ def test_loads_address_and_wait_for_the_receivers_only(many: int) -> None:
         Isolated(20, gap_ns=MS, to=to),
         Saturating(40, to=to),
         Poisson(30, 100, to=to),
-        Script([(5 * MS, 2), (6 * MS, 2)], to=to),
     ):
         got: dict[tuple[int, int], set[int]] = {}
 

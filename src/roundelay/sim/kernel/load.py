@@ -7,7 +7,7 @@ not counted as submitted.
     Poisson     a Poisson stream of a total rate over all sources
     Saturating  every source always has messages waiting
     Isolated    one message at a time in the whole group
-    Script      exactly these messages at these times
+    Scattered   messages at random times, whatever becomes of them
 
 Where a service lets a message name its destinations, a load takes `to`: a function from the source
 and the number of a message to those who get it.  `Destinations` is one that a checker can ask too.
@@ -20,10 +20,10 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from random import Random
 from struct import Struct
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from roundelay.core.bundle import Bundle
-from roundelay.core.engine import MS, SECOND, STAMPED, Delivery
+from roundelay.core.engine import SECOND, STAMPED, Delivery
 from roundelay.core.errors import ConfigError
 from roundelay.sim.kernel.kernel import Kernel
 
@@ -185,21 +185,11 @@ class Load(ABC):
 class Poisson(Load):
     """`rate` messages per second in total, each from a source chosen at random."""
 
-    def __init__(
-        self, messages: int, rate: float, sources: Sequence[int] | None = None, size: int = SIZE,
-        to: To | None = None,
-    ) -> None:  # fmt: skip
-        super().__init__(messages, sources, size, to)
+    def __init__(self, messages: int, rate: float, **options: Any) -> None:
+        super().__init__(messages, **options)
         if not rate > 0:
             raise ConfigError("rate", rate, "a number above 0 (messages per second)")
         self.rate = rate
-
-    @classmethod
-    def of_tau(cls, messages: int, tau: float, hold_ns: int, size: int = SIZE) -> Poisson:
-        """τ = λ·T: `tau` messages on average in the token's hold time (CM84 §6)."""
-        if not tau > 0:
-            raise ConfigError("tau", tau, "a number above 0 (messages per hold time)")
-        return cls(messages, tau * SECOND / hold_ns, size=size)
 
     def begin(self) -> None:
         self.world.after(self._gap_ns(), self._next)
@@ -220,11 +210,8 @@ class Saturating(Load):
     A source that is not among the receivers of a message waits for the first of them.
     """
 
-    def __init__(
-        self, messages: int, sources: Sequence[int] | None = None, size: int = SIZE,
-        backlog: int = 2, to: To | None = None,
-    ) -> None:  # fmt: skip
-        super().__init__(messages, sources, size, to)
+    def __init__(self, messages: int, *, backlog: int = 2, **options: Any) -> None:
+        super().__init__(messages, **options)
         if backlog < 1:
             raise ConfigError("backlog", backlog, "a whole number from 1 up")
         self.backlog = backlog
@@ -260,11 +247,8 @@ class Saturating(Load):
 class Isolated(Load):
     """The next message `gap_ns` after the last one was delivered at every receiver."""
 
-    def __init__(
-        self, messages: int, sources: Sequence[int] | None = None, size: int = SIZE,
-        gap_ns: int = 500 * MS, to: To | None = None,
-    ) -> None:  # fmt: skip
-        super().__init__(messages, sources, size, to)
+    def __init__(self, messages: int, *, gap_ns: int, **options: Any) -> None:
+        super().__init__(messages, **options)
         self.gap_ns = gap_ns
         self.missing: set[int] = set()  # sites that have not delivered the present message
 
@@ -286,15 +270,17 @@ class Isolated(Load):
                 self.world.after(self.gap_ns, self._next)
 
 
-class Script(Load):
-    """`lines` of (time in ns, site): one message each, at exactly that time or never."""
+class Scattered(Load):
+    """Each message at a random time before `until_ns`; `send_one` says which and how."""
 
-    def __init__(
-        self, lines: Iterable[tuple[int, int]], size: int = SIZE, to: To | None = None
-    ) -> None:
-        self.lines = tuple(lines)
-        super().__init__(len(self.lines), size=size, to=to)
+    def __init__(self, messages: int, *, until_ns: int, **options: Any) -> None:
+        super().__init__(messages, **options)
+        self.until_ns = until_ns
 
     def begin(self) -> None:
-        for time, source in self.lines:
-            self.world.at(time, partial(self.submit, source))
+        for _ in range(self.messages):
+            self.world.at(int(self.rng.random() * self.until_ns), self.send_one)
+
+    @abstractmethod
+    def send_one(self) -> None:
+        """Send a message of anybody."""

@@ -7,39 +7,34 @@ node and group to reach every member; then there must be silence but for heartbe
 from __future__ import annotations
 
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from roundelay.core.autorm.beamon import AutoRmDelivery, Beamon
 from roundelay.core.events import MEMORY, NOTHING_LEFT
 from roundelay.core.notices import Notice, TransferEnded
 from roundelay.sim.families.autorm.applications import AutoRmApplications
-from roundelay.sim.kernel.load import Load, content
+from roundelay.sim.kernel.load import Scattered, content
 from roundelay.sim.kernel.member import UP
 from roundelay.sim.swarm.fault_kinds import Strike
 from roundelay.sim.swarm.fault_runner import SETTLE_STEPS, Setting, Striker
+
+if TYPE_CHECKING:
+    from roundelay.sim.swarm.plan import Plan
 
 GROUPS: Final = ("alpha", "beta", "gamma")
 SOMEONE: Final = 0.25
 """How many of the messages are to someone."""
 
 
-class GroupLoad(Load):
+class GroupLoad(Scattered):
     """Messages of random sites to random groups, at random times, to everyone or to someone."""
 
-    def __init__(
-        self, applications: AutoRmApplications, messages: int, until_ns: int, size: int
-    ) -> None:
-        super().__init__(messages)
+    def __init__(self, applications: AutoRmApplications, plan: Plan) -> None:
+        super().__init__(plan.messages, until_ns=plan.heal_ns)
         self.applications = applications
-        self.until_ns = until_ns
-        self.most = size
+        self.most = plan.size
 
-    def begin(self) -> None:
-        for _ in range(self.messages):
-            self.world.at(int(self.rng.random() * self.until_ns), self.one)
-
-    def one(self) -> None:
-        """A message from anybody."""
+    def send_one(self) -> None:
         rng = self.rng
         site = rng.randrange(len(self.world.sites))
         size = rng.choice((0, 1, 40, rng.randint(0, self.most)))
@@ -105,8 +100,7 @@ class AutoRmDriver(Striker):
                     self.applications.join(site, group, self.rng.choice((1, 2)))
 
     def make_load(self) -> GroupLoad:
-        plan = self.plan
-        return GroupLoad(self.applications, plan.messages, plan.heal_ns, plan.size)
+        return GroupLoad(self.applications, self.plan)
 
     @property
     def committed(self) -> int:

@@ -55,10 +55,10 @@ class ClusterDriver(Striker):
 
     def make_load(self) -> Load:
         plan = self.plan
+        options: dict[str, Any] = {"sources": plan.sources, "size": plan.size, "to": self.to}
         if plan.rate:
-            return Poisson(plan.messages, plan.rate, plan.sources, plan.size, self.to)
-        backlog = 1 + int(plan.config["window"])
-        return Saturating(plan.messages, plan.sources, plan.size, backlog, self.to)
+            return Poisson(plan.messages, plan.rate, **options)
+        return Saturating(plan.messages, backlog=1 + int(plan.config["window"]), **options)
 
     def receivers(self, source: int, number: int) -> Collection[int]:
         return self.members if self.to is None else self.to(source, number)

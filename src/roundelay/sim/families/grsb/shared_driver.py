@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
 from random import Random
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from roundelay.core.engine import Effects, Notice
 from roundelay.core.events import DISK, MEMORY, NOTHING_LEFT
@@ -23,48 +23,40 @@ from roundelay.core.selection import Selection
 from roundelay.core.wide.site import WideSite
 from roundelay.sim.families.grsb.applications import LineApplications
 from roundelay.sim.families.grsb.group import CONFERENCES, KINDS_OF_MESSAGES
-from roundelay.sim.kernel.load import HEADER, Load, content
+from roundelay.sim.kernel.load import HEADER, Scattered, content
 from roundelay.sim.kernel.member import DOWN, UP
 from roundelay.sim.swarm.fault_kinds import Strike
 from roundelay.sim.swarm.fault_runner import Setting, Striker
 
+if TYPE_CHECKING:
+    from roundelay.sim.swarm.plan import Plan
+
 S = TypeVar("S", GrsbSite, WideSite)
 
 
-class UserLoad(Load):
+class UserLoad(Scattered):
     """Messages and units of random users to random conferences, at random times."""
 
     def __init__(
-        self,
-        applications: LineApplications[Any],
-        messages: int,
-        until_ns: int,
-        size: int,
-        users: tuple[int, ...],
+        self, applications: LineApplications[Any], plan: Plan, users: tuple[int, ...]
     ) -> None:
-        super().__init__(messages, users)
+        super().__init__(plan.messages, until_ns=plan.heal_ns, sources=users)
         self.applications = applications
-        self.until_ns = until_ns
-        self.most = max(0, size - HEADER.size)
+        self.most = max(0, plan.size - HEADER.size)
 
-    def begin(self) -> None:
-        for _ in range(self.messages):
-            self.world.at(int(self.rng.random() * self.until_ns), self.one)
-
-    def one(self) -> None:
-        """A message, or a unit, of anybody."""
+    def send_one(self) -> None:
         self.send(self.rng.choice(self.sources), 0.1)
 
     def send(self, site: int, units: float = 0.0) -> bool:
+        """A message of `site`, or with the chance `units` several as a unit."""
         rng = self.rng
-        parts = rng.choice((2, 3, 5)) if rng.random() < units else 1
-        made = []
-        for _ in range(parts):
+        parts = []
+        for _ in range(rng.choice((2, 3, 5)) if rng.random() < units else 1):
             size = rng.choice((0, 1, self.most, rng.randint(0, self.most)))
-            made.append(content(site, self.submitted_total, size))
+            parts.append(content(site, self.submitted_total, size))
             self.submitted_total += 1
         conference, kind = rng.choice(CONFERENCES), rng.choice(KINDS_OF_MESSAGES)
-        return self.applications.send(site, made, conference, kind)
+        return self.applications.send(site, parts, conference, kind)
 
 
 class Books:
@@ -140,8 +132,7 @@ class LineDriver(Striker, Generic[S]):
         return Selection(conferences, senders, kinds)
 
     def make_load(self) -> UserLoad:
-        plan = self.plan
-        return UserLoad(self.applications, plan.messages, plan.heal_ns, plan.size, self.users)
+        return UserLoad(self.applications, self.plan, self.users)
 
     @property
     def committed(self) -> int:
