@@ -63,6 +63,7 @@ from roundelay.sim.network.links import (
     Plain,
     Reordered,
     Replayed,
+    Targeted,
     Truncated,
     plain_name,
     whole,
@@ -180,34 +181,16 @@ class OfKind(Link):
         return None
 
 
-class Dropped(Link):
-    """Transmissions number `nth`…`nth + many - 1` of a kind are lost, or their copies to `to`."""
-
-    def __init__(self, kind: str, nth: int, many: int, src: int | None, dst: int | None) -> None:
-        self.name = kind
-        self.kind = f"target:{kind}"
-        self.first = nth
-        self.beyond = nth + many
-        self.src = src
-        self.dst = dst
-        self.seen = 0
-        self.last_ref = -1
+class Dropped(Targeted):
+    """The same as in the simulator, for what the switch sees of a datagram."""
 
     @property
     def spent(self) -> bool:
-        return self.seen >= self.beyond  # one more: copies of the last may still be on their way
+        """One later: copies of the last transmission may still be on their way."""
+        return self.seen >= self.kth + self.many
 
-    def carry(self, time: int, src: int, dst: int, pdu: Pdu, ref: int) -> Fate:
-        if self.dst not in (None, dst) or self.src not in (None, src):
-            return None
-        if not isinstance(pdu, Seen) or self.name not in pdu.names:
-            return None
-        if ref != self.last_ref:
-            self.seen += 1
-            self.last_ref = ref
-            if self.first <= self.seen < self.beyond:
-                self.count(self.kind)
-        return "targeted" if self.first <= self.seen < self.beyond else None
+    def strikes(self, pdu: Pdu) -> bool:
+        return isinstance(pdu, Seen) and self.name in pdu.names
 
 
 class LineCut(Link):
@@ -417,7 +400,8 @@ class Rules:
             for field in ("from", "to")
         )
         nth = whole("drop.nth", value.get("nth", 1), 1)
-        return Dropped(kinds[0], nth, whole("drop.many", value.get("many", 1), 1), src, dst)
+        many = whole("drop.many", value.get("many", 1), 1)
+        return Dropped(kinds[0], nth, many, dst=dst, src=src)
 
     def _pair(self, field: str, value: Any) -> tuple[int, int]:
         if not isinstance(value, list) or len(value) != 2 or value[0] == value[1]:

@@ -171,23 +171,24 @@ class Bursts(Link):
         return self.kind
 
 
-class Duplicated(Link):
-    """A second copy follows within `within_ns`, with probability `rate`."""
+class Occasional(Link):
+    """Base of links that do something to a copy with probability `rate`."""
 
-    kind = "duplicate"
-
-    def __init__(self, rate: float, within_ns: int = 0) -> None:
+    def __init__(self, rate: float) -> None:
         self.rate = chance("rate", rate)
-        self.within_ns = whole("within_ns", within_ns, 0)
 
     def carry(self, time: int, src: int, dst: int, pdu: Pdu, ref: int) -> Fate:
         if self.rng.random() >= self.rate:
             return None
         self.count(self.kind)
-        return [Copy(), Copy(self.rng.randint(0, self.within_ns), again=True)]
+        return self.copies()
+
+    @abstractmethod
+    def copies(self) -> list[Copy]:
+        """What becomes of the copy."""
 
 
-class Replayed(Duplicated):
+class Replayed(Occasional):
     """A copy comes back long after, between `least_ns` and `most_ns`: past reformations."""
 
     kind = "replay"
@@ -197,14 +198,20 @@ class Replayed(Duplicated):
         self.least_ns = whole("least_ns", least_ns, 0)
         self.most_ns = whole("most_ns", most_ns, least_ns)
 
-    def carry(self, time: int, src: int, dst: int, pdu: Pdu, ref: int) -> Fate:
-        if self.rng.random() >= self.rate:
-            return None
-        self.count(self.kind)
+    def copies(self) -> list[Copy]:
         return [Copy(), Copy(self.rng.randint(self.least_ns, self.most_ns), again=True)]
 
 
-class Delayed(Link):
+class Duplicated(Replayed):
+    """A second copy follows within `within_ns`, with probability `rate`."""
+
+    kind = "duplicate"
+
+    def __init__(self, rate: float, within_ns: int = 0) -> None:
+        super().__init__(rate, 0, whole("within_ns", within_ns, 0))
+
+
+class Delayed(Occasional):
     """A copy takes between `least_ns` and `most_ns` longer, with probability `rate`."""
 
     kind = "delay"
@@ -216,14 +223,11 @@ class Delayed(Link):
             raise ConfigError("rate", rate, "a number from 0 to 1")
         self.rate = rate
 
-    def carry(self, time: int, src: int, dst: int, pdu: Pdu, ref: int) -> Fate:
-        if self.rng.random() >= self.rate:
-            return None
-        self.count(self.kind)
+    def copies(self) -> list[Copy]:
         return [Copy(self.rng.randint(self.least_ns, self.most_ns))]
 
 
-class Reordered(Link):
+class Reordered(Occasional):
     """A copy is held back for up to `within_ns`, with probability `rate`: later ones overtake it.
 
     On a `Mesh` too, where a merely `Delayed` copy holds up those behind it.
@@ -232,13 +236,10 @@ class Reordered(Link):
     kind = "reorder"
 
     def __init__(self, rate: float, within_ns: int) -> None:
-        self.rate = chance("rate", rate)
+        super().__init__(rate)
         self.within_ns = whole("within_ns", within_ns, 1)
 
-    def carry(self, time: int, src: int, dst: int, pdu: Pdu, ref: int) -> Fate:
-        if self.rng.random() >= self.rate:
-            return None
-        self.count(self.kind)
+    def copies(self) -> list[Copy]:
         return [Copy(self.rng.randint(1, self.within_ns), again=True)]
 
 
@@ -260,7 +261,7 @@ class Clogged(Link):
         return [Copy(self.stop - time)]
 
 
-class Corrupted(Link):
+class Corrupted(Occasional):
     """One to three bits of a copy are flipped, with probability `rate`.
 
     Three, because a CRC-32 is certain to notice that many in a datagram of any size we send.
@@ -268,33 +269,21 @@ class Corrupted(Link):
 
     kind = "corrupt"
 
-    def __init__(self, rate: float) -> None:
-        self.rate = chance("rate", rate)
-
-    def carry(self, time: int, src: int, dst: int, pdu: Pdu, ref: int) -> Fate:
-        if self.rng.random() >= self.rate:
-            return None
-        self.count(self.kind)
+    def copies(self) -> list[Copy]:
         bits = self.rng.randint(1, 3)
         return [Copy(damage=tuple((self.kind, self.rng.random()) for _ in range(bits)))]
 
 
-class Truncated(Link):
+class Truncated(Occasional):
     """The tail of a copy is cut off, with probability `rate`."""
 
     kind = "truncate"
 
-    def __init__(self, rate: float) -> None:
-        self.rate = chance("rate", rate)
-
-    def carry(self, time: int, src: int, dst: int, pdu: Pdu, ref: int) -> Fate:
-        if self.rng.random() >= self.rate:
-            return None
-        self.count(self.kind)
+    def copies(self) -> list[Copy]:
         return [Copy(damage=((self.kind, self.rng.random()),))]
 
 
-class Alien(Link):
+class Alien(Occasional):
     """A copy arrives in another version of the wire format, with probability `rate`.
 
     It is well-formed otherwise: only the check of the version can refuse it.
@@ -303,13 +292,10 @@ class Alien(Link):
     kind = "alien-version"
 
     def __init__(self, rate: float, version: int = 2) -> None:
-        self.rate = chance("rate", rate)
+        super().__init__(rate)
         self.version = whole("version", version, 0)
 
-    def carry(self, time: int, src: int, dst: int, pdu: Pdu, ref: int) -> Fate:
-        if self.rng.random() >= self.rate:
-            return None
-        self.count(self.kind)
+    def copies(self) -> list[Copy]:
         return [Copy(damage=((self.kind, self.version),))]
 
 
@@ -338,10 +324,14 @@ class Targeted(Link):
         """Nothing more will be lost."""
         return self.seen >= self.kth + self.many - 1
 
+    def strikes(self, pdu: Pdu) -> bool:
+        """Whether `pdu` is of the kind that is lost."""
+        return is_of_kind(pdu, self.name)
+
     def carry(self, time: int, src: int, dst: int, pdu: Pdu, ref: int) -> Fate:
         if self.dst not in (None, dst) or self.src not in (None, src):
             return None
-        if not is_of_kind(pdu, self.name):
+        if not self.strikes(pdu):
             return None
         first = ref != self.last_ref
         if first:
