@@ -10,17 +10,14 @@ from roundelay.client.protocol import Answer, ClientProtocol, Event, Failed, Hel
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import MalformedPdu, PayloadTooLarge
 from roundelay.node.node_api import Batch, Receipt, Refusal, View
-from roundelay.wire.frontend import (
+from roundelay.wire.frontend import Packet, Parser, head, json_packet
+from roundelay.wire.frontend_messages import (
     CLOSING,
     REFUSED_JOIN,
-    Packet,
-    Parser,
     fail_packet,
-    head,
-    json_packet,
+    receipt_packet,
     received_packet,
 )
-from roundelay.wire.frontend_receipt import receipt_packet
 
 GROUP = "token:g"
 

@@ -33,16 +33,8 @@ from roundelay.core.errors import (
 )
 from roundelay.node.frontend.server import FrontendServer
 from roundelay.node.node_api import Receipt, Refusal
-from roundelay.wire.frontend import (
-    MESSAGE_BYTES,
-    Packet,
-    from_packet,
-    head,
-    json_packet,
-    packet,
-    send_packet,
-)
-from roundelay.wire.frontend_replay import marked_packet, read_marked_received
+from roundelay.wire.frontend import MESSAGE_BYTES, Packet, head, json_packet, packet
+from roundelay.wire.frontend_messages import from_packet, read_received, send_packet
 from tests.node.board import Listener, LocalBoard, run, until
 
 
@@ -635,16 +627,16 @@ def test_a_unit_is_one_packet_to_who_knows_units_and_messages_in_a_row_to_others
                 assert (await client.read())[0] == b"VIEW"
             await until(lambda: node.status["groups"] == {"token:g": 3})
             parts = Bundle.of(b"one", b"two")
-            units.write(marked_packet("token:g", parts, tag=4, conference=7, unit=True))
+            units.write(send_packet("token:g", parts, tag=4, conference=7, unit=True))
             for text in parts:
                 assert await paper.read() == (b"RCVE", b"token:g", text)
             for text in parts:
                 command, group, message = await plain.read()
-                found = read_marked_received(Packet(command.decode(), group.decode(), message))
+                found = read_received(Packet(command.decode(), group.decode(), message))
                 assert (command, found.seq) == (b"RCVC", 1)
                 assert found.bundle == Bundle.of(text).marked(7)
             command, group, message = await units.read()
-            found = read_marked_received(Packet(command.decode(), group.decode(), message))
+            found = read_received(Packet(command.decode(), group.decode(), message))
             assert (command, found.seq, found.bundle) == (b"RCVU", 1, parts.marked(7))
             assert (await units.read())[0] == b"RCPT"
 

@@ -11,7 +11,8 @@ import roundelay
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import Indeterminate, Refused, UsageError
 from roundelay.node.frontend.server import FrontendServer
-from roundelay.wire.frontend import json_packet, send_packet
+from roundelay.wire.frontend import json_packet
+from roundelay.wire.frontend_messages import send_packet
 from tests.node.live import Net, delivered, run
 
 

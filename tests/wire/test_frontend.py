@@ -18,7 +18,6 @@ from roundelay.node.frontend.missing import miss_packet, read_missed
 from roundelay.node.node_api import Missed
 from roundelay.wire.frontend import (
     BAD_BODY,
-    INDETERMINATE,
     MESSAGE_BYTES,
     RESERVED,
     TO_APPLICATION,
@@ -26,40 +25,39 @@ from roundelay.wire.frontend import (
     TOO_LARGE,
     UNKNOWN_COMMAND,
     Address,
-    Failure,
     Packet,
     Parser,
-    Received,
-    Send,
     address,
-    fail_packet,
-    from_packet,
     head,
     packet,
     plain_packets,
+    read_json,
+)
+from roundelay.wire.frontend_messages import (
+    INDETERMINATE,
+    Failure,
+    Fate,
+    Received,
+    Send,
+    fail_packet,
+    from_packet,
     portions,
     read_failure,
     read_from,
-    read_json,
+    read_receipt,
     read_received,
     read_send,
+    receipt_packet,
     received_packet,
     send_packet,
 )
-from roundelay.wire.frontend_receipt import Fate, read_receipt, receipt_packet
 from roundelay.wire.frontend_replay import (
     Ended,
-    MarkedReceived,
-    MarkedSend,
     ReplayRequest,
     block_packet,
     ended_packet,
-    marked_packet,
-    marked_received_packet,
     more_packet,
     read_ended,
-    read_marked,
-    read_marked_received,
     read_more,
     read_replay,
     replay_id,
@@ -92,18 +90,18 @@ EXAMPLES = [
     receipt_packet("ab", 7, -1, TIME, ("bob", "cat")),
     receipt_packet("ab", 7, 42, TIME, level=1),
     fail_packet("ab", 7, INDETERMINATE, "no majority"),
-    marked_packet("ab", HI, tag=9, conference=7, kind=1, recorders=1),
+    send_packet("ab", HI, tag=9, conference=7, kind=1, recorders=1),
     packet("OPTS", "ab", b'{"resilience":1,"min_members":1}'),
     from_packet("ab", 42),
     from_packet("ab", 0, TIME),
     received_packet("ab", 42, TIME, "ann", TWO),
-    marked_received_packet("ab", 42, TIME, 7, 1, "ann", HI),
+    received_packet("ab", 42, TIME, "ann", HI, conference=7, kind=1),
     replay_packet("ab", REPLAY),
     block_packet("ab", 3, encode_block([Run(42, TIME, "ann", HI, 7, 1)], bytes(16), 0)),
     more_packet("ab", 3, 1),
     ended_packet("ab", Ended(3, 1042)),
-    marked_packet("ab", TWO, tag=10, conference=7, unit=True),
-    marked_received_packet("ab", 42, TIME, 7, 0, "ann", TWO, unit=True),
+    send_packet("ab", TWO, tag=10, conference=7, unit=True),
+    received_packet("ab", 42, TIME, "ann", TWO, conference=7, unit=True),
     packet("VIEW", "ab", VIEW),
     miss_packet(Missed("ab", 42, 90, "6f1d")),
     from_packet("ab", 42, history="6f1d"),
@@ -176,9 +174,9 @@ def test_the_packets_of_the_paper() -> None:
 
 
 def test_what_is_written_is_read_again() -> None:
-    assert read_send(one(EXAMPLES[7])) == Send(7, None, False, TWO)
-    assert read_send(one(EXAMPLES[8])) == Send(8, None, True, HI)
-    assert read_send(one(EXAMPLES[9])) == Send(-1, ("ann", "bob"), False, HI)
+    assert read_send(one(EXAMPLES[7])) == Send(7, TWO)
+    assert read_send(one(EXAMPLES[8])) == Send(8, HI, someone=True)
+    assert read_send(one(EXAMPLES[9])) == Send(-1, HI, ("ann", "bob"))
     assert read_receipt(one(EXAMPLES[10])) == Fate(7, 42, TIME)
     assert read_receipt(one(EXAMPLES[11])) == Fate(7, -1, TIME, ("bob", "cat"))
     assert read_receipt(one(EXAMPLES[12])) == Fate(7, 42, TIME, (), 1)
@@ -209,20 +207,20 @@ def test_what_is_missing_is_read_again() -> None:
 
 
 def test_what_recorders_need_is_read_again() -> None:
-    sent = read_marked(one(EXAMPLES[14]))
-    assert sent == MarkedSend(9, 7, 1, 1, None, HI.marked(7, 1))
-    named = marked_packet("ab", HI, to=["ann", "bob"])
-    assert read_marked(one(named)) == MarkedSend(-1, 0, 0, 0, ("ann", "bob"), HI)
+    sent = read_send(one(EXAMPLES[14]))
+    assert sent == Send(9, HI.marked(7, 1), recorders=1)
+    named = send_packet("ab", HI, to=["ann", "bob"], kind=3)
+    assert read_send(one(named)) == Send(-1, HI.marked(0, 3), ("ann", "bob"))
     assert [read_from(one(EXAMPLES[i])) for i in (16, 17)] == [(42, 0, ""), (0, TIME, "")]
     assert read_from(one(EXAMPLES[28])) == (42, 0, "6f1d")
-    got = read_marked_received(one(EXAMPLES[19]))
-    assert got == MarkedReceived(42, TIME, "ann", HI.marked(7, 1))
+    got = read_received(one(EXAMPLES[19]))
+    assert got == Received(42, TIME, "ann", HI.marked(7, 1))
     assert read_replay(one(EXAMPLES[20])) == REPLAY
     assert read_more(one(EXAMPLES[22])) == (3, 1)
     assert read_ended(one(EXAMPLES[23])) == Ended(3, 1042)
-    unit = read_marked(one(EXAMPLES[24]))
-    assert unit == MarkedSend(10, 7, 0, 0, None, TWO.marked(7), unit=True)
-    assert read_marked_received(one(EXAMPLES[25])).bundle == TWO.marked(7)
+    unit = read_send(one(EXAMPLES[24]))
+    assert unit == Send(10, TWO.marked(7), unit=True)
+    assert read_received(one(EXAMPLES[25])).bundle == TWO.marked(7)
     for wrong in (b'{"since":-1}', b'{"senders":"ann"}', b'{"kinds":[]}', b'{"blocks":65}'):
         with pytest.raises(ConfigError):
             read_replay(Packet("RPLY", "ab", wrong))
@@ -232,8 +230,8 @@ def test_what_recorders_need_is_read_again() -> None:
             replay_packet("ab", unfit)
     asked = [b'{"id":3,"since":-1}', b'{"id":-1}', b'{"id":"3"}', b"{}"]
     assert [replay_id(Packet("RPLY", "ab", one)) for one in asked] == [3, -1, -1, 0]
-    for command, read in (("SNDC", read_marked), ("RCVC", read_marked_received),
-                          ("SNDU", read_marked), ("RCVU", read_marked_received),
+    for command, read in (("SNDC", read_send), ("RCVC", read_received),
+                          ("SNDU", read_send), ("RCVU", read_received),
                           ("MORE", read_more), ("FROM", read_from)):  # fmt: skip
         for size in range(8):
             with pytest.raises(MalformedPdu):

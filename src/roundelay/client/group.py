@@ -61,7 +61,7 @@ from roundelay.node.groups import (
 from roundelay.node.membership.settings import words_of
 from roundelay.node.node import Node
 from roundelay.node.node_api import NO_TAG, Batch, Missed, Refusal, View
-from roundelay.wire.frontend_replay import check_mark
+from roundelay.wire.frontend_messages import check_mark
 
 INBOX_BYTES: Final = 32 << 20
 """What may wait for an application that does not read; beyond it, the application has to say

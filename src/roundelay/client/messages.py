@@ -12,7 +12,7 @@ from roundelay.core.bundle import Bundle
 from roundelay.core.errors import ConfigError
 from roundelay.core.limits import whole
 from roundelay.node.node_api import END, MIDDLE, START, UNIT, WHOLE, Batch
-from roundelay.wire.frontend_replay import MEMBERS, RECORDERS_MAX, check_mark
+from roundelay.wire.frontend_messages import MEMBERS, RECORDERS_MAX, check_mark
 
 COMMITTED: Final = "committed"
 RECORDED: Final = "recorded"

@@ -27,32 +27,32 @@ from roundelay.core.errors import ConfigError, PayloadTooLarge
 from roundelay.node.frontend.missing import read_missed
 from roundelay.node.node_api import NO_TAG, UNIT, WHOLE, Batch, Missed, Receipt, Refusal, View
 from roundelay.wire.frontend import (
-    CLOSING,
-    INDETERMINATE,
     MESSAGE_BYTES,
     PROTOCOL,
-    REFUSED_JOIN,
     Packet,
     Parser,
-    from_packet,
     head,
     json_packet,
     name_bytes,
+    read_json,
+)
+from roundelay.wire.frontend_messages import (
+    CLOSING,
+    INDETERMINATE,
+    REFUSED_JOIN,
+    from_packet,
     portions,
     read_failure,
-    read_json,
+    read_receipt,
     read_received,
     send_packet,
 )
-from roundelay.wire.frontend_receipt import read_receipt
 from roundelay.wire.frontend_replay import (
     Ended,
     ReplayRequest,
-    marked_packet,
     more_packet,
     read_block,
     read_ended,
-    read_marked_received,
     replay_packet,
 )
 
@@ -254,14 +254,19 @@ class ClientProtocol:
             if tag != NO_TAG:
                 own = self._next_tag
                 self._next_tag += 1
-            if conference or kind or recorders or unit:
-                data = marked_packet(
-                    group, part, tag=own, conference=conference, kind=kind, recorders=recorders,
-                    to=names, unit=unit,
-                )  # fmt: skip
-            else:
-                data = send_packet(group, part, tag=own, to=names, someone=someone)
-            packets.append(data)
+            packets.append(
+                send_packet(
+                    group,
+                    part,
+                    tag=own,
+                    to=names,
+                    someone=someone,
+                    conference=conference,
+                    kind=kind,
+                    recorders=recorders,
+                    unit=unit,
+                )
+            )
             if tag != NO_TAG:
                 self._sent[own] = sent
         for data in packets:
@@ -310,20 +315,17 @@ class ClientProtocol:
         return Hello(str(hello.get("node", "")), str(hello.get("version", "")))
 
     def _batch(self, packet: Packet) -> Batch | None:
-        group, command = packet.group, packet.command
+        group = packet.group
         if group not in self.joined:
             return None
         # What is delivered now belongs to the history that the last view named.
         view = self._views.get(group)
         history = "" if view is None else view.history
-        if command == "RCVX":
-            received = read_received(packet)
-            return Batch(
-                group, received.seq, received.sender, received.time, received.bundle, WHOLE, history
-            )
-        marked = read_marked_received(packet)
-        unit = UNIT if command == "RCVU" else WHOLE
-        return Batch(group, marked.seq, marked.sender, marked.time, marked.bundle, unit, history)
+        unit = UNIT if packet.command == "RCVU" else WHOLE
+        received = read_received(packet)
+        return Batch(
+            group, received.seq, received.sender, received.time, received.bundle, unit, history
+        )
 
     def _view(self, packet: Packet) -> View | None:
         if packet.group not in self.joined:

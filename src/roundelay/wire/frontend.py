@@ -39,17 +39,6 @@ NAME_BYTES: Final = 255
 JSON_BYTES: Final = 64 << 10
 """Longest question; answers may be as long as messages."""
 
-NO_TAG: Final = -1
-"""A send nobody wants to hear of again; a FAIL that answers no send."""
-
-# Flags of FAIL.
-INDETERMINATE: Final = 1
-"""Nobody can say whether the message is delivered."""
-CLOSING: Final = 2
-"""The node closes the connection now."""
-REFUSED_JOIN: Final = 4
-"""It is a JOIN that was refused."""
-
 # Reasons to count a refused packet under.
 UNKNOWN_COMMAND: Final = "unknown command"
 EMPTY_NAME: Final = "empty name"
@@ -222,16 +211,16 @@ class Parser:
                 left = end - pos
                 if left < 4:
                     return self._wait(4)
-                found = self._rules.get(data[pos : pos + 4])
-                if found is None:
+                new = self._rules.get(data[pos : pos + 4])
+                if new is None:
                     raise MalformedPdu(UNKNOWN_COMMAND, repr(data[pos : pos + 4])[1:])
                 if left < 5:
                     return self._wait(5)
                 start = pos + 5 + data[pos + 4]
                 if end < start:
                     return self._wait(start - pos)
-                rule = found
-                group = _name(data[pos + 5 : start], rule[2])
+                rule = new
+                group = read_name(data[pos + 5 : start], rule[2])
                 known = data[pos:start]
             command, long, _, limit = rule
             if not long:
@@ -263,7 +252,8 @@ class Parser:
         self._pos = 0
 
 
-def _name(raw: bytes, named: bool) -> str:
+def read_name(raw: bytes, named: bool) -> str:
+    """The name that was sent as `raw`; `named`: it may not be empty."""
     if not raw and named:
         raise MalformedPdu(EMPTY_NAME)
     try:
@@ -314,6 +304,16 @@ def json_packet(command: str, group: str, content: object) -> bytes:
     return packet(command, group, msgspec.json.encode(content))
 
 
+def read_json(incoming: Packet) -> dict[str, Any]:
+    try:
+        content = msgspec.json.decode(incoming.message)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        content = None
+    if not isinstance(content, dict):
+        raise MalformedPdu(BAD_JSON, f"{incoming.command} wants an object")
+    return content
+
+
 def plain_packets(command: str, group: str, bundle: Bundle) -> bytes:
     """One packet of type B for each message: SNDE, SNDS, RCVE."""
     start = head(command, group)
@@ -322,191 +322,6 @@ def plain_packets(command: str, group: str, bundle: Bundle) -> bytes:
     for message in bundle:
         parts += (start, pack(len(message)), message)
     return b"".join(parts)
-
-
-# ------------------------------------------------------------------------ messages of packets
-
-_TAG: Final = struct.Struct(">q")
-_PLACE: Final = struct.Struct(">qq")
-_FAIL: Final = struct.Struct(">qB")
-_COUNT: Final = struct.Struct(">H")
-
-
-class Send(Struct, frozen=True, gc=False):
-    """What SNDR, SNDO and SNDD say."""
-
-    tag: int
-    to: tuple[str, ...] | None
-    someone: bool
-    bundle: Bundle
-
-
-class Received(Struct, frozen=True, gc=False):
-    """What RCVX says."""
-
-    seq: int
-    time: int
-    sender: str
-    bundle: Bundle
-
-
-class Failure(Struct, frozen=True, gc=False):
-    """What FAIL says."""
-
-    tag: int
-    flags: int
-    reason: str
-
-
-def send_packet(
-    group: str,
-    bundle: Bundle,
-    *,
-    tag: int = NO_TAG,
-    to: Iterable[str] | None = None,
-    someone: bool = False,
-) -> bytes:
-    """SNDR, SNDO or SNDD: i64 tag · with SNDD u8 count and the names · batch."""
-    names = b""
-    command = "SNDO" if someone else "SNDR"
-    if to is not None:
-        command = "SNDD"
-        raws = [name_bytes("to", name) for name in to]
-        if not 0 < len(raws) <= NAME_BYTES:
-            raise ConfigError("to", f"{len(raws)} names", f"1 to {NAME_BYTES} names")
-        names = bytes((len(raws),)) + b"".join(bytes((len(raw),)) + raw for raw in raws)
-    return packet(command, group, _TAG.pack(tag) + names + batch_bytes(bundle))
-
-
-def read_send(found: Packet, message_bytes: int = MESSAGE_BYTES_MOST) -> Send:
-    body = found.message
-    (tag,) = unpack(_TAG, body, 0)
-    if tag < NO_TAG:
-        raise MalformedPdu(BAD_BODY, f"tag {tag}, at least {NO_TAG}")
-    at = _TAG.size
-    to: tuple[str, ...] | None = None
-    if found.command == "SNDD":
-        names = []
-        if at >= len(body) or not body[at]:
-            raise MalformedPdu(BAD_BODY, "no destinations")
-        count = body[at]
-        at += 1
-        for _ in range(count):
-            name, at = short_name(body, at)
-            names.append(name)
-        to = tuple(names)
-    bundle = read_batch(body, at)
-    if not bundle.sizes:
-        raise MalformedPdu(BAD_BODY, "no messages")
-    if len(bundle.data) > message_bytes:
-        raise MalformedPdu(
-            TOO_LARGE, f"{found.command} of {len(bundle.data)} bytes, at most {message_bytes}"
-        )
-    return Send(tag, to, found.command == "SNDO", bundle)
-
-
-def from_packet(group: str, seq: int, time: int = 0, history: str = "") -> bytes:
-    """FROM: i64 seq, i64 time if there is one or a history follows, id of the history."""
-    place = _PLACE.pack(seq, time) if time or history else _TAG.pack(seq)
-    return packet("FROM", group, place + history.encode())
-
-
-def read_from(found: Packet) -> tuple[int, int, str]:
-    """Position, time or 0, and the history or an empty text."""
-    body = found.message
-    if len(body) < _PLACE.size:
-        seq, time = *unpack(_TAG, body, 0), 0
-    else:
-        seq, time = unpack(_PLACE, body, 0)
-    raw = body[_PLACE.size :]
-    if (len(body) != _TAG.size and len(body) < _PLACE.size) or seq < 0 or time < 0:
-        raise MalformedPdu(BAD_BODY, f"FROM {seq}, {time} in {len(body)} bytes")
-    if len(raw) > NAME_BYTES:
-        raise MalformedPdu(BAD_BODY, f"FROM with a history of {len(raw)} bytes")
-    try:
-        return int(seq), int(time), raw.decode()
-    except UnicodeDecodeError:
-        raise MalformedPdu(BAD_BODY, "FROM with a history that is not UTF-8") from None
-
-
-def received_packet(group: str, seq: int, time: int, sender: str, bundle: Bundle) -> bytes:
-    """RCVX: i64 seq · i64 time · u8 size and sender · batch."""
-    raw = sender.encode()[:NAME_BYTES]
-    start = _PLACE.pack(seq, time) + bytes((len(raw),)) + raw
-    return packet("RCVX", group, start + batch_bytes(bundle))
-
-
-def read_received(found: Packet) -> Received:
-    seq, time = unpack(_PLACE, found.message, 0)
-    sender, at = short_name(found.message, _PLACE.size, named=False)
-    return Received(seq, time, sender, read_batch(found.message, at))
-
-
-def fail_packet(group: str, tag: int, flags: int, reason: str) -> bytes:
-    """FAIL: i64 tag · u8 flags · reason."""
-    return packet("FAIL", group, _FAIL.pack(tag, flags) + reason.encode())
-
-
-def read_failure(found: Packet) -> Failure:
-    tag, flags = unpack(_FAIL, found.message, 0)
-    return Failure(tag, flags, found.message[_FAIL.size :].decode(errors="replace"))
-
-
-def read_json(found: Packet) -> dict[str, Any]:
-    try:
-        content = msgspec.json.decode(found.message)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        content = None
-    if not isinstance(content, dict):
-        raise MalformedPdu(BAD_JSON, f"{found.command} wants an object")
-    return content
-
-
-def portions(bundle: Bundle, message_bytes: int) -> Iterator[Bundle]:
-    """The bundle in pieces that fit a packet each: none is larger than `message_bytes`, unless it
-    is a single message that is."""
-    if len(bundle.data) <= message_bytes and len(bundle.sizes) <= MESSAGES_MAX:
-        yield bundle
-        return
-    first = start = 0
-    here = 0  # bytes gathered
-    for i, size in enumerate(bundle.sizes):
-        if i > first and (here + size > message_bytes or i - first == MESSAGES_MAX):
-            yield Bundle(bundle.sizes[first:i], bundle.data[start : start + here])
-            first, start, here = i, start + here, 0
-        here += size
-    yield Bundle(bundle.sizes[first:], bundle.data[start:])
-
-
-def batch_bytes(bundle: Bundle) -> bytes:
-    """u16 count · u32 length of each · the messages end to end."""
-    count = len(bundle.sizes)
-    return struct.pack(f">H{count}I", count, *bundle.sizes) + bundle.data
-
-
-def read_batch(body: bytes, at: int) -> Bundle:
-    (count,) = unpack(_COUNT, body, at)
-    at += _COUNT.size
-    first = at + 4 * count
-    if first > len(body):
-        raise MalformedPdu(BAD_BODY, f"a table of {count} lengths in {len(body) - at} bytes")
-    sizes = struct.unpack_from(f">{count}I", body, at)
-    if sum(sizes) != len(body) - first:
-        raise MalformedPdu(BAD_BODY, f"lengths add up to {sum(sizes)}, not {len(body) - first}")
-    return Bundle(sizes, body[first:])
-
-
-def short_name(body: bytes, at: int, named: bool = True) -> tuple[str, int]:
-    if at >= len(body) or at + 1 + body[at] > len(body):
-        raise MalformedPdu(BAD_BODY, "a name is cut off")
-    after = at + 1 + body[at]
-    return _name(body[at + 1 : after], named), after
-
-
-def unpack(layout: struct.Struct, body: bytes, at: int) -> tuple[Any, ...]:
-    if len(body) < at + layout.size:
-        raise MalformedPdu(BAD_BODY, f"{len(body)} bytes, at least {at + layout.size}")
-    return layout.unpack_from(body, at)
 
 
 # ------------------------------------------------------------------------ addresses

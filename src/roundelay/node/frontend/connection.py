@@ -36,24 +36,17 @@ from roundelay.node.frontend.outgoing import Outgoing, gathered, singly
 from roundelay.node.frontend.replay import ReplaySessions
 from roundelay.node.membership.settings import wishes_of
 from roundelay.node.node_api import Batch, Missed, Receipt, Refusal, View
-from roundelay.wire.frontend import (
+from roundelay.wire.frontend import PROTOCOL, Address, Packet, Parser, head, json_packet, read_json
+from roundelay.wire.frontend_messages import (
     CLOSING,
     INDETERMINATE,
     NO_TAG,
-    PROTOCOL,
     REFUSED_JOIN,
-    Address,
-    Packet,
-    Parser,
     fail_packet,
-    head,
-    json_packet,
     read_from,
-    read_json,
     read_send,
+    receipt_packet,
 )
-from roundelay.wire.frontend_receipt import receipt_packet
-from roundelay.wire.frontend_replay import read_marked
 
 if TYPE_CHECKING:
     from roundelay.node.frontend.server import FrontendServer
@@ -231,19 +224,19 @@ class Connection(asyncio.Protocol):
                     size = 0
                 if packet.command == "SNDS":
                     queue.append(Outgoing(packet.group, Bundle.of(packet.message), someone=True))
-                elif packet.command in ("SNDR", "SNDO", "SNDD"):
+                elif packet.command in ("SNDR", "SNDO", "SNDD", "SNDC", "SNDU"):
                     send = read_send(packet, self._server.max_message)
                     queue.append(
-                        Outgoing(packet.group, send.bundle, send.tag, send.to, send.someone)
-                    )
-                elif packet.command in ("SNDC", "SNDU"):
-                    mine = read_marked(packet, self._server.max_message)
-                    queue.append(
                         Outgoing(
-                            packet.group, mine.bundle, mine.tag, mine.to,
-                            recorders=mine.recorders, unit=mine.unit,
+                            packet.group,
+                            send.bundle,
+                            send.tag,
+                            send.to,
+                            send.someone,
+                            recorders=send.recorders,
+                            unit=send.unit,
                         )
-                    )  # fmt: skip
+                    )
                 elif packet.command == "HELO":
                     self._hello(packet)  # now: it changes what may follow
                 else:

@@ -28,10 +28,8 @@ from roundelay.wire.frontend import (
     Address,
     address,
     plain_packets,
-    portions,
-    received_packet,
 )
-from roundelay.wire.frontend_replay import marked_received_packet
+from roundelay.wire.frontend_messages import portions, received_packet
 
 Log = Callable[..., None]
 
@@ -258,10 +256,15 @@ class FrontendServer:
 def _received(batch: Batch, seq: int, conference: int, kind: int, part: Bundle) -> bytes:
     """`part` is all of a unit or, for who does not know units, one message of it."""
     unit = batch.unit == UNIT and part is batch.bundle
-    if not (conference or kind or unit):
-        return received_packet(batch.group, seq, batch.time, batch.sender, part)
-    return marked_received_packet(
-        batch.group, seq, batch.time, conference, kind, batch.sender, part, unit
+    return received_packet(
+        batch.group,
+        seq,
+        batch.time,
+        batch.sender,
+        part,
+        conference=conference,
+        kind=kind,
+        unit=unit,
     )
 
 

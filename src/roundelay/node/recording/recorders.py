@@ -39,7 +39,7 @@ from roundelay.node.recording.synced import Syncing
 from roundelay.node.recording.transfer import Readable, ReplayServer
 from roundelay.node.storage.folders import claim_journal
 from roundelay.wire.control import HOLES_MAX, Kept, Recorded, Synced, Wanted
-from roundelay.wire.frontend_replay import MEMBERS
+from roundelay.wire.frontend_messages import MEMBERS
 
 if TYPE_CHECKING:
     from roundelay.node.node import Node
