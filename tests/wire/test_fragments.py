@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Hashable
 from random import Random
 
 import pytest
@@ -12,10 +13,17 @@ from hypothesis import strategies as st
 from roundelay.core.errors import ConfigError, PayloadTooLarge
 from roundelay.wire import fragments
 from roundelay.wire.codec import decode
-from roundelay.wire.fragments import HEAD, Reassembly, split
+from roundelay.wire.fragments import HEAD, split
 from tests.wire.examples import EXAMPLES, packet
 
 S = 10**9
+
+
+class Reassembly(fragments.Reassembly):
+    def add(self, source: Hashable, data: bytes, now: int) -> bytes | None:
+        """The datagram that is complete with this fragment, in one piece."""
+        pieces = self.collect(source, data, now)
+        return None if pieces is None else b"".join(pieces)
 
 
 def fragment(ident: int, index: int, count: int, data: bytes) -> bytes:

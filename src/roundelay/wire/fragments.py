@@ -95,21 +95,21 @@ def split_parts(parts: Iterable[bytes], mtu: int, ident: int) -> list[list[bytes
     room = mtu - HEAD.size
     count = -(-size // room)
     ident %= IDENTS
-    found: list[list[bytes | memoryview]] = []
+    datagrams: list[list[bytes | memoryview]] = []
     at, views = 0, views[::-1]
     for index in range(count):
-        one: list[bytes | memoryview] = [HEAD.pack(FRAGMENT, ident, index, count)]
+        datagram: list[bytes | memoryview] = [HEAD.pack(FRAGMENT, ident, index, count)]
         left = room
         while left and views:
             taken = views[-1][at : at + left]
-            one.append(taken)
+            datagram.append(taken)
             left -= len(taken)
             at += len(taken)
             if at == len(views[-1]):
                 views.pop()
                 at = 0
-        found.append(one)
-    return found
+        datagrams.append(datagram)
+    return datagrams
 
 
 class _Partial:
@@ -147,9 +147,9 @@ class Reassembly:
 
     >>> pieces = split(b"\\x10" + bytes(2000), 1200, ident=7)
     >>> reassembly = Reassembly()
-    >>> reassembly.add("peer", pieces[1], now=0)
-    >>> len(reassembly.add("peer", pieces[0], now=1))
-    2001
+    >>> reassembly.collect("peer", pieces[1], now=0)
+    >>> [len(piece) for piece in reassembly.collect("peer", pieces[0], now=1)]
+    [1191, 810]
     """
 
     __slots__ = (
@@ -186,15 +186,10 @@ class Reassembly:
         """Bytes held, with what holding them costs."""
         self.drops: dict[str, int] = {}
 
-    def add(self, source: Hashable, data: bytes, now: int) -> bytes | None:
-        """A fragment has come: the whole datagram, if it was the last one missing."""
-        pieces = self.collect(source, data, now)
-        return None if pieces is None else b"".join(pieces)
-
     def collect(
         self, source: Hashable, data: bytes | memoryview, now: int
     ) -> list[bytes | memoryview] | None:
-        """Like `add`, but the whole datagram is left in pieces.
+        """A fragment has come: the datagram, in pieces, if it was the last one missing.
 
         `data` is kept until then, as a view if it is large.
         """
@@ -210,11 +205,12 @@ class Reassembly:
         large = size > COPIED_MAX
         piece = memoryview(data)[HEAD_SIZE:] if large else bytes(data[HEAD_SIZE:])
         is_last = index == count - 1
+        held = cost = size + PIECE_COST
         peer = self._peers.get(source)
+        partial = None
         if peer is not None:
-            # Nearly all are of a message that has begun, and neither the first nor the last of it.
             partial = peer.partials.get(ident)
-            held = size + PIECE_COST
+            # Nearly all are of a message that has begun, and neither the first nor the last of it.
             if (
                 partial is not None
                 and size == partial.room
@@ -236,13 +232,10 @@ class Reassembly:
         least = size + count - 1 if is_last else size * (count - 1) + 1
         if least > self._message_max or count > self._count_max:
             return self._drop(TOO_LARGE)
-        partial = None
-        cost = size + PIECE_COST
         if peer is None:
             cost += PEER_COST + MESSAGE_COST
         else:
             self._peers.move_to_end(source)
-            partial = peer.partials.get(ident)
             if partial is None:
                 if ident in peer.done:
                     return self._drop(DUPLICATE)
@@ -260,12 +253,10 @@ class Reassembly:
             peer = self._peers[source] = _Peer()
             peer.cost = self._pay(PEER_COST)
         if partial is None:
-            due = now + self._patience
             partial = peer.partials[ident] = _Partial(count)
-            self._order[(source, ident)] = due
+            self._order[(source, ident)] = now + self._patience
             peer.cost += self._pay(MESSAGE_COST)
         partial.pieces[index] = piece
-        held = size + PIECE_COST
         partial.cost += held
         peer.cost += held
         self.cost += held
@@ -285,7 +276,7 @@ class Reassembly:
         return pieces
 
     def expire(self, now: int) -> None:
-        """Give up what has waited too long; `add` does so, too."""
+        """Give up what has waited too long; `collect` does so, too."""
         while self._order:
             (source, ident), due = next(iter(self._order.items()))
             self._due = due

@@ -5,7 +5,10 @@
     u16 count · u8 width of a size · the sizes · u32 length · the messages, end to end
 
 Messages of one size need no table (width 0); sizes have 2 bytes unless one of them needs 4.
-Bit 7 of the width says that conferences and kinds follow (`wire.marks`).
+Bit 7 of the width says that the messages do not all have conference 0 and kind 0; then their marks
+follow the messages: u16 runs, and of each u32 conference, u32 kind, u16 messages.  Neighbours
+differ, and the messages add up.
+
 Each bundle has exactly one form, so that what is decoded is encoded to the same bytes.
 
 Count, width and the four bytes after them are the head, which `wire.compiler` reads and writes with
@@ -20,10 +23,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
-from roundelay.core.bundle import MANY, Bundle, equal_sizes
+from roundelay.core.bundle import MANY, Bundle, Mark, equal_sizes
 from roundelay.core.errors import MalformedPdu
 from roundelay.core.fields import U16
-from roundelay.wire.marks import read_marks, write_marks
 from roundelay.wire.parts import BAD_BUNDLE, SHORT_BODY
 
 HEAD: Final = "HBI"
@@ -31,6 +33,10 @@ WORD: Final = 4
 """Bytes of the length, or of the beginning of the table."""
 MARKED: Final = 128
 """Bit of a bundle's width: conferences and kinds follow its messages."""
+BAD_MARKS: Final = "bad marks"
+
+_COUNT: Final = struct.Struct(">H")
+_MARK: Final = struct.Struct(">IIH")
 
 Rest = Sequence[bytes | memoryview]
 Form = tuple[int, int, int, bytes, bytes]
@@ -53,7 +59,7 @@ def write_bundle(bundle: Bundle) -> Form:
     count, length = len(sizes), len(data)
     if count > U16:
         raise MalformedPdu(BAD_BUNDLE, f"{count} messages")
-    marks = write_marks(bundle.marks) if bundle.marks else b""
+    marks = _write_marks(bundle.marks) if bundle.marks else b""
     marked = MARKED if marks else 0
     if bundle.uniform:
         return count, marked, length, b"", marks
@@ -88,7 +94,7 @@ def read_bundle(
         return Bundle(sizes, b"".join([memoryview(data)[pos:], *rest])), after
     messages = data[pos:after]
     if width & MARKED:
-        marks, after = read_marks(data, after, end, count)
+        marks, after = _read_marks(data, after, end, count)
         return Bundle(sizes, messages, marks), after
     return Bundle(sizes, messages), after
 
@@ -127,3 +133,31 @@ def _sizes(
     if length and sizes.count(sizes[0]) == count:
         raise MalformedPdu(BAD_BUNDLE, "a table of equal sizes")
     return sizes, start, after
+
+
+def _write_marks(marks: tuple[Mark, ...]) -> bytes:
+    try:
+        return _COUNT.pack(len(marks)) + b"".join([_MARK.pack(*mark) for mark in marks])
+    except struct.error as error:
+        raise MalformedPdu(BAD_MARKS, str(error)) from None
+
+
+def _read_marks(data: bytes, pos: int, end: int, messages: int) -> tuple[tuple[Mark, ...], int]:
+    """The marks at `pos` for that many messages, and where they end."""
+    start = pos + _COUNT.size
+    if start > end:
+        raise MalformedPdu(BAD_MARKS, "cut off")
+    (count,) = _COUNT.unpack_from(data, pos)
+    after = start + _MARK.size * count
+    if after > end:
+        raise MalformedPdu(BAD_MARKS, f"{count} runs")
+    marks: tuple[Mark, ...] = tuple(_MARK.iter_unpack(data[start:after]))
+    total, before = 0, None
+    for conference, kind, size in marks:
+        if not size or before == (conference, kind):
+            raise MalformedPdu(BAD_MARKS, "not in the one form")
+        before = (conference, kind)
+        total += size
+    if total != messages or not count or marks == ((0, 0, total),):
+        raise MalformedPdu(BAD_MARKS, f"for {total} messages of {messages}")
+    return marks, after
