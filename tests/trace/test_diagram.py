@@ -13,10 +13,11 @@ from roundelay.core.engine import Delivery, Pdu
 from roundelay.core.errors import UsageError
 from roundelay.core.notices import notice
 from roundelay.core.token.pdu import Ack, B, Invite
-from roundelay.trace import Flattener, Recorder, Rows, TraceRow, draw, render
+from roundelay.trace import Flattener, Recorder, TraceRow, draw, render
 from roundelay.trace.diagram.style import Places
 from roundelay.trace.diagram.time_axis import Axis
 from roundelay.trace.diagram.window import Window, choose, gather
+from tests.trace.memory import Rows, trace_row
 
 MS = 1_000_000
 SVG = "{http://www.w3.org/2000/svg}"
@@ -59,7 +60,7 @@ class Story:
 
     def source(self) -> Rows:
         flattener = Flattener()
-        return Rows(map(flattener.trace_row, self.rows), {"sites": self.sites})
+        return Rows([trace_row(flattener, row) for row in self.rows], {"sites": self.sites})
 
 
 @pytest.fixture

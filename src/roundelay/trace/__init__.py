@@ -10,7 +10,6 @@ from roundelay.trace.checkers.check import check_trace
 from roundelay.trace.checkers.checkers import Checker
 from roundelay.trace.checkers.verdict import INVARIANTS, Violation
 from roundelay.trace.diagram.drawing import draw, render
-from roundelay.trace.diagram.window import Rows
 from roundelay.trace.live import LiveTrace
 from roundelay.trace.merge import merge
 from roundelay.trace.reader import TraceFile, read
@@ -23,7 +22,6 @@ __all__ = [
     "Flattener",
     "LiveTrace",
     "Recorder",
-    "Rows",
     "TraceFile",
     "TraceRow",
     "Violation",

@@ -34,7 +34,6 @@ import struct
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from pathlib import Path
 from time import monotonic_ns, time_ns
-from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import quote
 from zlib import crc32
@@ -57,6 +56,7 @@ from roundelay.core.events import (
     SEND,
     Row,
 )
+from roundelay.durable import write_parts
 from roundelay.file_names import bounded
 from roundelay.trace.schema import COUNT, KIND, SEQ, SPARSE, VERSION, Flattener
 
@@ -151,9 +151,17 @@ class LiveTrace:
         self.position = _position(newest_first) if keeps == DISK else 0
         """The position behind the last that earlier lives of the process have delivered."""
         header = Header(
-            version=VERSION, group=group, name=name, site=site, boot=self.boot, keeps=keeps,
-            monotonic_ns=clock(), wall_ns=time_ns(), machine=machine(), params=dict(params or {}),
-        )  # fmt: skip
+            version=VERSION,
+            group=group,
+            name=name,
+            site=site,
+            boot=self.boot,
+            keeps=keeps,
+            monotonic_ns=clock(),
+            wall_ns=time_ns(),
+            machine=machine(),
+            params=dict(params or {}),
+        )
         self._write(MAGIC + _framed(self._encode(header)))
         if self.boot and site != NOBODY:
             self.append((0, site, RESTART, NO_REF, NOBODY, keeps))
@@ -176,10 +184,9 @@ class LiveTrace:
                 now = self._last + 1
             self._last = now
             cells = self._flattener.cells
-            wanted = self.transmissions
             lines: list[LiveRow] = []
             for _, site, event, ref, peer, obj in rows:
-                if wanted or event not in LEFT_OUT:
+                if self.transmissions or event not in LEFT_OUT:
                     line: LiveRow = [site, event, ref, peer]
                     if obj is not None:
                         line += cells(obj)
@@ -192,10 +199,8 @@ class LiveTrace:
         rows.clear()
 
     def _write(self, data: bytes) -> None:
-        view = memoryview(data)
         try:
-            while view:
-                view = view[os.write(self._file, view) :]
+            write_parts(self._file, [data])
         except OSError as error:
             # Half a frame may be there now; nothing may follow it.
             self.error = f"the trace {self.path} ends here: {error.strerror or error}"
@@ -211,12 +216,7 @@ class LiveTrace:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -63,7 +63,6 @@ class TraceFile:
         spans = [self._span(group) for group in range(self._file.metadata.num_row_groups)]
         self.first_ns = min((lo for lo, _ in spans), default=0)
         self.last_ns = max((hi for _, hi in spans), default=0)
-        self.row_count: int = self._file.metadata.num_rows
         self._spans = spans
 
     def _span(self, group: int) -> tuple[int, int]:

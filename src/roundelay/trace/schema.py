@@ -171,15 +171,6 @@ class Flattener:
             cells[KIND] = type(obj).__name__
         return cells
 
-    def trace_row(self, row: Row) -> TraceRow:
-        """One raw row as a line of a trace, without the way over a file."""
-        time, site, event, ref, peer, obj = row
-        line = TraceRow(time, site, EVENT_NAMES[event], ref, peer)
-        for name, value in zip(SPARSE, self.cells(obj), strict=True):
-            if value is not None:
-                setattr(line, name, value)
-        return line
-
     def record_batch(self, rows: Sequence[Row], schema: Any) -> Any:
         """The rows as an Arrow record batch."""
         pa = arrow()

@@ -13,14 +13,12 @@ from roundelay.core.errors import UsageError
 from roundelay.core.events import END, HEAL
 from roundelay.trace.checkers.checkers import TOTAL, Checker
 from roundelay.trace.checkers.per_source import Destinations
-from roundelay.trace.checkers.promises import Submission
+from roundelay.trace.checkers.promises import Delivered, Submission
 from roundelay.trace.checkers.total_order import HORIZON
 from roundelay.trace.reader import TraceFile
 from roundelay.trace.schema import TraceRow, notice_of
 
-JUDGED: Final = (
-    "SUBMIT", "DELIVER", "NOTICE", "CRASH", "RESTART", "PAUSE", "RESUME", "MARK",
-)  # fmt: skip
+JUDGED: Final = ("SUBMIT", "DELIVER", "NOTICE", "CRASH", "RESTART", "PAUSE", "RESUME", "MARK")
 """Events a checker hears of.  Transmissions, the bulk of a trace, are none of its business."""
 
 
@@ -128,7 +126,8 @@ def tell(checker: Checker, row: TraceRow, up: set[int]) -> None:
     if event == "SUBMIT":
         checker.submitted_as(time, site, row.ref, row.messages)
     elif event == "DELIVER":
-        checker.delivered_as(time, site, row.seq, row.source, row.number, row.kind, row.messages)
+        bundle = Delivered(time, site, row.seq, row.source, row.number, row.messages)
+        checker.delivered_as(bundle, row.kind)
     elif event == "NOTICE" and row.messages:
         checker.given_back(site, row.messages)
     elif event == "NOTICE":

@@ -33,7 +33,7 @@ from roundelay.core.engine import STAMPED, Delivery, Notice
 from roundelay.core.errors import ConfigError
 from roundelay.core.events import DISK, MEMORY
 from roundelay.trace.checkers.per_source import Destinations, PerSource
-from roundelay.trace.checkers.promises import Promises
+from roundelay.trace.checkers.promises import Delivered, Promises
 from roundelay.trace.checkers.total_order import HORIZON, TotalOrder
 from roundelay.trace.checkers.verdict import LIMIT, Judge, Violation
 from roundelay.trace.checkers.views import Version, Views
@@ -88,9 +88,13 @@ class Checker(Judge):
             self._log = TotalOrder(self.sites, self.report, self._promises, self._views, horizon)
         else:
             self._log = PerSource(
-                self.sites, self.report, self._promises,
-                fifo=order == FIFO, destinations=destinations, horizon=horizon,
-            )  # fmt: skip
+                self.sites,
+                self.report,
+                self._promises,
+                fifo=order == FIFO,
+                destinations=destinations,
+                horizon=horizon,
+            )
         self._fingerprints = Fingerprints()
 
     def twin_delivered(self, delivery: Delivery) -> None:
@@ -117,28 +121,18 @@ class Checker(Judge):
 
     def delivered(self, time: int, site: int, delivery: Delivery) -> None:
         if delivery.stage not in self.provisional:
-            self._log.delivered(
-                time, site, delivery.seq, delivery.source, delivery.number,
-                self._fingerprints(delivery.bundle),
-            )  # fmt: skip
+            seq, source, number = delivery.seq, delivery.source, delivery.number
+            fingerprints = self._fingerprints(delivery.bundle)
+            self._log.delivered(Delivered(time, site, seq, source, number, fingerprints))
 
     def submitted_as(self, time: int, site: int, index: int, fingerprints: tuple[int, ...]) -> None:
         """As `submitted`, for those who have fingerprints in place of messages."""
         self._log.submitted(time, site, index, fingerprints)
 
-    def delivered_as(
-        self,
-        time: int,
-        site: int,
-        seq: int,
-        source: int,
-        number: int,
-        stage: str,
-        fingerprints: tuple[int, ...],
-    ) -> None:
+    def delivered_as(self, bundle: Delivered, stage: str) -> None:
         """As `delivered`, for those who have fingerprints in place of messages."""
         if stage not in self.provisional:
-            self._log.delivered(time, site, seq, source, number, fingerprints)
+            self._log.delivered(bundle)
 
     def noticed(self, time: int, site: int, notice: Notice) -> None:
         kind = notice.kind

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 from typing import Final
 
-from roundelay.trace.checkers.promises import Promises, Submission
+from roundelay.trace.checkers.promises import Delivered, Promises, Submission
 from roundelay.trace.checkers.verdict import Report
 
 Destinations = Callable[[Submission], Collection[int]]
@@ -79,25 +79,18 @@ class PerSource:
                     del self.promises.own[site].open[fingerprint]  # not for itself
             self.messages[fingerprint] = Owed(submission, destined, destined & owed_to)
 
-    def delivered(
-        self,
-        time: int,
-        site: int,
-        seq: int,
-        source: int,
-        number: int,
-        fingerprints: tuple[int, ...],
-    ) -> None:
+    def delivered(self, bundle: Delivered) -> None:
+        time, site = bundle.time, bundle.site
         bit = self.bits[site]
-        for fingerprint in fingerprints:
+        for fingerprint in bundle.fingerprints:
             owed = self.messages.get(fingerprint)
             if owed is None:
-                detail = f"nobody submitted what came as number {number} of source {source}"
-                self.report("I4", site, time, detail)
+                came = f"number {bundle.number} of source {bundle.source}"
+                self.report("I4", site, time, f"nobody submitted what came as {came}")
                 continue
             submission = owed.submission
-            if submission.site != source:
-                detail = f"{submission} is said to come from site {source}"
+            if submission.site != bundle.source:
+                detail = f"{submission} is said to come from site {bundle.source}"
                 self.report("I4", site, time, detail)
             if not owed.destined & bit:
                 self.report("I8", site, time, f"{submission} is not destined to this site")
@@ -112,8 +105,8 @@ class PerSource:
             owed.due &= ~bit
             if not owed.due:
                 self._retire(fingerprint, owed)
-        if source == site:
-            self.promises.confirm(time, site, number, fingerprints)
+        if bundle.source == site:
+            self.promises.confirm(bundle)
 
     def suspected(self, site: int, member: int) -> None:
         """`site` no longer waits for `member`.

@@ -35,6 +35,17 @@ class Submission(Struct, frozen=True, gc=False):
         return f"message {self.index} of site {self.site}"
 
 
+class Delivered(Struct, frozen=True, gc=False):
+    """A bundle that a site has delivered, by the fingerprints of its messages."""
+
+    time: int
+    site: int
+    seq: int
+    source: int
+    number: int
+    fingerprints: tuple[int, ...]
+
+
 class OwnMessages:
     """The open messages of one site."""
 
@@ -75,14 +86,14 @@ class Promises:
         own.open[fingerprint] = submission
         return submission
 
-    def confirm(self, time: int, site: int, number: int, fingerprints: Iterable[int]) -> None:
-        """The site's own messages were delivered to it as its bundle `number`."""
-        own = self.own[site]
-        for fingerprint in fingerprints:
+    def confirm(self, bundle: Delivered) -> None:
+        """The site's own messages were delivered to it."""
+        own, time, site = self.own[bundle.site], bundle.time, bundle.site
+        for fingerprint in bundle.fingerprints:
             submission = own.open.pop(fingerprint, None)
             if submission is None:
                 continue  # of an earlier life, or a complaint about it was made elsewhere
-            if 0 <= own.excused_number <= number:
+            if 0 <= own.excused_number <= bundle.number:
                 own.seen_behind_excuse(submission.ordinal)
             if self._overdue(submission, time):
                 self.report("I7", site, time, f"{submission} {self._late(submission, time)}")
@@ -101,11 +112,11 @@ class Promises:
         """Complain about what is still open."""
         for site in sorted(up):
             own = self.own[site]
-            left = [sub for sub in own.open.values() if sub.ordinal >= own.excused_before]
-            if not left:
+            due = [sub for sub in own.open.values() if sub.ordinal >= own.excused_before]
+            if not due:
                 continue
-            first = left[0]
-            more = f", nor were {len(left) - 1} more" if len(left) > 1 else ""
+            first = due[0]
+            more = f", nor were {len(due) - 1} more" if len(due) > 1 else ""
             if self._overdue(first, time):
                 late = f"{first} was not committed{more}; it {self._late(first, time)}"
                 self.report("I7", site, time, late)

@@ -15,7 +15,7 @@ from array import array
 from collections.abc import Collection
 from typing import Final
 
-from roundelay.trace.checkers.promises import Promises, Submission
+from roundelay.trace.checkers.promises import Delivered, Promises, Submission
 from roundelay.trace.checkers.verdict import Report, span
 from roundelay.trace.checkers.views import Views
 
@@ -72,15 +72,8 @@ class TotalOrder:
             submission = self.promises.submit(time, site, index + i, fingerprint)
             self.waiting[fingerprint] = submission
 
-    def delivered(
-        self,
-        time: int,
-        site: int,
-        seq: int,
-        source: int,
-        number: int,
-        fingerprints: tuple[int, ...],
-    ) -> None:
+    def delivered(self, bundle: Delivered) -> None:
+        time, site, seq, fingerprints = bundle.time, bundle.site, bundle.seq, bundle.fingerprints
         if self.jumped:
             self._check_jumps(time)
         standing = self.standing[site]
@@ -107,14 +100,14 @@ class TotalOrder:
         seen = self.top - seq  # how many of these messages have a position already
         if seen < len(fingerprints):
             if seen > 0:
-                self._compare(time, site, seq, source, number, fingerprints[:seen])
-                self._extend(time, site, self.top, source, number, fingerprints[seen:])
+                self._compare(bundle, seq, fingerprints[:seen])
+                self._extend(bundle, self.top, fingerprints[seen:])
             else:
-                self._extend(time, site, seq, source, number, fingerprints)
+                self._extend(bundle, seq, fingerprints)
         else:
-            self._compare(time, site, seq, source, number, fingerprints)
-        if source == site:
-            self.promises.confirm(time, site, number, fingerprints)
+            self._compare(bundle, seq, fingerprints)
+        if bundle.source == site:
+            self.promises.confirm(bundle)
 
     def gap(self, time: int, site: int, lo: int, hi: int) -> None:
         """`site` was told that the positions lo…hi-1 must come from elsewhere."""
@@ -174,16 +167,9 @@ class TotalOrder:
 
     # -- the sequence ----------------------------------------------------------------------
 
-    def _extend(
-        self,
-        time: int,
-        site: int,
-        seq: int,
-        source: int,
-        number: int,
-        fingerprints: tuple[int, ...],
-    ) -> None:
-        """These messages get their positions now."""
+    def _extend(self, bundle: Delivered, seq: int, fingerprints: tuple[int, ...]) -> None:
+        """These messages of `bundle` get their positions now, from `seq` on."""
+        time, site, source, number = bundle.time, bundle.site, bundle.source, bundle.number
         if seq > self.top:
             self._fill(seq - self.top)
         if 0 <= number <= self.last_number.get(source, -1):
@@ -193,7 +179,7 @@ class TotalOrder:
         for i, fingerprint in enumerate(fingerprints):
             submission = self.waiting.pop(fingerprint, None)
             if submission is None:
-                self._stranger(time, site, seq + i, source, number, fingerprint)
+                self._stranger(bundle, seq + i, fingerprint)
                 continue
             if submission.site != source:
                 detail = f"position {seq + i} is said to come from site {source}; it is"
@@ -215,16 +201,8 @@ class TotalOrder:
         if len(self.fingerprints) >= 2 * self.horizon:
             self._forget(self.horizon)
 
-    def _compare(
-        self,
-        time: int,
-        site: int,
-        seq: int,
-        source: int,
-        number: int,
-        fingerprints: tuple[int, ...],
-    ) -> None:
-        """These messages have positions: are they the right ones?"""
+    def _compare(self, bundle: Delivered, seq: int, fingerprints: tuple[int, ...]) -> None:
+        """These messages of `bundle` have positions: are they the right ones?"""
         start = seq - self.base
         if len(fingerprints) == 1 and start >= 0:  # the usual case, twice as fast
             if self.fingerprints[start] == fingerprints[0]:
@@ -244,18 +222,17 @@ class TotalOrder:
             position = self.base + start + i
             if theirs == UNKNOWN:  # others were told of a gap: this is the first to have it
                 self.fingerprints[start + i] = mine
-                self.sources[start + i] = source
-                self.numbers[start + i] = number
+                self.sources[start + i] = bundle.source
+                self.numbers[start + i] = bundle.number
                 if self.waiting.pop(mine, None) is None:
-                    self._stranger(time, site, position, source, number, mine)
-                if source != site:
-                    self._skipped_by_source(source, position, (mine,))
+                    self._stranger(bundle, position, mine)
+                if bundle.source != bundle.site:
+                    self._skipped_by_source(bundle.source, position, (mine,))
                 continue
-            self._differs(time, site, position, source, number, mine)
+            self._differs(bundle, position, mine)
 
-    def _differs(
-        self, time: int, site: int, position: int, source: int, number: int, mine: int
-    ) -> None:
+    def _differs(self, bundle: Delivered, position: int, mine: int) -> None:
+        time, site, number, source = bundle.time, bundle.site, bundle.number, bundle.source
         was = self._whose(position)
         detail = f"position {position} is number {number} of source {source} here; {was}"
         self.report("I1", site, time, detail)
@@ -267,19 +244,17 @@ class TotalOrder:
             detail = f"position {position}: nobody submitted what came as number {number} of"
             self.report("I4", site, time, f"{detail} source {source}")
 
-    def _stranger(
-        self, time: int, site: int, position: int, source: int, number: int, fingerprint: int
-    ) -> None:
+    def _stranger(self, bundle: Delivered, position: int, fingerprint: int) -> None:
         """A message that nobody waits for got a position: either a second one, or none is due."""
         before = self._position_of(fingerprint)
-        what = f"number {number} of source {source}"
+        what = f"number {bundle.number} of source {bundle.source}"
         if before is not None:
             detail = f"{what} was delivered at position {before} already"
         else:
             detail = f"nobody submitted {what} with this content"
             if self.base:
                 detail += f", or it stood before position {self.base}"
-        self.report("I4", site, time, f"position {position}: {detail}")
+        self.report("I4", bundle.site, bundle.time, f"position {position}: {detail}")
 
     def _skipped_by_source(self, source: int, seq: int, fingerprints: tuple[int, ...]) -> None:
         """A gap may have taken the source over its own messages before others deliver them."""

@@ -25,7 +25,6 @@ from roundelay.trace.diagram.time_axis import Axis
 from roundelay.trace.diagram.window import (
     Copy,
     Scene,
-    Source,
     Stretch,
     Transmission,
     Window,
@@ -44,47 +43,47 @@ _STRIKES: Final = ("CRASH", "PAUSE")
 
 
 def draw(
-    source: Source | Path,
+    trace: TraceFile | Path,
     out: Path,
     from_ns: int | None = None,
     to_ns: int | None = None,
     title: str | None = None,
 ) -> None:
     """Write the diagram of a window of a trace to the file `out`; see `render`."""
-    out.write_text(render(source, from_ns, to_ns, title), encoding="utf-8")
+    out.write_text(render(trace, from_ns, to_ns, title), encoding="utf-8")
 
 
 def render(
-    source: Source | Path,
+    trace: TraceFile | Path,
     from_ns: int | None = None,
     to_ns: int | None = None,
     title: str | None = None,
 ) -> str:
-    """The diagram of a window of a trace (a file, or `Rows` in memory) as SVG text.
+    """The diagram of a window of a trace as SVG text.
 
     Without a window, one worth looking at is chosen; with one end only, the other is the trace's.
     """
-    if isinstance(source, Path):
-        source = TraceFile(source)
+    if isinstance(trace, Path):
+        trace = TraceFile(trace)
     if from_ns is None and to_ns is None:
-        window = choose(source)
+        window = choose(trace)
     else:
         window = Window(
-            source.first_ns if from_ns is None else from_ns,
-            source.last_ns + 1 if to_ns is None else to_ns,
+            trace.first_ns if from_ns is None else from_ns,
+            trace.last_ns + 1 if to_ns is None else to_ns,
         )
-    return _Picture(gather(source, window), title or _title(source), _names(source)).svg()
+    return _Picture(gather(trace, window), title or _title(trace), _names(trace)).svg()
 
 
-def _names(source: Source) -> list[str]:
+def _names(trace: TraceFile) -> list[str]:
     """What the sites are called, if the run says so."""
-    names = source.params.get("names")
+    names = trace.params.get("names")
     return [str(name) for name in names] if isinstance(names, list) else []
 
 
-def _title(source: Source) -> str:
+def _title(trace: TraceFile) -> str:
     """What the parameters of the run say about it."""
-    params = source.params
+    params = trace.params
     parts = [str(params.get("protocol", "Space-time diagram"))]
     for name, text in (("sites", "{} sites"), ("resilience", "L = {}"), ("seed", "seed {}")):
         if isinstance(params.get(name), int | str):

@@ -8,14 +8,15 @@ its copies, stretches in which a site was down or held the token, single events.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Any, Final, Protocol
+from typing import Final
 
 from msgspec import Struct, field
 
 from roundelay.core.errors import UsageError
 from roundelay.core.events import IDLE
+from roundelay.trace.reader import TraceFile
 from roundelay.trace.schema import TraceRow
 
 ARROWS_MAX: Final = 4000
@@ -34,43 +35,6 @@ MARGIN_NS: Final = 1_000_000_000
 """How far outside the window the other end of an arrow is looked for."""
 
 
-class Source(Protocol):
-    """A trace that can be read from anywhere: `TraceFile`, or `Rows` in memory."""
-
-    first_ns: int
-    last_ns: int
-    params: dict[str, Any]
-
-    def rows(
-        self,
-        from_ns: int | None = None,
-        to_ns: int | None = None,
-        events: Collection[str] | None = None,
-    ) -> Iterator[TraceRow]: ...
-
-
-class Rows:
-    """A trace in memory."""
-
-    def __init__(self, rows: Iterable[TraceRow], params: dict[str, Any] | None = None) -> None:
-        self._rows = sorted(rows, key=lambda row: row.time)
-        self.params = params or {}
-        self.first_ns = self._rows[0].time if self._rows else 0
-        self.last_ns = self._rows[-1].time if self._rows else 0
-
-    def rows(
-        self,
-        from_ns: int | None = None,
-        to_ns: int | None = None,
-        events: Collection[str] | None = None,
-    ) -> Iterator[TraceRow]:
-        for row in self._rows:
-            if to_ns is not None and row.time >= to_ns:
-                return
-            if (from_ns is None or row.time >= from_ns) and (events is None or row.event in events):
-                yield row
-
-
 # -- choosing ------------------------------------------------------------------------------
 
 
@@ -83,30 +47,30 @@ class Window(Struct, frozen=True):
     skip_to: int = 0
 
 
-def choose(source: Source) -> Window:
+def choose(trace: TraceFile) -> Window:
     """A stretch worth looking at."""
-    crash, view = _crash_and_view(source)
-    scale = _scale(source)
+    crash, view = _crash_and_view(trace)
+    scale = _scale(trace)
     before, after = BEFORE * scale, AFTER * scale
     if crash is None or view is None:
-        for point in (crash, view, _first(source, "LOSE"), _first(source, "SEND")):
+        for point in (crash, view, _first(trace, "LOSE"), _first(trace, "SEND")):
             if point is not None:
-                return Window(*_around(source, point, before, after))
-        return Window(source.first_ns, source.last_ns + 1)
-    between = _arrivals(source, crash, view)
+                return Window(*_around(trace, point, before, after))
+        return Window(trace.first_ns, trace.last_ns + 1)
+    between = _arrivals(trace, crash, view)
     if len(between) <= after:
-        return Window(*_around(source, crash, before, len(between) + before * 2))
+        return Window(*_around(trace, crash, before, len(between) + before * 2))
     # Most of that time the others merely wait and repeat: leave out the middle.
-    start, skip_from = _around(source, crash, before, before)
-    skip_to, end = _around(source, view, after // 2, after // 2)
+    start, skip_from = _around(trace, crash, before, before)
+    skip_to, end = _around(trace, view, after // 2, after // 2)
     return Window(start, end, skip_from, skip_to)
 
 
-def _crash_and_view(source: Source) -> tuple[int | None, int | None]:
+def _crash_and_view(trace: TraceFile) -> tuple[int | None, int | None]:
     """Times of the first crash and of the first change of list after it (or at all)."""
     crash = view = None
     listed: set[int] = set()
-    for row in source.rows(events=("CRASH", "NOTICE")):
+    for row in trace.rows(events=("CRASH", "NOTICE")):
         if row.event == "CRASH":
             if crash is None:
                 crash, view = row.time, None
@@ -120,37 +84,37 @@ def _crash_and_view(source: Source) -> tuple[int | None, int | None]:
     return crash, view
 
 
-def _scale(source: Source) -> int:
+def _scale(trace: TraceFile) -> int:
     """Arrivals per multicast, so that windows have as many multicasts in larger groups."""
-    sites = source.params.get("sites")
+    sites = trace.params.get("sites")
     count = len(sites) if isinstance(sites, list) else sites if isinstance(sites, int) else 5
     return max(1, min(count - 1, CHOSEN_MAX // (BEFORE + AFTER)))
 
 
-def _first(source: Source, event: str) -> int | None:
-    return next((row.time for row in source.rows(events=(event,))), None)
+def _first(trace: TraceFile, event: str) -> int | None:
+    return next((row.time for row in trace.rows(events=(event,))), None)
 
 
-def _arrivals(source: Source, from_ns: int, to_ns: int, most: int | None = None) -> list[int]:
+def _arrivals(trace: TraceFile, from_ns: int, to_ns: int, most: int | None = None) -> list[int]:
     """Times of arrivals and losses in a window, the first `most` of them."""
-    rows = source.rows(from_ns, to_ns, events=("RECEIVE", "LOSE"))
+    rows = trace.rows(from_ns, to_ns, events=("RECEIVE", "LOSE"))
     return [row.time for row in islice(rows, most)]
 
 
-def _around(source: Source, point: int, before: int, after: int) -> tuple[int, int]:
+def _around(trace: TraceFile, point: int, before: int, after: int) -> tuple[int, int]:
     """A window with so many arrivals before and after `point`."""
     back = 1_000_000
     while True:
-        start = max(source.first_ns, point - back)
-        earlier = _arrivals(source, start, point)
-        if len(earlier) >= before or start == source.first_ns:
+        start = max(trace.first_ns, point - back)
+        earlier = _arrivals(trace, start, point)
+        if len(earlier) >= before or start == trace.first_ns:
             break
         back *= 4
-    later = _arrivals(source, point, source.last_ns + 1, after)
+    later = _arrivals(trace, point, trace.last_ns + 1, after)
     first = earlier[-before] if len(earlier) >= before else start
-    last = later[-1] if later else source.last_ns
+    last = later[-1] if later else trace.last_ns
     pad = max(1, (last - first) // 100)
-    return max(source.first_ns, min(first, point) - pad), min(source.last_ns, last) + pad
+    return max(trace.first_ns, min(first, point) - pad), min(trace.last_ns, last) + pad
 
 
 # -- gathering -----------------------------------------------------------------------------
@@ -199,21 +163,21 @@ class Scene(Struct):
     skipped: int = 0  # PDUs sent in it
 
 
-def gather(source: Source, window: Window, arrows_max: int = ARROWS_MAX) -> Scene:
+def gather(trace: TraceFile, window: Window, arrows_max: int = ARROWS_MAX) -> Scene:
     """What there is to see in a window."""
     from_ns, to_ns = window.from_ns, window.to_ns
     if from_ns >= to_ns:
         raise UsageError(
             f"window from {_ms(from_ns)} to {_ms(to_ns)} ms is empty: the end must come later"
         )
-    if to_ns <= source.first_ns or from_ns > source.last_ns:
+    if to_ns <= trace.first_ns or from_ns > trace.last_ns:
         raise UsageError(
             f"window from {_ms(from_ns)} to {_ms(to_ns)} ms is outside the trace, "
-            f"which goes from {_ms(source.first_ns)} to {_ms(source.last_ns)} ms"
+            f"which goes from {_ms(trace.first_ns)} to {_ms(trace.last_ns)} ms"
         )
-    everything = list(_limited(source, window, arrows_max))
+    everything = list(_limited(trace, window, arrows_max))
     inside = [r for r in everything if not window.skip_from <= r.time < window.skip_to]
-    scene = Scene(from_ns, to_ns, sites=_sites(source, everything))
+    scene = Scene(from_ns, to_ns, sites=_sites(trace, everything))
     if len(everything) > len(inside):
         scene.skip_from, scene.skip_to = window.skip_from, window.skip_to
         scene.skipped = _count(everything, "SEND") - _count(inside, "SEND")
@@ -224,17 +188,17 @@ def gather(source: Source, window: Window, arrows_max: int = ARROWS_MAX) -> Scen
             f"cut at {_ms(scene.to_ns)} ms: up to {_ms(to_ns)} ms there are more than "
             f"{arrows_max} arrows"
         )
-    _join(scene, source, inside)
-    _stretches(scene, source, everything)
+    _join(scene, trace, inside)
+    _stretches(scene, trace, everything)
     drawn_otherwise = ("SEND", "RECEIVE", "LOSE", "ROLE")
     scene.events = [row for row in inside if row.event not in drawn_otherwise]
     return scene
 
 
-def _limited(source: Source, window: Window, arrows_max: int) -> Iterator[TraceRow]:
+def _limited(trace: TraceFile, window: Window, arrows_max: int) -> Iterator[TraceRow]:
     """The rows of a window up to so many arrows; what is skipped does not count."""
     arrows = 0
-    for row in source.rows(window.from_ns, window.to_ns):
+    for row in trace.rows(window.from_ns, window.to_ns):
         yield row
         if row.event in ("RECEIVE", "LOSE"):
             arrows += not window.skip_from <= row.time < window.skip_to
@@ -246,8 +210,8 @@ def _count(rows: Sequence[TraceRow], *events: str) -> int:
     return sum(row.event in events for row in rows)
 
 
-def _sites(source: Source, rows: Sequence[TraceRow]) -> list[int]:
-    stated = source.params.get("sites")
+def _sites(trace: TraceFile, rows: Sequence[TraceRow]) -> list[int]:
+    stated = trace.params.get("sites")
     if isinstance(stated, int):
         return list(range(stated))
     if isinstance(stated, list):
@@ -257,7 +221,7 @@ def _sites(source: Source, rows: Sequence[TraceRow]) -> list[int]:
     })  # fmt: skip
 
 
-def _join(scene: Scene, source: Source, inside: Sequence[TraceRow]) -> None:
+def _join(scene: Scene, trace: TraceFile, inside: Sequence[TraceRow]) -> None:
     """Bring transmissions and the fates of their copies together, across the window's edges."""
     from_ns, to_ns = scene.from_ns, scene.to_ns
     by_ref: dict[int, Transmission] = {}
@@ -269,11 +233,11 @@ def _join(scene: Scene, source: Source, inside: Sequence[TraceRow]) -> None:
             ends.append(row)
     unknown = {row.ref for row in ends} - by_ref.keys()
     if unknown:  # under way when the window opens
-        earliest = max(source.first_ns, from_ns - MARGIN_NS)
-        for row in source.rows(earliest, from_ns, events=("SEND",)):
+        earliest = max(trace.first_ns, from_ns - MARGIN_NS)
+        for row in trace.rows(earliest, from_ns, events=("SEND",)):
             if row.ref in unknown:
                 by_ref[row.ref] = Transmission(row)
-    after = source.rows(to_ns, to_ns + MARGIN_NS, events=("RECEIVE", "LOSE"))
+    after = trace.rows(to_ns, to_ns + MARGIN_NS, events=("RECEIVE", "LOSE"))
     ends += [row for row in islice(after, ARROWS_MAX) if row.ref in by_ref]  # still under way
     for row in ends:
         transmission = by_ref.get(row.ref)
@@ -285,7 +249,7 @@ def _join(scene: Scene, source: Source, inside: Sequence[TraceRow]) -> None:
     scene.transmissions = sorted(by_ref.values(), key=lambda one: (one.row.time, one.row.ref))
 
 
-def _stretches(scene: Scene, source: Source, inside: Sequence[TraceRow]) -> None:
+def _stretches(scene: Scene, trace: TraceFile, inside: Sequence[TraceRow]) -> None:
     """Who held the token and who was down, from when to when."""
     role: dict[int, tuple[str, int]] = {}
     down: dict[int, tuple[str, int]] = {}
@@ -310,7 +274,7 @@ def _stretches(scene: Scene, source: Source, inside: Sequence[TraceRow]) -> None
             close(down, site, time, scene.downs)
 
     changes = ("ROLE", "CRASH", "PAUSE", "RESTART", "RESUME")
-    for row in source.rows(None, scene.from_ns, events=changes):
+    for row in trace.rows(None, scene.from_ns, events=changes):
         follow(row)
     for row in inside:
         follow(row)
