@@ -13,14 +13,22 @@ fit is left out, since the hover text has it all.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from pathlib import Path
 from statistics import median
 from typing import Final
 
-from roundelay.core.events import PASSING, TOKEN
-from roundelay.trace.diagram.style import CHARACTER, GOLD, RED, SIGNS, STYLE, Places, colours_of
+from roundelay.trace.diagram.style import (
+    BANDS,
+    CHARACTER,
+    LABEL_PX,
+    RED,
+    SIGNS,
+    STYLE,
+    Places,
+    colours_of,
+)
 from roundelay.trace.diagram.time_axis import Axis
 from roundelay.trace.diagram.window import (
     Copy,
@@ -39,7 +47,9 @@ RIGHT: Final = 36
 TOP: Final = 112  # title, axis
 WIDTH: Final = 1560  # px aimed at for the lanes
 
-_STRIKES: Final = ("CRASH", "PAUSE")
+STRIKES: Final = ("CRASH", "PAUSE")
+WORDS: Final = {"count": "messages", "size": "bytes"}
+"""What the hover text calls columns that it does not call by their name."""
 
 
 def draw(
@@ -203,15 +213,10 @@ class _Picture:
             text = f"{_short_ms(length)} ms"
             if skip:
                 text += f", {self.scene.skipped} PDUs left out"
-            if self.places.take((x0 + x1) / 2, self.bottom + 12, text, "middle"):
-                self._text((x0 + x1) / 2, self.bottom + 12, text, "q", "middle")
+            self._label(text, [((x0 + x1) / 2, self.bottom + 12, "middle")], "q")
         for x, label in axis.ticks():
-            self.parts.append(
-                f'<line x1="{x:.1f}" y1="{TOP}" x2="{x:.1f}" y2="{self.bottom:.1f}" '
-                f'stroke="#ececec"/>'
-            )
-            if self.places.take(x, TOP - 10, label, "middle", 12):
-                self._text(x, TOP - 10, label, "tick", "middle")
+            self.parts.append(f'<line {self._across(x)} stroke="#ececec"/>')
+            self._label(label, [(x, TOP - 10, "middle")], "tick", size=12)
         self._text(LEFT - 12, TOP - 10, "ms", "tick", "end")
 
     def name(self, site: int) -> str:
@@ -228,40 +233,24 @@ class _Picture:
             self.parts.append(
                 f'<line x1="{left}" y1="{y}" x2="{right:.1f}" y2="{y}" stroke="#9a9a9a"/>'
             )
-        for stretch in self.scene.roles:
-            if stretch.site in self.y:
-                self._token(stretch)
-        for stretch in self.scene.downs:
-            if stretch.site in self.y:
-                self._down(stretch)
+        for stretch in (*self.scene.roles, *self.scene.downs):
+            if stretch.site in self.y and stretch.state in BANDS:
+                self._band(stretch)
 
-    def _token(self, stretch: Stretch) -> None:
+    def _band(self, stretch: Stretch) -> None:
+        """A stretch of a lane in which its site holds the token, or is down."""
         x0, x1, y = self.axis.x(stretch.start), self.axis.x(stretch.end), self.y[stretch.site]
-        holds = stretch.state == TOKEN
-        if stretch.state not in (TOKEN, PASSING):
-            return
-        what = "holds the token" if holds else "has passed the token on, waits for its acceptance"
+        half, radius, fill, opacity, state, word = BANDS[stretch.state]
         self.parts.append(
-            f'<rect x="{x0:.1f}" y="{y - 5}" width="{max(2.0, x1 - x0):.1f}" height="10" rx="2" '
-            f'fill="{GOLD}" opacity="{0.85 if holds else 0.3}">'
-            f"<title>{self.name(stretch.site)} {what}"
-            f"\n{_ms(stretch.since)} to {_ms(stretch.end)} ms</title></rect>"
-        )
-
-    def _down(self, stretch: Stretch) -> None:
-        x0, x1, y = self.axis.x(stretch.start), self.axis.x(stretch.end), self.y[stretch.site]
-        crashed = stretch.state == "crash"
-        fill = "#8b8b8b" if crashed else "#b9c6d3"
-        word = "down" if crashed else "paused"
-        self.parts.append(
-            f'<rect x="{x0:.1f}" y="{y - 8}" width="{max(2.0, x1 - x0):.1f}" height="16" rx="3" '
-            f'fill="{fill}" opacity="0.45"><title>{self.name(stretch.site)} is {word}\n'
+            f'<rect x="{x0:.1f}" y="{y - half}" width="{max(2.0, x1 - x0):.1f}" '
+            f'height="{2 * half}" rx="{radius}" fill="{fill}" opacity="{opacity}">'
+            f"<title>{self.name(stretch.site)} {state}\n"
             f"{_ms(stretch.since)} to {_ms(stretch.end)} ms</title></rect>"
         )
-        if stretch.since < self.scene.from_ns:
+        if word and stretch.since < self.scene.from_ns:
             word += f" since {_ms(stretch.since)} ms"
-        if x1 - x0 > len(word) * 7 and self.places.take(x0 + 8, y + 3.5, word, "start"):
-            self._text(x0 + 8, y + 3.5, word, "l")
+        if word and x1 - x0 > len(word) * 7:
+            self._label(word, [(x0 + 8, y + 3.5, "start")])
 
     # -- PDUs ------------------------------------------------------------------------------
 
@@ -318,16 +307,15 @@ class _Picture:
             if last == (row.site, row.time, text):
                 continue  # the same to several sites, one by one
             last = (row.site, row.time, text)
-            below = y + 17
-            for where, anchor, dx in ((y - 9, "end", -3), (below, "end", -3), (y - 9, "start", 5)):
-                if self.places.take(x + dx, where, text, anchor):
-                    self._text(x + dx, where, text, "l", anchor, self.colours[row.kind])
-                    break
+            spots = [(x - 3, y - 9, "end"), (x - 3, y + 17, "end"), (x + 5, y - 9, "start")]
+            self._label(text, spots, fill=self.colours[row.kind])
 
     # -- events ----------------------------------------------------------------------------
 
     def _events(self) -> None:
-        struck = {(row.site, row.time) for row in self.scene.events if row.event in _STRIKES}
+        struck = {
+            (row.site, row.time) for row in self.scene.events if row.event in ("CRASH", "PAUSE")
+        }
         for row in self.scene.events:
             if row.event == "FAULT" and (row.site, row.time) in struck:
                 continue  # the fault is what is marked there anyway
@@ -366,10 +354,7 @@ class _Picture:
                 + "\n".join(f"number {r.number} of source {r.source}" for r in rows[:12])
                 + f"\n{_ms(time)} ms</title></circle>"
             )
-            for where, anchor, dx in ((y + 16, "middle", 0), (y - 9, "start", 2)):
-                if self.places.take(x + dx, where, text, anchor):
-                    self._text(x + dx, where, text, "l", anchor)
-                    break
+            self._label(text, [(x, y + 16, "middle"), (x + 2, y - 9, "start")])
 
     def _flag(self, row: TraceRow) -> None:
         x, y = self.axis.x(row.time), self.y[row.site]
@@ -394,9 +379,7 @@ class _Picture:
 
     def _state_mark(self, row: TraceRow) -> None:
         x, y = self.axis.x(row.time), self.y[row.site]
-        word = {"CRASH": "crash", "RESTART": "restart", "PAUSE": "pause", "RESUME": "resume"}.get(
-            row.event, row.kind
-        )
+        word = row.kind if row.event == "FAULT" else row.event.lower()
         if row.event == "CRASH":
             mark = (
                 f'<path d="M{x - 6:.1f},{y - 6}l12,12m0,-12l-12,12" stroke="#000" '
@@ -409,20 +392,20 @@ class _Picture:
         keeps = f" ({row.kind})" if row.event in ("CRASH", "RESTART") and row.kind else ""
         hover = f"{self.name(row.site)}: {word}{keeps}\n{_ms(row.time)} ms"
         self.parts.append(f"<g><title>{escape(hover)}</title>{mark}</g>")
-        for where in (y - 12, y + 20):
-            if self.places.take(x, where, word, "middle"):
-                self._text(x, where, word, "l", "middle")
-                break
+        self._label(word, [(x, y - 12, "middle"), (x, y + 20, "middle")])
 
     def _line_across(self, row: TraceRow) -> None:
         """Something that concerns everybody: a phase, a fault of the network."""
         x = self.axis.x(row.time)
         self.parts.append(
-            f'<line x1="{x:.1f}" y1="{TOP}" x2="{x:.1f}" y2="{self.bottom:.1f}" stroke="#666" '
-            f'stroke-dasharray="6 4"><title>{escape(row.kind)}\n{_ms(row.time)} ms</title></line>'
+            f'<line {self._across(x)} stroke="#666" stroke-dasharray="6 4">'
+            f"<title>{escape(row.kind)}\n{_ms(row.time)} ms</title></line>"
         )
-        if self.places.take(x + 4, self.bottom - 4, row.kind, "start"):
-            self._text(x + 4, self.bottom - 4, row.kind, "l")
+        self._label(row.kind, [(x + 4, self.bottom - 4, "start")])
+
+    def _across(self, x: float) -> str:
+        """The ends of a line across all lanes."""
+        return f'x1="{x:.1f}" y1="{TOP}" x2="{x:.1f}" y2="{self.bottom:.1f}"'
 
     # -- legend ----------------------------------------------------------------------------
 
@@ -431,26 +414,35 @@ class _Picture:
         x, y = 20.0, self.bottom + 42
         for kind, colour in self.colours.items():
             text = f"{kind} ({self.kinds[kind]})"
-            need = 30 + len(text) * 7.4 + 16
-            if x + need > width:
-                x, y = 20.0, y + 22
+            x, y, after = _legend_place(x, y, 46 + len(text) * 7.4, width)
             self.parts.append(
                 f'<line x1="{x:.0f}" y1="{y - 4}" x2="{x + 24:.0f}" y2="{y - 4}" '
                 f'stroke="{colour}" stroke-width="2.5"/>'
             )
             self._text(x + 30, y, text, "leg")
-            x += need
+            x = after
         x, y = 20.0, y + 26
         for mark, sign, text in SIGNS:
-            if mark not in self.marks:
-                continue
-            need = 30 + len(text) * 6.6 + 18
-            if x + need > width:
-                x, y = 20.0, y + 22
-            self.parts.append(f'<g transform="translate({x:.0f},{y - 4})">{sign}</g>')
-            self._text(x + 30, y, text, "leg")
-            x += need
+            if mark in self.marks:
+                x, y, after = _legend_place(x, y, 48 + len(text) * 6.6, width)
+                self.parts.append(f'<g transform="translate({x:.0f},{y - 4})">{sign}</g>')
+                self._text(x + 30, y, text, "leg")
+                x = after
         return y + 22
+
+    def _label(
+        self,
+        text: str,
+        spots: Iterable[tuple[float, float, str]],
+        kind: str = "l",
+        fill: str = "",
+        size: float = LABEL_PX,
+    ) -> None:
+        """Write `text` at the first (x, y, anchor) where there is room, if there is one."""
+        for x, y, anchor in spots:
+            if self.places.take(x, y, text, anchor, size):
+                self._text(x, y, text, kind, anchor, fill)
+                return
 
     def _text(
         self, x: float, y: float, text: str, kind: str, anchor: str = "start", fill: str = ""
@@ -460,6 +452,13 @@ class _Picture:
         self.parts.append(
             f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}"{end}{colour}>{escape(text)}</text>'
         )
+
+
+def _legend_place(x: float, y: float, need: float, width: float) -> tuple[float, float, float]:
+    """Where an entry of the legend goes, in the next line if need be, and where it ends."""
+    if x + need > width:
+        x, y = 20.0, y + 22
+    return x, y, x + need
 
 
 def _short(row: TraceRow) -> str:
@@ -481,11 +480,9 @@ def _hover(one: Transmission, name: Callable[[int], str]) -> str:
     row = one.row
     to = "everyone" if row.peer < 0 else name(row.peer)
     lines = [f"{row.kind}: {name(row.site)} to {to}, sent {_ms(row.time)} ms"]
-    named = (
-        ("ts", row.ts), ("source", row.source), ("number", row.number), ("by", row.by),
-        ("next", row.next), ("seq", row.seq), ("messages", row.count), ("bytes", row.size),
-    )  # fmt: skip
-    fields = [f"{name} {value}" for name, value in named if value >= 0]
+    columns = ("ts", "source", "number", "by", "next", "seq", "count", "size")
+    values = {column: getattr(row, column) for column in columns}
+    fields = [f"{WORDS.get(key, key)} {value}" for key, value in values.items() if value >= 0]
     if row.tl_version >= 0:
         fields.insert(0, f"list {row.tl_version}.{row.tl_site}")
     if row.info:

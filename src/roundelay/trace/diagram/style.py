@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
+from roundelay.core.events import PASSING, TOKEN
+
 # What PDUs look like.  Data is blue, its acknowledgement orange; repairs are purple; the phases of
 # a reformation go from teal to brown.  Red is kept for losses.
 COLOURS: Final = {
@@ -31,38 +33,36 @@ stroke-linejoin:round}.q{font-size:10px;fill:#8a8a8a}.leg{font-size:12px}
 .p:hover .hit{stroke-width:7}
 """
 
+# Stretches of a lane: (half its height, radius, colour, opacity, what the site does, a word in it).
+BANDS: Final = {
+    TOKEN: (5, 2, GOLD, 0.85, "holds the token", ""),
+    PASSING: (5, 2, GOLD, 0.3, "has passed the token on, waits for its acceptance", ""),
+    "crash": (8, 3, "#8b8b8b", 0.45, "is down", "down"),
+    "pause": (8, 3, "#b9c6d3", 0.45, "is paused", "paused"),
+}
+
+
+def _band(fill: str, opacity: float, half: int = 5, radius: int = 2) -> str:
+    return (
+        f'<rect y="-{half}" width="24" height="{2 * half}" rx="{radius}" fill="{fill}" '
+        f'opacity="{opacity}"/>'
+    )
+
+
+_VIEW: Final = '<rect x="4" y="-7" width="18" height="12" rx="2" fill="#0b6e4f"/>'
+
 # What there is to see besides arrows: (what it stands for, a small picture, words).
 SIGNS: Final = (
-    (
-        "token",
-        f'<rect y="-5" width="24" height="10" rx="2" fill="{GOLD}" opacity="0.85"/>',
-        "holds the token",
-    ),
-    (
-        "passing",
-        f'<rect y="-5" width="24" height="10" rx="2" fill="{GOLD}" opacity="0.3"/>',
-        "has passed it on, acceptance unseen",
-    ),
+    ("token", _band(GOLD, 0.85), "holds the token"),
+    ("passing", _band(GOLD, 0.3), "has passed it on, acceptance unseen"),
     ("SUBMIT", '<path d="M12,5l-3.5,-7h7z" fill="#fff" stroke="#555"/>', "submits"),
     ("DELIVER", '<circle cx="12" r="3.6" fill="#111"/>', "delivers (position)"),
     ("lost", f'<path d="M8.5,-3.5l7,7m0,-7l-7,7" stroke="{RED}" stroke-width="1.8"/>', "lost"),
     ("CRASH", '<path d="M7,-5l10,10m0,-10l-10,10" stroke="#000" stroke-width="3"/>', "crash"),
     ("RESTART", '<path d="M7,-7v14l11,-7z" fill="#0b6e4f"/>', "restart"),
-    (
-        "crash",
-        '<rect y="-8" width="24" height="16" rx="3" fill="#8b8b8b" opacity="0.45"/>',
-        "down",
-    ),
-    (
-        "pause",
-        '<rect y="-8" width="24" height="16" rx="3" fill="#b9c6d3" opacity="0.6"/>',
-        "paused",
-    ),
-    (
-        "view",
-        '<rect x="4" y="-7" width="18" height="12" rx="2" fill="#0b6e4f"/>',
-        "new list in force",
-    ),
+    ("crash", _band("#8b8b8b", 0.45, 8, 3), "down"),
+    ("pause", _band("#b9c6d3", 0.6, 8, 3), "paused"),
+    ("view", _VIEW, "new list in force"),
 )
 
 
