@@ -15,7 +15,7 @@ from roundelay.core.autorm.packets import (
     Heartbeat,
     Packet,
 )
-from roundelay.core.engine import MS, NEVER, Notice
+from roundelay.core.engine import MS, NEVER, Effects, Notice
 from tests.core.sends import packets_of
 
 P = TypeVar("P", bound=Packet)
@@ -53,17 +53,23 @@ def ack(
     return Acknowledgement(uuid(k), uuid(to), seq, highest, missing)
 
 
+def take(beamon: Beamon) -> Effects:
+    """What it wants done, and a look at its state."""
+    beamon.check_invariants()
+    return beamon.take()
+
+
 def sent(beamon: Beamon, kind: type[P]) -> list[P]:
     """What it has sent of one kind; everything else it wanted done is forgotten."""
-    return [packet for packet in packets_of(beamon.take()) if isinstance(packet, kind)]
+    return [packet for packet in packets_of(take(beamon)) if isinstance(packet, kind)]
 
 
 def delivered(beamon: Beamon) -> list[AutoRmDelivery]:
-    return cast(list[AutoRmDelivery], beamon.take().deliveries)
+    return cast(list[AutoRmDelivery], take(beamon).deliveries)
 
 
 def notices(beamon: Beamon, kind: str) -> list[Notice]:
-    return [notice for notice in beamon.take().notices if notice.kind == kind]
+    return [notice for notice in take(beamon).notices if notice.kind == kind]
 
 
 def run(beamon: Beamon, until: int) -> list[tuple[int, Packet]]:
@@ -73,6 +79,7 @@ def run(beamon: Beamon, until: int) -> list[tuple[int, Packet]]:
         now = beamon.deadline
         assert now < NEVER
         beamon.on_timer(now)
+        beamon.check_invariants()
         out += [(now, packet) for packet in packets_of(beamon.out)]
         beamon.out.sends.clear()
         assert beamon.deadline > now or beamon.out or out

@@ -77,6 +77,7 @@ def test_a_peer_cannot_make_a_beamon_raise_or_exceed_its_bounds(history, scope, 
                 (one.send_someone if someone else one.send_everyone)(group, bytes(size), now, 1)
         else:
             one.receive(step, 0, now)
+        one.check_invariants()
         out = one.take()
         for packet in packets_of(out):  # and what it says others can read
             assert decode(encode(packet)) == packet
@@ -92,6 +93,7 @@ def test_a_peer_cannot_make_a_beamon_raise_or_exceed_its_bounds(history, scope, 
         now = max(now, one.deadline)
         assert now < limit
         one.on_timer(now)
+        one.check_invariants()
         one.take()
     assert one.queued_bytes == 0
 

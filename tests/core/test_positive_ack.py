@@ -77,6 +77,7 @@ class Net:
 
     def carry_out(self, site: int) -> None:
         engine = self.engines[site]
+        engine.check_invariants()
         out = engine.take()
         for record in out.persists:
             self.disks[site].apply(record)

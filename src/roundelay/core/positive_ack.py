@@ -49,7 +49,7 @@ from roundelay.core.engine import (
     Engine,
     Pdu,
 )
-from roundelay.core.errors import ConfigError, PayloadTooLarge, QueueFull
+from roundelay.core.errors import ConfigError, InvariantBroken, PayloadTooLarge, QueueFull
 from roundelay.core.fields import Site, Stamp
 from roundelay.core.limits import UNLIMITED, whole
 from roundelay.core.notices import MemberSuspected, MissedOf
@@ -414,3 +414,29 @@ class PositiveAckSite(Engine):
             "above": pipeline - 1,
             "suspected": others,
         }
+
+    def check_invariants(self) -> None:
+        """What is under way is within the pipeline, and what has arrived above the mark too."""
+        pipeline, outstanding = self.config.pipeline, self.outstanding
+        if not self.low <= self.next_num <= self.reserved:
+            raise InvariantBroken(
+                f"low {self.low} ≤ next_num {self.next_num} ≤ reserved {self.reserved} is not true"
+            )
+        if self.next_num - self.low > pipeline:
+            raise InvariantBroken(f"{self.low} to {self.next_num} are under way")
+        if next(iter(outstanding), self.next_num) != self.low:
+            raise InvariantBroken(f"low is {self.low}, the first under way another")
+        if self.queue and self.next_num - self.low < pipeline:
+            raise InvariantBroken("a message waits although the pipeline has room")
+        if not self.suspected.issubset(self.others):
+            raise InvariantBroken(f"suspects {self.suspected}, not all of them other members")
+        for n, message in outstanding.items():
+            if not message.awaited or not message.awaited.issubset(self.others):
+                raise InvariantBroken(f"number {n} awaits {message.awaited}")
+            if message.due < self.deadline:
+                raise InvariantBroken(f"number {n} is due before the deadline {self.deadline}")
+        for site, seen in self.seen.items():
+            if seen.above and not seen.mark < min(seen.above) <= max(seen.above) < (
+                seen.mark + pipeline
+            ):
+                raise InvariantBroken(f"{[*seen.above]} of site {site} are above {seen.mark}")

@@ -67,7 +67,13 @@ from roundelay.core.engine import (
     Engine,
     Pdu,
 )
-from roundelay.core.errors import ConfigError, PayloadTooLarge, QueueFull, UsageError
+from roundelay.core.errors import (
+    ConfigError,
+    InvariantBroken,
+    PayloadTooLarge,
+    QueueFull,
+    UsageError,
+)
 from roundelay.core.notices import NodeDown, NodeDropped, NodeUp, TransferEnded
 
 JITTER: Final = 0.1
@@ -293,10 +299,13 @@ class Beamon(Engine):
 
     def _arm(self, now: int) -> None:
         """The one deadline: the earliest of all that is to come."""
+        self.deadline = self._earliest()
+
+    def _earliest(self) -> int:
         due = min(self._beat_due(), self.environment.scan_due, self.inbound.ack_due)
         for transfer in self.active.values():
             due = min(due, transfer.due if transfer.waiting else self.pacer.next)
-        self.deadline = due
+        return due
 
     # -- heartbeats ------------------------------------------------------------------------
 
@@ -571,6 +580,28 @@ class Beamon(Engine):
             "acknowledgements": OWED_MAX,
             "history": config.history,
         }
+
+    def check_invariants(self) -> None:
+        """Each scope has one message under way before others wait, and everything is counted."""
+        self.environment.check_invariants()
+        self.inbound.check_invariants()
+        if self.uuid in self.environment.nodes:
+            raise InvariantBroken("a node is in its own table")
+        if self.deadline > self._earliest():
+            raise InvariantBroken(f"something is due before the deadline {self.deadline}")
+        if self._names_bytes != sum(1 + len(group.encode()) for group in self.groups):
+            raise InvariantBroken(
+                f"{self._names_bytes} bytes of names in {len(self.groups)} groups"
+            )
+        if not self.queues.keys() <= self.active.keys() or not all(self.queues.values()):
+            raise InvariantBroken("messages wait although none is under way before them")
+        if self.by_seq != {transfer.seq: transfer for transfer in self.active.values()}:
+            raise InvariantBroken(f"{[*self.by_seq]} are under way, or others")
+        under_way = sum(transfer.item.cost for transfer in self.active.values())
+        if self.queued_bytes < under_way or (self.queued_bytes > under_way and not self.queues):
+            raise InvariantBroken(f"{self.queued_bytes} bytes queued, {under_way} under way")
+        for transfer in self.active.values():
+            transfer.check_invariants()
 
 
 def _encoded(group: str) -> bytes:

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from roundelay.core.autorm.config import AutoRmConfig
 from roundelay.core.autorm.packets import Heartbeat
+from roundelay.core.errors import InvariantBroken
 
 GONE_MAX: Final = 256
 """Nodes that are remembered after their end, to explain it."""
@@ -176,6 +177,20 @@ class Environment:
         """This node itself did not run for `asleep_ns`: nobody was silent in that time."""
         for node in self.nodes.values():
             node.last_seen = min(now, node.last_seen + asleep_ns)
+
+    def check_invariants(self) -> None:
+        """The sums are those of the table, and who has left it is in no group."""
+        nodes = self.nodes
+        reports = [node.reported for node in nodes.values() if node.reported]
+        if (self._sum, self._mean_of) != (sum(reports), len(reports)):
+            raise InvariantBroken(f"{self._mean_of} reports, in all {self._sum}, of {reports}")
+        if len(nodes) > self.config.nodes_max or len(self.gone) > GONE_MAX:
+            raise InvariantBroken(f"{len(nodes)} nodes, and {len(self.gone)} that are gone")
+        if not nodes.keys().isdisjoint(self.gone):
+            raise InvariantBroken("a node is in the table, and gone")
+        for group, members in self.by_group.items():
+            if not members or not all(group in nodes[uuid].groups for uuid in members):
+                raise InvariantBroken(f"group {group!r} has members that do not declare it")
 
     # -- explanations ----------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from roundelay.core.autorm.packets import (
     later,
 )
 from roundelay.core.engine import NEVER
+from roundelay.core.errors import InvariantBroken
 
 OWED_MAX: Final = 4096
 """Acknowledgements waiting to be sent."""
@@ -275,3 +276,24 @@ class Inbound:
         if owed.unwanted or (last is not None and not later(seq, last)):
             return Acknowledgement(me, source, seq, owed.count - 1, ())
         return None
+
+    def check_invariants(self) -> None:
+        """What is incomplete is counted, within its bounds, and not delivered yet."""
+        costs: dict[bytes, int] = {}
+        for (source, scope), message in self.assembling.items():
+            costs[source] = costs.get(source, 0) + message.cost
+            missing = sum(message.gaps.ends) - sum(message.gaps.starts)
+            if not 0 < len(message.parts) == message.gaps.highest + 1 - missing < message.count:
+                raise InvariantBroken(f"{len(message.parts)} of {message.count} parts are here")
+            last = self.done.get(source, {}).get(scope)
+            if last is not None and not later(message.seq, last):
+                raise InvariantBroken(f"message {message.seq} is incomplete, {last} delivered")
+        config = self.config
+        if costs != self.per_peer or self.total != sum(costs.values()):
+            raise InvariantBroken(f"{self.total} bytes are incomplete, of {costs} by sender")
+        if self.total > config.reassembly_total or max(costs.values(), default=0) > (
+            config.reassembly_peer
+        ):
+            raise InvariantBroken(f"{self.total} bytes are incomplete, which is too much")
+        if any(owed.due < self.ack_due for owed in self.owed.values()):
+            raise InvariantBroken(f"an acknowledgement is due before {self.ack_due}")

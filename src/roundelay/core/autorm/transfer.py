@@ -23,6 +23,7 @@ from roundelay.core.autorm.packets import (
     Data,
 )
 from roundelay.core.engine import NEVER
+from roundelay.core.errors import InvariantBroken
 
 MESSAGE_OVERHEAD: Final = 64
 """Bytes that a queued message counts beside its own."""
@@ -212,6 +213,15 @@ class Transfer:
             target.since += asleep_ns
         if self.waiting:
             self.wait(now)
+
+    def check_invariants(self) -> None:
+        """It is owed to somebody, and a round that is waited for has been sent."""
+        if not self.targets or not self.targets.keys().isdisjoint(self.reached):
+            raise InvariantBroken(f"message {self.seq} is under way to nobody, or twice")
+        if self.waiting != (self.due < NEVER) or (self.waiting and not self.all_sent()):
+            raise InvariantBroken(f"message {self.seq} waits for answers, or is being sent")
+        if not -1 <= self.sent_upto < self.count or not 0 <= self.cursor <= len(self.order):
+            raise InvariantBroken(f"packet {self.sent_upto} of {self.count} of message {self.seq}")
 
 
 class Pacer:

@@ -33,7 +33,7 @@ from roundelay.core.cluster.flush import Tails, common
 from roundelay.core.cluster.pdu import TO_KINDS, Dt, ToNull
 from roundelay.core.cluster.state import ISS
 from roundelay.core.engine import ACCEPTED, ACKNOWLEDGED, PREACKNOWLEDGED
-from roundelay.core.errors import ConfigError
+from roundelay.core.errors import ConfigError, InvariantBroken
 
 FINAL: Final = (ACKNOWLEDGED,)
 
@@ -155,6 +155,16 @@ class ToChannelSite(Exchange):
         caps["sl"] += probes
         caps["receipt"] += probes * self.n
         return caps
+
+    def check_logs(self) -> None:
+        """The channel's order: PRL before RRL, and nothing that is not accepted."""
+        for log in (self.ready, self.received):
+            if log and log[-1].seq >= self.treq[log[-1].src]:
+                raise InvariantBroken(f"{log[-1].seq} of member {log[-1].src} is not accepted yet")
+        for j, number in enumerate(self.returned):
+            if number > self.treq[j]:
+                raise InvariantBroken(f"member {j} has had {number} of its own back")
+        self.check_waiting(len(self.ready), len(self.received))
 
     # -- the failure point -----------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from roundelay.core.bundle import Bundle
 from roundelay.core.cluster.config import EAGER, ClusterConfig
 from roundelay.core.cluster.pdu import PO_KINDS, Dt, Kinds
 from roundelay.core.engine import EVERYONE, NEVER, ONLY_LINE, Delivery, Engine, Notice, Pdu
-from roundelay.core.errors import ConfigError
+from roundelay.core.errors import ConfigError, InvariantBroken
 
 ISS: Final = 1
 """The first sequence number of every member."""
@@ -228,6 +228,62 @@ class ClusterState(Engine):
             return False
         held = [pdu for pdu in self.in_logs() if pdu.src == src]
         return len(held) >= everything or sum(bool(pdu.bundle.sizes) for pdu in held) >= data
+
+    # -- invariants ------------------------------------------------------------------------
+
+    def check_invariants(self) -> None:
+        """PAL ≤ AL ≤ TREQ ≤ SEQ, the logs lie between these marks, and every timer runs."""
+        self.check_marks()
+        if self.deadline > min(self.ack_due, self.gap_due, self.stat_due, self.rst_due):
+            raise InvariantBroken(f"a timer is due before the deadline {self.deadline}")
+        if self.stopped:
+            return  # what is left in the logs is the owner's to deal with
+        if self.rst >= 0:
+            if self.rst <= self.epoch or self.index not in self.vecs or self.rst_due >= NEVER:
+                raise InvariantBroken(f"agrees on epoch {self.rst} in epoch {self.epoch}")
+            return
+        self.check_logs()
+        if bool(self.debts) != (self.ack_due < NEVER):
+            raise InvariantBroken(f"{len(self.debts)} debts, due at {self.ack_due}")
+        for j, gap in self.gaps.items():
+            if gap[2] < self.gap_due:
+                raise InvariantBroken(f"the gap of member {j} is due before its timer")
+
+    def check_marks(self) -> None:
+        """What we know of others is not more than there is."""
+        for j, expected in enumerate(self.treq):
+            al, pal = self.al[j], self.pal[j]
+            if not expected == al[self.index] >= max(al) or self.preq[j] > expected:
+                raise InvariantBroken(f"expects {expected} of member {j}, AL is {al}")
+            if any(known > number for known, number in zip(pal, al, strict=True)):
+                raise InvariantBroken(f"of member {j} PAL {pal} is above AL {al}")
+        if self.treq[self.index] > self.seq:
+            raise InvariantBroken(f"has accepted {self.treq[self.index]} of its own {self.seq}")
+        for name, numbers in (("SL", self.sl), ("the window", self.unaccepted)):
+            if numbers and not ISS <= next(iter(numbers)) <= next(reversed(numbers)) < self.seq:
+                raise InvariantBroken(f"{name} has {[*numbers]}, the next one is {self.seq}")
+        if len(self.unaccepted) > self.config.window:
+            raise InvariantBroken(f"{len(self.unaccepted)} data PDUs are under way")
+        if not self.resent.keys() <= self.sl.keys():
+            raise InvariantBroken("a PDU was sent again that is not in SL")
+
+    def check_logs(self) -> None:
+        """PRL, then RRL, then what is expected, then what came early, of each source."""
+        for j, expected in enumerate(self.treq):
+            marks = [log[end].seq for log in (self.prl[j], self.rrl[j]) if log for end in (0, -1)]
+            if [*marks, expected - 1] != sorted([*marks, expected - 1]):
+                raise InvariantBroken(f"logs {marks} of member {j}, of which {expected} is next")
+            if any(seq < expected for seq in self.blocked[j]):
+                raise InvariantBroken(f"{[*self.blocked[j]]} of member {j} are not early")
+        self.check_waiting(sum(map(len, self.prl)), sum(map(len, self.rrl)))
+
+    def check_waiting(self, preacknowledged: int, received: int) -> None:
+        """PRL has data alone, RRL may have NULLs."""
+        if not preacknowledged <= self.waiting_delivery <= preacknowledged + received:
+            raise InvariantBroken(
+                f"{self.waiting_delivery} data PDUs wait, PRL has {preacknowledged} and "
+                f"RRL {received} PDUs"
+            )
 
 
 def read_vector(pdu: Dt, table: list[list[int]]) -> None:

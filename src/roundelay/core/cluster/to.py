@@ -15,6 +15,7 @@ from roundelay.core.cluster.flush import Tails, key
 from roundelay.core.cluster.pdu import TO_KINDS, Dt
 from roundelay.core.cluster.po import PoSite
 from roundelay.core.engine import ACCEPTED, ACKNOWLEDGED
+from roundelay.core.errors import InvariantBroken
 
 
 class ToSite(PoSite):
@@ -68,3 +69,11 @@ class ToSite(PoSite):
             heappop(self.keys)
             self.waiting_delivery -= 1
             self.hand_over_next(pdu)
+
+    def check_waiting(self, preacknowledged: int, received: int) -> None:
+        """Everything accepted has its key, and the smallest is not acknowledged yet."""
+        super().check_waiting(preacknowledged + len(self.acknowledged), received)
+        if self.ordered and len(self.keys) != self.waiting_delivery:
+            raise InvariantBroken(f"{len(self.keys)} keys, {self.waiting_delivery} data PDUs")
+        if self.keys and self.keys[0][1:] in self.acknowledged:
+            raise InvariantBroken(f"{self.keys[0]} could have been delivered")
