@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING, Any
 
 from bench import live_traces, verify_duckdb
 from bench.cpu import Measured
+from bench.planted_traces import FAULTS, Fault, Story, clean
 from roundelay.pipeline.session import SparkOptions, spark_session
 from roundelay.pipeline.verify import judge
-from roundelay.pipeline.verify.planting import FAULTS, Fault, Story, clean
 from roundelay.pipeline.verify.runs import Run, find_runs
 from roundelay.pipeline.verify.verdict import Judgement
 from roundelay.runs.simulate import SimulateParams, simulate

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.planted_traces import FAULTS, Fault, Story, clean, planted
 from roundelay.core import events as ev
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import Delivery
@@ -18,7 +19,6 @@ from roundelay.core.errors import UsageError
 from roundelay.pipeline.verify.clean import judge_clean
 from roundelay.pipeline.verify.control import control_of
 from roundelay.pipeline.verify.fast import OPEN, Unsure, judge, prove, ranges_of
-from roundelay.pipeline.verify.planting import FAULTS, Fault, Story, clean, planted
 from roundelay.pipeline.verify.positions import RangeResult, judge_range
 from roundelay.pipeline.verify.runs import Run, find_runs
 from roundelay.pipeline.verify.survey import survey

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bench import live_traces
+from bench.planted_traces import FAULTS, clean
 from roundelay.cli.main import run as roundelay
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import COMMITTED, Delivery
 from roundelay.core.events import DELIVER, SUBMIT
 from roundelay.pipeline.verify import judge, sql_clean
 from roundelay.pipeline.verify.frames import Frames
-from roundelay.pipeline.verify.planting import FAULTS, clean
 from roundelay.pipeline.verify.runs import Run, find_runs
 from roundelay.pipeline.verify.verdict import Judgement
 from roundelay.pipeline.verify.watch import watch
