@@ -146,8 +146,8 @@ failover: $(INSTALLED) ## how long a group stands still when a member is killed 
 	$(PY) -m bench.failover --members 5 --soak 600 --load
 
 faults: $(INSTALLED) ## every one-bit flip of a journal's segment, 200 kills of a recorder
-	$(PY) -m bench.journal_faults flips
-	$(PY) -m bench.journal_faults kills
+	$(PY) -m tools.journal_faults flips
+	$(PY) -m tools.journal_faults kills
 
 proofs: $(INSTALLED) ## verify: planted faults are found, live runs of every service are clean
 	$(PY) -m bench.verify --faults

@@ -71,7 +71,8 @@ def both(folder: Path, batches: list[list[Run]]) -> tuple[list[float], list[floa
 
     In turn, so that whatever else the machine does hits both alike.
     """
-    bare, ours = [], []
+    bare: list[float] = []
+    ours: list[float] = []
     path = folder / "bare"
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     journal = Journal(folder / "journal", GROUP, JournalConfig(sync="interval"))
@@ -107,7 +108,8 @@ def append_in(folder: Path, rounds: int, together: int, batch: int) -> dict[str,
     count = ROUND_BYTES // (runs_in * together * SIZE)
     all = list(runs_of(count * runs_in, together))
     batches = [all[i : i + runs_in] for i in range(0, len(all), runs_in)]
-    bare, ours = [], []
+    bare: list[float] = []
+    ours: list[float] = []
     for _ in range(rounds):
         for all_times, times in zip((bare, ours), both(folder, batches), strict=True):
             all_times += times

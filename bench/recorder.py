@@ -213,7 +213,7 @@ def slow(seconds: float, repeat: int) -> dict[str, Any]:
             for child in (recorder, others[1], others[2]):
                 child.ask("load", size=64, way=BATCHES, **when)
             shown = ask(others[0], "slowed", seconds=WARM_S + 4 * seconds)
-            found = answers([recorder, others[1], others[2]])
+            loaded = answers([recorder, others[1], others[2]])
             behind = ask(recorder, "recorded")
             ask(recorder, "slow_down", bytes_a_second=0.0)
             end = ask(others[1], "finish")["seq"]
@@ -222,7 +222,7 @@ def slow(seconds: float, repeat: int) -> dict[str, Any]:
                 "all read": median(rates["all read"]),
                 "one is slow": median(rates["one is slow"]),
                 "ratio": sum(rates["one is slow"]) / sum(rates["all read"]),
-                "overloaded": min(one["count"] / one["seconds"] for one in found),
+                "overloaded": min(one["count"] / one["seconds"] for one in loaded),
                 "slowed": behind["slowed"],
                 "status_share": shown["share"],
                 "backlog_mb": behind["backlog_bytes"] / 1e6,

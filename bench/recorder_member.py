@@ -19,8 +19,8 @@ from typing import Any
 import roundelay
 from bench import live_member
 from bench.live_member import peak_mb
-from roundelay.client import group as group_module
 from roundelay.client.group import Group
+from roundelay.client.options import Options
 from roundelay.core.errors import GroupClosed
 from roundelay.durable import Disk
 from roundelay.journal.journal import JournalConfig
@@ -216,11 +216,11 @@ async def serve(options: dict[str, Any]) -> None:
     backlog = options.pop("backlog_bytes", 0)
     if backlog:
 
-        def records(self: group_module.Options, group: str) -> tuple[RecordConfig, ...]:
+        def records(self: Options, group: str) -> tuple[RecordConfig, ...]:
             journal = JournalConfig(sync=self.fsync)
             return (RecordConfig(group=group, journal=journal, disk=disk, backlog_bytes=backlog),)
 
-        group_module.Options.records = records  # type: ignore[method-assign]
+        Options.records = records  # type: ignore[method-assign]
     async with roundelay.join("bench", **options) as group:
         member = Member(group, disk)
         while line := await requests.readline():

@@ -19,9 +19,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.nodes import RecordingNode
 from bench.stream_kills import load, recorded
 from roundelay.pipeline.session import SparkOptions, spark_session
+from tools.recording_node import RecordingNode
 
 WARM = 20_000
 """Messages before the clock starts: Spark's first micro-batches take their time."""
@@ -29,7 +29,7 @@ SETTLED_S = 6.0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rate", type=int, default=50_000, help="messages a second")
     parser.add_argument("--seconds", type=int, default=40)
     parser.add_argument("--trigger", type=float, default=2.0, help="seconds")

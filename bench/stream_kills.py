@@ -26,13 +26,13 @@ from itertools import pairwise
 from pathlib import Path
 
 from bench.children import ROOT
-from bench.nodes import RecordingNode
 from roundelay.client.publisher import Parcel, Publisher
 from roundelay.client.recorder import RecorderClient
 from roundelay.core.bundle import Bundle
 from roundelay.journal.format import GAP
 from roundelay.journal.reader import Reader
 from roundelay.pipeline.sink.envelope import decode_marker
+from tools.recording_node import RecordingNode
 
 BYTES = 64
 TOGETHER = 256
@@ -136,7 +136,7 @@ def numbers_in(folder: Path) -> Iterator[int]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--rows", type=int, default=20_000, help="of a micro-batch, at most")
@@ -148,7 +148,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--query", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.query:
-        query(*options.query, options.rows)
+        where, checkpoint = options.query
+        query(where, checkpoint, options.rows)
         return 0
     chance = random.Random(options.seed)
     begun = time.monotonic()

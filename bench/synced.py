@@ -27,10 +27,11 @@ SIZE = 100
 
 
 async def member(name: str, folder: Path, multicast: str) -> roundelay.Group:
-    return await roundelay.join(
+    group: roundelay.Group = await roundelay.join(
         "bench", members=NAMES, name=name, dir=folder / name, multicast=multicast, interface="lo",
         insecure=True, timeout=30.0,
     )  # fmt: skip
+    return group
 
 
 async def listen(name: str, folder: Path, multicast: str) -> None:

@@ -26,15 +26,16 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from bench import live_traces, verify_duckdb
+from bench import verify_duckdb
 from bench.cpu import Measured
-from bench.planted_traces import FAULTS, Fault, Story, clean
 from roundelay.pipeline.session import SparkOptions, spark_session
 from roundelay.pipeline.verify import judge
 from roundelay.pipeline.verify.runs import Run, find_runs
 from roundelay.pipeline.verify.verdict import Judgement
 from roundelay.runs.simulate import SimulateParams, simulate
 from roundelay.sim.families.registry import SIMULATED
+from tools import live_traces
+from tools.planted_traces import FAULTS, Fault, Story, clean
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

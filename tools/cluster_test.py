@@ -25,8 +25,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from bench.nodes import PROGRAM, RecordingNode
 from bench.stream_kills import load, numbers_in, processes_of
+from tools.recording_node import PROGRAM, RecordingNode
 
 ROOT = Path(__file__).resolve().parent.parent
 WORKERS = 2

@@ -320,8 +320,12 @@ class Net:
 
     def firsts(self, kind: type[Pdu]) -> list[Any]:
         """The PDUs of a kind without those sent again."""
-        return list({(sent.src, sent.pdu.seq): sent.pdu for sent in self.sent
-                     if type(sent.pdu) is kind}.values())  # fmt: skip
+        pdus: dict[tuple[int, int], Any] = {}
+        for sent in self.sent:
+            pdu: Any = sent.pdu
+            if type(sent.pdu) is kind:
+                pdus[sent.src, pdu.seq] = pdu
+        return list(pdus.values())
 
     def kinds(self, since: int = 0) -> Counter[str]:
         """How many PDUs of each kind were transmitted, from transmission `since` on."""
@@ -393,7 +397,7 @@ def pdu(
 
 def stat(kind: type[Any], src: int, seq: int, treq: tuple[int, ...], **fields: Any) -> Any:
     """A STAT as a peer sends it; partial numbers are as total ones unless given."""
-    values = {"epoch": 0, "buf": 64 * len(treq) ** 2, "poll": False}
+    values: dict[str, Any] = {"epoch": 0, "buf": 64 * len(treq) ** 2, "poll": False}
     values |= {"pseq": (seq,) * len(treq), "preq": treq}
     return kind.KINDS.stat(src=src, seq=seq, treq=treq, **values | fields)
 

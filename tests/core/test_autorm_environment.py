@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -23,7 +25,7 @@ from tests.core.sends import packets_of
 
 
 @pytest.mark.parametrize("packet", [heartbeat(1), data(1), ack(1, 1, 0)])
-def test_ar_1_any_packet_of_an_unknown_node_adds_it(packet) -> None:
+def test_ar_1_any_packet_of_an_unknown_node_adds_it(packet: Any) -> None:
     one = node()
     one.receive(packet, 0, 5 * MS)
     assert list(one.environment.nodes) == [uuid(1)]
@@ -95,7 +97,9 @@ def environment(*reports: int, **fields: float) -> Environment:
     "trust, estimate",
     [(1.0, 3.0), (0.0, 15.0), (0.5, 9.0), (0.25, 12.0)],
 )
-def test_ar_t7_trust_weighs_the_own_count_against_what_others_report(trust, estimate) -> None:
+def test_ar_t7_trust_weighs_the_own_count_against_what_others_report(
+    trust: float, estimate: float
+) -> None:
     """AR-2, AR-T7: with trust 1 the others are not believed, with 0 nobody but them."""
     assert environment(10, 20, trust=trust).estimate() == pytest.approx(estimate)
 
@@ -112,7 +116,7 @@ def test_ar_2_a_node_that_has_not_reported_yet_is_not_in_the_mean() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 60000), st.booleans()), max_size=40))
-def test_ar_2_the_mean_is_that_of_the_nodes_in_the_table(steps) -> None:
+def test_ar_2_the_mean_is_that_of_the_nodes_in_the_table(steps: Any) -> None:
     """However nodes come, change and go, the running sum is the sum."""
     made = environment(trust=0.0)
     for k, nodes, leaves in steps:
@@ -306,13 +310,14 @@ def test_ar_5_groups_that_do_not_fit_one_heartbeat_are_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "x" * 256, "ä" * 128, "\udc80"])
-def test_a_name_that_no_packet_can_carry_is_refused(name) -> None:
+def test_a_name_that_no_packet_can_carry_is_refused(name: str) -> None:
     one = node()
-    for verb in (
+    verbs: tuple[Callable[[], object], ...] = (
         lambda: one.join(name, 0),
         lambda: one.send_everyone(name, b"", 0),
         lambda: one.send_someone(name, b"", 0),
-    ):
+    )
+    for verb in verbs:
         with pytest.raises(UsageError, match="group name"):
             verb()
     assert not one.groups
@@ -442,7 +447,7 @@ def test_status_and_the_table_in_plain_values() -> None:
         ("queue_bytes", 0), ("reassembly_peer", 64 << 20), ("reassembly_total", 64 << 20),
     ],
 )  # fmt: skip
-def test_a_parameter_out_of_range_is_named(field, value) -> None:
+def test_a_parameter_out_of_range_is_named(field: str, value: Any) -> None:
     with pytest.raises(ConfigError) as caught:
         Beamon(0, (), AutoRmConfig(**{field: value}), Random(0), uuid=uuid(0))
     assert caught.value.field == field
@@ -461,7 +466,7 @@ def test_the_parameters_are_those_of_the_specification() -> None:
 
 
 @pytest.mark.parametrize("name", [b"", b"short", bytes(16), bytes(17)])
-def test_a_uuid_has_16_bytes_and_is_not_zero(name) -> None:
+def test_a_uuid_has_16_bytes_and_is_not_zero(name: bytes) -> None:
     with pytest.raises(ConfigError, match="uuid"):
         Beamon(0, (), AutoRmConfig(), Random(0), uuid=name)
 

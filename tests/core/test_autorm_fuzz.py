@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from contextlib import suppress
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roundelay.core.autorm.beamon import Beamon
+from roundelay.core.autorm.beamon import AutoRmDelivery, Beamon
 from roundelay.core.autorm.packets import ZERO, Acknowledgement, Data, Heartbeat
 from roundelay.core.engine import MS
 from roundelay.core.errors import QueueFull
@@ -49,7 +50,9 @@ steps = st.one_of(heartbeats, datas, acknowledgements, groups, sends, st.none())
     st.sampled_from(["node", "group"]),
     st.booleans(),
 )
-def test_a_peer_cannot_make_a_beamon_raise_or_exceed_its_bounds(history, scope, failover) -> None:
+def test_a_peer_cannot_make_a_beamon_raise_or_exceed_its_bounds(
+    history: Any, scope: str, failover: bool
+) -> None:
     one = Beamon(
         0,
         (),
@@ -83,6 +86,7 @@ def test_a_peer_cannot_make_a_beamon_raise_or_exceed_its_bounds(history, scope, 
             assert decode(encode(packet)) == packet
             assert len(encode(packet)) <= 576 - 28
         for delivery in out.deliveries:
+            assert isinstance(delivery, AutoRmDelivery)
             assert delivery.group in one.groups or isinstance(step, str)
         caps = one.caps()
         for name, used in one.usage().items():
@@ -99,7 +103,7 @@ def test_a_peer_cannot_make_a_beamon_raise_or_exceed_its_bounds(history, scope, 
 
 
 @pytest.mark.parametrize("scope", ["node", "group"])
-def test_left_alone_for_long_everything_is_forgotten_but_what_was_delivered(scope) -> None:
+def test_left_alone_for_long_everything_is_forgotten_but_what_was_delivered(scope: str) -> None:
     one = Beamon(0, (), config(serial_scope=scope), Random(1), uuid=uuid(0))
     one.join("a", 0)
     one.receive(Heartbeat(uuid(1), 2, ("a",)), 0, 0)

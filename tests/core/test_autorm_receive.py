@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -88,7 +90,7 @@ def test_ar_13_leaving_another_group_forgets_nothing() -> None:
 
 @given(st.permutations(range(7)), st.lists(st.integers(0, 6), max_size=9))
 def test_ar_14_a_message_is_whole_in_whatever_order_and_number_its_packets_come(
-    order, again
+    order: list[int], again: list[int]
 ) -> None:
     one = member()
     for number in [*order[:4], *again[:4], *order[4:], *again[4:]]:
@@ -127,7 +129,7 @@ def test_ar_14_senders_do_not_disturb_each_other() -> None:
 
 
 @pytest.mark.parametrize("scope, got", [("node", [b"b2"]), ("group", [b"b2", b"a1"])])
-def test_ar_14_order_holds_across_groups_or_in_each(scope, got) -> None:
+def test_ar_14_order_holds_across_groups_or_in_each(scope: str, got: Any) -> None:
     one = member("a", "b", serial_scope=scope)
     one.receive(data(1, 1, 0, 2, b"a", group="a"), 0, 0)
     one.receive(data(1, 2, 0, 1, b"b2", group="b"), 0, 0)
@@ -184,7 +186,7 @@ def test_ar_14_order_goes_on_where_sequence_numbers_start_over() -> None:
 
 
 @given(st.integers(1, SEQ_MAX), st.integers(1, 1000))
-def test_a_later_number_stays_later_until_half_of_all_have_passed(seq, steps) -> None:
+def test_a_later_number_stays_later_until_half_of_all_have_passed(seq: int, steps: Any) -> None:
     ahead = seq
     for _ in range(steps % 50 + 1):
         ahead = following(ahead)
@@ -377,7 +379,7 @@ def test_what_does_not_fit_is_not_acknowledged_so_that_its_sender_repeats_it() -
 
 
 @pytest.mark.parametrize("other", [data(1, 1, 1, 3), data(1, 1, 0, 1), data(1, 1, 1, 2, group="b")])
-def test_packets_that_contradict_each_other_are_refused(other) -> None:
+def test_packets_that_contradict_each_other_are_refused(other: Any) -> None:
     one = member(G, "b")
     one.receive(data(1, 1, 0, 2), 0, 0)
     one.receive(other, 0, 0)
@@ -387,14 +389,14 @@ def test_packets_that_contradict_each_other_are_refused(other) -> None:
 
 
 @pytest.mark.parametrize("number, count", [(1, 1), (5, 2), (0, 0), (-1, 3)])
-def test_a_number_outside_its_message_is_refused(number, count) -> None:
+def test_a_number_outside_its_message_is_refused(number: int, count: int) -> None:
     one = member()
     one.receive(data(1, 1, number, count), 0, 0)
     assert one.drops == {"packet number outside its message": 1}
 
 
 @given(st.permutations(range(24)), st.integers(1, 24), st.integers(0, 30))
-def test_gaps_are_what_is_missing(order, many, most) -> None:
+def test_gaps_are_what_is_missing(order: Any, many: int, most: int) -> None:
     """Against a set."""
     gaps = Gaps()
     here: set[int] = set()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from roundelay.core.autorm.beamon import Beamon
+from roundelay.core.autorm.beamon import AutoRmDelivery, Beamon
 from roundelay.core.autorm.packets import (
     CONFIRMATION,
     ONE_OF,
@@ -86,6 +86,7 @@ def test_ar_6_without_targets_a_message_is_delivered_here_only() -> None:
     out = one.take()
     assert not [packet for packet in packets_of(out) if isinstance(packet, Data)]
     (delivery,) = out.deliveries
+    assert isinstance(delivery, AutoRmDelivery)
     assert (delivery.group, delivery.uuid, delivery.data) == (G, uuid(0), b"to myself")
     assert (delivery.one_of, delivery.tag, delivery.number) == (False, 4, 1)
     assert out.notices == [notice("sent", 4, (), ())]
@@ -133,14 +134,16 @@ def test_ar_t4_someone_is_chosen_uniformly() -> None:
     [(0, False, False), (1, True, False), (1, False, True), (2, True, True)],
 )
 def test_ar_6_the_own_node_is_a_candidate_if_it_has_another_member(
-    local, sender_joined, candidate
+    local: int, sender_joined: bool, candidate: bool
 ) -> None:
     one = node()
     if local:
         one.join(G, 0, local=local)
     one.send_someone(G, b"x", 0, tag=7, sender_joined=sender_joined)
     out = one.take()
-    assert [delivery.one_of for delivery in out.deliveries] == [True] * candidate
+    assert [
+        isinstance(delivery, AutoRmDelivery) and delivery.one_of for delivery in out.deliveries
+    ] == [True] * candidate
     reached = (uuid(0),) if candidate else ()
     assert out.notices[-1] == notice("sent", 7, reached, ())
 
@@ -206,7 +209,7 @@ def test_ar_8_a_message_is_cut_to_the_mtu() -> None:
 
 
 @pytest.mark.parametrize("size, count", [(0, 1), (1, 1), (SIZE, 1), (SIZE + 1, 2), (2 * SIZE, 2)])
-def test_ar_8_as_many_packets_as_needed(size, count) -> None:
+def test_ar_8_as_many_packets_as_needed(size: int, count: int) -> None:
     one = among(1)
     one.send_everyone(G, bytes(size), 0)
     assert len(sent(one, Data)) == count
@@ -332,7 +335,7 @@ def test_ar_9_acknowledgements_for_others_late_or_of_strangers_change_nothing() 
     "highest, missing",
     [(6, ()), (5, (6,)), (1 << 31, ()), (4, (5,))],
 )
-def test_an_acknowledgement_of_what_was_never_sent_is_refused(highest, missing) -> None:
+def test_an_acknowledgement_of_what_was_never_sent_is_refused(highest: int, missing: Any) -> None:
     one = among(1, burst=100)
     one.send_everyone(G, bytes(6 * SIZE), 0)
     one.receive(ack(1, 1, highest, missing), 0, MS)
@@ -526,7 +529,8 @@ def test_when_all_are_tried_in_vain_the_sender_learns_it() -> None:
     run(one, SECOND)
     (notice,) = notices(one, "sent")
     assert notice.info[1] == ()
-    assert set(notice.info[2]) == {uuid(1), uuid(2)}  # type: ignore[arg-type]
+    failed: Any = notice.info[2]
+    assert set(failed) == {uuid(1), uuid(2)}
     assert one.queued_bytes == 0
 
 

@@ -87,8 +87,12 @@ def test_at_any_end_of_a_cluster_each_is_given_once_and_positions_agree(
 
 
 def test_a_stage_that_is_not_early_is_refused() -> None:
-    for wrong in ({"early": ACKNOWLEDGED}, {"early": "x"},
-                  {"early": PREACKNOWLEDGED, "deliver_at": ACCEPTED}):  # fmt: skip
+    wrongs: tuple[dict[str, Any], ...] = (
+        {"early": ACKNOWLEDGED},
+        {"early": "x"},
+        {"early": PREACKNOWLEDGED, "deliver_at": ACCEPTED},
+    )
+    for wrong in wrongs:
         with pytest.raises(ConfigError, match="early"):
             ClusterConfig(**wrong).check(3)
     with pytest.raises(ConfigError, match="early"):

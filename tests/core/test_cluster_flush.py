@@ -166,7 +166,7 @@ def test_tr_16_in_channel_mode_one_has_finished_a_reset_and_another_has_not() ->
     net.lose(ToDt, src=1, dst=0, times=1)
     net.submit(1, "a")
     net.submit(1, "b")
-    net.lose(lambda p: isinstance(p, ToRst) and p.done & ~1, dst=0)
+    net.lose(lambda p: isinstance(p, ToRst) and bool(p.done & ~1), dst=0)
     net.lose(lambda p: not isinstance(p, ToRst), dst=0)
     net.run_until(lambda: net[1].epoch == net[2].epoch == 1)
     assert (net[0].epoch, net[0].rst) == (0, 1)

@@ -196,8 +196,8 @@ def test_tr_15_in_a_reset_the_silent_is_blamed_not_the_one_behind() -> None:
 def test_tr_15_who_has_finished_helps_with_the_word_of_others_and_is_not_suspected() -> None:
     """0's word that it is done never reaches 1.  2 knows it."""
     net = Net(PoSite, 3, boot="dynamic", attempts=3)
-    net.lose(lambda p: isinstance(p, Rst) and p.done, src=0, dst=1)
-    net.lose(lambda p: isinstance(p, Rst) and p.done & 1, src=2, dst=1, times=1)
+    net.lose(lambda p: isinstance(p, Rst) and bool(p.done), src=0, dst=1)
+    net.lose(lambda p: isinstance(p, Rst) and bool(p.done & 1), src=2, dst=1, times=1)
     net.submit(1, "x")
     net.settle()
     net.check()

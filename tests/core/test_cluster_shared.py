@@ -578,7 +578,7 @@ def test_messages_are_handed_over_at_the_stage_that_was_asked_for(
     kind: type[Any], stage: str, step: int
 ) -> None:
     """Member 0 hears of x, which goes from 1 to everybody."""
-    more = {"pseq": (2, 2, 2)} if kind is SpoSite else {}
+    more: dict[str, Any] = {"pseq": (2, 2, 2)} if kind is SpoSite else {}
     steps = [
         pdu(kind, 1, 1, (1, 1, 1), "x"),  # it is here
         pdu(kind, 2, 1, (1, 2, 1)),  # it is everywhere

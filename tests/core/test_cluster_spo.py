@@ -269,7 +269,7 @@ def test_spo_k_every_destination_and_the_source_must_have_every_carrier() -> Non
     assert own.dst == mask(1, 2)
     site.receive(spo(2, 1, (1, 2, 1, 1), dst=mask(0, 1)), 2, ACK)
     assert site.carried[(1, 1)].firsts == {0: 1, 2: 1}
-    more = {"pseq": (2, 2, 2, 2), "dst": mask(0, 1, 2)}
+    more: dict[str, Any] = {"pseq": (2, 2, 2, 2), "dst": mask(0, 1, 2)}
     site.receive(spo(1, 2, (2, 1, 1, 1), **more), 1, ACK)  # 1 lacks 2's carrier
     site.receive(spo(2, 2, (2, 2, 1, 1), **more), 2, ACK)
     assert not site.take().deliveries

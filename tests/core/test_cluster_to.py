@@ -519,7 +519,7 @@ def test_to_t6_a_reset_right_after_a_reset() -> None:
     net.submit(0, "a")
     net.submit(0, "b")
     # 1 does not hear who is done in the first reset,
-    net.lose(lambda p: isinstance(p, ToRst) and p.epoch == 1 and p.done, dst=1, times=2)
+    net.lose(lambda p: isinstance(p, ToRst) and p.epoch == 1 and bool(p.done), dst=1, times=2)
     # nor the first data of the next epoch, which 2 loses too.
     lost = net.lose(lambda p: p.epoch == 1 and not isinstance(p, ToRst), dst=1)
     net.lose(lambda p: isinstance(p, ToDt) and p.epoch == 1, src=0, dst=2, times=1)

@@ -48,7 +48,8 @@ class Mess:
         return self.rng.randrange(5)
 
     def site(self) -> int:
-        return self.rng.choice((*range(self.sites), 60_000))
+        sites: tuple[int, ...] = (*range(self.sites), 60_000)
+        return self.rng.choice(sites)
 
     def bundle(self) -> Bundle:
         rng = self.rng
@@ -110,7 +111,7 @@ class Mess:
             lambda: grsb.SubmitAck(few(), few(), rng.randrange(2), n()),
             self.bcast,
             self.bcast,
-            lambda: grsb.DaAck(self.epoch(), *self.rising(2)[::-1]),
+            lambda: grsb.DaAck(self.epoch(), *self.rising(2)[::-1]),  # type: ignore[arg-type]
             self.alive,
             lambda: grsb.Recover(self.ranges(), self.epoch()),
             self.recovered,
@@ -119,7 +120,7 @@ class Mess:
             lambda: grsb.Slow(rng.randrange(256)),
             self.request,
             lambda: grsb.ReplayData(256 * few(), 0, self.message()),
-            lambda: grsb.ReplayEnd(256 * few(), *self.rising(2), few()),
+            lambda: grsb.ReplayEnd(256 * few(), *self.rising(2), few()),  # type: ignore[call-arg]
             lambda: grsb.Takeover(few(), n(), site(), site(), self.state()),
             lambda: grsb.Grant(few(), n(), n(), site(), site(), rng.randrange(4), self.state()),
             lambda: grsb.Stale(n(), site()),

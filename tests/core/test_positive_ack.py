@@ -15,11 +15,11 @@ from roundelay.core.bundle import Bundle
 from roundelay.core.cost import x_b_positive_ack
 from roundelay.core.engine import ACCEPTED, EVERYONE, MS, NEVER, Notice, Pdu
 from roundelay.core.errors import ConfigError, PayloadTooLarge, QueueFull
+from roundelay.core.limits import UNLIMITED
 from roundelay.core.notices import notice
 from roundelay.core.positive_ack import (
     BLOCK,
     MESSAGES_MAX,
-    UNLIMITED,
     PaAck,
     PaB,
     PositiveAckConfig,

@@ -118,6 +118,7 @@ def test_a_site_with_an_old_disk_and_one_other_are_no_majority() -> None:
     assert site.phase == O1
     while site.phase == O1:
         site.on_timer(site.deadline)
+    assert site.reformation.blocked is not None
     assert site.reformation.blocked[0] == "majority"
 
 

@@ -88,7 +88,7 @@ class Machine(RuleBasedStateMachine):
     # -- what can happen -------------------------------------------------------------------
 
     def one(self, pick: int, among: Any) -> int:
-        choices = sorted(among)
+        choices: list[int] = sorted(among)
         return choices[pick % len(choices)]
 
     @precondition(lambda self: self.ring.sites)

@@ -290,6 +290,7 @@ def test_cm_r18_the_gap_is_in_one_record_with_the_list_behind_it() -> None:
     ((_, hi),) = ring.told(2, "gap_unavailable")
     lists = [r for r in ring.persisted[2] if isinstance(r, Listed) and r.base is not None]
     ((base, entries),) = [(r.base, r.entries) for r in lists]
+    assert base is not None
     assert base.seq == hi
     assert entries[0].ack.ts == base.ts
     assert dict(base.counters)[1] > 2
@@ -457,6 +458,7 @@ def test_an_answer_behind_a_gap_describes_it() -> None:
     first = engine.log.first_kept
     assert first > 2
     engine.become(O2, ring.now)  # as in phase II of its own attempt
+    assert engine.attempt is not None
     engine.receive(RecoverReq(engine.attempt, 1), 2, ring.now)
     ((_, answer),) = [(dst, pdu) for dst, pdu in sends_of(engine.take()) if dst == 2]
     assert answer.first_available == first

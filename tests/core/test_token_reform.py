@@ -282,7 +282,7 @@ def test_cm_r3_3_a_member_that_never_entered_the_old_list_is_a_witness() -> None
 
 
 def test_cm_r3_3_the_whole_old_list_together_has_forgotten_nothing_that_counts() -> None:
-    forgetful = {k: {"amnesia": True} for k in range(5)}
+    forgetful: dict[int, dict[str, Any]] = {k: {"amnesia": True} for k in range(5)}
     assert old_list(2, forgetful)
     assert not old_list(2, {k: forgetful[k] for k in range(4)})
     forgetful[4] = {"amnesia": True, "wiped": True, "tl": NO_LIST}
@@ -499,6 +499,7 @@ def test_cm_r2_who_is_believed_to_be_gone_is_not_invited_for_long() -> None:
             rounds += any(isinstance(pdu, Invite) for _, pdu in sends_of(site.take()))
             site.on_timer(site.timers.reform_due)
         assert rounds == invited
+        assert site.reformation.blocked is not None
         assert site.reformation.blocked[0] == "majority"
 
 

@@ -10,7 +10,6 @@ from random import Random
 import pytest
 from msgspec import structs
 
-from bench.journal_faults import all_noticed, blocks_of, flips
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import ConfigError
 from roundelay.core.selection import Selection
@@ -45,6 +44,7 @@ from tests.journal.make import (
     record,
     some_runs,
 )
+from tools.journal_faults import all_noticed, blocks_of, flips
 
 RUNS = some_runs(11, 420, most=4)
 SMALL = JournalConfig(sync="os", segment_bytes=1 << 12)

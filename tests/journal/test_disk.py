@@ -14,7 +14,6 @@ from random import Random
 import pytest
 from msgspec import structs
 
-from bench.journal_faults import kills
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import ConfigError
 from roundelay.core.selection import Selection
@@ -23,6 +22,7 @@ from roundelay.journal.check import check
 from roundelay.journal.format import Run
 from roundelay.journal.journal import Journal, JournalBroken, JournalConfig, Reader
 from tests.journal.make import GROUP, messages, some_runs
+from tools.journal_faults import kills
 
 RUNS = some_runs(21, 300)
 
@@ -197,7 +197,7 @@ def test_a_full_disk_stops_the_journal(tmp_path: Path) -> None:
 
 
 def test_a_recorder_killed_at_random_moments_loses_nothing_it_acknowledged(tmp_path: Path) -> None:
-    """Must show 3; `python -m bench.journal_faults kills` does it 200 times."""
+    """Must show 3; `python -m tools.journal_faults kills` does it 200 times."""
     done = kills(20, 5, tmp_path)
     assert done["kills"] == 20
     assert done["acknowledged"] > 100

@@ -17,10 +17,12 @@ from typing import Any, TypeVar
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import PayloadTooLarge, QueueFull, UsageError
 from roundelay.node.frontend.server import FrontendServer
+from roundelay.node.groups import GroupSpec
 from roundelay.node.node_api import (
     NO_TAG,
     UNIT,
     Batch,
+    Missed,
     Receipt,
     Refusal,
     Subscriber,
@@ -74,7 +76,15 @@ class LocalBoard:
     def group(self, name: str) -> LocalGroup:
         return self.by_name.setdefault(name, LocalGroup(name))
 
-    def join(self, application: Subscriber, group: str, since: int | None = None) -> None:
+    def join(
+        self,
+        application: Subscriber,
+        group: str,
+        since: int | None = None,
+        since_time: int = 0,
+        history: str = "",
+        wishes: GroupSpec | None = None,
+    ) -> None:
         if group.startswith("closed:"):
             raise UsageError(f"group = {group} is not for you: join another")
         found = self.group(group)
@@ -106,6 +116,7 @@ class LocalBoard:
         tag: int = NO_TAG,
         to: Iterable[str] | None = None,
         someone: bool = False,
+        recorders: int = 0,
         unit: bool = False,
     ) -> None:
         found = self.group(group)
@@ -207,6 +218,7 @@ class Listener:
         self.refusals: list[Refusal] = []
         self.views: list[View] = []
         self.room: list[str] = []
+        self.misses: list[Missed] = []
 
     def deliver(self, batch: Batch) -> None:
         self.batches.append(batch)
@@ -222,6 +234,9 @@ class Listener:
 
     def writable(self, group: str) -> None:
         self.room.append(group)
+
+    def missed(self, missed: Missed) -> None:
+        self.misses.append(missed)
 
     @property
     def messages(self) -> list[bytes]:
@@ -269,7 +284,12 @@ class NodeThread:
     def do(self, call: Callable[[], None]) -> None:
         """Call it in the thread, and wait until that is done."""
         done = threading.Event()
-        self.loop.call_soon_threadsafe(lambda: (call(), done.set()))
+
+        def call_and_say() -> None:
+            call()
+            done.set()
+
+        self.loop.call_soon_threadsafe(call_and_say)
         assert done.wait(30)
 
     def listeners(self, group: str) -> int:

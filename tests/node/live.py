@@ -65,6 +65,13 @@ def node_of(group: Group) -> Node:
     return node
 
 
+def membership_of(member: Member) -> GroupMembership:
+    """How the node of `member` takes part in its group."""
+    host = member.node.group_hosts[member.group.name]
+    assert isinstance(host, GroupMembership)
+    return host
+
+
 class Member:
     """A group as one member has it, with everything that was delivered there."""
 

@@ -21,6 +21,7 @@ from tests.node.live import (
     Net,
     check_total_order,
     delivered,
+    membership_of,
     run,
     together,
     until,
@@ -28,11 +29,11 @@ from tests.node.live import (
 
 
 def incarnations(members: list[Member]) -> set[str]:
-    return {member.node.group_hosts[member.group.name].state.incarnation for member in members}
+    return {membership_of(member).state.incarnation for member in members}
 
 
 def epoch(member: Member) -> int:
-    return member.node.group_hosts[member.group.name].state.epoch
+    return membership_of(member).state.epoch
 
 
 def test_members_join_and_leave_and_the_positions_go_on() -> None:
@@ -78,7 +79,7 @@ def test_members_that_all_leave_at_once_are_all_out_soon(service: str) -> None:
     async def test() -> None:
         async with Net() as net:
             members = await net.form("abc", service=service)
-            places = [member.node.group_hosts[member.group.name] for member in members]
+            places = [membership_of(member) for member in members]
             for place in places:
                 place.leave(time.monotonic_ns())
             await until(lambda: all(place.closed for place in places), "everybody has left")
@@ -102,7 +103,7 @@ def test_what_a_member_had_under_way_when_it_was_left_out_is_delivered_when_it_i
             sends = [(d if text[:1] == b"d" else e).group.broadcast(text) for text in texts]
             answers = await asyncio.gather(*sends, return_exceptions=True)
             assert all(isinstance(answer, Indeterminate) for answer in answers)
-            place = a.node.group_hosts[a.group.name]
+            place = membership_of(a)
             await until(lambda: place.roster == ("a", "b", "c"), "d and e are out")
             await a.group.broadcast(b"without")
             # No engine is left that could bring them to the end of the epoch they know.
@@ -131,7 +132,7 @@ def test_a_member_that_crashes_is_left_out_after_a_while(monkeypatch: Any) -> No
             await c.die()
             receipt = await a.group.broadcast(b"1")  # the majority goes on before that
             assert receipt.seq == 1
-            await until(lambda: a.node.group_hosts["token:g"].roster == ("a", "b"), "a new roster")
+            await until(lambda: membership_of(a).roster == ("a", "b"), "a new roster")
             assert (await b.group.broadcast(b"2")).seq == 2
             await delivered([a, b], 3)
             check_total_order([a, b])
@@ -237,8 +238,8 @@ def test_one_that_was_cut_off_until_it_was_left_out_comes_back(monkeypatch: Any)
             await delivered([a, b, c], 1)
             net.switch.apply({"partition": [["a", "b"], ["c"]]})
             await a.group.broadcast(b"1")
-            await until(lambda: a.node.group_hosts["token:g"].roster == ("a", "b"), "a new roster")
-            await until(lambda: b.node.group_hosts["token:g"].roster == ("a", "b"), "a new roster")
+            await until(lambda: membership_of(a).roster == ("a", "b"), "a new roster")
+            await until(lambda: membership_of(b).roster == ("a", "b"), "a new roster")
             await a.group.broadcast(b"2")
             await asyncio.sleep(1.5)  # nobody serves the old epoch any more
             net.switch.apply({"heal": True})
@@ -259,7 +260,7 @@ class Sender:
     def __init__(self, member: Member) -> None:
         self.member = member
         self.sent = 0
-        self.receipts: dict[bytes, int] = {}
+        self.receipts: dict[bytes, int | None] = {}
         self.unknown: list[bytes] = []
         self.task = asyncio.create_task(self.run())
         self.stopping = False
@@ -269,7 +270,8 @@ class Sender:
             data = b"%s %d" % (self.member.name.encode(), self.sent)
             self.sent += 1
             try:
-                self.receipts[data] = (await self.member.group.broadcast(data)).seq
+                receipt = await self.member.group.broadcast(data)
+                self.receipts[data] = receipt.seq
             except Indeterminate:
                 self.unknown.append(data)
             await asyncio.sleep(0.002)
@@ -307,8 +309,10 @@ def test_nothing_is_lost_or_told_twice_while_members_come_and_go(service: str) -
             for member in members:
                 assert Counter(member.data) == Counter({*told, *says}), member.name
                 for sender in senders:
-                    name = sender.member.name.encode()
-                    own = [b"%s %d" % (name, number) for number in range(sender.sent)]
+                    own = [
+                        b"%s %d" % (sender.member.name.encode(), number)
+                        for number in range(sender.sent)
+                    ]
                     if service != "reliable":
                         assert member.from_(sender.member.name) == own
             if service in ("resilient", "total"):

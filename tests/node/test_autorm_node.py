@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from roundelay.core.engine import SECOND
 from roundelay.core.errors import PayloadTooLarge, QueueFull
 from roundelay.node.autorm import AutoRm
 from roundelay.node.membership.directory import Directory
-from roundelay.node.node_api import Batch, Receipt, Refusal, View
+from roundelay.node.node_api import Batch, Missed, Receipt, Refusal, View
 from roundelay.wire.control import Info
 
 ME, OTHER = bytes(15) + b"\1", bytes(15) + b"\2"
@@ -46,8 +47,11 @@ class Ears:
     def writable(self, group: str) -> None:
         self.room += 1
 
+    def missed(self, missed: Missed) -> None:
+        raise AssertionError(missed)
 
-def beamon(**config: int) -> tuple[AutoRm, Directory]:
+
+def beamon(**config: Any) -> tuple[AutoRm, Directory]:
     directory = Directory()
     directory.hear(Info("me", ME, ("127.0.0.1", 1)), ("127.0.0.1", 1), 0)
     return AutoRm(ME, AutoRmConfig(**config), Random(1), 0, directory), directory

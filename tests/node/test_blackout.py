@@ -46,9 +46,9 @@ def test_a_total_group_whose_members_all_go_begins_behind_what_was_recorded(
             receipt = await again[1].group.broadcast(b"afterwards", durability="recorded")
             assert (receipt.seq, receipt.history) == (30, again[1].group.history)
             await until(lambda: all(b"afterwards" in one.data for one in again), "all of it")
-            for one in again:
-                assert one.data == [*sent, b"afterwards"]
-                assert one.error is None
+            for member in again:
+                assert member.data == [*sent, b"afterwards"]
+                assert member.error is None
 
     run(test, seconds=90)
 
@@ -61,6 +61,7 @@ def test_those_who_have_forgotten_wait_for_the_one_that_recorded(tmp_path: Path)
             await until(lambda: first[0].node.recorders.known("to:g"), "a recorder")
             for number in range(5):
                 receipt = await first[0].group.broadcast(b"%d" % number, durability="recorded")
+            assert receipt.seq is not None
             at = roundelay.Position(receipt.history, receipt.seq + 1)
             for member in first:
                 await member.die()

@@ -263,8 +263,8 @@ def test_every_run_has_nemeses_and_runs_together_have_all_of_them() -> None:
         seen += kinds
     assert set(seen) == {*NEMESES, *NEMESES_BY_SWITCH}
     params = params_of(nemeses=5, network=NAMESPACES)
-    kinds = {one.kind for seed in range(50) for one in troubles(params, Random(seed))}
-    assert kinds == {KILL, PARTITION, PAUSED, *NEMESES}
+    struck = {one.kind for seed in range(50) for one in troubles(params, Random(seed))}
+    assert struck == {KILL, PARTITION, PAUSED, *NEMESES}
 
 
 @pytest.mark.slow

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
 import pytest
 
 import roundelay
 from roundelay.node.membership.group import GroupMembership
 from roundelay.node.membership.roster_messages import Hold
-from tests.node.live import Member, Net, check_total_order, delivered, run, together, until
+from tests.node.live import (
+    Member,
+    Net,
+    check_total_order,
+    delivered,
+    membership_of,
+    run,
+    together,
+    until,
+)
 
 NULLS = {"total": "TO_NULL", "partial": "PO_NULL", "selective": "SPO_NULL"}
 DATA = {"total": "TO_DT", "partial": "PO_DT", "selective": "SPO_DT"}
@@ -81,14 +91,13 @@ def test_whose_turn_it_is_to_end_an_epoch_may_die_as_well(
             a, b, c, d, e = await net.form("abcde", service=service)
             for one in (b, c, d):
                 monkeypatch.setattr(one.node, "alive", lambda name: True)
-            place = a.node.group_hosts[a.group.name]
+            place = membership_of(a)
             monkeypatch.setattr(place.reconfiguration, "propose", lambda now: None)
             sending = [asyncio.create_task(one.group.broadcast(b"under way")) for one in (b, c, d)]
             await e.die()
             sending.append(asyncio.create_task(b.group.broadcast(b"without e")))
-            data = b.node.group_hosts[b.group.name].data
-            assert data is not None
-            await until(lambda: data.engine.stopped, "the cluster to stop")  # type: ignore[attr-defined]
+            data: Any = membership_of(b).data
+            await until(lambda: data.engine.stopped, "the cluster to stop")
             await a.die()
             async with asyncio.timeout(20):
                 await asyncio.gather(*sending)
@@ -177,7 +186,7 @@ def test_those_who_were_thought_dead_go_on_when_nobody_else_is_left(
 
 
 def seat(member: Member) -> GroupMembership:
-    found = member.node.group_hosts[member.group.name]
+    found = membership_of(member)
     assert isinstance(found, GroupMembership)
     return found
 

@@ -106,7 +106,7 @@ def test_a_client_written_from_the_paper(nodes: list[str]) -> None:
     one.send(b"JOIN", b"ab")
     two.send(b"JOIN", b"ab")
     for where in nodes:
-        wait_for(lambda where=where: members(where, "ab") == {"ann", "bob"})
+        wait_for(lambda where=where: members(where, "ab") == {"ann", "bob"})  # type: ignore[misc]
     for i in range(20):
         one.send(b"SNDE", b"ab", b"message %d" % i)
     for client in (one, two):

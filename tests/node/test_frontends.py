@@ -396,7 +396,7 @@ def test_an_application_that_does_not_read_is_cut_and_slows_nobody() -> None:
     async def test() -> None:
         async with server(queue_bytes_max=2 << 20) as node:
             slow, quick = await node.raw(), await node.raw()
-            slow.writer.transport.pause_reading()
+            slow.writer.transport.pause_reading()  # type: ignore[attr-defined]
             for app in (slow, quick):
                 app.a(b"JOIN", b"g")
             await until(lambda: node.status["groups"] == {"g": 2})
@@ -862,7 +862,7 @@ def test_an_application_that_takes_its_time_is_not_read_for() -> None:
             count = 12
             for i in range(count):
                 node.board.send(sender, "g", Bundle.of(message), tag=i)
-                await until(lambda i=i: len(sender.receipts) > i)
+                await until(lambda i=i: len(sender.receipts) > i)  # type: ignore[misc]
                 await asyncio.sleep(0.01)
             got = 0
             async for batch in app.batches():

@@ -153,9 +153,9 @@ def described() -> Iterator[tuple[str, bytes]]:
                 resilience,
             ),
         )
-    two, lives = ["a", "b"], [UUID, UUID]
+    two, both = ["a", "b"], [UUID, UUID]
     for strange in ("a\0b", "../../x", "\x1b[2J", "fixed", "1@../x:3", "x" * 65):
-        yield "START", packed(control.CONTROL, "start", "token:g", strange, 9, two, lives, 0, 1)
+        yield "START", packed(control.CONTROL, "start", "token:g", strange, 9, two, both, 0, 1)
         yield "ASK", packed(control.CONTROL, "ask", "token:g", strange, "n")
         if strange == "fixed":
             continue
@@ -198,7 +198,7 @@ def test_malformed_datagrams_are_counted_and_change_nothing(sealed: bool, tmp_pa
 
     async def test() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, what: errors.append(what))
-        options = {"insecure": False, "key": tmp_path / "key"} if sealed else {}
+        options: dict[str, Any] = {"insecure": False, "key": tmp_path / "key"} if sealed else {}
         async with Net() as net:
             a, b = await net.form("ab", **options)
             await a.group.broadcast(b"before")
@@ -488,7 +488,7 @@ def test_words_that_no_member_says_change_nothing(service: str) -> None:
             for word in WORDS:
                 if not isinstance(word, Drained):
                     word = structs.replace(word, epoch=liar.state.epoch)
-                liar.reconfiguration.say(word)
+                liar.reconfiguration.say(word)  # type: ignore[arg-type]
             await a.group.broadcast(b"after")
             # In a token group each has a position, which must not be missing: it is a message.
             given = len(WORDS) if service == "resilient" else 0
@@ -565,7 +565,8 @@ def test_a_node_of_another_version_is_refused_and_seen_in_the_status(tmp_path: P
     (tmp_path / "key").chmod(0o600)
 
     async def test() -> None:
-        for options in ({}, {"insecure": False, "key": tmp_path / "key"}):
+        with_key: dict[str, Any] = {"insecure": False, "key": tmp_path / "key"}
+        for options in ({}, with_key):
             async with Net() as net:
                 a, b = await net.form("ab", **options)
                 stranger = Stranger(net)

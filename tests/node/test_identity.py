@@ -18,7 +18,17 @@ from roundelay.node.membership import identity
 from roundelay.node.membership.identity import ANSWER, ANSWERS, YIELD, Identity
 from roundelay.node.storage.lock import Folder
 from roundelay.wire.control import Ask, Info
-from tests.node.live import Member, Net, check_total_order, freeze, run, thaw, together, until
+from tests.node.live import (
+    Member,
+    Net,
+    check_total_order,
+    freeze,
+    membership_of,
+    run,
+    thaw,
+    together,
+    until,
+)
 
 
 @pytest.mark.parametrize("service", ["resilient", "total", "fifo"])
@@ -177,7 +187,7 @@ def test_what_a_replaced_process_asks_for_is_void(leave: bool) -> None:
             new = await net.join("c", service="partial")
             await together([a, b, new], 30)
             await new.group.broadcast(b"in")
-            seat = a.node.group_hosts[a.group.name]
+            seat = membership_of(a)
             epoch = seat.state.epoch
             ask = Ask(a.group.name, seat.state.incarnation, "c", leave, epoch, c.node.uuid)
             reason = "of an earlier life of its sender"
@@ -204,11 +214,11 @@ def test_who_is_shut_out_by_another_life_of_its_name_is_told(service: str) -> No
             a, b, c = await net.form("abc", service=service)
             await a.group.broadcast(b"before")
             await until(lambda: b"before" in c.data, "what was sent before")
-            seat = a.node.group_hosts[a.group.name]
+            seat = membership_of(a)
             epoch = seat.state.epoch
             stranger = Ask(a.group.name, seat.state.incarnation, "c", False, epoch, os.urandom(16))
             for one in (a, b):
-                one.node.group_hosts[one.group.name].told(stranger, time.monotonic_ns())
+                membership_of(one).told(stranger, time.monotonic_ns())
             await until(lambda: seat.state.epoch > epoch and seat.works(), "the next epoch")
             sending = asyncio.create_task(a.group.broadcast(b"between"))
             await until(lambda: c.error or b"between" in c.data, "something")

@@ -409,7 +409,7 @@ def test_an_error_of_one_connection_ends_that_connection() -> None:
                 def broken(*arguments: Any) -> None:
                     raise RuntimeError("planted")
 
-                first._write = broken  # type: ignore[method-assign]
+                first._write = broken  # type: ignore[method-assign, assignment]
                 await pair[1].group.broadcast(b"two")
                 await until(lambda: len(server._connections) == 1, "one is gone")
                 await pair[1].group.broadcast(b"three")

@@ -161,7 +161,7 @@ def test_post_waits_for_room_and_the_queue_keeps_its_limit(service: str) -> None
 
             def waiting() -> int:
                 if service == "fifo":
-                    return a.node.autorm.beamon.queued_bytes
+                    return int(a.node.autorm.beamon.queued_bytes)
                 return a.node.group_hosts[a.group.name].outbox.bytes
 
             limit = LIMIT_BYTES
@@ -246,7 +246,7 @@ def test_only_bytes_are_sent_and_no_order_has_no_positions() -> None:
                     await many([b"one", text])
                 with pytest.raises(ConfigError, match=r"messages = b'one' .* a list"):
                     await many(b"one")  # type: ignore[arg-type]
-            receipt = await a.group.broadcast(bytearray(b"one"))
+            receipt = await a.group.broadcast(bytearray(b"one"))  # type: ignore[arg-type]
             await delivered([a], 1)
             assert (receipt.group, receipt.seq) == ("g", None)
             assert a.order == [(None, "a", b"one")]

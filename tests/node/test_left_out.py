@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 import roundelay
-from tests.node.live import Net, delivered, freeze, run, thaw, together, until
+from tests.node.live import Net, delivered, freeze, membership_of, run, thaw, together, until
 
 NULLS = {"partial": "PO_NULL", "selective": "SPO_NULL"}
 
@@ -24,7 +24,7 @@ def test_who_was_stopped_after_a_confirmation_is_given_it_or_told(
         async with Net("switch", seed=3) as net:
             members = await net.form("abcd", service=service)
             d = members[3]
-            epoch = d.node.group_hosts[d.group.name].state.epoch
+            epoch = membership_of(d).state.epoch
             left = members[:3]
             await members[0].group.broadcast(b"before")
             await delivered(members, 1)

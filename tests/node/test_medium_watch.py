@@ -122,7 +122,7 @@ def test_a_member_whose_address_changes_is_heard_again(
     talkers.until(lambda: len(talkers.confirmed("c", moved)) > 3, "c to be confirmed again")
     last = f"c {talkers.confirmed('c', moved)[0]}"
     for name in spaces:
-        talkers.until(lambda name=name: last in talkers.given(name), f"{name} to be given {last}")
+        talkers.until(lambda name=name: last in talkers.given(name), f"{name} to be given {last}")  # type: ignore[misc]
     orders = [talkers.given(name) for name in spaces]
     shortest = min(map(len, orders))
     assert orders[0][:shortest] == orders[1][:shortest] == orders[2][:shortest]

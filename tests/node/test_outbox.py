@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from roundelay.core.bundle import MESSAGES_MAX, Bundle
 from roundelay.node.driver.engines import LARGEST_MESSAGE, PIECES, bundle_bytes
 from roundelay.node.driver.outbox import Outbox
-from roundelay.node.node_api import NO_TAG, Batch, Receipt, Refusal, View
+from roundelay.node.node_api import NO_TAG, Batch, Missed, Receipt, Refusal, View
 
 MIB = 1 << 20
 
@@ -34,6 +34,8 @@ class Caller:
     def viewed(self, view: View) -> None: ...
 
     def writable(self, group: str) -> None: ...
+
+    def missed(self, missed: Missed) -> None: ...
 
 
 def emptied(outbox: Outbox) -> list[Bundle]:

@@ -15,7 +15,7 @@ async def heard(media: list[Medium], sender: Medium) -> list[list[bytes]]:
     """What each medium hears until everybody has heard the end of it."""
     found: list[list[bytes]] = [[] for _ in media]
     for medium, into in zip(media, found, strict=True):
-        medium.start(lambda data, source, into=into: into.append(data), lambda: None)
+        medium.start(lambda data, source, into=into: into.append(data), lambda: None)  # type: ignore[misc]
     sender.send(b"to everybody")
     for medium in media:
         medium.send(b"end")

@@ -20,7 +20,7 @@ from roundelay.core.position import Position
 from roundelay.node.frontend.server import FrontendServer
 from roundelay.node.membership import reconfiguration
 from roundelay.node.recording import memory
-from tests.node.live import Member, Net, delivered, run, together, until
+from tests.node.live import Member, Net, delivered, membership_of, run, together, until
 
 
 def seqs(member: Member) -> list[int | None]:
@@ -238,6 +238,7 @@ def test_a_history_that_goes_on_behind_a_record_has_its_positions(tmp_path: Path
             await say(a, 10)
             await delivered([a, b], 10)
             old = b.group.position
+            assert old is not None
             await b.leave()
             await a.leave()
             a = await net.join("a", record=True, dir=tmp_path)
@@ -331,9 +332,9 @@ def test_places_that_everybody_has_forgotten_are_not_used_again() -> None:
             a, b = await net.form("ab", service="total")
             await say(a, 5)
             await delivered([a, b], 5)
-            base, old = a.node.group_hosts["to:g"].state.base, a.group.history
+            base, old = membership_of(a).state.base, a.group.history
             for member in (a, b):  # as the ring finds them that have a new life
-                seat: Any = member.node.group_hosts["to:g"]
+                seat: Any = membership_of(member)
                 seat.epochs.drop(seat.data)
                 seat.state.data = None
             await until(lambda: {m.group.history for m in (a, b)}.isdisjoint({old}), "a history")
@@ -355,8 +356,9 @@ def test_who_has_no_engine_in_an_epoch_goes_on_where_it_was_in_the_next() -> Non
             a, b, c = await net.form("abc", service="total")
             await say(a, 3)
             await delivered([a, b, c], 3)
-            seat: Any = c.node.group_hosts["to:g"]
-            enter, sat_out = seat.epochs._enter_data, []
+            seat: Any = membership_of(c)
+            enter = seat.epochs._enter_data
+            sat_out: list[tuple[Any, ...]] = []
 
             def enter_data(*how: Any) -> None:
                 if sat_out:
@@ -495,7 +497,7 @@ def test_what_comes_with_a_view_is_of_the_history_that_the_view_names(
             await say(b, 1)
             await delivered([a, b], 1)
             was = a.group.view.history
-            hosted = a.node.group_hosts["token:g"].data
+            hosted: Any = membership_of(a).data
             engine = hosted.token
             one = engine.token_list.history[0]
             engine.token_list.history = (one ^ 1, one, 1)

@@ -14,6 +14,7 @@ import pytest
 
 from roundelay.client import group as group_module
 from roundelay.client.group import Message
+from roundelay.client.options import Options
 from roundelay.core.errors import ConfigError, Indeterminate, MissingRecords, NoRecorder
 from roundelay.core.selection import EVERYTHING, Selection
 from roundelay.durable import Disk
@@ -51,7 +52,12 @@ def test_every_service_is_recorded_and_replayed_by_conference_and_sender(
 ) -> None:
     async def test() -> None:
         async with Net() as net:
-            options = {"service": service, "dir": tmp_path, "record": True, "fsync": "os"}
+            options: dict[str, Any] = {
+                "service": service,
+                "dir": tmp_path,
+                "record": True,
+                "fsync": "os",
+            }
             a = await net.join("a", **options)
             b = await net.join("b", service=service)
             await together([a, b])
@@ -74,9 +80,9 @@ def test_every_service_is_recorded_and_replayed_by_conference_and_sender(
                     and ("sender" not in chosen or m[1] == "b")
                     and ("kind" not in chosen or m[2].startswith(b"b"))
                 ]  # fmt: skip
-                assert await heard(a.group.replay(**chosen)) == expected  # type: ignore[arg-type]
+                assert await heard(a.group.replay(**chosen)) == expected
                 if service in ("resilient", "total"):  # from another node
-                    assert await heard(b.group.replay(**chosen)) == expected  # type: ignore[arg-type]
+                    assert await heard(b.group.replay(**chosen)) == expected
             if service in ("resilient", "total"):
                 assert await heard(b.group.replay(since=5, until=25)) == live[5:25]
 
@@ -100,7 +106,7 @@ def test_a_filter_keeps_the_heads_of_everything_else(tmp_path: Path) -> None:
             assert [data for _, _, data, _ in rest] == [b"one", b"three"]
             with pytest.raises(NoRecorder):  # it does not record everything
                 await a.group.broadcast(b"x", durability="recorded")
-            shown = a.node.status()["recorders"]["own"][0]  # type: ignore[index, call-overload]
+            shown = a.node.status()["recorders"]["own"][0]  # type: ignore[index]
             assert shown["filter"] == {"conferences": [7, 8], "senders": ["a"]}
             await until(lambda: recorder.backlog == 0, "nothing waits")
 
@@ -324,6 +330,7 @@ def test_a_recorded_broadcast_is_on_disk_when_it_returns(tmp_path: Path) -> None
             journal = a.node.recorders.own["token:g"].journal
             for number in range(20):
                 receipt = await b.group.broadcast(b"%d" % number)
+                assert receipt.seq is not None
                 assert journal.durable > receipt.seq
             with pytest.raises(NoRecorder, match="1 recorders that sync"):
                 await b.group.broadcast(b"x", recorders=2)
@@ -333,6 +340,7 @@ def test_a_recorded_broadcast_is_on_disk_when_it_returns(tmp_path: Path) -> None
             await together([a, b, c])
             other = c.node.recorders.own["token:g"].journal
             receipt = await b.group.broadcast(b"z", durability="recorded", recorders=2)
+            assert receipt.seq is not None
             assert min(journal.durable, other.durable) > receipt.seq
 
     run(test)
@@ -358,7 +366,7 @@ def test_a_recorder_whose_disk_fails_stops_says_so_and_acknowledges_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = Failing()
-    monkeypatch.setattr(group_module.Options, "records", lambda self, group: records(disk))
+    monkeypatch.setattr(Options, "records", lambda self, group: records(disk))
 
     async def test() -> None:
         async with Net() as net:
@@ -370,7 +378,7 @@ def test_a_recorder_whose_disk_fails_stops_says_so_and_acknowledges_nothing(
                 await a.group.broadcast(b"two", durability="recorded")
             assert recorder.journal.durable == 1
             assert recorder.broken
-            shown = a.node.status()["recorders"]["own"][0]  # type: ignore[index, call-overload]
+            shown = a.node.status()["recorders"]["own"][0]  # type: ignore[index]
             assert "sync failed" in shown["broken"]
             await a.group.broadcast(b"three")  # the group goes on
             with pytest.raises(NoRecorder):  # and nobody waits for this recorder any more
@@ -397,9 +405,9 @@ def test_an_overloaded_recorder_slows_the_group_and_loses_nothing(
     disk = Slow()
     monkeypatch.setattr(recorder_module, "COMMIT_BYTES", 300_000)
     settings = records(disk, sync="os", backlog_bytes=1_000_000)
-    own = group_module.Options.records
+    own = Options.records
     monkeypatch.setattr(
-        group_module.Options, "records",
+        Options, "records",
         lambda self, group: settings if self.record else own(self, group),
     )  # fmt: skip
 
@@ -453,7 +461,7 @@ def test_a_member_whose_disk_was_wiped_gets_its_gap_from_a_recorder(tmp_path: Pa
             await c.die()
             for number in range(60):
                 await a.group.broadcast_many([b"%d %s" % (number, bytes(50_000))] * 15)
-            engine: Any = a.node.group_hosts["token:g"].data.engine  # type: ignore[attr-defined]
+            engine: Any = a.node.group_hosts["token:g"].data.engine
             assert engine.log.first_kept > 0
             c = await join("c", "elsewhere")
             await together([a, b, c], 40)

@@ -23,7 +23,7 @@ from tests.node.live import Member, Net, delivered, run, together, until
 
 
 async def daemon(
-    member: Member, where: str = "127.0.0.1:0", **limits: int
+    member: Member, where: str = "127.0.0.1:0", **limits: Any
 ) -> tuple[FrontendServer, str]:
     """A frontend on a member's node."""
     server = FrontendServer(member.node, [where], name=member.name, **limits)

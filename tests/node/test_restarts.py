@@ -25,7 +25,7 @@ def test_one_history_and_true_receipts_while_members_die_and_return(
 ) -> None:
     """With a directory more than L may die: what was committed is still there (I1, I2, I5)."""
     chance = random.Random(f"{kept} {victims}")
-    told: dict[bytes, int] = {}
+    told: dict[bytes, int | None] = {}
     histories: dict[str, list[tuple[int | None, str, bytes]]] = {name: [] for name in NAMES}
 
     async def test() -> None:

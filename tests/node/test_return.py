@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from roundelay.core.errors import UsageError
 from roundelay.node.membership.made_up_names import made_up_name
 from roundelay.node.membership.recovery import request
 from roundelay.node.storage.folders import group_folder
-from tests.node.live import Net, check_total_order, delivered, run, together, until
+from tests.node.live import Net, check_total_order, delivered, membership_of, run, together, until
 
 
 @pytest.mark.parametrize("names", ["ab", "abc"])
@@ -37,7 +38,7 @@ def test_without_a_folder_a_member_that_returns_under_its_name_makes_the_group_w
     run(test, seconds=90)
 
 
-def fixed(names: str, folder: Path, name: str) -> dict[str, object]:
+def fixed(names: str, folder: Path, name: str) -> dict[str, Any]:
     return {"members": tuple(names), "dir": folder / name}
 
 
@@ -113,7 +114,7 @@ def test_a_cluster_whose_ring_waits_says_for_whom_and_can_be_recovered(service: 
     async def test() -> None:
         async with Net() as net:
             a, b, c = await net.form("abc", service=service)
-            places = [one.node.group_hosts[one.group.name] for one in (a, b, c)]
+            places = [membership_of(one) for one in (a, b, c)]
             await until(lambda: all(place.works() for place in places), "a list of the ring")
             await a.die()
             await b.die()
@@ -124,7 +125,7 @@ def test_a_cluster_whose_ring_waits_says_for_whom_and_can_be_recovered(service: 
             forgotten = "blocked: majority (a and b have forgotten what they had)"
             for one in (c, *back):
                 await until(lambda one=one: one.group.view.state == forgotten, forgotten)  # type: ignore[misc]
-                place = one.node.group_hosts[one.group.name]
+                place = membership_of(one)
                 assert place.status()["state"] == forgotten
             c.node.recover(c.group.name)
             await together([c, *back])
@@ -165,7 +166,7 @@ def test_an_operator_goes_on_with_a_discovered_group_from_one_member() -> None:
             # What waits may have its stamp by now, if a had the token.
             assert found["position"] in (10, 11)
             assert found["members"] == ["a", "b", "c"]
-            done = a.node.recover("token:g")
+            done: Any = a.node.recover("token:g")
             assert done["history"].endswith(f"@{was}:{found['position']}")
             receipt = await waiting
             assert receipt.seq == 10
@@ -269,7 +270,8 @@ def test_who_has_less_than_another_that_is_heard_is_refused_a_recovery(tmp_path:
             for one in members[1:]:
                 await one.die()
             a, b = [await net.join(name, **fixed("abcde", tmp_path, name)) for name in "ab"]
-            engine = a.node.group_hosts["token:g"].state.ring.token
+            ring: Any = membership_of(a).state.ring
+            engine = ring.token
             await until(
                 lambda: 1 in engine.reformation.votes and engine.reformation.blocked,
                 "a vote of b at a",

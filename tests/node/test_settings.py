@@ -27,8 +27,9 @@ async def ends(member: Member) -> BaseException:
 
 
 def settings_of(member: Member) -> Any:
-    (shown,) = member.node.status()["groups"]  # type: ignore[misc]
-    return shown["settings"]  # type: ignore[index]
+    groups: Any = member.node.status()["groups"]
+    (shown,) = groups
+    return shown["settings"]
 
 
 @pytest.mark.parametrize(
@@ -97,7 +98,7 @@ def test_members_of_a_fixed_roster_with_different_settings(tmp_path: Path) -> No
 def test_a_fixed_roster_keeps_its_settings_over_restarts(tmp_path: Path) -> None:
     async def main() -> None:
         async with Net() as net:
-            fixed = {"members": ("a",), "dir": tmp_path}
+            fixed: dict[str, Any] = {"members": ("a",), "dir": tmp_path}
             member = await net.join("a", **fixed)
             await member.group.ready()
             await member.leave()

@@ -267,7 +267,7 @@ def test_a_receipt_of_a_unit_means_that_its_last_part_has_its_place(tmp_path: Pa
             second = loop.create_task(group.broadcast_unit([b"x", b"y"]))
             last = loop.create_task(group.broadcast(b"last"))
             receipt = await unit
-            stable = town.seat("a").status()["acked"]
+            stable: Any = town.seat("a").status()["acked"]
             assert stable >= 190, f"confirmed as {receipt.seq} when {stable} of 190 had a place"
             receipts = [*await asyncio.gather(*before), receipt]
             receipts += await asyncio.gather(single, second, last)

@@ -43,7 +43,7 @@ class Measured:
     @property
     def storage(self) -> int:
         """The most messages any site had to keep for retransmission."""
-        return max(engine.log.storage_max for engine in self.engines)
+        return max(int(engine.log.storage_max) for engine in self.engines)
 
     @property
     def same_order(self) -> bool:

@@ -54,7 +54,7 @@ def test_the_sender_is_not_slowed_to_the_slowest_receiver() -> None:
             group.world.crash(group.users[-1], DISK)
         for i in range(100):
             group.say(group.users[0], b"%d" % i)
-        group.until(lambda group=group: group.cr.acked == 100)
+        group.until(lambda group=group: group.cr.acked == 100)  # type: ignore[misc]
         took.append(group.world.now)
     assert took[0] == took[1]
 
@@ -231,7 +231,7 @@ def test_recorders_ask_for_mercy_only_when_they_themselves_miss_messages() -> No
     for group, slow in ((quiet, 2), (busy, 30)):
         deaf = set(group.users[:slow])
         group.world.set_links(
-            Hook(lambda t, s, d, pdu, deaf=deaf: d in deaf and isinstance(pdu, Bcast))
+            Hook(lambda t, s, d, pdu, deaf=deaf: d in deaf and isinstance(pdu, Bcast))  # type: ignore[misc]
         )
         group.chat(100, users=group.users[slow:])
         group.run(4)
@@ -292,7 +292,7 @@ def test_many_to_many_is_handled_exactly_as_one_to_many() -> None:
     for many in (False, True):
         group = Group(SEPARATE, sites=8)
         group.chat(60, users=group.users if many else group.users[:1])
-        group.until(lambda group=group: group.everybody_has(60))
+        group.until(lambda group=group: group.everybody_has(60))  # type: ignore[misc]
         counts.append([group.kinds[kind] for kind in ("Submit", "Bcast", "SubmitAck")])
     assert counts[0] == counts[1] == [60, 60, 60]
 
@@ -354,7 +354,7 @@ def test_hot_standbys_take_over() -> None:
         old = group.ruler.me if role == "cr" else group.ruler.reign.da
         group.world.crash(old, DISK)
         group.chat(20)
-        group.until(lambda group=group: group.reigns(-1) and group.ruler.reign.epoch > 0)
+        group.until(lambda group=group: group.reigns(-1) and group.ruler.reign.epoch > 0)  # type: ignore[misc]
         group.run(2)
         group.chat(10)
         group.run(3)
@@ -362,7 +362,7 @@ def test_hot_standbys_take_over() -> None:
         assert now != old
         total = group.cr.acked
         group.until(
-            lambda group=group, total=total: all(
+            lambda group=group, total=total: all(  # type: ignore[misc]
                 group.user(u).listener.next == total for u in group.users
             )
         )
@@ -416,8 +416,8 @@ def test_secondaries_need_not_be_in_step_with_the_primary() -> None:
     for i in range(50):
         group.say(primary, b"state %d" % i, at=i * 20 * MS)
     for i, user in enumerate(secondaries):
-        group.world.at(i * 100 * MS, lambda user=user: group.world.pause(user))
-        group.world.at(i * 100 * MS + 400 * MS, lambda user=user: group.world.resume(user))
+        group.world.at(i * 100 * MS, lambda user=user: group.world.pause(user))  # type: ignore[misc]
+        group.world.at(i * 100 * MS + 400 * MS, lambda user=user: group.world.resume(user))  # type: ignore[misc]
     group.run(0.45)
     assert len({len(group.texts(user)) for user in secondaries}) > 1
     group.run(0.75)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -62,7 +63,7 @@ def test_three_messages_solicit_a_response_and_a_reformation_follows_if_none_com
         ring.crash(1)
         ring.submit(0, "x")
     observer = {"broadcast": 2, "request": 2, "transfer": 0}[solicits]
-    repeated = {"broadcast": B, "request": RetxReq, "transfer": Ack}[solicits]
+    repeated: Any = {"broadcast": B, "request": RetxReq, "transfer": Ack}[solicits]
     ring.run_until(lambda: ring[observer].phase != "NORMAL")
     assert len(ring.pdus(repeated, src=observer)) == 1 + 2  # R successive attempts
     assert not [s for s in ring.sent if isinstance(s.pdu, response) and s.dst == observer
@@ -93,7 +94,7 @@ def test_when_the_normal_phase_starts_all_sites_of_the_list_have_the_same_nts_an
         ring.submit(source, *(f"{source}{k}" for k in range(3)))
     ring.run(60 * MS)
     ring.heal()
-    starts = {}
+    starts: dict[Any, Any] = {}
     ring[1].reform(ring.now)
     ring.collect(1)
     while len(starts) < 4:

@@ -578,7 +578,7 @@ def test_when_a_token_site_is_authorized_all_sites_of_the_list_are_committed_to_
         rng = Random(seed)
         ring.submit(1, "x")
         ring.run(200 * MS)
-        ring.lose(lambda pdu, rng=rng: rng.random() < 0.3)
+        ring.lose(lambda pdu, rng=rng: rng.random() < 0.3)  # type: ignore[misc]
         for site in (0, 3):
             originate(ring, site)
         committed: dict[int, set[tuple[int, int]]] = {site: set() for site in ring.group}

@@ -88,7 +88,7 @@ def test_a_pdu_is_accepted_then_pre_acknowledged_then_acknowledged() -> None:
     site.on_timer(5 * MS)
     site.receive(spo(2, 1, (1, 2, 1, 1), dst=mask(0, 1)), 2, 5 * MS)  # an ACK of p
     assert (list(site.rrl[1]), list(site.prl[1])) == ([], [p])
-    later = {"pseq": (2, 2, 2, 2), "dst": mask(0, 1, 2)}
+    later: dict[str, Any] = {"pseq": (2, 2, 2, 2), "dst": mask(0, 1, 2)}
     site.receive(spo(1, 2, (2, 2, 2, 1), **later), 1, 5 * MS)  # ACKs of the PDUs with ACKs of p
     assert not site.take().deliveries
     site.receive(spo(2, 2, (2, 2, 2, 1), **later), 2, 5 * MS)
@@ -403,7 +403,7 @@ def test_on_an_ethernet_the_delay_is_linear_in_the_number_of_entities() -> None:
     for sites in range(3, 13):
         net = Net(SpoSite, sites, bus=True, ack_ns=0, stat_ns=1_000 * MS)
         net.submit(0, "p")
-        net.run_until(lambda net=net: all(net.got.values()))
+        net.run_until(lambda net=net: all(net.got.values()))  # type: ignore[misc]
         assert net.now == 2 * sites * MS
     # §4, Fig. 1
 

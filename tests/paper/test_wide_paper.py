@@ -61,13 +61,13 @@ def test_a_slow_receiver_costs_the_others_nothing() -> None:
         rng = group.world.stream("slow")
         if deaf:
             group.world.set_links(
-                Hook(lambda t, s, d, pdu, slow=slow, rng=rng: d == slow and rng.random() < 0.6)
+                Hook(lambda t, s, d, pdu, slow=slow, rng=rng: d == slow and rng.random() < 0.6)  # type: ignore[misc]
             )
         others = [user for user in group.users if user != slow]
         group.chat(60, gap_ns=MS, users=others)
-        group.until(lambda group=group, others=others: group.everybody_has(60, others))
+        group.until(lambda group=group, others=others: group.everybody_has(60, others))  # type: ignore[misc]
         took.append(group.world.now)
-        group.until(lambda group=group: group.everybody_has(60))
+        group.until(lambda group=group: group.everybody_has(60))  # type: ignore[misc]
         group.judge()
     assert took[1] <= took[0] * 1.1 + 20 * MS
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Callable
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,7 +82,7 @@ def test_archives_and_journals_are_one_table_without_duplicates(
 
 
 def test_every_condition_holds_where_a_loop_says_so(spark: SparkSession, place: Path) -> None:
-    ways = [
+    ways: list[tuple[Search, Callable[[int], bool]]] = [
         (Search(text=("late",)), lambda n: n % 5 in (1, 2)),
         (Search(text=("GRÜßE", "sp")), lambda n: n % 5 == 4),
         (Search(json_fields=(json_field("order.state=late"),)), lambda n: n % 5 == 1),

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from bench.nodes import RecordingNode
 from roundelay.client.publisher import Parcel, Publisher
 from roundelay.client.recorder import RecorderClient
 from roundelay.core.bundle import Bundle
@@ -22,7 +21,8 @@ from roundelay.core.errors import ConfigError
 from roundelay.pipeline import sink
 from roundelay.pipeline.sink import STAGED, Settings, SinkTrouble, parse
 from roundelay.pipeline.sink.envelope import Marker, decode_marker, encode_marker
-from roundelay.pipeline.sink.stage import PartFile, Stage
+from roundelay.pipeline.sink.stage import Manifest, PartFile, Stage
+from tools.recording_node import RecordingNode
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -190,10 +190,10 @@ def test_an_epoch_begun_through_another_node_that_is_still_there_is_refused(
             sink._check_left(publisher, manifest_of(manifest, ("a",)))
 
 
-def manifest_of(manifest: object, nodes: tuple[str, ...]) -> sink.Manifest:
+def manifest_of(manifest: object, nodes: tuple[str, ...]) -> Manifest:
     from msgspec import structs
 
-    assert isinstance(manifest, sink.Manifest)
+    assert isinstance(manifest, Manifest)
     return structs.replace(manifest, nodes=nodes)
 
 

@@ -131,7 +131,7 @@ def test_filters_of_a_query_are_pushed_down(spark: SparkSession, folder: Path) -
         and run.time <= T0 + 40 * SECOND
     ]
     assert rows_in(load().where(condition)) == rows_of(runs)
-    plan = load().where(condition)._jdf.queryExecution().executedPlan().toString()  # type: ignore[operator]
+    plan = load().where(condition)._jdf.queryExecution().executedPlan().toString()
     assert "Filter" not in plan.replace("RuntimeFilters", "")  # all of it is done by the source
     # Where pushing down is switched off, the answer is the same.
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")

@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-import pytest
+import subprocess
+import sys
 
-from bench.stream_kills import main
 
-
-def test_a_stream_that_is_killed_goes_on_with_none_lost_and_none_twice(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    words = ["--messages", "4000", "--kills", "1", "--rows", "500", "--rate", "1000"]
-    assert main([*words, "--life", "1"]) == 0
-    assert "0 lost, 0 twice, in order" in capsys.readouterr().out
+def test_a_stream_that_is_killed_goes_on_with_none_lost_and_none_twice() -> None:
+    command = [sys.executable, "-m", "bench.stream_kills"]
+    command += ["--messages", "4000", "--kills", "1", "--rows", "500", "--rate", "1000"]
+    ended = subprocess.run([*command, "--life", "1"], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert "0 lost, 0 twice, in order" in ended.stdout

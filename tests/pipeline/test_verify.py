@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.planted_traces import FAULTS, Fault, Story, clean, planted
 from roundelay.core import events as ev
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import Delivery
@@ -29,6 +30,7 @@ from roundelay.sim.families.registry import SIMULATED
 from roundelay.trace import Recorder, check_trace, recorder
 from roundelay.trace.checkers.checkers import TOTAL
 from tests.trace.test_clean_histories import SITES, played, step
+from tools.planted_traces import FAULTS, Fault, Story, clean, planted
 
 ROWS = 1800
 GROUP_ROWS = 200
@@ -182,7 +184,9 @@ def test_a_simulated_run_of_every_protocol_is_clean(protocol: str, tmp_path: Pat
     st.randoms(use_true_random=False),
     st.sampled_from(["", "drop", "repeat", "exchange", "alter"]),
 )
-def test_the_fast_way_agrees_with_the_checker_about_any_history(steps, messages, rng, how) -> None:
+def test_the_fast_way_agrees_with_the_checker_about_any_history(
+    steps: Any, messages: int, rng: Random, how: str
+) -> None:
     """Crashes, restarts with and without disk, gaps, new lists; then one delivery falsified."""
     play = played(steps)
     play.finish()
@@ -206,7 +210,7 @@ def test_the_fast_way_agrees_with_the_checker_about_any_history(steps, messages,
         assert broken(mine) == theirs == set()
 
 
-def falsify(rows: list[ev.Row], deliveries: list[int], rng, how: str) -> None:
+def falsify(rows: list[ev.Row], deliveries: list[int], rng: Random, how: str) -> None:
     i = rng.choice(deliveries)
     if how == "drop":
         del rows[i]

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bench import live_traces
-from bench.planted_traces import FAULTS, clean
 from roundelay.cli.main import run as roundelay
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import COMMITTED, Delivery
@@ -22,6 +20,8 @@ from roundelay.pipeline.verify.verdict import Judgement
 from roundelay.pipeline.verify.watch import watch
 from roundelay.trace import check_trace
 from roundelay.trace.live import LiveTrace
+from tools import live_traces
+from tools.planted_traces import FAULTS, clean
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -194,7 +194,7 @@ def test_the_next_trigger_raises_the_alarm(spark: SparkSession, tmp_path: Path) 
     speak(traces, 2, b"three", swapped=2)
     alarmed = next(triggers)
     assert {(alarm.invariant, alarm.site) for alarm in alarmed.alarms} >= {("I1", 2)}
-    triggers.close()
+    triggers.close()  # type: ignore[attr-defined]
     # Another process goes on where this one stopped.
     speak(traces, 3, b"four")
     again = next(watch(spark, [folder], every_s=0.01, state=state))

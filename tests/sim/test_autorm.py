@@ -21,7 +21,7 @@ from tests.sim.autorm_net import G, apps, got, idle, world
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_ar_t2_a_mebibyte_at_20_percent_loss_reaches_ten_members_once_and_whole(seed) -> None:
+def test_ar_t2_a_mebibyte_at_20_percent_loss_reaches_ten_members_once_and_whole(seed: int) -> None:
     """AR-T2."""
     made, log = world(11, Lossy(0.2), seed=seed)
     message = content(0, 0, (1 << 20) - 10)
@@ -38,7 +38,7 @@ def test_ar_t2_a_mebibyte_at_20_percent_loss_reaches_ten_members_once_and_whole(
 
 
 @pytest.mark.parametrize("wire", [False, True])
-def test_ar_t3_messages_of_a_sender_keep_their_order_across_two_groups(wire) -> None:
+def test_ar_t3_messages_of_a_sender_keep_their_order_across_two_groups(wire: bool) -> None:
     """AR-T3."""
     made, log = world(4, Lossy(0.2) | Delayed(0, 20 * MS, 0.3), wire=wire, joined=False)
     for site in made.group:
@@ -110,7 +110,7 @@ def test_ar_t5_a_receiver_that_hears_nothing_is_dropped_and_comes_back() -> None
 
 
 @pytest.mark.parametrize("sites", [2, 20, 200])
-def test_ar_t6_heartbeats_stay_rare_however_many_nodes_there_are(sites) -> None:
+def test_ar_t6_heartbeats_stay_rare_however_many_nodes_there_are(sites: int) -> None:
     """AR-T6: at most 1.2 / hb_per_node per second, in a minute of an environment that is known."""
     made, log = world(sites, bus=True)
     made.run(30 * SECOND)
@@ -125,7 +125,7 @@ def test_ar_t6_heartbeats_stay_rare_however_many_nodes_there_are(sites) -> None:
 
 
 @pytest.mark.parametrize("trust", [0.0, 0.5, 1.0])
-def test_ar_t6_nobody_is_wrongly_buried_when_a_hundred_nodes_appear_at_once(trust) -> None:
+def test_ar_t6_nobody_is_wrongly_buried_when_a_hundred_nodes_appear_at_once(trust: float) -> None:
     """AR-T6, with the extremes of AR-T7."""
     made, log = world(104, bus=True, joined=False, trust=trust)
     for site in range(4, 104):
@@ -157,7 +157,7 @@ def test_ar_t8_a_crash_is_noticed_within_the_stale_time_and_one_period() -> None
 
 
 @pytest.mark.parametrize("unheard", [False, True])
-def test_ar_t10_leaving_during_a_transmission_does_not_drop_the_node(unheard) -> None:
+def test_ar_t10_leaving_during_a_transmission_does_not_drop_the_node(unheard: bool) -> None:
     """AR-T10: whether its last heartbeat is heard or not."""
     made, log = world(3, Lossy(0.3))
     apps(made).send(0, G, content(0, 0, 300_000), 0)

@@ -23,7 +23,7 @@ SEEDS = 60
 
 
 @pytest.mark.parametrize("first", [0])  # `make seeds` goes on from there
-def test_beamons_keep_their_promises_and_fall_silent_but_for_heartbeats(first) -> None:
+def test_beamons_keep_their_promises_and_fall_silent_but_for_heartbeats(first: int) -> None:
     injected, committed = promises_kept("autorm", range(first, first + SEEDS // 2))
     assert committed > 40 * SEEDS // 2
     assert set(injected) <= set(KINDS)
@@ -44,7 +44,7 @@ def test_the_same_seed_is_the_same_run() -> None:
     assert judged(plan) == judged(plan)
 
 
-def test_a_run_that_does_not_settle_is_a_finding(monkeypatch) -> None:
+def test_a_run_that_does_not_settle_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(AutoRmDriver, "strangers", lambda self: "somebody is missing")
     outcome, _ = judged(structs.replace(Plan.from_seed(0, "autorm"), liveness_ns=10**9))
     assert not outcome.settled
@@ -54,7 +54,7 @@ def test_a_run_that_does_not_settle_is_a_finding(monkeypatch) -> None:
 # -- the command -----------------------------------------------------------------------------
 
 
-def test_the_swarm_command_knows_autorm(capsys) -> None:
+def test_the_swarm_command_knows_autorm(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["swarm", "--protocol", "autorm", "--seeds", "0:3", "--jobs", "1", "--json", "--wire"]
     assert run_command(words) == 0
     found = json.loads(capsys.readouterr().out)
@@ -65,7 +65,9 @@ def test_the_swarm_command_knows_autorm(capsys) -> None:
     assert found["violations"] == []
 
 
-def test_a_finding_comes_with_the_line_that_runs_it_again(monkeypatch, capsys) -> None:
+def test_a_finding_comes_with_the_line_that_runs_it_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     genuine = World.hand_over
 
     def twice(self: Any, site: Any, delivery: Any) -> None:
@@ -81,7 +83,9 @@ def test_a_finding_comes_with_the_line_that_runs_it_again(monkeypatch, capsys) -
     assert {one["rerun"] for one in found} == {again}
 
 
-def test_a_seed_leaves_a_folder_with_its_trace(tmp_path: Path, capsys) -> None:
+def test_a_seed_leaves_a_folder_with_its_trace(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "seed"
     words = ["swarm", "--protocol", "autorm", "--seeds", "2:3", "--out", str(out)]
     assert run_command(words) == 0
@@ -94,11 +98,13 @@ def test_a_seed_leaves_a_folder_with_its_trace(tmp_path: Path, capsys) -> None:
     kinds = Counter(row.kind for row in rows if row.event == "SEND")
     assert set(kinds) == {"HEARTBEAT", "DATA", "ACKNOWLEDGEMENT"}
     sizes = [row.size for row in rows if row.event == "SEND" and row.kind == "DATA"]
-    assert max(size for size in sizes if size is not None) > 10
+    assert max(sizes) > 10
     assert any(row.event == "DELIVER" and row.messages for row in rows)
 
 
-def test_the_simulator_of_fixed_groups_does_not_offer_autorm(capsys) -> None:
+def test_the_simulator_of_fixed_groups_does_not_offer_autorm(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert run_command(["simulate", "autorm"]) == 2
     assert "autorm" in capsys.readouterr().err
 

@@ -166,7 +166,7 @@ def test_after_lost_records_the_node_does_not_deliver_twice() -> None:
     world.lose_unsynced(0)
     assert (member.state, member.forgot, world.faults["disk:lost-unsynced"]) == ("down", 2, 1)
     for delivery in undelivered_of(0, 1, 2):
-        world.hand_over(member, delivery)
+        world.hand_over(member, delivery)  # type: ignore[arg-type]
     assert [line[4] for line in watch.of("delivered")] == [2]
 
 

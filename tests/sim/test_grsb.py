@@ -31,8 +31,8 @@ def test_gr_t1_one_order_for_all_whoever_sleeps(layout: str, loss: float) -> Non
     for i, user in enumerate(sleepers):
         if user in group.roles.council:
             continue
-        group.world.at(i * 300 * MS, lambda user=user: group.world.crash(user, DISK))
-        group.world.at(3 * SECOND + i * SECOND, lambda user=user: group.world.restart(user))
+        group.world.at(i * 300 * MS, lambda user=user: group.world.crash(user, DISK))  # type: ignore[misc]
+        group.world.at(3 * SECOND + i * SECOND, lambda user=user: group.world.restart(user))  # type: ignore[misc]
     group.run(12)
     total = group.cr.acked
     group.until(lambda: group.user(group.users[0]).under_way is None)
@@ -88,14 +88,14 @@ def test_gr_t3_one_slow_receiver_slows_nobody() -> None:
         rng = group.world.stream("slow")
         if deaf:
             group.world.set_links(
-                Hook(lambda t, s, d, pdu, slow=slow, rng=rng: d == slow and rng.random() < 0.67)
+                Hook(lambda t, s, d, pdu, slow=slow, rng=rng: d == slow and rng.random() < 0.67)  # type: ignore[misc]
             )
         for user in group.users[:-1]:
             for i in range(100):
                 group.say(user, b"%d of %d" % (i, user))
-        group.until(lambda group=group: group.cr.acked == 400)
+        group.until(lambda group=group: group.cr.acked == 400)  # type: ignore[misc]
         took.append(group.world.now)
-        group.until(lambda group=group, slow=slow: group.user(slow).listener.next == 400, 600)
+        group.until(lambda group=group, slow=slow: group.user(slow).listener.next == 400, 600)  # type: ignore[misc]
         group.run(2)
         group.judge()
     assert took[1] <= took[0] * 1.1
@@ -259,7 +259,9 @@ def test_gr_t8_no_node_accepts_the_epoch_of_an_old_retransmitter_that_wakes_up()
     group.run(2)
     group.world.resume(old)
     group.run(3)
-    assert not group.site(old).retransmitter.reigning
+    demoted = group.site(old).retransmitter
+    assert demoted is not None
+    assert not demoted.reigning
     assert group.site(old).reign.epoch == epoch == group.ruler.reign.epoch
     group.until(lambda: group.user(sender).under_way is None)
     assert all(m.epoch in (0, epoch) for m in group.archive())
@@ -431,7 +433,9 @@ def test_without_a_cold_start_the_loss_of_both_is_said() -> None:
     group.world.restart(1)
     group.until(lambda: group.told("broken") != [], 200)
     assert "lost their state" in str(group.told("broken")[0][1])
-    assert not group.site(0).retransmitter.reigning
+    first = group.site(0).retransmitter
+    assert first is not None
+    assert not first.reigning
 
 
 def test_without_an_acknowledger_the_retransmitter_says_whom_it_lacks() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -155,12 +156,13 @@ def test_some_members_are_never_addressed() -> None:
 
 
 def test_impossible_destinations_are_refused() -> None:
-    for make, complaint in (
+    cases: tuple[tuple[Callable[[], object], str], ...] = (
         (lambda: Destinations(range(4), 5), "0 to 3, or 4 for everybody"),
         (lambda: Destinations(range(4), 4, never=(1,)), "0 to 2"),
         (lambda: Destinations(range(4), -1), "0 to 3"),
         (lambda: Destinations(range(2), 0, never=(0, 1)), "0 to -1"),
-    ):
+    )
+    for make, complaint in cases:
         with pytest.raises(ConfigError, match=complaint):
             make()
 
@@ -196,7 +198,7 @@ def test_loads_address_and_wait_for_the_receivers_only(many: int) -> None:
         group = tuple(range(4))
         world = World(
             4,
-            lambda s, stable, boot, now, rng, group=group: Addressed(s, group, rng, forward=False),  # type: ignore[misc]
+            lambda s, stable, boot, now, rng, group=group: Addressed(s, group, rng, forward=False),
             observers=[Heard()],
         )
         load.start(world)

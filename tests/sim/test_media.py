@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from zlib import crc32
 
 import msgspec
@@ -74,7 +75,7 @@ def test_a_bus_can_return_the_own_copy_and_loses_it_like_any_other(loss: Link) -
 
 @pytest.mark.parametrize("links", [None, Delayed(0, 20 * MS, rate=0.5)])
 def test_a_mesh_keeps_the_order_of_each_pair_and_no_other(links: Delayed | None) -> None:
-    options = {} if links is None else {"links": links}
+    options: dict[str, Any] = {} if links is None else {"links": links}
     heard = chatter(Mesh(MS, 5 * MS), **options)
     for log in heard:
         for source in range(3):

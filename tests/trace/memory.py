@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from roundelay.core.events import EVENT_NAMES, Row
-from roundelay.trace import Flattener, TraceRow
+from roundelay.trace import Flattener, TraceFile, TraceRow
 from roundelay.trace.schema import SPARSE
 
 
@@ -20,8 +20,8 @@ def trace_row(flattener: Flattener, row: Row) -> TraceRow:
     return line
 
 
-class Rows:
-    """What a diagram asks of a `TraceFile`."""
+class Rows(TraceFile):
+    """A trace that is no file: what a diagram asks of one."""
 
     def __init__(self, rows: Iterable[TraceRow], params: dict[str, Any] | None = None) -> None:
         self._rows = sorted(rows, key=lambda row: row.time)

@@ -41,7 +41,7 @@ class Story:
         self.ref += 1
         self.rows.append((int(ms * MS), site, ev.SEND, self.ref, -1, pdu))
         for other in range(self.sites):
-            if other != site and other in (lost or {}):
+            if other != site and lost is not None and other in lost:
                 self.rows.append((int(ms * MS), other, ev.LOSE, self.ref, site, lost[other]))
             elif other != site:
                 time = int((ms + transit) * MS)

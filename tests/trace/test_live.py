@@ -371,7 +371,7 @@ def run_world(sink: Any, seed: int) -> None:
     )  # fmt: skip
     rng = Random(seed)
     for i in range(60):
-        world.at(rng.randrange(400_000_000), lambda i=i: world.submit(i % 4, Bundle.of(b"%d" % i)))
+        world.at(rng.randrange(400_000_000), lambda i=i: world.submit(i % 4, Bundle.of(b"%d" % i)))  # type: ignore[misc]
     world.run(3_000_000_000)
     world.finish()
 

@@ -6,6 +6,7 @@ import re
 import struct
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -97,7 +98,7 @@ def reason(data: bytes) -> str:
 
 
 @pytest.mark.parametrize("name", VECTORS)
-def test_ar_t1_the_bytes_are_those_of_the_specification(name) -> None:
+def test_ar_t1_the_bytes_are_those_of_the_specification(name: str) -> None:
     """AR-T1, both directions; written by hand from PROTOCOLS §8.3."""
     packet, text = VECTORS[name]
     data = bytes.fromhex(text)
@@ -130,7 +131,7 @@ heartbeats = st.builds(
 
 
 @st.composite
-def datas(draw):
+def datas(draw: Any) -> Any:
     count = draw(st.integers(1, (1 << 32) - 1))
     return Data(
         draw(uuids), draw(uuids | st.just(ZERO)), draw(st.integers(1, (1 << 32) - 1)), count,
@@ -140,7 +141,7 @@ def datas(draw):
 
 
 @st.composite
-def acknowledgements(draw):
+def acknowledgements(draw: Any) -> Any:
     missing = tuple(sorted(draw(st.sets(u32, max_size=30))))
     highest = draw(st.integers(missing[-1] if missing else 0, (1 << 32) - 1))
     return Acknowledgement(
@@ -149,7 +150,7 @@ def acknowledgements(draw):
 
 
 @given(st.one_of(heartbeats, datas(), acknowledgements()))
-def test_every_packet_comes_back_as_it_was(packet) -> None:
+def test_every_packet_comes_back_as_it_was(packet: Any) -> None:
     data = encode(packet)
     assert decode(data) == packet
     assert decode(memoryview(data)) == packet
@@ -169,7 +170,7 @@ def test_a_payload_does_not_hold_on_to_the_buffer_it_came_in() -> None:
 
 
 @pytest.mark.parametrize("name", VECTORS)
-def test_ar_t1_every_truncation_is_noticed_but_that_of_a_payload(name) -> None:
+def test_ar_t1_every_truncation_is_noticed_but_that_of_a_payload(name: str) -> None:
     packet, text = VECTORS[name]
     data = bytes.fromhex(text)
     for size in range(len(data)):
@@ -180,7 +181,7 @@ def test_ar_t1_every_truncation_is_noticed_but_that_of_a_payload(name) -> None:
 
 
 @pytest.mark.parametrize("name", VECTORS)
-def test_trailing_bytes_are_noticed_where_there_is_no_payload(name) -> None:
+def test_trailing_bytes_are_noticed_where_there_is_no_payload(name: str) -> None:
     packet, text = VECTORS[name]
     data = bytes.fromhex(text) + b"\0"
     if isinstance(packet, Data):
@@ -190,7 +191,7 @@ def test_trailing_bytes_are_noticed_where_there_is_no_payload(name) -> None:
 
 
 @pytest.mark.parametrize("kind", [0, 4, 15, 16, 17, 255])
-def test_other_types_are_not_packets_of_autorm(kind) -> None:
+def test_other_types_are_not_packets_of_autorm(kind: int) -> None:
     assert reason(bytes((kind,)) + bytes(60)) == beamon.UNKNOWN_TYPE
 
 
@@ -233,13 +234,13 @@ def changed(name: str, at: int, raw: bytes) -> bytes:
         ("acknowledgement", 47, b"\0\0\0\x0a", beamon.BAD_MISSING),  # above the highest
     ],
 )
-def test_a_lie_is_refused_under_its_reason(name, at, raw, why) -> None:
+def test_a_lie_is_refused_under_its_reason(name: str, at: int, raw: bytes, why: str) -> None:
     assert reason(changed(name, at, raw)) == why
 
 
 @pytest.mark.parametrize("size", [*range(65), 65507])
 @pytest.mark.parametrize("fill", [0x00, 0x01, 0x02, 0x03, 0xFF])
-def test_datagrams_of_one_byte_repeated_do_no_harm(size, fill) -> None:
+def test_datagrams_of_one_byte_repeated_do_no_harm(size: int, fill: int) -> None:
     """ASSURANCE §6."""
     try:
         packet = decode(bytes((fill,)) * size)
@@ -253,7 +254,7 @@ def test_datagrams_of_one_byte_repeated_do_no_harm(size, fill) -> None:
 @example(1, bytes(16) + b"\x01\x00\xff")
 @example(2, b"\x01" * 45 + b"\xff")
 @example(3, b"\x01" * 40 + b"\xff\xff")
-def test_noise_is_refused_or_is_a_packet(kind, noise) -> None:
+def test_noise_is_refused_or_is_a_packet(kind: int, noise: bytes) -> None:
     data = bytes((kind,)) + noise
     try:
         packet = decode(data)
@@ -263,7 +264,7 @@ def test_noise_is_refused_or_is_a_packet(kind, noise) -> None:
 
 
 @given(st.sampled_from(sorted(VECTORS)), st.data())
-def test_a_flipped_bit_is_refused_or_another_packet(name, choose) -> None:
+def test_a_flipped_bit_is_refused_or_another_packet(name: str, choose: Any) -> None:
     raw = bytearray(bytes.fromhex(VECTORS[name][1]))
     bit = choose.draw(st.integers(0, len(raw) * 8 - 1))
     raw[bit // 8] ^= 1 << bit % 8
@@ -325,7 +326,7 @@ def test_a_count_that_lies_makes_nothing_large() -> None:
         Acknowledgement(A, B, 1, 1 << 31, tuple(range(65536))),
     ],
 )
-def test_a_packet_that_no_peer_could_decode_is_a_bug_here(packet) -> None:
+def test_a_packet_that_no_peer_could_decode_is_a_bug_here(packet: Any) -> None:
     with pytest.raises(InvariantBroken):
         encode(packet)
 

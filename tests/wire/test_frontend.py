@@ -6,6 +6,7 @@ import re
 import struct
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -225,7 +226,7 @@ def test_what_recorders_need_is_read_again() -> None:
         with pytest.raises(ConfigError):
             read_replay(Packet("RPLY", "ab", wrong))
     # What the node would refuse is refused before it is sent; else, it is said which replay it was.
-    for unfit in (ReplayRequest(senders=frozenset({5})), ReplayRequest(kinds=frozenset({True}))):  # type: ignore[arg-type]
+    for unfit in (ReplayRequest(senders=frozenset({5})), ReplayRequest(kinds=frozenset({True}))):
         with pytest.raises(ConfigError):
             replay_packet("ab", unfit)
     asked = [b'{"id":3,"since":-1}', b'{"id":-1}', b'{"id":"3"}', b"{}"]
@@ -284,7 +285,7 @@ def test_any_split_gives_the_same_packets(
 @given(packets)
 def test_byte_by_byte(sent: list[Packet]) -> None:
     parser = at_node()
-    got = []
+    got: list[Any] = []
     for byte in b"".join(map(written, sent)):
         parser.feed(bytes([byte]))
         got += parser.packets()
@@ -383,7 +384,7 @@ def test_sends_that_are_not_what_they_say(body: bytes) -> None:
 def test_any_message_is_read_or_refused(body: bytes, command: str) -> None:
     readers = {"RCVX": read_received, "RCPT": read_receipt, "FAIL": read_failure}
     try:
-        readers.get(command, read_send)(Packet(command, "g", body))  # type: ignore[operator]
+        readers.get(command, read_send)(Packet(command, "g", body))
     except MalformedPdu as error:
         reason = error.reason
     else:

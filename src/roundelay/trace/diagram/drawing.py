@@ -454,7 +454,7 @@ class _Picture:
         )
 
 
-def _legend_place(x: float, y: float, need: float, width: float) -> tuple[float, float, float]:
+def _legend_place(x: float, y: int, need: float, width: float) -> tuple[float, int, float]:
     """Where an entry of the legend goes, in the next line if need be, and where it ends."""
     if x + need > width:
         x, y = 20.0, y + 22

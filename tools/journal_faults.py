@@ -1,7 +1,7 @@
 """What a journal survives: one-bit flips, and kills of the recording process.
 
-    python -m bench.journal_faults flips [--scan-every 16] [--repair-every 256]
-    python -m bench.journal_faults kills [--kills 200]
+    python -m tools.journal_faults flips [--scan-every 16] [--repair-every 256]
+    python -m tools.journal_faults kills [--kills 200]
 
 `flips` makes a journal of one 64-KiB segment, and a second recorder's journal of the same group.
 Every bit of the segment is flipped, one at a time: the head or the block it is in must be refused.
@@ -122,7 +122,7 @@ def refused(part: bytearray, head: bool) -> bool:
         if head:
             decode_head(bytes(part))
         else:
-            check_block(part, decode_block_head(part))
+            check_block(bytes(part), decode_block_head(bytes(part)))
     except MalformedPdu:
         return True
     return False
@@ -208,7 +208,7 @@ def kills(count: int, seed: int, folder: Path) -> dict[str, int]:
     acknowledged = 0
     for _ in range(count):
         process = subprocess.Popen(
-            [sys.executable, "-m", "bench.journal_faults", "child", "--folder", str(folder)],
+            [sys.executable, "-m", "tools.journal_faults", "child", "--folder", str(folder)],
             stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert process.stdout is not None

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
+import inspect
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final
 
 import pytest
@@ -29,12 +32,15 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 MEASURED: Final = ("core", "scenarios", "sim")
 """The folders whose tests count for the coverage of the core's branches."""
 
+SECONDS_MAX: Final = 60.0
+"""What an asynchronous test may take, unless it is marked with `seconds`."""
+
 LONG: Final = ("complexity", "explore", "machine", "mutants", "positive_ack", "swarm")
 """Runs that go the same ways over and over: being measured, they would take three times as long
 and find no branch that the others leave out."""
 
 
-class SparkTogether(LoadScopeScheduling):
+class SparkTogether(LoadScopeScheduling):  # type: ignore[misc]
     """One worker does all that uses Spark, the others the rest, test by test: Java is slow to warm
     up.  The largest scope is the first to be given out."""
 
@@ -44,6 +50,23 @@ class SparkTogether(LoadScopeScheduling):
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SparkTogether:
     return SparkTogether(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Hanging is failing: asynchronous tests get a bound."""
+    for item in items:
+        if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
+            mark = item.get_closest_marker("seconds")
+            item.obj = _bounded(item.obj, mark.args[0] if mark else SECONDS_MAX)
+
+
+def _bounded(test: Callable[..., Awaitable[None]], seconds: float) -> Callable[..., Any]:
+    @functools.wraps(test)
+    async def bounded(*args: Any, **kwargs: Any) -> None:
+        async with asyncio.timeout(seconds):
+            await test(*args, **kwargs)
+
+    return bounded
 
 
 @pytest.fixture(autouse=True)
