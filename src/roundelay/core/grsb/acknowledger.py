@@ -9,7 +9,6 @@ there all the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from roundelay.core.engine import NEVER
@@ -48,8 +47,6 @@ class Acknowledger:
     def __init__(self, host: Host, now: int, ceiling: int = 0) -> None:
         self.host = host
         self.config = host.config
-        self.accept: Callable[[Reign], None] = lambda reign: None  # the council member of this site
-        self.promised = -1  # the council member of this site supports nothing below
         self.epoch = -1
         self.ring = Ring()
         self.counters = Counters()
@@ -115,8 +112,8 @@ class Acknowledger:
     def on_bcast(self, bcast: Bcast, source: int, line: int, now: int) -> None:
         """GR-7."""
         message = bcast.message
-        if message.epoch < self.promised:  # GR-27
-            self.host.send(source, Stale(self.promised, self.host.reign.cr))
+        if message.epoch < self.host.promised:  # GR-27
+            self.host.send(source, Stale(self.host.promised, self.host.reign.cr))
             return
         if message.epoch != self.epoch:
             return
@@ -171,9 +168,9 @@ class Acknowledger:
 
     def on_alive(self, alive: Alive, line: int) -> None:
         """The answer shows that we are there, and on which lines (GR-24)."""
-        if alive.epoch == self.epoch and self.promised <= self.epoch:
+        if alive.epoch == self.epoch and self.host.promised <= self.epoch:
             self._ack(line)
-        elif alive.da != self.host.me and self.promised <= alive.epoch and (
+        elif alive.da != self.host.me and self.host.promised <= alive.epoch and (
             alive.start < self.ceiling
         ):  # fmt: skip
             # Another one acknowledges now: what we did is below the beginning of its reign.
@@ -186,7 +183,7 @@ class Acknowledger:
                 if message.gseq >= self.next_ring.end and len(self.fetched) < self.config.history:
                     self.fetched[message.gseq] = message
             self._install(now)
-        elif source == self.host.reign.cr and recovered.epoch == self.epoch >= self.promised:
+        elif source == self.host.reign.cr and recovered.epoch == self.epoch >= self.host.promised:
             for message in recovered.messages:
                 ours = message.epoch == self.epoch and message.gseq == self.expected
                 if ours and self._room(now):
@@ -283,7 +280,7 @@ class Acknowledger:
         self.marks[source] = ok.upto
         before = self.safe
         self._secure()
-        if before < self.safe == self.expected == self.acked and self.promised <= self.epoch:
+        if before < self.safe == self.expected == self.acked and self.host.promised <= self.epoch:
             self._ack(self.host.ways.usual)  # all is recorded: whoever waits for that hears of it
         if self.polling and self.ring and self.ring.oldest().end <= self.safe:
             self.polling = False
@@ -326,7 +323,7 @@ class Acknowledger:
         if self.ack_due <= now:
             self.ack_due = NEVER
             self.acked = self.expected
-            if self.promised <= self.epoch:
+            if self.host.promised <= self.epoch:
                 self._ack(self.ack_line)
         if self.slow_due <= now:
             self.delay_ns //= 2
@@ -345,8 +342,8 @@ class Acknowledger:
 
     def on_install(self, pdu: Takeover, source: int, now: int) -> None:
         """GR-28: become the acknowledger of a reign to come."""
-        if pdu.epoch != self.promised:
-            self.host.send(source, Stale(self.promised, self.host.reign.cr))
+        if pdu.epoch != self.host.promised:
+            self.host.send(source, Stale(self.host.promised, self.host.reign.cr))
             return
         if pdu.epoch == self.epoch:
             self._ready()
@@ -380,7 +377,8 @@ class Acknowledger:
             # Whoever has the state supports the reign: from now on it is the last one here.
             epoch = self.next_epoch
             self.begin(epoch, now)
-            self.accept(Reign(epoch, self.next_cr, self.host.me))
+            assert self.host.council is not None
+            self.host.council.accept(Reign(epoch, self.next_cr, self.host.me))
             self._ready()
         elif self.fetch_due <= now or self.fetch_due >= NEVER or (
             ring.end > before and not self.fetched and len(ring) % self.config.rec_burst == 0
@@ -396,5 +394,5 @@ class Acknowledger:
 
     def _ready(self) -> None:
         reign = self.host.reign
-        grant = Grant(INSTALL, self.promised, reign.epoch, reign.cr, reign.da, BLANK, NO_STATE)
+        grant = Grant(INSTALL, self.host.promised, reign.epoch, reign.cr, reign.da, BLANK, NO_STATE)
         self.host.send(self.next_cr, grant)

@@ -5,23 +5,27 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from random import Random
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from roundelay.core.engine import EVERYONE, NEVER, Delivery, Effects, Emitter, Notice, Pdu
 from roundelay.core.grsb.config import GrsbConfig, Roles
 from roundelay.core.grsb.pdu import (
     ABORT,
-    END,
-    MIDDLE,
-    START,
+    SINGLE,
     Counter,
     Message,
     State,
 )
 from roundelay.core.grsb.ways import Ways
 from roundelay.core.notices import Waits
+
+if TYPE_CHECKING:
+    from roundelay.core.grsb.acknowledger import Acknowledger
+    from roundelay.core.grsb.council import Council
+    from roundelay.core.grsb.recorder import Recorder
+    from roundelay.core.grsb.retransmitter import Retransmitter
 
 ANY_LINE: Final = -1
 """Whichever line leads to a site."""
@@ -69,6 +73,12 @@ class Reign(Struct, frozen=True):
 class Host(Emitter):
     """A site as its roles see it: where their effects go, and what all of them know."""
 
+    # The roles that others of the same site have to do with.
+    retransmitter: Retransmitter | None = None
+    acknowledger: Acknowledger | None = None
+    recorder: Recorder | None = None
+    council: Council | None = None
+
     def __init__(
         self, me: int, roles: Roles, config: GrsbConfig, rng: Random, base_us: int, now: int = 0
     ) -> None:
@@ -80,7 +90,6 @@ class Host(Emitter):
         self.batch = 0  # batches handed over so far
         self.reign = Reign(0, roles.retransmitters[0], roles.acknowledgers[0])  # as heard
         self.promised = 0  # by the council member of this site: no lower epoch may be used
-        self.voting = True  # whether it has a vote, and the right to stand
         self.heard_at = 0  # when the retransmitter of that reign was last heard
         self.announced = 0  # the epoch whose announcement was heard
         self.local: deque[tuple[Pdu, int]] = deque()  # to other roles of this site
@@ -175,32 +184,29 @@ class Counters:
     """GR-2: what is known of each sender, from the messages that have a place."""
 
     def __init__(self, counters: Iterable[Counter] = ()) -> None:
-        self.by_sender = {one.sender: one for one in counters}
+        self.by_sender = {counter.sender: counter for counter in counters}
 
     def get(self, sender: int) -> Counter | None:
         return self.by_sender.get(sender)
 
     def count(self, message: Message) -> None:
         """`message` has its place."""
-        known = self.by_sender.get(message.sender)
-        units = message.mtype in (START, MIDDLE, END)
-        if known is not None and known.inc == message.inc:
-            units = units or known.units
-        if message.mtype == ABORT:
-            # An abort record: nothing is open, and the sender's numbers are those of its new start.
-            self.by_sender[message.sender] = Counter(
-                message.sender, message.inc, 0, message.gseq, False
-            )
-            return
-        self.by_sender[message.sender] = Counter(
-            message.sender, message.inc, message.sseq + 1, message.gseq, units
-        )
+        sender, inc = message.sender, message.inc
+        known = self.by_sender.get(sender)
+        units = message.mtype != SINGLE or (known is not None and known.inc == inc and known.units)
+        next_sseq = message.sseq + 1
+        if message.mtype == ABORT:  # nothing is open, and the numbers are those of the new start
+            units, next_sseq = False, 0
+        self.by_sender[sender] = Counter(sender, inc, next_sseq, message.gseq, units)
 
     def pages(self, safe: int, top: int, time: int) -> list[State]:
         """A state for a successor, cut into pages."""
-        every = [self.by_sender[sender] for sender in sorted(self.by_sender)]
-        cut = [every[i : i + COUNTERS_PAGE] for i in range(0, len(every), COUNTERS_PAGE)] or [[]]
-        return [State(safe, top, time, i, len(cut), tuple(page)) for i, page in enumerate(cut)]
+        counters = tuple(self.by_sender[sender] for sender in sorted(self.by_sender))
+        starts = range(0, max(len(counters), 1), COUNTERS_PAGE)
+        return [
+            State(safe, top, time, page, len(starts), counters[at : at + COUNTERS_PAGE])
+            for page, at in enumerate(starts)
+        ]
 
 
 class Pages:
@@ -213,8 +219,7 @@ class Pages:
         """Whether the state is complete now."""
         for other in self.pages.values():
             if (other.top, other.safe, other.pages) != (page.top, page.safe, page.pages):
-                self.pages.clear()  # a later state of the same source
-                break
+                self.pages = {}  # a later state of the same source
         self.pages[page.page] = page
         return len(self.pages) == page.pages
 
@@ -222,8 +227,8 @@ class Pages:
     def state(self) -> State:
         """The whole state, as one page."""
         parts = [self.pages[page] for page in sorted(self.pages)]
-        senders = tuple(one for part in parts for one in part.counters)
-        return State(parts[0].safe, parts[0].top, parts[0].time, 0, 1, senders)
+        counters = tuple(counter for part in parts for counter in part.counters)
+        return structs.replace(parts[0], page=0, pages=1, counters=counters)
 
 
 class Repairs:

@@ -17,7 +17,6 @@ from __future__ import annotations
 from msgspec import structs
 
 from roundelay.core.engine import NEVER
-from roundelay.core.grsb.acknowledger import Acknowledger
 from roundelay.core.grsb.base import Host, Reign
 from roundelay.core.grsb.pdu import (
     ACCEPT,
@@ -33,8 +32,6 @@ from roundelay.core.grsb.pdu import (
     State,
     Takeover,
 )
-from roundelay.core.grsb.recorder import Recorder
-from roundelay.core.grsb.retransmitter import Retransmitter
 from roundelay.core.grsb.stable import Accepted, Promised
 from roundelay.core.notices import Voting
 
@@ -42,28 +39,13 @@ from roundelay.core.notices import Voting
 class Council:
     """One member's vote."""
 
-    def __init__(
-        self,
-        host: Host,
-        promised: int,
-        accepted: Reign,
-        lost: int,
-        retransmitter: Retransmitter | None,
-        acknowledger: Acknowledger | None,
-        recorder: Recorder | None,
-        now: int,
-    ) -> None:
+    def __init__(self, host: Host, accepted: Reign, lost: int, now: int) -> None:
         self.host = host
-        self.promised = promised
-        host.promised, host.voting = promised, lost < 0
         self.accepted = accepted
         self.lost = lost  # which start this is, of a member that has lost its disk; -1: it has not
         self.answers: dict[int, Grant] = {}
         self.due = NEVER if lost < 0 else now
         self.rounds = 0  # of questions
-        self.retransmitter = retransmitter
-        self.acknowledger = acknowledger
-        self.recorder = recorder
 
     @property
     def voting(self) -> bool:
@@ -89,30 +71,25 @@ class Council:
         self.answers[source] = grant
         if len(self.answers) < len(self.host.roles.council) - 1:
             return
-        best = max(self.answers.values(), key=lambda one: one.last_epoch)
+        best = max(self.answers.values(), key=lambda answer: answer.last_epoch)
         self.lost = -1
-        self.host.voting = True
         self.due = NEVER
         if best.last_epoch >= self.accepted.epoch:
             self.accept(Reign(best.last_epoch, best.last_cr, best.last_da))
-        promised = max(one.state.top for one in self.answers.values())
-        if promised > self.promised:
+        promised = max(answer.state.top for answer in self.answers.values())
+        if promised > self.host.promised:
             self.promise(promised)
         self.answers.clear()
         self.host.notice(Voting())
 
     def promise(self, epoch: int) -> None:
-        self.promised = self.host.promised = epoch
+        self.host.promised = epoch
         self.host.persist(Promised(epoch))
-        if self.acknowledger is not None:
-            self.acknowledger.promised = epoch
 
     def accept(self, reign: Reign) -> None:
         self.accepted = reign
-        self.promised = self.host.promised = max(self.promised, reign.epoch)
+        self.host.promised = max(self.host.promised, reign.epoch)
         self.host.persist(Accepted(reign))
-        if self.acknowledger is not None:
-            self.acknowledger.promised = self.promised
 
     def on_takeover(self, pdu: Takeover, source: int, now: int) -> None:
         """GR-27: steps PREPARE and ACCEPT, and REJOIN; INSTALL is the acknowledger's."""
@@ -121,12 +98,11 @@ class Council:
             host.drop("no vote")
             return
         if pdu.step == REJOIN:
-            known = State(0, self.promised, 0)
-            self._grant(source, REJOIN, pdu.epoch, BLANK, known)
+            self._grant(source, REJOIN, pdu.epoch, BLANK, State(0, host.promised, 0))
             return
         epoch = pdu.epoch
-        if epoch < self.promised or source not in host.roles.retransmitters:
-            host.send(source, Stale(self.promised, host.reign.cr))
+        if epoch < host.promised or source not in host.roles.retransmitters:
+            host.send(source, Stale(host.promised, host.reign.cr))
             return
         if pdu.step == ACCEPT:
             if epoch != self.accepted.epoch:
@@ -135,38 +111,39 @@ class Council:
             return
         if pdu.step != PREPARE or epoch == self.accepted.epoch:
             return
-        if epoch > self.promised:
+        if epoch > host.promised:
             if source not in (host.reign.cr, host.me) and self._content(now):
                 host.send(source, Stale(host.reign.epoch, host.reign.cr))
                 return
             self.promise(epoch)
-            if self.retransmitter is not None and source != host.me:
-                self.retransmitter.stand_by()
+            if host.retransmitter is not None and source != host.me:
+                host.retransmitter.stand_by()
         whose, pages = self._state()
         for page in pages:
             self._grant(source, PREPARE, epoch, whose, page)
 
     def _content(self, now: int) -> bool:
         """Whether the reign is in order as far as can be seen from here (GR-27)."""
-        half = self.host.config.takeover_ns // 2
-        cr = self.retransmitter
-        if cr is not None and cr.reigning:
-            return now - cr.answered_at < half
-        return now - self.host.heard_at < half
+        cr = self.host.retransmitter
+        last = cr.answered_at if cr is not None and cr.reigning else self.host.heard_at
+        return now - last < self.host.config.takeover_ns // 2
 
     def _state(self) -> tuple[int, list[State]]:
         """What this site knows of the last reign it has accepted."""
         last = self.accepted.epoch
-        da, cr, recorder = self.acknowledger, self.retransmitter, self.recorder
+        host = self.host
+        da, cr, recorder = host.acknowledger, host.retransmitter, host.recorder
         if da is not None and da.epoch == last:
             return OF_ACKNOWLEDGER, da.pages()
         if cr is not None and cr.epoch == last:
             return OF_RETRANSMITTER, cr.pages()
         # Memory is lost: what may have been acknowledged here is below `top` (cold start).
-        ceiling = da.ceiling if da is not None and self.host.config.ceiling else 0
+        ceiling = da.ceiling if da is not None and host.config.ceiling else 0
         if recorder is not None:
             pages = recorder.pages()
-            return OF_RECORDER, [structs.replace(one, top=max(one.top, ceiling)) for one in pages]
+            return OF_RECORDER, [
+                structs.replace(page, top=max(page.top, ceiling)) for page in pages
+            ]
         return BLANK, [State(0, ceiling, 0)]
 
     def _grant(self, to: int, step: int, epoch: int, whose: int, state: State) -> None:

@@ -124,10 +124,7 @@ class GrsbSite(Host, Engine):
         known = stable if stable is not None else GrsbStable()
         reign = known.accepted or self.reign
         self.reign = reign
-        self.retransmitter: Retransmitter | None = None
         self.candidate: Candidate | None = None
-        self.acknowledger: Acknowledger | None = None
-        self.recorder: Recorder | None = None
         self.user: User | None = None
         if me in roles.retransmitters:
             self.retransmitter = self.retransmitter_class(self, now, admit)
@@ -144,15 +141,9 @@ class GrsbSite(Host, Engine):
             resume = min(known.resume, upto)
             epoch = max(reign.epoch, known.epoch)
             self.user = self.user_class(self, inc, upto, resume, epoch, wanted, now)
-        self.council: Council | None = None
         if me in roles.council:
-            self.council = Council(
-                self, max(known.promised, reign.epoch), reign, inc if wiped else -1,
-                self.retransmitter, self.acknowledger, self.recorder, now,
-            )  # fmt: skip
-            if self.acknowledger is not None:
-                self.acknowledger.promised = self.council.promised
-                self.acknowledger.accept = self.council.accept
+            self.promised = max(known.promised, reign.epoch)
+            self.council = Council(self, reign, inc if wiped else -1, now)
         if fresh:
             self._found(reign, now)
         self._settle(now)

@@ -97,7 +97,7 @@ class Candidate:
 
     def on_timer(self, now: int) -> None:
         if self.phase == IDLE:
-            if not self.host.voting:
+            if self.host.council is None or not self.host.council.voting:
                 self.silent_since = now
             elif not self.cr.reigning and self.silent_since + self.wait_ns <= now:
                 self.begin(now)

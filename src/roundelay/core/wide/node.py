@@ -26,7 +26,6 @@ class NodeHost(Host):
     """Where a node's effects go: a site with no role but that of its user."""
 
     user: Node
-    retransmitter = acknowledger = recorder = council = None
 
     def __init__(
         self, me: int, atlas: Atlas, config: WideConfig, rng: Random, loop: deque[tuple[Pdu, int]]

@@ -234,8 +234,6 @@ class RecorderJournal:
         self.member.node.log("error", "recorder.stopped", group=self.name, why=why)
         if self.site is not None:
             self.site.recorder = None
-            if self.site.council is not None:
-                self.site.council.recorder = None
 
     def status(self) -> dict[str, object]:
         return self.journal.status() | {"broken": self.broken or None}
