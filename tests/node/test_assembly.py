@@ -82,7 +82,7 @@ def test_members_that_all_leave_at_once_are_all_out_soon(service: str) -> None:
             places = [membership_of(member) for member in members]
             for place in places:
                 place.leave(time.monotonic_ns())
-            await until(lambda: all(place.closed for place in places), "everybody has left")
+            await until(lambda: all(place.state.closed for place in places), "everybody has left")
 
     run(test)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from roundelay.core.errors import UsageError
-from roundelay.node.membership.made_up_names import made_up_name
+from roundelay.node.membership.identity import made_up_name
 from roundelay.node.membership.recovery import request
 from roundelay.node.storage.folders import group_folder
 from tests.node.live import Net, check_total_order, delivered, membership_of, run, together, until

@@ -45,8 +45,7 @@ from roundelay.node.medium.watch import MediumWatch
 from roundelay.node.membership import settings
 from roundelay.node.membership.directory import Directory
 from roundelay.node.membership.group import GroupMembership
-from roundelay.node.membership.identity import Identity
-from roundelay.node.membership.made_up_names import made_up_name
+from roundelay.node.membership.identity import Identity, made_up_name
 from roundelay.node.node_api import NO_TAG, Subscriber
 from roundelay.node.node_config import NodeConfig
 from roundelay.node.recording.recorders import Recorders

@@ -24,7 +24,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True):
     """How a node runs."""
 
     name: str = ""
-    """Empty: made up from the host's name and a random part (`node.membership.made_up_names`)."""
+    """Empty: made up from the host's name and a random part (`node.membership.identity`)."""
     dir: Path | None = None
     """Where members keep what they must not forget; None: nothing survives the process."""
     choice: Choice = Choice()

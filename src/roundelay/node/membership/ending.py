@@ -9,7 +9,6 @@ beside it.  A tail can be larger than a message, so it travels in pieces.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Set
 from typing import Any, Final
 
@@ -21,7 +20,7 @@ from roundelay.core.cluster.flush import Tail, tail_refusal
 from roundelay.core.engine import MS, SECOND
 from roundelay.core.errors import MalformedPdu
 from roundelay.core.families import TOTAL
-from roundelay.node.membership.presence import Presence
+from roundelay.node.membership.histories import new_history
 from roundelay.node.membership.roster_messages import UNKNOWN, Drained, RosterMessage, TailPiece
 from roundelay.node.membership.state import GroupState
 from roundelay.wire import codec
@@ -117,11 +116,8 @@ class EndOfEpoch(Struct, frozen=True):
 class EpochEnding:
     """How one epoch ends, from HOLD on, as this member sees it."""
 
-    def __init__(
-        self, state: GroupState, presence: Presence, say: Callable[[RosterMessage], None]
-    ) -> None:
+    def __init__(self, state: GroupState, say: Callable[[RosterMessage], None]) -> None:
         self.state = state
-        self.presence = presence
         self.say = say
         """Broadcast in the ring's order."""
         self.held_at = 0
@@ -156,7 +152,7 @@ class EpochEnding:
         data = state.data
         engine: Any = data.engine if data is not None else None
         cluster = isinstance(engine, Exchange)
-        there = self.presence.able()
+        there = state.able()
         waited = [name for name in there if name in self.living]
         unexpected = me not in self.living and bool(waited)
         waited = waited or there  # if those who were to answer are gone, the others do
@@ -205,7 +201,7 @@ class EpochEnding:
         """Whose tails count: each of them says what the others lack (see `_hearers`)."""
         expected = [name for name in self.tails.by_name if name in self.living]
         others = [name for name in self.tails.by_name if name not in self.living]
-        present = any(map(self.presence.present, expected))
+        present = any(map(self.state.present, expected))
         return tuple(expected if present else others or expected)
 
     def _propose(self, answered: set[str], unwanted: Set[str], now: int) -> EndOfEpoch | None:
@@ -213,9 +209,7 @@ class EpochEnding:
         state, data = self.state, self.state.data
         tails = self._counting()
         able = (
-            name
-            for name in state.roster
-            if name in (tails or answered) and self.presence.present(name)
+            name for name in state.roster if name in (tails or answered) and state.present(name)
         )
         if next(able, "") != state.node.name:
             return None
@@ -231,6 +225,6 @@ class EpochEnding:
             # What is in a journal is the past: the next epoch begins behind it.
             recorded = (word.recorded for word in self.drained.values())
             base = max([state.base, *recorded])
-            history = f"{secrets.token_hex(8)}@{state.history_id.partition('@')[0]}:{base}"
+            history = new_history(state.history_id, base)
         self._propose_due = now + SECOND  # not again at once
         return EndOfEpoch(max(base, state.base), tails, history)

@@ -23,9 +23,9 @@ from roundelay.node.driver.outbox import Outbox
 from roundelay.node.driver.roster_member import RosterMember
 from roundelay.node.groups import MEMBERS_MAX, TOKEN
 from roundelay.node.membership import earlier, settings
-from roundelay.node.membership.agreement import SettingsAgreement
 from roundelay.node.membership.histories import later_history, number_of
-from roundelay.node.membership.state import GroupState
+from roundelay.node.membership.settings import SettingsAgreement
+from roundelay.node.membership.state import LOOKING, GroupState
 from roundelay.node.membership.subscribers import Subscribers
 from roundelay.node.storage.store import positive_ack_store, token_store
 from roundelay.wire.control import Start
@@ -322,6 +322,20 @@ class EpochRunner:
         self.state.delivered_before = 0
         self._forget()
         self.state.node.say_soon(time.monotonic_ns())
+
+    def give_up(self, reason: str, now: int) -> None:
+        """Our history ends here, and we look for another one.  `reason`: why what was delivered in
+        it is void; empty: nothing was, and what is under way can be sent again."""
+        state = self.state
+        if reason:
+            state.outbox.abandon(reason)
+        else:
+            state.outbox.send_again()
+        self.forget()
+        state.condition = f"{LOOKING}: {reason}" if reason else LOOKING
+        state.since = now
+        self.subscribers.show()
+        state.wake_at(now)
 
     def _forget(self) -> None:
         self.state.end_epoch()

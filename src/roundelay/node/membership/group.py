@@ -22,9 +22,8 @@ who go on (`ending`), also when a member has failed; what nobody was given is se
 
 from __future__ import annotations
 
-import secrets
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -32,20 +31,18 @@ from roundelay.core.bundle import Bundle
 from roundelay.core.engine import MS, NEVER, SECOND
 from roundelay.core.errors import ConfigError, UsageError
 from roundelay.node.driver import engines
-from roundelay.node.driver.outbox import Outbox
 from roundelay.node.driver.roster_member import RosterMember
 from roundelay.node.groups import GroupSpec, check_options
-from roundelay.node.membership import settings
-from roundelay.node.membership.agreement import SettingsAgreement
 from roundelay.node.membership.epoch import ASK_NS, LINGER_NS, EpochRunner
 from roundelay.node.membership.fixed_roster import FixedRoster
+from roundelay.node.membership.histories import new_history
 from roundelay.node.membership.reconfiguration import Reconfiguration
 from roundelay.node.membership.recovery import Recovery, decreed_start
 from roundelay.node.membership.roster_messages import MARK, is_marked
+from roundelay.node.membership.settings import SettingsAgreement
 from roundelay.node.membership.state import LOOKING, GroupState
 from roundelay.node.membership.subscribers import Subscribers
-from roundelay.node.node_api import Batch, Subscriber
-from roundelay.node.recording.memory import Memory
+from roundelay.node.node_api import Subscriber
 from roundelay.wire.control import FIXED, Ask, GroupInfo, Info, Start
 
 if TYPE_CHECKING:
@@ -71,6 +68,12 @@ class GroupMembership:
         self.fixed = FixedRoster(self.state, self.subscribers)
         self.recovery = Recovery(self.state, self.subscribers, self.epochs)
         self._told_waiting = False
+        # What the node asks of a group (`GroupHost`), and a part of it answers.
+        self.outbox, self.memory = self.state.outbox, self.state.memory
+        self.works, self.trouble = self.state.works, self.state.trouble
+        self.info, self.members = self.state.info, self.state.members
+        self.agree, self.history = self.agreement.check, self.memory.read
+        self.applications, self.fell_behind = self.subscribers.by_id, self.subscribers.fell_behind
         self.state.decreed = decreed_start(self.state.folder)
         if spec.fixed and not self.state.decreed:  # else its roster grows back, see `recovery`
             if self.state.named:
@@ -88,16 +91,8 @@ class GroupMembership:
         return self.state.spec
 
     @property
-    def outbox(self) -> Outbox:
-        return self.state.outbox
-
-    @property
     def data(self) -> RosterMember | None:
         return self.state.data
-
-    @property
-    def memory(self) -> Memory:
-        return self.state.memory
 
     @property
     def roster(self) -> tuple[str, ...]:
@@ -112,10 +107,6 @@ class GroupMembership:
         return self.state.recalled
 
     @property
-    def applications(self) -> dict[int, Subscriber]:
-        return self.subscribers.by_id
-
-    @property
     def entered(self) -> list[str]:
         return self.epochs.entered
 
@@ -126,22 +117,6 @@ class GroupMembership:
     @property
     def leaving(self) -> bool:
         return self.state.leaving
-
-    @property
-    def closed(self) -> bool:
-        return self.state.closed
-
-    def works(self) -> bool:
-        return self.state.works()
-
-    def trouble(self) -> str:
-        return self.state.trouble()
-
-    def info(self) -> GroupInfo | None:
-        return self.state.info()
-
-    def members(self) -> dict[str, object]:
-        return self.state.members()
 
     def status(self) -> dict[str, object]:
         return self.state.status(len(self.subscribers.by_id))
@@ -158,10 +133,6 @@ class GroupMembership:
         self.state.leaving = False
         self.subscribers.join(application, since, since_time, history)
 
-    def agree(self, wishes: GroupSpec) -> None:
-        """Another application joins, and asks for this: raises SettingsMismatch."""
-        self.agreement.check(wishes)
-
     def petition(self, application: Subscriber, wishes: GroupSpec) -> None:
         """The application is in the group, and asked for this, which `agree` has looked at."""
         self.agreement.petition(id(application), wishes)
@@ -173,13 +144,6 @@ class GroupMembership:
         self.agreement.withdraw(id(application))
         if not self.subscribers and self.state.name not in self.state.node.specs:
             self.leave(now)
-
-    def fell_behind(self, application: Subscriber, since: int) -> bool:
-        return self.subscribers.fell_behind(application, since)
-
-    def history(self, since: int) -> Iterator[Batch]:
-        """What the member still keeps from position `since` on."""
-        return self.state.memory.read(since)
 
     def send(
         self,
@@ -253,22 +217,14 @@ class GroupMembership:
         if (members, state.incarnation) > (said.size, said.incarnation):
             return
         delivered = state.delivered_before + (state.data.delivered if state.data else 0)
-        condition = LOOKING
+        reason = ""
         if delivered:
             reason = (
                 f"two histories of {state.name} met, and this one, of {members} members, "
                 f"ends after {delivered} messages"
             )
             state.node.log("error", "group.split", group=state.name, reason=reason)
-            condition += f": {reason}"
-            state.outbox.abandon(reason)
-        else:
-            state.outbox.send_again()
-        self.epochs.forget()
-        state.condition = condition
-        state.since = now
-        self.subscribers.show()
-        state.wake_at(now)
+        self.epochs.give_up(reason, now)
 
     def told(self, word: Ask | Start, now: int) -> None:
         """Another node wants in or out, or says that an epoch has begun."""
@@ -400,24 +356,9 @@ class GroupMembership:
 
     def _found(self, now: int) -> None:
         """Begin the group, alone."""
-        state, node = self.state, self.state.node
-        incarnation, base, agreed = secrets.token_hex(8), 0, settings.founded(state.spec)
-        continuing = self._continuing()
-        if continuing is not None:
-            # All members were gone, but we have what there was: go on behind it.
-            parent, base = continuing
-            incarnation = f"{incarnation}@{parent}:{base}"
-        start = Start(
-            state.name,
-            incarnation,
-            0,
-            (node.name,),
-            (node.uuid,),
-            base,
-            state.nominal_resilience,
-            settings=agreed,
-        )
-        self.epochs.enter(start, now)
+        # Where all members were gone, but we have what there was: go on behind it.
+        parent, base = self._continuing() or ("", 0)
+        self.epochs.enter(self.state.founding(new_history(parent, base), base), now)
 
     def _continuing(self) -> tuple[str, int] | None:
         """History and position at which the group can go on here: what we have recorded, or had
@@ -429,7 +370,7 @@ class GroupMembership:
         history, position = left_alone
         if recorded is not None and recorded[1] > position:
             return recorded
-        return history.partition("@")[0], position
+        return history, position
 
     def _founder_among(self, rivals: list[str]) -> str:
         """Who of those who want the group, and of us, begins it: the one that has recorded most of

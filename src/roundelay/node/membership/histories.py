@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import Final
 
 from roundelay.core.token.pdu import History
@@ -21,6 +22,13 @@ def history_name(past: History) -> str:
     if not one:
         return ""
     return f"{one:016x}@{parent:016x}:{base}" if parent else f"{one:016x}"
+
+
+def new_history(parent: str = "", base: int = 0) -> str:
+    """A history that nobody has had yet; it goes on from position `base` of `parent`, if there is
+    one."""
+    fresh = secrets.token_hex(8)
+    return f"{fresh}@{parent.partition('@')[0]}:{base}" if parent else fresh
 
 
 def number_of(history: str) -> int:

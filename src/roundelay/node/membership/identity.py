@@ -13,18 +13,28 @@ name that is in use cannot be taken, and one whose process was killed is free at
 others still think of it.  Two lives that both hold a name come about where the first one could not
 answer: it was stopped, or cut off.  The second replaced it on purpose, so the first gives way when
 it hears of that; until then others tell their PDUs apart by their lives (`docs/live.md`).
+
+A node that was given no name makes one up.  A member comes back under its name or not at all, so a
+node that has a folder keeps there what it was called.  One without a folder has another name at
+every start: where its group cannot go on without it, nobody can bring it back, which is said with
+the name (`node.membership.reasons`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
+import secrets
+import socket
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 from roundelay.core.engine import MS, SECOND
-from roundelay.core.errors import NameTaken
+from roundelay.core.errors import ConfigError, NameTaken
+from roundelay.durable import put
 from roundelay.node.medium.media import Address
 from roundelay.node.membership.directory import tag_of
 from roundelay.wire.control import Info
@@ -43,6 +53,9 @@ ECHO_NS: Final = 20 * MS
 ANSWER: Final = "answer"
 YIELD: Final = "yield"
 NOTHING: Final = ""
+NAME: Final = "name"
+"""File in the folder of a node."""
+LOOKS_MADE_UP: Final = re.compile(r".+-[0-9a-f]{6}")
 
 
 class Identity:
@@ -109,3 +122,32 @@ class Identity:
             return ANSWER
         self.rival = NameTaken(self.name, where, replaced=True)
         return YIELD
+
+
+def made_up_name(folder: Path | None) -> str:
+    """A name that nobody else has: the one that is kept in `folder`, or a new one."""
+    path = None if folder is None else folder / NAME
+    if path is not None:
+        try:
+            kept = path.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError):
+            kept = ""
+        if LOOKS_MADE_UP.fullmatch(kept) and len(kept.encode()) <= 64:
+            return kept
+    name = f"{socket.gethostname()[:32]}-{secrets.token_hex(3)}"
+    if path is not None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            put(path, f"{name}\n".encode())
+        except OSError as error:
+            why = f"a folder that can be made and written ({error.strerror})"
+            raise ConfigError("dir", folder, why) from None
+    return name
+
+
+def looks_made_up(name: str) -> bool:
+    """
+    >>> looks_made_up("db7-09af3c"), looks_made_up("ann")
+    (True, False)
+    """
+    return LOOKS_MADE_UP.fullmatch(name) is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from roundelay.node.membership.made_up_names import looks_made_up
+from roundelay.node.membership.identity import looks_made_up
 
 
 def listed(names: Sequence[str]) -> str:

@@ -6,6 +6,8 @@ import time
 from contextlib import suppress
 from typing import Final
 
+from msgspec import structs
+
 from roundelay.core.cluster.exchange import Exchange
 from roundelay.core.engine import MS, NEVER, SECOND, Delivery, Notice
 from roundelay.core.errors import MalformedPdu
@@ -14,7 +16,6 @@ from roundelay.node.groups import MEMBERS_MAX
 from roundelay.node.membership import settings
 from roundelay.node.membership.ending import EpochEnding
 from roundelay.node.membership.epoch import ASK_NS, EpochRunner
-from roundelay.node.membership.presence import Presence
 from roundelay.node.membership.roster_messages import (
     MARK,
     Change,
@@ -46,8 +47,7 @@ class Reconfiguration:
         self.state = state
         self.subscribers = subscribers
         self.epochs = epochs
-        self.presence = Presence(state)
-        self.ending = EpochEnding(state, self.presence, self.say)
+        self.ending = EpochEnding(state, self.say)
         """How the present epoch ends, where a ring stands beside the group."""
         self.asked: dict[str, bool] = {}
         """Who wants in (False) or out (True)."""
@@ -63,6 +63,8 @@ class Reconfiguration:
         self.departed: Start | None = None
         """The epoch that has begun without us, since we leave; we serve those who are behind."""
         self.departed_until = 0
+        self.dead_since: dict[str, int] = {}
+        """When each member that is not there was first missed in this epoch."""
 
     # -- what the epoch says (`EpochListener`) -------------------------------------------------
 
@@ -71,8 +73,8 @@ class Reconfiguration:
         self.asked = {name: out for name, out in self.asked.items() if (name in roster) is out}
         self.asked_lives = {}
         self.change_due = NEVER if not self.asked else now + GATHER_NS
-        self.presence = Presence(self.state)
-        self.ending = EpochEnding(self.state, self.presence, self.say)
+        self.dead_since = {}
+        self.ending = EpochEnding(self.state, self.say)
         self.reopen = False
 
     def epoch_forgotten(self) -> None:
@@ -138,7 +140,7 @@ class Reconfiguration:
         The ring can do nothing with a member missing in its list, so it is seen to first.
         """
         state, now, me = self.state, time.monotonic_ns(), self.state.node.name
-        present = self.presence.present
+        present = state.present
         if notice.kind == "suspect":
             missed = state.roster[int(notice.info[0])]  # type: ignore[call-overload]
             others = (name for name in state.roster if name != missed and present(name))
@@ -209,8 +211,11 @@ class Reconfiguration:
 
     def look_after_members(self, now: int) -> None:
         """Members that have been dead for long are left out; those who want in are let in."""
-        for name, dead_ns in self.presence.dead_for(now).items():
-            if dead_ns > FORGET_NS and self.state.works() and not self.state.named:
+        state = self.state
+        missing = [name for name in state.roster if not state.present(name)]
+        self.dead_since = {name: self.dead_since.get(name, now) for name in missing}
+        for name, since in self.dead_since.items():
+            if now - since > FORGET_NS and state.works() and not state.named:
                 self.asked[name] = True
         if self.asked and self.change_due >= NEVER:
             self.change_due = now + GATHER_NS
@@ -242,7 +247,7 @@ class Reconfiguration:
         elif state.is_token:
             self.say(self._change(-1))
         elif not self.ending.held_at:
-            self.say(Hold(state.epoch, tuple(filter(self.presence.present, state.roster))))
+            self.say(Hold(state.epoch, tuple(filter(state.present, state.roster))))
 
     def _before_us(self) -> list[str]:
         """The live members for whom it is rather than for us to propose."""
@@ -250,9 +255,8 @@ class Reconfiguration:
         if me not in roster:
             return list(roster)
         before = roster[: roster.index(me)]
-        return [
-            name for name in self.presence.able() if name in before and not self.asked.get(name)
-        ]
+        able = self.state.able()
+        return [name for name in able if name in before and not self.asked.get(name)]
 
     def _step_in(self, before: int, now: int) -> None:
         """The cluster has stopped, and whoever is to propose does nothing: it may have died as
@@ -332,18 +336,14 @@ class Reconfiguration:
                 state.data.expected = base  # the next epoch goes on in the place of CHANGE
             epochs.count_bundles()
         history = change.history or state.history_id
-        start = Start(
-            state.name,
-            state.incarnation,
-            state.epoch + 1,
-            change.roster,
-            change.lives,
-            base,
-            change.resilience,
-            epochs.latest_counts(),
-            state.decreed,
-            "" if history == state.incarnation else history,
-            state.settings,
+        start = structs.replace(
+            state.start_word(epochs.latest_counts()),
+            epoch=state.epoch + 1,
+            roster=change.roster,
+            lives=change.lives,
+            base=base,
+            resilience=change.resilience,
+            history="" if history == state.incarnation else history,
         )
         if not state.is_token:
             self._finish(change, now)

@@ -13,7 +13,6 @@ A fixed roster says, from then on, who may be admitted; it is complete again whe
 from __future__ import annotations
 
 import json
-import secrets
 from pathlib import Path
 from typing import Final
 
@@ -23,8 +22,9 @@ from roundelay.core.token.phases import NORMAL
 from roundelay.durable import numbered, put
 from roundelay.node.membership import earlier
 from roundelay.node.membership.epoch import ROSTER, EpochRunner
+from roundelay.node.membership.histories import new_history
 from roundelay.node.membership.reasons import listed
-from roundelay.node.membership.state import LOOKING, GroupState
+from roundelay.node.membership.state import GroupState
 from roundelay.node.membership.subscribers import Subscribers
 from roundelay.wire.control import GroupInfo, Start
 
@@ -98,9 +98,7 @@ class Recovery:
         ring.token.conclude()
         ring.flush(now)  # what was stamped and is here becomes part of what is kept
         base, before = self._position(), state.history_id
-        parent = before.partition("@")[0]
-        fresh = secrets.token_hex(8)
-        history = f"{fresh}@{parent}:{base}" if parent else fresh
+        history = new_history(before, base)
         roster = list(state.roster)
         node.log(
             "warning",
@@ -117,18 +115,7 @@ class Recovery:
         epochs.left_alone = (before, base)
         fixed = state.preset
         state.decreed = True
-        start = Start(
-            state.name,
-            history,
-            0,
-            (node.name,),
-            (node.uuid,),
-            base,
-            state.nominal_resilience,
-            decreed=True,
-            settings=state.settings,
-        )
-        epochs.enter(start, now)
+        epochs.enter(state.founding(history, base, decreed=True), now)
         aside = self._put_aside()
         if fixed and aside is not None:
             earlier.keep(aside, was)  # a fixed roster has one file, from the first position on
@@ -144,7 +131,7 @@ class Recovery:
         kept = int(base) if base.isdecimal() and parent == ours else 0
         position = state.data.expected if state.data is not None else -1
         beyond = max(0, position - kept)
-        condition = LOOKING
+        reason = ""
         if beyond:
             reason = (
                 f"group {state.name} was recovered by an operator at position {kept} ({by} says "
@@ -152,17 +139,11 @@ class Recovery:
                 "more"
             )
             log("error", "group.recovered", group=state.name, reason=reason)
-            condition += f": {reason}"
-            state.outbox.abandon(reason)
         else:
             log("warning", "group.recovered", group=state.name, history=said.incarnation)
-            state.outbox.send_again()
         state.decreed = True
-        self.epochs.forget()
+        self.epochs.give_up(reason, now)
         self._put_aside()
-        state.condition, state.since = condition, now
-        self.subscribers.show()
-        state.wake_at(now)
 
     def _put_aside(self) -> Path | None:
         """The promises of a fixed roster are those of the history that is over; where they are

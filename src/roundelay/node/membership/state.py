@@ -1,7 +1,8 @@
 """What a node knows of one of its groups: the facts that the other parts of its membership share.
 
-`GroupState` decides nothing.  The parts that change it are `agreement` (settings), `epoch` (rosters
-and their engines), `reconfiguration`, `fixed_roster` and `recovery`; `group` puts them together.
+`GroupState` decides nothing.  The parts that change it are `settings` (what was agreed on), `epoch`
+(rosters and their engines), `reconfiguration`, `fixed_roster` and `recovery`; `group` puts them
+together.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
+from roundelay.core.cluster.exchange import Exchange
 from roundelay.core.families import NONE
 from roundelay.core.token.phases import NORMAL
 from roundelay.core.token.site import TokenSite
@@ -122,6 +124,15 @@ class GroupState:
         self.ring = self.data = None
         self.incarnation, self.epoch, self.roster, self.lives, self.base = "", -1, (), (), 0
 
+    def founding(self, history: str, base: int, *, decreed: bool = False) -> Start:
+        """The first epoch of a history that this member begins, alone."""
+        alone, lives = (self.node.name,), (self.node.uuid,)
+        agreed = self.settings or settings.founded(self.spec)
+        level = self.nominal_resilience
+        return Start(
+            self.name, history, 0, alone, lives, base, level, decreed=decreed, settings=agreed
+        )
+
     def start_word(self, counted: tuple[tuple[str, int, int], ...] = ()) -> Start:
         """What tells others that the present epoch has begun."""
         return Start(
@@ -186,6 +197,29 @@ class GroupState:
         """What the node of that name says of the group; None: nothing was heard."""
         known = self.node.directory.by_name.get(member)
         return known.groups.get(self.name) if known is not None else None
+
+    # -- who is there --------------------------------------------------------------------------
+
+    def present(self, name: str) -> bool:
+        """Whether the member is there: its node is alive, takes part in the group, and answers
+        the polls of its engine.
+        """
+        if name == self.node.name:
+            return True
+        engine = self.data.engine if self.data is not None else None
+        if isinstance(engine, Exchange) and self.roster.index(name) in engine.given_up():
+            return False
+        return self.said_by(name) is not None and self.node.alive(name)
+
+    def able(self) -> list[str]:
+        """The members that can say something in the ring: those that it has in its list.  Who dies
+        while an epoch ends is noticed by the ring alone, and is not waited for."""
+        listed = self.ring.members if self.ring is not None and self.works() else ()
+        return [
+            name
+            for place, name in enumerate(self.roster)
+            if self.present(name) and (not listed or place in listed)
+        ]
 
     # -- for people and other nodes ------------------------------------------------------------
 

@@ -128,7 +128,7 @@ class Syncing(HeldReceipts):
         """One sync after the other while they are wanted."""
         written, said = self._written[group], ("", -1)
         again = 0
-        while not place.closed and (left := self._wanted[group] - time.monotonic_ns()) > 0:
+        while not place.state.closed and (left := self._wanted[group] - time.monotonic_ns()) > 0:
             data: Any = place.data
             store = data.store if data is not None else None
             here = (place.state.history_id, data.position if data is not None else -1)
