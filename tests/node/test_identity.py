@@ -16,7 +16,7 @@ from roundelay.core.engine import SECOND
 from roundelay.core.errors import GroupClosed, GroupTrouble
 from roundelay.node.membership import identity
 from roundelay.node.membership.identity import ANSWER, ANSWERS, YIELD, Identity
-from roundelay.node.storage.lock import Folder
+from roundelay.node.storage.folders import Folder
 from roundelay.wire.control import Ask, Info
 from tests.node.live import (
     Member,

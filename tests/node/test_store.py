@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,10 @@ import pytest
 
 from roundelay.core.engine import MS
 from roundelay.core.errors import ConfigError
-from roundelay.core.positive_ack import Reserved
+from roundelay.core.positive_ack import PositiveAckStable, Reserved
 from roundelay.core.token.stable import UNSYNCED, Joined, Listed, Stable, Wiped
 from roundelay.node.storage import store as store_module
-from roundelay.node.storage.store import MAGIC, Seal, Store, _frame, positive_ack_store, token_store
+from roundelay.node.storage.store import MAGIC, Seal, Store, _frame
 from tests.core.ring import Ring
 
 SEAL = b"".join(_frame(Seal()))
@@ -22,6 +23,16 @@ SEAL = b"".join(_frame(Seal()))
 
 def quiet(text: str) -> None:
     raise AssertionError(f"nothing to say, but: {text}")
+
+
+def token_store(path: Path, say: Callable[[str], None]) -> Store:
+    return Store(path, Stable, say)
+
+
+def settle(store: Store) -> None:
+    """Wait for the new file if one is being written."""
+    if store._rotation is not None:
+        store._rotation.wait()
 
 
 def fields(stable: Stable) -> dict[str, Any]:
@@ -236,7 +247,7 @@ def test_a_new_file_says_the_same_as_the_long_one_before(
         store.write(ring.persisted[0][taken:], sync_all=False)
         taken = len(ring.persisted[0])
         if number % 2:
-            store.settle()  # otherwise more may be written while the new file is
+            settle(store)  # otherwise more may be written while the new file is
         if not store.rotate(ring[0]):
             continue
         rotated += 1
@@ -268,7 +279,7 @@ def test_a_member_that_dies_while_a_new_file_is_written_has_the_old_one(
     ring.submit(1, "meanwhile")
     ring.run(500 * MS)
     store.write(ring.persisted[0][taken:], sync_all=False)
-    store.settle()
+    settle(store)
     assert (tmp_path / "token.new").exists()
     found = copied(store)
     found.close()
@@ -300,12 +311,12 @@ def test_promises_are_synced_and_commits_only_where_there_is_no_other_copy(
         store.write([commit, promise, commit], sync_all=False)
         assert len(synced) == 1
     store.close()
-    numbers = positive_ack_store(tmp_path / "pa.log", quiet)
+    numbers = Store(tmp_path / "pa.log", PositiveAckStable, quiet)
     synced.clear()
     numbers.write([Reserved(64)], sync_all=False)
     assert len(synced) == 1
     numbers.close()
-    assert positive_ack_store(tmp_path / "pa.log", quiet).stable.upto == 64
+    assert Store(tmp_path / "pa.log", PositiveAckStable, quiet).stable.upto == 64
 
 
 def test_a_disk_that_does_not_sync_stops_the_writer(

@@ -1,7 +1,7 @@
 """A forked child has a copy of its parent's node, and must not act as it.
 
 The copy has the same sockets, the same name and the same files; seals look after themselves
-(`wire.seal`), and so does the lock on the folder (`node.storage.lock`).
+(`wire.seal`), and so does the lock on the folder (`node.storage.folders`).
 """
 
 from __future__ import annotations

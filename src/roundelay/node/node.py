@@ -50,7 +50,7 @@ from roundelay.node.node_api import NO_TAG, Subscriber
 from roundelay.node.node_config import NodeConfig
 from roundelay.node.recording.recorders import Recorders
 from roundelay.node.roles.group import RoleGroup
-from roundelay.node.storage.lock import Folder
+from roundelay.node.storage.folders import Folder
 from roundelay.node.traffic.control_channel import ControlChannel
 from roundelay.node.traffic.receiver import Receiver
 from roundelay.node.traffic.transmitter import Transmitter

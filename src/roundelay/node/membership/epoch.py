@@ -16,6 +16,7 @@ from roundelay.core.engine import MS, NEVER, SECOND, Delivery, Notice
 from roundelay.core.position import Position, holds
 from roundelay.core.token.config import COLD, REJOIN, most_resilience
 from roundelay.core.token.pdu import NO_HISTORY, NO_LIST
+from roundelay.core.token.stable import Stable
 from roundelay.durable import put
 from roundelay.file_names import file_name
 from roundelay.node.driver import engines
@@ -27,15 +28,13 @@ from roundelay.node.membership.histories import later_history, number_of
 from roundelay.node.membership.settings import SettingsAgreement
 from roundelay.node.membership.state import LOOKING, GroupState
 from roundelay.node.membership.subscribers import Subscribers
-from roundelay.node.storage.store import positive_ack_store, token_store
+from roundelay.node.storage.folders import ROSTER
 from roundelay.wire.control import Start
 
 ASK_NS: Final = 300 * MS
 LINGER_NS: Final = 5 * SECOND
 """How long the engine of a finished epoch goes on serving those who are behind."""
 ENTERED_MAX: Final = 64
-ROSTER: Final = "roster.json"
-"""In the folder of a member: the epoch that it is in."""
 
 
 class EpochListener(Protocol):
@@ -212,8 +211,7 @@ class EpochRunner:
         resilience = settings.level(state.settings, size) if token else most_resilience(size)
         store = stable = None
         if state.folder is not None:
-            path = state.folder / _ring_file(start)
-            store = token_store(path, lambda text: node.log("warning", text))
+            store = state.store(state.folder / _ring_file(start), Stable)
             stable = store.stable
             if stable is not None and stable.max_joined == NO_LIST and not stable.wiped:
                 stable = None
@@ -259,9 +257,8 @@ class EpochRunner:
         if not first or size < state.needed:
             return
         store = None
-        if not spec.family.is_cluster and state.folder is not None:
-            path = state.folder / "pa.log"
-            store = positive_ack_store(path, lambda text: node.log("warning", text))
+        if spec.family.stable is not None and state.folder is not None:
+            store = state.store(state.folder / "pa.log", spec.family.stable)
         stable = store.stable if store is not None else None
         engine = engines.cluster_engine(spec, me, size, node.rng, now, stable)
         data = state.data = RosterMember(

@@ -10,6 +10,7 @@ from roundelay.core.engine import NEVER, SECOND, Notice
 from roundelay.core.errors import ConfigError, SettingsMismatch
 from roundelay.core.token.config import COLD, REJOIN
 from roundelay.core.token.pdu import NO_LIST
+from roundelay.core.token.stable import Stable
 from roundelay.node.driver import engines
 from roundelay.node.driver.roster_member import RosterMember
 from roundelay.node.membership import settings
@@ -17,7 +18,7 @@ from roundelay.node.membership.histories import history_name
 from roundelay.node.membership.reasons import gone
 from roundelay.node.membership.state import GroupState
 from roundelay.node.membership.subscribers import Subscribers
-from roundelay.node.storage.store import Store, token_store
+from roundelay.node.storage.store import Store
 from roundelay.wire.control import GroupInfo, Settings
 
 DIFFER_NS: Final = 2 * SECOND
@@ -48,9 +49,7 @@ class FixedRoster:
             raise ConfigError(
                 "dir", None, "a directory: a member of a fixed roster must remember its promises"
             )
-        store = self.store = token_store(
-            folder / "token.log", lambda text: node.log("warning", text)
-        )
+        store = self.store = state.store(folder / "token.log", Stable)
         stable = store.stable
         promised = stable is not None and (stable.max_joined != NO_LIST or stable.wiped)
         state.settings = settings.of_fixed(folder, spec, has_past=promised or store.damaged)

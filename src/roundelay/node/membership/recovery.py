@@ -21,11 +21,12 @@ from roundelay.core.errors import UsageError
 from roundelay.core.token.phases import NORMAL
 from roundelay.durable import numbered, put
 from roundelay.node.membership import earlier
-from roundelay.node.membership.epoch import ROSTER, EpochRunner
+from roundelay.node.membership.epoch import EpochRunner
 from roundelay.node.membership.histories import new_history
 from roundelay.node.membership.reasons import listed
 from roundelay.node.membership.state import GroupState
 from roundelay.node.membership.subscribers import Subscribers
+from roundelay.node.storage.folders import ROSTER
 from roundelay.wire.control import GroupInfo, Start
 
 REQUEST: Final = "recover.json"

@@ -7,8 +7,9 @@ together.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
@@ -26,6 +27,7 @@ from roundelay.node.node_api import View
 from roundelay.node.recording.memory import Memory
 from roundelay.node.shown import view_json
 from roundelay.node.storage.folders import claim_group
+from roundelay.node.storage.store import Store
 from roundelay.wire.control import FIXED, GroupInfo, Settings, Start
 
 if TYPE_CHECKING:
@@ -188,6 +190,10 @@ class GroupState:
         if self._folder is None and base is not None:
             self._folder = claim_group(base, self.name, self.node.specs)
         return self._folder
+
+    def store(self, path: Path, make: Callable[[], Any]) -> Store:
+        """A file in that folder; `make`: what its records are folded into."""
+        return Store(path, make, lambda text: self.node.log("warning", text))
 
     def wake_at(self, due: int) -> None:
         self.deadline = min(self.deadline, due)

@@ -4,6 +4,8 @@ forget, `journals/NAME` for what is recorded (`roundelay.file_names` says what N
 Earlier versions encoded letters without a fixed width, so that two groups could share a folder
 (`team/alpha` and `team˺lpha`).  A folder of that time is moved to where its group looks for it
 now, unless what is in it says, or may mean, that it is another group's.
+
+The directory of a node is its own from start to stop: two would overwrite each other's promises.
 """
 
 from __future__ import annotations
@@ -16,8 +18,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
-from roundelay.core.errors import ConfigError
-from roundelay.durable import put
+from roundelay.core.errors import ConfigError, FolderInUse
+from roundelay.durable import FileLock, put
 from roundelay.file_names import file_name
 from roundelay.journal.files import look
 
@@ -26,6 +28,9 @@ JOURNALS: Final = "journals"
 OWNER: Final = "group"
 """File in a folder of `groups`: the full name of its group."""
 ROSTER: Final = "roster.json"
+"""The same: the epoch that the member is in."""
+LOCK: Final = "lock"
+"""File in the directory of a node."""
 
 
 def journal_folder(base: Path, group: str) -> Path:
@@ -102,3 +107,30 @@ def _owner(folder: Path) -> str:
             continue
     meta, _ = look(folder)
     return meta.group if meta is not None else ""
+
+
+class Folder:
+    """The lock on one folder; nothing where there is none."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self._lock: FileLock | None = None
+
+    def take(self) -> None:
+        """Make the folder if need be, and lock it; FolderInUse if another node has it."""
+        path = self.path
+        if path is None or self._lock is not None:
+            return
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._lock = FileLock(path / LOCK, lambda pid: FolderInUse(str(path), pid))
+            self._lock.sign()
+        except OSError as error:
+            why = f"a folder that can be made and written ({error.strerror})"
+            raise ConfigError("dir", path, why) from None
+
+    def release(self) -> None:
+        """Harmless when repeated."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None

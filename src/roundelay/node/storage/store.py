@@ -20,8 +20,8 @@ import asyncio
 import mmap
 import os
 import struct
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 from zlib import crc32
@@ -32,7 +32,7 @@ from msgspec import Struct
 from roundelay.core.errors import ConfigError
 from roundelay.core.grsb.pdu import Counter
 from roundelay.core.grsb.stable import Accepted, Ceiling, GrsbStable, Handled, Promised
-from roundelay.core.positive_ack import PositiveAckStable, Reserved
+from roundelay.core.positive_ack import Reserved
 from roundelay.core.token.lives import entered
 from roundelay.core.token.pdu import NO_HISTORY, Entered, Entry, History, Version
 from roundelay.core.token.phases import NORMAL
@@ -161,6 +161,14 @@ def kept_of(site: TokenSite) -> Kept:
     )
 
 
+def _fold(stable: Any, record: Struct) -> None:
+    """Make `record` part of the stable state; KeyError if it does not fit what was before it."""
+    if isinstance(record, Kept):
+        _restore(stable, record)
+    elif not isinstance(record, Seal | Closed):
+        stable.apply(record)
+
+
 def _restore(stable: Stable, kept: Kept) -> None:
     stable.max_joined, stable.tl, stable.members = kept.max_joined, kept.tl, kept.members
     stable.start_ts, stable.first = kept.start_ts, kept.first
@@ -195,6 +203,26 @@ def _unframe(data: memoryview, at: int) -> tuple[Struct, int] | None:
         return DECODERS[kind].decode(body), start + size
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
+
+
+def _records(data: memoryview) -> Iterator[tuple[Struct, int, int]]:
+    """The sound records of a file, each with where it ends and its checksum."""
+    at = len(MAGIC)
+    while (found := _unframe(data, at)) is not None:
+        checksum = RECORD.unpack_from(data, at)[1]
+        record, at = found
+        yield record, at, checksum
+
+
+@contextmanager
+def _mapped(path: Path) -> Iterator[memoryview]:
+    """What is in a file, which is not empty."""
+    with (
+        path.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+        memoryview(mapped) as data,
+    ):
+        yield data
 
 
 _SEAL: Final = _frame(Seal())
@@ -268,31 +296,21 @@ class Store:
         """Fold what the file says into `stable`; how far it is good."""
         if _first_bytes(self.path, len(MAGIC)) != MAGIC:
             raise ConfigError("dir", self.path, "a file of Roundelay: move this one away")
-        with (
-            self.path.open("rb") as file,
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
-            memoryview(mapped) as data,
-        ):
-            return self._fold(data, say)
+        with _mapped(self.path) as data:
+            return self._recall(data, say)
 
-    def _fold(self, view: memoryview, say: Callable[[str], None]) -> int:
+    def _recall(self, view: memoryview, say: Callable[[str], None]) -> int:
         at, size = len(MAGIC), len(view)
         sealed = False
         record: Struct | None = None
         ends = {at: ANY}
-        while (found := _unframe(view, at)) is not None:
-            checksum = RECORD.unpack_from(view, at)[1]
-            record, at = found
+        for record, at, checksum in _records(view):
             ends[at] = checksum
-            if isinstance(record, Seal | Closed):
-                sealed = True
-            elif isinstance(record, Kept):
-                _restore(self.stable, record)
-            else:
-                try:
-                    self.stable.apply(record)
-                except KeyError:
-                    raise Damaged(f"what ends at {at} does not fit what is before it") from None
+            sealed = sealed or isinstance(record, Seal | Closed)
+            try:
+                _fold(self.stable, record)
+            except KeyError:
+                raise Damaged(f"what ends at {at} does not fit what is before it") from None
         if at < size:
             self._look_behind(view, at, sealed)
             say(f"{self.path}: the last {size - at} bytes were not written whole; left out")
@@ -368,15 +386,8 @@ class Store:
             return False
         kept = kept_of(site)
         self._promised = False
-        self._rotation = Rotation(
-            self.path, self._file, self.size, lambda: (MAGIC, *_frame(kept))
-        )  # fmt: skip
+        self._rotation = Rotation(self.path, self._file, self.size, lambda: (MAGIC, *_frame(kept)))
         return False
-
-    def settle(self) -> None:
-        """Wait for the new file if one is being written."""
-        if self._rotation is not None:
-            self._rotation.wait()
 
     def _take_over(self, rotation: Rotation) -> None:
         self._rotation = None
@@ -424,34 +435,14 @@ def left_by(path: Path) -> Stable | None:
 
     It is left as it is, also while it is written."""
     stable = Stable()
-    with suppress(OSError, ValueError):
-        with (
-            path.open("rb") as file,
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
-            memoryview(mapped) as data,
-        ):
-            if bytes(data[: len(MAGIC)]) != MAGIC:
-                return None
-            at = len(MAGIC)
-            while (found := _unframe(data, at)) is not None:
-                record, at = found
-                if isinstance(record, Kept):
-                    _restore(stable, record)
-                elif not isinstance(record, Seal | Closed):
-                    try:
-                        stable.apply(record)
-                    except KeyError:
-                        break  # what is before it counts
+    with suppress(OSError, ValueError), _mapped(path) as data:  # ValueError: it is empty
+        if bytes(data[: len(MAGIC)]) != MAGIC:
+            return None
+        with suppress(KeyError):  # of one that does not fit, what is before it counts
+            for record, _, _ in _records(data):
+                _fold(stable, record)
         return stable
     return None
-
-
-def token_store(path: Path, say: Callable[[str], None]) -> Store:
-    return Store(path, Stable, say)
-
-
-def positive_ack_store(path: Path, say: Callable[[str], None]) -> Store:
-    return Store(path, PositiveAckStable, say)
 
 
 class GrsbKept(GrsbStable):
