@@ -15,13 +15,18 @@ PATIENCE: Final = 20
 
 
 class Hint(Struct, frozen=True):
-    """What to say when so many datagrams were dropped for one reason."""
+    """What to say when datagrams were dropped for one reason."""
 
     event: str
     text: str
-    after: int = 1
-    alone: bool = False
-    """Only if no other node is known by then: strangers may well share a medium with us."""
+    patient: bool = False
+    """Only after PATIENCE datagrams, and if no other node is known by then: strangers may well
+    share a medium with us."""
+
+    @property
+    def after(self) -> int:
+        """How many datagrams have to be dropped before it is said."""
+        return PATIENCE if self.patient else 1
 
 
 HINTS: Final[dict[str, Hint]] = {
@@ -38,21 +43,21 @@ HINTS: Final[dict[str, Hint]] = {
         "node.cannot_read",
         "other nodes on this medium seal what they send: start this one with their key, "
         "and without --insecure",
-        PATIENCE, alone=True,
+        patient=True,
     ),
     "not sealed": Hint(
         "node.cannot_read",
         "somebody on this medium sends in the clear: start all nodes with one key, "
         "or all of them with --insecure",
-        PATIENCE, alone=True,
+        patient=True,
     ),
     "seal": Hint(
         "node.cannot_read",
         "other nodes on this medium have another key: give all the same key file, "
         "or those who are to stay apart another --multicast address",
-        PATIENCE, alone=True,
+        patient=True,
     ),
-}  # fmt: skip
+}
 """By reason."""
 
 
@@ -67,5 +72,5 @@ class DropCounter:
     def count(self, reason: str) -> None:
         number = self.by_reason[reason] = self.by_reason.get(reason, 0) + 1
         hint = HINTS.get(reason)
-        if hint is not None and number == hint.after and (not hint.alone or self._is_alone()):
+        if hint is not None and number == hint.after and (not hint.patient or self._is_alone()):
             self._log("warning", hint.event, reason=reason, hint=hint.text)

@@ -39,27 +39,24 @@ def load_secret(path: Path | None) -> bytes:
     except ConfigError:
         raise
     except (OSError, ValueError) as error:
-        raise ConfigError(
-            "key", wanted,
+        allowed = (
             f"a readable file with {SECRET_BYTES} bytes in hexadecimal ({error}); "
-            "make one with `openssl rand -hex 32`, or use --insecure for datagrams in the clear",
-        ) from None  # fmt: skip
+            "make one with `openssl rand -hex 32`, or use --insecure for datagrams in the clear"
+        )
+        raise ConfigError("key", wanted, allowed) from None
     if len(secret) != SECRET_BYTES:
         raise ConfigError("key", wanted, f"a file with {SECRET_BYTES} bytes in hexadecimal")
     return secret
 
 
-def _check_private(path: Path, found: os.stat_result) -> None:
+def _check_private(path: Path, status: os.stat_result) -> None:
     """Whoever can read the file can take part, and whoever can write it decides who does."""
-    if found.st_uid not in (os.geteuid(), 0):
-        raise ConfigError(
-            "key", path,
-            "a file of this user (it belongs to another): copy it and `chmod 600` the copy",
-        )  # fmt: skip
-    if stat.S_ISREG(found.st_mode) and found.st_mode & 0o077:
-        raise ConfigError(
-            "key", path, f"a file that only its owner can read: run `chmod 600 {path}`"
-        )
+    if status.st_uid not in (os.geteuid(), 0):
+        allowed = "a file of this user (it belongs to another): copy it and `chmod 600` the copy"
+        raise ConfigError("key", path, allowed)
+    if stat.S_ISREG(status.st_mode) and status.st_mode & 0o077:
+        allowed = f"a file that only its owner can read: run `chmod 600 {path}`"
+        raise ConfigError("key", path, allowed)
 
 
 def _make(path: Path) -> None:

@@ -70,10 +70,8 @@ def udp_socket(address: Address, what: str) -> socket.socket:
         sock.bind(address)
     except OSError as error:
         sock.close()
-        raise ConfigError(
-            what, f"{address[0]}:{address[1]}",
-            f"an address of this machine with a free port ({error.strerror})",
-        ) from None  # fmt: skip
+        allowed = f"an address of this machine with a free port ({error.strerror})"
+        raise ConfigError(what, f"{address[0]}:{address[1]}", allowed) from None
     return sock
 
 
@@ -291,11 +289,11 @@ class MulticastMedium(Medium):
                 self._try_offload(listener)
         except OSError as error:
             self.close()
-            raise ConfigError(
-                "multicast", f"{group[0]}:{group[1]}",
+            allowed = (
                 f"a group that {interface.name} lets us join ({error.strerror}); "
-                "or give seeds for unicast fan-out",
-            ) from None  # fmt: skip
+                "or give seeds for unicast fan-out"
+            )
+            raise ConfigError("multicast", f"{group[0]}:{group[1]}", allowed) from None
 
     def reopen(self, interface: Interface) -> None:
         """Go on with the address that `interface` has now."""

@@ -75,11 +75,11 @@ async def choose(choice: Choice) -> tuple[Medium, str]:
             return medium, why
         tried.append(f"{interface.name}: no multicast came back")
         medium.close()
-    raise ConfigError(
-        "interface", choice.interface or "any",
+    allowed = (
         f"one where multicast works ({'; '.join(tried) or 'none has an address'}): try another "
-        "interface, or unicast fan-out with seeds = HOST:PORT of other nodes",
-    )  # fmt: skip
+        "interface, or unicast fan-out with seeds = HOST:PORT of other nodes"
+    )
+    raise ConfigError("interface", choice.interface or "any", allowed)
 
 
 def _fanout(choice: Choice) -> FanoutMedium:
@@ -103,8 +103,7 @@ def _towards(seeds: Sequence[Address]) -> Interface:
 
 async def _hears_itself(medium: MulticastMedium) -> bool:
     """Whether a datagram to the group comes back to us."""
-    token = os.urandom(16)
-    packet = encode(token)
+    packet = encode(os.urandom(16))
     heard = asyncio.Event()
     own, medium.address = medium.address, ("", 0)  # let our own datagrams through
     medium.start(lambda data, source: heard.set() if data == packet else None, lambda: None)

@@ -115,13 +115,13 @@ def open_line(node: Node, where: str | dict[str, str], interface: str) -> Second
     medium = node.medium
     if isinstance(medium, SwitchMedium):
         return SecondLine(SwitchLine(medium), lambda: None, f"{medium.describe()}/b")
-    made = _made(node, medium, where, interface)
-    node.attach(made)
-    watch = MediumWatch(made, node.log, lambda: node.say_soon(time.monotonic_ns()))
-    return SecondLine(made, made.close, made.describe(), watch)
+    line = _open_medium(node, medium, where, interface)
+    node.attach(line)
+    watch = MediumWatch(line, node.log, lambda: node.say_soon(time.monotonic_ns()))
+    return SecondLine(line, line.close, line.describe(), watch)
 
 
-def _made(node: Node, medium: Medium, where: str | dict[str, str], interface: str) -> Medium:
+def _open_medium(node: Node, medium: Medium, where: str | dict[str, str], interface: str) -> Medium:
     if isinstance(medium, MulticastMedium):
         if isinstance(where, dict):
             raise ConfigError("line_b", "a table", "ADDR:PORT of a multicast group on this medium")
@@ -137,7 +137,7 @@ def _made(node: Node, medium: Medium, where: str | dict[str, str], interface: st
         raise ConfigError("line_b", where, "with seeds: a table of members and their HOST:PORT")
     own = where.get(node.name, "") if isinstance(where, dict) else ""
     address = parse_address(own, "line_b") if own else (medium.address[0], 0)
-    made = FanoutMedium(address, (), medium.mtu)
+    fanout = FanoutMedium(address, (), medium.mtu)
     if not own and medium.advertised != medium.address:
-        made.advertised = (medium.advertised[0], made.address[1])
-    return made
+        fanout.advertised = (medium.advertised[0], fanout.address[1])
+    return fanout
