@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec import structs
 
 from roundelay.core.cluster.flush import Tail
 from roundelay.core.cluster.repair import Repair
-from roundelay.core.engine import MS, NEVER, SECOND, Delivery, Notice
+from roundelay.core.engine import MS, NEVER, SECOND
 from roundelay.core.position import Position, holds
 from roundelay.core.token.config import COLD, REJOIN, most_resilience
 from roundelay.core.token.pdu import NO_HISTORY, NO_LIST
@@ -31,31 +31,20 @@ from roundelay.node.membership.subscribers import Subscribers
 from roundelay.node.storage.folders import ROSTER
 from roundelay.wire.control import Start
 
+if TYPE_CHECKING:
+    from roundelay.node.membership.reconfiguration import Reconfiguration
+
 ASK_NS: Final = 300 * MS
 LINGER_NS: Final = 5 * SECOND
 """How long the engine of a finished epoch goes on serving those who are behind."""
 ENTERED_MAX: Final = 64
 
 
-class EpochListener(Protocol):
-    """Hears what in an epoch concerns its roster (`node.membership.reconfiguration`)."""
-
-    def epoch_began(self, now: int) -> None: ...
-
-    def epoch_forgotten(self) -> None: ...
-
-    def ring_delivered(self, delivery: Delivery) -> bool:
-        """Return whether the delivery is not for applications."""
-
-    def ring_noticed(self, notice: Notice) -> None: ...
-
-    def data_noticed(self, notice: Notice) -> None: ...
-
-
 class EpochRunner:
     """Enters epochs and leaves them, remembers them on disk, and tells others of them."""
 
-    listener: EpochListener
+    listener: Reconfiguration
+    """Hears what in an epoch concerns its roster."""
 
     def __init__(
         self, state: GroupState, subscribers: Subscribers, agreement: SettingsAgreement

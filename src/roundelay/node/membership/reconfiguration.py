@@ -66,7 +66,7 @@ class Reconfiguration:
         self.dead_since: dict[str, int] = {}
         """When each member that is not there was first missed in this epoch."""
 
-    # -- what the epoch says (`EpochListener`) -------------------------------------------------
+    # -- what the epoch says -----------------------------------------------------------------
 
     def epoch_began(self, now: int) -> None:
         roster = self.state.roster

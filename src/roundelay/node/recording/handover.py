@@ -70,8 +70,7 @@ def _at_work(place: Any) -> bool:
 
 def full(application: Subscriber, group: str) -> bool:
     """Whether an application has so much to read that it should get no more of the past now."""
-    found: bool = getattr(application, "full", False)
-    return found or group in getattr(application, "held", ())
+    return getattr(application, "full", False) or group in getattr(application, "held", ())
 
 
 class CatchUp:
@@ -80,9 +79,15 @@ class CatchUp:
     is_recorder = False
 
     def __init__(
-        self, node: Node, slots: dict[int, Subscriber], application: Subscriber, group: str,
-        asked: Asked, since_time: int, counted: int,
-    ) -> None:  # fmt: skip
+        self,
+        node: Node,
+        slots: dict[int, Subscriber],
+        application: Subscriber,
+        group: str,
+        asked: Asked,
+        since_time: int,
+        counted: int,
+    ) -> None:
         self.node = node
         self.application = application
         self.group = group
@@ -237,12 +242,11 @@ class CatchUp:
         if not self.asked.by_application:
             verdict = FITS if history and position >= 0 else WAIT
         else:
+            works, alone = _at_work(place), place is None or len(place.roster) < 2
+            from_disk, now = place is None or place.recalled, time.monotonic()
             verdict = self.asked.look(
-                history, position, time.monotonic(),
-                works=_at_work(place),
-                alone=place is None or len(place.roster) < 2,
-                from_disk=place is None or place.recalled,
-            )  # fmt: skip
+                history, position, now, works=works, alone=alone, from_disk=from_disk
+            )
         if verdict == FITS:
             self.history = history
             recorders.want(self.group)  # whoever has something says so
@@ -252,8 +256,13 @@ class CatchUp:
             self.refused_place = True
             self._tail.clear()
             was = asked.history or history
-            self.node.log("warning", "group.no_such_position", group=self.group,
-                          asked=str(asked), present=f"{history}:{position}")  # fmt: skip
+            self.node.log(
+                "warning",
+                "group.no_such_position",
+                group=self.group,
+                asked=str(asked),
+                present=f"{history}:{position}",
+            )
             self.application.missed(Missed(self.group, asked.seq, position, history, was, True))
         return verdict == FITS
 
@@ -511,6 +520,9 @@ class CatchUp:
 
     def status(self) -> dict[str, object]:
         return {
-            "group": self.group, "position": self.at, "live_from": self._position(),
-            "kept_bytes": self._tail_bytes, "missed": self.lacked,
-        }  # fmt: skip
+            "group": self.group,
+            "position": self.at,
+            "live_from": self._position(),
+            "kept_bytes": self._tail_bytes,
+            "missed": self.lacked,
+        }

@@ -54,13 +54,11 @@ class Keepers:
             self._opening = asyncio.get_running_loop().create_task(self._open())
 
     async def _open(self) -> None:
-        node, server = self._recorders.node, self._recorders.server
         try:
-            if not server.port:
-                await server.start(node.medium.address[0])
-                self.say()
+            await self._recorders.serve()
+            self.say()
         except OSError as error:
-            node.log("warning", "memory.not_served", reason=str(error))
+            self._recorders.node.log("warning", "memory.not_served", reason=str(error))
 
     async def stop(self) -> None:
         if self._opening is not None:
@@ -82,8 +80,6 @@ class Keepers:
 
     def hear(self, word: Kept, now: int) -> None:
         key = (word.group, word.name)
-        if word.name == self._recorders.node.name:
-            return
         if key not in self._heard and len(self._heard) >= HEARD_MAX:
             self._recorders.node.drop("too many memories")
             return
@@ -98,9 +94,10 @@ class Keepers:
         """Those that the members who are heard say their memories are of."""
         now = time.monotonic_ns()
         return [
-            heard.word.history for (name, _), heard in self._heard.items()
+            heard.word.history
+            for (name, _), heard in self._heard.items()
             if name == group and now - heard.seen < LIVELY_NS
-        ]  # fmt: skip
+        ]
 
     def kept_by(self, group: str) -> dict[str, int]:
         """How far the memories of other nodes reach, whatever history it is."""
@@ -111,9 +108,9 @@ class Keepers:
         """Other members that have something of the history that ours is in."""
         node, now = self._recorders.node, time.monotonic_ns()
         memory = self.memory(group)
-        found: list[Source] = []
         if memory is None:
-            return found
+            return []
+        sources = []
         for (name, member), heard in self._heard.items():
             word = heard.word
             known = node.directory.by_name.get(member)
@@ -125,6 +122,5 @@ class Keepers:
                 group, member, word.port, word.begin, word.next, 0, history=word.history
             )
             address = (known.address[0], word.port)
-            found.append(Source(said, address=address, memory=word.history))
-        found.sort(key=lambda one: (one.word.begin, one.word.name))
-        return found
+            sources.append(Source(said, address=address, memory=word.history))
+        return sorted(sources, key=lambda source: (source.word.begin, source.word.name))

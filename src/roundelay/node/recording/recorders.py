@@ -23,12 +23,13 @@ from msgspec import Struct
 
 from roundelay.core.engine import SECOND
 from roundelay.core.errors import ConfigError, GroupFailed, RoundelayError
+from roundelay.core.families import TOTAL
 from roundelay.core.position import lineage
 from roundelay.core.positions import Range, count_of, union
 from roundelay.journal.format import GAP, HEADS_ONLY, Run, head_only
-from roundelay.journal.journal import OS, Journal, JournalBroken
+from roundelay.journal.journal import OS, JournalBroken
 from roundelay.node.group_faults import reason_of
-from roundelay.node.groups import TOTAL_ORDER, protocol_of
+from roundelay.node.groups import family_of
 from roundelay.node.membership.group import GroupMembership
 from roundelay.node.node_api import Subscriber
 from roundelay.node.recording.durability import Awaited, Durability
@@ -112,14 +113,15 @@ class Recorders:
             raise ConfigError("record", group, "each group once")
         if node.config.dir is None:
             raise ConfigError("dir", None, "a directory: a recorder keeps a journal there")
-        if not self.server.port:
-            await self.server.start(node.medium.address[0])
-        ordered = protocol_of(group) in TOTAL_ORDER
+        await self.serve()
+        ordered = family_of(group).order == TOTAL
         recorder = Recorder(
-            config, claim_journal(node.config.dir, group), ordered=ordered,
+            config,
+            claim_journal(node.config.dir, group),
+            ordered=ordered,
             changed=lambda: self.changed(recorder),
             say=lambda text: node.log("warning", "recorder", group=group, text=text),
-        )  # fmt: skip
+        )
         self.own[group] = recorder
         node.join(recorder, group, recorder.next if ordered else None)
         if ordered:
@@ -131,11 +133,15 @@ class Recorders:
         it."""
         if recorder.group in self.own:
             raise ConfigError("record", recorder.group, "nothing: its file says who records it")
-        if not self.server.port:
-            await self.server.start(self.node.medium.address[0])
+        await self.serve()
         self.own[recorder.group] = recorder
         self._refetches.append(asyncio.create_task(self._refetch(recorder)))
         self._tell(recorder)
+
+    async def serve(self) -> None:
+        """Be ready to be asked for what is recorded here, or kept in memory."""
+        if not self.server.port:
+            await self.server.start(self.node.medium.address[0])
 
     async def stop(self) -> None:
         """Write everything, and close the journals."""
@@ -179,10 +185,18 @@ class Recorders:
         end = journal.end
         holes = self.missing(recorder)[-HOLES_MAX:]
         return Recorded(
-            recorder.group, self.node.name, self.server.port, min(journal.begin, end), end,
-            min(journal.durable, end), tuple(holes), recorder.wanted.everything, recorder.slow,
-            recorder.history, recorder.config.journal.sync != OS and not recorder.broken,
-        )  # fmt: skip
+            recorder.group,
+            self.node.name,
+            self.server.port,
+            begin=min(journal.begin, end),
+            next=end,
+            durable=min(journal.durable, end),
+            holes=tuple(holes),
+            whole=recorder.wanted.everything,
+            slow=recorder.slow,
+            history=recorder.history,
+            syncs=recorder.config.journal.sync != OS and not recorder.broken,
+        )
 
     def say(self, now: int) -> None:
         """With every INFO."""
@@ -209,32 +223,30 @@ class Recorders:
         self.durability.check(group)
 
     def hear(self, word: Recorded | Kept | Wanted | Synced, now: int) -> None:
-        if isinstance(word, Synced):
-            if word.name != self.node.name:
-                self.syncing.hear(word, now)
-            return
-        if isinstance(word, Wanted) and word.synced:
-            self.syncing.wanted(word.group, now)
-            return
-        if isinstance(word, Kept):
-            self.keepers.hear(word, now)
-            return
         if isinstance(word, Wanted):
-            self.keepers.tell(word.group)
-            recorder = self.own.get(word.group)
-            if recorder is not None:
-                self._wanted[word.group] = now + WANTED_NS
-                self._tell(recorder)
-            return
-        key = (word.group, word.name)
-        if word.name == self.node.name:
-            return
-        if key not in self.heard and len(self.heard) >= HEARD_MAX:
+            if word.synced:
+                self.syncing.wanted(word.group, now)
+            else:
+                self._hear_wanted(word.group, now)
+        elif word.name == self.node.name:
+            pass  # of an earlier life, or a namesake
+        elif isinstance(word, Synced):
+            self.syncing.hear(word, now)
+        elif isinstance(word, Kept):
+            self.keepers.hear(word, now)
+        elif (word.group, word.name) not in self.heard and len(self.heard) >= HEARD_MAX:
             self.node.drop("too many recorders")
-            return
-        self.heard[key] = _Heard(word, now)
-        self._note_slow(word.group, word.name, word.slow, now)
-        self.durability.check(word.group)
+        else:
+            self.heard[word.group, word.name] = _Heard(word, now)
+            self._note_slow(word.group, word.name, word.slow, now)
+            self.durability.check(word.group)
+
+    def _hear_wanted(self, group: str, now: int) -> None:
+        self.keepers.tell(group)
+        recorder = self.own.get(group)
+        if recorder is not None:
+            self._wanted[group] = now + WANTED_NS
+            self._tell(recorder)
 
     def awaited(self, application: Subscriber, group: str, count: int) -> Awaited:
         """Whom to give a broadcast in the name of, so that its receipt waits for `count` recorders,
@@ -303,26 +315,25 @@ class Recorders:
 
         `memory`: and other members, for what they keep in memory.  `lively`: only those that are
         heard of at present.  Others may merely be busy."""
-        found = []
+        sources = []
         mine = self.own.get(group)
         history = self._history(group)
         if mine is not None and history in (None, mine.history):
-            found.append(Source(self.word(mine), here=mine))
+            sources.append(Source(self.word(mine), here=mine))
         if own:
-            return found
+            return sources
         node, now = self.node, time.monotonic_ns()
-        others = []
+        others = {}
         for (name, _), heard in self.heard.items():
             word = heard.word
             known = node.directory.by_name.get(word.name)
             lives = now - heard.seen < SLOW_NS or node.alive(word.name)
             same = history in (None, word.history)
             if name == group and known is not None and same and (lives or not lively):
-                one = Source(word, address=(known.address[0], word.port))
-                others.append((not lives, not word.whole, word.begin, word.name, one))
-        others.sort(key=lambda one: one[:4])
-        kept = self.keepers.sources(group) if memory else []
-        return found + [one[4] for one in others] + kept
+                rank = (not lives, not word.whole, word.begin, word.name)
+                others[rank] = Source(word, address=(known.address[0], word.port))
+        sources += [others[rank] for rank in sorted(others)]
+        return sources + self.keepers.sources(group) if memory else sources
 
     def turning(self, group: str) -> bool:
         """Whether a recorder is there, or a member's memory, of what the history that we are in
@@ -330,18 +341,21 @@ class Recorders:
         history, now = self._history(group), time.monotonic_ns()
         before = {one for one, _ in lineage(history or "")[1:]}
         mine = self.own.get(group)
-        said = [heard.word.history for (name, _), heard in self.heard.items()
-                if name == group and now - heard.seen < SLOW_NS]  # fmt: skip
+        histories = self.keepers.histories(group)
+        histories += [
+            heard.word.history
+            for (name, _), heard in self.heard.items()
+            if name == group and now - heard.seen < SLOW_NS
+        ]
         if mine is not None and not mine.broken:
-            said.append(mine.history)
-        said += self.keepers.histories(group)
-        return any(one.partition("@")[0] in before for one in said)
+            histories.append(mine.history)
+        return any(one.partition("@")[0] in before for one in histories)
 
     def _history(self, group: str) -> str | None:
         """Which history of the group a recorder must have to be of use; None: there is only one,
         or we do not take part.  Nobody's is what fits as long as we are not in."""
         place: object = self.node.group_hosts.get(group)
-        if not isinstance(place, GroupMembership) or protocol_of(group) not in TOTAL_ORDER:
+        if not isinstance(place, GroupMembership) or place.spec.family.order != TOTAL:
             return None
         state = place.state
         if state.preset and not state.incarnation:
@@ -375,11 +389,11 @@ class Recorders:
     def recorded_by(self, group: str) -> dict[str, int]:
         """How far the recorders of a group are, by node, whatever history it is."""
         words = [heard.word for (name, _), heard in self.heard.items() if name == group]
-        found = {word.name: word.next for word in words}
+        ends = {word.name: word.next for word in words}
         mine = self.continuing(group)
         if mine is not None:
-            found[self.node.name] = mine[1]
-        return found
+            ends[self.node.name] = mine[1]
+        return ends
 
     def floor(self, group: str, history: str) -> int:
         """The position up to which we have recorded that history of a group, or of what it
@@ -405,8 +419,8 @@ class Recorders:
         """Positions that a recorder does not have, half-open: holes of its journal, and what is
         between that and where its group is, before anything more comes."""
         holes = recorder.journal.missing
-        place: Any = self.node.group_hosts.get(recorder.group)
-        at = int(getattr(getattr(place, "data", None), "expected", -1))
+        host = self.node.group_hosts.get(recorder.group)
+        at = int(getattr(host.data if host is not None else None, "expected", -1))
         if self._same_past(recorder) and 0 < recorder.next < at:
             holes = union([*holes, (recorder.next, at)])
         return holes
@@ -466,13 +480,13 @@ class Recorders:
         if journal.begin and not (config.keep_bytes or config.keep_s):
             lacking.insert(0, (0, journal.begin))
         memory = self._same_past(recorder)
-        found = []
-        for source in self.sources(recorder.group, memory=memory):
-            if source.here is None:
-                for lo, hi in holes if source.memory else lacking:
-                    for start, end in source.has(lo, hi):
-                        found.append((start, end))
-        return union(found)
+        return union(
+            available
+            for source in self.sources(recorder.group, memory=memory)
+            if source.here is None
+            for lo, hi in (holes if source.memory else lacking)
+            for available in source.has(lo, hi)
+        )
 
     async def _fetch(self, recorder: Recorder, lo: int, hi: int) -> None:
         waiting: list[Run] = []
@@ -490,10 +504,10 @@ class Recorders:
                 if recorder.journal is not journal:
                     return  # another history has begun: this is not of it
                 if size >= FILL_BYTES:
-                    self.refetched += await _fill(journal, waiting)
+                    self.refetched += count_of(await asyncio.to_thread(journal.fill, waiting))
                     waiting, size = [], 0
         if waiting and recorder.journal is journal:
-            self.refetched += await _fill(journal, waiting)
+            self.refetched += count_of(await asyncio.to_thread(journal.fill, waiting))
         self.changed(recorder)
 
     def status(self) -> dict[str, object]:
@@ -509,12 +523,12 @@ class Recorders:
         }
 
     def _status(self, recorder: Recorder) -> dict[str, object]:
-        found = recorder.status()
+        status = recorder.status()
         if isinstance(recorder, Recorder):
             missing = self.missing(recorder)
-            found["missing"] = missing[:SHOWN_MAX]
-            found["missing_records"] = count_of(missing)
-        return found
+            status["missing"] = missing[:SHOWN_MAX]
+            status["missing_records"] = count_of(missing)
+        return status
 
     def listed(self, group: str) -> list[dict[str, object]]:
         """As JSON: the answer to `recorders`."""
@@ -530,14 +544,15 @@ def _keep(run: Run, recorder: Recorder) -> Run | None:
     return None if run.flags & HEADS_ONLY else run
 
 
-async def _fill(journal: Journal, runs: list[Run]) -> int:
-    filled = await asyncio.to_thread(journal.fill, runs)
-    return count_of(filled)
-
-
 def _shown(word: Recorded) -> dict[str, object]:
     return {
-        "group": word.group, "node": word.name, "begin": word.begin, "next": word.next,
-        "durable": word.durable, "missing": [list(hole) for hole in word.holes],
-        "whole": word.whole, "slow": word.slow, "port": word.port,
-    }  # fmt: skip
+        "group": word.group,
+        "node": word.name,
+        "begin": word.begin,
+        "next": word.next,
+        "durable": word.durable,
+        "missing": [list(hole) for hole in word.holes],
+        "whole": word.whole,
+        "slow": word.slow,
+        "port": word.port,
+    }

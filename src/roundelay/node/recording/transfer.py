@@ -27,7 +27,7 @@ import os
 import struct
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -41,7 +41,7 @@ from roundelay.journal.format import (
     decode_block_head,
     encode_block,
 )
-from roundelay.wire.frontend_replay import LISTED_MAX
+from roundelay.wire.frontend_replay import LISTED_MAX, RANGES, SETS
 from roundelay.wire.seal import Seal
 
 HELLO: Final = 0x30
@@ -83,18 +83,18 @@ class Request(Struct, frozen=True, array_like=True):
 
     def selection(self, end: int) -> Selection:
         """As a journal takes it; nothing from `end` on."""
-        return Selection(
-            self.conferences, self.senders, self.kinds,
-            self.since, end, self.since_time, self.until_time,
-        )  # fmt: skip
+        return Selection(**_selected(self) | {"until": end})
 
     def check(self) -> None:
-        listed = (self.senders, self.conferences, self.kinds)
-        numbers = (self.since, self.until, self.since_time, self.until_time)
-        if any(one is not None and len(one) > LISTED_MAX for one in listed) or not all(
-            0 <= one <= POSITION_MAX for one in numbers
-        ):
+        values = _selected(self)
+        listed = all(len(values[field] or ()) <= LISTED_MAX for field in SETS)
+        if not listed or not all(0 <= values[field] <= POSITION_MAX for field in RANGES):
             raise MalformedPdu("replay request", "a field that no node has")
+
+
+def _selected(request: Request | Selection) -> dict[str, Any]:
+    """What a request and a selection both have."""
+    return {field: getattr(request, field) for field in (*RANGES, *SETS)}
 
 
 class End(Struct, frozen=True, array_like=True):
@@ -239,9 +239,13 @@ class ReplayServer:
 
     def status(self) -> dict[str, object]:
         return {
-            "port": self.port, "sessions": len(self._sessions), "sessions_max": SESSIONS_MAX,
-            "served": self.served, "blocks": self.blocks, "refused": dict(self.refused),
-        }  # fmt: skip
+            "port": self.port,
+            "sessions": len(self._sessions),
+            "sessions_max": SESSIONS_MAX,
+            "served": self.served,
+            "blocks": self.blocks,
+            "refused": dict(self.refused),
+        }
 
     def _drop(self, reason: str) -> None:
         self.refused[reason] = self.refused.get(reason, 0) + 1
@@ -258,10 +262,10 @@ class ReplayServer:
             await self._serve(Framed(reader, writer, self._make_seal()))
         except MalformedPdu as error:
             self._drop(error.reason)
-        except (OSError, EOFError, TimeoutError):
-            pass  # whoever asked is gone
-        except asyncio.CancelledError:
-            pass  # the node stops; asyncio's streams would log a cancelled task as an error
+        except (OSError, EOFError, TimeoutError, asyncio.CancelledError):
+            # Whoever asked is gone, or the node stops; asyncio's streams would log a cancelled
+            # task as an error.
+            pass
         finally:
             self._sessions.discard(task)
             writer.close()
@@ -323,11 +327,8 @@ async def fetch(
         raise ReplayFailed(f"no recorder answers at {where} ({error})") from None
     frames = Framed(reader, writer, seal)
     try:
-        request = Request(
-            await frames.expect(HELLO), group, selection.since, selection.until,
-            selection.since_time, selection.until_time, selection.senders, selection.conferences,
-            selection.kinds, memory,
-        )  # fmt: skip
+        nonce = await frames.expect(HELLO)
+        request = Request(nonce, group, memory=memory, **_selected(selection))
         frames.put(REQUEST, _encode(request))
         while True:
             kind, body = await frames.get(ANSWER_S)
