@@ -43,7 +43,7 @@ def _ask(sock: socket.socket, request: int, name: str) -> bytes:
 
 def interfaces() -> list[Interface]:
     """All of them; those without an IPv4 address are of no use here."""
-    found = []
+    usable = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         for _, name in socket.if_nameindex():
             try:
@@ -51,18 +51,18 @@ def interfaces() -> list[Interface]:
                 (mtu,) = struct.unpack_from("i", _ask(sock, SIOCGIFMTU, name), 16)
             except OSError:
                 continue
-            found.append(Interface(name, address, mtu))
-    return found
+            usable.append(Interface(name, address, mtu))
+    return usable
 
 
-def find(wanted: str) -> Interface:
+def find(text: str) -> Interface:
     """The interface with that name or address."""
     known = interfaces()
-    for one in known:
-        if wanted in (one.name, one.address):
-            return one
-    choices = ", ".join(f"{one.name} ({one.address})" for one in known)
-    raise ConfigError("interface", wanted, f"one of {choices}")
+    for interface in known:
+        if text in (interface.name, interface.address):
+            return interface
+    choices = ", ".join(f"{interface.name} ({interface.address})" for interface in known)
+    raise ConfigError("interface", text, f"one of {choices}")
 
 
 def preferred() -> list[Interface]:
@@ -75,7 +75,7 @@ def preferred() -> list[Interface]:
             outside = sock.getsockname()[0]
         except OSError:
             pass
-    return sorted(known, key=lambda one: (one.loopback, one.address != outside, one.name))
+    return sorted(known, key=lambda each: (each.loopback, each.address != outside, each.name))
 
 
 def parse_address(text: str, field: str) -> tuple[str, int]:

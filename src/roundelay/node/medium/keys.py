@@ -29,12 +29,12 @@ def default_path() -> Path:
 
 def load_secret(path: Path | None) -> bytes:
     """The secret in `path`; the default file is made if it is not there."""
-    wanted = path or default_path()
+    file_path = path or default_path()
     try:
-        if path is None and not wanted.exists():
-            _make(wanted)
-        with wanted.open(encoding="ascii") as file:
-            _check_private(wanted, os.fstat(file.fileno()))
+        if path is None and not file_path.exists():
+            _make(file_path)
+        with file_path.open(encoding="ascii") as file:
+            _check_private(file_path, os.fstat(file.fileno()))
             secret = bytes.fromhex(file.read(FILE_CHARACTERS).strip())
     except ConfigError:
         raise
@@ -43,9 +43,9 @@ def load_secret(path: Path | None) -> bytes:
             f"a readable file with {SECRET_BYTES} bytes in hexadecimal ({error}); "
             "make one with `openssl rand -hex 32`, or use --insecure for datagrams in the clear"
         )
-        raise ConfigError("key", wanted, allowed) from None
+        raise ConfigError("key", file_path, allowed) from None
     if len(secret) != SECRET_BYTES:
-        raise ConfigError("key", wanted, f"a file with {SECRET_BYTES} bytes in hexadecimal")
+        raise ConfigError("key", file_path, f"a file with {SECRET_BYTES} bytes in hexadecimal")
     return secret
 
 

@@ -345,11 +345,11 @@ class FanoutMedium(Medium):
 
     def reopen(self, interface: Interface) -> None:
         """Go on with the address that `interface` has now, on the same port if it is free."""
-        told = None if self.advertised == self.address else self.advertised
+        advertise = None if self.advertised == self.address else self.advertised
         try:
-            fresh = FanoutMedium((interface.address, self.address[1]), (), self.mtu, told)
+            fresh = FanoutMedium((interface.address, self.address[1]), (), self.mtu, advertise)
         except ConfigError:
-            fresh = FanoutMedium((interface.address, 0), (), self.mtu, told)
+            fresh = FanoutMedium((interface.address, 0), (), self.mtu, advertise)
         self.advertised = fresh.advertised
         self._take_over(fresh)
 

@@ -57,9 +57,9 @@ async def choose(choice: Choice) -> tuple[Medium, str]:
         what = "seeds were" if choice.seeds else "an own address, but no seed, was"
         return _fanout(choice), f"{what} given"
     check_multicast(choice.multicast)
-    wanted = [find(choice.interface)] if choice.interface else preferred()
+    candidates = [find(choice.interface)] if choice.interface else preferred()
     tried = []
-    for interface in wanted:
+    for interface in candidates:
         try:
             medium = MulticastMedium(choice.multicast, interface, choice.ttl)
         except ConfigError as error:
@@ -95,9 +95,9 @@ def _fanout(choice: Choice) -> FanoutMedium:
 
 def _towards(seeds: Sequence[Address]) -> Interface:
     """The interface that leads to the first seed."""
-    for one in preferred():
-        if one.loopback == seeds[0][0].startswith("127."):
-            return one
+    for interface in preferred():
+        if interface.loopback == seeds[0][0].startswith("127."):
+            return interface
     return find(LOOPBACK)
 
 

@@ -42,7 +42,7 @@ class MediumWatch:
         if isinstance(medium, MulticastMedium):
             return medium.interface.name
         if isinstance(medium, FanoutMedium):
-            return next((o.name for o in interfaces() if o.address == medium.address[0]), "")
+            return next((i.name for i in interfaces() if i.address == medium.address[0]), "")
         return ""
 
     def look(self, now: int) -> None:
@@ -50,7 +50,7 @@ class MediumWatch:
         if not self._name or now < self._due:
             return
         self._due = now + LOOK_NS
-        present = [one for one in interfaces() if one.name == self._name]
+        present = [interface for interface in interfaces() if interface.name == self._name]
         if not present:
             if self.state == UP:
                 self.state = f"{self._name} is gone, or has no address"

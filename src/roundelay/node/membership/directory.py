@@ -90,7 +90,7 @@ class Directory:
         self.by_name[info.name] = known
         self.by_uuid[info.uuid] = known
         while len(self.by_name) > NODES_MAX:
-            oldest = min(self.by_name.values(), key=lambda one: one.seen)
+            oldest = min(self.by_name.values(), key=lambda known: known.seen)
             self.forget(oldest)
         return new
 

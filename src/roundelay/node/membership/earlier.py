@@ -45,7 +45,7 @@ def keep(log: Path, start: Start) -> None:
 
 def _starts(folder: Path) -> list[tuple[Start, Path]]:
     """The rosters that are kept, and their files, in order."""
-    found = []
+    rosters = []
     for path in folder.glob(f"*.log*{START}"):
         log = path.with_name(path.name.removesuffix(START))
         try:
@@ -53,8 +53,8 @@ def _starts(folder: Path) -> list[tuple[Start, Path]]:
         except (OSError, msgspec.MsgspecError):
             continue  # not written whole: its file is of no use without it
         if log.exists():
-            found.append((start, log))
-    return sorted(found, key=lambda one: (one[0].base, one[0].epoch))
+            rosters.append((start, log))
+    return sorted(rosters, key=lambda roster: (roster[0].base, roster[0].epoch))
 
 
 def let_go(folder: Path, but: str, *, go_on: bool) -> None:

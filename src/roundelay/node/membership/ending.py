@@ -85,7 +85,7 @@ class Tails:
         data = b"".join(self._parts.pop(name))
         try:
             packed = _decode(data)
-            pdus: Any = tuple(codec.decode(one).pdu for one in packed.pdus)
+            pdus: Any = tuple(codec.decode(pdu).pdu for pdu in packed.pdus)
         except (msgspec.MsgspecError, MalformedPdu):
             return "tail that cannot be read"
         tail = Tail(packed.epoch, packed.treq, pdus)

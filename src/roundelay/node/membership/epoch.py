@@ -409,8 +409,8 @@ class EpochRunner:
         assert state.ring is not None
         assert state.ring.token is not None
         for member, name in enumerate(state.roster):
-            said = state.said_by(name)
-            if said is not None and said.epoch >= state.epoch:
+            info = state.info_of(name)
+            if info is not None and info.epoch >= state.epoch:
                 # It was in this epoch: how earlier ones ended is no question any more.
                 for old in [key for key in self.counted if key[0] == name]:
                     del self.counted[old]
@@ -429,7 +429,7 @@ class EpochRunner:
         if state.ring is None or now >= self.announce_until:
             return
         others = (name for name in state.roster if name != state.node.name)
-        if all((said := state.said_by(name)) and said.epoch >= state.epoch for name in others):
+        if all((info := state.info_of(name)) and info.epoch >= state.epoch for name in others):
             return
         state.node.send_control(state.start_word(self.latest_counts()))
         self.announce_due = now + ASK_NS

@@ -132,22 +132,22 @@ class FixedRoster:
             state.condition = f"forming: meeting the other members for the first time ({missing})"
             self.subscribers.show()
 
-    def hear(self, name: str, said: GroupInfo, now: int) -> None:
+    def hear(self, name: str, info: GroupInfo, now: int) -> None:
         """Members of one roster have the same settings, or they would not be one group."""
         state, agreed = self.state, self.state.settings
         if agreed is None or state.data is not None:
             return
-        if said.settings is None or said.settings == agreed:
+        if info.settings is None or info.settings == agreed:
             self.strangers.pop(name, None)
-            self.contacts[name] = said.epoch
+            self.contacts[name] = info.epoch
             self._meet(now)
             return
         self.contacts.pop(name, None)
-        self.strangers[name] = said.settings
+        self.strangers[name] = info.settings
         others = len(state.spec.members) - 1
-        if said.epoch >= 0 or 2 * len(self.strangers) > others:
-            self._differ(said.settings)  # the group has begun, or most of it says something else
-        mine, theirs = settings.differing(agreed, said.settings)
+        if info.epoch >= 0 or 2 * len(self.strangers) > others:
+            self._differ(info.settings)  # the group has begun, or most of it says something else
+        mine, theirs = settings.differing(agreed, info.settings)
         state.condition = f"forming: {name} has {theirs}, and this member {mine}"
         state.deadline = min(state.deadline, now + DIFFER_NS)
         self.subscribers.show()

@@ -182,39 +182,39 @@ class GroupMembership:
     def heard(self, info: Info, now: int) -> None:
         """Another node said who it is, and in what groups."""
         state = self.state
-        said = next((group for group in info.groups if group.name == state.name), None)
-        if said is None or state.closed:
+        theirs = next((group for group in info.groups if group.name == state.name), None)
+        if theirs is None or state.closed:
             return
         if state.preset:
-            if said.decreed and info.name in state.spec.members:
-                self.recovery.give_way(said, info.name, now)
+            if theirs.decreed and info.name in state.spec.members:
+                self.recovery.give_way(theirs, info.name, now)
             elif info.name in state.spec.members:
-                self.fixed.hear(info.name, said, now)
-            elif state.data is None and _may_have_confirmed(said):
-                self.agreement.must_have_roster_of(said.settings)  # others have had it for longer
+                self.fixed.hear(info.name, theirs, now)
+            elif state.data is None and _may_have_confirmed(theirs):
+                self.agreement.must_have_roster_of(theirs.settings)  # others have had it for longer
             return
-        if said.incarnation == FIXED and state.ring is not None and state.has_too_few:
-            self.agreement.must_have_roster_of(said.settings)  # nothing was confirmed here yet
-        if not said.incarnation or said.incarnation == FIXED:
+        if theirs.incarnation == FIXED and state.ring is not None and state.has_too_few:
+            self.agreement.must_have_roster_of(theirs.settings)  # nothing was confirmed here yet
+        if not theirs.incarnation or theirs.incarnation == FIXED:
             return
         if not state.incarnation:
             state.wake_at(now)  # there is a group to ask
-        elif said.incarnation != state.incarnation:
-            if not state.node.alive(info.name) or said.decreed < state.decreed:
+        elif theirs.incarnation != state.incarnation:
+            if not state.node.alive(info.name) or theirs.decreed < state.decreed:
                 return
-            if said.decreed > state.decreed:
-                self.recovery.give_way(said, info.name, now)
+            if theirs.decreed > state.decreed:
+                self.recovery.give_way(theirs, info.name, now)
             else:
-                self._meet_history(said, now)
-        elif said.epoch > state.epoch and state.ring is not None:
+                self._meet_history(theirs, now)
+        elif theirs.epoch > state.epoch and state.ring is not None:
             # The group went on without us: be told how, or be admitted again.
             self.reconfiguration.ask_again(now)
 
-    def _meet_history(self, said: GroupInfo, now: int) -> None:
+    def _meet_history(self, theirs: GroupInfo, now: int) -> None:
         """Two histories of one group have met: the smaller one ends."""
         state = self.state
         members = len(state.roster)
-        if (members, state.incarnation) > (said.size, said.incarnation):
+        if (members, state.incarnation) > (theirs.size, theirs.incarnation):
             return
         delivered = state.delivered_before + (state.data.delivered if state.data else 0)
         reason = ""
@@ -327,18 +327,18 @@ class GroupMembership:
         offers: dict[str, GroupInfo] = {}
         rivals = []
         for known in node.directory.by_name.values():
-            said = known.groups.get(name)
-            if known.name == node.name or said is None or not node.alive(known.name):
+            theirs = known.groups.get(name)
+            if known.name == node.name or theirs is None or not node.alive(known.name):
                 continue
-            if said.incarnation == FIXED:
-                self.agreement.must_have_roster_of(said.settings)
-            elif said.incarnation:
-                offers[known.name] = said
+            if theirs.incarnation == FIXED:
+                self.agreement.must_have_roster_of(theirs.settings)
+            elif theirs.incarnation:
+                offers[known.name] = theirs
             else:
                 rivals.append(known.name)
         if offers:
             best = max(
-                offers.values(), key=lambda said: (said.decreed, said.size, said.incarnation)
+                offers.values(), key=lambda offer: (offer.decreed, offer.size, offer.incarnation)
             )
             if best.settings is not None:
                 self.agreement.accept(best.settings)
@@ -428,9 +428,9 @@ class GroupMembership:
         state.outbox.abandon(reason)
 
 
-def _may_have_confirmed(said: GroupInfo) -> bool:
+def _may_have_confirmed(theirs: GroupInfo) -> bool:
     """Whether the group of which a node says this may have confirmed something."""
-    agreed = said.settings
-    if agreed is None or said.epoch < 0:
+    agreed = theirs.settings
+    if agreed is None or theirs.epoch < 0:
         return False
-    return said.incarnation == FIXED or said.size >= agreed.min_members
+    return theirs.incarnation == FIXED or theirs.size >= agreed.min_members

@@ -18,10 +18,10 @@ def history_name(past: History) -> str:
     >>> history_name((0, 0, 0)), history_name((255, 0, 0)), history_name((255, 16, 40))
     ('', '00000000000000ff', '00000000000000ff@0000000000000010:40')
     """
-    one, parent, base = past
-    if not one:
+    own, parent, base = past
+    if not own:
         return ""
-    return f"{one:016x}@{parent:016x}:{base}" if parent else f"{one:016x}"
+    return f"{own:016x}@{parent:016x}:{base}" if parent else f"{own:016x}"
 
 
 def new_history(parent: str = "", base: int = 0) -> str:
@@ -52,9 +52,9 @@ def later_history(history: str, past: History, base: int) -> str:
     >>> later_history("00ff@09:7", (17, 16, 50), 100)
     '0000000000000011@0000000000000010:150'
     """
-    one, parent, begun = past
+    own, parent, begun = past
     if not parent:
         return history
     began = parent == number_of(history)
     before = history.partition("@")[0] if began else f"{parent:016x}"
-    return f"{one:016x}@{before}:{base + begun}"
+    return f"{own:016x}@{before}:{base + begun}"

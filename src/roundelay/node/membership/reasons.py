@@ -35,14 +35,14 @@ def blocked(info: tuple[object, ...], roster: Sequence[str]) -> str:
     reason, *who = info
     silent, forgetful = who if len(who) == 2 else ((), ())
     words = []
-    for places, one, many in (
+    for places, singular, plural in (
         (silent, "is missing", "are missing"),
         (forgetful, "has forgotten what it had", "have forgotten what they had"),
     ):
         assert isinstance(places, tuple)
         if places:
             names = [roster[place] for place in sorted(places)]
-            words.append(f"{listed(names)} {one if len(names) == 1 else many}")
+            words.append(f"{listed(names)} {singular if len(names) == 1 else plural}")
             if places is silent and any(looks_made_up(name) for name in names):
                 words.append("a name that was made up comes back only with its folder")
     return f"blocked: {reason}" + (f" ({'; '.join(words)})" if words else "")

@@ -273,8 +273,8 @@ class Reconfiguration:
         wanting = [
             known.name
             for known in node.directory.by_name.values()
-            if (said := known.groups.get(state.name)) is not None
-            and not said.incarnation
+            if (info := known.groups.get(state.name)) is not None
+            and not info.incarnation
             and state.may_be_member(known.name)
             and node.alive(known.name)
             and self.asked.get(known.name) is not True
@@ -421,9 +421,9 @@ class Reconfiguration:
         state, start = self.state, self.departed
         assert start is not None
         behind = any(
-            (said := state.said_by(member)) is None
-            or said.incarnation != start.incarnation
-            or said.epoch < start.epoch
+            (info := state.info_of(member)) is None
+            or info.incarnation != start.incarnation
+            or info.epoch < start.epoch
             for member in start.roster
             if state.node.alive(member)
         )
@@ -441,9 +441,9 @@ class Reconfiguration:
         """
         state = self.state
         behind = any(
-            (said := known.groups.get(state.name)) is not None
-            and said.incarnation == state.incarnation
-            and said.epoch < state.epoch
+            (info := known.groups.get(state.name)) is not None
+            and info.incarnation == state.incarnation
+            and info.epoch < state.epoch
             and state.node.alive(known.name)
             for known in state.node.directory.by_name.values()
         )

@@ -123,10 +123,10 @@ class Recovery:
         state.wake_at(now)
         return planned | {"history": history, "was": planned["history"], "position": base}
 
-    def give_way(self, said: GroupInfo, by: str, now: int) -> None:
+    def give_way(self, theirs: GroupInfo, by: str, now: int) -> None:
         """A history was decreed elsewhere: ours ends, and we ask to be admitted to that one."""
         state, log = self.state, self.state.node.log
-        _, _, origin = said.incarnation.partition("@")
+        _, _, origin = theirs.incarnation.partition("@")
         parent, _, base = origin.partition(":")
         ours = state.history_id.partition("@")[0]
         kept = int(base) if base.isdecimal() and parent == ours else 0
@@ -141,7 +141,7 @@ class Recovery:
             )
             log("error", "group.recovered", group=state.name, reason=reason)
         else:
-            log("warning", "group.recovered", group=state.name, history=said.incarnation)
+            log("warning", "group.recovered", group=state.name, history=theirs.incarnation)
         state.decreed = True
         self.epochs.give_up(reason, now)
         self._put_aside()

@@ -113,21 +113,21 @@ def wishes_of(group: str, options: dict[str, Any]) -> GroupSpec:
         if kind is None:
             raise ConfigError("options", option, ", ".join(KINDS))
         names = value if kind is list and isinstance(value, list) else []
-        if type(value) is not kind or any(type(one) is not str for one in names):
+        if type(value) is not kind or any(type(name) is not str for name in names):
             raise ConfigError(option, repr(value)[:40], f"a value of type {kind.__name__}")
     members = tuple(options.get("members", ()))
-    found = options | {"members": check_members(members) if members else ()}
-    return check_options(plain_spec(group, **found))
+    options = options | {"members": check_members(members) if members else ()}
+    return check_options(plain_spec(group, **options))
 
 
 def words_of(spec: GroupSpec) -> dict[str, Any]:
     """The same, the other way round: nothing that was not asked for."""
-    found = asked(spec)
+    words = asked(spec)
     if spec.stage:
-        found["stage"] = spec.stage
-    if "members" in found:
-        found["members"] = list(spec.members)
-    return found
+        words["stage"] = spec.stage
+    if "members" in words:
+        words["members"] = list(spec.members)
+    return words
 
 
 def adopted(spec: GroupSpec, agreed: Settings) -> GroupSpec:
@@ -145,14 +145,14 @@ def level(agreed: Settings, size: int) -> int:
 
 def first_differing(mine: Settings, theirs: Settings) -> str:
     """The first option in which they differ; they do."""
-    return next(one for one in OPTIONS if getattr(mine, one) != getattr(theirs, one))
+    return next(name for name in OPTIONS if getattr(mine, name) != getattr(theirs, name))
 
 
 def differing(mine: Settings, theirs: Settings) -> tuple[str, str]:
     """The two values in which settings differ first, with the option's name."""
     option = first_differing(mine, theirs)
-    one, other = (shown(option, getattr(side, option)) for side in (mine, theirs))
-    return f"{option} = {one}", f"{option} = {other}"
+    here, there = (shown(option, getattr(side, option)) for side in (mine, theirs))
+    return f"{option} = {here}", f"{option} = {there}"
 
 
 def shown(option: str, value: Any) -> str:

@@ -199,7 +199,7 @@ class GroupState:
         self.deadline = min(self.deadline, due)
         self.node.wake()
 
-    def said_by(self, member: str) -> GroupInfo | None:
+    def info_of(self, member: str) -> GroupInfo | None:
         """What the node of that name says of the group; None: nothing was heard."""
         known = self.node.directory.by_name.get(member)
         return known.groups.get(self.name) if known is not None else None
@@ -215,7 +215,7 @@ class GroupState:
         engine = self.data.engine if self.data is not None else None
         if isinstance(engine, Exchange) and self.roster.index(name) in engine.given_up():
             return False
-        return self.said_by(name) is not None and self.node.alive(name)
+        return self.info_of(name) is not None and self.node.alive(name)
 
     def able(self) -> list[str]:
         """The members that can say something in the ring: those that it has in its list.  Who dies

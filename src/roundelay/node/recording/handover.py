@@ -284,8 +284,8 @@ class CatchUp:
         else:
             self.history = ""
             self.at, self._since_time = self.asked.position.seq, self.since_time
-        self._tail = deque(one for one in self._tail if one[1].history == history)
-        self._tail_bytes = sum(cost(one.bundle) + BATCH_COST for _, one in self._tail)
+        self._tail = deque(kept for kept in self._tail if kept[1].history == history)
+        self._tail_bytes = sum(cost(batch.bundle) + BATCH_COST for _, batch in self._tail)
 
     def _nobody(self) -> bool:
         """Nobody records the group, as far as can be known by now."""
@@ -356,8 +356,8 @@ class CatchUp:
         request = ReplayRequest(since=self.at, until=until, since_time=self._since_time)
         reached: list[int] = []
         history = self.history
-        async with aclosing(replays.replay(self.group, request, reached, memory)) as found:
-            async for chunk in found:
+        async with aclosing(replays.replay(self.group, request, reached, memory)) as chunks:
+            async for chunk in chunks:
                 if self.history != history:
                     return
                 for run in chunk:
@@ -414,12 +414,12 @@ class CatchUp:
                 senders=frozenset({run.sender}),
                 conferences=frozenset({run.conference}),
             )
-            async with aclosing(replays.replay(self.group, request)) as found:
-                async for chunk in found:
-                    for one in chunk:
-                        if not one.flags & (GAP | HEADS_ONLY):
-                            before.take(one)
-                            last = one
+            async with aclosing(replays.replay(self.group, request)) as chunks:
+                async for chunk in chunks:
+                    for earlier in chunk:
+                        if not earlier.flags & (GAP | HEADS_ONLY):
+                            before.take(earlier)
+                            last = earlier
             if run.sender in before.open:
                 units.open[run.sender] = before.open[run.sender]
                 return
@@ -480,9 +480,9 @@ class CatchUp:
         if self._units is None or not self._units.open:
             return True
         place: Any = self.node.group_hosts[self.group]
-        wanted = getattr(self.application, "conferences", None)
-        begun = {(one, parts[-1].conference) for one, parts in self._units.open.items()}
-        mine = {unit for unit in begun if not wanted or unit[1] in wanted}
+        joined = getattr(self.application, "conferences", None)
+        begun = {(sender, parts[-1].conference) for sender, parts in self._units.open.items()}
+        mine = {unit for unit in begun if not joined or unit[1] in joined}
         return bool(mine <= place.open_units())
 
     def _go_live_anyway(self) -> None:

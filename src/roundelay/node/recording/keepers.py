@@ -118,9 +118,9 @@ class Keepers:
                 continue
             if now - heard.seen > FORGET_NS:
                 continue
-            said = Recorded(
+            stretch = Recorded(
                 group, member, word.port, word.begin, word.next, 0, history=word.history
             )
             address = (known.address[0], word.port)
-            sources.append(Source(said, address=address, memory=word.history))
+            sources.append(Source(stretch, address=address, memory=word.history))
         return sorted(sources, key=lambda source: (source.word.begin, source.word.name))

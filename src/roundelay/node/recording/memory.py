@@ -51,7 +51,9 @@ class Memory:
         if self.history == history:
             pass
         elif self.history and holds(history, Position(self.history, self.end)):
-            self._batches = deque(structs.replace(one, history=history) for one in self._batches)
+            self._batches = deque(
+                structs.replace(batch, history=history) for batch in self._batches
+            )
         else:
             self.clear()
         self.history = history
@@ -75,7 +77,7 @@ class Memory:
     def read(self, since: int) -> Iterator[Batch]:
         """What is kept from position `since` on; the memory may change meanwhile."""
         kept = list(self._batches)
-        first = max(0, bisect_right(kept, since, key=lambda one: one.seq) - 1)
+        first = max(0, bisect_right(kept, since, key=lambda batch: batch.seq) - 1)
         for batch in islice(kept, first, None):
             known = since - batch.seq
             if known <= 0:
@@ -99,7 +101,7 @@ class MemoryReader:
     def read(self, selection: Selection) -> Iterator[Run]:
         """Of a selection, positions are what counts here, and the time at which to begin."""
         lo, hi = max(selection.since, self.begin), min(selection.until, self.end)
-        first = max(0, bisect_right(self._batches, lo, key=lambda one: one.seq) - 1)
+        first = max(0, bisect_right(self._batches, lo, key=lambda batch: batch.seq) - 1)
         begun = False
         for batch in islice(self._batches, first, None):
             at = batch.seq

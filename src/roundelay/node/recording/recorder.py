@@ -278,8 +278,8 @@ class Recorder:
             new = part_of(run, old.position, old.end)
             if old.sender != new.sender or old.bundle.sizes != new.bundle.sizes:
                 return False
-            whole = not (old.flags | new.flags) & HEADS_ONLY
-            if whole and old.bundle.data != new.bundle.data:
+            complete = not (old.flags | new.flags) & HEADS_ONLY
+            if complete and old.bundle.data != new.bundle.data:
                 return False
         return True
 

@@ -339,7 +339,7 @@ class Recorders:
         """Whether a recorder is there, or a member's memory, of what the history that we are in
         continues."""
         history, now = self._history(group), time.monotonic_ns()
-        before = {one for one, _ in lineage(history or "")[1:]}
+        before = {parent for parent, _ in lineage(history or "")[1:]}
         mine = self.own.get(group)
         histories = self.keepers.histories(group)
         histories += [
@@ -349,7 +349,7 @@ class Recorders:
         ]
         if mine is not None and not mine.broken:
             histories.append(mine.history)
-        return any(one.partition("@")[0] in before for one in histories)
+        return any(known.partition("@")[0] in before for known in histories)
 
     def _history(self, group: str) -> str | None:
         """Which history of the group a recorder must have to be of use; None: there is only one,
@@ -402,8 +402,8 @@ class Recorders:
         if recorder is None or not recorder.ordered or recorder.broken:
             return 0
         known = recorder.history.partition("@")[0]
-        for one, end in lineage(history):
-            if one == known or not known:
+        for ancestor, end in lineage(history):
+            if ancestor == known or not known:
                 return min(recorder.next, end)
         return 0
 
@@ -454,7 +454,7 @@ class Recorders:
         until, history = self.position(group), self.lineage(group)
         memory = at > 0 and self._same_past(recorder)
         sources = self.sources(group, memory=memory)
-        if not any(one.here is None and one.has(at, until) for one in sources):
+        if not any(source.here is None and source.has(at, until) for source in sources):
             return
         stream = self.replays.stretch(group, at, until, memory=memory)
         async with aclosing(stream) as fetched:
@@ -532,7 +532,10 @@ class Recorders:
 
     def listed(self, group: str) -> list[dict[str, object]]:
         """As JSON: the answer to `recorders`."""
-        return [_shown(one.word) | {"here": one.here is not None} for one in self.sources(group)]
+        return [
+            _shown(source.word) | {"here": source.here is not None}
+            for source in self.sources(group)
+        ]
 
 
 def _keep(run: Run, recorder: Recorder) -> Run | None:

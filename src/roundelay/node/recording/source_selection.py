@@ -125,7 +125,7 @@ class Replay:
                 elif late:
                     if open_end:
                         break
-                    far_end = max([one.word.next for one in sources], default=0)
+                    far_end = max([source.word.next for source in sources], default=0)
                     raise ReplayFailed(
                         f"recorders of {group} reach position {far_end}, not {until}"
                     )
@@ -181,8 +181,8 @@ class Replay:
                 async for others in replacements:
                     # Where nobody has more than the head, the head is what there is.
                     yield [
-                        part_of(run, one.position, one.end) if one.flags & GAP else one
-                        for one in others
+                        part_of(run, other.position, other.end) if other.flags & GAP else other
+                        for other in others
                     ]
         if complete:
             yield complete
@@ -333,8 +333,8 @@ class Replays:
         stand_in.start(lambda: self._catching_up.remove(stand_in))
 
     async def stop(self) -> None:
-        for one in list(self._catching_up):
-            one.stop()
+        for stand_in in list(self._catching_up):
+            stand_in.stop()
 
     def status(self) -> list[dict[str, object]]:
-        return [one.status() for one in self._catching_up]
+        return [stand_in.status() for stand_in in self._catching_up]

@@ -87,7 +87,7 @@ class Syncing(HeldReceipts):
             return lambda seq: 0
         history = place.state.history_id
         heard = [self._heard.get((group, name)) for name in place.roster]
-        ends = [one.word.position for one in heard if one and one.word.history == history]
+        ends = [last.word.position for last in heard if last and last.word.history == history]
         return lambda seq: sum(seq < end for end in ends)
 
     def needed(self, awaited: Awaited, group: str) -> int:
@@ -126,13 +126,13 @@ class Syncing(HeldReceipts):
 
     async def _work(self, group: str, place: GroupMembership) -> None:
         """One sync after the other while they are wanted."""
-        written, said = self._written[group], ("", -1)
+        written, reported = self._written[group], ("", -1)
         again = 0
-        while not place.state.closed and (left := self._wanted[group] - time.monotonic_ns()) > 0:
+        while not place.state.closed and (rest := self._wanted[group] - time.monotonic_ns()) > 0:
             data: Any = place.data
             store = data.store if data is not None else None
             here = (place.state.history_id, data.position if data is not None else -1)
-            if isinstance(store, Store) and (here != said or again != self._wanted[group]):
+            if isinstance(store, Store) and (here != reported or again != self._wanted[group]):
                 data.on_delivered = written.set
                 written.clear()
                 again = self._wanted[group]
@@ -149,13 +149,13 @@ class Syncing(HeldReceipts):
                 if data.closed:
                     continue  # `here` is not where the group is any more
                 self.syncs += 1
-                said = here
+                reported = here
                 word = Synced(group, self.node.name, *here)
                 self.hear(word, time.monotonic_ns())
                 self.node.send_control(word)
                 continue
             try:
-                async with asyncio.timeout(min(left, ASK_NS) / SECOND):
+                async with asyncio.timeout(min(rest, ASK_NS) / SECOND):
                     await written.wait()
             except TimeoutError:
                 continue

@@ -139,8 +139,8 @@ class Readable(Protocol):
 
 async def read_chunks(reader: Readable, selection: Selection) -> AsyncGenerator[list[Run], None]:
     """What a journal has, a frame at a time, read beside the event loop."""
-    found = chunks(reader.read(selection))
-    while (chunk := await asyncio.to_thread(next, found, None)) is not None:
+    frames = chunks(reader.read(selection))
+    while (chunk := await asyncio.to_thread(next, frames, None)) is not None:
         yield chunk
 
 
@@ -178,9 +178,9 @@ class Framed:
         return data[0], data[1:]
 
     async def expect(self, kind: int) -> bytes:
-        found, body = await self.get(ANSWER_S)
-        if found != kind:
-            raise MalformedPdu("replay frame", f"{found:#x} in place of {kind:#x}")
+        got, body = await self.get(ANSWER_S)
+        if got != kind:
+            raise MalformedPdu("replay frame", f"{got:#x} in place of {kind:#x}")
         return body
 
     def put(self, kind: int, body: bytes) -> None:

@@ -179,7 +179,7 @@ def _restore(stable: Stable, kept: Kept) -> None:
     stable.wiped = kept.wiped
     stable.history = kept.history
     stable.forgot = False  # a site in a list knows all that it has processed
-    stable.seen = {one.site: (one.tl, one.boot) for one in kept.seen}
+    stable.seen = {life.site: (life.tl, life.boot) for life in kept.seen}
 
 
 def _frame(record: Struct) -> tuple[bytes, bytes]:
@@ -466,15 +466,15 @@ class GrsbKept(GrsbStable):
 
     def records(self) -> list[Struct]:
         """What makes it again."""
-        found: list[Struct] = [Began(self.inc), Handled(self.handled, self.resume, self.epoch)]
+        records: list[Struct] = [Began(self.inc), Handled(self.handled, self.resume, self.epoch)]
         if self.born is not None:
-            found.append(self.born)
+            records.append(self.born)
         if self.promised >= 0:
-            found.append(Promised(self.promised))
+            records.append(Promised(self.promised))
         if self.accepted is not None:
-            found.append(Accepted(self.accepted))
+            records.append(Accepted(self.accepted))
         if self.ceiling:
-            found.append(Ceiling(self.ceiling))
+            records.append(Ceiling(self.ceiling))
         if self.senders.position:
-            found.append(self.senders)
-        return found
+            records.append(self.senders)
+        return records

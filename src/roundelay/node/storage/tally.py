@@ -38,14 +38,14 @@ def _boot() -> bytes:
 def _folder() -> Path | None:
     """A folder of ours, and of nobody else, on a file system in memory."""
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    found = Path(runtime) / "roundelay" if runtime else SHARED / f"roundelay-{os.getuid()}"
+    folder = Path(runtime) / "roundelay" if runtime else SHARED / f"roundelay-{os.getuid()}"
     try:
-        found.mkdir(mode=0o700, exist_ok=True)
-        about = found.lstat()
+        folder.mkdir(mode=0o700, exist_ok=True)
+        about = folder.lstat()
     except OSError:
         return None
     ours = stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid() and not about.st_mode & 0o077
-    return found if ours else None
+    return folder if ours else None
 
 
 class Tally:
