@@ -151,9 +151,7 @@ class Kernel(ABC):
     def observe(self, observer: object) -> None:
         """From now on `observer` sees what applications see."""
         self.observers.append(observer)
-        attached = getattr(observer, "attached", None)
-        if attached is not None:
-            attached(self)
+        tell((observer,), "attached", self)
         for name in ("submitted", "delivered", "noticed", "sent"):
             method = getattr(observer, name, None)
             if method is not None:
@@ -161,10 +159,7 @@ class Kernel(ABC):
 
     def tell(self, method: str, *args: object) -> None:
         """Call `method` of every observer that has it."""
-        for observer in self.observers:
-            call = getattr(observer, method, None)
-            if call is not None:
-                call(*args)
+        tell(self.observers, method, *args)
 
     def set_links(self, links: Link) -> None:
         """From now on these links are in place; PDUs under way are not touched any more."""
@@ -527,6 +522,14 @@ class Kernel(ABC):
             if engine is not None:
                 self.tell("sampled", self.now, site.id, engine.usage(), engine.caps())
         self.after(self.sample_ns, self._sample)
+
+
+def tell(observers: Iterable[object], method: str, *args: object) -> None:
+    """Call `method` of every one of `observers` that has it."""
+    for observer in observers:
+        call = getattr(observer, method, None)
+        if call is not None:
+            call(*args)
 
 
 def _call(action: Callable[[], object], _b: None, _c: None, _d: None) -> None:

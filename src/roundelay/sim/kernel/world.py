@@ -279,11 +279,7 @@ class World(Kernel):
     def storm(self, sites: Iterable[int] | None = None) -> None:
         """Sites (all of them) start a reformation at once: duelling originators."""
         for site in self.group if sites is None else sites:
-            member = self.sites[site]
-            engine = member.engine
-            if engine is not None:
-                engine.reform(member.local(self.now))
-                self.settle(member, engine)
+            self.call(site, lambda engine, now: engine.reform(now))
 
     # -- slow readers ----------------------------------------------------------------------
 

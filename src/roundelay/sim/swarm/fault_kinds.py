@@ -55,18 +55,27 @@ FAULT_KINDS: Final[dict[str, str]] = {
 }
 """Every kind of fault a simulated run can suffer, and what it does."""
 
-LINK_KINDS: Final = (
-    "loss", "burst", "duplicate", "replay", "delay", "reorder", "corrupt", "truncate",
-    "alien-version",
-)  # fmt: skip
+
+def kinds(text: str, prefix: str = "") -> tuple[str, ...]:
+    """The kinds of faults that `text` lists, each behind `prefix`.
+
+    >>> kinds("dt null", "target:")
+    ('target:dt', 'target:null')
+    """
+    return tuple(prefix + word for word in text.split())
+
+
+LINK_KINDS: Final = kinds(
+    "loss burst duplicate replay delay reorder corrupt truncate alien-version"
+)
 """Kinds that are in place during the whole safety phase; the others strike at points of time."""
 
-REFORMATION_TARGETS: Final = (
-    "target:newtl", "target:vote1", "target:vote2", "target:newtoken", "target:abort",
-)  # fmt: skip
+PARTITIONS: Final = kinds("symmetric one-way non-transitive flapping", "partition:")
+
+REFORMATION_TARGETS: Final = kinds("newtl vote1 vote2 newtoken abort", "target:")
 """Targets that exist in reformations only: the driver provokes one."""
 
-CLUSTER_TARGETS: Final = ("target:dt", "target:null", "target:retx", "target:stat", "target:rst")
+CLUSTER_TARGETS: Final = kinds("dt null retx stat rst", "target:")
 """PDUs that only the cluster protocols have."""
 
 

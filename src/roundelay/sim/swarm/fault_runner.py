@@ -1,8 +1,8 @@
 """Driving a plan, as far as it is the same for every protocol.
 
 `Striker` runs the safety phase, heals, and waits until everything is settled.  Of the faults it
-knows those that concern links, clocks and readers; what may happen to a site, and what has to be
-true in the end, is for the drivers of the protocols to say (`driver`, `cluster_driver`).
+knows those that concern links, clocks and readers, pauses and storms of restarts; what else may
+happen to a site, and what has to be true in the end, is for the drivers of the families to say.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
-from roundelay.core.events import FAULT, NOBODY, RowSink
+from roundelay.core.events import DISK, FAULT, NOBODY, RowSink
 from roundelay.sim.kernel.load import Load
+from roundelay.sim.kernel.member import DOWN, UP
 from roundelay.sim.kernel.ports import Codec, EngineFactory, StableState
 from roundelay.sim.kernel.world import DAY_NS, World
 from roundelay.sim.network import links as link_module
@@ -48,7 +49,6 @@ class Outcome(Struct, frozen=True, kw_only=True):
     committed: int
     submitted: int
     virtual_ns: int
-    healed_ns: int
     settled: bool  # everything pending was committed within the time allowed
     events: int
     sent: int
@@ -85,7 +85,14 @@ class Setting(Struct, frozen=True, kw_only=True):
 class Striker(ABC):
     """One run of one plan."""
 
-    def __init__(self, plan: Plan, setting: Setting = Setting()) -> None:  # noqa: B008 - frozen
+    books: Any
+    """An observer that knows what was `committed`: messages that some application has received."""
+    storm_keeps = DISK
+    """What a site keeps that restarts again and again."""
+    pause_factor = 1
+    """How much longer than a strike says a pause lasts."""
+
+    def __init__(self, plan: Plan, setting: Setting) -> None:
         self.plan = plan
         self.breaches: list[Breach] = []
         watching = self.prepare(setting)
@@ -106,15 +113,15 @@ class Striker(ABC):
             codec=setting.codec if plan.wire else None,
             recorder=setting.recorder,
             trace_receives=setting.trace_receives,
-            observers=watching,
+            observers=[self.books, *watching],
             sample_ns=max(1, plan.heal_ns // 50),
         )
         self.load = self.make_load()
         self.arrange()
 
     @abstractmethod
-    def prepare(self, setting: Setting) -> list[object]:
-        """Before there is a world: who looks on, those of `setting` and the driver's own."""
+    def prepare(self, setting: Setting) -> Iterable[object]:
+        """Open the `books`, before there is a world; return who looks on besides."""
 
     def arrange(self) -> None:  # noqa: B027 - most have nothing to do here
         """When there is a world, before anything happens in it."""
@@ -126,18 +133,13 @@ class Striker(ABC):
     @abstractmethod
     def make_load(self) -> Load: ...
 
-    @property
-    @abstractmethod
-    def committed(self) -> int:
-        """Messages that some application has received."""
-
     @abstractmethod
     def settled(self) -> bool:
         """Whether everything submitted at a site that stayed up is where it should be."""
 
-    @abstractmethod
     def heal_sites(self) -> None:
         """Everybody who can be is up again."""
+        self.world.restart_all()
 
     @abstractmethod
     def after_settling(self, settled: bool) -> None:
@@ -156,10 +158,9 @@ class Striker(ABC):
         self.after_settling(settled)
         world.finish(settled or self.observers_judge)
         return Outcome(
-            committed=self.committed,
+            committed=self.books.committed,
             submitted=self.submitted,
             virtual_ns=world.now,
-            healed_ns=healed,
             settled=settled,
             events=world.events,
             sent=world.sent,
@@ -260,10 +261,40 @@ class Striker(ABC):
             link = Partition.symmetric(side, rest, on_ns=flap, off_ns=max(1, flap // 2))
         self.put(link, part)
 
-    def pause(self, site: int, strike: Strike, lasts_ns: int) -> None:
+    def pick(self, strike: Strike, which: str) -> int | None:
+        """The site of a strike: any, or one of the role `which`; None if it may not be."""
+        return strike.args[0]
+
+    def strike_pause(self, strike: Strike, which: str) -> None:
+        site = self.pick(strike, which)
+        if site is not None and self.world.sites[site].state == UP:
+            self.count(strike.kind, site)
+            self.world.pause(site)
+            self.world.after(self.pause_ns(strike), partial(self.world.resume, site))
+
+    def pause_ns(self, strike: Strike) -> int:
+        return self.pause_factor * strike.lasts_ns
+
+    def strike_storm(self, strike: Strike, _: str) -> None:
+        self.storm(strike, strike.args[0])
+
+    def storm(self, strike: Strike, site: int) -> None:
+        """`site` starts again and again."""
         self.count(strike.kind, site)
-        self.world.pause(site)
-        self.world.after(lasts_ns, partial(self.world.resume, site))
+        for i in range(3 + strike.args[-1] % 4):
+            at = i * strike.lasts_ns
+            self.world.after(at, partial(self.crash, site, self.keeps_in_storm(strike, i)))
+            self.world.after(at + strike.lasts_ns // 2, partial(self.world.restart, site))
+
+    def keeps_in_storm(self, strike: Strike, i: int) -> str:
+        return self.storm_keeps
+
+    def crash(self, site: int, keeps: str) -> bool:
+        """Crash `site`, unless it is down or the time of faults is over; whether it did."""
+        if self.world.now >= self.plan.heal_ns or self.world.sites[site].state == DOWN:
+            return False
+        self.world.crash(site, keeps)
+        return True
 
     def strike_clock(self, strike: Strike, how: str) -> None:
         site = strike.args[0]

@@ -38,7 +38,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     size: int
     links: tuple[LinkSpec, ...]
     strikes: tuple[Strike, ...]
-    beyond: bool  # more than L sites may be down at once: safety only until they are back
+    beyond: bool = False  # more than L sites may be down at once: safety only until they are back
     heal_ns: int
     liveness_ns: int  # within which everything pending must commit after healing (I7)
     # Clusters only.

@@ -16,6 +16,6 @@ def engines(plan: Plan, site_class: type[Any] | None = None) -> EngineFactory:
     return plan.family.factory(plan.sites, plan.settings(), site_class)
 
 
-def run_plan(plan: Plan, setting: Setting = Setting()) -> Outcome:  # noqa: B008 - it is frozen
+def run_plan(plan: Plan, setting: Setting) -> Outcome:
     """Run `plan` to its end."""
     return plan.family.driver(plan, setting).run()

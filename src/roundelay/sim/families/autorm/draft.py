@@ -11,17 +11,15 @@ from typing import Any, Final
 from roundelay.core.autorm.config import GROUP, NODE
 from roundelay.core.engine import MS
 from roundelay.sim.families.token.draft import Draft
-
-TARGETS: Final = ("target:heartbeat", "target:data", "target:acknowledgement")
-CHURN: Final = "churn"
-"""Applications leave a group, or join one."""
+from roundelay.sim.swarm.fault_kinds import PARTITIONS, kinds
 
 KINDS: Final = (
-    "loss", "burst", "duplicate", "replay", "delay", "reorder", "clog", *TARGETS,
-    "partition:symmetric", "partition:one-way", "partition:non-transitive", "partition:flapping",
-    "crash:memory", "crash:nothing", "pause", "storm:restart", "clock:rate", "clock:jump", CHURN,
-)  # fmt: skip
-"""What a Beamon has to survive."""
+    *kinds("loss burst duplicate replay delay reorder clog"),
+    *kinds("heartbeat data acknowledgement", "target:"),
+    *PARTITIONS,
+    *kinds("crash:memory crash:nothing pause storm:restart clock:rate clock:jump churn"),
+)
+"""What a Beamon has to survive; with churn, applications leave a group, or join one."""
 
 
 class AutoRmDraft(Draft):
@@ -31,28 +29,25 @@ class AutoRmDraft(Draft):
         rng = self.rng
         sites = rng.choice((2, 3, 3, 4, 4, 5, 6, 8))
         self.one_way_ns = rng.choice((MS // 20, MS // 4, MS, 5 * MS))
-        kinds = self.kinds(KINDS)
+        faults = self.faults(KINDS)
         config = self.autorm(sites)
-        links = self.links(kinds)
-        strikes = self.strikes(kinds, sites)
+        links = self.links(faults)
+        strikes = self.strikes(faults, sites)
         heal_ns = strikes[-1].at + self.unit_ns * rng.randint(1, 3)
         messages = rng.randint(60, 160)
-        return {
-            "sites": sites,
-            "boot": "",
-            "config": config,
-            "medium": "datagram",
-            "medium_args": (self.one_way_ns // 4, self.one_way_ns),
-            "wire": rng.random() < 0.25,
-            "messages": messages,
-            "rate": messages * 1e9 / heal_ns,
-            "size": rng.choice((16, 200, 3_000, 20_000, 100_000)),
-            "links": links,
-            "strikes": strikes,
-            "beyond": False,
-            "heal_ns": heal_ns,
-            "liveness_ns": 40 * self.unit_ns + messages * self.turn_ns,
-        }
+        return self.steady(
+            (16, 200, 3_000, 20_000, 100_000),
+            sites=sites,
+            boot="",
+            config=config,
+            medium="datagram",
+            medium_args=(self.one_way_ns // 4, self.one_way_ns),
+            messages=messages,
+            links=links,
+            strikes=strikes,
+            heal_ns=heal_ns,
+            liveness_ns=40 * self.unit_ns + messages * self.turn_ns,
+        )
 
     def autorm(self, sites: int) -> dict[str, Any]:
         """Times in units of the round trip, buffers large and small."""

@@ -6,6 +6,7 @@ node and group to reach every member; then there must be silence but for heartbe
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -76,6 +77,10 @@ class Books:
         if isinstance(notice, TransferEnded):
             self.pending.pop(notice.tag, None)
 
+    @property
+    def committed(self) -> int:
+        return len(self.delivered_somewhere & self.submissions)
+
     def open(self) -> int:
         """Messages of nodes that still run whose fate is not known."""
         living = set(self.uuids.values())
@@ -87,10 +92,13 @@ class AutoRmDriver(Striker):
 
     applications: AutoRmApplications
     load: GroupLoad
+    observers_judge = False
+    storm_keeps = NOTHING_LEFT
+    pause_factor = 2
 
-    def prepare(self, setting: Setting) -> list[object]:
+    def prepare(self, setting: Setting) -> Iterable[object]:
         self.books = Books()
-        return [self.books, *setting.observers]
+        return setting.observers
 
     def arrange(self) -> None:
         self.rng = self.world.stream("groups")
@@ -103,12 +111,6 @@ class AutoRmDriver(Striker):
         return GroupLoad(self.applications, self.plan)
 
     @property
-    def committed(self) -> int:
-        return len(self.books.delivered_somewhere & self.books.submissions)
-
-    observers_judge = False
-
-    @property
     def submitted(self) -> int:
         return len(self.books.submissions)
 
@@ -119,16 +121,13 @@ class AutoRmDriver(Striker):
 
     # -- healing ---------------------------------------------------------------------------
 
-    def heal_sites(self) -> None:
-        self.world.restart_all()
-
     def settled(self) -> bool:
         """Every message has ended, and every node knows all others and their groups."""
         return not self.books.open() and not self.strangers()
 
     def strangers(self) -> str:
         """What some node has wrong about another, or ""."""
-        nodes = [self.world.site(site) for site in self.world.group]
+        nodes = self.nodes()
         groups = {node.uuid: set(node.groups) for node in nodes}
         for node in nodes:
             table = node.environment.nodes
@@ -182,25 +181,6 @@ class AutoRmDriver(Striker):
         self.count(strike.kind, site)
         self.world.crash(site, MEMORY if how == "memory" else NOTHING_LEFT)
         self.world.after(strike.lasts_ns, partial(self.world.restart, site))
-
-    def strike_pause(self, strike: Strike, _: str) -> None:
-        site = strike.args[0]
-        if self.world.sites[site].state == UP:
-            self.pause(site, strike, 2 * strike.lasts_ns)
-
-    def strike_storm(self, strike: Strike, _: str) -> None:
-        """A node starts again and again, each time as another."""
-        site = strike.args[0]
-        self.count(strike.kind, site)
-        for i in range(3 + strike.args[-1] % 4):
-            at = i * strike.lasts_ns
-            self.world.after(at, partial(self.crash, site))
-            self.world.after(at + strike.lasts_ns // 2, partial(self.world.restart, site))
-
-    def crash(self, site: int) -> None:
-        """Unless the time of faults is over."""
-        if self.world.now < self.plan.heal_ns:
-            self.world.crash(site, NOTHING_LEFT)
 
     def strike_churn(self, strike: Strike, _: str) -> None:
         site, group = strike.args[0], GROUPS[strike.args[-1] % len(GROUPS)]

@@ -14,18 +14,21 @@ from typing import Any, Final
 from roundelay.core.cluster.config import DEFERRED, DYNAMIC, EAGER, STATIC
 from roundelay.core.engine import ACCEPTED, ACKNOWLEDGED, MS, PREACKNOWLEDGED
 from roundelay.sim.families.token.draft import Draft
-from roundelay.sim.swarm.fault_kinds import CLUSTER_TARGETS, LinkSpec, Strike
+from roundelay.sim.swarm.fault_kinds import CLUSTER_TARGETS, PARTITIONS, LinkSpec, Strike, kinds
 
 KINDS: Final = (
-    "loss", "burst", "duplicate", "replay", "delay", "reorder", "clog", "corrupt", "truncate",
-    "alien-version", *CLUSTER_TARGETS, "partition:symmetric", "partition:one-way",
-    "partition:non-transitive", "partition:flapping", "pause", "clock:rate", "clock:jump",
-    "slow-consumer",
-)  # fmt: skip
+    *kinds("loss burst duplicate replay delay reorder clog corrupt truncate alien-version"),
+    *CLUSTER_TARGETS,
+    *PARTITIONS,
+    *kinds("pause clock:rate clock:jump slow-consumer"),
+)
 """What a cluster has to survive."""
 
-FAILURE_KINDS: Final = ("loss", "delay", "corrupt", "truncate", "target:dt", "target:null",
-                        "target:stat", "target:rst", "clock:rate", "clock:jump")  # fmt: skip
+FAILURE_KINDS: Final = (
+    *kinds("loss delay corrupt truncate"),
+    *kinds("dt null stat rst", "target:"),
+    *kinds("rate jump", "clock:"),
+)
 """What may happen beside a failure: nothing that makes the living look dead."""
 
 DISORDER: Final = ("duplicate", "replay", "reorder")
@@ -46,14 +49,14 @@ class ClusterDraft(Draft):
         sites = rng.choice((2, 3, 3, 4, 4, 5, 6, 7))
         self.one_way_ns = rng.choice((MS // 20, MS // 4, MS, 5 * MS))
         fails = rng.randrange(sites) if sites > 2 and rng.random() < 0.15 else -1
-        kinds = self.kinds(KINDS if fails < 0 else FAILURE_KINDS)
+        faults = self.faults(KINDS if fails < 0 else FAILURE_KINDS)
         self.policy = rng.choice((DEFERRED, DEFERRED, DEFERRED, EAGER))
         if sites > 5:
             self.policy = DEFERRED  # n² PDUs for a message would be most of the time spent
-        medium, medium_args = self.channel(kinds)
+        medium, medium_args = self.channel(faults)
         config = self.cluster(sites, medium_args)
-        links = self.links(kinds)
-        strikes = self.strikes(kinds, sites)
+        links = self.links(faults)
+        strikes = self.strikes(faults, sites)
         heal_ns = strikes[-1].at + self.unit_ns * rng.randint(1, 4)
         if fails < 0:
             config["attempts"] = self.patience(strikes, links)
@@ -80,7 +83,6 @@ class ClusterDraft(Draft):
             "size": rng.choice((10, 16, 64, 200)),
             "links": links,
             "strikes": strikes,
-            "beyond": False,
             "heal_ns": heal_ns,
             "liveness_ns": 40 * self.unit_ns + messages * self.turn_ns,
             "spread": spread,
@@ -91,13 +93,13 @@ class ClusterDraft(Draft):
 
     # -- the channel -----------------------------------------------------------------------
 
-    def channel(self, kinds: list[str]) -> tuple[str, tuple[int, ...]]:
+    def channel(self, faults: list[str]) -> tuple[str, tuple[int, ...]]:
         """A medium and its arguments; adapted where the faults would break its order."""
         rng, delay = self.rng, self.one_way_ns
-        adapted = not {*DISORDER}.isdisjoint(kinds)
+        adapted = not {*DISORDER}.isdisjoint(faults)
         if self.family.one_channel:
             # One receiver's delay is everybody's disorder on one channel.
-            adapted = adapted or "delay" in kinds or "clog" in kinds
+            adapted = adapted or "delay" in faults or "clog" in faults
             slot = rng.choice((0, 0, delay // 100, delay // 25))
             return "bus", (delay, slot, 1, int(adapted))
         if adapted and self.policy == DEFERRED and rng.random() < 0.5:

@@ -22,8 +22,9 @@ from roundelay.core.bundle import Bundle
 from roundelay.core.cluster.flush import Tail
 from roundelay.core.engine import NEVER, Delivery, Notice
 from roundelay.core.events import MARK, NOBODY, NOTHING_LEFT
+from roundelay.sim.kernel.kernel import tell
 from roundelay.sim.kernel.load import Load, Poisson, Saturating, identity
-from roundelay.sim.kernel.member import PAUSED, UP
+from roundelay.sim.kernel.member import PAUSED
 from roundelay.sim.network.links import Targeted
 from roundelay.sim.network.wiretap import WireTap
 from roundelay.sim.swarm.fault_kinds import Strike
@@ -39,7 +40,7 @@ TRIES: Final = 60
 class ClusterDriver(Striker):
     """One run of one plan."""
 
-    def prepare(self, setting: Setting) -> list[object]:
+    def prepare(self, setting: Setting) -> Iterable[object]:
         plan = self.plan
         self.to = plan.destinations()
         self.books = Books(self.receivers)
@@ -49,9 +50,9 @@ class ClusterDriver(Striker):
         self.failed: set[int] = set()
         self.reopened = False
         if plan.fails < 0:
-            return [self.books, self.tap, *setting.observers]
+            return [self.tap, *setting.observers]
         self.relay = Relay(setting.observers)
-        return [self.books, self.tap, self.relay]
+        return [self.tap, self.relay]
 
     def make_load(self) -> Load:
         plan = self.plan
@@ -62,10 +63,6 @@ class ClusterDriver(Striker):
 
     def receivers(self, source: int, number: int) -> Collection[int]:
         return self.members if self.to is None else self.to(source, number)
-
-    @property
-    def committed(self) -> int:
-        return self.books.committed
 
     def heal_sites(self) -> None:
         """Who has failed stays away."""
@@ -121,11 +118,6 @@ class ClusterDriver(Striker):
         kth, many, whom = (arg % 3 for arg in strike.args[-3:])
         dst = None if whom else strike.args[0]
         self.put(Targeted(pdu, 1 + kth, 1 + many, dst=dst))
-
-    def strike_pause(self, strike: Strike, _: str) -> None:
-        site = strike.args[0]
-        if self.world.sites[site].state == UP:
-            self.pause(site, strike, strike.lasts_ns)
 
     # -- a failed member -------------------------------------------------------------------
 
@@ -185,22 +177,21 @@ class ClusterDriver(Striker):
         self.world.crash(site, NOTHING_LEFT)
 
     def stop_one(self, site: int, living: tuple[int, ...], tails: dict[int, Tail]) -> None:
-        member = self.world.sites[site]
-        engine: Any = member.engine
-        tails[site] = engine.tail(living)
-        self.world.settle(member, engine)
+        def verb(engine: Any, now: int) -> None:
+            tails[site] = engine.tail(living)
+
+        self.world.call(site, verb)
 
     def go_on(self, strike: Strike, tails: dict[int, Tail]) -> None:
         """All hand over the rest; then one new epoch, of which they hear one after the other."""
         world, books = self.world, self.books
         self.reopened = True
         self.members = members = self.survivors()
-        engines: list[Any] = [world.sites[site].engine for site in members]
-        for site, engine in zip(members, engines, strict=True):
-            engine.flush(tails)
-            world.settle(world.sites[site], engine)
+        for site in members:
+            world.call(site, lambda engine, now: engine.flush(tails))
         for site, detail in books.unlike(members):
             self.breach("I2", detail, site)
+        engines = [world.site(site) for site in members]
         epoch = 2 + max(max(engine.epoch, engine.rst) for engine in engines)
         self.to = self.plan.destinations(members)
         self.load.to = self.to
@@ -212,12 +203,9 @@ class ClusterDriver(Striker):
             world.after(i * stagger, partial(self.reopen_at, site, epoch))
 
     def reopen_at(self, site: int, epoch: int) -> None:
-        world, books = self.world, self.books
-        member = world.sites[site]
-        engine: Any = member.engine
+        books = self.books
         books.broken.pop(site, None)
-        engine.reopen(self.members, epoch, member.local(world.now))
-        world.settle(member, engine)
+        self.world.call(site, lambda engine, now: engine.reopen(self.members, epoch, now))
         self.relay.moved.add(site)
         back = books.given_back.pop(site, set())
         kept = books.own.pop(site, set()) - back
@@ -299,34 +287,16 @@ class Relay:
         self.new: tuple[object, ...] = ()
         self.moved: set[int] = set()  # members of the new cluster
 
-    def of(self, site: int) -> tuple[object, ...]:
-        return self.new if site in self.moved else self.old
+        for method in ("submitted", "delivered", "noticed", "crashed", "sampled"):
+            setattr(self, method, partial(self._tell, method))
 
-    def submitted(self, time: int, site: int, index: int, bundle: Bundle) -> None:
-        _tell(self.of(site), "submitted", time, site, index, bundle)
-
-    def delivered(self, time: int, site: int, delivery: Delivery) -> None:
-        _tell(self.of(site), "delivered", time, site, delivery)
-
-    def noticed(self, time: int, site: int, notice: Notice) -> None:
-        _tell(self.of(site), "noticed", time, site, notice)
-
-    def crashed(self, time: int, site: int, keeps: str) -> None:
-        _tell(self.of(site), "crashed", time, site, keeps)
-
-    def sampled(self, time: int, site: int, usage: object, caps: object) -> None:
-        _tell(self.of(site), "sampled", time, site, usage, caps)
+    def _tell(self, method: str, time: int, site: int, *args: object) -> None:
+        observers = self.new if site in self.moved else self.old
+        tell(observers, method, time, site, *args)
 
     def healed(self, time: int) -> None:
-        _tell(self.old + self.new, "healed", time)
+        tell(self.old + self.new, "healed", time)
 
     def finished(self, time: int, up: set[int], settled: bool = True) -> None:
-        _tell(self.old, "finished", time, up, False)
-        _tell(self.new, "finished", time, up & self.moved, settled)
-
-
-def _tell(observers: tuple[object, ...], method: str, *args: object) -> None:
-    for observer in observers:
-        call = getattr(observer, method, None)
-        if call is not None:
-            call(*args)
+        tell(self.old, "finished", time, up, False)
+        tell(self.new, "finished", time, up & self.moved, settled)

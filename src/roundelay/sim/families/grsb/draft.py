@@ -6,26 +6,30 @@ from typing import Any, Final
 
 from roundelay.core.engine import MS
 from roundelay.core.grsb.config import DEMO, FAILSAFE, SEPARATE
+from roundelay.core.token.config import PREFORMED
 from roundelay.sim.families.token.draft import Draft
+from roundelay.sim.swarm.fault_kinds import LINK_KINDS, PARTITIONS, kinds
+
+MESSAGE_SIZES: Final = (12, 64, 200, 1000)
 
 CUT: Final = "line:cut"
 DEAF: Final = "line:deaf"
 AWAY: Final = "away"
 
-TARGETS: Final = (
-    "target:submit", "target:submitack", "target:bcast", "target:daack", "target:alive",
-    "target:recovered", "target:pollok", "target:replaydata", "target:replayend",
-    "target:takeover", "target:grant",
-)  # fmt: skip
+TARGETS: Final = kinds(
+    "submit submitack bcast daack alive recovered pollok replaydata replayend takeover grant",
+    "target:",
+)
 
 KINDS: Final = (
-    "loss", "burst", "duplicate", "replay", "delay", "reorder", "corrupt", "truncate",
-    "alien-version", "clog", *TARGETS,
-    "partition:symmetric", "partition:one-way", "partition:non-transitive", "partition:flapping",
-    "crash:memory", "crash:disk", "crash:nothing", "crash:mid-batch", "crash:cr", "crash:da",
-    "crash:pr", "pause", "pause:cr", "pause:da", "pause:pr", "storm:restart",
-    "clock:rate", "clock:jump", CUT, DEAF, AWAY,
-)  # fmt: skip
+    *LINK_KINDS,
+    "clog",
+    *TARGETS,
+    *PARTITIONS,
+    *kinds("memory disk nothing mid-batch cr da pr", "crash:"),
+    *kinds("pause pause:cr pause:da pause:pr storm:restart clock:rate clock:jump"),
+    *(CUT, DEAF, AWAY),
+)
 """What a GRSB group has to survive."""
 
 TAKE_OVER: Final = "take-over"
@@ -48,19 +52,19 @@ class GrsbDraft(Draft):
         taken = recorders if layout == DEMO else recorders + 2 * fewest
         sites = max(3, taken + rng.choice((1, 2, 3, 5)))
         self.one_way_ns = rng.choice((MS // 20, MS // 4, MS, 5 * MS))
-        kinds = self.kinds(KINDS)
-        config = self.grsb() | {
-            "layout": layout, "recorders": recorders,
-            "selective": recorders > 1 and rng.random() < 0.3,
-        }  # fmt: skip
-        links = self.links(kinds)
-        strikes = self.strikes(kinds, sites)
+        faults = self.faults(KINDS)
+        config = self.grsb() | {"layout": layout, "recorders": recorders}
+        config["selective"] = recorders > 1 and rng.random() < 0.3
+        links = self.links(faults)
+        strikes = self.strikes(faults, sites)
         heal_ns = strikes[-1].at + self.unit_ns * rng.randint(1, 3)
         messages = rng.choice((60, 120, 250, 400, 400, 4000))
-        if AWAY in kinds and messages == 400:
+        if AWAY in faults and messages == 400:
             messages = 4000  # so that whoever is away misses thousands
-        return self.whole(
+        return self.steady(
+            MESSAGE_SIZES,
             sites=sites,
+            boot=PREFORMED,
             config=config,
             medium="lines",
             medium_args=(self.one_way_ns // 4, self.one_way_ns),
@@ -70,18 +74,6 @@ class GrsbDraft(Draft):
             heal_ns=heal_ns,
             liveness_ns=20 * self.unit_ns + 4 * messages * self.turn_ns,
         )
-
-    def whole(self, *, messages: int, heal_ns: int, **drawn: Any) -> dict[str, Any]:
-        """What was drawn, and the rest."""
-        return drawn | {
-            "boot": "preformed",
-            "wire": self.rng.random() < 0.25,
-            "messages": messages,
-            "rate": messages * 1e9 / heal_ns,
-            "size": self.rng.choice((12, 64, 200, 1000)),
-            "beyond": False,
-            "heal_ns": heal_ns,
-        }
 
     def grsb(self) -> dict[str, Any]:
         """Times in units of the round trip, buffers large and small."""

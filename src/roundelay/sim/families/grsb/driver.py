@@ -1,6 +1,6 @@
 """Runs a plan of GRSB: faults, healing, and then everybody has to have everything.
 
-`line_driver` says what may not happen; here are the two lines, each of which must do alone, and
+`shared_driver` says what may not happen; here are the two lines, each of which must do alone, and
 who is off for thousands of messages.
 """
 
@@ -13,7 +13,6 @@ from roundelay.core.engine import Notice
 from roundelay.core.events import DISK
 from roundelay.core.grsb.pdu import DUAL, LINE_A, LINE_B
 from roundelay.core.grsb.site import GrsbSite
-from roundelay.core.grsb.stable import GrsbStable
 from roundelay.sim.families.grsb.applications import Lines
 from roundelay.sim.families.grsb.draft import AWAY, CUT, GIVEN_UP, LONG_AWAY, TAKE_OVER
 from roundelay.sim.families.grsb.group import GrsbGroup
@@ -90,7 +89,7 @@ class GrsbDriver(LineDriver[GrsbSite]):
         away = plan.messages >= LONG and any(strike.kind == AWAY for strike in plan.strikes)
         if not away or not others or site in roles.council:
             return True
-        left, before = self.committed, self.acknowledged()
+        left, before = self.books.committed, self.acknowledged()
         self.world.crash(site, DISK)
 
         def said_enough() -> bool:
@@ -142,9 +141,6 @@ class GrsbDriver(LineDriver[GrsbSite]):
                 return what
         return ""
 
-    def archives(self) -> dict[int, GrsbStable]:
-        return self.applications.recorded()
-
     # -- what may fail ---------------------------------------------------------------------
 
     def levels(self, site: int) -> tuple[Level, ...]:
@@ -173,7 +169,7 @@ class GrsbDriver(LineDriver[GrsbSite]):
         return None if site in self.roles.council else site
 
     def come_back(self, site: int, left: int) -> None:
-        if self.committed - left >= THOUSAND:
+        if self.books.committed - left >= THOUSAND:
             self.world.fault(LONG_AWAY)
         super().come_back(site, left)
 

@@ -8,7 +8,7 @@ round (`holders`); and a recorder's disk is lost only while another one has all 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
@@ -74,6 +74,10 @@ class Books:
     def delivered(self, time: int, site: int, delivery: GrsbDelivery) -> None:
         self.delivered_somewhere.update(delivery.bundle)
 
+    @property
+    def committed(self) -> int:
+        return len(self.delivered_somewhere)
+
 
 class Level(NamedTuple):
     """A GRSB group: all there is, or one level of the hierarchy."""
@@ -91,16 +95,17 @@ class LineDriver(Striker, Generic[S]):
     applications: LineApplications[S]
     load: UserLoad
     observers_judge = False
+    pause_factor = 2
     choosy: float
     """How many of the users want only some of the messages."""
     users: tuple[int, ...]
     top: Level
     """The level that gives messages their places: what it knows must not be lost."""
 
-    def prepare(self, setting: Setting) -> list[object]:
+    def prepare(self, setting: Setting) -> Iterable[object]:
         self.assign()
         self.books = Books()
-        return [self.books, *setting.observers]
+        return setting.observers
 
     def arrange(self) -> None:
         self.world.on_noticed.append(self._noticed)
@@ -135,10 +140,6 @@ class LineDriver(Striker, Generic[S]):
         return UserLoad(self.applications, self.plan, self.users)
 
     @property
-    def committed(self) -> int:
-        return len(self.books.delivered_somewhere)
-
-    @property
     def submitted(self) -> int:
         return len(self.books.submissions)
 
@@ -152,9 +153,6 @@ class LineDriver(Striker, Generic[S]):
             if not self.load.send(site):
                 self.breach("I7", "takes no message though nothing is wrong", site)
         return self.settled_by(self.world.now + self.plan.liveness_ns)
-
-    def heal_sites(self) -> None:
-        self.world.restart_all()
 
     def settled(self) -> bool:
         return not self.unsettled()
@@ -180,16 +178,12 @@ class LineDriver(Striker, Generic[S]):
             return f"user {number} is at {user.listener.next} of {top}"
         return ""
 
-    @abstractmethod
-    def archives(self) -> dict[int, GrsbStable]:
-        """What all recorders have on disk."""
-
     def after_settling(self, settled: bool) -> None:
         """I7; observers are told what the recorders have, by which they can judge the rest."""
         if not settled:
             self.breach("I7", self.unsettled())
         world, users = self.world, self.users if settled else ()
-        world.tell("archived", world.now, self.archives(), users)
+        world.tell("archived", world.now, self.applications.recorded(), users)
 
     # -- what may fail ---------------------------------------------------------------------
 
@@ -204,13 +198,13 @@ class LineDriver(Striker, Generic[S]):
 
     def ruler(self, level: Level) -> GrsbSite | None:
         """Where the retransmitter is that reigns."""
-        found = [self.part(number, level) for number in level.roles.retransmitters]
+        parts = [self.part(number, level) for number in level.roles.retransmitters]
         ruling = [
-            one
-            for one in found
-            if one is not None and one.retransmitter is not None and one.retransmitter.reigning
+            part
+            for part in parts
+            if part is not None and part.retransmitter is not None and part.retransmitter.reigning
         ]
-        return max(ruling, key=lambda one: one.reign.epoch, default=None)
+        return max(ruling, key=lambda part: part.reign.epoch, default=None)
 
     def holders(self) -> set[int]:
         """Sites that have the state of the last reign that may have begun."""
@@ -263,21 +257,17 @@ class LineDriver(Striker, Generic[S]):
         return True
 
     def crash(self, site: int, keeps: str) -> bool:
-        """Crash a site if it may, with what it may lose; False if it may not."""
-        if self.world.now >= self.plan.heal_ns or self.world.sites[site].state == DOWN:
-            return False
+        """It loses no more than it may."""
         if keeps == NOTHING_LEFT and not self.may_lose_disk(site):
             keeps = DISK
         if keeps != MEMORY and not self.may_forget(site):
             keeps = MEMORY
-        self.world.crash(site, keeps)
-        return True
+        return super().crash(site, keeps)
 
     # -- strikes ---------------------------------------------------------------------------
 
     @abstractmethod
-    def pick(self, strike: Strike, which: str) -> int:
-        """The site of a strike: any, or one of a role."""
+    def pick(self, strike: Strike, which: str) -> int: ...
 
     @abstractmethod
     def leaver(self, strike: Strike) -> int | None:
@@ -312,26 +302,12 @@ class LineDriver(Striker, Generic[S]):
 
         member.amid = amid
 
-    def strike_pause(self, strike: Strike, which: str) -> None:
-        site = self.pick(strike, which)
-        if self.world.sites[site].state == UP:
-            self.pause(site, strike, 2 * strike.lasts_ns)
-
-    def strike_storm(self, strike: Strike, _: str) -> None:
-        """A site starts again and again."""
-        site = strike.args[0]
-        self.count(strike.kind, site)
-        for i in range(3 + strike.args[-1] % 4):
-            at = i * strike.lasts_ns
-            self.world.after(at, partial(self.crash, site, DISK))
-            self.world.after(at + strike.lasts_ns // 2, partial(self.world.restart, site))
-
     def strike_away(self, strike: Strike, _: str) -> None:
         """A user is off for most of the run."""
         site = self.leaver(strike)
         if site is not None and self.crash(site, DISK):
             self.count(strike.kind, site)
-            back = partial(self.come_back, site, self.committed)
+            back = partial(self.come_back, site, self.books.committed)
             self.world.after(self.most_of_it(strike), back)
 
     def most_of_it(self, strike: Strike) -> int:

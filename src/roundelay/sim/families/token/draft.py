@@ -20,6 +20,7 @@ from roundelay.sim.swarm.fault_kinds import (
     LINK_KINDS,
     LinkSpec,
     Strike,
+    kinds,
 )
 
 _TOKEN_KINDS: Final = tuple(
@@ -32,9 +33,9 @@ _PA_KINDS: Final = tuple(
     kind
     for kind in _TOKEN_KINDS
     if not kind.startswith(("target:", "disk:", "storm:"))
-    and kind not in ("crash:disk", "crash:nothing", "crash:mid-batch", "crash:beyond-L",
-                     "power-cut", "pause:token-site", "slow-consumer")
-)  # fmt: skip
+    and kind not in kinds("disk nothing mid-batch beyond-L", "crash:")
+    and kind not in ("power-cut", "pause:token-site", "slow-consumer")
+)
 
 
 TWINS: Final = 0.25
@@ -61,12 +62,12 @@ class Draft:
         sites = rng.choice((3, 3, 3, 4, 4, 5, 5, 6, 7))
         self.one_way_ns = rng.choice((MS // 20, MS // 4, MS, 5 * MS))
         medium, medium_args = self.medium()
-        kinds = self.kinds(_TOKEN_KINDS if token else _PA_KINDS)
+        faults = self.faults(_TOKEN_KINDS if token else _PA_KINDS)
         config = self.token(sites) if token else self.positive_ack()
-        strikes = self.strikes(kinds, sites)
+        strikes = self.strikes(faults, sites)
         if token:
             strikes = self.with_a_twin(strikes, sites)
-        heal_ns = (strikes[-1].at if strikes else 0) + self.unit_ns * rng.randint(1, 4)
+        heal_ns = strikes[-1].at + self.unit_ns * rng.randint(1, 4)
         messages = rng.randint(230, 400)
         return {
             "sites": sites,
@@ -79,9 +80,9 @@ class Draft:
             # Most of the load falls into the safety phase, a little into the liveness phase.
             "rate": messages * 1e9 / heal_ns * rng.uniform(1.0, 2.0),
             "size": rng.choice((10, 16, 64, 64, 200)),
-            "links": self.links(kinds),
+            "links": self.links(faults),
             "strikes": strikes,
-            "beyond": "crash:beyond-L" in kinds,
+            "beyond": "crash:beyond-L" in faults,
             "heal_ns": heal_ns,
             "liveness_ns": 10 * self.reformation_ns,
         }
@@ -92,7 +93,19 @@ class Draft:
         kind = self.rng.choice(("bus", "bus", "mesh", "datagram"))
         return kind, (delay,) if kind == "bus" else (delay // 4, delay)
 
-    def kinds(self, every: tuple[str, ...]) -> list[str]:
+    def steady(
+        self, sizes: tuple[int, ...], *, messages: int, heal_ns: int, **drawn: Any
+    ) -> dict[str, Any]:
+        """The fields `drawn`, and those of messages of `sizes` that come until healing."""
+        return drawn | {
+            "wire": self.rng.random() < 0.25,
+            "messages": messages,
+            "rate": messages * 1e9 / heal_ns,
+            "size": self.rng.choice(sizes),
+            "heal_ns": heal_ns,
+        }
+
+    def faults(self, every: tuple[str, ...]) -> list[str]:
         """The kinds of faults this run suffers: few or many."""
         some = self.rng.sample(every, self.rng.randint(2, min(16, len(every))))
         return [kind for kind in every if kind in some]
@@ -117,8 +130,8 @@ class Draft:
         hold = int(trip * rng.uniform(1, 10))
         resend = hold + int(trip * rng.uniform(1, 10))
         retx = int(trip * rng.uniform(1.2, 4))
-        kw, kr = rng.choice(((1, 1), (1, 1), (1, 1), (rng.randint(2, 4), 1),
-                             (1, rng.randint(1, sites - 1))))  # fmt: skip
+        rounds = ((rng.randint(2, 4), 1), (1, rng.randint(1, sites - 1)))
+        kw, kr = rng.choice(((1, 1), (1, 1), (1, 1), *rounds))
         config: dict[str, Any] = {
             "resilience": rng.randint(0, (sites + 1) // 2 - 1),
             "kw": kw,
@@ -142,17 +155,18 @@ class Draft:
             "request_burst": rng.choice((1, 8, 64)),
             "recover_batch": rng.choice((1, 8, 32)),
         }
-        tidy = TokenConfig(**config).check(sites)
-        # How long it takes to notice a dead site and to form a list without it ...
-        self.unit_ns = (attempts + 1) * max(tidy.pass_ns, tidy.request_ns) + tidy.token_timeout_ns
-        # ... and at worst, with everything lost that may be lost, and the longest back-off.
-        slowest = max(tidy.pass_ns, tidy.resend_ns, tidy.request_ns)
-        self.reformation_ns = (
-            max(tidy.silence_ns, (tidy.attempts_hard + 1) * slowest)
-            + tidy.token_timeout_ns
-            + (4 * retx << 6)
-        )
+        self.set_times(TokenConfig(**config).check(sites))
         return config
+
+    def set_times(self, config: TokenConfig) -> None:
+        """How long it takes to notice a dead site and to form a list without it, and at worst,
+        with everything lost that may be lost, and the longest back-off."""
+        passing, request = config.pass_ns << config.backoff, config.request_ns << config.backoff
+        slowest = max(passing, config.resend_ns << config.backoff, request)
+        timeout = config.token_timeout_ns
+        self.unit_ns = (config.attempts + 1) * max(passing, request) + timeout
+        silent = max(config.silence_ns, (config.attempts_hard + 1) * slowest)
+        self.reformation_ns = silent + timeout + (4 * config.retx_ns << 6)
 
     def positive_ack(self) -> dict[str, Any]:
         rng = self.rng
@@ -171,7 +185,7 @@ class Draft:
 
     # -- faults ----------------------------------------------------------------------------
 
-    def links(self, kinds: list[str]) -> tuple[LinkSpec, ...]:
+    def links(self, faults: list[str]) -> tuple[LinkSpec, ...]:
         """What is in place during the whole safety phase."""
         rng = self.rng
         trip = 2 * self.one_way_ns
@@ -180,7 +194,7 @@ class Draft:
         def add(link: str, *args: float) -> None:
             specs.append(LinkSpec(link, args))
 
-        for kind in kinds:
+        for kind in faults:
             if kind == "loss":
                 add("Lossy", rng.choice((0.01, 0.05, 0.1, 0.2, 0.3)))
             elif kind == "burst":
@@ -203,25 +217,23 @@ class Draft:
                 add("Alien", rng.choice((0.01, 0.05)), rng.choice((0, 1, 255)))
         return tuple(specs)
 
-    def strikes(self, kinds: list[str], sites: int) -> tuple[Strike, ...]:
-        """Faults at points of time, in order."""
+    def strikes(self, faults: list[str], sites: int) -> tuple[Strike, ...]:
+        """Faults at points of time, in order; at least one, which may be of no kind."""
         rng = self.rng
-        timed = [kind for kind in kinds if kind not in LINK_KINDS]
-        strikes: list[Strike] = []
+        timed = [kind for kind in faults if kind not in LINK_KINDS]
         at = self.unit_ns // 2
-        if timed:
-            # Each kind at least once, then some more, in random order.
-            chosen = timed + [rng.choice(timed) for _ in range(rng.randint(0, 10))]
-            rng.shuffle(chosen)
-            for kind in chosen:
-                at += int(self.unit_ns * rng.choice((0.1, 0.5, 1, 2)) * rng.random()) + 1
-                lasts = int(self.unit_ns * rng.choice((0.1, 0.5, 1.5, 3)) * rng.random()) + 1
-                if kind == "storm:restart":
-                    lasts = int(self.unit_ns * rng.choice((0.1, 0.4)))
-                args = [rng.randrange(sites) for _ in range(sites)]
-                args += [rng.randrange(1 << 16) for _ in range(3)]
-                strikes.append(Strike(at, kind, lasts, tuple(args)))
-        else:
-            at += self.unit_ns * rng.randint(2, 8)
-            strikes.append(Strike(at, "", 0))
+        if not timed:
+            return (Strike(at + self.unit_ns * rng.randint(2, 8), "", 0),)
+        # Each kind at least once, then some more, in random order.
+        timed += [rng.choice(timed) for _ in range(rng.randint(0, 10))]
+        rng.shuffle(timed)
+        strikes: list[Strike] = []
+        for kind in timed:
+            at += int(self.unit_ns * rng.choice((0.1, 0.5, 1, 2)) * rng.random()) + 1
+            lasts = int(self.unit_ns * rng.choice((0.1, 0.5, 1.5, 3)) * rng.random()) + 1
+            if kind == "storm:restart":
+                lasts = int(self.unit_ns * rng.choice((0.1, 0.4)))
+            args = [rng.randrange(sites) for _ in range(sites)]
+            args += [rng.randrange(1 << 16) for _ in range(3)]
+            strikes.append(Strike(at, kind, lasts, tuple(args)))
         return tuple(strikes)

@@ -10,6 +10,7 @@ good, which is right but teaches nothing.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 
 from roundelay.core.bundle import Bundle
@@ -25,22 +26,18 @@ from roundelay.sim.swarm.fault_runner import Setting, Striker
 class Driver(Striker):
     """One run of a plan of the token protocol or of positive acknowledgement."""
 
-    def prepare(self, setting: Setting) -> list[object]:
+    def prepare(self, setting: Setting) -> Iterable[object]:
         self.books = Books(self.plan.sites)
         self.budget = max(1, self.plan.resilience)
-        return [self.books, *setting.observers]
+        return setting.observers
 
     def make_load(self) -> Load:
         return Poisson(self.plan.messages, self.plan.rate, size=self.plan.size)
 
-    @property
-    def committed(self) -> int:
-        return self.books.committed
-
     def heal_sites(self) -> None:
         for site in self.world.group:
             self.world.end_twin(site)
-        self.world.restart_all()
+        super().heal_sites()
 
     def settled(self) -> bool:
         world = self.world
@@ -68,7 +65,7 @@ class Driver(Striker):
         if how == "beyond-L":
             self.crash_beyond(strike)
             return
-        site = self.one(strike)
+        site = self.pick(strike)
         if site is None:
             return
         keeps = {"memory": MEMORY, "nothing": NOTHING_LEFT}.get(how, DISK)
@@ -98,7 +95,7 @@ class Driver(Striker):
 
     def strike_disk(self, strike: Strike, how: str) -> None:
         world = self.world
-        site = self.one(strike)
+        site = self.pick(strike)
         if site is None or not self.affordable(DISK, site):
             return
         if how == "slow":
@@ -125,16 +122,12 @@ class Driver(Striker):
             wait = strike.lasts_ns * (strike.args[site] % 3) // 3 + 1
             self.world.after(wait, partial(self.world.restart, site))
 
-    def strike_pause(self, strike: Strike, which: str) -> None:
-        site = self.token_site() if which else self.one(strike)
-        if site is None:
-            return
-        # Past all time-outs: the group goes on without it.
-        lasts = strike.lasts_ns + (strike.args[-1] % 3) * self.plan.heal_ns // 20
-        self.pause(site, strike, lasts)
+    def pause_ns(self, strike: Strike) -> int:
+        """Past all time-outs: the group goes on without it."""
+        return strike.lasts_ns + (strike.args[-1] % 3) * self.plan.heal_ns // 20
 
     def strike_twin(self, strike: Strike, _: str) -> None:
-        site = self.one(strike)
+        site = self.pick(strike)
         if site is None or not self.affordable(NOTHING_LEFT, site):
             return
         self.count(strike.kind, site)
@@ -149,24 +142,25 @@ class Driver(Striker):
             self.count(strike.kind)
             self.world.storm()
             return
-        site = self.one(strike)
-        if site is None or not self.affordable(DISK, site):
-            return
-        self.count(strike.kind, site)
-        for i in range(3 + strike.args[-1] % 4):
-            keeps = MEMORY if strike.args[i % len(strike.args)] % 2 else DISK
-            at = i * strike.lasts_ns
-            self.world.after(at, partial(self.crash_softly, site, keeps))
-            self.world.after(at + strike.lasts_ns // 2, partial(self.world.restart, site))
+        site = self.pick(strike)
+        if site is not None and self.affordable(DISK, site):
+            self.storm(strike, site)
 
-    def crash_softly(self, site: int, keeps: str) -> None:
-        """What was affordable when the storm began may not be any more."""
+    def keeps_in_storm(self, strike: Strike, i: int) -> str:
+        return MEMORY if strike.args[i % len(strike.args)] % 2 else DISK
+
+    def crash(self, site: int, keeps: str) -> bool:
+        """What was affordable when a storm began may not be any more."""
         self.world.crash(site, keeps if self.affordable(keeps, site) else MEMORY)
+        return True
 
     # -- the budget ------------------------------------------------------------------------
 
-    def one(self, strike: Strike) -> int | None:
-        """A site that is up, if one more may be down."""
+    def pick(self, strike: Strike, which: str = "") -> int | None:
+        """A site that is up, if one more may be down; or whoever holds the token."""
+        if which:
+            holding = [m.id for m in self.world.sites if getattr(m.engine, "holding", False)]
+            return holding[0] if holding else None
         site = strike.args[0]
         if self.world.sites[site].state != UP:
             return None
@@ -186,12 +180,6 @@ class Driver(Striker):
         if keeps == NOTHING_LEFT:
             return not self.plan.beyond and forgetful <= self.plan.resilience
         return not self.books.wiped() or forgetful <= self.plan.resilience
-
-    def token_site(self) -> int | None:
-        for member in self.world.sites:
-            if getattr(member.engine, "holding", False):
-                return member.id
-        return None
 
 
 class Books:

@@ -74,14 +74,7 @@ class FastDraft(Draft):
             "recover_batch": rng.choice((1, 8, 255)),
             "max_payload": rng.choice((200, 1200, 60_000)),
         }
-        tidy = TokenConfig(**config).check(sites)
-        slowest = max(passing, resend, request) << backoff
-        self.unit_ns = (attempts + 1) * (max(passing, request) << backoff) + tidy.token_timeout_ns
-        self.reformation_ns = (
-            max(tidy.silence_ns, (tidy.attempts_hard + 1) * slowest)
-            + tidy.token_timeout_ns
-            + (4 * retx << 6)
-        )
+        self.set_times(TokenConfig(**config).check(sites))
         return config
 
 

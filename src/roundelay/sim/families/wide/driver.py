@@ -1,8 +1,8 @@
 """Runs a plan of the hierarchy: faults, healing, and then everybody has to have everything.
 
-What may not happen (see `line_driver`) is the loss of all copies on the global level, and of all
-copies of what the recorders of one level and network have on disk.  Otherwise a network may lose
-what it likes.
+What may not happen (see `grsb.shared_driver`) is the loss of all copies on the global level, and of
+all copies of what the recorders of one level and network have on disk.  Otherwise a network may
+lose what it likes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from operator import attrgetter
 from roundelay.core.engine import Notice
 from roundelay.core.events import DISK
 from roundelay.core.grsb.site import GrsbSite
-from roundelay.core.grsb.stable import GrsbStable
 from roundelay.core.wide.site import WideSite
 from roundelay.core.wide.topology import Atlas, Network
 from roundelay.sim.families.grsb.shared_driver import Level, LineDriver
@@ -103,9 +102,6 @@ class WideDriver(LineDriver[WideSite]):
             if flood.held or (flood.next < top and self.group.ls_repair):
                 return f"node {number} is at {flood.next} of {top}"
         return ""
-
-    def archives(self) -> dict[int, GrsbStable]:
-        return self.applications.recorded()
 
     # -- what may fail ---------------------------------------------------------------------
 
