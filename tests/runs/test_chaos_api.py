@@ -20,9 +20,9 @@ from roundelay.runs.chaos.clock import WallClock, build
 from roundelay.runs.chaos.disks import PowerDisk
 from roundelay.runs.chaos.disks import available as disks_available
 from roundelay.runs.chaos_api import application as app
-from roundelay.runs.chaos_api.machine import Machine, Notes
+from roundelay.runs.chaos_api.machine import Machine
 from roundelay.runs.chaos_api.nemeses import Strikes
-from roundelay.runs.chaos_api.notes import MEMBER
+from roundelay.runs.chaos_api.notes import MEMBER, Notes
 from roundelay.runs.chaos_api.plan import (
     CLOCK,
     DAEMON,

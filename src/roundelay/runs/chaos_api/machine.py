@@ -1,4 +1,4 @@
-"""The processes of a member of `roundelay chaos --api`, and what their notes say so far."""
+"""The processes of a member of `roundelay chaos --api`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGSTOP
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -23,7 +23,7 @@ from roundelay.core.errors import RoundelayError
 from roundelay.runs.chaos.clock import WallClock
 from roundelay.runs.chaos.disks import PowerDisk
 from roundelay.runs.chaos_api import application
-from roundelay.runs.chaos_api.notes import MEMBER
+from roundelay.runs.chaos_api.notes import MEMBER, Life, Notes
 from roundelay.runs.chaos_api.plan import (
     APPLICATION,
     COMMITTED,
@@ -47,69 +47,6 @@ def _with_parent() -> None:
 
 class Hang(RoundelayError):
     """Something that had to happen did not."""
-
-
-class Notes:
-    """What a life has noted down so far, as far as the one who runs it has to know."""
-
-    def __init__(self, path: Path, number: int, role: str) -> None:
-        self.path = path
-        self.number = number
-        self.role = role
-        self._read = 0
-        self._half = b""
-        self._sent: dict[str, int] = {}
-        self.joined = False
-        self.errors = 0
-        self.open_with: tuple[str, ...] = ()
-        """Members of the last view, if it was open."""
-        self.state = "starting"
-        self.confirmed_sent = 0
-        """When the newest confirmed broadcast was begun."""
-        self.lasts: set[str] = set()
-        self.settled = ""
-        self.given: set[str] = set()
-        self.position: tuple[str, int] | None = None
-        self.left = False
-
-    def look(self) -> Self:
-        """Read what is new."""
-        try:
-            with self.path.open("rb") as file:
-                file.seek(self._read)
-                data = self._half + file.read()
-                self._read = file.tell()
-        except FileNotFoundError:
-            return self
-        *lines, self._half = data.split(b"\n")
-        for line in lines:
-            self._take(json.loads(line))
-        return self
-
-    def _take(self, line: dict[str, Any]) -> None:
-        event, ident = line["e"], line.get("id", "")
-        if event == "given":
-            self.given.add(ident)
-            if line["seq"] is not None:
-                self.position = (line.get("h", ""), line["seq"] + 1)
-        elif event == "sent":
-            self._sent[ident] = line["t"]
-            if line.get("last"):
-                self.lasts.add(ident)
-        elif event == "confirmed":
-            self.confirmed_sent = max(self.confirmed_sent, self._sent[ident])
-            if ident in self.lasts:
-                self.settled = ident
-        elif event == "view":
-            self.state = line["state"]
-            self.open_with = tuple(line["members"]) if self.state.startswith("open") else ()
-        elif event == "joined":
-            self.joined = True
-        elif event == "error":
-            self.errors += 1
-            self.state = f"{line['kind']}: {line['why']}"
-        elif event == "left":
-            self.left = True
 
 
 class Place(Struct, frozen=True):
@@ -150,8 +87,13 @@ class Machine:
         self.frontend = f"unix:{place.sockets}/{name}{next(_NUMBERS)}"
 
     @property
-    def notes(self) -> Notes:
-        return self.lives[-1]
+    def life(self) -> Life:
+        """What its present life has noted down, as far as it was read."""
+        return self.lives[-1].life
+
+    def look(self) -> Life:
+        """The same, up to now."""
+        return self.lives[-1].look()
 
     @property
     def silent(self) -> bool:
@@ -233,7 +175,7 @@ class Machine:
         return options
 
     async def start_application(self, since: tuple[str, int] | None, tries: int) -> None:
-        number = self.lives[-1].number + 1 if self.lives else 0
+        number = self.life.number + 1 if self.lives else 0
         path = self.place.folder / f"{self.name}.{number}.jsonl"
         self.lives.append(Notes(path, number, self.role))
         names = [name for name in self.setup.names if name not in self.setup.silent]

@@ -12,8 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from roundelay.runs.chaos_api import plan as kinds
-from roundelay.runs.chaos_api.machine import Hang, Machine, Notes, free_ports
-from roundelay.runs.chaos_api.notes import MEMBER, REPLACED, TWIN
+from roundelay.runs.chaos_api.machine import Hang, Machine, free_ports
+from roundelay.runs.chaos_api.notes import MEMBER, REPLACED, TWIN, Notes
 from roundelay.runs.chaos_api.plan import Trouble
 
 if TYPE_CHECKING:
@@ -104,18 +104,19 @@ class Strikes:
         old = self.round.machines[name]
         old.pause()
         since = self.round.since(old)
-        new = self._another(name, old.notes.number + 1, MEMBER)
+        new = self._another(name, old.life.number + 1, MEMBER)
         self.round.machines[name] = new
-        old.role = old.notes.role = REPLACED
+        old.role = old.life.role = REPLACED
         new.word = old.word
         await new.start(since)
         await asyncio.sleep(trouble.lasts_s)
-        self.round.woken[f"{name}.{old.notes.number}"] = time.monotonic_ns()
-        errors = old.notes.look().errors
+        self.round.woken[f"{name}.{old.life.number}"] = time.monotonic_ns()
+        errors = len(old.look().errors)
         old.wake()
         with suppress(Hang):
-            await self.round.until("the replaced one to be told",
-                              lambda: old.notes.look().errors > errors, TWIN_S)  # fmt: skip
+            await self.round.until(
+                "the replaced one to be told", lambda: len(old.look().errors) > errors, TWIN_S
+            )
         await old.kill()
 
     def _another(self, name: str, number: int, role: str) -> Machine:
@@ -181,7 +182,7 @@ class Strikes:
             went_on = partial(self.round.confirmed, machine, begun)
             await self.round.until("a member with an old folder", went_on, HEALS_ITSELF_S)
             return
-        self.round.say(f"{machine.name} did not go on with its old folder ({machine.notes.state}): "
+        self.round.say(f"{machine.name} did not go on with its old folder ({machine.life.state}): "
                   "it gets an empty one")  # fmt: skip
         await machine.kill()
         machine.wipe()
@@ -224,8 +225,7 @@ class Strikes:
             await self.round.until(
                 "some to go on", lambda: self.round.all_sent(returned, begun), SOME_S
             )
-        state = machines[0].notes.state
-        self.round.opened_by_some = state
+        state = machines[0].life.state
         self.round.say(f"{most} of {len(machines)} have returned: {state}")
         for machine in machines[most:]:
             await machine.start(self.round.since(machine))

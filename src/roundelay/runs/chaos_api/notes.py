@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -108,82 +109,122 @@ class Life(Struct):
     joins: list[tuple[int, tuple[str, int] | None]] = field(default_factory=list)
     there: list[tuple[int, int]] = field(default_factory=list)
     """When it was in the group: from each `joined` until the next error, or the end."""
+    joined: int = 0
+    """When it joined the group that it is in."""
     over: int = 0
     settling: int = 0
     settled: str = ""
     left: bool = False
+    state: str = "starting"
+    """Of its last view, or its last error."""
+    confirmed_sent: int = 0
+    """When the newest confirmed broadcast was begun."""
 
     def __str__(self) -> str:
         return f"{self.name} (life {self.number})"
 
+    @property
+    def open_with(self) -> tuple[str, ...]:
+        """Members of the last view, if it was open."""
+        last = self.views[-1] if self.views else None
+        return last.members if last is not None and last.state.startswith("open") else ()
 
-def read_life(path: Path, role: str = MEMBER) -> Life:
-    """The life whose notes are in `path`; half a line at its end is one that was killed."""
-    lines = []
-    for line in path.read_bytes().split(b"\n"):
-        try:
-            lines.append(json.loads(line))
-        except ValueError:
-            continue
-    return life_of(lines, role)
+    @property
+    def position(self) -> tuple[str, int] | None:
+        """Where it would go on reading."""
+        places = ((one.history, one.seq + 1) for one in reversed(self.given) if one.seq is not None)
+        return next(places, None)
+
+    def take(self, at: int, line: Mapping[str, Any]) -> None:
+        """Add line number `at` of the notes."""
+        event, time = line["e"], line.get("t", 0)
+        if self.joined and event in ("error", "over"):
+            self.there.append((self.joined, time))
+            self.joined = time if line.get("kind") == LEFT_OUT else 0  # it reads on
+        self.begun = self.begun or time
+        self.ended = time
+        ident, history = line.get("id", ""), line.get("h", "")
+        members = tuple(line.get("members", ()))
+        if event == "given":
+            damaged = line.get("damaged", False)
+            given = Given(at, time, line["seq"], line["from"], ident, history, damaged)
+            self.given.append(given)
+        elif event == "sent":
+            to, last = tuple(line.get("to", ())), line.get("last", False)
+            self.sent[ident] = Sent(time, len(self.sent), members, to, last)
+        elif event == "confirmed":
+            given_up = line.get("given_up")
+            out = None if given_up is None else tuple(given_up)
+            self.confirmed[ident] = Confirmed(time, line["seq"], history, members, out)
+            sent = self.sent.get(ident)
+            if sent is not None:
+                self.confirmed_sent = max(self.confirmed_sent, sent.time)
+                self.settled = ident if sent.last else self.settled
+        elif event == "indeterminate":
+            self.doubtful.add(ident)
+        elif event == "refused":
+            self.denied.add(ident)
+        elif event == "failed":
+            (self.denied if line["kind"] in NOTHING_QUEUED else self.doubtful).add(ident)
+        elif event == "error":
+            self.errors.append(Trouble(at, time, line["kind"], line.get("first"), line.get("last")))
+            self.state = f"{line['kind']}: {line.get('why', '')}"
+        elif event == "view":
+            self.views.append(Seen(time, members, line["state"]))
+            self.state = line["state"]
+        elif event == "started":
+            self.name, self.number, self.since = line["name"], line["life"], _since(line["since"])
+        elif event == "joining":
+            self.joins.append((at, _since(line["since"])))
+        elif event == "joined":
+            self.joined = time
+        elif event == "over":
+            self.over += 1
+        elif event == "settling":
+            self.settling = self.settling or time
+        elif event == "left":
+            self.left = True
 
 
 def _since(value: Any) -> tuple[str, int] | None:
     return None if not value or value[1] is None else (value[0] or "", value[1])
 
 
+class Notes:
+    """The notes of a life in `path`, read while it goes on."""
+
+    def __init__(self, path: Path, number: int, role: str) -> None:
+        self.path = path
+        self.life = Life("?", number, role)
+        self._read = self._lines = 0
+
+    def look(self) -> Life:
+        """Read what is new; half a line at the end is not read yet, or of one that was killed."""
+        with suppress(FileNotFoundError), self.path.open("rb") as file:
+            file.seek(self._read)
+            for line in file:
+                if line.endswith(b"\n"):
+                    self._read += len(line)
+                    self.life.take(self._lines, json.loads(line))
+                    self._lines += 1
+        return self.life
+
+
+def read_life(path: Path, role: str = MEMBER) -> Life:
+    """The whole life whose notes are in `path`."""
+    return _ended(Notes(path, 0, role).look())
+
+
 def life_of(lines: Iterable[Mapping[str, Any]], role: str = MEMBER) -> Life:
     """A life, from its lines."""
     life = Life("?", 0, role)
-    lasts: set[str] = set()
-    since, time = 0, 0
     for at, line in enumerate(lines):
-        event, time = line["e"], line.get("t", 0)
-        if since and event in ("error", "over"):
-            life.there.append((since, time))
-            since = time if line.get("kind") == LEFT_OUT else 0  # it reads on
-        life.begun = life.begun or time
-        life.ended = time
-        ident = line.get("id", "")
-        members = tuple(line.get("members", ()))
-        if event == "given":
-            life.given.append(Given(at, time, line["seq"], line["from"], ident, line.get("h", ""),
-                                    line.get("damaged", False)))  # fmt: skip
-        elif event == "sent":
-            number = len(life.sent)
-            last = line.get("last", False)
-            life.sent[ident] = Sent(time, number, members, tuple(line.get("to", ())), last)
-            if last:
-                lasts.add(ident)
-        elif event == "confirmed":
-            given_up = line.get("given_up")
-            out = None if given_up is None else tuple(given_up)
-            receipt = Confirmed(time, line["seq"], line.get("h", ""), members, out)
-            life.confirmed[ident] = receipt
-            if ident in lasts:
-                life.settled = ident
-        elif event == "indeterminate":
-            life.doubtful.add(ident)
-        elif event == "refused":
-            life.denied.add(ident)
-        elif event == "failed":
-            (life.denied if line["kind"] in NOTHING_QUEUED else life.doubtful).add(ident)
-        elif event == "error":
-            life.errors.append(Trouble(at, time, line["kind"], line.get("first"), line.get("last")))
-        elif event == "view":
-            life.views.append(Seen(time, members, line["state"]))
-        elif event == "started":
-            life.name, life.number, life.since = line["name"], line["life"], _since(line["since"])
-        elif event == "joining":
-            life.joins.append((at, _since(line["since"])))
-        elif event == "joined":
-            since = time
-        elif event == "over":
-            life.over += 1
-        elif event == "settling":
-            life.settling = life.settling or time
-        elif event == "left":
-            life.left = True
-    if since:
-        life.there.append((since, time))
+        life.take(at, line)
+    return _ended(life)
+
+
+def _ended(life: Life) -> Life:
+    if life.joined:
+        life.there.append((life.joined, life.ended))
+        life.joined = 0
     return life

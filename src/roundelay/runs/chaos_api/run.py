@@ -74,7 +74,6 @@ class Round:
         """Twins, and members that were replaced."""
         self.undone: list[str] = []
         """Troubles that cannot be made here."""
-        self.opened_by_some = ""
         self.started = time.monotonic()
         self.story: list[str] = []
         self.away: dict[str, list[tuple[int, int]]] = {}
@@ -201,10 +200,10 @@ class Round:
 
     def since(self, machine: Machine) -> tuple[str, int] | None:
         """Where a new life goes on: where the old one was, unless it does not care."""
-        machine.notes.look()
+        life = machine.look()
         if self.setup.service not in TOTAL or self.rng.random() < LIVE_AGAIN:
             return None
-        return machine.notes.position
+        return life.position
 
     # -- what is waited for --------------------------------------------------------------------
 
@@ -230,7 +229,7 @@ class Round:
             self.say(f"everybody sends again after {took:.1f} s")
 
     def confirmed(self, machine: Machine, since: int) -> bool:
-        return machine.silent or machine.notes.look().confirmed_sent > since
+        return machine.silent or machine.look().confirmed_sent > since
 
     def all_sent(self, machines: list[Machine], since: int) -> bool:
         return all(self.confirmed(machine, since) for machine in machines)
@@ -238,17 +237,20 @@ class Round:
     def _all_open(self) -> bool:
         names = set(self.setup.names) - set(self.setup.silent)
         return all(
-            machine.silent or names <= set(machine.notes.look().open_with)
+            machine.silent or names <= set(machine.look().open_with)
             for machine in self.machines.values()
         )
 
     def _settled(self) -> bool:
-        notes = [one.notes.look() for one in self.machines.values() if not one.silent]
-        lasts = {one.settled for one in notes}
-        return "" not in lasts and all(lasts <= one.given for one in notes)
+        lives = [machine.look() for machine in self.machines.values() if not machine.silent]
+        lasts = {life.settled for life in lives}
+        return "" not in lasts and all(
+            lasts <= {given.ident for given in life.given} for life in lives
+        )
 
     def _where(self) -> str:
-        return "; ".join(f"{one.name}: {one.notes.state}" for one in self.machines.values())
+        machines = self.machines.values()
+        return "; ".join(f"{machine.name}: {machine.life.state}" for machine in machines)
 
     # -- what is left behind -------------------------------------------------------------------
 
@@ -281,7 +283,7 @@ class Round:
 
     def _verdict(self, hang: str) -> dict[str, Any]:
         lives = [
-            read_life(notes.path, SILENT if machine.silent else notes.role)
+            read_life(notes.path, SILENT if machine.silent else notes.life.role)
             for machine in self._everybody()
             for notes in machine.lives
             if notes.path.exists()
