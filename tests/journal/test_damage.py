@@ -15,15 +15,16 @@ from roundelay.core.errors import ConfigError
 from roundelay.core.selection import Selection
 from roundelay.durable import Disk
 from roundelay.journal.check import check
-from roundelay.journal.ends import Ends, write_ends
 from roundelay.journal.files import (
     SYNCED,
+    Ends,
     JournalInUse,
     index_of,
     mark_text,
     parquet_of,
     read_mark,
     segments_of,
+    write_ends,
 )
 from roundelay.journal.format import (
     SEGMENT_HEAD,

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from roundelay.journal.check import check
-from roundelay.journal.ends import ENDS, ENDS_COPY, read_ends
-from roundelay.journal.files import SYNCED, index_of, segments_of
+from roundelay.journal.files import ENDS, ENDS_COPY, SYNCED, index_of, read_ends, segments_of
 from roundelay.journal.format import SEGMENT_HEAD
 from roundelay.journal.journal import Journal, JournalConfig, Reader
 from roundelay.journal.repair import repair

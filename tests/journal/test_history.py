@@ -8,7 +8,7 @@ import pytest
 
 from roundelay.durable import Disk
 from roundelay.journal.check import check
-from roundelay.journal.history import HISTORY, HISTORY_COPY, read_history, write_history
+from roundelay.journal.files import HISTORY, HISTORY_COPY, read_history, write_history
 from roundelay.journal.repair import repair
 from tests.journal.make import flip, record, some_runs
 

@@ -16,8 +16,8 @@ from msgspec import Struct, field
 
 from roundelay.core.errors import ConfigError, MalformedPdu
 from roundelay.core.positions import Range, union
-from roundelay.journal.ends import ENDS, read_ends
 from roundelay.journal.files import (
+    ENDS,
     META,
     SYNCED,
     Meta,
@@ -25,11 +25,12 @@ from roundelay.journal.files import (
     index_of,
     look,
     parquet_of,
+    read_ends,
+    read_history,
     read_mark,
     segments_of,
 )
 from roundelay.journal.format import GAP, NO_LINK, RunHead, decode_block
-from roundelay.journal.history import read_history
 from roundelay.journal.index import Builder, Index
 from roundelay.journal.opening import id_in, look_through, reached
 from roundelay.journal.segment import Segment

@@ -32,8 +32,7 @@ from roundelay.core.errors import ConfigError
 from roundelay.core.positions import Range, count_of, union
 from roundelay.core.selection import EVERYTHING, Selection
 from roundelay.durable import Disk
-from roundelay.journal.ends import Ends, ends_of
-from roundelay.journal.files import SYNCED, JournalBroken, JournalInUse, mark_text
+from roundelay.journal.files import SYNCED, Ends, JournalBroken, JournalInUse, ends_of, mark_text
 from roundelay.journal.format import GAP, Head, Run, encode_parts, gap, head_only, part_of
 from roundelay.journal.keeper import Keeper
 from roundelay.journal.opening import Opened, open_folder

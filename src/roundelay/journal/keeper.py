@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Final
 from roundelay.core.errors import MalformedPdu, RoundelayError
 from roundelay.core.positions import Range, union
 from roundelay.durable import Disk
-from roundelay.journal.ends import write_ends
-from roundelay.journal.files import JournalBroken, index_of, parquet_of, path_of
+from roundelay.journal.files import JournalBroken, index_of, parquet_of, path_of, write_ends
 from roundelay.journal.format import FILLED, GAP, NO_LINK, Head, Run, part_of
 from roundelay.journal.index import Index
 from roundelay.journal.opening import describe

@@ -21,11 +21,11 @@ from msgspec import Struct
 
 from roundelay.core.errors import ConfigError, MalformedPdu
 from roundelay.durable import ASIDE, Disk, FileLock
-from roundelay.journal.ends import Ends, read_ends
 from roundelay.journal.files import (
     META,
     META_COPY,
     SYNCED,
+    Ends,
     JournalBroken,
     Meta,
     has_mark,
@@ -34,6 +34,7 @@ from roundelay.journal.files import (
     look,
     new_meta,
     parquet_of,
+    read_ends,
     read_mark,
     segments_of,
     write_meta,

@@ -15,8 +15,7 @@ from typing import Final
 from roundelay.core.errors import MalformedPdu
 from roundelay.core.positions import Range, union
 from roundelay.core.selection import EVERYTHING, POSITION_MAX, Selection
-from roundelay.journal.ends import read_ends
-from roundelay.journal.files import read_mark, read_meta, segments_of
+from roundelay.journal.files import read_ends, read_mark, read_meta, segments_of
 from roundelay.journal.format import GAP, Run, Wanted, gap, part_of
 from roundelay.journal.segment import Damage, Segment, View
 

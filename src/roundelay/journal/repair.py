@@ -21,9 +21,16 @@ from roundelay.core.positions import Range, difference, union
 from roundelay.core.selection import Selection
 from roundelay.durable import Disk
 from roundelay.journal.check import DISTRUSTED, Problem, Verdict, check
-from roundelay.journal.files import PARQUET, has_mark, lock, look, segments_of
+from roundelay.journal.files import (
+    PARQUET,
+    has_mark,
+    lock,
+    look,
+    read_history,
+    segments_of,
+    write_history,
+)
 from roundelay.journal.format import GAP, HEADS_ONLY, Run
-from roundelay.journal.history import read_history, write_history
 from roundelay.journal.journal import Journal, JournalConfig
 from roundelay.journal.opening import look_through, lost_end, reached
 from roundelay.journal.reader import Reader

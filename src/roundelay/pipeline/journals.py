@@ -26,8 +26,7 @@ from roundelay.core.positions import Range, count_of, difference, intersection, 
 from roundelay.core.selection import EVERYTHING, POSITION_MAX, Selection
 from roundelay.journal.archive import is_archive
 from roundelay.journal.arrow import PIECE_BYTES, Piece, path_of_parquet, pieces, read_piece
-from roundelay.journal.files import META, META_COPY
-from roundelay.journal.history import read_history
+from roundelay.journal.files import META, META_COPY, read_history
 from roundelay.journal.merge import Findings, Job, jobs_of, merge, warn_of_disputes
 from roundelay.journal.reader import Reader
 from roundelay.pipeline.schemas import GAPS, MESSAGES, arrow_schema, spark_schema

@@ -39,8 +39,8 @@ from msgspec import Struct
 from roundelay.core.errors import ConfigError
 from roundelay.core.selection import EVERYTHING, Selection, parse_filters
 from roundelay.durable import Disk, numbered
+from roundelay.journal.files import read_history, write_history
 from roundelay.journal.format import GAP, HEADS_ONLY, Run, head_only, part_of
-from roundelay.journal.history import read_history, write_history
 from roundelay.journal.journal import ALWAYS, Journal, JournalBroken, JournalConfig
 from roundelay.node.node_api import Batch, Missed, Receipt, Refusal, View
 

@@ -26,9 +26,8 @@ from roundelay.core.grsb.config import Roles
 from roundelay.core.grsb.site import GrsbSite
 from roundelay.core.selection import EVERYTHING
 from roundelay.durable import Disk, numbered
-from roundelay.journal.files import JournalBroken
+from roundelay.journal.files import JournalBroken, read_history, write_history
 from roundelay.journal.grsb import JournalArchive
-from roundelay.journal.history import read_history, write_history
 from roundelay.journal.journal import ALWAYS, Journal
 from roundelay.node.recording.recorder import RecordConfig
 from roundelay.node.roles.member import RoleMember
