@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
+from msgspec import Struct
+
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import PayloadTooLarge, QueueFull, UsageError
 from roundelay.core.grsb.base import GrsbDelivery, Host
@@ -26,22 +28,16 @@ CONFERENCES_MAX: Final = 255
 """Conferences, senders or kinds in one selection: their number has one byte on the wire."""
 
 
-class Waiting:
+class Waiting(Struct):
     """A submission to come: messages `first` … of this party, of one conference and kind."""
 
-    __slots__ = ("bundle", "conference", "first", "gid", "kind", "mtype", "ticket")
-
-    def __init__(
-        self, first: int, bundle: Bundle, conference: int, kind: int, mtype: int, gid: int,
-        ticket: bytes,
-    ) -> None:  # fmt: skip
-        self.first = first
-        self.bundle = bundle
-        self.conference = conference
-        self.kind = kind
-        self.mtype = mtype
-        self.gid = gid
-        self.ticket = ticket
+    first: int
+    bundle: Bundle
+    conference: int
+    kind: int
+    mtype: int
+    gid: int
+    ticket: bytes
 
 
 class Party(ABC):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from roundelay.core.bundle import NOTHING, Bundle
 from roundelay.core.engine import Pdu
@@ -107,10 +107,7 @@ class Message(Struct, frozen=True, gc=False):
 
     def head(self) -> Message:
         """The message without its contents (GR-10)."""
-        return Message(
-            self.epoch, self.gseq, self.time, self.sender, self.inc, self.sseq, self.conference,
-            self.mtype, self.gid, self.kind, Bundle(self.bundle.sizes, b""),
-        )  # fmt: skip
+        return structs.replace(self, bundle=Bundle(self.bundle.sizes, b""))
 
     @property
     def is_head(self) -> bool:

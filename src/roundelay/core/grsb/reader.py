@@ -112,13 +112,16 @@ class Reader:
         )  # fmt: skip
         self.repairs.again(now)
 
-    def on_data(self, data: ReplayData, now: int) -> None:
-        if self._counts(data.request):
-            self._keep(data.since, data.message.end, data.message, now)
-
-    def on_end(self, end: ReplayEnd, source: int, now: int) -> None:
-        if not self._counts(end.request):
+    def on_replay(self, pdu: ReplayData | ReplayEnd, source: int, now: int) -> None:
+        """A recorder answers, perhaps a request of long ago."""
+        if not self._counts(pdu.request):
             return
+        if isinstance(pdu, ReplayData):
+            self._keep(pdu.since, pdu.message.end, pdu.message, now)
+        else:
+            self._end(pdu, source, now)
+
+    def _end(self, end: ReplayEnd, source: int, now: int) -> None:
         asked = end.request == self.request and source == self.recorder
         if end.reason in (NOT_RECORDED, GAP):
             if asked and end.since <= self.next < end.next:

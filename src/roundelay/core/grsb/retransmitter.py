@@ -211,13 +211,16 @@ class Retransmitter:
             else:
                 self.queue.popleft()
                 self.queued.pop(sender, None)
-            message = self.sequencer.stamp(submit, sender, self.host.wall_us(now))
-            if not self.outstanding:
-                self.tries = 0
-                self.bcast_due = now + self.config.bcast_ns
-            self.outstanding.append(message)
-            self._broadcast(message)
-            self.alive_due = now + self.config.alive_ns
+            self._launch(self.sequencer.stamp(submit, sender, self.host.wall_us(now)), now)
+
+    def _launch(self, message: Message, now: int) -> None:
+        """Broadcast what has just got its place."""
+        if not self.outstanding:
+            self.tries = 0
+            self.bcast_due = now + self.config.bcast_ns
+        self.outstanding.append(message)
+        self._broadcast(message)
+        self.alive_due = now + self.config.alive_ns
 
     def _room(self) -> bool:
         """GR-28: what the recorders may lack stays in the history, for the next acknowledger."""

@@ -81,6 +81,7 @@ from roundelay.core.limits import whole
 from roundelay.core.selection import EVERYTHING, Selection
 
 INC_MAX: Final = (1 << 31) - 1
+ROLES: Final = ("retransmitter", "candidate", "council", "acknowledger", "recorder", "user")
 
 
 class GrsbSite(Host, Engine):
@@ -230,10 +231,8 @@ class GrsbSite(Host, Engine):
             pdu, line = local.popleft()
             self._dispatch(pdu, self.me, now, line)
         due = NEVER
-        for role in (
-            self.retransmitter, self.candidate, self.council, self.acknowledger, self.recorder,
-            self.user,
-        ):  # fmt: skip
+        for name in ROLES:
+            role = getattr(self, name)
             if role is not None and role.deadline < due:
                 due = role.deadline
         self.deadline = due
@@ -241,11 +240,17 @@ class GrsbSite(Host, Engine):
     # -- what comes in ---------------------------------------------------------------------
 
     def _dispatch(self, pdu: Pdu, source: int, now: int, line: int) -> None:
-        handler = HANDLERS.get(type(pdu))
-        if handler is None:
-            self.drop("unknown pdu")
+        kind = type(pdu)
+        if kind in HANDLERS:
+            HANDLERS[kind](self, pdu, source, now, line)
+        elif kind in ROUTES:
+            method, roles = ROUTES[kind]
+            for name in roles:
+                role = getattr(self, name)
+                if role is not None:
+                    getattr(role, method)(pdu, source, now)
         else:
-            handler(self, pdu, source, now, line)
+            self.drop("unknown pdu")
 
     def _reigns(self, epoch: int, cr: int, da: int, now: int) -> bool:
         """The retransmitter `cr` was heard in `epoch`; False if that is over."""
@@ -336,14 +341,6 @@ class GrsbSite(Host, Engine):
             self.user.note_recorded(pdu.recorded)
             self.user.marks(pdu.acked, pdu.top, now)
 
-    def _on_submit(self, pdu: Submit, source: int, now: int, line: int) -> None:
-        if self.retransmitter is not None:
-            self.retransmitter.on_submit(pdu, source, now)
-
-    def _on_submit_ack(self, pdu: SubmitAck, source: int, now: int, line: int) -> None:
-        if self.user is not None:
-            self.user.on_submit_ack(pdu, now)
-
     def _on_recover(self, pdu: Recover, source: int, now: int, line: int) -> None:
         """Whoever has the first of it answers; if nobody has, the one that has most."""
         first = pdu.ranges[0][0]
@@ -361,38 +358,6 @@ class GrsbSite(Host, Engine):
             elif cr is not None and cr.reigning:
                 reign_from = cr.sequencer.history.first
             recorder.on_recover(pdu, source, reign_from)
-
-    def _on_recovered(self, pdu: Recovered, source: int, now: int, line: int) -> None:
-        if self.candidate is not None:
-            self.candidate.on_recovered(pdu, source, now)
-        if self.acknowledger is not None:
-            self.acknowledger.on_recovered(pdu, source, now)
-        if self.recorder is not None:
-            self.recorder.on_recovered(pdu, source, now)
-
-    def _on_poll(self, pdu: Poll, source: int, now: int, line: int) -> None:
-        if self.recorder is not None:
-            self.recorder.on_poll(pdu, source, now)
-
-    def _on_poll_ok(self, pdu: PollOk, source: int, now: int, line: int) -> None:
-        if self.acknowledger is not None:
-            self.acknowledger.on_poll_ok(pdu, source, now)
-
-    def _on_slow(self, pdu: Slow, source: int, now: int, line: int) -> None:
-        if self.acknowledger is not None:
-            self.acknowledger.on_slow(pdu, source, now)
-
-    def _on_replay_req(self, pdu: ReplayReq, source: int, now: int, line: int) -> None:
-        if self.recorder is not None:
-            self.recorder.on_request(pdu, source, now)
-
-    def _on_replay_data(self, pdu: ReplayData, source: int, now: int, line: int) -> None:
-        if self.user is not None and source in self.roles.recorders:
-            self.user.on_replay_data(pdu, now)
-
-    def _on_replay_end(self, pdu: ReplayEnd, source: int, now: int, line: int) -> None:
-        if self.user is not None and source in self.roles.recorders:
-            self.user.on_replay_end(pdu, source, now)
 
     def _on_takeover(self, pdu: Takeover, source: int, now: int, line: int) -> None:
         if pdu.step == INSTALL:
@@ -456,21 +421,25 @@ class GrsbSite(Host, Engine):
 MULTICASTS: Final = (Bcast, DaAck, Alive)
 """What is said to everybody, on the lines that the retransmitter chooses."""
 
-HANDLERS: dict[type[Pdu], Any] = {
-    Submit: GrsbSite._on_submit,
-    SubmitAck: GrsbSite._on_submit_ack,
+HANDLERS: Final[dict[type[Pdu], Any]] = {
     Bcast: GrsbSite._on_bcast,
     DaAck: GrsbSite._on_da_ack,
     Alive: GrsbSite._on_alive,
     Recover: GrsbSite._on_recover,
-    Recovered: GrsbSite._on_recovered,
-    Poll: GrsbSite._on_poll,
-    PollOk: GrsbSite._on_poll_ok,
-    Slow: GrsbSite._on_slow,
-    ReplayReq: GrsbSite._on_replay_req,
-    ReplayData: GrsbSite._on_replay_data,
-    ReplayEnd: GrsbSite._on_replay_end,
     Takeover: GrsbSite._on_takeover,
     Grant: GrsbSite._on_grant,
     Stale: GrsbSite._on_stale,
 }
+
+ROUTES: Final[dict[type[Pdu], tuple[str, tuple[str, ...]]]] = {
+    Submit: ("on_submit", ("retransmitter",)),
+    SubmitAck: ("on_submit_ack", ("user",)),
+    Recovered: ("on_recovered", ("candidate", "acknowledger", "recorder")),
+    Poll: ("on_poll", ("recorder",)),
+    PollOk: ("on_poll_ok", ("acknowledger",)),
+    Slow: ("on_slow", ("acknowledger",)),
+    ReplayReq: ("on_request", ("recorder",)),
+    ReplayData: ("on_replay", ("user",)),
+    ReplayEnd: ("on_replay", ("user",)),
+}
+"""What concerns some roles alone, and the method of theirs that it is handed to."""

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec import Struct
+
 from roundelay.core.bundle import Bundle
 from roundelay.core.grsb.pdu import ABORT, END, SINGLE, START, Message
 
@@ -18,15 +20,14 @@ OPEN_MAX: Final = 64
 """Units that one sender may have open; one more voids its oldest."""
 
 
-class OpenUnit:
-    __slots__ = ("at", "gid", "inc", "parts", "size")
+class OpenUnit(Struct):
+    """A unit that began at position `at`."""
 
-    def __init__(self, message: Message) -> None:
-        self.at = message.gseq
-        self.inc = message.inc
-        self.gid = message.gid
-        self.parts = [message.bundle]
-        self.size = len(message.bundle.data)
+    at: int
+    inc: int
+    gid: int
+    parts: list[Bundle]
+    size: int
 
 
 class Units:
@@ -49,7 +50,10 @@ class Units:
             return None
         if mtype == START:
             self.open.pop(key, None)
-            self.open[key] = OpenUnit(message)
+            bundle = message.bundle
+            self.open[key] = OpenUnit(
+                message.gseq, message.inc, message.gid, [bundle], len(bundle.data)
+            )
             mine = [other for other in self.open if other[0] == sender]
             if len(mine) > OPEN_MAX:
                 del self.open[mine[0]]

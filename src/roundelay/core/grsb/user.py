@@ -44,14 +44,6 @@ SUBMISSIONS_MAX = 1 << 29
 QUERIES_MAX = 8
 
 
-class Query:
-    """A question about the past, apart from the stream."""
-
-    def __init__(self, reader: Reader, units: Units) -> None:
-        self.reader = reader
-        self.units = units
-
-
 class User(Party):
     """UN of the start `inc`, which has dealt with everything below `upto`."""
 
@@ -63,8 +55,8 @@ class User(Party):
         self.entered_at = 0  # so far when the present epoch was first heard of
         self.replayed_to = 0  # recorders have everything below: nothing of it can vanish
         self.reader = Reader(host, 0, self.wanted, self._replayed)
-        self.queries: dict[int, Query] = {}
-        self.asked = 0  # queries so far
+        self.readers = {0: self.reader}  # the stream, and questions about the past by number
+        self.asked = 0  # the number of the last one
         self.up = True
         self.recorded = 0  # everything below is with the recorders
         self.heard_at = now
@@ -108,7 +100,7 @@ class User(Party):
         if cr in self.host.roles.retransmitters:
             self.hint = cr
 
-    def on_submit_ack(self, ack: SubmitAck, now: int) -> None:
+    def on_submit_ack(self, ack: SubmitAck, source: int, now: int) -> None:
         one = self.under_way
         if one is None or ack.inc != self.inc or ack.sseq != self.sseq:
             return
@@ -204,13 +196,12 @@ class User(Party):
         Its deliveries carry that number and the stage `replayed`; a notice `replayed` (number,
         next position) follows the last one.
         """
-        if len(self.queries) >= QUERIES_MAX:
+        if len(self.readers) > QUERIES_MAX:
             raise QueueFull(f"{QUERIES_MAX} questions are under way: ask again when one has ended")
-        while True:
-            self.asked = self.asked % 255 + 1
-            if self.asked not in self.queries:
-                break
-        number = self.asked
+        number = self.asked % 255 + 1
+        while number in self.readers:
+            number = number % 255 + 1
+        self.asked = number
         units = Units(self.config.unit_bytes)
 
         def take(message: Message | None, end: int, _now: int) -> None:
@@ -218,48 +209,31 @@ class User(Party):
                 bundle = units.take(message)
                 if bundle is not None:
                     self._deliver(message, bundle, REPLAYED, number)
-            if end >= query.reader.until:
-                query.reader.stop()
-                del self.queries[number]
+            if end >= reader.until:
+                reader.stop()
+                del self.readers[number]
                 self.host.notice(ReplayComplete(number, end))
 
-        query = Query(Reader(self.host, number, check(wanted), take), units)
-        self.queries[number] = query
+        reader = Reader(self.host, number, check(wanted), take)
         end = self.listener.next if until is None else min(until, self.listener.next)
         if since >= end:
-            del self.queries[number]
             self.host.notice(ReplayComplete(number, since))
         else:
-            query.reader.read(since, end, now, since_time)
+            self.readers[number] = reader
+            reader.read(since, end, now, since_time)
         return number
 
-    def _reader(self, request: int) -> Reader | None:
-        number = request & 255
-        if number == 0:
-            return self.reader
-        query = self.queries.get(number)
-        return None if query is None else query.reader
-
-    def on_replay_data(self, data: ReplayData, now: int) -> None:
-        reader = self._reader(data.request)
-        if reader is not None:
-            reader.on_data(data, now)
-
-    def on_replay_end(self, end: ReplayEnd, source: int, now: int) -> None:
-        reader = self._reader(end.request)
-        if reader is not None:
-            reader.on_end(end, source, now)
+    def on_replay(self, pdu: ReplayData | ReplayEnd, source: int, now: int) -> None:
+        reader = self.readers.get(pdu.request & 255)
+        if reader is not None and source in self.host.roles.recorders:
+            reader.on_replay(pdu, source, now)
 
     # -- timers ----------------------------------------------------------------------------
 
     @property
     def deadline(self) -> int:
-        due = min(self.submit_due, self.reader.repairs.due)
-        if self.up:
-            due = min(due, self.heard_at + self.config.alive_timeout_ns)
-        for query in self.queries.values():
-            due = min(due, query.reader.repairs.due)
-        return due
+        due = min(self.submit_due, *(reader.repairs.due for reader in self.readers.values()))
+        return min(due, self.heard_at + self.config.alive_timeout_ns) if self.up else due
 
     def on_timer(self, now: int) -> None:
         """GR-20: silence is told to the application."""
@@ -268,6 +242,5 @@ class User(Party):
             self.host.notice(RetransmitterSilent())
         if self.submit_due <= now:
             self._submit(now)
-        self.reader.on_timer(now)
-        for query in list(self.queries.values()):
-            query.reader.on_timer(now)
+        for reader in self.readers.values():
+            reader.on_timer(now)

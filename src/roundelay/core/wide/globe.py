@@ -13,6 +13,9 @@ is active again.
 from __future__ import annotations
 
 from collections import deque
+from typing import Any
+
+from msgspec import Struct
 
 from roundelay.core.engine import NEVER, Pdu
 from roundelay.core.grsb.base import Host
@@ -35,21 +38,19 @@ from roundelay.core.wide.config import ALL_ACTIVE, WideConfig
 from roundelay.core.wide.pdu import TRUNK, AckGcr, AckLcr, Galive, Gbcast, Up
 from roundelay.core.wide.stable import Freed
 from roundelay.core.wide.topology import Atlas
+from roundelay.core.wide.trunk import Loop, post, submission
 
 
-class Branch:
+class Branch(Struct):
     """A network as the GCR sees it."""
 
-    __slots__ = ("acked", "active", "heard", "lcr", "net", "safe", "silent")
-
-    def __init__(self, net: int, lcr: int) -> None:
-        self.net = net
-        self.lcr = lcr
-        self.active = True
-        self.acked = 0  # its acknowledger has everything below
-        self.safe = 0  # its recorders have
-        self.heard = False  # since the last round
-        self.silent = 0  # rounds
+    net: int
+    lcr: int
+    active: bool = True
+    acked: int = 0  # its acknowledger has everything below
+    safe: int = 0  # its recorders have
+    heard: bool = False  # since the last round
+    silent: int = 0  # rounds
 
 
 class GlobalRetransmitter(Retransmitter):
@@ -87,8 +88,7 @@ class GlobalRetransmitter(Retransmitter):
             return
         branch.lcr = source
         branch.heard = True
-        submit = Submit(up.inc, up.sseq, up.conference, up.mtype, up.gid, up.kind, b"", up.bundle)
-        self.on_submit(submit, up.origin, now)
+        self.on_submit(submission(up), up.origin, now)
 
     def _answer(self, sender: int, submit: Submit, status: int, gseq: int) -> None:
         """HG-1: AckGCR again; what it was has to be fetched."""
@@ -292,25 +292,19 @@ class GlobalSite(GrsbSite):
     recorder_class = GlobalRecorder
     user_class = None  # its users are the LCRs
 
-    def __init__(self, atlas: Atlas, wide: WideConfig, loop: deque[tuple[Pdu, int]], me: int,
-                 *args: object, **given: object) -> None:  # fmt: skip
+    def __init__(
+        self, atlas: Atlas, wide: WideConfig, loop: Loop, me: int, *args: Any, **given: Any
+    ) -> None:
         self.atlas = atlas
         self.wide = wide
         self.loop = loop
-        super().__init__(me, atlas.global_roles, wide, *args, **given)  # type: ignore[arg-type]
+        super().__init__(me, atlas.global_roles, wide, *args, **given)
 
     def send(self, dst: int, pdu: Pdu, line: int = LINE_A) -> None:
         """Between networks everything goes from site to site."""
-        if dst == self.me:
-            self.loop.append((pdu, TRUNK))
-        else:
-            self.out.sends.append((dst, pdu, TRUNK))
+        post(self, self.loop, dst, pdu, TRUNK)
 
     def multicast(self, pdu: Pdu, line: int) -> None:
         """To all who have a role on this level."""
         for site in self.roles.council:
             self.send(site, pdu)
-
-    def settle(self, now: int) -> None:
-        """After a verb of the hierarchy's own."""
-        self._settle(now)

@@ -8,7 +8,7 @@ replay for who was off, take-over by a standby, which goes on where its predeces
 
 from __future__ import annotations
 
-from collections import deque
+from typing import Any
 
 from msgspec import structs
 
@@ -22,7 +22,7 @@ from roundelay.core.wide.config import ALL_ACTIVE, WideConfig
 from roundelay.core.wide.pdu import SUBNET, TRUNK, AckLcr, Galive, LsAck, LsDown, LsUp, Response
 from roundelay.core.wide.stable import Flooded
 from roundelay.core.wide.topology import Atlas, Network
-from roundelay.core.wide.trunk import Trunk, covers
+from roundelay.core.wide.trunk import Loop, Trunk, covers, post, submission
 
 
 class LocalRetransmitter(Retransmitter):
@@ -68,8 +68,7 @@ class LocalRetransmitter(Retransmitter):
             ack = LsAck(up.origin, up.inc, up.sseq, known.gseq, up.path[:-1])
             self.host.send(self.network.broadcaster, ack, SUBNET)
             return
-        submit = Submit(up.inc, up.sseq, up.conference, up.mtype, up.gid, up.kind, b"", up.bundle)
-        self.on_submit(submit, up.origin, now)
+        self.on_submit(submission(up), up.origin, now)
 
     def _answer(self, sender: int, submit: Submit, status: int, gseq: int) -> None:
         if sender in self.network.users:
@@ -85,20 +84,11 @@ class LocalRetransmitter(Retransmitter):
         """HG-7: broadcast in the network, in the order of the whole."""
         trunk, sequencer = self.trunk, self.sequencer
         while trunk.ready and len(self.outstanding) < self.config.window and self._room():
-            given = trunk.take(now)
             # The place is the GCR's, the reign in which it is broadcast here is our own.
-            message = Message(
-                self.epoch, given.gseq, given.time, given.sender, given.inc, given.sseq,
-                given.conference, given.mtype, given.gid, given.kind, given.bundle,
-            )  # fmt: skip
+            message = structs.replace(trunk.take(now), epoch=self.epoch)
             sequencer.remember(message)
             self._placed(message)
-            if not self.outstanding:
-                self.tries = 0
-                self.bcast_due = now + self.config.bcast_ns
-            self.outstanding.append(message)
-            self._broadcast(message)
-            self.alive_due = now + self.config.alive_ns
+            self._launch(message, now)
 
     def _placed(self, message: Message) -> None:
         """What a user of ours submitted has come down."""
@@ -167,7 +157,7 @@ class Liaison:
         self.said_at = now
         self.due = now + self.config.alive_ns
         host = self.host
-        host.send_trunk(self.gcr, AckLcr(host.network.net, host.reign.cr, *marks))
+        host.send(self.gcr, AckLcr(host.network.net, host.reign.cr, *marks), TRUNK)
 
 
 class Pacer:
@@ -233,10 +223,12 @@ class LocalSite(GrsbSite):
 
     retransmitter_class = LocalRetransmitter
     user_class = LocalUser
+    liaison: Liaison | None = None
+    pacer: Pacer | None = None
 
     def __init__(
-        self, atlas: Atlas, network: Network, wide: WideConfig, loop: deque[tuple[Pdu, int]],
-        trunk: Trunk | None, me: int, *args: object, flooded: int = 0, **given: object,
+        self, atlas: Atlas, network: Network, wide: WideConfig, loop: Loop, trunk: Trunk | None,
+        me: int, *args: Any, flooded: int = 0, **given: Any,
     ) -> None:  # fmt: skip
         self.atlas = atlas
         self.network = network
@@ -247,10 +239,10 @@ class LocalSite(GrsbSite):
         # A network that has lost LCR and LDA begins anew from its recorders: the order is the
         # GCR's, and what they lack comes down again.
         config = structs.replace(wide, cold_start=True)
-        super().__init__(me, roles, config, *args, **given)  # type: ignore[arg-type]
+        super().__init__(me, roles, config, *args, **given)
         now = self.heard_at
-        self.liaison = Liaison(self, now) if self.acknowledger is not None else None
-        self.pacer: Pacer | None = None
+        if self.acknowledger is not None:
+            self.liaison = Liaison(self, now)
         if network.broadcaster >= 0 and me == network.recorders[0]:
             self.pacer = Pacer(self, flooded, now)
 
@@ -261,23 +253,17 @@ class LocalSite(GrsbSite):
         return role
 
     def send(self, dst: int, pdu: Pdu, line: int = LINE_A) -> None:
-        if dst == self.me and line == SUBNET:
-            self.loop.append((pdu, SUBNET))
+        if line in (SUBNET, TRUNK):
+            post(self, self.loop, dst, pdu, line)
         else:
             super().send(dst, pdu, line)
-
-    def send_trunk(self, dst: int, pdu: Pdu) -> None:
-        if dst == self.me:
-            self.loop.append((pdu, TRUNK))
-        else:
-            self.out.sends.append((dst, pdu, TRUNK))
 
     def say_marks(self, gcr: int) -> None:
         """LCR itself, when it is told again what it has: it is there."""
         cr = self.lcr
         if cr is not None and cr.reigning:
             ack = AckLcr(self.network.net, self.me, cr.acked, min(cr.recorded, cr.acked))
-            self.send_trunk(gcr, ack)
+            self.send(gcr, ack, TRUNK)
 
     def look(self, now: int) -> None:
         """After whatever happened."""
@@ -296,11 +282,8 @@ class LocalSite(GrsbSite):
         if self.pacer is not None and self.pacer.due <= now:
             self.pacer.on_timer(now)
 
-    def wake(self) -> int:
-        """The deadline of all of it."""
-        due = self.deadline
-        if self.liaison is not None:
-            due = min(due, self.liaison.due)
-        if self.pacer is not None:
-            due = min(due, self.pacer.due)
-        return due
+    def _settle(self, now: int) -> None:
+        super()._settle(now)
+        for part in (self.liaison, self.pacer):
+            if part is not None:
+                self.deadline = min(self.deadline, part.due)

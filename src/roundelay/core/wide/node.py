@@ -6,51 +6,31 @@ it comes down (HG-14).
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
-from random import Random
 
 from roundelay.core.engine import COMMITTED, NEVER, Pdu
-from roundelay.core.grsb.base import Host
 from roundelay.core.grsb.party import Party, Waiting
-from roundelay.core.grsb.pdu import END, LINE_A, Message
+from roundelay.core.grsb.pdu import END, Message
 from roundelay.core.notices import GapUnavailable, OwnPlaced
 from roundelay.core.selection import EVERYTHING, Selection
 from roundelay.core.wide.config import WideConfig
 from roundelay.core.wide.pdu import LsAck, LsAsk, LsData, LsDown, LsUp, Response
 from roundelay.core.wide.subnet import Climb, Flood
 from roundelay.core.wide.topology import Atlas
-
-
-class NodeHost(Host):
-    """Where a node's effects go: a site with no role but that of its user."""
-
-    user: Node
-
-    def __init__(
-        self, me: int, atlas: Atlas, config: WideConfig, rng: Random, loop: deque[tuple[Pdu, int]]
-    ) -> None:
-        super().__init__(me, atlas.local_roles[atlas.net_of(me)], config, rng, 0)
-        self.loop = loop
-
-    def send(self, dst: int, pdu: Pdu, line: int = LINE_A) -> None:
-        if dst == self.me:
-            self.loop.append((pdu, line))
-        else:
-            self.out.sends.append((dst, pdu, line))
+from roundelay.core.wide.trunk import PartHost
 
 
 class Node(Party):
     """`position`: how far the application has come; `resume`: where its open units began."""
 
-    host: NodeHost
+    host: PartHost
     # As a user has them, which hears of more.
     up = True
     recorded = 0
     reader = None
 
     def __init__(
-        self, host: NodeHost, atlas: Atlas, config: WideConfig, lcr: Callable[[], int], now: int,
+        self, host: PartHost, atlas: Atlas, config: WideConfig, lcr: Callable[[], int], now: int,
         *, inc: int, position: int, resume: int, wanted: Selection = EVERYTHING,
     ) -> None:  # fmt: skip
         super().__init__(host, inc, position, resume, wanted)

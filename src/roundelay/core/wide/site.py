@@ -66,7 +66,7 @@ from roundelay.core.wide.checks import countable, well_formed
 from roundelay.core.wide.config import WideConfig
 from roundelay.core.wide.globe import GlobalRecorder, GlobalRetransmitter, GlobalSite
 from roundelay.core.wide.local import LocalSite
-from roundelay.core.wide.node import Node, NodeHost
+from roundelay.core.wide.node import Node
 from roundelay.core.wide.pdu import (
     SUBNET,
     TRUNK,
@@ -83,7 +83,7 @@ from roundelay.core.wide.pdu import (
 from roundelay.core.wide.stable import GLOBAL, LOCAL, NODE, Kept, WideStable
 from roundelay.core.wide.subnet import FLOODS_MAX
 from roundelay.core.wide.topology import Atlas
-from roundelay.core.wide.trunk import Trunk, TrunkHost
+from roundelay.core.wide.trunk import Loop, PartHost, Trunk
 
 
 class WideSite(Engine):
@@ -112,7 +112,7 @@ class WideSite(Engine):
         super().__init__(me, tuple(range(atlas.sites)))
         self.atlas = atlas
         self.config = config
-        self.loop: deque[tuple[Pdu, int]] = deque()  # to other levels of this site
+        self.loop: Loop = deque()  # to other levels of this site
         self.network = atlas.network_of(me)
         self.globe: GlobalSite | None = None
         self.local: LocalSite | None = None
@@ -130,7 +130,7 @@ class WideSite(Engine):
                 self.globe.recorder.freed = known.globe.freed
         if network is not None and me in network.attached:
             if me in network.retransmitters:
-                host = TrunkHost(me, atlas, config, rng, self.loop)
+                host = PartHost(me, atlas.global_roles, config, rng, self.loop, TRUNK)
                 self.trunk = Trunk(host, atlas, config, now)
             self.local = LocalSite(
                 atlas, network, config, self.loop, self.trunk, me, rng, now,
@@ -144,8 +144,10 @@ class WideSite(Engine):
             at = known.handled if position is None else position
             if me == network.broadcaster:
                 at = 0
+            roles = atlas.local_roles[network.net]
+            host = PartHost(me, roles, config, rng, self.loop, SUBNET)
             self.node = Node(
-                NodeHost(me, atlas, config, rng, self.loop), atlas, config, self._lcr, now,
+                host, atlas, config, self._lcr, now,
                 inc=inc, position=at, resume=min(known.resume, at), wanted=wanted,
             )  # fmt: skip
         parts: tuple[tuple[int, Host | None], ...] = (
@@ -155,6 +157,8 @@ class WideSite(Engine):
             (NODE, None if self.node is None else self.node.host),
         )
         self.parts = [(level, part) for level, part in parts if part is not None]
+        engines = (self.globe, self.local, self.trunk, self.node)
+        self.engines = [engine for engine in engines if engine is not None]
         self._settle(now)
 
     def _lcr(self) -> int:
@@ -221,14 +225,9 @@ class WideSite(Engine):
 
     def on_timer(self, now: int) -> None:
         """Do whatever is due at `now`."""
-        if self.globe is not None and self.globe.deadline <= now:
-            self.globe.on_timer(now)
-        if self.local is not None and self.local.wake() <= now:
-            self.local.on_timer(now)
-        if self.trunk is not None and self.trunk.deadline <= now:
-            self.trunk.on_timer(now)
-        if self.node is not None and self.node.deadline <= now:
-            self.node.on_timer(now)
+        for engine in self.engines:
+            if engine.deadline <= now:
+                engine.on_timer(now)
         self._settle(now)
 
     def take(self, spare: Effects | None = None) -> Effects:
@@ -263,16 +262,7 @@ class WideSite(Engine):
                 break
             pdu, line = self.loop.popleft()
             self._dispatch(pdu, self.me, now, line)
-        due = NEVER
-        if self.globe is not None:
-            due = self.globe.deadline
-        if self.local is not None:
-            due = min(due, self.local.wake())
-        if self.trunk is not None:
-            due = min(due, self.trunk.deadline)
-        if self.node is not None:
-            due = min(due, self.node.deadline)
-        self.deadline = due
+        self.deadline = min((engine.deadline for engine in self.engines), default=NEVER)
         self._gather()
 
     # -- what comes in ---------------------------------------------------------------------
@@ -303,7 +293,7 @@ class WideSite(Engine):
                 else:
                     gcr.on_ack_lcr(pdu, source, now)
                 assert globe is not None
-                globe.settle(now)
+                globe._settle(now)
         elif isinstance(pdu, Gbcast):
             if trunk is not None and not trunk.on_gbcast(pdu, now) and local is not None:
                 local.say_marks(source)
@@ -318,11 +308,8 @@ class WideSite(Engine):
             if globe is not None and isinstance(globe.recorder, GlobalRecorder):
                 globe.recorder.on_galive(pdu)
         elif isinstance(pdu, ReplayData | ReplayEnd):
-            if trunk is not None and source in self.atlas.global_roles.recorders:
-                if isinstance(pdu, ReplayData):
-                    trunk.on_replay_data(pdu, now)
-                else:
-                    trunk.on_replay_end(pdu, source, now)
+            if trunk is not None:
+                trunk.on_replay(pdu, source, now)
         else:
             if isinstance(pdu, Stale) and trunk is not None:
                 trunk.on_stale(pdu)

@@ -15,6 +15,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
+from msgspec import structs
+
 from roundelay.core.engine import NEVER
 from roundelay.core.grsb.base import Host
 from roundelay.core.grsb.pdu import Message
@@ -317,11 +319,7 @@ class Climb:
         up, self.slot, self.slot_due = self.slot, None, NEVER
         assert up is not None
         flood, rng = self.flood, self.host.rng
-        path = (*up.path, self.host.me)
-        onward = LsUp(
-            up.origin, up.inc, up.sseq, up.conference, up.mtype, up.gid, up.kind, up.bundle,
-            up.attempt, path,
-        )  # fmt: skip
+        onward = structs.replace(up, path=(*up.path, self.host.me))
         if flood.root:
             self.host.send(self.lcr(), onward, SUBNET)
             return
@@ -338,6 +336,5 @@ class Climb:
         if ack.origin == self.host.me:
             return True
         if ack.path and ack.path[-1] in self.flood.links:
-            onward = LsAck(ack.origin, ack.inc, ack.sseq, ack.gseq, ack.path[:-1])
-            self.host.send(ack.path[-1], onward, SUBNET)
+            self.host.send(ack.path[-1], structs.replace(ack, path=ack.path[:-1]), SUBNET)
         return False

@@ -8,33 +8,53 @@ from __future__ import annotations
 
 from collections import deque
 from random import Random
+from typing import Any
+
+from msgspec import Struct
 
 from roundelay.core.engine import NEVER, Pdu
 from roundelay.core.grsb.base import Host
+from roundelay.core.grsb.config import Roles
 from roundelay.core.grsb.listener import Listener
 from roundelay.core.grsb.pdu import ABORT, LINE_A, Message, ReplayData, ReplayEnd, Stale, Submit
 from roundelay.core.grsb.reader import Reader
 from roundelay.core.notices import GroupBroken, TrunkState
 from roundelay.core.selection import EVERYTHING
 from roundelay.core.wide.config import WideConfig
-from roundelay.core.wide.pdu import TRUNK, AckGcr, Galive, Gbcast, Up
+from roundelay.core.wide.pdu import AckGcr, Galive, Gbcast, LsUp, Up
 from roundelay.core.wide.topology import Atlas
 
+Loop = deque[tuple[Pdu, int]]
+"""What the parts of one site say to each other, and on which line."""
 
-class TrunkHost(Host):
-    """Where the trunk's effects go."""
+
+def post(host: Host, loop: Loop, dst: int, pdu: Pdu, line: int) -> None:
+    """Send `pdu` to a site, or to another part of our own."""
+    if dst == host.me:
+        loop.append((pdu, line))
+    else:
+        host.out.sends.append((dst, pdu, line))
+
+
+class PartHost(Host):
+    """Where the effects of a part go that speaks on one line alone."""
+
+    user: Any = None  # of a node: as a site has it
 
     def __init__(
-        self, me: int, atlas: Atlas, config: WideConfig, rng: Random, loop: deque[tuple[Pdu, int]]
+        self, me: int, roles: Roles, config: WideConfig, rng: Random, loop: Loop, line: int
     ) -> None:
-        super().__init__(me, atlas.global_roles, config, rng, 0)
+        super().__init__(me, roles, config, rng, 0)
         self.loop = loop
+        self.line = line
 
     def send(self, dst: int, pdu: Pdu, line: int = LINE_A) -> None:
-        if dst == self.me:
-            self.loop.append((pdu, TRUNK))
-        else:
-            self.out.sends.append((dst, pdu, TRUNK))
+        post(self, self.loop, dst, pdu, self.line)
+
+
+def submission(up: Up | LsUp) -> Submit:
+    """What a network has sent up, as its origin would submit it to a flat group."""
+    return Submit(up.inc, up.sseq, up.conference, up.mtype, up.gid, up.kind, b"", up.bundle)
 
 
 def covers(message: Message, submit: Submit) -> bool:
@@ -44,20 +64,17 @@ def covers(message: Message, submit: Submit) -> bool:
     return (submit.inc, submit.sseq) <= (message.inc, message.sseq)
 
 
-class Pending:
+class Pending(Struct):
     """A submission that has no place yet."""
 
-    __slots__ = ("due", "submit")
-
-    def __init__(self, submit: Submit, due: int) -> None:
-        self.submit = submit
-        self.due = due
+    submit: Submit
+    due: int
 
 
 class Trunk:
     """LCR_`net`, while it reigns in its network."""
 
-    def __init__(self, host: TrunkHost, atlas: Atlas, config: WideConfig, now: int) -> None:
+    def __init__(self, host: PartHost, atlas: Atlas, config: WideConfig, now: int) -> None:
         self.host = host
         self.config = config
         self.net = atlas.net_of(host.me)
@@ -219,13 +236,9 @@ class Trunk:
         self._release(now)
         return message
 
-    def on_replay_data(self, data: ReplayData, now: int) -> None:
-        if self.running:
-            self.reader.on_data(data, now)
-
-    def on_replay_end(self, end: ReplayEnd, source: int, now: int) -> None:
-        if self.running:
-            self.reader.on_end(end, source, now)
+    def on_replay(self, pdu: ReplayData | ReplayEnd, source: int, now: int) -> None:
+        if self.running and source in self.host.roles.recorders:
+            self.reader.on_replay(pdu, source, now)
 
     # -- timers ----------------------------------------------------------------------------
 
