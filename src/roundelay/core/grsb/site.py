@@ -50,6 +50,7 @@ from roundelay.core.grsb.base import Counters, Host, Reign
 from roundelay.core.grsb.checks import countable, well_formed
 from roundelay.core.grsb.config import GrsbConfig, Roles
 from roundelay.core.grsb.council import Council
+from roundelay.core.grsb.invariants import check_site
 from roundelay.core.grsb.pdu import (
     INSTALL,
     LINE_A,
@@ -388,6 +389,9 @@ class GrsbSite(Host, Engine):
     @property
     def position(self) -> int:
         return NO_POSITION if self.user is None else self.user.upto
+
+    def check_invariants(self) -> None:
+        check_site(self)
 
     def usage(self) -> dict[str, int]:
         found: dict[str, int] = {}

@@ -65,6 +65,7 @@ from roundelay.core.selection import EVERYTHING, Selection
 from roundelay.core.wide.checks import countable, well_formed
 from roundelay.core.wide.config import WideConfig
 from roundelay.core.wide.globe import GlobalRecorder, GlobalRetransmitter, GlobalSite
+from roundelay.core.wide.invariants import check_wide_site
 from roundelay.core.wide.local import LocalSite
 from roundelay.core.wide.node import Node
 from roundelay.core.wide.pdu import (
@@ -359,6 +360,9 @@ class WideSite(Engine):
         if self.local is not None and self.local.user is not None:
             return self.local.position
         return NO_POSITION if self.node is None else self.node.upto
+
+    def check_invariants(self) -> None:
+        check_wide_site(self)
 
     def usage(self) -> dict[str, int]:
         found: dict[str, int] = {}
