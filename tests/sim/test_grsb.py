@@ -10,7 +10,6 @@ from roundelay.core.bundle import Bundle
 from roundelay.core.engine import MS, SECOND, Pdu
 from roundelay.core.events import DISK, MEMORY
 from roundelay.core.grsb.config import DEMO, FAILSAFE, SEPARATE, GrsbConfig, Roles
-from roundelay.core.grsb.database import Replica, Update
 from roundelay.core.grsb.pdu import LINE_A, LINE_B, Alive, Bcast, DaAck, Slow
 from roundelay.core.selection import Selection
 from roundelay.node.roles.status import slowed_by
@@ -18,6 +17,7 @@ from roundelay.runs.simulate import SimulateParams, simulate
 from roundelay.sim.network.links import Lossy
 from tests.sim.grsb_net import Group, lines
 from tests.sim.line_net import Hook
+from tests.sim.replica import Replica, Update
 
 
 @pytest.mark.parametrize("layout", [DEMO, SEPARATE, FAILSAFE])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final, Self
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from roundelay.core.engine import MS, NEVER, SECOND
 from roundelay.core.errors import ConfigError
@@ -188,16 +188,11 @@ class GrsbConfig(Struct, frozen=True, kw_only=True):
     def check(self, sites: int = 2) -> Self:
         """Raise ConfigError unless this configuration can run a group."""
         whole("sites", sites, 2, SITES_MAX)
-        for name in (
-            "submit_ns", "bcast_ns", "window", "attempts", "alive_ns", "alive_timeout_ns",
-            "takeover_ns", "da_buffer", "overwrite_group", "history", "rec_ns", "rec_max_ns",
-            "rec_burst", "max_delay_ns", "base_delay_ns", "slow_hold_ns", "gap_limit",
-            "gap_window_ns", "backlog_limit", "credit", "serve_ns", "poll_ns", "probe_ns",
-            "heard_max", "own_limit", "max_payload", "unit_bytes",
-        ):  # fmt: skip
-            whole(name, getattr(self, name), 1, NEVER)
-        whole("repair_gap_ns", self.repair_gap_ns, 0, NEVER)
-        whole("ceiling", self.ceiling, 0, 1 << 32)
+        may_be_0 = {"repair_gap_ns": NEVER, "ceiling": 1 << 32}
+        for field in structs.fields(GrsbConfig):
+            if field.type is int:
+                low, high = (0, may_be_0[field.name]) if field.name in may_be_0 else (1, NEVER)
+                whole(field.name, getattr(self, field.name), low, high)
         if self.history < self.da_buffer + self.window:
             allowed = f"da_buffer + window = {self.da_buffer + self.window} or more (GR-28)"
             raise ConfigError("history", self.history, allowed)

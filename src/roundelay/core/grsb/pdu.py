@@ -11,7 +11,7 @@ from typing import Annotated, Final
 
 from msgspec import Struct, structs
 
-from roundelay.core.bundle import NOTHING, Bundle
+from roundelay.core.bundle import Bundle
 from roundelay.core.engine import Pdu
 from roundelay.core.fields import (
     Members,
@@ -112,9 +112,6 @@ class Message(Struct, frozen=True, gc=False):
     @property
     def is_head(self) -> bool:
         return not self.bundle.data and any(self.bundle.sizes)
-
-
-NO_MESSAGE: Final = Message(0, 0, 0, 0, 0, 0, 0, SINGLE, 0, 0, NOTHING)
 
 
 class Counter(Struct, frozen=True, gc=False):

@@ -56,7 +56,6 @@ from roundelay.node.membership.settings import check_none
 from roundelay.node.node_api import UNIT, WHOLE, Batch, Missed, Subscriber, View
 from roundelay.node.recording.handover import CatchUp
 from roundelay.node.roles.bootstrap import Bootstrap
-from roundelay.node.roles.grsb.levels import GrsbLevels
 from roundelay.node.roles.journal import RecorderJournal
 from roundelay.node.roles.levels import Levels
 from roundelay.node.roles.lines import Lines
@@ -78,7 +77,7 @@ from roundelay.wire.control import Ask, GroupInfo, Info, Start
 if TYPE_CHECKING:
     from roundelay.node.node import Node
 
-LEVELS: Final[dict[str, type[Levels]]] = {GRSB: GrsbLevels, WIDE: WideLevels}
+LEVELS: Final[dict[str, type[Levels]]] = {GRSB: Levels, WIDE: WideLevels}
 LOOK_NS: Final = 250 * MS
 """How often to look who is there."""
 BURST_BYTES: Final = 1 << 20
@@ -203,14 +202,15 @@ class RoleGroup:
         """Make the engine; its journals first."""
         persistence = self.persistence
         persistence.open_journals(self.history_name)
+        archives = {level: journal.archive for level, journal in persistence.journals.items()}
         self.levels.begin(
             self.config,
             now,
-            self.bootstrap.inc,
-            persistence.kept if again else None,
-            wiped,
-            {level: journal.archive for level, journal in persistence.journals.items()},
-            self._selection(),
+            archives,
+            inc=self.bootstrap.inc,
+            stable=persistence.kept if again else None,
+            wiped=wiped,
+            wanted=self._selection(),
         )
         self.receipts = Receipts(self.outbox)  # it numbers messages anew
         persistence.opened()

@@ -1,16 +1,16 @@
 """The levels of a group whose roles stand in a file: what `journal` and `wide` groups differ in.
 
-A `journal` group has one level (`node.roles.grsb.levels`).  A `wide` group has the global level,
-its networks and the subnets behind broadcasters, of which a member has some
-(`node.roles.wide.levels`).
-Everything else is the same for both: beginning, files, sending, applications, status.
+A `journal` group has one level.  A `wide` group has the global level, its networks and the subnets
+behind broadcasters, of which a member has some (`node.roles.wide.levels`).  Everything else is the
+same for both: beginning, files, sending, applications, status.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 from msgspec import Struct
 
@@ -18,81 +18,105 @@ from roundelay.core.grsb.config import GrsbConfig, Roles
 from roundelay.core.grsb.site import GrsbSite
 from roundelay.core.grsb.stable import Archive, Handled
 from roundelay.core.selection import Selection
+from roundelay.core.wide.stable import LOCAL
+from roundelay.node.roles.grsb.file import read_file
 from roundelay.node.roles.member import RoleMember
 from roundelay.node.roles.role_file import RoleFile
 from roundelay.node.storage.store import GrsbKept
 
 
-class Levels(Protocol):
-    """The levels of one member, and the engine that drives them."""
+class Levels:
+    """The levels of one member, and the engine that drives them: here, of a `journal` group."""
 
-    member: RoleMember
-    engine: Any = None
-    """None until the member takes part."""
-    kept_class: type[GrsbKept]
-    recording: dict[int, Roles]
-    """The levels that this member may be a recorder of, and their roles."""
-    listens: bool
+    kept_class: ClassVar[type[GrsbKept]] = GrsbKept
+    listens = True
     """Whether a new user waits until it hears where the group is; else it begins at 0."""
-    neighbours: tuple[int, ...] | None
+    neighbours: tuple[int, ...] | None = None
     """The other sites that a multicast reaches; None: everybody."""
 
     def __init__(self, member: RoleMember) -> None:
         self.member = member
+        self.engine: Any = None
+        """None until the member takes part."""
+        self.recording: dict[int, Roles] = {LOCAL: member.roles}
+        """The levels that this member may be a recorder of, and their roles."""
 
     @staticmethod
     def read_file(path: Path) -> RoleFile:
         """What a file says."""
+        return read_file(path)
 
     def begin(
-        self, config: GrsbConfig, now: int, inc: int, stable: GrsbKept | None, wiped: bool,
-        archives: Mapping[int, Archive], wanted: Selection,
+        self, config: GrsbConfig, now: int, archives: Mapping[int, Archive], *, inc: int,
+        stable: GrsbKept | None, wiped: bool, wanted: Selection,
     ) -> None:  # fmt: skip
         """Make the engine; `archives` are the journals by level."""
+        base_us = time.time_ns() // 1000 - now // 1000
+        options = {"inc": inc, "stable": stable, "wiped": wiped, "wanted": wanted}
+        self.engine = self._engine(config, now, archives, base_us=base_us, **options)
+
+    def _engine(
+        self, config: GrsbConfig, now: int, archives: Mapping[int, Archive], **options: Any
+    ) -> Any:
+        member = self.member
+        rng, archive = member.node.rng, archives.get(LOCAL)
+        return GrsbSite(member.me, member.roles, config, rng, now, archive=archive, **options)
 
     # -- lines -----------------------------------------------------------------------------
 
     def network_line(self) -> str:
         """The multicast group that this member needs beside the node's medium; empty: none."""
+        return ""
 
     def from_retransmitter(self, sender: int, line: int) -> bool:
         """Whether what `sender` says there tells where the group is."""
+        return sender in self.member.roles.retransmitters
 
     def of_line(self, line: int) -> int:
         """The level whose PDUs go over `line`."""
+        return LOCAL
 
     def line_to_acknowledger(self, level: int) -> int:
         """Where a recorder of `level` reaches its acknowledger."""
+        site = self.site(level)
+        return site.ways.to(site.reign.da)
 
     # -- what is kept ----------------------------------------------------------------------
 
     def by_level(self, records: list[Struct]) -> dict[int, list[Struct]]:
         """What the engine wants to be kept."""
+        return {LOCAL: records}
 
     def stored(self, level: int, record: Struct) -> Struct:
         """A record as it stands in the file."""
+        return record
 
     def kept_at(self, kept: Any, level: int) -> GrsbKept:
         """The part of what is kept that is of `level`."""
+        part: GrsbKept = kept
+        return part
 
     def name(self, level: int) -> str:
         """What the journal of `level` is called."""
+        return self.member.group
 
     def progress(self) -> Struct:
         """How far the applications are, with what is about to be delivered."""
         user = self.shown.user
-        upto = user.listener.next
-        handled = Handled(user.upto, user.units.resume(upto), user.listener.epoch)
-        return self.stored(self.user_level, handled)
+        resume = user.units.resume(user.listener.next)
+        return self.stored(self.user_level, Handled(user.upto, resume, user.listener.epoch))
 
     # -- what the engine knows -------------------------------------------------------------
 
     def site(self, level: int) -> GrsbSite:
         """The part of the engine that is the site of `level`."""
+        site: GrsbSite = self.engine
+        return site
 
     @property
     def shown(self) -> Any:
         """The site, or what looks like one, that this member is shown by and has its user at."""
+        return self.engine
 
     @property
     def user(self) -> Any:
@@ -102,21 +126,28 @@ class Levels(Protocol):
     @property
     def user_level(self) -> int:
         """The level of the user."""
+        return LOCAL
 
     @property
     def waits(self) -> tuple[int, ...]:
         """Those without whom the group stands still, as far as the engine knows."""
+        waits: tuple[int, ...] = self.shown.waits
+        return waits
 
     @property
     def council(self) -> Any:
         """The council member of this site: of the level that has no vote yet, if there is one."""
+        return self.shown.council
 
     @property
     def stuck(self) -> bool:
         """Whether the state that was shown last holds, whatever is heard."""
+        return False
 
     def awaited(self, waits: tuple[int, ...]) -> tuple[int, ...]:
         """`waits`, and those whom only the levels let one suspect."""
+        return waits
 
     def status(self, journals: Mapping[int, Any]) -> dict[str, object]:
         """What `status` shows of the levels beside what all groups have."""
+        return {}

@@ -7,18 +7,18 @@ node.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from ipaddress import IPv4Address
+from pathlib import Path
 from typing import Any, Final, cast
 
 from msgspec import Struct
 
-from roundelay.core.grsb.config import GrsbConfig, Roles
+from roundelay.core.grsb.config import GrsbConfig
 from roundelay.core.grsb.pdu import LINE_A, LINE_B
 from roundelay.core.grsb.site import GrsbSite
 from roundelay.core.grsb.stable import Archive
-from roundelay.core.selection import Selection
+from roundelay.core.wide.config import WideConfig
 from roundelay.core.wide.globe import GlobalRetransmitter
 from roundelay.core.wide.pdu import TRUNK
 from roundelay.core.wide.site import WideSite
@@ -52,7 +52,6 @@ class WideLevels(Levels):
     """See the module."""
 
     kept_class = WideKept
-    read_file = staticmethod(read_file)
     neighbours: tuple[int, ...]
 
     def __init__(self, member: RoleMember) -> None:
@@ -65,21 +64,20 @@ class WideLevels(Levels):
         self.listens = self.attached or member.in_council
         attached = () if network is None else network.attached
         self.neighbours = tuple(site for site in attached if site != member.me)
-        self.recording: dict[int, Roles] = {GLOBAL: atlas.global_roles}
+        self.recording = {GLOBAL: atlas.global_roles}
         if self.net:
             self.recording[LOCAL] = atlas.local_roles[self.net]
 
-    def begin(
-        self, config: GrsbConfig, now: int, inc: int, stable: GrsbKept | None, wiped: bool,
-        archives: Mapping[int, Archive], wanted: Selection,
-    ) -> None:  # fmt: skip
-        member = self.member
-        self.engine = WideSite(
-            member.me, self.file.atlas, cast("Any", config), member.node.rng, now, inc=inc,
-            stable=cast("Any", stable), wiped=wiped, archive=archives.get(LOCAL),
-            globe_archive=archives.get(GLOBAL), wanted=wanted,
-            base_us=time.time_ns() // 1000 - now // 1000,
-        )  # fmt: skip
+    @staticmethod
+    def read_file(path: Path) -> WideFile:
+        return read_file(path)
+
+    def _engine(
+        self, config: GrsbConfig, now: int, archives: Mapping[int, Archive], **options: Any
+    ) -> WideSite:
+        member, constants = self.member, cast("WideConfig", config)
+        options |= {"archive": archives.get(LOCAL), "globe_archive": archives.get(GLOBAL)}
+        return WideSite(member.me, self.file.atlas, constants, member.node.rng, now, **options)
 
     # -- lines -----------------------------------------------------------------------------
 
