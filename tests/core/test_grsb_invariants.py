@@ -19,7 +19,7 @@ from roundelay.core.grsb.site import GrsbSite
 from roundelay.core.wide import invariants as wide
 from roundelay.core.wide.pdu import LsUp
 from roundelay.core.wide.site import WideSite
-from roundelay.core.wide.trunk import Pending
+from roundelay.core.wide.uplink import Pending
 from roundelay.sim.families.grsb.applications import DATE_US
 from tests.sim.grsb_net import Group
 from tests.sim.wide_net import Hierarchy
@@ -133,7 +133,7 @@ BREAKS: dict[str, tuple[Break, Mapping[str, Break]]] = {
             {6: ReplayReq(0, 0, 0, 1, (), (), (), 1)}
         ),
     }),
-    "PARTY": (lambda group: group.user(6), {
+    "SUBMITTER": (lambda group: group.user(6), {
         "persisted ≤ done ≤ upto": put("upto", 1),
         "what waits, waits for what is under way": lambda user: user.queue.append(None),
     }),
@@ -169,21 +169,21 @@ WIDE_BREAKS: dict[str, tuple[Break, Mapping[str, Break]]] = {
             (1, message(FAR))
         ),
     }),
-    "TRUNK": (lambda world: world.lcr(1).trunk, {
-        "what is at hand is in a row, up to what is awaited": lambda trunk: trunk.ready.append(
+    "UPLINK": (lambda world: world.lcr(1).uplink, {
+        "what is at hand is in a row, up to what is awaited": lambda uplink: uplink.ready.append(
             message(FAR)
         ),
         "one that stands by has nothing at hand, and sends nothing up": all_of(
-            put("running", False), lambda trunk: trunk.pending.update({9: PENDING})
+            put("running", False), lambda uplink: uplink.pending.update({9: PENDING})
         ),
     }),
     "LCR": (lambda world: world.lcr(1), {
-        "its trunk runs while it reigns": put("trunk.running", False),
+        "its uplink runs while it reigns": put("uplink.running", False),
         "what comes down goes on where the network is": all_of(
-            put("trunk.listener.next", FAR), put("trunk.listener.stable", FAR),
-            put("trunk.listener.top", FAR),
+            put("uplink.listener.next", FAR), put("uplink.listener.stable", FAR),
+            put("uplink.listener.top", FAR),
         ),
-        "what waits for its place was sent up": lambda lcr: lcr.trunk.pending.update({9: PENDING}),
+        "what waits for its place was sent up": lambda lcr: lcr.uplink.pending.update({9: PENDING}),
     }),
     "PACER": (lambda world: world.pacer, {
         "what is under way is the next, and is repeated": put("under_way", message(0)),

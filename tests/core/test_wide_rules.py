@@ -310,8 +310,8 @@ def test_hg_4_an_lcr_that_was_cut_off_asks_the_gpr() -> None:
 def test_hg_4_what_no_gpr_has_any_more_is_not_left_out() -> None:
     """Broken is who is refused twice, and was given nothing between: the GCR may have it yet."""
     lcr = Bench(LCR)
-    trunk = lcr.site.trunk
-    assert trunk is not None
+    uplink = lcr.site.uplink
+    assert uplink is not None
     for gone in (5, 6):
         lcr.hear(Galive(0, 9, 0, 0, 0), GCR, TRUNK)
         lcr.wait(50 * MS)
@@ -320,14 +320,14 @@ def test_hg_4_what_no_gpr_has_any_more_is_not_left_out() -> None:
         lcr.clear()
         lcr.hear(ReplayEnd(request.request, 0, gone, GAP), GPR, TRUNK)
         lcr.wait(SECOND)
-        assert bool(lcr.told("broken")) == trunk.stuck == (gone == 6)
+        assert bool(lcr.told("broken")) == uplink.stuck == (gone == 6)
         assert not lcr.of(Bcast)
         assert not lcr.of(ReplayReq)
         lcr.clear()
         lcr.hear(Galive(0, 9, 0, 0, 0), GCR, TRUNK)
         lcr.wait(2 * SECOND + 500 * MS)
     lcr.hear(Gbcast(2, message(0), 9), GCR, TRUNK)
-    assert not trunk.stuck
+    assert not uplink.stuck
     assert [pdu.message.gseq for _, pdu in lcr.of(Bcast)] == [0]
 
 

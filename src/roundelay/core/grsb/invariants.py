@@ -17,10 +17,10 @@ from roundelay.core.grsb.config import FAST
 
 if TYPE_CHECKING:
     from roundelay.core.grsb.acknowledger import Acknowledger
-    from roundelay.core.grsb.party import Party
     from roundelay.core.grsb.recorder import Recorder
     from roundelay.core.grsb.retransmitter import Retransmitter
     from roundelay.core.grsb.site import GrsbSite
+    from roundelay.core.grsb.submitter import Submitter
     from roundelay.core.grsb.user import User
 
 Rules = Mapping[str, Callable[[Any], bool]]
@@ -156,14 +156,14 @@ def _epoch_on_disk(user: User) -> bool:
     return not given or user.persisted.epoch == user.listener.epoch
 
 
-def _persisted(party: Party) -> bool:
-    return party.persisted.upto <= party.done[0] <= party.upto
+def _persisted(submitter: Submitter) -> bool:
+    return submitter.persisted.upto <= submitter.done[0] <= submitter.upto
 
 
-PARTY: Final[Rules] = {
+SUBMITTER: Final[Rules] = {
     "persisted ≤ done ≤ upto": _persisted,
-    "what waits, waits for what is under way": lambda party: (
-        party.under_way is not None or not party.queue
+    "what waits, waits for what is under way": lambda submitter: (
+        submitter.under_way is not None or not submitter.queue
     ),
 }
 
@@ -203,7 +203,7 @@ def check_site(site: GrsbSite) -> None:
     if recorder is not None:
         parts += [(recorder, RECORDER), (recorder.listener, LISTENER), (recorder.listener, SAFE)]
     if user is not None:
-        parts += [(user, PARTY), (user, USER), (user.listener, LISTENER)]
+        parts += [(user, SUBMITTER), (user, USER), (user.listener, LISTENER)]
         if site.config.delivery != FAST:
             parts.append((user.listener, SAFE))
     for part, rules in parts:

@@ -14,7 +14,6 @@ from roundelay.core.errors import QueueFull, Refused
 from roundelay.core.grsb.base import REPLAYED, Host
 from roundelay.core.grsb.config import FAST
 from roundelay.core.grsb.listener import Listener
-from roundelay.core.grsb.party import Party, Waiting, check
 from roundelay.core.grsb.pdu import (
     END,
     REFUSED,
@@ -27,6 +26,7 @@ from roundelay.core.grsb.pdu import (
     SubmitAck,
 )
 from roundelay.core.grsb.reader import Reader
+from roundelay.core.grsb.submitter import Submitter, Waiting, check
 from roundelay.core.grsb.units import Units
 from roundelay.core.notices import (
     OwnPlaced,
@@ -44,7 +44,7 @@ SUBMISSIONS_MAX = 1 << 29
 QUERIES_MAX = 8
 
 
-class User(Party):
+class User(Submitter):
     """UN of the start `inc`, which has dealt with everything below `upto`."""
 
     def __init__(

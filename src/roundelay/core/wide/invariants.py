@@ -6,14 +6,14 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from roundelay.core.engine import NEVER
-from roundelay.core.grsb.invariants import LISTENER, PARTY, SAFE, Rules, check_rules, check_site
+from roundelay.core.grsb.invariants import LISTENER, SAFE, SUBMITTER, Rules, check_rules, check_site
 
 if TYPE_CHECKING:
-    from roundelay.core.wide.globe import GlobalRetransmitter
-    from roundelay.core.wide.local import LocalRetransmitter
+    from roundelay.core.wide.global_level import GlobalRetransmitter
+    from roundelay.core.wide.network_level import LocalRetransmitter
     from roundelay.core.wide.site import WideSite
     from roundelay.core.wide.subnet import Flood
-    from roundelay.core.wide.trunk import Trunk
+    from roundelay.core.wide.uplink import Uplink
 
 
 def _networks(gcr: GlobalRetransmitter) -> bool:
@@ -33,31 +33,31 @@ GCR: Final[Rules] = {
 }
 
 
-def _at_hand(trunk: Trunk) -> bool:
-    ready = trunk.ready
+def _at_hand(uplink: Uplink) -> bool:
+    ready = uplink.ready
     in_a_row = all(one.end == other.gseq for one, other in pairwise(ready))
-    return in_a_row and (not ready or ready[-1].end == trunk.listener.next)
+    return in_a_row and (not ready or ready[-1].end == uplink.listener.next)
 
 
-TRUNK: Final[Rules] = {
+UPLINK: Final[Rules] = {
     "what is at hand is in a row, up to what is awaited": _at_hand,
-    "one that stands by has nothing at hand, and sends nothing up": lambda trunk: (
-        trunk.running or not (trunk.ready or trunk.pending or trunk.reader.reading)
+    "one that stands by has nothing at hand, and sends nothing up": lambda uplink: (
+        uplink.running or not (uplink.ready or uplink.pending or uplink.reader.reading)
     ),
 }
 
 
 def _goes_on(lcr: LocalRetransmitter) -> bool:
     """The order of the network is that of the whole, without a hole between them."""
-    trunk = lcr.trunk
-    after = trunk.ready[0].gseq if trunk.ready else trunk.listener.next
+    uplink = lcr.uplink
+    after = uplink.ready[0].gseq if uplink.ready else uplink.listener.next
     return not lcr.reigning or lcr.sequencer.next == after
 
 
 LCR: Final[Rules] = {
-    "its trunk runs while it reigns": lambda lcr: lcr.trunk.running == lcr.reigning,
+    "its uplink runs while it reigns": lambda lcr: lcr.uplink.running == lcr.reigning,
     "what comes down goes on where the network is": _goes_on,
-    "what waits for its place was sent up": lambda lcr: set(lcr.trunk.pending) <= set(lcr.queued),
+    "what waits for its place was sent up": lambda lcr: set(lcr.uplink.pending) <= set(lcr.queued),
 }
 
 PACER: Final[Rules] = {
@@ -107,18 +107,18 @@ SITE: Final[Rules] = {
 def check_wide_site(site: WideSite) -> None:
     """Raise InvariantBroken unless every level is consistent, by itself and with the others."""
     parts: list[tuple[object, Rules]] = []
-    globe, local, trunk, node = site.globe, site.local, site.trunk, site.node
+    globe, local, uplink, node = site.globe, site.local, site.uplink, site.node
     for level in (globe, local):
         if level is not None:
             check_site(level)
     if globe is not None and globe.retransmitter is not None:
         parts.append((globe.retransmitter, GCR))
-    if trunk is not None and local is not None:
-        parts += [(trunk, TRUNK), (trunk.listener, LISTENER), (trunk.listener, SAFE)]
+    if uplink is not None and local is not None:
+        parts += [(uplink, UPLINK), (uplink.listener, LISTENER), (uplink.listener, SAFE)]
         parts.append((local.lcr, LCR))
     if local is not None and local.pacer is not None:
         parts.append((local.pacer, PACER))
     if node is not None:
-        parts += [(node, PARTY), (node, NODE), (node.flood, FLOOD)]
+        parts += [(node, SUBMITTER), (node, NODE), (node.flood, FLOOD)]
     for part, rules in (*parts, (site, SITE)):
         check_rules(site.me, part, rules)

@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from roundelay.core.engine import COMMITTED, NEVER, Pdu
-from roundelay.core.grsb.party import Party, Waiting
 from roundelay.core.grsb.pdu import END, Message
+from roundelay.core.grsb.submitter import Submitter, Waiting
 from roundelay.core.notices import GapUnavailable, OwnPlaced
 from roundelay.core.selection import EVERYTHING, Selection
 from roundelay.core.wide.config import WideConfig
 from roundelay.core.wide.pdu import LsAck, LsAsk, LsData, LsDown, LsUp, Response
 from roundelay.core.wide.subnet import Climb, Flood
 from roundelay.core.wide.topology import Atlas
-from roundelay.core.wide.trunk import PartHost
+from roundelay.core.wide.uplink import PartHost
 
 
-class Node(Party):
+class Node(Submitter):
     """`position`: how far the application has come; `resume`: where its open units began."""
 
     host: PartHost

@@ -8,10 +8,10 @@ LPR records for those who are off, and gives one message after the other to LB, 
 subnet behind it.  A network that is cut off is not waited for: when it is back its LCR fetches what
 it missed from the GPR.
 
-Global level and networks are GRSB groups (`globe`, `local`), joined at the LCRs (`trunk`); the
-subnet is `subnet` and `node`.  The shape is that of `core.grsb.site`, with two more lines: TRUNK
-between networks, where nothing is multicast, and SUBNET between neighbours in a subnet.  A
-multicast on the other lines reaches the sites attached to the sender's network.
+Global level and networks are GRSB groups (`global_level`, `network_level`), joined at the LCRs
+(`uplink`); the subnet is `subnet` and `node`.  The shape is that of `core.grsb.site`, with two more
+lines: TRUNK between networks, where nothing is multicast, and SUBNET between neighbours in a
+subnet.  A multicast on the other lines reaches the sites attached to the sender's network.
 
 Deviations from PROTOCOLS §7, whose rules had not been executed before:
 
@@ -64,9 +64,9 @@ from roundelay.core.grsb.stable import Archive
 from roundelay.core.selection import EVERYTHING, Selection
 from roundelay.core.wide.checks import countable, well_formed
 from roundelay.core.wide.config import WideConfig
-from roundelay.core.wide.globe import GlobalRecorder, GlobalRetransmitter, GlobalSite
+from roundelay.core.wide.global_level import GlobalRecorder, GlobalRetransmitter, GlobalSite
 from roundelay.core.wide.invariants import check_wide_site
-from roundelay.core.wide.local import LocalSite
+from roundelay.core.wide.network_level import LocalSite
 from roundelay.core.wide.node import Node
 from roundelay.core.wide.pdu import (
     SUBNET,
@@ -84,7 +84,7 @@ from roundelay.core.wide.pdu import (
 from roundelay.core.wide.stable import GLOBAL, LOCAL, NODE, Kept, WideStable
 from roundelay.core.wide.subnet import FLOODS_MAX
 from roundelay.core.wide.topology import Atlas
-from roundelay.core.wide.trunk import Loop, PartHost, Trunk
+from roundelay.core.wide.uplink import Loop, PartHost, Uplink
 
 
 class WideSite(Engine):
@@ -117,7 +117,7 @@ class WideSite(Engine):
         self.network = atlas.network_of(me)
         self.globe: GlobalSite | None = None
         self.local: LocalSite | None = None
-        self.trunk: Trunk | None = None
+        self.uplink: Uplink | None = None
         self.node: Node | None = None
         known = stable if stable is not None else WideStable()
         network = self.network
@@ -132,9 +132,9 @@ class WideSite(Engine):
         if network is not None and me in network.attached:
             if me in network.retransmitters:
                 host = PartHost(me, atlas.global_roles, config, rng, self.loop, TRUNK)
-                self.trunk = Trunk(host, atlas, config, now)
+                self.uplink = Uplink(host, atlas, config, now)
             self.local = LocalSite(
-                atlas, network, config, self.loop, self.trunk, me, rng, now,
+                atlas, network, config, self.loop, self.uplink, me, rng, now,
                 inc=inc, stable=None if stable is None else known.local, archive=archive,
                 wiped=wiped, position=position, wanted=wanted, base_us=base_us,
                 flooded=known.flooded,
@@ -154,11 +154,11 @@ class WideSite(Engine):
         parts: tuple[tuple[int, Host | None], ...] = (
             (GLOBAL, self.globe),
             (LOCAL, self.local),
-            (LOCAL, None if self.trunk is None else self.trunk.host),
+            (LOCAL, None if self.uplink is None else self.uplink.host),
             (NODE, None if self.node is None else self.node.host),
         )
         self.parts = [(level, part) for level, part in parts if part is not None]
-        engines = (self.globe, self.local, self.trunk, self.node)
+        engines = (self.globe, self.local, self.uplink, self.node)
         self.engines = [engine for engine in engines if engine is not None]
         self._settle(now)
 
@@ -282,7 +282,7 @@ class WideSite(Engine):
             self.drop("line")
 
     def _on_trunk(self, pdu: Pdu, source: int, now: int) -> None:
-        globe, local, trunk = self.globe, self.local, self.trunk
+        globe, local, uplink = self.globe, self.local, self.uplink
         from_gcr = source in self.atlas.global_roles.retransmitters
         if isinstance(pdu, Gbcast | AckGcr | Galive) and not from_gcr:
             self.drop("not a retransmitter")
@@ -296,24 +296,24 @@ class WideSite(Engine):
                 assert globe is not None
                 globe._settle(now)
         elif isinstance(pdu, Gbcast):
-            if trunk is not None and not trunk.on_gbcast(pdu, now) and local is not None:
+            if uplink is not None and not uplink.on_gbcast(pdu, now) and local is not None:
                 local.say_marks(source)
         elif isinstance(pdu, AckGcr):
-            if trunk is not None:
-                trunk.on_ack_gcr(pdu, now)
+            if uplink is not None:
+                uplink.on_ack_gcr(pdu, now)
         elif isinstance(pdu, Galive):
-            if trunk is not None:
-                trunk.on_galive(pdu, source, now)
+            if uplink is not None:
+                uplink.on_galive(pdu, source, now)
             if local is not None and local.liaison is not None:
                 local.liaison.on_galive(pdu, source, now)
             if globe is not None and isinstance(globe.recorder, GlobalRecorder):
                 globe.recorder.on_galive(pdu)
         elif isinstance(pdu, ReplayData | ReplayEnd):
-            if trunk is not None:
-                trunk.on_replay(pdu, source, now)
+            if uplink is not None:
+                uplink.on_replay(pdu, source, now)
         else:
-            if isinstance(pdu, Stale) and trunk is not None:
-                trunk.on_stale(pdu)
+            if isinstance(pdu, Stale) and uplink is not None:
+                uplink.on_stale(pdu)
             if globe is not None:
                 globe.receive(pdu, source, now, LINE_A)
 
@@ -372,10 +372,10 @@ class WideSite(Engine):
                 found["ack_gcr"] = len(self.globe.retransmitter.held)
         if self.local is not None:
             found |= self.local.usage()
-        if self.trunk is not None:
-            found["ready"] = len(self.trunk.ready)
-            found["trunk_heard"] = len(self.trunk.listener.heard)
-            found["pending"] = len(self.trunk.pending)
+        if self.uplink is not None:
+            found["ready"] = len(self.uplink.ready)
+            found["trunk_heard"] = len(self.uplink.listener.heard)
+            found["pending"] = len(self.uplink.pending)
         if self.node is not None:
             flood = self.node.flood
             found["ls_held"] = len(flood.held)

@@ -30,8 +30,8 @@ from roundelay.core.engine import MS, NEVER, Effects, Notice, Pdu
 from roundelay.core.errors import ConfigError, GroupClosed, RoundelayError, UsageError
 from roundelay.core.grsb.base import GrsbDelivery, deliveries_of
 from roundelay.core.grsb.checks import beginning
-from roundelay.core.grsb.party import CONFERENCES_MAX
 from roundelay.core.grsb.pdu import PollOk
+from roundelay.core.grsb.submitter import CONFERENCES_MAX
 from roundelay.core.notices import (
     GapUnavailable,
     GroupBroken,

@@ -8,14 +8,14 @@ from msgspec import structs
 
 from roundelay.core.families import WIDE
 from roundelay.core.grsb.user import User
-from roundelay.core.wide.globe import GlobalRetransmitter
-from roundelay.core.wide.local import LocalUser
+from roundelay.core.wide.global_level import GlobalRetransmitter
+from roundelay.core.wide.network_level import LocalUser
 from roundelay.core.wide.pdu import Up
 from roundelay.core.wide.subnet import Flood
-from roundelay.core.wide.trunk import Trunk
+from roundelay.core.wide.uplink import Uplink
 from roundelay.sim.mutants.mutant import Mutant, Patch
 
-_release = Trunk._release
+_release = Uplink._release
 _on_up = GlobalRetransmitter.on_up
 
 
@@ -23,7 +23,7 @@ def _all_but_one(self: GlobalRetransmitter) -> int:
     return sorted(branch.safe for branch in self.branches.values())[1]
 
 
-def _release_unasked(self: Trunk, now: int) -> None:
+def _release_unasked(self: Uplink, now: int) -> None:
     _release(self, now)
     self.reader.stop()
 
@@ -59,7 +59,7 @@ WIDE_MUTANTS: Final = (
         wrong="a network that was cut off never comes back",
         expects=("I7",),
         protocol=WIDE,
-        patches=(Patch(Trunk, "_release", _release_unasked),),
+        patches=(Patch(Uplink, "_release", _release_unasked),),
         seeds=(5, 12),
     ),
     Mutant(

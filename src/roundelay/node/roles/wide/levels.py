@@ -19,7 +19,7 @@ from roundelay.core.grsb.pdu import LINE_A, LINE_B
 from roundelay.core.grsb.site import GrsbSite
 from roundelay.core.grsb.stable import Archive
 from roundelay.core.wide.config import WideConfig
-from roundelay.core.wide.globe import GlobalRetransmitter
+from roundelay.core.wide.global_level import GlobalRetransmitter
 from roundelay.core.wide.pdu import TRUNK
 from roundelay.core.wide.site import WideSite
 from roundelay.core.wide.stable import GLOBAL, LOCAL, NODE, Kept
@@ -147,9 +147,9 @@ class WideLevels(Levels):
 
     @property
     def stuck(self) -> bool:
-        """What it has said when its trunk got stuck."""
-        trunk = self.engine.trunk
-        return trunk is not None and trunk.running and trunk.up and trunk.stuck
+        """What it has said when its uplink got stuck."""
+        uplink = self.engine.uplink
+        return uplink is not None and uplink.running and uplink.up and uplink.stuck
 
     def awaited(self, waits: tuple[int, ...]) -> tuple[int, ...]:
         """Where the GCR is not heard though its node is, it is for want of others of its level."""
@@ -175,10 +175,10 @@ class WideLevels(Levels):
         }
         if self.engine is None:
             return status
-        roster, trunk, globe = self.member.roster, self.engine.trunk, self.engine.globe
-        if trunk is not None and trunk.running:
-            status["trunk"] = "up" if trunk.up else "down"
-            status["gcr"] = roster[trunk.gcr]
+        roster, uplink, globe = self.member.roster, self.engine.uplink, self.engine.globe
+        if uplink is not None and uplink.running:
+            status["trunk"] = "up" if uplink.up else "down"
+            status["gcr"] = roster[uplink.gcr]
         if globe is not None:
             shown = site_status(globe, globe, roster, globe.waits, globe.council)
             gcr = globe.retransmitter

@@ -1,5 +1,4 @@
-"""A party to the order: it submits one message after the other, and its application is handed what
-is broadcast.
+"""Submits one message after the other, and hands its application what is broadcast.
 
 That much a user of a group (`core.grsb.user`) and a node behind a broadcaster (`core.wide.node`)
 have in common: what waits to be submitted and how units are made of it (GR-1, GR-19), what the
@@ -29,7 +28,7 @@ CONFERENCES_MAX: Final = 255
 
 
 class Waiting(Struct):
-    """A submission to come: messages `first` … of this party, of one conference and kind."""
+    """A submission to come: messages `first` … of this submitter, of one conference and kind."""
 
     first: int
     bundle: Bundle
@@ -40,7 +39,7 @@ class Waiting(Struct):
     ticket: bytes
 
 
-class Party(ABC):
+class Submitter(ABC):
     """Of the start `inc`; its application has dealt with everything below `upto`.
 
     `resume` is where the units began that were open then.

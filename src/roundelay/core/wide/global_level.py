@@ -6,7 +6,7 @@ by GBCAST.  Acknowledger, recorders, council and take-over are GRSB's own; only 
 to each other goes from site to site, for there is no line between networks that all could hear.
 
 A network that does not answer is *inactive*: nobody waits for it, and nothing is sent to it but
-signs of life.  When it is back it asks the GPR for what it lacks (`trunk`), and by its AckLCR it
+signs of life.  When it is back it asks the GPR for what it lacks (`uplink`), and by its AckLCR it
 is active again.
 """
 
@@ -38,7 +38,7 @@ from roundelay.core.wide.config import ALL_ACTIVE, WideConfig
 from roundelay.core.wide.pdu import TRUNK, AckGcr, AckLcr, Galive, Gbcast, Up
 from roundelay.core.wide.stable import Freed
 from roundelay.core.wide.topology import Atlas
-from roundelay.core.wide.trunk import Loop, post, submission
+from roundelay.core.wide.uplink import Loop, post, submission
 
 
 class Branch(Struct):

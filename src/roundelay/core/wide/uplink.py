@@ -71,7 +71,7 @@ class Pending(Struct):
     due: int
 
 
-class Trunk:
+class Uplink:
     """LCR_`net`, while it reigns in its network."""
 
     def __init__(self, host: PartHost, atlas: Atlas, config: WideConfig, now: int) -> None:

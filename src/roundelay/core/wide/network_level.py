@@ -22,7 +22,7 @@ from roundelay.core.wide.config import ALL_ACTIVE, WideConfig
 from roundelay.core.wide.pdu import SUBNET, TRUNK, AckLcr, Galive, LsAck, LsDown, LsUp, Response
 from roundelay.core.wide.stable import Flooded
 from roundelay.core.wide.topology import Atlas, Network
-from roundelay.core.wide.trunk import Loop, Trunk, covers, post, submission
+from roundelay.core.wide.uplink import Loop, Uplink, covers, post, submission
 
 
 class LocalRetransmitter(Retransmitter):
@@ -31,21 +31,21 @@ class LocalRetransmitter(Retransmitter):
     def __init__(self, host: Host, now: int, admit: Admit | None = None) -> None:
         super().__init__(host, now, admit)
         assert isinstance(host, LocalSite)
-        assert host.trunk is not None
-        self.trunk = host.trunk
+        assert host.uplink is not None
+        self.uplink = host.uplink
         self.network = host.network
 
     def begin(self, reign: Reign, sequencer: Sequencer, recorded: int, now: int) -> None:
-        self.trunk.start(sequencer.next, now)
+        self.uplink.start(sequencer.next, now)
         super().begin(reign, sequencer, recorded, now)
 
     def stand_by(self) -> None:
         super().stand_by()
-        self.trunk.stop()
+        self.uplink.stop()
 
     def alive(self, now: int) -> Alive:
         """Also whom the network waits for, if the global level does not go on or is not heard."""
-        return structs.replace(super().alive(now), waits=self.trunk.waits)
+        return structs.replace(super().alive(now), waits=self.uplink.waits)
 
     def on_submit(self, submit: Submit, sender: int, now: int) -> None:
         """HG-5: what is new goes up; what is known is answered, what waits is waited for."""
@@ -53,7 +53,7 @@ class LocalRetransmitter(Retransmitter):
         super().on_submit(submit, sender, now)
         waiting = self.queued.get(sender)
         if waiting is not None and waiting is not before:
-            self.trunk.submit(sender, waiting, now)
+            self.uplink.submit(sender, waiting, now)
 
     def on_ls_up(self, up: LsUp, now: int) -> None:
         """HG-5, HG-14: the broadcaster hands up a message; one that has its place is answered."""
@@ -82,17 +82,17 @@ class LocalRetransmitter(Retransmitter):
 
     def _pump(self, now: int) -> None:
         """HG-7: broadcast in the network, in the order of the whole."""
-        trunk, sequencer = self.trunk, self.sequencer
-        while trunk.ready and len(self.outstanding) < self.config.window and self._room():
+        uplink, sequencer = self.uplink, self.sequencer
+        while uplink.ready and len(self.outstanding) < self.config.window and self._room():
             # The place is the GCR's, the reign in which it is broadcast here is our own.
-            message = structs.replace(trunk.take(now), epoch=self.epoch)
+            message = structs.replace(uplink.take(now), epoch=self.epoch)
             sequencer.remember(message)
             self._placed(message)
             self._launch(message, now)
 
     def _placed(self, message: Message) -> None:
         """What a user of ours submitted has come down."""
-        self.trunk.placed(message)
+        self.uplink.placed(message)
         waiting = self.queued.get(message.sender)
         if waiting is not None and covers(message, waiting):
             self.queue.remove((message.sender, waiting))
@@ -227,14 +227,14 @@ class LocalSite(GrsbSite):
     pacer: Pacer | None = None
 
     def __init__(
-        self, atlas: Atlas, network: Network, wide: WideConfig, loop: Loop, trunk: Trunk | None,
+        self, atlas: Atlas, network: Network, wide: WideConfig, loop: Loop, uplink: Uplink | None,
         me: int, *args: Any, flooded: int = 0, **given: Any,
     ) -> None:  # fmt: skip
         self.atlas = atlas
         self.network = network
         self.wide = wide
         self.loop = loop
-        self.trunk = trunk
+        self.uplink = uplink
         roles = atlas.local_roles[network.net]
         # A network that has lost LCR and LDA begins anew from its recorders: the order is the
         # GCR's, and what they lack comes down again.
