@@ -68,7 +68,7 @@ class Member:
 
     async def ready(self, members: int) -> dict[str, object]:
         await asyncio.wait_for(self.group.ready(members), 60)
-        return {"node": self.group._switchboard.name}
+        return {"node": self.group._node_api.name}
 
     async def load(self, size: int, way: str, begin_ns: int, until_ns: int) -> dict[str, object]:
         """Send as much as the group takes; what was delivered between the two times."""
@@ -100,7 +100,7 @@ class Member:
             "seconds": time.monotonic(),
             "cpu_s": time.process_time(),
         }
-        traffic: dict[str, float] = self.group._switchboard.status()["traffic"]
+        traffic: dict[str, float] = self.group._node_api.status()["traffic"]
         return found | traffic
 
     async def latency(self, size: int, rate: float, seconds: float) -> dict[str, object]:
@@ -129,7 +129,7 @@ class Member:
         return {"peak_mb": peak_mb()}
 
     async def status(self) -> dict[str, object]:
-        found: dict[str, object] = self.group._switchboard.status()
+        found: dict[str, object] = self.group._node_api.status()
         return found
 
 

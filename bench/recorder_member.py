@@ -92,7 +92,7 @@ class Member(live_member.Member):
 
     @property
     def node(self) -> Node:
-        node = self.group._switchboard
+        node = self.group._node_api
         assert isinstance(node, Node)
         return node
 

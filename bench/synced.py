@@ -43,7 +43,7 @@ async def listen(name: str, folder: Path, multicast: str) -> None:
 
 async def rate(group: Any, durability: str, underway: int, seconds: float) -> dict[str, Any]:
     """Broadcasts a second, and how many of them one sync of this member's file served."""
-    syncing = group._switchboard.recorders.syncing
+    syncing = group._node_api.recorders.syncing
     end = time.monotonic() + seconds
     sent = 0
     syncs = syncing.syncs

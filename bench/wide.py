@@ -124,7 +124,7 @@ class Bench:
         return messages / (time.monotonic() - begin), 1e6 * used / messages
 
     def seat(self, name: str) -> RoleGroup:
-        node = self.groups[name]._switchboard
+        node = self.groups[name]._node_api
         assert isinstance(node, Node)
         place = node.group_hosts[f"wide:{GROUP}"]
         assert isinstance(place, RoleGroup)

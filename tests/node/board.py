@@ -1,4 +1,4 @@
-"""A switchboard of one node without a network: local groups, each with a total order.
+"""The API of one node without a network: local groups, each with a total order.
 
 It keeps what `NodeApi` promises, so that frontends can be tested alone: deliveries and receipts
 come later, never from within the call; a group that is `shut` has a bounded queue, raises QueueFull
@@ -11,11 +11,12 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import PayloadTooLarge, QueueFull, UsageError
+from roundelay.journal.format import Run
 from roundelay.node.frontend.server import FrontendServer
 from roundelay.node.groups import GroupSpec
 from roundelay.node.node_api import (
@@ -28,6 +29,7 @@ from roundelay.node.node_api import (
     Subscriber,
     View,
 )
+from roundelay.wire.frontend_replay import ReplayRequest
 
 T = TypeVar("T")
 
@@ -185,6 +187,23 @@ class LocalBoard:
         for application in waiting:
             application.writable(name)
 
+    def fell_behind(self, subscriber: Subscriber, group: str, since: int) -> bool:
+        return False
+
+    def hold(self, group: str, stop: bool) -> None: ...
+
+    async def replay(
+        self, group: str, request: ReplayRequest, reached: list[int] | None = None
+    ) -> AsyncGenerator[list[Run], None]:
+        raise UsageError("this node has no recorders")
+        yield []
+
+    def recover(self, group: str, *, do: bool = True) -> dict[str, object]:
+        raise UsageError("this node recovers no groups")
+
+    def recorded(self, group: str) -> list[dict[str, object]]:
+        return []
+
     def members(self, group: str) -> dict[str, object]:
         if group not in self.by_name:
             raise UsageError(f"group = {group} is not known here: see `roundelay groups`")
@@ -209,7 +228,7 @@ class LocalBoard:
         asyncio.get_running_loop().call_soon(call)
 
 
-class Listener:
+class Listener(Subscriber):
     """An application that remembers everything."""
 
     def __init__(self) -> None:

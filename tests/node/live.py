@@ -60,7 +60,7 @@ def free_ports(count: int) -> list[int]:
 
 def node_of(group: Group) -> Node:
     """The node in this process that `group` runs on."""
-    node = group._switchboard
+    node = group._node_api
     assert isinstance(node, Node)
     return node
 

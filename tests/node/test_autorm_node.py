@@ -15,13 +15,13 @@ from roundelay.core.engine import SECOND
 from roundelay.core.errors import PayloadTooLarge, QueueFull
 from roundelay.node.autorm import AutoRm
 from roundelay.node.membership.directory import Directory
-from roundelay.node.node_api import Batch, Missed, Receipt, Refusal, View
+from roundelay.node.node_api import Batch, Missed, Receipt, Refusal, Subscriber, View
 from roundelay.wire.control import Info
 
 ME, OTHER = bytes(15) + b"\1", bytes(15) + b"\2"
 
 
-class Ears:
+class Ears(Subscriber):
     """An application that keeps what it is told."""
 
     def __init__(self) -> None:

@@ -817,7 +817,7 @@ def test_a_node_for_a_program_that_waits() -> None:
             with pytest.raises(UsageError, match="never heard of"):
                 await app.why("ghost")
             with pytest.raises(UsageError, match="members, groups, recorders, status, why"):
-                await app.switchboard.ask("everything")
+                await app.daemon.ask("everything")
 
     run(test)
 

@@ -45,7 +45,7 @@ async def main():
             data = word.ljust(int(size)) if number % 3 == 0 else word
             receipts[word.decode().strip()] = (await group.broadcast(data)).seq
         await asyncio.wait_for(reading, 60)
-        status = group._switchboard.status()
+        status = group._node_api.status()
         print(json.dumps({"order": order, "receipts": receipts, "medium": status["medium"],
                           "traffic": status["traffic"], "datagram": status["datagram_bytes"]}))
         sys.stdout.flush()

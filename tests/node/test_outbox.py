@@ -10,19 +10,17 @@ from hypothesis import strategies as st
 from roundelay.core.bundle import MESSAGES_MAX, Bundle
 from roundelay.node.driver.engines import LARGEST_MESSAGE, PIECES, bundle_bytes
 from roundelay.node.driver.outbox import Outbox
-from roundelay.node.node_api import NO_TAG, Batch, Missed, Receipt, Refusal, View
+from roundelay.node.node_api import NO_TAG, Receipt, Refusal, Subscriber
 
 MIB = 1 << 20
 
 
-class Caller:
+class Caller(Subscriber):
     """An application that remembers what it was told."""
 
     def __init__(self) -> None:
         self.receipts: dict[int, int] = {}
         self.refusals: list[Refusal] = []
-
-    def deliver(self, batch: Batch) -> None: ...
 
     def receipt(self, receipt: Receipt) -> None:
         assert receipt.tag not in self.receipts
@@ -30,12 +28,6 @@ class Caller:
 
     def refused(self, refusal: Refusal) -> None:
         self.refusals.append(refusal)
-
-    def viewed(self, view: View) -> None: ...
-
-    def writable(self, group: str) -> None: ...
-
-    def missed(self, missed: Missed) -> None: ...
 
 
 def emptied(outbox: Outbox) -> list[Bundle]:

@@ -19,6 +19,7 @@ from roundelay.core.errors import ConfigError, Indeterminate, MissingRecords, No
 from roundelay.core.selection import EVERYTHING, Selection
 from roundelay.durable import Disk
 from roundelay.journal.journal import JournalConfig, Reader
+from roundelay.node.node_api import Subscriber
 from roundelay.node.recording import recorder as recorder_module
 from roundelay.node.recording.recorder import RecordConfig, parse_record
 from roundelay.node.recording.transfer import LENGTH, REQUEST, Request, fetch
@@ -174,11 +175,9 @@ def test_a_group_without_an_order_hands_over_at_the_node_that_records_it(tmp_pat
             await delivered([member], 60)
             late: list[bytes] = []
 
-            class Late:
+            class Late(Subscriber):
                 def deliver(self, batch: Any) -> None:
                     late.extend(batch.bundle)
-
-                def viewed(self, view: Any) -> None: ...
 
             application: Any = Late()
             with pytest.raises(ConfigError, match="no total order"):

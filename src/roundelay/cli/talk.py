@@ -152,8 +152,8 @@ async def _send(
         await RemoteNode.connect(where, name="roundelay send", patience_s=timeout_s) as node,
         told_if_waiting(group, state),
     ):
-        node.switchboard.on_break = _say_break(timeout_s)
-        limit = node.switchboard.max_message
+        node.daemon.on_break = _say_break(timeout_s)
+        limit = node.daemon.max_message
         under_way = _UnderWay()
         async for messages in _messages(given, lines, limit, bool(how.get("unit"))):
             if someone:  # each to someone, not all to the same one

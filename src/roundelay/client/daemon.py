@@ -15,13 +15,13 @@ once, and everything is when no connection was made for `patience_s` seconds (Co
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final
 
 from msgspec import Struct, structs
 
-from roundelay.client.remote import CONNECT_S, RemoteNodeApi, Sender
+from roundelay.client.remote import CONNECT_S, RemoteNodeApi
 from roundelay.client.since import Since
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import ConnectionLost, NodeUnreachable, QueueFull, RoundelayError
@@ -39,13 +39,13 @@ ASKED_ONCE: Final = frozenset({"recover"})
 """Questions that change something: they are not asked again when the answer was lost."""
 
 
-class Client(Subscriber, Protocol):
-    """A member of groups that survives a break of its connection.  Nothing here may block or
-    raise."""
+class Client(Subscriber):
+    """A subscriber that survives a break of its connection.  Nothing here may block or raise."""
 
     def goes_on(self, group: str, began: Since) -> Since | None:
         """Where to join again after a break, having joined at `began`; None: there is no such
         place."""
+        return None
 
     def returned(self, group: str) -> None:
         """There is a connection again, and the group was joined over it."""
@@ -65,11 +65,12 @@ class _Membership(Struct):
     """Where the application wanted to begin,"""
     joined_at: Since
     """and where this connection did."""
-    wishes: dict[str, Any]
+    wishes: GroupSpec | None
+    """Settings that the group must have."""
 
 
 class Daemon:
-    """The switchboard of a daemon; made by `connect`."""
+    """The node API of a daemon; made by `connect`."""
 
     def __init__(self, where: str, name: str, patience_s: float) -> None:
         self.where = where
@@ -85,7 +86,7 @@ class Daemon:
         self._memberships: dict[str, _Membership] = {}
         self._posted: dict[str, Client] = {}
         """Who sent something over this connection that gets no receipt, by group."""
-        self._turned_away: dict[tuple[int, str], Sender] = {}
+        self._turned_away: dict[tuple[int, str], Client] = {}
         """Who wanted to send while there was no connection."""
         self._made = 0.0
         """When this connection was."""
@@ -182,7 +183,7 @@ class Daemon:
         for group, one in list(self._memberships.items()):
             one.joined_at = one.client.goes_on(group, one.began) or one.joined_at
             try:
-                remote.join(one.client, group, *one.joined_at.given, **one.wishes)
+                remote.join(one.client, group, *one.joined_at.given, one.wishes)
             except RoundelayError as refusal:  # as of a node of an older version
                 del self._memberships[group]
                 one.client.cut_off(group, str(refusal))
@@ -206,7 +207,7 @@ class Daemon:
         await asyncio.sleep(max(0.0, min(self._pause_s, left)))
         self._pause_s = min(2 * self._pause_s, PAUSE_S_MAX)
 
-    # -- the calls of a switchboard --------------------------------------------------------
+    # -- the calls of a node API -----------------------------------------------------------
 
     def join(
         self,
@@ -217,10 +218,9 @@ class Daemon:
     ) -> None:
         """`wishes`: settings that the group must have; they are asked for after a break, too."""
         self._check()
-        asked: dict[str, Any] = {} if wishes is None else {"wishes": wishes}
         if self._remote is not None:
-            self._remote.join(client, group, *since.given, **asked)
-        self._memberships.setdefault(group, _Membership(client, since, since, asked))
+            self._remote.join(client, group, *since.given, wishes)
+        self._memberships.setdefault(group, _Membership(client, since, since, wishes))
 
     def leave(self, client: Client, group: str) -> None:
         self._memberships.pop(group, None)
@@ -235,27 +235,29 @@ class Daemon:
 
     def send(
         self,
-        client: Client | Sender,
+        client: Client,
         group: str,
         bundle: Bundle,
         *,
         tag: int = NO_TAG,
-        to: Iterable[str] | None = None,
-        someone: bool = False,
-        **extra: Any,
+        **how: Any,
     ) -> None:
-        """As any switchboard; without a connection there is no room (QueueFull)."""
+        """As at any node; without a connection there is no room (QueueFull)."""
         self._check()
         if self._remote is None:
             self._turned_away[id(client), group] = client
             raise QueueFull(f"group {group!r}: the connection to {self.where} is being made again")
-        self._remote.send(client, group, bundle, tag=tag, to=to, someone=someone, **extra)
+        self._remote.send(client, group, bundle, tag=tag, **how)
         if tag == NO_TAG:
-            self._posted[group] = cast(Client, client)
+            self._posted[group] = client
 
     def joined(self, group: str) -> bool:
         """False only after the node refused a `join`."""
         return self._remote is None or self._remote.joined(group)
+
+    def fell_behind(self, client: Client, group: str, since: int) -> bool:
+        """A client that does not read holds what comes; if it has no room then, nobody has it."""
+        return False
 
     def hold(self, group: str, stop: bool) -> None:
         if self._remote is not None:

@@ -31,6 +31,7 @@ from msgspec import structs
 
 from roundelay.client.blocking import BlockingGroup, LoopThread
 from roundelay.client.contiguity import Contiguity, check_missing
+from roundelay.client.daemon import Client, Daemon
 from roundelay.client.endings import Over, is_open, why_not_sent, why_out
 from roundelay.client.inbox import (
     BatchReader,
@@ -68,13 +69,13 @@ INBOX_BYTES: Final = 32 << 20
 how it wants to go on (`SlowConsumer`)."""
 
 
-class Group(Sending, Replaying):
+class Group(Sending, Replaying, Client):
     """A group that was joined; made by `join`."""
 
     def __init__(
         self,
         name: str,
-        switchboard: Any,
+        node_api: Any,
         close: Any = None,
         recorders: int = 0,
         contiguity: Contiguity | None = None,
@@ -83,7 +84,7 @@ class Group(Sending, Replaying):
         Replaying.__init__(self)
         self.name = name
         """The full name, with the prefix of its protocol."""
-        self._switchboard = switchboard
+        self._node_api = node_api
         self._close = close
         self.inbox = Inbox()
         """What has arrived and is not read yet."""
@@ -93,12 +94,8 @@ class Group(Sending, Replaying):
         self._place = contiguity or Contiguity(name)
         self.inbox.on_given = self._place.given
         """Where the application is in the group's order."""
-        self.conferences: frozenset[int] = frozenset()
-        """Only messages of these are delivered; empty: all."""
         self.on_break: Callable[[str], None] = lambda reason: None
         """Called, with the reason, when the connection to a daemon breaks and is made again."""
-        self.hosts_node = False
-        """The node is there for us alone: it may have other roles than to serve us."""
         self._overflow: SlowConsumer | None = None
         self._view = View(name, "0", (), "looking for members")
         self._changed = asyncio.Event()
@@ -147,21 +144,17 @@ class Group(Sending, Replaying):
     def _hold(self, stop: bool) -> None:
         """Tell a daemon in time: what is on its way still needs room."""
         self._holds = stop
-        hold = getattr(self._switchboard, "hold", None)
-        if hold is not None:
-            hold(self.name, stop)
+        self._node_api.hold(self.name, stop)
 
     def _fall_behind(self, batch: Batch) -> None:
         """There is no room: a recorder gives it later, or the application has to be told."""
-        later = getattr(self._switchboard, "fell_behind", None)
-        if later is None or not later(self, self.name, batch.seq):
+        if not self._node_api.fell_behind(self, self.name, batch.seq):
             seq = batch.seq if batch.seq >= 0 else None
             self._overflow = SlowConsumer(self.name, seq, INBOX_BYTES)
             self.inbox.close(self._overflow)
 
     @property
     def full(self) -> bool:
-        """So much is to be read that nothing of the past should be added to it."""
         return self.inbox.bytes > INBOX_BYTES // 8
 
     def receipt(self, receipt: node_api.Receipt) -> None:
@@ -177,7 +170,7 @@ class Group(Sending, Replaying):
 
     def refused(self, refusal: Refusal) -> None:
         if refusal.tag == NO_TAG:  # only a daemon says that: our `join`, or a `post`
-            if self._switchboard.joined(self.name):
+            if self._node_api.joined(self.name):
                 self._untold = refusal  # the next `post` says it
             else:
                 self._end(why_out(self.name, refusal.reason))
@@ -333,8 +326,8 @@ class Group(Sending, Replaying):
         self._end(GroupClosed(f"group {self.name}: left"))
         await self._end_replays()
         if not lost:
-            self._switchboard.leave(self, self.name)
-            self._switchboard.gone(self)
+            self._node_api.leave(self, self.name)
+            self._node_api.gone(self)
         if self._close is not None:
             await self._close()
 
@@ -459,13 +452,13 @@ def join(group: str, **options: Any) -> Joining:
 
 
 def _group(
-    options: Options, spec: GroupSpec, switchboard: Any, close: Any, place: Since | None
+    options: Options, spec: GroupSpec, node_api: Any, close: Any, place: Since | None
 ) -> Group:
     recorders = synced(options.durability, options.recorders, 0)
     start = None if place is None or place.time else Position(place.history, place.seq)
     timed = place is not None and place.time > 0
     contiguity = Contiguity(spec.name, start, options.missing, timed)
-    group = Group(spec.name, switchboard, close, recorders, contiguity)
+    group = Group(spec.name, node_api, close, recorders, contiguity)
     group.conferences = frozenset(options.conferences)
     for conference in group.conferences:
         check_mark(conference, 0)
@@ -488,8 +481,6 @@ async def _embedded(options: Options, spec: GroupSpec, place: Since | None) -> G
 
 
 async def _through_daemon(options: Options, spec: GroupSpec, place: Since | None) -> Group:
-    from roundelay.client.daemon import Daemon
-
     daemon = await Daemon.connect(options.node, name=options.name, patience_s=options.timeout)
     group = _group(options, spec, daemon, daemon.close, place)
     group.answer_s = options.timeout

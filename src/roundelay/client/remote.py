@@ -15,7 +15,7 @@ import asyncio
 import os
 import socket
 from collections.abc import AsyncGenerator, Callable, Iterable
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 from roundelay.client.protocol import (
     Answer,
@@ -38,7 +38,7 @@ from roundelay.core.errors import (
 from roundelay.journal.format import Run
 from roundelay.node.groups import GroupSpec
 from roundelay.node.membership.settings import words_of
-from roundelay.node.node_api import NO_TAG, Batch, Missed, Receipt, Refusal, Subscriber, View
+from roundelay.node.node_api import NO_TAG, Batch, Missed, Receipt, Subscriber, View
 from roundelay.node.recording.transfer import runs_of
 from roundelay.wire.frontend import DEFAULT, address
 from roundelay.wire.frontend_replay import Ended, ReplayRequest
@@ -50,20 +50,10 @@ ALIVE: Final = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3))
 """A connection on which nothing is heard is taken for lost after 5 + 2 · 3 s."""
 
 
-class Sender(Protocol):
-    """Who sends, and need not be in the group."""
-
-    def receipt(self, receipt: Receipt) -> None: ...
-
-    def refused(self, refusal: Refusal) -> None: ...
-
-    def writable(self, group: str) -> None: ...
-
-
 class RemoteNodeApi(asyncio.Protocol):
-    """The switchboard of another process.  Make one with `connect`.
+    """The node of another process.  Make one with `connect`.
 
-    Calls happen in the event loop and none of them blocks, as with any switchboard; `ask` alone
+    Calls happen in the event loop and none of them blocks, as with any `NodeApi`; `ask` alone
     has to wait for its answer.  A group can be joined by one application only: the node takes this
     connection for one application when it picks someone.
     """
@@ -87,7 +77,7 @@ class RemoteNodeApi(asyncio.Protocol):
         self._replays: dict[int, asyncio.Queue[bytes | Ended]] = {}
         self._flushing = False
         self._paused = False
-        self._blocked: dict[tuple[int, str], Sender] = {}
+        self._blocked: dict[tuple[int, str], Subscriber] = {}
 
     @classmethod
     async def connect(
@@ -141,7 +131,7 @@ class RemoteNodeApi(asyncio.Protocol):
         """What the node takes at most."""
         return self._protocol.max_message
 
-    # -- the calls of a switchboard
+    # -- the calls of a node API
 
     def join(
         self,
@@ -180,7 +170,7 @@ class RemoteNodeApi(asyncio.Protocol):
 
     def send(
         self,
-        application: Sender,
+        application: Subscriber,
         group: str,
         bundle: Bundle,
         *,
@@ -203,7 +193,7 @@ class RemoteNodeApi(asyncio.Protocol):
         self._soon()
 
     async def ask(self, what: str, of: str | None = None) -> Any:
-        """`members` of a group, `groups`, `status`, `why` of a node: as the node's switchboard
+        """`members` of a group, `groups`, `status`, `why` of a node: as the node itself
         answers."""
         self._check()
         answer: asyncio.Future[Any] = self._loop.create_future()

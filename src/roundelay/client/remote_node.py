@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, Final, cast
 
-from roundelay.client.daemon import Daemon
+from roundelay.client.daemon import Client, Daemon
 from roundelay.client.messages import marked
 from roundelay.client.remote import CONNECT_S
 from roundelay.core.bundle import Bundle
@@ -23,7 +23,7 @@ PATIENCE_S: Final = 10.0
 """How long a lost connection is tried to be made again, unless said otherwise."""
 
 
-class RemoteNode:
+class RemoteNode(Client):
     """A node reached over its frontend port.
 
     Who wants to be in a group calls `roundelay.join(…, node=…)` instead.  When the connection is
@@ -38,7 +38,7 @@ class RemoteNode:
     """
 
     def __init__(self) -> None:
-        self._board: Daemon = None  # type: ignore[assignment]  # connect
+        self.daemon: Daemon = None  # type: ignore[assignment]  # connect
         self._receipts: dict[int, asyncio.Future[Receipt]] = {}
         self._next_tag = 0
         self._writable: dict[str, asyncio.Event] = {}
@@ -54,10 +54,10 @@ class RemoteNode:
     ) -> RemoteNode:
         """Connect to `HOST:PORT` or `unix:PATH`; raises NodeUnreachable."""
         node = cls()
-        node._board = await Daemon.connect(
+        node.daemon = await Daemon.connect(
             where, name=name, patience_s=patience_s, timeout_s=timeout_s
         )
-        node._board.on_end = node._over
+        node.daemon.on_end = node._over
         return node
 
     async def __aenter__(self) -> RemoteNode:
@@ -67,11 +67,7 @@ class RemoteNode:
         await self.close()
 
     async def close(self) -> None:
-        await self._board.close()
-
-    @property
-    def switchboard(self) -> Daemon:
-        return self._board
+        await self.daemon.close()
 
     # -- sending
 
@@ -100,7 +96,7 @@ class RemoteNode:
         try:
             while True:
                 try:
-                    self._board.send(
+                    self.daemon.send(
                         self, group, bundle, tag=tag, to=names, someone=someone,
                         recorders=recorders, unit=unit,
                     )  # fmt: skip
@@ -116,24 +112,24 @@ class RemoteNode:
     # -- questions
 
     async def members(self, group: str) -> dict[str, Any]:
-        return cast("dict[str, Any]", await self._board.ask("members", group))
+        return cast("dict[str, Any]", await self.daemon.ask("members", group))
 
     async def recover(self, group: str, *, do: bool = True) -> dict[str, Any]:
         """Go on with a group from what this node has, in a new history; with `do` false, say what
         that would mean.  `docs/live.md` says when."""
         question = "recover" if do else "recovery"
-        return cast("dict[str, Any]", await self._board.ask(question, group))
+        return cast("dict[str, Any]", await self.daemon.ask(question, group))
 
     async def groups(self) -> list[dict[str, Any]]:
-        return cast("list[dict[str, Any]]", await self._board.ask("groups"))
+        return cast("list[dict[str, Any]]", await self.daemon.ask("groups"))
 
     async def status(self) -> dict[str, Any]:
-        return cast("dict[str, Any]", await self._board.ask("status"))
+        return cast("dict[str, Any]", await self.daemon.ask("status"))
 
     async def why(self, node: str) -> dict[str, Any]:
-        return cast("dict[str, Any]", await self._board.ask("why", node))
+        return cast("dict[str, Any]", await self.daemon.ask("why", node))
 
-    # -- called back by the daemon (client.remote.Sender)
+    # -- called back by the daemon
 
     def receipt(self, receipt: Receipt) -> None:
         waiting = self._receipts.pop(receipt.tag, None)

@@ -103,7 +103,7 @@ class Replaying(ABC):
     """The part of a `Group` that is about the past."""
 
     name: str
-    _switchboard: Any
+    _node_api: Any
 
     def __init__(self) -> None:
         self._replays: WeakSet[Replay[Any]] = WeakSet()
@@ -171,7 +171,7 @@ class Replaying(ABC):
         self, since: Moment, request: ReplayRequest, give: Callable[[list[Run]], Iterator[T]]
     ) -> Replay[T]:
         self._check_open()
-        chunks = self._switchboard.replay(self.name, request)
+        chunks = self._node_api.replay(self.name, request)
         if protocol_of(self.name) in TOTAL_ORDER:
             asked = since_of(since)
             chunks = self._of_one_history(Position(asked.history, asked.seq), chunks)

@@ -22,7 +22,7 @@ class Sending(ABC):
     """The part of a `Group` that sends."""
 
     name: str
-    _switchboard: Any
+    _node_api: Any
     _view: View
 
     def __init__(self, recorders: int) -> None:
@@ -176,16 +176,20 @@ class Sending(ABC):
         recorders: int = 0,
         unit: bool = False,
     ) -> None:
-        extra: dict[str, Any] = {"recorders": recorders} if recorders else {}
-        if unit:
-            extra["unit"] = True
         async with self._turn:  # nobody overtakes one who waits
             while True:
                 self._check_open()
                 self._tell_earlier(tag)
                 try:
-                    self._switchboard.send(
-                        self, self.name, bundle, tag=tag, to=to, someone=someone, **extra
+                    self._node_api.send(
+                        self,
+                        self.name,
+                        bundle,
+                        tag=tag,
+                        to=to,
+                        someone=someone,
+                        recorders=recorders,
+                        unit=unit,
                     )
                     return
                 except NoRecorder:

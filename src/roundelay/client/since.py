@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Struct
 
@@ -33,9 +33,9 @@ class Since(Struct, frozen=True):
     """What `seq` belongs to; empty: whichever history there is."""
 
     @property
-    def given(self) -> tuple[Any, ...]:
+    def given(self) -> tuple[int | None, int, str]:
         """As `NodeApi.join` takes it."""
-        return () if self.seq < 0 else (self.seq, self.time, self.history)
+        return (None, 0, "") if self.seq < 0 else (self.seq, self.time, self.history)
 
 
 def since_of(value: Moment, field: str = "since") -> Since:

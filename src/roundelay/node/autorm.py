@@ -20,7 +20,7 @@ from roundelay.node.driver.engine_driver import EngineDriver
 from roundelay.node.driver.tracer import Tracer
 from roundelay.node.membership.directory import Directory
 from roundelay.node.node_api import NO_TAG, Batch, Receipt, Refusal, Subscriber, View
-from roundelay.node.recording.handover import CatchUp
+from roundelay.node.recording.handover import CatchUp, application_of
 
 TRACES_MAX: Final = 256
 """Groups that can have a trace."""
@@ -301,8 +301,8 @@ class AutoRm:
         mine = self.tags.get(delivery.tag)
         sender = mine.application if mine is not None else None
         # Whoever catches up gets it at once: it is not among what is recorded.
-        local = [getattr(one, "application", one) for one in joined.values()]
-        local = [one for one in local if not getattr(one, "is_recorder", False)] or local
+        local = list(map(application_of, joined.values()))
+        local = [one for one in local if not one.is_recorder] or local
         candidates = [one for one in local if one is not sender] or local
         turn = self.turns.get(delivery.group, 0)
         self.turns[delivery.group] = turn + 1

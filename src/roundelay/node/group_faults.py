@@ -30,7 +30,7 @@ from roundelay.node.driver.outbox import Outbox
 from roundelay.node.group_host import GroupDriver, GroupHost
 from roundelay.node.groups import GroupSpec, family_of, plain_spec
 from roundelay.node.node_api import NO_TAG, Batch, Refusal, Subscriber, View
-from roundelay.node.recording.handover import CatchUp
+from roundelay.node.recording.handover import CatchUp, application_of
 from roundelay.wire.control import Ask, Info, Start
 
 if TYPE_CHECKING:
@@ -279,12 +279,12 @@ class Faults:
         node.group_hosts[name] = failed
         self._report(failed, place)
         for application in applications:
-            if getattr(application, "is_recorder", False):
+            if application.is_recorder:
                 failed.recorders[id(application)] = application
         view, refusal = failed.view(), Refusal(name, NO_TAG, failed.state, False)
         hosts = False
         for application in applications:
-            hosts = hosts or getattr(application, "hosts_node", False)
+            hosts = hosts or application.hosts_node
             try:
                 application.viewed(view)
                 if id(application) not in failed.recorders:
@@ -321,14 +321,14 @@ class Faults:
             inside = dict(node.autorm.applications.get(name, {}))
             for one in inside.values():
                 with suppress(Exception):
-                    node.autorm.leave(getattr(one, "application", one), name, time.monotonic_ns())
+                    node.autorm.leave(application_of(one), name, time.monotonic_ns())
         else:
             inside = dict(getattr(place, "applications", {}))
         for one in inside.values():
             if isinstance(one, CatchUp):
                 with suppress(Exception):
                     one.stop()
-        return [getattr(one, "application", one) for one in inside.values()]
+        return list(map(application_of, inside.values()))
 
     def _dismantle(self, name: str, place: Any) -> None:
         """Let go of engines, files and sockets; what is broken may not even close."""

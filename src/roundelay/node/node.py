@@ -323,16 +323,15 @@ class Node:
                 raise
 
     def fell_behind(self, application: Subscriber, group: str, since: int) -> bool:
-        """The application could not keep what comes at position `since`.  True: it gets that, and
-        what follows, from a recorder as fast as it reads; False: nobody records the group."""
         host = self.group_hosts.get(group)
         return host is not None and host.fell_behind(application, since)
+
+    def hold(self, group: str, stop: bool) -> None:
+        """Nothing is on its way to a program that has this node to itself."""
 
     def replay(
         self, group: str, request: ReplayRequest, reached: list[int] | None = None
     ) -> AsyncGenerator[list[Run], None]:
-        """What is recorded of a group and wished for, in order (`node.recording.source_selection`);
-        how far that goes is appended to `reached`."""
         check_name(group)
         return self.recorders.replays.replay(group, request, reached)
 
@@ -415,12 +414,13 @@ class Node:
         return answers.members(self, group)
 
     def recover(self, group: str, *, do: bool = True) -> dict[str, object]:
-        """Go on with a group from what the member here has (`node.membership.recovery`); with `do`
-        false, say what that would mean."""
         found = self.group_hosts.get(group)
         if not isinstance(found, GroupMembership):
             raise UsageError(f"group {group} is none that can be recovered here: see `groups`")
         return found.recovery.recover(time.monotonic_ns()) if do else found.recovery.plan()
+
+    def recorded(self, group: str) -> list[dict[str, object]]:
+        return self.recorders.listed(group)
 
     def groups(self) -> list[dict[str, object]]:
         return answers.groups(self)

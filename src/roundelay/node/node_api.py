@@ -1,19 +1,21 @@
 """What an application and its node say to each other.
 
 Two sides: a `Subscriber` is whatever sits on top of a node (a frontend connection, the embedded
-client); the `NodeApi` is the node as the application sees it.  All calls happen in the node's
-event loop and none of them blocks.
+client, a recorder); the `NodeApi` is the node as the subscriber sees it.  All calls happen in the
+node's event loop and none of them blocks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import AsyncGenerator, Collection, Iterable
 from typing import Final, Protocol
 
 from msgspec import Struct
 
 from roundelay.core.bundle import Bundle
+from roundelay.journal.format import Run
 from roundelay.node.groups import GroupSpec
+from roundelay.wire.frontend_replay import ReplayRequest
 
 WHOLE: Final = "whole"
 UNIT: Final = "unit"
@@ -108,15 +110,31 @@ class Missed(Struct, frozen=True, gc=False):
     may be missing (`LeftOut`)."""
 
 
-class Subscriber(Protocol):
-    """One who uses a node.  Nothing here may block or raise."""
+class Subscriber:
+    """One who uses a node, and here ignores all it is told.  Nothing of this may block or raise."""
+
+    is_recorder = False
+    """It writes down what it is given, and asks for what it lacks by itself."""
+    hosts_node = False
+    """The node is there for it alone: it may have other roles than to serve it."""
+    conferences: frozenset[int] = frozenset()
+    """Only messages of these are wanted; empty: all."""
+    held: Collection[str] = ()
+    """Groups that it can take no more of now."""
+
+    @property
+    def full(self) -> bool:
+        """It has so much to read that nothing of the past should be added to it."""
+        return False
 
     def deliver(self, batch: Batch) -> None:
         """Messages of a group that the application joined, in that group's order."""
 
-    def receipt(self, receipt: Receipt) -> None: ...
+    def receipt(self, receipt: Receipt) -> None:
+        """What it sent with a tag has its place."""
 
-    def refused(self, refusal: Refusal) -> None: ...
+    def refused(self, refusal: Refusal) -> None:
+        """What it sent with a tag has none; without a tag, it is in the group no more."""
 
     def viewed(self, view: View) -> None:
         """The membership or the state of a joined group changed; also once after `join`."""
@@ -137,14 +155,14 @@ class NodeApi(Protocol):
 
     def join(
         self,
-        application: Subscriber,
+        subscriber: Subscriber,
         group: str,
         since: int | None = None,
         since_time: int = 0,
         history: str = "",
         wishes: GroupSpec | None = None,
     ) -> None:
-        """Deliver the group's messages to `application` from now on.  Harmless when repeated.
+        """Deliver the group's messages to `subscriber` from now on.  Harmless when repeated.
 
         `since`: first those from that position on, as far as the node still has them or a recorder
         of the group does; then live, with no gap and no duplicate.  `since_time`: of those only
@@ -152,15 +170,15 @@ class NodeApi(Protocol):
         is a position of; if there is no such position, `missed` says so.  `wishes`: settings that
         are asked for; raises SettingsMismatch if the group has others."""
 
-    def leave(self, application: Subscriber, group: str) -> None:
+    def leave(self, subscriber: Subscriber, group: str) -> None:
         """Stop doing so.  Harmless when not joined."""
 
-    def gone(self, application: Subscriber) -> None:
-        """The application is no more: leave all its groups, forget its tags."""
+    def gone(self, subscriber: Subscriber) -> None:
+        """The subscriber is no more: leave all its groups, forget its tags."""
 
     def send(
         self,
-        application: Subscriber,
+        subscriber: Subscriber,
         group: str,
         bundle: Bundle,
         *,
@@ -179,6 +197,23 @@ class NodeApi(Protocol):
         follows exactly once.  Raises QueueFull, and then `writable(group)` follows;
         PayloadTooLarge; other RoundelayErrors.
         """
+
+    def fell_behind(self, subscriber: Subscriber, group: str, since: int) -> bool:
+        """The subscriber could not keep what comes at position `since`.  True: it gets that, and
+        what follows, from a recorder as fast as it reads; False: nobody records the group."""
+
+    def replay(
+        self, group: str, request: ReplayRequest, reached: list[int] | None = None
+    ) -> AsyncGenerator[list[Run], None]:
+        """What is recorded of a group and wished for, in order; how far that goes is appended to
+        `reached`."""
+
+    def recover(self, group: str, *, do: bool = True) -> dict[str, object]:
+        """As JSON: go on with a group from what the member here has; with `do` false, what that
+        would mean."""
+
+    def recorded(self, group: str) -> list[dict[str, object]]:
+        """As JSON: the recorders of a group."""
 
     def members(self, group: str) -> dict[str, object]:
         """As JSON: the group's view and what is known of each member."""

@@ -274,14 +274,14 @@ class RosterMember:
     def deliver_late(self, early: Early, delivery: Delivery, batch: Batch) -> None:
         """The same when it is through: for recorders, and for applications that lack it."""
         for application in list(self.applications.values()):
-            if getattr(application, "is_recorder", False):
+            if application.is_recorder:
                 application.deliver(batch)
         if not early.was_given(delivery):
             self.give_applications(structs.replace(batch, seq=-1, history=""))
 
     def give_applications(self, batch: Batch) -> None:
         for application in list(self.applications.values()):
-            if not getattr(application, "is_recorder", False):
+            if not application.is_recorder:
                 application.deliver(batch)
 
     def pass_over(self, seq: int) -> None:

@@ -35,7 +35,7 @@ from roundelay.node.frontend.missing import miss_packet
 from roundelay.node.frontend.outgoing import Outgoing, gathered, singly
 from roundelay.node.frontend.replay import ReplaySessions
 from roundelay.node.membership.settings import wishes_of
-from roundelay.node.node_api import Batch, Missed, Receipt, Refusal, View
+from roundelay.node.node_api import Batch, Missed, Receipt, Refusal, Subscriber, View
 from roundelay.wire.frontend import PROTOCOL, Address, Packet, Parser, head, json_packet, read_json
 from roundelay.wire.frontend_messages import (
     CLOSING,
@@ -99,12 +99,12 @@ def _contained(
     return contained
 
 
-class Connection(asyncio.Protocol):
-    """One application behind a socket; a `Subscriber` to its node."""
+class Connection(Subscriber, asyncio.Protocol):
+    """One application behind a socket."""
 
     def __init__(self, server: FrontendServer) -> None:
         self._server = server
-        self._switchboard = server.switchboard
+        self._node = server.node
         self._parser = Parser.at_node(server.max_message)
         self._transport: asyncio.Transport = None  # type: ignore[assignment]  # connection_made
         self._queue: deque[Outgoing | Packet | MalformedPdu] = deque()
@@ -120,7 +120,7 @@ class Connection(asyncio.Protocol):
         """The application gets nothing more; its groups are left."""
         self._is_cut = False
         self._lost = False
-        self._replays = ReplaySessions(self._switchboard, self._write, lambda: self.queue_bytes)
+        self._replays = ReplaySessions(self._node, self._write, lambda: self.queue_bytes)
         self.extended = False
         self.units = False
         """It wants units as such."""
@@ -172,7 +172,7 @@ class Connection(asyncio.Protocol):
         if self._queue and not self._ended:
             # It sent, then it went: what it sent still counts, once there is room.
             for group in self.groups:
-                self._switchboard.leave(self, group)
+                self._node.leave(self, group)
             self.groups.clear()
             self._server.loop.call_later(FAREWELL_S, self._give_up)
         else:
@@ -257,14 +257,17 @@ class Connection(asyncio.Protocol):
         while queue:
             item = queue[0]
             if isinstance(item, Outgoing):
-                extra: dict[str, Any] = {"recorders": item.recorders} if item.recorders else {}
-                if item.unit:
-                    extra["unit"] = True
                 try:
-                    self._switchboard.send(
-                        self, item.group, item.bundle, tag=item.tag, to=item.to,
-                        someone=item.someone, **extra,
-                    )  # fmt: skip
+                    self._node.send(
+                        self,
+                        item.group,
+                        item.bundle,
+                        tag=item.tag,
+                        to=item.to,
+                        someone=item.someone,
+                        recorders=item.recorders,
+                        unit=item.unit,
+                    )
                 except QueueFull:
                     return self._stop(item.group)
                 except InvariantBroken:
@@ -309,16 +312,15 @@ class Connection(asyncio.Protocol):
         group = packet.group
         if packet.command in ("JOIN", "FROM"):
             try:
-                place: tuple[Any, ...] = read_from(packet) if packet.command == "FROM" else ()
+                place: tuple[int | None, int, str] = (None, 0, "")
+                if packet.command == "FROM":
+                    place = read_from(packet)
                 if len(self.groups) >= GROUPS_MAX and group not in self.groups:
                     raise ConfigError("group", repr(group), f"at most {GROUPS_MAX} a connection")
                 self.groups.add(group)  # before: a view may come from within the call
-                while len(place) > 1 and not place[-1]:
-                    place = place[:-1]
-                extra: dict[str, Any] = {}
-                if group in self._wishes:
-                    extra["wishes"] = wishes_of(group, read_json(self._wishes.pop(group)))
-                self._switchboard.join(self, group, *place, **extra)
+                asked = self._wishes.pop(group, None)
+                wishes = None if asked is None else wishes_of(group, read_json(asked))
+                self._node.join(self, group, *place, wishes)
             except InvariantBroken:
                 raise
             except MalformedPdu as error:
@@ -331,7 +333,7 @@ class Connection(asyncio.Protocol):
         elif packet.command == "LEAV":
             self.groups.discard(group)
             self.held.discard(group)
-            self._switchboard.leave(self, group)
+            self._node.leave(self, group)
         elif packet.command == "STOP":
             self.held |= {group} & self.groups
         elif packet.command == "GOON":
@@ -437,17 +439,14 @@ class Connection(asyncio.Protocol):
     @_contained
     def deliver(self, batch: Batch) -> None:
         most = min(self._server.queue_bytes_max // 2, self._server.memory.share)
-        waiting = self.queue_bytes > most
-        if (waiting or batch.group in self.held) and self.extended:
-            # Rather than be cut soon, it may get the rest from a recorder, as fast as it reads.
-            later = getattr(self._switchboard, "fell_behind", None)
-            if later is not None and later(self, batch.group, batch.seq):
-                return
+        slow = self.queue_bytes > most or batch.group in self.held
+        # Rather than be cut soon, it may get the rest from a recorder, as fast as it reads.
+        if slow and self.extended and self._node.fell_behind(self, batch.group, batch.seq):
+            return
         self._write(self._server.encoded(batch, self.extended, self.units))
 
     @property
     def full(self) -> bool:
-        """So much is to be read that nothing of the past should be added to it."""
         return self.queue_bytes > self._server.queue_bytes_max // 8
 
     @_contained
@@ -484,7 +483,7 @@ class Connection(asyncio.Protocol):
     def _refuse_place(self, group: str) -> None:
         """It asked to begin at a position that there is not."""
         self.groups.discard(group)
-        self._switchboard.leave(self, group)
+        self._node.leave(self, group)
         reason = f"group {group}: there is no such position to begin at"
         self._fail(group, NO_TAG, REFUSED_JOIN, reason)
 
@@ -551,7 +550,7 @@ class Connection(asyncio.Protocol):
             self.held.clear()
             self._replays.end()
             self._parser = Parser.at_node(0)  # the other one's bytes would wait for the collector
-            self._switchboard.gone(self)
+            self._node.gone(self)
 
     def _close(self) -> None:
         """Close, but let the application read what was written."""

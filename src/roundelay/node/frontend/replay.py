@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import aclosing
-from typing import Any, Final
+from typing import Final
 
 from roundelay.core.errors import ConfigError, InvariantBroken, RoundelayError
+from roundelay.node.node_api import NodeApi
 from roundelay.node.recording.transfer import block_of
 from roundelay.wire.frontend import Packet
 from roundelay.wire.frontend_replay import (
@@ -37,9 +38,9 @@ class ReplaySessions:
     """The replays of one connection."""
 
     def __init__(
-        self, switchboard: Any, write: Callable[[bytes], None], waiting: Callable[[], int]
+        self, node: NodeApi, write: Callable[[bytes], None], waiting: Callable[[], int]
     ) -> None:
-        self._switchboard = switchboard
+        self._node = node
         self._write = write
         self._waiting = waiting
         """Bytes that wait to be read by the application."""
@@ -59,8 +60,6 @@ class ReplaySessions:
             why = f"id = {request.id} is not allowed: one that no other replay of yours has"
         elif len(self._tasks) >= SESSIONS_MAX:
             why = f"{SESSIONS_MAX} replays at a time: wait for one to end, or connect once more"
-        elif getattr(self._switchboard, "replay", None) is None:
-            why = "this node has no recorders"
         if why:
             self._write(ended_packet(packet.group, Ended(request.id, 0, why)))
             return
@@ -85,7 +84,7 @@ class ReplaySessions:
         reached: list[int] = []
         ended = Ended(request.id, request.since)
         try:
-            async with aclosing(self._switchboard.replay(group, request, reached)) as chunks:
+            async with aclosing(self._node.replay(group, request, reached)) as chunks:
                 async for chunk in chunks:
                     await self._room(request.id)
                     block = await asyncio.to_thread(block_of, chunk)

@@ -11,11 +11,12 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from roundelay import __version__
 from roundelay.core.bundle import Bundle
-from roundelay.core.errors import ConfigError, UsageError
+from roundelay.core.errors import ConfigError
 from roundelay.core.limits import whole
 from roundelay.node.frontend.connection import GOODBYE_S, Connection
 from roundelay.node.frontend.memory import FrontendMemory
@@ -48,7 +49,7 @@ class FrontendServer:
 
     def __init__(
         self,
-        switchboard: NodeApi,
+        node: NodeApi,
         addresses: Iterable[str],
         *,
         name: str = "",
@@ -66,7 +67,7 @@ class FrontendServer:
         whole("connections_max", connections_max, 1)
         whole("queue_bytes_max", queue_bytes_max, 1)
         whole("held_bytes_max", held_bytes_max, 1)
-        self.switchboard = switchboard
+        self.node = node
         self.name = name
         self.max_message = max_message
         self.connections_max = connections_max
@@ -213,25 +214,24 @@ class FrontendServer:
 
     def ask(self, what: object, of: object) -> object:
         """The answer to a question of an application."""
-        board = self.switchboard
+        node = self.node
         if what == "groups":
-            return board.groups()
+            return node.groups()
         if what == "status":
-            return board.status()
-        if what not in ("members", "why", "recorders", "recovery", "recover"):
+            return node.status()
+        questions: dict[object, Callable[[str], object]] = {
+            "members": node.members,
+            "recorders": node.recorded,
+            "why": node.why,
+            "recovery": partial(node.recover, do=False),
+            "recover": node.recover,
+        }
+        if what not in questions:
             asked = "members, groups, recorders, status, why, recovery or recover"
             raise ConfigError("ask", repr(what), asked)
         if not isinstance(of, str) or not of:
             raise ConfigError("of", repr(of), "a node" if what == "why" else "a group")
-        if what in ("recovery", "recover"):
-            recover = getattr(board, "recover", None)
-            if recover is None:
-                raise UsageError("this node recovers no groups")
-            return recover(of, do=what == "recover")
-        if what == "recorders":
-            known = getattr(board, "recorders", None)
-            return [] if known is None else known.listed(of)
-        return board.members(of) if what == "members" else board.why(of)
+        return questions[what](of)
 
     def status(self) -> dict[str, object]:
         """As JSON: what the node's status says of its frontends."""

@@ -29,7 +29,7 @@ class Subscribers:
         state = self.state
         if id(subscriber) in self.by_id:
             return
-        recorder = getattr(subscriber, "is_recorder", False)
+        recorder = subscriber.is_recorder
         if since is not None:
             state.node.recorders.replays.check_since(state.name, since)
             if engines.early_stage(state.spec) and not recorder:
@@ -129,7 +129,7 @@ class Subscribers:
                 subscriber.missed(Missed(state.name, lo, hi, state.history_id))
             elif isinstance(subscriber, CatchUp):
                 self._catch_up(subscriber.application, max(lo, subscriber.at))
-            elif not getattr(subscriber, "is_recorder", False):
+            elif not subscriber.is_recorder:
                 self._catch_up(subscriber, lo)
 
     def left_out(self, epoch: int) -> None:

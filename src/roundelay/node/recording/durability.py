@@ -16,7 +16,7 @@ from roundelay.core.engine import SECOND
 from roundelay.core.errors import ConfigError, NoRecorder, QueueFull
 from roundelay.core.families import TOTAL
 from roundelay.node.groups import family_of
-from roundelay.node.node_api import Batch, Missed, Receipt, Refusal, Subscriber, View
+from roundelay.node.node_api import Receipt, Refusal, Subscriber
 from roundelay.wire.control import Recorded
 
 if TYPE_CHECKING:
@@ -27,11 +27,11 @@ WAITING_MAX: Final = 65_536
 ASK_NS: Final = SECOND
 
 
-class Awaited:
+class Awaited(Subscriber):
     """Stands between a group and an application that wants its message recorded."""
 
-    __slots__ = ("_application", "_arrived", "_whose", "count", "due", "held")
-    held: Receipt
+    __slots__ = ("_application", "_arrived", "_whose", "count", "due", "withheld")
+    withheld: Receipt
 
     def __init__(
         self,
@@ -48,33 +48,24 @@ class Awaited:
         self._whose = whose
 
     def receipt(self, receipt: Receipt) -> None:
-        self.held = receipt
+        self.withheld = receipt
         self._arrived(self)
 
     def settle(self) -> None:
-        self._application.receipt(self.held)
+        self._application.receipt(self.withheld)
 
     def expire(self, have: int) -> None:
         reason = (
-            f"it has its place (position {self.held.seq}), but {have} of {self.count} "
+            f"it has its place (position {self.withheld.seq}), but {have} of {self.count} "
             f"{self._whose} have synced it in time; it may still be synced"
         )
-        self._application.refused(Refusal(self.held.group, self.held.tag, reason, True))
+        self._application.refused(Refusal(self.withheld.group, self.withheld.tag, reason, True))
 
     def refused(self, refusal: Refusal) -> None:
         self._application.refused(refusal)
 
     def writable(self, group: str) -> None:
         self._application.writable(group)
-
-    def deliver(self, batch: Batch) -> None:
-        """It is no member."""
-
-    def viewed(self, view: View) -> None:
-        """It is no member."""
-
-    def missed(self, missed: Missed) -> None:
-        """It is no member."""
 
 
 class HeldReceipts:
@@ -111,7 +102,7 @@ class HeldReceipts:
 
     def hold(self, awaited: Awaited) -> None:
         """The message has its place: pass on its receipt when it is on enough disks."""
-        receipt = awaited.held
+        receipt = awaited.withheld
         awaited.count = self.needed(awaited, receipt.group)
         if receipt.seq < 0 or self.holders(receipt.group)(receipt.seq) >= awaited.count:
             awaited.settle()
@@ -124,7 +115,7 @@ class HeldReceipts:
             return
         holders, rest = self.holders(group), []
         for awaited in self._waiting.pop(group):
-            if holders(awaited.held.seq) >= self.needed(awaited, group):
+            if holders(awaited.withheld.seq) >= self.needed(awaited, group):
                 awaited.settle()
             else:
                 rest.append(awaited)
@@ -137,7 +128,7 @@ class HeldReceipts:
             holders, rest = self.holders(group), []
             for awaited in self._waiting.pop(group, []):
                 if awaited.due <= now:
-                    awaited.expire(holders(awaited.held.seq))
+                    awaited.expire(holders(awaited.withheld.seq))
                 else:
                     rest.append(awaited)
             if rest:

@@ -70,13 +70,16 @@ def _at_work(place: Any) -> bool:
 
 def full(application: Subscriber, group: str) -> bool:
     """Whether an application has so much to read that it should get no more of the past now."""
-    return getattr(application, "full", False) or group in getattr(application, "held", ())
+    return application.full or group in application.held
 
 
-class CatchUp:
+def application_of(subscriber: Subscriber) -> Subscriber:
+    """Whose place it has: that of a CatchUp is another's."""
+    return subscriber.application if isinstance(subscriber, CatchUp) else subscriber
+
+
+class CatchUp(Subscriber):
     """Sits in the place of an application until it has caught up."""
-
-    is_recorder = False
 
     def __init__(
         self,
@@ -480,7 +483,7 @@ class CatchUp:
         if self._units is None or not self._units.open:
             return True
         place: Any = self.node.group_hosts[self.group]
-        joined = getattr(self.application, "conferences", None)
+        joined = self.application.conferences
         begun = {(sender, parts[-1].conference) for sender, parts in self._units.open.items()}
         mine = {unit for unit in begun if not joined or unit[1] in joined}
         return bool(mine <= place.open_units())

@@ -42,7 +42,7 @@ from roundelay.durable import Disk, numbered
 from roundelay.journal.files import read_history, write_history
 from roundelay.journal.format import GAP, HEADS_ONLY, Run, head_only, part_of
 from roundelay.journal.journal import ALWAYS, Journal, JournalBroken, JournalConfig
-from roundelay.node.node_api import Batch, Missed, Receipt, Refusal, View
+from roundelay.node.node_api import Batch, Subscriber, View
 
 BACKLOG_BYTES: Final = 16 << 20
 HARD: Final = 4
@@ -93,7 +93,7 @@ class _Enter(Struct, frozen=True):
     history: str
 
 
-class Recorder:
+class Recorder(Subscriber):
     """An application that writes down what it is given."""
 
     is_recorder = True
@@ -210,20 +210,8 @@ class Recorder:
             self._items.append(_Enter(history))
             self._awake.set()
 
-    def receipt(self, receipt: Receipt) -> None:
-        """It sends nothing."""
-
-    def refused(self, refusal: Refusal) -> None:
-        """It sends nothing."""
-
     def viewed(self, view: View) -> None:
         self.state = view.state
-
-    def writable(self, group: str) -> None:
-        """It sends nothing."""
-
-    def missed(self, missed: Missed) -> None:
-        """What it lacks it fetches by itself."""
 
     @property
     def backlog(self) -> int:

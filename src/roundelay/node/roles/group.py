@@ -54,7 +54,7 @@ from roundelay.node.driver.outbox import LIMIT_BYTES
 from roundelay.node.groups import GRSB, WIDE, GroupSpec, check_roles
 from roundelay.node.membership.settings import check_none
 from roundelay.node.node_api import UNIT, WHOLE, Batch, Missed, Subscriber, View
-from roundelay.node.recording.handover import CatchUp
+from roundelay.node.recording.handover import CatchUp, application_of
 from roundelay.node.roles.bootstrap import Bootstrap
 from roundelay.node.roles.journal import RecorderJournal
 from roundelay.node.roles.levels import Levels
@@ -233,7 +233,7 @@ class RoleGroup:
         history: str = "",
     ) -> None:  # fmt: skip
         """From where the stream is here, or from `since` on: that comes from recorders first."""
-        if not getattr(application, "hosts_node", False):
+        if not application.hosts_node:
             self._must_be_user()
         if id(application) in self.applications:
             return
@@ -274,8 +274,7 @@ class RoleGroup:
         """GR-16: what the stream must bring so that every application gets what it chose."""
         chosen: set[int] = set()
         for application in self.applications.values():
-            one = application.application if isinstance(application, CatchUp) else application
-            conferences = getattr(one, "conferences", None)
+            conferences = application_of(application).conferences
             if not conferences:
                 return EVERYTHING
             chosen |= conferences

@@ -31,7 +31,7 @@ from roundelay.node.event_log import log_as_json
 from roundelay.node.groups import GroupSpec
 from roundelay.node.medium.probe import Choice
 from roundelay.node.node import Node
-from roundelay.node.node_api import Batch, Missed, Receipt, Refusal, View
+from roundelay.node.node_api import Batch, Receipt, Refusal, Subscriber, View
 from roundelay.node.node_config import NodeConfig
 from roundelay.node.recording.recorder import RecordConfig
 
@@ -95,7 +95,7 @@ class Word(Struct, frozen=True, kw_only=True):
     """A buffer that was seen beyond its limit (I6)."""
 
 
-class Sender:
+class Sender(Subscriber):
     """The application."""
 
     def __init__(self, node: Node, orders: Orders) -> None:
@@ -147,9 +147,6 @@ class Sender:
 
     def writable(self, group: str) -> None:
         self.room = True
-
-    def missed(self, missed: Missed) -> None:
-        """The positions in its log tell."""
 
     # -- the load --------------------------------------------------------------------------
 
