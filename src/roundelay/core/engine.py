@@ -17,6 +17,7 @@ looks at a clock.  Calling `on_timer` before the deadline is harmless.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import ClassVar, Final
 
 from msgspec import Struct
@@ -126,6 +127,8 @@ class Engine(Emitter, ABC):
 
     has_token: ClassVar[bool] = False
     """Whether members hand a token on: then `holding` and `passing` say where it is."""
+    stopped = False
+    """Whether nothing more is sent or delivered, for good: a member has failed that is needed."""
 
     def __init__(self, me: int, group: tuple[int, ...]) -> None:
         super().__init__(me, group)
@@ -155,6 +158,34 @@ class Engine(Emitter, ABC):
     def position(self) -> int:
         """The place in the group's total order of what is delivered next, or NO_POSITION."""
         return NO_POSITION
+
+    @property
+    def answered_below(self) -> int:
+        """Own bundles with lower numbers are known to be with everybody; NO_POSITION where their
+        delivery here says that."""
+        return NO_POSITION
+
+    @property
+    def is_formed(self) -> bool:
+        """Whether the members are agreed on, so that a message would be sent."""
+        return True
+
+    @property
+    def takes_more(self) -> bool:
+        """Whether nothing that was submitted still waits here for its turn."""
+        return True
+
+    def given_up(self) -> tuple[int, ...]:
+        """Members that are taken for failed, where the protocol does not go on without them."""
+        return ()
+
+    def kept_deliveries(self) -> Iterator[Delivery]:
+        """What was delivered and is still kept, in order, where the engine keeps any."""
+        return iter(())
+
+    def shown(self) -> dict[str, object]:
+        """As JSON: what else there is to say of it."""
+        return {}
 
     def usage(self) -> dict[str, int]:
         """How much of everything is held now, by name; never above `caps` (invariant I6)."""

@@ -394,6 +394,14 @@ class PositiveAckSite(Engine):
 
     # -- what it holds ---------------------------------------------------------------------
 
+    @property
+    def answered_below(self) -> int:
+        return self.low
+
+    @property
+    def takes_more(self) -> bool:
+        return not self.queue
+
     def usage(self) -> dict[str, int]:
         """How much of everything is held now; never above `caps`."""
         return {

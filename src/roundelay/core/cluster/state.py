@@ -186,6 +186,10 @@ class ClusterState(Engine):
         waiting.update((j, seq) for j, early in enumerate(self.blocked) for seq in early)
         return waiting
 
+    @property
+    def takes_more(self) -> bool:
+        return not self.queue
+
     # -- bounds ----------------------------------------------------------------------------
 
     def usage(self) -> dict[str, int]:

@@ -29,7 +29,7 @@ site itself has the phase, and sees to it that each PDU and each timer reaches i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from operator import attrgetter
 from random import Random
 from typing import Any, ClassVar, Final
@@ -37,7 +37,7 @@ from typing import Any, ClassVar, Final
 from msgspec import Struct
 
 from roundelay.core.bundle import Bundle
-from roundelay.core.engine import EVERYONE, NEVER, ONLY_LINE, Engine, Pdu
+from roundelay.core.engine import COMMITTED, EVERYONE, NEVER, ONLY_LINE, Delivery, Engine, Pdu
 from roundelay.core.errors import ConfigError, InvariantBroken
 from roundelay.core.notices import Notice
 from roundelay.core.token import checks
@@ -434,6 +434,25 @@ class TokenSite(Engine):
     def attempt(self) -> p.Version | None:
         """The list that this site tries to form or to join, until it has a token."""
         return self.reformation.attempt
+
+    @property
+    def is_formed(self) -> bool:
+        return self.phase == NORMAL or self.phase == BROKEN  # which refuses whatever it is given
+
+    @property
+    def takes_more(self) -> bool:
+        return not self.own.waiting or self.phase == BROKEN
+
+    def kept_deliveries(self) -> Iterator[Delivery]:
+        log = self.log
+        for ts in range(log.first_kept, log.cnts):
+            entry = log.entries[ts]
+            if entry.ack.kind == p.DATA:
+                yield Delivery(entry.seq, entry.ack.s, entry.ack.n, entry.bundle, COMMITTED)
+
+    def shown(self) -> dict[str, object]:
+        version = "{}.{}".format(*self.tl)
+        return {"resilience": self.config.resilience, "role": self.role, "list": version}
 
     def usage(self) -> dict[str, int]:
         """How much of everything is held at the moment (invariant I6)."""

@@ -11,27 +11,11 @@ from typing import Any
 
 from msgspec import structs
 
-from roundelay.core.cluster.exchange import Exchange
-from roundelay.core.engine import (
-    NEVER,
-    Delivery,
-    Effects,
-    Engine,
-    Notice,
-)
+from roundelay.core.engine import NEVER, NO_POSITION, Delivery, Effects, Engine, Notice
 from roundelay.core.errors import RoundelayError
-from roundelay.core.events import (
-    DELIVER,
-    NO_REF,
-    NOBODY,
-    NOTICE,
-    Addressed,
-)
+from roundelay.core.events import DELIVER, NO_REF, NOBODY, NOTICE, Addressed
 from roundelay.core.families import TOTAL
-from roundelay.core.positive_ack import PositiveAckSite
 from roundelay.core.token.lives import OtherLife
-from roundelay.core.token.pdu import DATA
-from roundelay.core.token.phases import BROKEN, NORMAL
 from roundelay.core.token.site import TokenSite
 from roundelay.core.token.stable import undelivered
 from roundelay.node.driver.channel_link import ChannelLink, HubLink, NodeServices
@@ -71,9 +55,10 @@ class RosterMember:
         self.spec = spec
         self.me = me
         self.roster = roster
-        # What the engine is, asked once: `isinstance` with abstract classes takes its time.
-        self.token = engine if isinstance(engine, TokenSite) else None
-        self.acknowledged = engine if isinstance(engine, PositiveAckSite) else None
+        self.token: TokenSite | None = engine if spec.family.resilient else None
+        self.resilience = engine.config.resilience if spec.family.resilient else -1
+        self.settles_later = engine.answered_below != NO_POSITION
+        """A delivery of ours does not say yet that everybody has it."""
         self.id = group_id(f"{spec.name}\0{incarnation}" if incarnation else spec.name)
         life = self.token.boot if self.token is not None else 0
         setting = (node, spec, me, roster, self.id, lives, life)
@@ -144,8 +129,8 @@ class RosterMember:
         """Carry out what the engine wants."""
         self.driver.carry_out(now)
         engine, outbox = self.driver.engine, self.outbox
-        if self.acknowledged is not None:
-            self.settle_acknowledged(self.acknowledged)
+        if self.settles_later:
+            self.settle_acknowledged()
         if engine.deadline < now + NEAR_NS:
             # What it was for may be settled: to ask costs less than to be woken for nothing.
             engine.on_timer(now)
@@ -224,17 +209,11 @@ class RosterMember:
 
     def ready(self) -> bool:
         """Whether the engine should be given another bundle now: one waits there at most."""
-        engine, token = self.engine, self.token
-        if self.held:
+        engine = self.driver.engine
+        if self.held or engine.stopped or not engine.takes_more:
             return False
-        if token is not None:
-            # The first submission waits for a list: what never was in one certainly is not sent.
-            if token.phase == BROKEN:
-                return True  # it refuses whatever it is given
-            return not token.own.waiting and (self.begun or token.phase == NORMAL)
-        if getattr(engine, "stopped", False):
-            return False
-        return not engine.queue  # type: ignore[attr-defined]
+        # The first submission waits for a list: what never was in one certainly is not sent.
+        return self.begun or engine.is_formed
 
     def feed(self, now: int) -> None:
         """Give the engine bundles while it takes them."""
@@ -292,19 +271,18 @@ class RosterMember:
 
     def own_delivered(self, delivery: Delivery, seq: int, wall: int) -> Underway | None:
         """A bundle of ours came through: the oldest one under way, unless it is of another life."""
-        if self.acknowledged is not None:
+        if self.settles_later:
             # Delivered here when it is sent; settled when everybody has answered.
             for one in self.outbox.underway:
                 if one.number < 0:
                     one.number = delivery.number
                     break
         elif type(delivery) is not OtherLife:
-            return self.outbox.settle(seq, wall, self.token.config.resilience if self.token else -1)
+            return self.outbox.settle(seq, wall, self.resilience)
         return None
 
-    def settle_acknowledged(self, engine: PositiveAckSite) -> None:
-        low = engine.low
-        underway = self.outbox.underway
+    def settle_acknowledged(self) -> None:
+        low, underway = self.engine.answered_below, self.outbox.underway
         while underway and 0 <= underway[0].number < low:
             self.outbox.settle(-1, time.time_ns())
 
@@ -338,9 +316,9 @@ class RosterMember:
             self.state = "open"
             self.show()
         elif kind == "broken":
-            away = self.engine.given_up() if isinstance(self.engine, Exchange) else ()
-            self.state = reasons.broken(str(info[0]), [self.roster[one] for one in away])
-            if self.token is not None:
+            away = [self.roster[member] for member in self.engine.given_up()]
+            self.state = reasons.broken(str(info[0]), away)
+            if self.spec.family.resilient:
                 for one in list(self.outbox.underway):
                     self.outbox.lose_track(one, self.state)
             self.show()
@@ -369,36 +347,17 @@ class RosterMember:
 
     # -- history ---------------------------------------------------------------------------
 
-    def history(self, since: int) -> Iterator[Batch]:
-        """What the engine keeps from position `since` on, in order (token groups): after a
-        restart, what the member has delivered before."""
-        engine = self.engine
-        if not isinstance(engine, TokenSite):
-            return
+    def history(self) -> Iterator[Batch]:
+        """What the engine keeps, in order; after a restart, what was delivered before it."""
         wall = time.time_ns()
-        for ts in range(engine.log.first_kept, engine.cnts):
-            entry = engine.log.entries[ts]
-            if entry.ack.kind != DATA:
-                continue
-            seq = self.base + entry.seq
-            bundle = entry.bundle
-            if seq + len(bundle) <= since:
-                continue
-            if seq < since:
-                bundle = bundle.part(since - seq, len(bundle))
-                seq = since
-            sender = self.roster[entry.ack.s]
-            yield Batch(self.spec.name, seq, sender, wall, bundle, WHOLE, self.lineage)
+        for kept in self.engine.kept_deliveries():
+            seq, sender = self.base + kept.seq, self.roster[kept.source]
+            yield Batch(self.spec.name, seq, sender, wall, kept.bundle, WHOLE, self.lineage)
 
     @property
     def position(self) -> int:
         """The next position to be delivered; -1 where there is no order."""
-        if isinstance(self.engine, TokenSite):
-            return self.base + self.engine.position
-        if self.spec.family.order == TOTAL:
-            position: int = self.engine.position
-            return self.base + position
-        return -1
+        return self.base + self.engine.position if self.spec.family.order == TOTAL else -1
 
     def retire(self) -> None:
         """The epoch is over: only serve those who have not got there yet."""
@@ -416,7 +375,7 @@ class RosterMember:
     def status(self) -> dict[str, object]:
         """As JSON."""
         engine = self.engine
-        status: dict[str, object] = {
+        return {
             "group": self.spec.name,
             "service": self.spec.service,
             "protocol": self.spec.protocol,
@@ -434,12 +393,8 @@ class RosterMember:
             "dropped": dict(engine.drops),
             "buffers": engine.usage(),
             "limits": engine.caps(),
+            **engine.shown(),
         }
-        if isinstance(engine, TokenSite):
-            status["resilience"] = engine.config.resilience
-            status["role"] = engine.role
-            status["list"] = f"{engine.tl[0]}.{engine.tl[1]}"
-        return status
 
 
 def _shown(info: tuple[object, ...]) -> str:

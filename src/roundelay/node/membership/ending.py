@@ -156,7 +156,7 @@ class EpochEnding:
         waited = [name for name in there if name in self.living]
         unexpected = me not in self.living and bool(waited)
         waited = waited or there  # if those who were to answer are gone, the others do
-        failed = len(waited) < len(state.roster) or getattr(engine, "stopped", False)
+        failed = len(waited) < len(state.roster) or (engine is not None and engine.stopped)
         since = now - self.held_at
         late = since > (DRAIN_NS if cluster else 3 * DRAIN_NS) or (cluster and failed)
         idle = data is None or not (

@@ -263,7 +263,7 @@ class Reconfiguration:
         well.  Nobody polls it any more, and the ring would be slow to notice; it is told to look.
         """
         engine = self.state.data.engine if self.state.data is not None else None
-        stopped = isinstance(engine, Exchange) and engine.stopped
+        stopped = engine is not None and engine.stopped
         if stopped and not self.ending.held_at and now - self.stopped_at >= STEP_IN_NS * before:
             self.stopped_at = now
             self._look_at_ring(now)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from roundelay.core.cluster.exchange import Exchange
 from roundelay.core.families import NONE
 from roundelay.core.token.phases import NORMAL
 from roundelay.core.token.site import TokenSite
@@ -213,7 +212,7 @@ class GroupState:
         if name == self.node.name:
             return True
         engine = self.data.engine if self.data is not None else None
-        if isinstance(engine, Exchange) and self.roster.index(name) in engine.given_up():
+        if engine is not None and self.roster.index(name) in engine.given_up():
             return False
         return self.info_of(name) is not None and self.node.alive(name)
 

@@ -155,7 +155,7 @@ class Subscribers:
         memory.enter(data.lineage, data.expected)
         if memory.begin == memory.end:
             self.fill_memory(data.lineage, data.base)
-            for batch in data.history(0):
+            for batch in data.history():
                 memory.add(batch)
             memory.enter(data.lineage, data.expected)
         keepers = self.state.node.recorders.keepers
