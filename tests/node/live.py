@@ -116,7 +116,7 @@ class Member:
     async def die(self) -> None:
         """As if the process were killed: nothing is said, nothing is saved."""
         kill(self.node)
-        self.group.disconnected("killed")
+        self.group.cut_off(self.group.name, "killed")
         await self.read_no_more()
 
     async def read_no_more(self) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from roundelay.core.bundle import MESSAGES_MAX, Bundle
 from roundelay.core.errors import ConfigError, MalformedPdu
 from roundelay.journal.format import Run, encode_block
-from roundelay.node.frontend.missing import miss_packet, read_missed
+from roundelay.node.frontend.packets import miss_packet, read_missed
 from roundelay.node.node_api import Missed
 from roundelay.wire.frontend import (
     BAD_BODY,

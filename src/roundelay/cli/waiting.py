@@ -10,7 +10,7 @@ from typing import Final
 import click
 
 from roundelay.cli.output import printable
-from roundelay.client.endings import is_open
+from roundelay.client.sending import is_open
 from roundelay.core.errors import RoundelayError
 from roundelay.node.node_api import View
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import select
 import socket
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar, overload
 
 from roundelay.client.protocol import Answer, ClientProtocol, Event, Hello
@@ -127,10 +126,5 @@ class Connection:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()

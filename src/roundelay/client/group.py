@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from types import TracebackType
 from typing import Any, Final
 
 from msgspec import structs
@@ -32,19 +31,11 @@ from msgspec import structs
 from roundelay.client.blocking import BlockingGroup, LoopThread
 from roundelay.client.contiguity import Contiguity, check_missing
 from roundelay.client.daemon import Client, Daemon
-from roundelay.client.endings import Over, is_open, why_not_sent, why_out
-from roundelay.client.inbox import (
-    BatchReader,
-    Inbox,
-    Reader,
-    check_timeout,
-    cost_of,
-    following,
-)
+from roundelay.client.inbox import BatchReader, Inbox, Reader, check_timeout, cost_of, following
 from roundelay.client.messages import Message, Receipt, synced
 from roundelay.client.options import RETENTION, Options
 from roundelay.client.replaying import Replaying
-from roundelay.client.sending import Sending
+from roundelay.client.sending import Over, Sending, is_open, why_not_sent, why_out
 from roundelay.client.since import Since, since_of
 from roundelay.core.errors import (
     ConfigError,
@@ -56,9 +47,7 @@ from roundelay.core.errors import (
 )
 from roundelay.core.position import Position
 from roundelay.node import node_api
-from roundelay.node.groups import (
-    GroupSpec,
-)
+from roundelay.node.groups import GroupSpec
 from roundelay.node.membership.settings import words_of
 from roundelay.node.node import Node
 from roundelay.node.node_api import NO_TAG, Batch, Missed, Refusal, View
@@ -163,10 +152,9 @@ class Group(Sending, Replaying, Client):
             seq = receipt.seq if receipt.seq >= 0 else None
             history = self._view.history if seq is not None else ""
             level = receipt.resilience if receipt.resilience >= 0 else None
-            told = Receipt(receipt.group, seq, receipt.time, history, resilience=level)
-            if receipt.given_up:
-                told = structs.replace(told, given_up=receipt.given_up)
-            waiting.set_result(told)
+            waiting.set_result(
+                Receipt(receipt.group, seq, receipt.time, history, receipt.given_up, level)
+            )
 
     def refused(self, refusal: Refusal) -> None:
         if refusal.tag == NO_TAG:  # only a daemon says that: our `join`, or a `post`
@@ -202,10 +190,6 @@ class Group(Sending, Replaying, Client):
         self.on_break(reason)
 
     def cut_off(self, group: str, reason: str) -> None:
-        self.disconnected(reason)
-
-    def disconnected(self, reason: str) -> None:
-        """The node is gone."""
         self._end(ConnectionLost(f"group {self.name}: {reason}"))
 
     def _end(self, error: Over) -> None:
@@ -361,12 +345,7 @@ class Joining:
         self._group = await self._open()
         return self._group
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         if self._group is not None:
             await self._group.leave()
 
@@ -469,7 +448,7 @@ async def _embedded(options: Options, spec: GroupSpec, place: Since | None) -> G
     node = Node(options.node_config(spec))
     group = _group(options, spec, node, node.stop, place)
     group.hosts_node = True
-    node.on_fatal = lambda error: group.disconnected(f"stopped: {error}")
+    node.on_fatal = lambda error: group.cut_off(spec.name, f"stopped: {error}")
     try:
         await node.start()
         node.recorders.check(spec.name)

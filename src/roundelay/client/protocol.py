@@ -24,7 +24,7 @@ from msgspec import Struct, structs
 
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import ConfigError, PayloadTooLarge
-from roundelay.node.frontend.missing import read_missed
+from roundelay.node.frontend.packets import read_missed
 from roundelay.node.node_api import NO_TAG, UNIT, WHOLE, Batch, Missed, Receipt, Refusal, View
 from roundelay.wire.frontend import (
     MESSAGE_BYTES,

@@ -74,7 +74,7 @@ class RemoteNodeApi(asyncio.Protocol):
         self._last_words = ""
         self._joined: dict[str, Subscriber] = {}
         self._asked: dict[int, asyncio.Future[Any]] = {}
-        self._replays: dict[int, asyncio.Queue[bytes | Ended]] = {}
+        self._replays: dict[int, asyncio.Queue[Block | Ended]] = {}
         self._flushing = False
         self._paused = False
         self._blocked: dict[tuple[int, str], Subscriber] = {}
@@ -211,23 +211,23 @@ class RemoteNodeApi(asyncio.Protocol):
         """What is recorded of the group and asked for, in order.  As much is on its way as the
         request has blocks; the rest follows as it is read."""
         self._check()
-        blocks: asyncio.Queue[bytes | Ended] = asyncio.Queue()
+        blocks: asyncio.Queue[Block | Ended] = asyncio.Queue()
         number = self._protocol.replay(group, request)
         self._replays[number] = blocks
         self._soon()
         over = False
         try:
             while True:
-                found = await blocks.get()
-                if isinstance(found, Ended):
+                part = await blocks.get()
+                if isinstance(part, Ended):
                     over = True
                     self._check()
-                    if found.error:
-                        raise Refused(f"group {group}: {found.error}")
+                    if part.error:
+                        raise Refused(f"group {group}: {part.error}")
                     if reached is not None:
-                        reached.append(found.next)
+                        reached.append(part.next)
                     return
-                yield runs_of(found)
+                yield runs_of(part.data)
                 self._protocol.more(group, number, 1)
                 self._soon()
         finally:
@@ -342,15 +342,6 @@ class RemoteNodeApi(asyncio.Protocol):
         if not self._greeted.done():
             self._greeted.set_result(None)
 
-    def _deliver(self, batch: Batch) -> None:
-        self._joined[batch.group].deliver(batch)
-
-    def _viewed(self, view: View) -> None:
-        self._joined[view.group].viewed(view)
-
-    def _missed(self, missed: Missed) -> None:
-        self._joined[missed.group].missed(missed)
-
     def _settled(self, settled: Settled) -> None:
         if isinstance(settled.fate, Receipt):
             settled.owner.receipt(settled.fate)
@@ -369,18 +360,10 @@ class RemoteNodeApi(asyncio.Protocol):
             state = reason if reason.startswith("failed: ") else f"broken: {reason}"
             application.viewed(View(group, "", (), state))
 
-    def _block(self, block: Block) -> None:
-        blocks = self._replays.get(block.id)
+    def _replayed(self, part: Block | Ended) -> None:
+        blocks = self._replays.get(part.id)
         if blocks is not None:
-            blocks.put_nowait(block.data)
-
-    def _replayed(self, ended: Ended) -> None:
-        blocks = self._replays.get(ended.id)
-        if blocks is not None:
-            blocks.put_nowait(ended)
-
-    def _has_room(self, _: Room) -> None:
-        self._room()
+            blocks.put_nowait(part)
 
     def _answered(self, answer: Answer) -> None:
         asked = self._asked.get(answer.id)
@@ -394,15 +377,15 @@ class RemoteNodeApi(asyncio.Protocol):
 
 _HANDLERS: Final[dict[type, Callable[[RemoteNodeApi, Any], None]]] = {
     Hello: RemoteNodeApi._hello,
-    Batch: RemoteNodeApi._deliver,
-    View: RemoteNodeApi._viewed,
-    Missed: RemoteNodeApi._missed,
+    Batch: lambda api, batch: api._joined[batch.group].deliver(batch),
+    View: lambda api, view: api._joined[view.group].viewed(view),
+    Missed: lambda api, missed: api._joined[missed.group].missed(missed),
     Settled: RemoteNodeApi._settled,
     Failed: RemoteNodeApi._failed,
     Answer: RemoteNodeApi._answered,
-    Block: RemoteNodeApi._block,
+    Block: RemoteNodeApi._replayed,
     Ended: RemoteNodeApi._replayed,
-    Room: RemoteNodeApi._has_room,
+    Room: lambda api, room: api._room(),
 }
 
 

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from typing import Any, Final, cast
 
 from roundelay.client.daemon import Client, Daemon
 from roundelay.client.messages import marked
 from roundelay.client.remote import CONNECT_S
 from roundelay.core.bundle import Bundle
-from roundelay.core.errors import (
-    ConnectionLost,
-    Indeterminate,
-    QueueFull,
-    Refused,
-)
+from roundelay.core.errors import ConnectionLost, Indeterminate, QueueFull, Refused
 from roundelay.node.node_api import Receipt, Refusal
 from roundelay.wire.frontend import DEFAULT
 
@@ -72,23 +66,13 @@ class RemoteNode(Client):
     # -- sending
 
     async def submit(
-        self,
-        group: str,
-        *messages: bytes,
-        to: Iterable[str] | None = None,
-        someone: bool = False,
-        conference: int = 0,
-        kind: int = 0,
-        recorders: int = 0,
-        unit: bool = False,
+        self, group: str, *messages: bytes, conference: int = 0, kind: int = 0, **how: Any
     ) -> asyncio.Future[Receipt]:
         """Send, and give what becomes its receipt; waits only while there is no room.
 
-        `recorders`: the receipt waits until so many have synced it.  `unit`: the messages take
-        effect together (services journal and wide)."""
+        `how`: `to`, `someone`, `recorders` and `unit`, as `NodeApi.send` has them."""
         tag = self._next_tag
         self._next_tag += 1
-        names = None if to is None else tuple(to)
         bundle = marked(Bundle.of(*messages), conference, kind)
         receipt: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
         receipt.add_done_callback(_seen)
@@ -96,10 +80,7 @@ class RemoteNode(Client):
         try:
             while True:
                 try:
-                    self.daemon.send(
-                        self, group, bundle, tag=tag, to=names, someone=someone,
-                        recorders=recorders, unit=unit,
-                    )  # fmt: skip
+                    self.daemon.send(self, group, bundle, tag=tag, **how)
                     return receipt
                 except QueueFull:
                     room = self._writable.setdefault(group, asyncio.Event())

@@ -1,4 +1,4 @@
-"""The sending side of a `Group`."""
+"""The sending side of a `Group`, and how a group ends for its application."""
 
 from __future__ import annotations
 
@@ -8,14 +8,50 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from roundelay.client.endings import is_open
 from roundelay.client.messages import Receipt, bundle_of, synced
 from roundelay.core.bundle import MESSAGES_MAX, Bundle
-from roundelay.core.errors import ConfigError, Indeterminate, NoRecorder, QueueFull, Refused
+from roundelay.core.errors import (
+    ConfigError,
+    ConnectionLost,
+    GroupClosed,
+    GroupFailed,
+    Indeterminate,
+    NoRecorder,
+    QueueFull,
+    Refused,
+    SettingsMismatch,
+)
 from roundelay.node.node_api import NO_TAG, Refusal, View
 
 HEAR_S: Final = 2.0
 """How long after `join` a recorder may still be on its way to be heard of."""
+
+
+Over = GroupClosed | ConnectionLost | GroupFailed | Refused | SettingsMismatch
+"""Why a group is over for its application."""
+
+
+def why_out(group: str, reason: str) -> GroupFailed | Refused | SettingsMismatch:
+    """What is raised to an application whose node says why it is not in the group."""
+    failed = reason.removeprefix("failed: ")
+    mismatch = SettingsMismatch.told(reason)
+    if mismatch is not None:
+        return mismatch
+    return Refused(f"group {group}: {reason}") if failed == reason else GroupFailed(group, failed)
+
+
+def why_not_sent(group: str, refusal: Refusal) -> Indeterminate | Refused | SettingsMismatch:
+    """What is raised to the sender of a message that was refused."""
+    about = f"group {group}: "  # a daemon may have said it already
+    text = about + refusal.reason.removeprefix(about)
+    if refusal.indeterminate:
+        return Indeterminate(text)
+    return SettingsMismatch.told(refusal.reason) or Refused(text)
+
+
+def is_open(view: View) -> bool:
+    """Whether broadcasts are confirmed: the group works, and has as many members as it wants."""
+    return view.state.startswith("open") and not view.state.startswith("open: waiting")
 
 
 class Sending(ABC):
@@ -64,7 +100,7 @@ class Sending(ABC):
         recorders are known than have to sync it.
         """
         bundle = bundle_of([data], "data", conference, kind)
-        return await self._send(bundle, None, False, self._synced(durability, recorders))
+        return await self._send(bundle, recorders=self._synced(durability, recorders))
 
     async def broadcast_many(
         self,
@@ -79,7 +115,7 @@ class Sending(ABC):
         bundle = bundle_of(messages, "messages", conference, kind)
         if not 0 < len(bundle) <= MESSAGES_MAX:
             raise ConfigError("messages", len(bundle), f"1 to {MESSAGES_MAX} at once")
-        return await self._send(bundle, None, False, self._synced(durability, recorders))
+        return await self._send(bundle, recorders=self._synced(durability, recorders))
 
     async def broadcast_unit(
         self,
@@ -99,34 +135,31 @@ class Sending(ABC):
         bundle = bundle_of(parts, "parts", conference, kind)
         if not 0 < len(bundle) <= MESSAGES_MAX:
             raise ConfigError("parts", len(bundle), f"1 to {MESSAGES_MAX} of a unit")
-        synced = self._synced(durability, recorders)
-        return await self._send(bundle, None, False, synced, unit=True)
+        return await self._send(bundle, recorders=self._synced(durability, recorders), unit=True)
 
     async def send(
         self, data: bytes, to: Iterable[str], *, conference: int = 0, kind: int = 0
     ) -> Receipt:
         """Send `data` to the members named (service `selective`)."""
         bundle = bundle_of([data], "data", conference, kind)
-        return await self._send(bundle, tuple(to), False)
+        return await self._send(bundle, to=tuple(to))
 
     async def send_someone(self, data: bytes) -> Receipt:
         """Send `data` to exactly one application of one member, whichever."""
-        return await self._send(bundle_of([data]), None, True)
+        return await self._send(bundle_of([data]), someone=True)
 
     def _synced(self, durability: str | None, recorders: int | None) -> int:
         """How many recorders a receipt waits for."""
         return synced(durability, recorders, self._recorders)
 
-    async def _send(
-        self, bundle: Bundle, to: tuple[str, ...] | None, someone: bool, recorders: int = 0,
-        unit: bool = False,
-    ) -> Receipt:  # fmt: skip
+    async def _send(self, bundle: Bundle, **how: Any) -> Receipt:
+        """`how` is as `NodeApi.send` has it."""
         tag = self._tag
         self._tag += 1
         waiting: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
         self._receipts[tag] = waiting
         try:
-            await self._post(bundle, tag, to, someone, recorders, unit)
+            await self._post(bundle, tag, **how)
             if self.answer_s is None:
                 return await waiting
             await asyncio.wait([waiting], timeout=self.answer_s)
@@ -147,11 +180,9 @@ class Sending(ABC):
 
         After the connection to a daemon broke, the next call raises Indeterminate, once, and sends
         nothing: nobody knows what became of what was posted before."""
-        bundle = bundle_of(messages, "messages", conference, kind)
-        await self._post(bundle, NO_TAG, None, False)
+        await self._post(bundle_of(messages, "messages", conference, kind), NO_TAG)
 
     def in_doubt(self, group: str, reason: str) -> None:
-        """The connection has broken: nobody knows what became of messages without a receipt."""
         self._untold = self._untold or Refusal(self.name, NO_TAG, reason, True)
 
     def _tell_earlier(self, tag: int) -> None:
@@ -167,30 +198,13 @@ class Sending(ABC):
             )
         raise Refused(f"group {self.name}: an earlier message was refused: {untold.reason}")
 
-    async def _post(
-        self,
-        bundle: Bundle,
-        tag: int,
-        to: tuple[str, ...] | None,
-        someone: bool,
-        recorders: int = 0,
-        unit: bool = False,
-    ) -> None:
+    async def _post(self, bundle: Bundle, tag: int, **how: Any) -> None:
         async with self._turn:  # nobody overtakes one who waits
             while True:
                 self._check_open()
                 self._tell_earlier(tag)
                 try:
-                    self._node_api.send(
-                        self,
-                        self.name,
-                        bundle,
-                        tag=tag,
-                        to=to,
-                        someone=someone,
-                        recorders=recorders,
-                        unit=unit,
-                    )
+                    self._node_api.send(self, self.name, bundle, tag=tag, **how)
                     return
                 except NoRecorder:
                     if time.monotonic() > self._joined_at + HEAR_S:

@@ -22,7 +22,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, cast
 
-from roundelay.core.bundle import Bundle
 from roundelay.core.errors import (
     ConfigError,
     InvariantBroken,
@@ -31,8 +30,14 @@ from roundelay.core.errors import (
     QueueFull,
     RoundelayError,
 )
-from roundelay.node.frontend.missing import miss_packet
-from roundelay.node.frontend.outgoing import Outgoing, gathered, singly
+from roundelay.node.frontend.packets import (
+    Outgoing,
+    gathered,
+    miss_packet,
+    read_outgoing,
+    singly,
+    view_packet,
+)
 from roundelay.node.frontend.replay import ReplaySessions
 from roundelay.node.membership.settings import wishes_of
 from roundelay.node.node_api import Batch, Missed, Receipt, Refusal, Subscriber, View
@@ -44,7 +49,6 @@ from roundelay.wire.frontend_messages import (
     REFUSED_JOIN,
     fail_packet,
     read_from,
-    read_send,
     receipt_packet,
 )
 
@@ -200,54 +204,36 @@ class Connection(Subscriber, asyncio.Protocol):
     def _parse(self) -> None:
         """Queue what has arrived."""
         queue = self._queue
-        group = ""
+        group, size = "", 0
         messages: list[bytes] = []
-        size = 0
+
+        def flush() -> None:
+            nonlocal size
+            if messages:
+                queue.append(gathered(group, messages))
+                messages.clear()
+                size = 0
+
         try:
             for packet in self._parser.packets():
                 if packet.command == "SNDE":
                     size += len(packet.message)
-                    if messages and (
-                        packet.group != group
-                        or size > GATHER_BYTES
-                        or len(messages) == GATHER_MESSAGES
-                    ):
-                        queue.append(gathered(group, messages))
-                        messages = []
+                    full = size > GATHER_BYTES or len(messages) == GATHER_MESSAGES
+                    if messages and (full or packet.group != group):
+                        flush()
                         size = len(packet.message)
                     group = packet.group
                     messages.append(packet.message)
                     continue
-                if messages:
-                    queue.append(gathered(group, messages))
-                    messages = []
-                    size = 0
-                if packet.command == "SNDS":
-                    queue.append(Outgoing(packet.group, Bundle.of(packet.message), someone=True))
-                elif packet.command in ("SNDR", "SNDO", "SNDD", "SNDC", "SNDU"):
-                    send = read_send(packet, self._server.max_message)
-                    queue.append(
-                        Outgoing(
-                            packet.group,
-                            send.bundle,
-                            send.tag,
-                            send.to,
-                            send.someone,
-                            recorders=send.recorders,
-                            unit=send.unit,
-                        )
-                    )
-                elif packet.command == "HELO":
+                flush()
+                if packet.command == "HELO":
                     self._hello(packet)  # now: it changes what may follow
                 else:
-                    queue.append(packet)
+                    queue.append(read_outgoing(packet, self._server.max_message) or packet)
         except MalformedPdu as error:
-            if messages:
-                queue.append(gathered(group, messages))
+            flush()
             queue.append(error)
-        else:
-            if messages:
-                queue.append(gathered(group, messages))
+        flush()
 
     @_contained
     def _pass_on(self) -> None:
@@ -280,7 +266,7 @@ class Connection(Subscriber, asyncio.Protocol):
                     if item.gathered:  # one of them is to blame, not all
                         queue.extendleft(singly(item))
                     else:
-                        self._refused(item, error)
+                        self._fail(item.group, item.tag, 0, str(error))
                 else:
                     queue.popleft()
             else:
@@ -391,9 +377,6 @@ class Connection(Subscriber, asyncio.Protocol):
             content["error"] = str(error)
         return self._write(json_packet("ANSW", "", content))
 
-    def _refused(self, item: Outgoing, error: RoundelayError) -> None:
-        self._fail(item.group, item.tag, 0, str(error))
-
     def _fail(self, group: str, tag: int, flags: int, reason: str) -> None:
         """Say no.  An application that knows only the paper's commands has no ears for it and is
         told by the end of the connection."""
@@ -468,11 +451,7 @@ class Connection(Subscriber, asyncio.Protocol):
     @_contained
     def viewed(self, view: View) -> None:
         if self.extended:
-            content: dict[str, object] = {
-                "version": view.version, "members": view.members, "state": view.state,
-                "history": view.history, "position": view.position,
-            }  # fmt: skip
-            self._write(json_packet("VIEW", view.group, content))
+            self._write(view_packet(view))
 
     def missed(self, missed: Missed) -> None:
         if self.extended:

@@ -15,22 +15,20 @@ from functools import partial
 from typing import Final
 
 from roundelay import __version__
-from roundelay.core.bundle import Bundle
 from roundelay.core.errors import ConfigError
 from roundelay.core.limits import whole
 from roundelay.node.frontend.connection import GOODBYE_S, Connection
 from roundelay.node.frontend.memory import FrontendMemory
+from roundelay.node.frontend.packets import batch_packets
 from roundelay.node.frontend.sockets import tcp_socket, unix_socket
-from roundelay.node.node_api import UNIT, Batch, NodeApi
+from roundelay.node.node_api import Batch, NodeApi
 from roundelay.wire.frontend import (
     MESSAGE_BYTES,
     MESSAGE_BYTES_MOST,
     PROTOCOL,
     Address,
     address,
-    plain_packets,
 )
-from roundelay.wire.frontend_messages import portions, received_packet
 
 Log = Callable[..., None]
 
@@ -172,20 +170,7 @@ class FrontendServer:
         last = self._encoded.get((extended, units))
         if last is not None and last[0] is batch:
             return last[1]
-        if extended and batch.unit == UNIT:
-            conference, kind, _ = batch.bundle.runs()[0]
-            pieces = [batch.bundle] if units else map(Bundle.of, batch.bundle)
-            data = b"".join(_received(batch, batch.seq, conference, kind, one) for one in pieces)
-        elif extended:
-            parts = []
-            seq = batch.seq
-            for conference, kind, bundle in batch.bundle.by_mark():
-                for part in portions(bundle, self.max_message):
-                    parts.append(_received(batch, seq, conference, kind, part))
-                    seq += len(part) if seq >= 0 else 0
-            data = b"".join(parts)
-        else:
-            data = plain_packets("RCVE", batch.group, batch.bundle)
+        data = batch_packets(batch, extended, units, self.max_message)
         self._encoded[extended, units] = (batch, data)
         return data
 
@@ -251,21 +236,6 @@ class FrontendServer:
             "drops": dict(sorted(self._drops.items())),
             "clients": [one.status() for one in self._connections],
         }
-
-
-def _received(batch: Batch, seq: int, conference: int, kind: int, part: Bundle) -> bytes:
-    """`part` is all of a unit or, for who does not know units, one message of it."""
-    unit = batch.unit == UNIT and part is batch.bundle
-    return received_packet(
-        batch.group,
-        seq,
-        batch.time,
-        batch.sender,
-        part,
-        conference=conference,
-        kind=kind,
-        unit=unit,
-    )
 
 
 def _log(level: str, event: str, **fields: object) -> None:
