@@ -34,7 +34,7 @@ def emptied(outbox: Outbox) -> list[Bundle]:
     """What the engine would be given, each bundle delivered before the next."""
     bundles, position = [], 0
     while outbox:
-        bundle, _, _ = outbox.gather()
+        bundle = outbox.gather().bundle
         outbox.settle(position, 0)
         position += len(bundle)
         bundles.append(bundle)
@@ -79,7 +79,7 @@ def test_other_destinations_make_another_bundle() -> None:
     outbox.put(caller, Bundle.of(b"two"), NO_TAG, ("b",), 0)
     outbox.put(caller, Bundle.of(b"three"), NO_TAG, ("b",), 0)
     taken = [outbox.gather() for _ in range(2)]
-    assert [(to, list(bundle)) for bundle, to, _ in taken] == [
+    assert [(one.to, list(one.bundle)) for one in taken] == [
         (("a",), [b"one"]),
         (("b",), [b"two", b"three"]),
     ]

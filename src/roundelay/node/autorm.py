@@ -8,6 +8,8 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, Final
 
+from msgspec import Struct
+
 from roundelay.core.autorm.beamon import Beamon
 from roundelay.core.autorm.config import AutoRmConfig
 from roundelay.core.autorm.transfer import MESSAGE_OVERHEAD
@@ -60,25 +62,20 @@ UNNAMED_BYTES: Final = 1 << 20
 """How long, and how much, messages wait for the name of their sender."""
 
 
-class Sent:
+class Sent(Struct, eq=False):
     """What one `send` brought, until the fate of all its messages is known."""
 
-    __slots__ = ("application", "count", "given_up", "group", "left", "nobody", "someone", "tag")
-
-    def __init__(
-        self, application: Subscriber, group: str, tag: int, someone: bool, count: int
-    ) -> None:
-        self.application = application
-        self.group = group
-        self.tag = tag
-        self.someone = someone
-        self.count = count
-        self.left = count
-        """Messages that are still on their way."""
-        self.nobody = 0
-        """Messages to someone that there was nobody for."""
-        self.given_up: dict[bytes, None] = {}
-        """Nodes that were lost, or left the group, before they had all of them."""
+    application: Subscriber
+    group: str
+    tag: int
+    someone: bool
+    count: int
+    under_way: int
+    """Messages of which that is not known yet."""
+    nobody: int = 0
+    """Messages to someone that there was nobody for."""
+    given_up: dict[bytes, None] = {}
+    """Nodes that were lost, or left the group, before they had all of them."""
 
 
 class AutoRm:
@@ -179,7 +176,7 @@ class AutoRm:
                 "wait until some are"
             )
         joined = id(application) in self.applications.get(group, {})
-        sent = Sent(application, group, tag, someone, len(messages))
+        sent = Sent(application, group, tag, someone, len(messages), len(messages))
         trace = self.trace(group)
         if trace is not None and not someone:
             index = self.submitted.get(group, 0)
@@ -313,13 +310,13 @@ class AutoRm:
         sent = self.tags.pop(inner, None)
         if sent is None:
             return
-        sent.left -= 1
+        sent.under_way -= 1
         if not sent.someone or not reached:
             has_it = set(map(self.directory.name_of, reached))  # in a later life, too
             lost = [one for one in given_up if self.directory.name_of(one) not in has_it]
             sent.given_up |= dict.fromkeys(lost)
             sent.nobody += sent.someone and not given_up
-        if sent.left or sent.tag == NO_TAG:
+        if sent.under_way or sent.tag == NO_TAG:
             return
         names = tuple(dict.fromkeys(map(self.directory.name_of, sent.given_up)))
         try:

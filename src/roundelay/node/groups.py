@@ -23,8 +23,6 @@ PA: Final = "pa"
 GRSB: Final = "grsb"
 WIDE: Final = "wide"
 
-PREFIXES: Final = (TOKEN, TO, PO, SPO, PA, GRSB, WIDE)
-
 SERVICES: Final = {
     "resilient": TOKEN,
     "total": TO,
@@ -35,9 +33,10 @@ SERVICES: Final = {
     "wide": WIDE,
     "fifo": AUTORM,
 }
-"""Service → protocol."""
+"""Service → protocol, as they are listed to users."""
 
 SERVICE_OF: Final = {protocol: service for service, protocol in SERVICES.items()}
+PREFIXES: Final = SERVICE_OF.keys() - {AUTORM}
 FAMILY_OF: Final[dict[str, Family]] = {
     family.prefix or family.name: family for family in RECORDS if not family.one_channel
 }
@@ -130,11 +129,11 @@ def full_name(name: str, service: str) -> str:
     protocol = SERVICES.get(service)
     if protocol is None:
         raise ConfigError("service", service, ", ".join(SERVICES))
-    found = protocol_of(name)
-    if found == protocol:
+    named = protocol_of(name)
+    if named == protocol:
         return name
-    if found != AUTORM:
-        raise ConfigError("service", service, f"{SERVICE_OF[found]} for a group named {name}")
+    if named != AUTORM:
+        raise ConfigError("service", service, f"{SERVICE_OF[named]} for a group named {name}")
     return check_name(f"{protocol}:{name}")
 
 
@@ -173,17 +172,13 @@ def _yes(text: str) -> bool:
     return text == "yes"
 
 
-def _plain(text: str) -> str:
-    return text
-
-
 OPTIONS: Final[dict[str, Any]] = {
     "members": _members,
     "resilience": _resilience,
-    "stage": _plain,
+    "stage": str,
     "hub": _yes,
     "min_members": _least,
-    "config": _plain,
+    "config": str,
 }
 
 
@@ -223,10 +218,9 @@ def check_roles(spec: GroupSpec) -> GroupSpec:
     check_options(spec)
     if spec.family.has_roles:
         if not spec.config:
-            raise ConfigError(
-                "config", "", f"the file that says who plays which role in {spec.name}, "
-                f"as in --group {spec.name}:config=FILE or join(…, config=FILE)",
-            )  # fmt: skip
+            example = f"--group {spec.name}:config=FILE or join(…, config=FILE)"
+            allowed = f"the file that says who plays which role in {spec.name}, as in {example}"
+            raise ConfigError("config", "", allowed)
     elif spec.config:
         services = ", ".join(SERVICE_OF[protocol] for protocol in CONFIGURED)
         raise ConfigError("config", spec.config, f"a group of service {services}")
@@ -239,10 +233,8 @@ def check_options(spec: GroupSpec) -> GroupSpec:
         if not 0 <= spec.resilience < MEMBERS_MAX:
             raise ConfigError("resilience", spec.resilience, f"0 to {MEMBERS_MAX - 1}")
         if not spec.family.resilient:
-            raise ConfigError(
-                "resilience", spec.resilience, "only in groups of service resilient: others have "
-                "no L",
-            )  # fmt: skip
+            allowed = "only in groups of service resilient: others have no L"
+            raise ConfigError("resilience", spec.resilience, allowed)
     family = spec.family
     if family.own_packets or family.has_roles:
         if spec.stage:

@@ -22,6 +22,8 @@ Waiter = tuple[Subscriber, int, int, int]
 """(who wants to know, its tag, index of the tag's last message in the bundle, how long it waits)"""
 
 
+LIMIT_BYTES: Final = 4 << 20
+"""What applications may have waiting in one group at one node."""
 MESSAGE_COST: Final = 16
 """What a message counts beside its bytes, so that empty ones do not wait without a bound."""
 
@@ -130,22 +132,21 @@ class Outbox:
 
     def put_word(self, message: bytes) -> None:
         """Something the node itself has to say: before all others, and in a bundle of its own."""
-        one = Underway(Bundle.of(message), None, [], word=True)
-        behind = sum(1 for other in self.again if other.word)  # words keep their order
-        self.again.insert(behind, one)
+        behind = sum(other.word for other in self.again)  # words keep their order
+        self.again.insert(behind, Underway(Bundle.of(message), None, [], word=True))
 
     @property
     def has_word(self) -> bool:
         """Whether the next bundle is one of the node's own."""
         return bool(self.again) and self.again[0].word
 
-    def gather(self) -> tuple[Bundle, tuple[str, ...] | None, Underway]:
+    def gather(self) -> Underway:
         """The next bundle, as full as can be: of the last item perhaps only the first part."""
         if self.again:
-            one = self.again.popleft()
-            one.number = -1
-            self.underway.append(one)
-            return one.bundle, one.to, one
+            repeated = self.again.popleft()
+            repeated.number = -1
+            self.underway.append(repeated)
+            return repeated
         items = self.items
         to = items[0].to
         parts: list[Bundle] = []
@@ -171,9 +172,8 @@ class Outbox:
             items.popleft()
         bundle = parts[0] if len(parts) == 1 else Bundle.merged(parts)
         self.bytes -= cost(bundle)
-        one = Underway(bundle, to, waiters)
-        self.underway.append(one)
-        return bundle, to, one
+        self.underway.append(Underway(bundle, to, waiters))
+        return self.underway[-1]
 
     def send_again(self) -> None:
         """What was under way certainly was not delivered: the next roster gets it first.
@@ -193,89 +193,82 @@ class Outbox:
 
     # -- fates -----------------------------------------------------------------------------
 
-    def settle(self, seq: int, time: int, resilience: int = -1) -> Underway | None:
-        """The oldest bundle under way is delivered, its first message at `seq` (or -1), and
-        `resilience` members may fail without its being lost (-1: the service has no L)."""
+    def settle(
+        self, seq: int, time: int, resilience: int = -1, bundle: Underway | None = None
+    ) -> Underway | None:
+        """A bundle under way, the oldest unless said otherwise, is delivered, its first message at
+        `seq` (or -1), and `resilience` members may fail without its being lost (-1: the service
+        has no L)."""
         if not self.underway:
             return None
-        one = self.underway[0]
-        self.settle_one(one, seq, time, resilience)
-        return one
-
-    def settle_one(self, one: Underway, seq: int, time: int, resilience: int = -1) -> None:
-        """The same for any bundle under way."""
-        if one is self.underway[0]:
-            self.underway.popleft()
-        else:
-            self.underway.remove(one)
-        self.settled += len(one.bundle)
-        for application, tag, index, _ in one.waiters:
+        settled = bundle or self.underway[0]
+        self.underway.remove(settled)
+        self.settled += len(settled.bundle)
+        for application, tag, index, _ in settled.waiters:
             place = seq + index if seq >= 0 else -1
             application.receipt(Receipt(self.group, tag, place, time, resilience=resilience))
+        return settled
 
     def _refuse(self, waiters: Iterable[Waiter], reason: str, indeterminate: bool) -> None:
         for application, tag, _, _ in waiters:
             application.refused(Refusal(self.group, tag, reason, indeterminate))
 
-    def lose_track(self, one: Underway, reason: str) -> None:
-        """Nobody can say what became of a bundle; it is no longer followed."""
-        self.underway.remove(one)
-        self.unsettled += len(one.bundle)
-        self._refuse(one.waiters, reason, indeterminate=True)
+    def _refuse_queued(self, item: QueuedBundle, reason: str, indeterminate: bool) -> None:
+        if item.tag != NO_TAG:
+            item.application.refused(Refusal(self.group, item.tag, reason, indeterminate))
 
-    def refuse(self, one: Underway, reason: str) -> None:
+    def lose_track(self, bundle: Underway, reason: str) -> None:
+        """Nobody can say what became of a bundle; it is no longer followed."""
+        self.underway.remove(bundle)
+        self.unsettled += len(bundle.bundle)
+        self._refuse(bundle.waiters, reason, indeterminate=True)
+
+    def refuse(self, bundle: Underway, reason: str) -> None:
         """A bundle that certainly is not sent."""
-        self.underway.remove(one)
-        self._refuse(one.waiters, reason, indeterminate=False)
+        self.underway.remove(bundle)
+        self._refuse(bundle.waiters, reason, indeterminate=False)
 
     def expire(self, now: int, reason: str) -> None:
         """Answer callers who have waited long enough; their messages stay where they are."""
-        for one in (*self.underway, *self.again):
-            late = [waiter for waiter in one.waiters if waiter[3] <= now]
+        for bundle in (*self.underway, *self.again):
+            late = [waiter for waiter in bundle.waiters if waiter[3] <= now]
             if late:
-                one.waiters = [waiter for waiter in one.waiters if waiter[3] > now]
+                bundle.waiters = [waiter for waiter in bundle.waiters if waiter[3] > now]
                 self._refuse(late, reason, indeterminate=True)
         for item in self.items:
-            if item.tag != NO_TAG and item.due <= now:
-                self._refuse([(item.application, item.tag, 0, 0)], reason, indeterminate=True)
+            if item.due <= now:
+                self._refuse_queued(item, reason, indeterminate=True)
                 item.tag = NO_TAG
 
     def abandon(self, reason: str) -> None:
         """The group is closed here: what was never given to the engine certainly is not sent."""
         for item in self.items:
-            if item.tag != NO_TAG:
-                begun = item.start > 0
-                self._refuse([(item.application, item.tag, 0, 0)], reason, indeterminate=begun)
+            self._refuse_queued(item, reason, indeterminate=item.start > 0)
         self.items.clear()
         self.bytes = 0
         self.underway.extend(self.again)
         self.again.clear()
-        for one in list(self.underway):
-            self.lose_track(one, reason)
+        for bundle in list(self.underway):
+            self.lose_track(bundle, reason)
 
     def withdraw(self, application: Subscriber, reason: str) -> None:
         """The application is turned away: what was not given to the engine yet is not sent."""
-        for item in [one for one in self.items if one.application is application]:
+        for item in [queued for queued in self.items if queued.application is application]:
             begun = item.start > 0
             if not begun:
                 self.items.remove(item)
                 self.bytes -= cost(item.bundle)
-            if item.tag != NO_TAG:
-                self._refuse([(application, item.tag, 0, 0)], reason, indeterminate=begun)
-        for one in (*self.underway, *self.again):
-            mine = [waiter for waiter in one.waiters if waiter[0] is application]
+            self._refuse_queued(item, reason, indeterminate=begun)
+        for bundle in (*self.underway, *self.again):
+            mine = [waiter for waiter in bundle.waiters if waiter[0] is application]
             self._refuse(mine, reason, indeterminate=True)
         self.forget(application)
 
     def forget(self, application: Subscriber) -> None:
         """Nobody is there to be told any more."""
-        for one in (*self.underway, *self.again):
-            one.waiters = [waiter for waiter in one.waiters if waiter[0] is not application]
+        for bundle in (*self.underway, *self.again):
+            bundle.waiters = [waiter for waiter in bundle.waiters if waiter[0] is not application]
         for item in self.items:
             if item.application is application:
                 item.tag = NO_TAG
         self.turned_away.pop(id(application), None)
-
-
-LIMIT_BYTES: Final = 4 << 20
-"""What applications may have waiting in one group at one node."""

@@ -221,10 +221,11 @@ class RosterMember:
         engine: Any = self.driver.engine
         while outbox and self.ready() and (not self.waits or outbox.has_word):
             self.begun = True
-            bundle, names, one = outbox.gather()
+            gathered = outbox.gather()
+            bundle, names = gathered.bundle, gathered.to
             to = None if names is None else self.destinations(names)
             if to is not None and not to:
-                outbox.refuse(one, "its destinations are no longer in the group")
+                outbox.refuse(gathered, "its destinations are no longer in the group")
                 continue
             if self.driver.trace is not None:
                 shown = bundle if to is None else Addressed(bundle, tuple(sorted({*to, self.me})))
@@ -237,7 +238,7 @@ class RosterMember:
                 else:
                     engine.submit(bundle, now)
             except RoundelayError as error:
-                outbox.lose_track(one, str(error))
+                outbox.lose_track(gathered, str(error))
 
     def destinations(self, names: tuple[str, ...]) -> set[int]:
         """Members of the present roster among `names`."""

@@ -424,7 +424,8 @@ class RoleGroup:
             and not user.queue
             and now >= self.bootstrap.started_at
         ):
-            bundle, marks, underway = outbox.gather()
+            underway = outbox.gather()
+            bundle, marks = underway.bundle, underway.to
             assert marks is not None
             unit = is_unit(marks)
             if driver.trace is not None:

@@ -114,4 +114,4 @@ class Receipts:
         for one in [one for one in self.outbox.underway if one.number >= 0]:
             waits = one.to is not None and one.to[-1] == RECORDED
             if not waits or one.number + len(one.bundle) <= recorded:
-                self.outbox.settle_one(one, one.number, wall)
+                self.outbox.settle(one.number, wall, bundle=one)
