@@ -3,53 +3,72 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from roundelay.node.groups import family_of
+from roundelay.node.groups import family_of, plain_spec
 from roundelay.node.node_api import View
-from roundelay.node.shown import group_json, uuid_of, view_json
 
 if TYPE_CHECKING:
     from roundelay.node.node import Node
 
 
-def members(host: Node, group: str) -> dict[str, object]:
+def members(node: Node, group: str) -> dict[str, object]:
     if family_of(group).own_packets:
-        view = host.autorm.view(group)
+        view = node.autorm.view(group)
         # Who is dead is not in this view, so that the rows of all services read the same.
         rows = [{"name": name, "alive": True, "in_view": True} for name in view.members]
         return view_json(view, rows)
-    group_host = host.group_hosts.get(group)
-    if group_host is None:
+    host = node.group_hosts.get(group)
+    if host is None:
         return view_json(View(group, "0", (), "not joined here"), [])
-    return group_host.members()
+    return host.members()
 
 
-def groups(host: Node) -> list[dict[str, object]]:
-    found: dict[str, dict[str, object]] = {}
-    for known in host.directory.by_name.values():
+def groups(node: Node) -> list[dict[str, object]]:
+    directory, beamon = node.directory, node.autorm.beamon
+    members: defaultdict[str, dict[str, None]] = defaultdict(dict)
+    for known in directory.by_name.values():
         for group in known.groups.values():
-            one = found.setdefault(group.name, group_json(group.name))
-            one["members"] = [*one["members"], known.name]  # type: ignore[misc]
-    table = host.autorm.beamon
-    declared = {uuid: node.groups for uuid, node in table.environment.nodes.items()}
-    declared[host.uuid] = table.groups
-    for uuid, names in declared.items():
+            members[group.name][known.name] = None
+    declared = {uuid: other.groups for uuid, other in beamon.environment.nodes.items()}
+    for uuid, names in (declared | {node.uuid: beamon.groups}).items():
         for name in names:
-            one = found.setdefault(name, group_json(name))
-            known_as = host.directory.name_of(uuid)
-            if known_as not in one["members"]:  # type: ignore[operator]
-                one["members"] = [*one["members"], known_as]  # type: ignore[misc]
-    return [found[name] for name in sorted(found)]
+            members[name][directory.name_of(uuid)] = None
+    specs = {name: plain_spec(name) for name in sorted(members)}
+    return [
+        {
+            "group": name,
+            "service": spec.service,
+            "protocol": spec.protocol,
+            "members": list(members[name]),
+        }
+        for name, spec in specs.items()
+    ]
 
 
-def why(host: Node, node: str) -> dict[str, object]:
-    known = host.directory.by_name.get(node)
-    uuid = known.uuid if known else uuid_of(node)
-    found: dict[str, object] = {"node": node, "uuid": uuid.hex() if uuid else None}
+def why(node: Node, name: str) -> dict[str, object]:
+    known = node.directory.by_name.get(name)
+    uuid = known.uuid if known else _uuid_of(name)
     if uuid is None:
         reason = "nothing was ever heard of a node of this name"
-        return found | {"verdict": "unknown", "reason": reason}
-    found |= host.autorm.beamon.why(uuid, time.monotonic_ns())
-    found["node"] = host.directory.name_of(uuid)
-    return found
+        return {"node": name, "uuid": None, "verdict": "unknown", "reason": reason}
+    verdict: dict[str, object] = node.autorm.beamon.why(uuid, time.monotonic_ns())
+    return {"node": name, "uuid": uuid.hex()} | verdict | {"node": node.directory.name_of(uuid)}
+
+
+def _uuid_of(text: str) -> bytes | None:
+    try:
+        uuid = bytes.fromhex(text.replace("-", ""))
+    except ValueError:
+        return None
+    return uuid if len(uuid) == 16 else None
+
+
+def view_json(view: View, members: list[dict[str, object]]) -> dict[str, object]:
+    return {
+        "group": view.group,
+        "version": view.version,
+        "state": view.state,
+        "members": members,
+    }

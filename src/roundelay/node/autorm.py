@@ -18,8 +18,7 @@ from roundelay.core.engine import ACCEPTED, SECOND, Delivery, Effects, Pdu
 from roundelay.core.errors import PayloadTooLarge, QueueFull
 from roundelay.core.events import DELIVER, NOBODY, SUBMIT
 from roundelay.core.notices import TransferEnded
-from roundelay.node.driver.engine_driver import EngineDriver
-from roundelay.node.driver.tracer import Tracer
+from roundelay.node.driver.engine_driver import EngineDriver, Tracer
 from roundelay.node.membership.directory import Directory
 from roundelay.node.node_api import NO_TAG, Batch, Receipt, Refusal, Subscriber, View
 from roundelay.node.recording.handover import CatchUp, application_of

@@ -11,7 +11,7 @@ from msgspec import Struct
 from roundelay.core.autorm.config import AutoRmConfig
 from roundelay.core.engine import MS, SECOND
 from roundelay.core.errors import ConfigError
-from roundelay.node.driver.tracer import Tracer
+from roundelay.node.driver.engine_driver import Tracer
 from roundelay.node.event_log import LEVELS
 from roundelay.node.groups import GroupSpec, check_name
 from roundelay.node.medium.probe import Choice

@@ -22,8 +22,7 @@ from roundelay.core.engine import (
     Notice,
     Pdu,
 )
-from roundelay.core.events import DELIVER, NO_REF, NOBODY, NOTICE, RECEIVE, SEND, SUBMIT
-from roundelay.node.driver.tracer import Tracer
+from roundelay.core.events import DELIVER, NO_REF, NOBODY, NOTICE, RECEIVE, SEND, SUBMIT, Row
 
 TRACE_ROWS: Final = 1024
 """Rows of a trace that may wait for the engine's next effects."""
@@ -64,6 +63,19 @@ class EngineHost(Protocol):
 
     def traced(self, deliveries: list[Delivery]) -> Iterable[Delivery | Notice]:
         """What a trace has of them."""
+
+
+class Tracer(Protocol):
+    """Where rows of a live trace go (see `core.events`); `node.driver.tracing` opens them."""
+
+    rows: list[Row]
+    position: int
+    """Behind the last message that earlier lives of this member have delivered."""
+
+    def forgot(self) -> None:
+        """The member has nothing left of its earlier lives."""
+
+    def flush(self) -> None: ...
 
 
 class EngineDriver:

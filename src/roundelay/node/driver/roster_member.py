@@ -20,10 +20,9 @@ from roundelay.core.token.site import TokenSite
 from roundelay.core.token.stable import undelivered
 from roundelay.node.driver.channel_link import ChannelLink, HubLink, NodeServices
 from roundelay.node.driver.early import Early
-from roundelay.node.driver.engine_driver import NEAR_NS, EngineDriver
+from roundelay.node.driver.engine_driver import NEAR_NS, EngineDriver, Tracer
 from roundelay.node.driver.engines import early_stage
 from roundelay.node.driver.outbox import Outbox, Underway
-from roundelay.node.driver.tracer import Tracer
 from roundelay.node.groups import GroupSpec
 from roundelay.node.membership import reasons
 from roundelay.node.node_api import WHOLE, Batch, Subscriber, View

@@ -16,6 +16,7 @@ from msgspec import structs
 from roundelay.core.families import NONE
 from roundelay.core.token.phases import NORMAL
 from roundelay.core.token.site import TokenSite
+from roundelay.node.answers import view_json
 from roundelay.node.driver import engines
 from roundelay.node.driver.outbox import LIMIT_BYTES, Outbox
 from roundelay.node.driver.roster_member import RosterMember
@@ -24,7 +25,6 @@ from roundelay.node.membership import settings
 from roundelay.node.membership.histories import later_history
 from roundelay.node.node_api import View
 from roundelay.node.recording.memory import Memory
-from roundelay.node.shown import view_json
 from roundelay.node.storage.folders import claim_group
 from roundelay.node.storage.store import Store
 from roundelay.wire.control import FIXED, GroupInfo, Settings, Start
