@@ -263,7 +263,7 @@ class Node:
                 raise UsageError(f"{GROUPS_MAX} groups are hosted here: leave one first")
             spec = self.specs.get(group) or plain_spec(group)
             if wishes is not None:
-                spec = settings.wanted(spec, wishes)
+                spec = settings.spec_for(spec, wishes)
             found = self.faults.open(RoleGroup if spec.family.has_roles else GroupMembership, spec)
             self.say_soon(time.monotonic_ns())
         elif wishes is not None:

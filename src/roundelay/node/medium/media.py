@@ -86,7 +86,6 @@ def check_multicast(group: Address) -> None:
 class Medium(ABC):
     """Datagrams in and out.  `received` gets (data, source) of each, `drained` ends a batch."""
 
-    kind: str = ""
     burst: int = 0
     """Bytes that may arrive at once where only a lack of room loses any; 0: others get lost too."""
 
@@ -258,8 +257,6 @@ class Medium(ABC):
 class MulticastMedium(Medium):
     """One IPv4 multicast group on one interface; unicast beside it."""
 
-    kind = "multicast"
-
     def __init__(self, group: Address, interface: Interface, ttl: int = 1, port: int = 0) -> None:
         check_multicast(group)
         super().__init__(
@@ -327,8 +324,6 @@ class MulticastMedium(Medium):
 
 class FanoutMedium(Medium):
     """Unicast to every known peer; `peers` starts as the seeds and grows as nodes are heard."""
-
-    kind = "fanout"
 
     PEERS_MAX: Final = 256
 

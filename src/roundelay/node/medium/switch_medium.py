@@ -13,8 +13,6 @@ from roundelay.wire import switch_header
 class SwitchMedium(Medium):
     """A port of the switch at `switch`."""
 
-    kind = "switch"
-
     def __init__(self, switch: Address, name: str) -> None:
         own = LOOPBACK if switch[0].startswith("127.") else "0.0.0.0"
         super().__init__(udp_socket((own, 0), "own address"), switch_header.DATAGRAM_MAX)

@@ -110,7 +110,7 @@ class EpochRunner:
         self.state.node.recorders.keepers.serve()
 
     def _remember(self, start: Start) -> None:
-        """What a member must not forget of its group; the ring's new file syncs the folder."""
+        """Write down what a member must not forget; the ring's new file syncs the folder."""
         folder = self.state.folder
         if folder is None:
             return
@@ -120,7 +120,7 @@ class EpochRunner:
         earlier.let_go(folder, _ring_file(start), go_on=go_on)
 
     def _follow_up(self, folder: Path, start: Start) -> bool:
-        """Whether `start` goes on from what is on our disk; that is kept then."""
+        """Return whether `start` goes on from what is on our disk, which is kept then."""
         if not self.state.is_token:
             return False
         try:
@@ -270,7 +270,7 @@ class EpochRunner:
         self._take_up(data)
 
     def _take_up(self, driver: RosterMember) -> None:
-        """Its PDUs are for it from now on, and not for one of the same epoch that only lingers."""
+        """Give it its PDUs from now on, instead of one of the same epoch that only lingers."""
         for due, other in list(self.lingering):
             if other.id == driver.id:
                 self.lingering.remove((due, other))
@@ -338,7 +338,7 @@ class EpochRunner:
         driver.close()
 
     def drop_all(self) -> None:
-        """Nothing of the epoch goes on, not even for others."""
+        """End the engines of the epoch: they serve nobody any more."""
         for driver in self.state.drivers():
             self.drop(driver)
         self.state.ring = self.state.data = None

@@ -153,7 +153,7 @@ class FixedRoster:
         self.subscribers.show()
 
     def on_timer(self) -> None:
-        """Nobody came who has the same settings as this member."""
+        """Give up if nobody came who has the same settings as this member."""
         if self.strangers and self.state.data is None:
             self._differ(next(iter(self.strangers.values())))
 

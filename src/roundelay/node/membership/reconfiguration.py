@@ -159,7 +159,7 @@ class Reconfiguration:
             state.wake_at(now)
 
     def _look_at_ring(self, now: int) -> None:
-        """The ring shall see who is missing."""
+        """Have the ring find out who is missing."""
         ring = self.state.ring
         if ring is not None and ring.token is not None:
             ring.token.without(now)
@@ -168,13 +168,13 @@ class Reconfiguration:
     # -- who wants in, and who out ---------------------------------------------------------------
 
     def ask(self, incarnation: str) -> None:
-        """Ask the others to be let in."""
+        """Ask the others to admit us."""
         state, node = self.state, self.state.node
         epoch = state.epoch if state.ring is not None else -1
         node.send_control(Ask(state.name, incarnation, node.name, epoch=epoch, life=node.uuid))
 
     def ask_again(self, now: int) -> None:
-        """The same, if it was not done just now."""
+        """Ask them once more, unless that was done just now."""
         if now >= self.ask_due:
             self.ask_due = now + ASK_NS
             self.ask(self.state.incarnation)
@@ -250,7 +250,7 @@ class Reconfiguration:
             self.say(Hold(state.epoch, tuple(filter(state.present, state.roster))))
 
     def _before_us(self) -> list[str]:
-        """The live members for whom it is rather than for us to propose."""
+        """Return the live members that are to propose before we do."""
         roster, me = self.state.roster, self.state.node.name
         if me not in roster:
             return list(roster)

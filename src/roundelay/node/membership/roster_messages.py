@@ -22,7 +22,7 @@ MARK: Final = b"\0roundelay\0"
 
 
 def is_marked(message: bytes) -> bool:
-    """Whether it could be meant as one of them."""
+    """Return whether a message could be taken for one of the nodes' own."""
     return message.startswith(MARK)
 
 

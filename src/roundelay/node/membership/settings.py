@@ -54,7 +54,7 @@ OPTIONS: Final = ("resilience", "hub", "min_members", "members")
 
 
 def founded(spec: GroupSpec) -> Settings:
-    """What a group has that is founded by one who was told this."""
+    """Return the settings of a group that is founded by a node which was told `spec`."""
     fixed = spec.fixed and spec.family.resilient
     least = 1 if fixed else MIN_MEMBERS
     return Settings(
@@ -76,7 +76,7 @@ def check(spec: GroupSpec, agreed: Settings) -> None:
 
 
 def asked(spec: GroupSpec) -> dict[str, Any]:
-    """The settings that were named."""
+    """Return the settings that were asked for by name."""
     named = {option: getattr(spec, option) for option in OPTIONS}
     return {option: wish for option, wish in named.items() if wish is not None and wish != ()}
 
@@ -93,7 +93,7 @@ def merged(spec: GroupSpec, wishes: GroupSpec) -> GroupSpec:
     return spec
 
 
-def wanted(spec: GroupSpec, wishes: GroupSpec) -> GroupSpec:
+def spec_for(spec: GroupSpec, wishes: GroupSpec) -> GroupSpec:
     """What a node that was told `spec` opens for an application that asks for `wishes`."""
     if wishes.stage and spec.stage not in ("", wishes.stage):
         raise SettingsMismatch(spec.name, "stage", wishes.stage, spec.stage)
@@ -121,7 +121,7 @@ def wishes_of(group: str, options: dict[str, Any]) -> GroupSpec:
 
 
 def words_of(spec: GroupSpec) -> dict[str, Any]:
-    """The same, the other way round: nothing that was not asked for."""
+    """Return the options of the frontend protocol that ask for this (see `wishes_of`)."""
     words = asked(spec)
     if spec.stage:
         words["stage"] = spec.stage
@@ -144,7 +144,7 @@ def level(agreed: Settings, size: int) -> int:
 
 
 def first_differing(mine: Settings, theirs: Settings) -> str:
-    """The first option in which they differ; they do."""
+    """Return the first option in which two settings differ; they must."""
     return next(name for name in OPTIONS if getattr(mine, name) != getattr(theirs, name))
 
 
@@ -156,7 +156,7 @@ def differing(mine: Settings, theirs: Settings) -> tuple[str, str]:
 
 
 def shown(option: str, value: Any) -> str:
-    """For people.
+    """Return a value as people read it.
 
     >>> shown("resilience", FOLLOWS), shown("hub", True), shown("members", ("a", "b"))
     ('as the size allows, up to 2', 'yes', 'a,b')
@@ -173,19 +173,19 @@ def shown(option: str, value: Any) -> str:
 def other_members(
     group: str, asked_for: tuple[str, ...], there: tuple[str, ...]
 ) -> SettingsMismatch:
-    """The error for who asks for one roster where the group has another."""
+    """Return the error for one who asks for another roster than the group has."""
     return SettingsMismatch(group, "members", shown("members", asked_for), shown("members", there))
 
 
 def status(agreed: Settings | None) -> dict[str, str] | None:
-    """As JSON; None: not agreed yet."""
+    """Return the settings as JSON; None: they are not agreed on yet."""
     if agreed is None:
         return None
     return {option: shown(option, getattr(agreed, option)) for option in OPTIONS}
 
 
 def waiting(size: int, least: int) -> str:
-    """What the state of a group says that has too few members; empty: it has enough."""
+    """Return the state of a group that has too few members; empty: it has enough."""
     if size >= least:
         return ""
     if (size, least) == (1, 2):
@@ -314,7 +314,7 @@ def of_fixed(folder: Path, spec: GroupSpec, *, has_past: bool) -> Settings:
 
 
 def keep(folder: Path, agreed: Settings) -> None:
-    """Remember them, before the first promise."""
+    """Write the settings down, before the first promise is made."""
     if (folder / FILE).exists():
         return
     put(folder / FILE, msgspec.json.encode(agreed))

@@ -184,14 +184,14 @@ class GroupState:
 
     @property
     def folder(self) -> Path | None:
-        """Of what the member must not forget; None: it has no disk."""
+        """Where the member keeps what it must not forget; None: it has no disk."""
         base = self.node.config.dir
         if self._folder is None and base is not None:
             self._folder = claim_group(base, self.name, self.node.specs)
         return self._folder
 
     def store(self, path: Path, make: Callable[[], Any]) -> Store:
-        """A file in that folder; `make`: what its records are folded into."""
+        """Open a file in that folder; `make` makes what its records are folded into."""
         return Store(path, make, lambda text: self.node.log("warning", text))
 
     def wake_at(self, due: int) -> None:
@@ -244,7 +244,7 @@ class GroupState:
         return ring if ring.startswith("blocked") and state != "open" else state
 
     def info(self) -> GroupInfo | None:
-        """What to tell other nodes of it; None: nothing."""
+        """Return what other nodes are told of the group; None: nothing."""
         if self.preset:
             token = self.data.token if self.data is not None else None
             version = token.reformation.max_joined[0] if token is not None else -1
@@ -262,7 +262,7 @@ class GroupState:
         )
 
     def trouble(self) -> str:
-        """Why callers wait."""
+        """Return why callers wait, for those who have waited long enough."""
         state = self.view().state
         if self.ring is not None and not self.works():
             state += ", being reformed"

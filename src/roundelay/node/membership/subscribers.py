@@ -100,13 +100,9 @@ class Subscribers:
             since = batch.seq + len(batch.bundle)
 
     def fell_behind(self, subscriber: Subscriber, since: int) -> bool:
-        """One did not read for too long: it may catch up, if somebody records."""
-        # Whoever sits there in its place would find no room either.
-        here = self.by_id.get(id(subscriber)) is subscriber
-        if here and since >= 0 and self.state.node.recorders.known(self.state.name):
-            self._catch_up(subscriber, since)
-            return True
-        return False
+        """One did not read for too long: return whether it catches up."""
+        replays = self.state.node.recorders.replays
+        return replays.fell_behind(self.by_id, subscriber, self.state.name, since)
 
     def history_began(self) -> None:
         """Another history begins: who caught up with the one before may not have with this."""

@@ -144,7 +144,8 @@ class Durability(HeldReceipts):
         self._recorders = recorders
 
     def application(self, application: Subscriber, group: str, count: int) -> Awaited:
-        """Whom to give a broadcast in the name of, so that its receipt waits for the recorders.
+        """Return who takes the receipt of a broadcast in place of the application, and passes it on
+        when `count` recorders have synced the message.
 
         Raises NoRecorder if there are not that many."""
         family = family_of(group)

@@ -199,23 +199,20 @@ class CatchUp(Subscriber):
                 await asyncio.sleep(0)
                 continue
             if self._recorder_turns():
-                await asyncio.sleep(LOOK_S)
-                continue
-            if not self.node.recorders.sources(self.group, memory=self._by_position):
-                if self._nobody():
-                    self._go_live_anyway()
-                    return
-                await asyncio.sleep(LOOK_S)
-                continue
-            before = self.at
-            try:
-                await self._replay()
-            except RoundelayError as error:
-                self.node.log("info", "group.catch_up", group=self.group, text=str(error))
-            if self.at > before:
-                progress = time.monotonic()
-                continue
-            if self._tail and time.monotonic() - progress > STUCK_S:
+                hopeless = False
+            elif self.node.recorders.sources(self.group, memory=self._by_position):
+                before = self.at
+                try:
+                    await self._replay()
+                except RoundelayError as error:
+                    self.node.log("info", "group.catch_up", group=self.group, text=str(error))
+                if self.at > before:
+                    progress = time.monotonic()
+                    continue
+                hopeless = bool(self._tail) and time.monotonic() - progress > STUCK_S
+            else:
+                hopeless = self._nobody()
+            if hopeless:
                 self._go_live_anyway()
                 return
             await asyncio.sleep(LOOK_S)

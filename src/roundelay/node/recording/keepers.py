@@ -91,7 +91,7 @@ class Keepers:
                 del self._heard[key]
 
     def histories(self, group: str) -> list[str]:
-        """Those that the members who are heard say their memories are of."""
+        """Return the histories of which members have something in memory, as heard lately."""
         now = time.monotonic_ns()
         return [
             heard.word.history

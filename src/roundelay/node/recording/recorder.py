@@ -117,7 +117,6 @@ class Recorder(Subscriber):
         self.slow = False
         self.slowed = 0
         """How often it has become slow."""
-        self.state = ""
         self.recorded = 0
         self.put_aside = 0
         self._say = say
@@ -211,7 +210,7 @@ class Recorder(Subscriber):
             self._awake.set()
 
     def viewed(self, view: View) -> None:
-        self.state = view.state
+        """Whoever is in the group, it records."""
 
     @property
     def backlog(self) -> int:

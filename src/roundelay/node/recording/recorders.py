@@ -249,8 +249,8 @@ class Recorders:
             self._tell(recorder)
 
     def awaited(self, application: Subscriber, group: str, count: int) -> Awaited:
-        """Whom to give a broadcast in the name of, so that its receipt waits for `count` recorders,
-        or for the disks of members (MEMBERS)."""
+        """Return who takes the receipt of a broadcast in place of the application, and passes it on
+        when `count` recorders have the message on disk, or enough members do (MEMBERS)."""
         if count == MEMBERS:
             return self.syncing.application(application, group)
         return self.durability.application(application, group, count)
@@ -449,7 +449,7 @@ class Recorders:
                     return
 
     async def _draw_level(self, recorder: Recorder) -> None:
-        """Where nobody says anything: what is between our journal and where the member is."""
+        """Fetch what is between our journal and where the member is, before anybody speaks."""
         group, at = recorder.group, recorder.next
         until, history = self.position(group), self.lineage(group)
         memory = at > 0 and self._same_past(recorder)
@@ -472,7 +472,7 @@ class Recorders:
                     await asyncio.sleep(0.02)
 
     def _lacking(self, recorder: Recorder) -> list[Range]:
-        """What we do not have and somebody else does."""
+        """Return the positions that our journal lacks and somebody else has."""
         journal = recorder.journal
         config = recorder.config.journal
         holes = journal.missing
@@ -539,7 +539,7 @@ class Recorders:
 
 
 def _keep(run: Run, recorder: Recorder) -> Run | None:
-    """What to put into our journal of what another recorder has."""
+    """Return what our journal takes of a run that another recorder has; None: nothing."""
     if run.flags & GAP:
         return None
     if not recorder.wanted.matches(run.sender, run.conference, run.kind):

@@ -284,7 +284,7 @@ class Replays:
         return True
 
     def end(self, group: str, own: bool = False, memory: bool = False) -> int:
-        """Behind what is delivered here, or known to be recorded."""
+        """Return the position behind what is delivered here, or known to be recorded."""
         sources = self._recorders.sources(group, own=own, memory=memory)
         mine = self._recorders.own.get(group)
         recorded = [mine.next] if mine is not None else []
@@ -294,7 +294,7 @@ class Replays:
     # -- handing over to live delivery -----------------------------------------------------
 
     def check_since(self, group: str, at: int) -> None:
-        """Whether somebody can begin at an earlier position."""
+        """Raise ConfigError if nobody can begin at an earlier position of the group."""
         if family_of(group).order != TOTAL and group not in self._recorders.own:
             raise ConfigError(
                 "since", at, f"none: {group} has no total order, and this node does not record it"
@@ -331,6 +331,17 @@ class Replays:
         slots[key] = stand_in
         self._catching_up.append(stand_in)
         stand_in.start(lambda: self._catching_up.remove(stand_in))
+
+    def fell_behind(
+        self, slots: dict[int, Subscriber], application: Subscriber, group: str, since: int
+    ) -> bool:
+        """An application did not read for too long: it may catch up, if somebody records."""
+        # Whoever sits there in its place would find no room either.
+        here = slots.get(id(application)) is application
+        if not here or since < 0 or not self._recorders.known(group):
+            return False
+        self.catch_up(slots, application, group, since)
+        return True
 
     async def stop(self) -> None:
         for stand_in in list(self._catching_up):

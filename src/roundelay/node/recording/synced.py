@@ -61,7 +61,8 @@ class Syncing(HeldReceipts):
     # -- those who wait --------------------------------------------------------------------
 
     def application(self, application: Subscriber, group: str) -> Awaited:
-        """Whom to give a broadcast in the name of, so that its receipt waits for members."""
+        """Return who takes the receipt of a broadcast in place of the application, and passes it on
+        when L + 1 members have synced the message."""
         family = family_of(group)
         if not family.resilient:
             allowed = f"only in resilient groups, not in {family.service} ones"
@@ -125,7 +126,7 @@ class Syncing(HeldReceipts):
             task.add_done_callback(lambda _: self._tasks.pop(group, None))
 
     async def _work(self, group: str, place: GroupMembership) -> None:
-        """One sync after the other while they are wanted."""
+        """Sync again and again, as long as somebody waits for it."""
         written, reported = self._written[group], ("", -1)
         again = 0
         while not place.state.closed and (rest := self._wanted[group] - time.monotonic_ns()) > 0:

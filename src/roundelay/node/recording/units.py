@@ -55,7 +55,7 @@ class RecordedUnits:
         return []
 
     def void(self, sender: str) -> None:
-        """A part is not to be had."""
+        """Note that a part of the sender's unit cannot be had."""
         self.open.pop(sender, None)
         self.seen.add(sender)
 

@@ -258,13 +258,9 @@ class RoleGroup:
         )
 
     def fell_behind(self, application: Subscriber, since: int) -> bool:
-        """An application did not read for too long: it may catch up."""
-        # Whoever sits there in its place would find no room either.
-        here = self.applications.get(id(application)) is application
-        if here and since >= 0 and self.node.recorders.known(self.spec.name):
-            self._catch_up(application, since)
-            return True
-        return False
+        """An application did not read for too long: return whether it catches up."""
+        replays = self.node.recorders.replays
+        return replays.fell_behind(self.applications, application, self.spec.name, since)
 
     def history(self, since: int) -> Iterator[Batch]:
         """What is kept beside the journals: nothing."""

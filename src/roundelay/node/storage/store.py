@@ -242,7 +242,6 @@ class Store:
         self.stable: Any = None
         """What was found; None when there was no file: this member has never been here."""
         self.synced = 0
-        self.written = 0
         self.damaged = False
         """The file had a hole; what is left of it is beside it, and this one is new."""
         self._rotation: Rotation | None = None
@@ -341,9 +340,7 @@ class Store:
             sync = sync or inner in PROMISES
         if sync:
             parts += _SEAL
-        size = write_parts(self._file, parts)
-        self.size += size
-        self.written += size
+        self.size += write_parts(self._file, parts)
         if parts:
             self._count(parts[-2])
         if sync:
