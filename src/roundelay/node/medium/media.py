@@ -257,16 +257,14 @@ class Medium(ABC):
 class MulticastMedium(Medium):
     """One IPv4 multicast group on one interface; unicast beside it."""
 
-    def __init__(self, group: Address, interface: Interface, ttl: int = 1, port: int = 0) -> None:
+    def __init__(self, group: Address, interface: Interface, ttl: int = 1) -> None:
         check_multicast(group)
-        super().__init__(
-            udp_socket((interface.address, port), "interface address"), interface.datagram
-        )
+        sock = udp_socket((interface.address, 0), "interface address")
+        super().__init__(sock, interface.datagram)
         self.group = self.everybody = group
         self.interface = interface
         self.ttl = ttl
         own = socket.inet_aton(interface.address)
-        sock = self.sock
         sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, own)
         sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, ttl)
         sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 1)

@@ -27,6 +27,8 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 from zlib import crc32
 
+from msgspec import Struct
+
 from roundelay.core.cluster.pdu import Dt, Retx
 from roundelay.core.engine import MS, NEVER, Pdu
 from roundelay.wire.envelope import CHECKSUM
@@ -104,15 +106,12 @@ def following(number: int) -> int:
     return number % NUMBERS + 1
 
 
-class Leg:
+class Leg(Struct):
     """The way of one sender to the hub, in one epoch."""
 
-    __slots__ = ("epoch", "held", "next")
-
-    def __init__(self, epoch: int) -> None:
-        self.epoch = epoch
-        self.next = 1
-        self.held: dict[int, Offered] = {}
+    epoch: int
+    next: int = 1
+    held: dict[int, Offered] = {}
 
 
 class OneChannel:

@@ -24,9 +24,9 @@ def history_name(past: History) -> str:
     return f"{own:016x}@{parent:016x}:{base}" if parent else f"{own:016x}"
 
 
-def new_history(parent: str = "", base: int = 0) -> str:
-    """A history that nobody has had yet; it goes on from position `base` of `parent`, if there is
-    one."""
+def new_history(parent: str, base: int) -> str:
+    """A history that nobody has had yet: it goes on from position `base` of `parent`, or from
+    nothing if that is empty."""
     fresh = secrets.token_hex(8)
     return f"{fresh}@{parent.partition('@')[0]}:{base}" if parent else fresh
 

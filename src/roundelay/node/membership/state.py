@@ -134,7 +134,7 @@ class GroupState:
             self.name, history, 0, alone, lives, base, level, decreed=decreed, settings=agreed
         )
 
-    def start_word(self, counted: tuple[tuple[str, int, int], ...] = ()) -> Start:
+    def start_word(self, counted: tuple[tuple[str, int, int], ...]) -> Start:
         """What tells others that the present epoch has begun."""
         return Start(
             self.name,

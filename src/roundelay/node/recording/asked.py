@@ -26,7 +26,7 @@ LONG_S: Final = 3.0
 class Asked:
     """One position, until it is known to be one of the group's history."""
 
-    def __init__(self, history: str, seq: int, by_application: bool, born: str = "") -> None:
+    def __init__(self, history: str, seq: int, by_application: bool, born: str) -> None:
         """`born`: the history that the member was in when the application came."""
         self.position = Position(history, seq)
         self.by_application = by_application

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from roundelay.core.position import Position, holds
 from roundelay.core.selection import Selection
@@ -90,20 +90,19 @@ class Memory:
         return MemoryReader(list(self._batches), self.begin, self.end)
 
 
-class MemoryReader:
+class MemoryReader(Struct, frozen=True):
     """What a memory had at one moment, as a journal's reader gives it."""
 
-    def __init__(self, batches: list[Batch], begin: int, end: int) -> None:
-        self._batches = batches
-        self.begin = begin
-        self.end = end
+    batches: list[Batch]
+    begin: int
+    end: int
 
     def read(self, selection: Selection) -> Iterator[Run]:
         """Of a selection, positions are what counts here, and the time at which to begin."""
         lo, hi = max(selection.since, self.begin), min(selection.until, self.end)
-        first = max(0, bisect_right(self._batches, lo, key=lambda batch: batch.seq) - 1)
+        first = max(0, bisect_right(self.batches, lo, key=lambda batch: batch.seq) - 1)
         begun = False
-        for batch in islice(self._batches, first, None):
+        for batch in islice(self.batches, first, None):
             at = batch.seq
             begun = begun or batch.time >= selection.since_time
             if not begun:

@@ -187,7 +187,7 @@ class Replay:
         if complete:
             yield complete
 
-    async def stretch(self, lo: int, hi: int, without: frozenset[str] = frozenset()) -> Chunks:
+    async def stretch(self, lo: int, hi: int, without: frozenset[str]) -> Chunks:
         """Positions lo to hi - 1, as far as those sources that are not named in `without` have them
         now; for the rest, gaps."""
         at = lo
