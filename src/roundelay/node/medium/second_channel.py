@@ -46,7 +46,6 @@ class SwitchLine:
     """The second channel of a node's port at the switch."""
 
     def __init__(self, medium: SwitchMedium) -> None:
-        self.medium = medium
         self.mtu = medium.mtu
         self.send = medium.send_b
 

@@ -43,16 +43,21 @@ def keep(log: Path, start: Start) -> None:
             os.fsync(file.fileno())
 
 
+def read_start(path: Path) -> Start | None:
+    """Return the roster that a file has; None: none that can be read."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Start)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
 def _starts(folder: Path) -> list[tuple[Start, Path]]:
     """The rosters that are kept, and their files, in order."""
     rosters = []
     for path in folder.glob(f"*.log*{START}"):
         log = path.with_name(path.name.removesuffix(START))
-        try:
-            start = msgspec.json.decode(path.read_bytes(), type=Start)
-        except (OSError, msgspec.MsgspecError):
-            continue  # not written whole: its file is of no use without it
-        if log.exists():
+        start = read_start(path)  # None: not written whole; its file is of no use without it
+        if start is not None and log.exists():
             rosters.append((start, log))
     return sorted(rosters, key=lambda roster: (roster[0].base, roster[0].epoch))
 

@@ -121,11 +121,8 @@ class EpochRunner:
 
     def _follow_up(self, folder: Path, start: Start) -> bool:
         """Return whether `start` goes on from what is on our disk, which is kept then."""
-        if not self.state.is_token:
-            return False
-        try:
-            old = msgspec.json.decode((folder / ROSTER).read_bytes(), type=Start)
-        except (OSError, msgspec.MsgspecError):
+        old = earlier.read_start(folder / ROSTER) if self.state.is_token else None
+        if old is None:
             return False
         if old.incarnation != start.incarnation:
             # Begun anew: by ourselves, behind what we have, or by somebody else.

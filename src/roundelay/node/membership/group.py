@@ -66,7 +66,7 @@ class GroupMembership:
         self.reconfiguration = Reconfiguration(self.state, self.subscribers, self.epochs)
         self.epochs.listener = self.reconfiguration
         self.fixed = FixedRoster(self.state, self.subscribers)
-        self.recovery = Recovery(self.state, self.subscribers, self.epochs)
+        self.recovery = Recovery(self.state, self.epochs)
         self._told_waiting = False
         # What the node asks of a group (`GroupHost`), and a part of it answers.
         self.outbox, self.memory = self.state.outbox, self.state.memory

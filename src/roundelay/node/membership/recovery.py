@@ -25,7 +25,6 @@ from roundelay.node.membership.epoch import EpochRunner
 from roundelay.node.membership.histories import new_history
 from roundelay.node.membership.reasons import listed
 from roundelay.node.membership.state import GroupState
-from roundelay.node.membership.subscribers import Subscribers
 from roundelay.node.storage.folders import ROSTER
 from roundelay.wire.control import GroupInfo, Start
 
@@ -37,9 +36,8 @@ LOOK_NS: Final = 900 * MS
 class Recovery:
     """Begins a history where an operator says so, and gives way to one that began elsewhere."""
 
-    def __init__(self, state: GroupState, subscribers: Subscribers, epochs: EpochRunner) -> None:
+    def __init__(self, state: GroupState, epochs: EpochRunner) -> None:
         self.state = state
-        self.subscribers = subscribers
         self.epochs = epochs
         self._request_due = 0
 

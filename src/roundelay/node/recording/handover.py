@@ -151,7 +151,8 @@ class CatchUp(Subscriber):
         if position + count <= self.at and self.history:
             return
         if self.live:
-            self._leave_place()
+            if self._slots.get(id(self.application)) is self:
+                self._slots[id(self.application)] = self.application
             self._give(position, batch)
             return
         self._tail.append((position, batch))
@@ -512,11 +513,6 @@ class CatchUp(Subscriber):
             self._late_enough(self.at)
             self._miss(self.at, position)
             self.at = position
-
-    def _leave_place(self) -> None:
-        key = id(self.application)
-        if self._slots.get(key) is self:
-            self._slots[key] = self.application
 
     def status(self) -> dict[str, object]:
         return {
