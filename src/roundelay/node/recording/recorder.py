@@ -141,10 +141,8 @@ class Recorder(Subscriber):
         sys.setswitchinterval(min(SWITCH_S, sys.getswitchinterval()))
 
     def _open(self) -> Journal:
-        return Journal(
-            self.folder, self.group, self.config.journal, self._said, advanced=self._tell,
-            disk=self.config.disk,
-        )  # fmt: skip
+        config, disk = self.config.journal, self.config.disk
+        return Journal(self.folder, self.group, config, self._said, advanced=self._tell, disk=disk)
 
     def _said(self, text: str) -> None:
         self._say(f"journal of {self.group}: {text}")
