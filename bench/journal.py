@@ -201,7 +201,7 @@ def selective(folder: Path, messages: int) -> dict[str, Any]:
     indexes = 0
     for path in segments_of(where):
         with Index(index_of(path)) as index:
-            small = os.path.getsize(index_of(path)) - index.runs * (RUN.size + 8)
+            small = os.path.getsize(index_of(path)) - index.head.runs * (RUN.size + 8)
             indexes += max(small, HEAD.size)
     indexes += found * (RUN.size + 4)
     assert found == messages // 100

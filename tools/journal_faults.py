@@ -28,7 +28,8 @@ from random import Random
 
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import MalformedPdu
-from roundelay.journal.check import check
+from roundelay.journal.damage.check import check
+from roundelay.journal.damage.repair import repair
 from roundelay.journal.files import read_mark, segments_of
 from roundelay.journal.format import (
     BLOCK_HEAD,
@@ -40,7 +41,6 @@ from roundelay.journal.format import (
     decode_head,
 )
 from roundelay.journal.journal import Journal, JournalConfig, Reader
-from roundelay.journal.repair import repair
 from roundelay.journal.segment import Segment
 
 GROUP = "token:faults"

@@ -15,6 +15,7 @@ from roundelay.core.positions import union
 from roundelay.core.selection import EVERYTHING, Selection
 from roundelay.journal.arrow import Piece, pieces, read_piece
 from roundelay.journal.files import index_of, segments_of
+from roundelay.journal.format import head_only
 from roundelay.journal.journal import Journal, JournalConfig
 from roundelay.journal.reader import Reader
 from tests.journal.make import (
@@ -43,7 +44,7 @@ ROW = tuple[object, ...]
 @pytest.fixture(scope="module")
 def sealed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """With a gap, and records of which only the heads are there."""
-    runs = [*RUNS[:400], Journal.head_only(RUNS[400]), *RUNS[401:600], *RUNS[605:]]
+    runs = [*RUNS[:400], head_only(RUNS[400]), *RUNS[401:600], *RUNS[605:]]
     folder = tmp_path_factory.mktemp("sealed") / "journal"
     config = JournalConfig(segment_bytes=1 << 14, sync="os")
     return record(folder, runs, together=3, config=config)

@@ -9,6 +9,7 @@ import pytest
 
 from roundelay.cli.main import run
 from roundelay.journal.files import segments_of
+from roundelay.journal.format import head_only
 from roundelay.journal.journal import Journal, JournalConfig
 from tests.journal.make import GROUP, copied, flip, messages, record, some_runs
 
@@ -17,7 +18,7 @@ RUNS = some_runs(31, 120)
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    runs = [*RUNS[:100], Journal.head_only(RUNS[100]), *RUNS[105:]]
+    runs = [*RUNS[:100], head_only(RUNS[100]), *RUNS[105:]]
     return record(tmp_path / "one", runs, config=JournalConfig(segment_bytes=1 << 12))
 
 

@@ -14,7 +14,8 @@ from roundelay.core.bundle import Bundle
 from roundelay.core.errors import ConfigError
 from roundelay.core.selection import Selection
 from roundelay.durable import Disk
-from roundelay.journal.check import check
+from roundelay.journal.damage.check import check
+from roundelay.journal.damage.repair import Sources, repair
 from roundelay.journal.files import (
     SYNCED,
     Ends,
@@ -33,7 +34,6 @@ from roundelay.journal.format import (
     encode_block,
 )
 from roundelay.journal.journal import Journal, JournalConfig, Reader
-from roundelay.journal.repair import Sources, repair
 from roundelay.journal.segment import Segment
 from tests.journal.make import (
     GROUP,

@@ -18,7 +18,7 @@ from roundelay.core.bundle import Bundle
 from roundelay.core.errors import ConfigError
 from roundelay.core.selection import Selection
 from roundelay.durable import Disk
-from roundelay.journal.check import check
+from roundelay.journal.damage.check import check
 from roundelay.journal.format import Run
 from roundelay.journal.journal import Journal, JournalBroken, JournalConfig, Reader
 from tests.journal.make import GROUP, messages, some_runs
@@ -209,7 +209,8 @@ def test_a_crash_while_a_segment_is_sealed_leaves_it_to_the_next_opening(tmp_pat
     """The process ends at once, with segments complete and not sealed, and a file half written."""
     code = (
         "import os, sys; from pathlib import Path\n"
-        "from roundelay.journal import journal, keeper\n"
+        "from roundelay.journal import journal\n"
+        "from roundelay.journal.upkeep import keeper\n"
         "from tests.journal.make import GROUP, some_runs\n"
         "keeper.Keeper.settle = lambda self: None\n"
         "one = journal.Journal(Path(sys.argv[1]), GROUP, journal.JournalConfig(\n"

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from roundelay.durable import Disk
-from roundelay.journal.check import check
+from roundelay.journal.damage.check import check
+from roundelay.journal.damage.repair import repair
 from roundelay.journal.files import HISTORY, HISTORY_COPY, read_history, write_history
-from roundelay.journal.repair import repair
 from tests.journal.make import flip, record, some_runs
 
 NAME = "3f5e46011eef631f@b9677872c75b6b98:1000"

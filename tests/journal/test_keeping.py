@@ -11,11 +11,11 @@ import pytest
 from msgspec import structs
 
 from roundelay.core.selection import Selection
-from roundelay.journal.check import check
+from roundelay.journal.damage.check import check
+from roundelay.journal.damage.repair import Sources, repair
 from roundelay.journal.files import index_of, parquet_of, segments_of
-from roundelay.journal.format import HEADS_ONLY, Run, decode_head
+from roundelay.journal.format import HEADS_ONLY, Run, decode_head, head_only
 from roundelay.journal.journal import Journal, JournalConfig, Reader
-from roundelay.journal.repair import Sources, repair
 from tests.journal.make import GROUP, flip, gaps, messages, record, some_runs
 
 SMALL = JournalConfig(sync="os", segment_bytes=1 << 12)
@@ -310,7 +310,7 @@ def test_a_conference_is_forgotten_when_its_time_is_over(tmp_path: Path) -> None
 def test_parquet_has_what_the_segment_has(tmp_path: Path) -> None:
     arrow = pytest.importorskip("pyarrow.parquet")
     runs = some_runs(5, 400)
-    runs[30] = Journal.head_only(runs[30])
+    runs[30] = head_only(runs[30])
     record(tmp_path, runs, config=structs.replace(SMALL, parquet=True))
     rows: list[tuple[object, ...]] = []
     for path in segments_of(tmp_path):

@@ -18,10 +18,10 @@ from roundelay.core.bundle import Bundle
 from roundelay.core.positions import union
 from roundelay.journal.archive import Digest, Writer, read_archived
 from roundelay.journal.arrow import pieces, read_piece
-from roundelay.journal.chain import examine, follow
+from roundelay.journal.damage.chain import examine, follow
 from roundelay.journal.files import segments_of
-from roundelay.journal.format import Run, encode_block
-from roundelay.journal.journal import Journal, JournalConfig
+from roundelay.journal.format import Run, encode_block, head_only
+from roundelay.journal.journal import JournalConfig
 from roundelay.journal.merge import Findings, jobs_of, merge, record_hash
 from roundelay.journal.reader import Reader
 from tests.journal.make import GROUP, copied, flip, messages, record, some_runs
@@ -145,7 +145,7 @@ def test_recorders_that_disagree_are_told_with_both_hashes_and_most_win(tmp_path
 
 
 def test_heads_agree_with_records_that_have_their_data(tmp_path: Path) -> None:
-    heads = [Journal.head_only(run) if i % 3 else run for i, run in enumerate(RUNS)]
+    heads = [head_only(run) if i % 3 else run for i, run in enumerate(RUNS)]
     folders = [journal(tmp_path / "a", runs=heads), journal(tmp_path / "b", (10, 20))]
     found, findings = reconciled(folders)
     assert findings.disputes == []
@@ -205,7 +205,7 @@ def test_a_flipped_bit_is_damage_but_no_broken_chain(tmp_path: Path) -> None:
 
 
 def test_the_digest_of_rows_does_not_depend_on_how_they_are_cut(tmp_path: Path) -> None:
-    folder = journal(tmp_path / "a", runs=[*RUNS[:50], Journal.head_only(RUNS[50]), *RUNS[51:]])
+    folder = journal(tmp_path / "a", runs=[*RUNS[:50], head_only(RUNS[50]), *RUNS[51:]])
     batches = [one for piece in pieces(Reader(folder)) for one in read_piece(piece)]
     table = pa.Table.from_batches(batches)
     whole, cut, other = Digest(), Digest(), Digest()

@@ -9,13 +9,13 @@ from random import Random
 import pytest
 
 from roundelay.core.bundle import Bundle
-from roundelay.journal.check import check
+from roundelay.journal.damage.check import check
+from roundelay.journal.damage.repair import repair
+from roundelay.journal.damage.salvage import put_right
 from roundelay.journal.files import index_of, segments_of
 from roundelay.journal.format import SEGMENT_HEAD, Run, encode_block
 from roundelay.journal.journal import Journal, JournalConfig, Reader
-from roundelay.journal.keeper import Keeper
-from roundelay.journal.repair import repair
-from roundelay.journal.salvage import put_right
+from roundelay.journal.upkeep.keeper import Keeper
 from tests.journal.make import (
     GROUP,
     NOW,

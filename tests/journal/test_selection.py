@@ -14,8 +14,8 @@ from roundelay.journal.files import index_of, segments_of
 from roundelay.journal.format import GAP, NO_LINK, Run, head_only, part_of
 from roundelay.journal.index import Index
 from roundelay.journal.journal import Journal, JournalConfig, Reader
-from roundelay.journal.rewrite import build
 from roundelay.journal.segment import Segment
+from roundelay.journal.upkeep.rewrite import build
 from tests.journal.make import GROUP, NOW, SENDERS, Message, gaps, messages, record, some_runs
 
 SMALL = JournalConfig(sync="os", segment_bytes=1 << 12)
@@ -126,10 +126,10 @@ def test_the_index_is_what_a_scan_finds(tmp_path: Path) -> None:
         scanned.scan()
         with Index(index_of(path)) as index:
             assert index.matches(build(scanned, link).encode())
-            link = index.link
+            link = index.head.link
             inside = [run for run in runs if scanned.base <= run.position < scanned.end]
-            entries = [index.run(number) for number in range(index.runs)]
-            assert [entry.position for entry in entries] == [run.position for run in inside]
+            entries = [index.run(number) for number in range(index.head.runs)]
+            assert [head.position for head, _ in entries] == [run.position for run in inside]
             by_hand: dict[int, int] = {}
             for run in inside:
                 size = len(run.bundle.data)

@@ -20,7 +20,8 @@ from roundelay.core.errors import ConfigError, MalformedPdu
 from roundelay.core.grsb.pdu import SINGLE
 from roundelay.core.positions import count_of
 from roundelay.core.selection import EVERYTHING, POSITION_MAX, Selection, chosen
-from roundelay.journal.check import Problem, Verdict, check
+from roundelay.journal.damage.check import Problem, Verdict, check
+from roundelay.journal.damage.repair import repair
 from roundelay.journal.files import index_of, read_mark, segments_of
 from roundelay.journal.format import GAP, HEADS_ONLY, Run
 from roundelay.journal.grsb import mtype_of
@@ -28,7 +29,6 @@ from roundelay.journal.index import Index
 from roundelay.journal.journal import Reader
 from roundelay.journal.moments import nanoseconds, parse_time
 from roundelay.journal.reader import read_segments
-from roundelay.journal.repair import repair
 from roundelay.node.groups import CONFIGURED, protocol_of
 from roundelay.node.recording.units import is_message, part_of_unit
 
@@ -73,7 +73,7 @@ def info(folder: Path, as_json: bool) -> None:
                 suppress(OSError, MalformedPdu, ValueError),
                 Index(index_of(segment.path)) as index,
             ):
-                earliest = min(earliest, index.earliest)
+                earliest = min(earliest, index.head.earliest)
                 _add(conferences, index.conferences)
                 _add(senders, index.senders)
             continue

@@ -24,6 +24,7 @@ import os
 import re
 from collections.abc import Collection, Iterator
 from datetime import UTC, date, datetime, timedelta
+from functools import reduce
 from pathlib import Path
 from typing import Any, Final
 
@@ -346,10 +347,18 @@ class _Open:
         where = self._path.with_name(name)
         os.replace(self._path, where)
         return File(
-            f"{folder_of(self._group, self._day)}/{name}", self._group, self._day, lo, hi,
-            tuple(self._ranges), self.rows, where.stat().st_size, self._earliest, self._latest,
+            f"{folder_of(self._group, self._day)}/{name}",
+            self._group,
+            self._day,
+            lo,
+            hi,
+            tuple(self._ranges),
+            self.rows,
+            where.stat().st_size,
+            self._earliest,
+            self._latest,
             digest,
-        )  # fmt: skip
+        )
 
 
 def ranges_of(seqs: Any) -> list[Range]:
@@ -395,9 +404,7 @@ def read_archived(
     pa = arrow()
     path = path or folder / file.path
     try:
-        with pa.parquet.ParquetFile(
-            path, page_checksum_verification=True
-        ) as parquet:  # fmt: skip
+        with pa.parquet.ParquetFile(path, page_checksum_verification=True) as parquet:
             wanted = [
                 number
                 for number in range(parquet.num_row_groups)
@@ -450,9 +457,4 @@ def _mask(batch: Any, selection: Selection) -> Any:
     for name, wanted in selection.filters.items():
         column = batch.column(name)
         parts.append(pc.is_in(column, value_set=pa.array(sorted(wanted), column.type)))
-    if not parts:
-        return None
-    mask = parts[0]
-    for part in parts[1:]:
-        mask = pc.and_(mask, part)
-    return mask
+    return reduce(pc.and_, parts) if parts else None

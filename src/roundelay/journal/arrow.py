@@ -21,6 +21,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -31,7 +32,7 @@ from msgspec import Struct, structs
 from roundelay.core.errors import ConfigError, MalformedPdu
 from roundelay.core.positions import Range
 from roundelay.core.selection import EVERYTHING, POSITION_MAX, Selection
-from roundelay.journal.files import index_of, parquet_of
+from roundelay.journal.files import parquet_of
 from roundelay.journal.format import (
     BLOCK_BYTES_MAX,
     BLOCK_HEAD,
@@ -43,7 +44,7 @@ from roundelay.journal.format import (
     Run,
     padded,
 )
-from roundelay.journal.index import BLOCK, Index
+from roundelay.journal.index import BLOCK, index_beside
 from roundelay.journal.parquet import ROWS, arrow, batch_of, grouped, rows_of, schema
 from roundelay.journal.reader import DENSE, Reader, read_segments
 from roundelay.journal.segment import Segment
@@ -61,13 +62,18 @@ PIECE_BYTES: Final = 32 << 20
 CHUNK_BYTES: Final = 4 << 20
 """Read at a time."""
 
-_RUN_FIELDS: Final = {
-    "names": ["position", "time", "number", "count", "bytes", "conference", "kind", "sender",
-              "flags"],
-    "formats": ["<u8", "<u8", "<i8", "<u4", "<u4", "<u4", "<u4", "<u2", "<u2"],
-    "offsets": [0, 8, 16, 24, 28, 32, 36, 40, 42],
-    "itemsize": RUN.size,
-}  # fmt: skip
+_RUN_FIELDS: Final = [
+    ("position", "<u8"),
+    ("time", "<u8"),
+    ("number", "<i8"),
+    ("count", "<u4"),
+    ("bytes", "<u4"),
+    ("conference", "<u4"),
+    ("kind", "<u4"),
+    ("sender", "<u2"),
+    ("flags", "<u2"),
+    ("padding", "V4"),
+]
 _BLOCK_FIELDS: Final = {
     "names": ["position", "offset", "size"],
     "formats": ["<u8", "<u4", "<u4"],
@@ -161,15 +167,15 @@ def _can_hold(segment: Segment, selection: Selection) -> bool:
         return False
     if not selection.by_content:
         return True
-    try:
-        with Index(index_of(segment.path)) as index:
-            return not (
-                (selection.conferences is not None
-                 and selection.conferences.isdisjoint(index.conferences))
-                or (selection.senders is not None and selection.senders.isdisjoint(index.senders))
-            )  # fmt: skip
-    except (OSError, MalformedPdu, ValueError):
+    index = index_beside(segment.path)
+    if index is None:
         return True
+    index.close()
+    conferences, senders = selection.conferences, selection.senders
+    return not (
+        (conferences is not None and conferences.isdisjoint(index.conferences))
+        or (senders is not None and senders.isdisjoint(index.senders))
+    )
 
 
 def _of_segment(
@@ -192,14 +198,19 @@ def _of_segment(
         for start, stop in pairwise(cuts):
             end = view.end_of(first + stop - 1)
             piece = Piece(
-                str(reader.folder), reader.meta.journal.hex(), reader.meta.group,
-                segment.path.name, max(lo, int(table["position"][start])),
-                min(hi, behind.get(end, end)), int(starts[start]),
-                int(starts[stop - 1] + sizes[stop - 1]), segment.sealed,
-                segment.earliest if segment.sealed else 0,
-                segment.latest if segment.sealed else POSITION_MAX,
-                segment.sealed and parquet_of(segment.path).exists(),
-            )  # fmt: skip
+                str(reader.folder),
+                reader.meta.journal.hex(),
+                reader.meta.group,
+                segment.path.name,
+                lo=max(lo, int(table["position"][start])),
+                hi=min(hi, behind.get(end, end)),
+                offset=int(starts[start]),
+                end_offset=int(starts[stop - 1] + sizes[stop - 1]),
+                sealed=segment.sealed,
+                earliest=segment.earliest if segment.sealed else 0,
+                latest=segment.latest if segment.sealed else POSITION_MAX,
+                parquet=segment.sealed and parquet_of(segment.path).exists(),
+            )
             if piece.lo < piece.hi:
                 yield piece
 
@@ -247,12 +258,13 @@ def read_piece(
 
 def _sparse(piece: Piece, selection: Selection) -> bool:
     """Is so little selected that the index is the quicker way?"""
-    try:
-        with Index(index_of(piece.path)) as index:
-            chosen = index.matching(selection.conferences, selection.senders, 0, index.runs)
-            return len(chosen) * DENSE <= index.runs
-    except (OSError, MalformedPdu, ValueError):
+    index = index_beside(piece.path)
+    if index is None:
         return False
+    with index, suppress(MalformedPdu):
+        chosen = index.matching(selection.conferences, selection.senders, 0, index.head.runs)
+        return len(chosen) * DENSE <= index.head.runs
+    return False
 
 
 def _carefully(
@@ -329,9 +341,8 @@ class _Rows:
         view = memoryview(data)
         rows, end = 0, len(data)
         while end - at >= BLOCK_HEAD.size and rows < ROWS:
-            magic, size, checksum, runs, base, count, names, _, journal, _ = (
-                BLOCK_HEAD.unpack_from(data, at)
-            )  # fmt: skip
+            head = BLOCK_HEAD.unpack_from(data, at)
+            magic, size, checksum, runs, base, count, names, _, journal, _ = head
             if magic != BLOCK_MAGIC or size < BLOCK_HEAD.size:
                 raise _Odd
             if at + size > end:
@@ -420,9 +431,8 @@ class _Rows:
             offset = np.cumsum(sizes) - sizes
             heap = (heap_at[block] + offset - offset[first][block])[chosen]
             heaps = [
-                view[a : a + n]
-                for a, n in zip(heap.tolist(), sizes[chosen].tolist(), strict=True)
-            ]  # fmt: skip
+                view[a : a + n] for a, n in zip(heap.tolist(), sizes[chosen].tolist(), strict=True)
+            ]
             offset = np.cumsum(table_sizes) - table_sizes
             sized_at = (sizes_at[block] + 4 * (offset - offset[first][block]))[chosen]
             tables_ = zip(sized_at.tolist(), table_sizes[chosen].tolist(), strict=True)
@@ -451,9 +461,16 @@ class _Rows:
         return chosen & (times >= selection.since_time) & (times < selection.until_time)
 
     def _batch(
-        self, runs: Any, senders: Any, counts: Any, sizes: Any, heads: Any, uniform: Any,
-        sized: Any, heap: bytes,
-    ) -> Any:  # fmt: skip
+        self,
+        runs: Any,
+        senders: Any,
+        counts: Any,
+        sizes: Any,
+        heads: Any,
+        uniform: Any,
+        sized: Any,
+        heap: bytes,
+    ) -> Any:
         """Rows from runs: what a run says once is said for each of its records."""
         np, pa = self._np, arrow()
         before = np.cumsum(counts) - counts

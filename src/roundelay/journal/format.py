@@ -43,7 +43,7 @@ from itertools import accumulate
 from typing import Final
 
 from crc32c import crc32c
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from roundelay.core.bundle import MANY, NOTHING, Bundle, equal_sizes
 from roundelay.core.errors import ConfigError, MalformedPdu
@@ -141,31 +141,26 @@ def head_only(run: Run) -> Run:
     """`run` without its payload."""
     if run.flags & (HEADS_ONLY | GAP):
         return run
-    return Run(
-        run.position, run.time, run.sender, Bundle(run.bundle.sizes, b""), run.conference,
-        run.kind, run.number, run.flags | HEADS_ONLY, run.records,
-    )  # fmt: skip
+    bundle, flags = Bundle(run.bundle.sizes, b""), run.flags | HEADS_ONLY
+    return structs.replace(run, bundle=bundle, flags=flags, count=run.records)
 
 
 def encode_head(head: Head) -> bytes:
-    rest = SEGMENT_HEAD.pack(
-        SEGMENT_MAGIC, 0, FORMAT, head.journal, head.base, head.made, head.anchor_base,
-        head.anchor, head.origin, head.rewritten, head.flags,
-    )[12:]  # fmt: skip
+    rest = SEGMENT_HEAD.pack(SEGMENT_MAGIC, 0, FORMAT, *structs.astuple(head))[12:]
     return SEGMENT_MAGIC + struct.pack("<I", crc32c(rest)) + rest
 
 
 def decode_head(data: bytes) -> Head:
     if len(data) < SEGMENT_HEAD.size:
         raise MalformedPdu("segment head", "short")
-    magic, checksum, version, journal, base, made, *rest = SEGMENT_HEAD.unpack_from(data)
+    magic, checksum, version, *fields = SEGMENT_HEAD.unpack_from(data)
     if magic != SEGMENT_MAGIC:
         raise MalformedPdu("segment head", "not a segment of a journal")
     if crc32c(data[12 : SEGMENT_HEAD.size]) != checksum:
         raise MalformedPdu("segment head", "checksum")
     if version != FORMAT:
         raise MalformedPdu("segment head", f"format {version}; this version reads {FORMAT}")
-    return Head(journal, base, made, *rest)
+    return Head(*fields)
 
 
 def encode_parts(
@@ -184,7 +179,7 @@ def encode_parts(
     for run in runs:
         bundle, flags = run.bundle, run.flags & (HEADS_ONLY | GAP)
         data, table = bundle.data, bundle.sizes
-        records = run.count or len(table)
+        count = run.count or len(table)
         if flags:
             data = b""
             if not flags & GAP:
@@ -194,10 +189,10 @@ def encode_parts(
             first = table[0]
             if (
                 first
-                and first * records == len(data)
+                and first * count == len(data)
                 and (
-                    (records >= MANY and table is equal_sizes(first, records))
-                    or table.count(first) == records
+                    (count >= MANY and table is equal_sizes(first, count))
+                    or table.count(first) == count
                 )
             ):
                 flags = UNIFORM
@@ -209,15 +204,14 @@ def encode_parts(
         if sender is None:
             sender = names[name] = len(names)
         size = len(data)
-        tables.append(
-            pack(run.position, run.time, run.number, records, size, run.conference, run.kind,
-                 sender & 0xFFFF, flags)
-        )  # fmt: skip
-        total += records
+        sender &= 0xFFFF
+        packed = pack(
+            run.position, run.time, run.number, count, size, run.conference, run.kind, sender, flags
+        )
+        tables.append(packed)
+        total += count
         heap_bytes += size
-    named = b"".join(
-        [struct.pack("<H", len(name)) + name for name in map(str.encode, names)]
-    )  # fmt: skip
+    named = b"".join([struct.pack("<H", len(name)) + name for name in map(str.encode, names)])
     size_bytes = sizes.tobytes()
     small = b"".join(
         [named, bytes(-len(named) % ALIGN), *tables, size_bytes, bytes(-len(size_bytes) % ALIGN)]
@@ -230,10 +224,10 @@ def encode_parts(
     size = BLOCK_HEAD.size + len(small) + heap_bytes + heap_pad
     if size > BLOCK_BYTES_MAX:
         raise ConfigError("block", f"{size} bytes", f"at most {BLOCK_BYTES_MAX} in one commit")
+    base = runs[0].position
     head = BLOCK_HEAD.pack(
-        BLOCK_MAGIC, size, 0, len(runs), runs[0].position, total, len(named), written, journal,
-        durable,
-    )  # fmt: skip
+        BLOCK_MAGIC, size, 0, len(runs), base, total, len(named), written, journal, durable
+    )
     checksum = crc32c(small, crc32c(head[12:]))
     for part in heap:
         checksum = crc32c(part, checksum)
@@ -317,10 +311,10 @@ def _run_heads(data: bytes | memoryview, head: BlockHead) -> Iterator[RunHead]:
             raise MalformedPdu("block", "sizes")
         if heap_at + size > head.size:
             raise MalformedPdu("block", "more records than bytes")
+        name = names[sender]
         yield RunHead(
-            position, time, number, count, size, conference, kind, names[sender], flags, sizes_at,
-            heap_at,
-        )  # fmt: skip
+            position, time, number, count, size, conference, kind, name, flags, sizes_at, heap_at
+        )
         if not flags & (GAP | UNIFORM):
             sizes_at += 4 * count
         heap_at += size
@@ -344,10 +338,10 @@ def run_of(head: RunHead, sizes: bytes | memoryview, heap: bytes) -> Run:
         bundle = Bundle(tuple(table), heap)
         if not flags & HEADS_ONLY and sum(table) != len(heap):
             raise MalformedPdu("block", "sizes")
+    conference, kind, number = head.conference, head.kind, head.number
     return Run(
-        head.position, head.time, head.sender, bundle, head.conference, head.kind, head.number,
-        flags, head.count,
-    )  # fmt: skip
+        head.position, head.time, head.sender, bundle, conference, kind, number, flags, head.count
+    )
 
 
 Wanted = Callable[[RunHead], bool]
@@ -358,10 +352,10 @@ def decode_block(
 ) -> list[Run]:
     """The runs of a checked block, all or those that are wanted."""
     runs = []
-    for one in run_heads(data, head):
-        if wanted is None or wanted(one):
-            sizes = data[one.sizes_at : one.sizes_at + one.sizes_bytes]
-            runs.append(run_of(one, sizes, bytes(data[one.heap_at : one.heap_at + one.bytes])))
+    for run in run_heads(data, head):
+        if wanted is None or wanted(run):
+            sizes = data[run.sizes_at : run.sizes_at + run.sizes_bytes]
+            runs.append(run_of(run, sizes, bytes(data[run.heap_at : run.heap_at + run.bytes])))
     return runs
 
 
@@ -381,7 +375,4 @@ def part_of(run: Run, start: int, end: int) -> Run:
         else:
             offsets = list(accumulate(run.bundle.sizes, initial=0))
             bundle = Bundle(sizes, run.bundle.data[offsets[first] : offsets[last]])
-    return Run(
-        run.position + first, run.time, run.sender, bundle, run.conference, run.kind, run.number,
-        run.flags, last - first,
-    )  # fmt: skip
+    return structs.replace(run, position=run.position + first, bundle=bundle, count=last - first)

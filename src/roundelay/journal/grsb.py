@@ -11,6 +11,7 @@ one open unit per conference.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Final
 
 from msgspec import Struct, structs
@@ -20,8 +21,8 @@ from roundelay.core.grsb.pdu import SINGLE, Message
 from roundelay.core.grsb.stable import Missing, Stored
 from roundelay.core.positions import Range
 from roundelay.core.selection import EVERYTHING, Selection
-from roundelay.journal import journal as files
 from roundelay.journal.format import GAP, HEADS_ONLY, Run
+from roundelay.journal.journal import Journal
 
 MTYPE_BITS: Final = 3
 US: Final = 1000
@@ -30,21 +31,26 @@ US: Final = 1000
 
 def run_of(message: Message, name: Callable[[int], str] = str) -> Run:
     """A message as a journal keeps it; `name` is what its sender is called there."""
-    number = message.inc << 32 | message.sseq << MTYPE_BITS | message.mtype
     return Run(
-        message.gseq, message.time * US, name(message.sender), message.bundle, message.conference,
-        message.kind, number, HEADS_ONLY if message.is_head else 0,
-    )  # fmt: skip
+        message.gseq,
+        message.time * US,
+        name(message.sender),
+        message.bundle,
+        message.conference,
+        message.kind,
+        number=message.inc << 32 | message.sseq << MTYPE_BITS | message.mtype,
+        flags=HEADS_ONLY if message.is_head else 0,
+    )
 
 
 def message_of(run: Run, site: Callable[[str], int] = int) -> Message:
     """The message that `run_of` made a run of."""
     inc, sseq = run.number >> 32, (run.number & 0xFFFFFFFF) >> MTYPE_BITS
     bundle = Bundle(run.bundle.sizes, b"") if run.flags & HEADS_ONLY else run.bundle
+    time, sender, mtype = run.time // US, site(run.sender), mtype_of(run)
     return Message(
-        0, run.position, run.time // US, site(run.sender), inc, sseq, run.conference,
-        mtype_of(run), 0, run.kind, bundle,
-    )  # fmt: skip
+        0, run.position, time, sender, inc, sseq, run.conference, mtype, 0, run.kind, bundle
+    )
 
 
 def mtype_of(run: Run) -> int:
@@ -63,7 +69,7 @@ class JournalArchive:
 
     def __init__(
         self,
-        journal: files.Journal,
+        journal: Journal,
         name: Callable[[int], str] = str,
         site: Callable[[str], int] = int,
     ) -> None:
@@ -105,14 +111,7 @@ class JournalArchive:
         return self.select(since, until, EVERYTHING, limit)
 
     def select(self, since: int, until: int, wanted: Selection, limit: int) -> list[Message]:
-        found: list[Message] = []
-        if limit < 1:
-            return found
-        for message in self._messages(since, until, wanted):
-            found.append(message)
-            if len(found) == limit:
-                break
-        return found
+        return list(islice(self._messages(since, until, wanted), max(0, limit)))
 
     def _messages(self, since: int, until: int, wanted: Selection) -> Iterator[Message]:
         senders = None if wanted.senders is None else frozenset(map(self.name, wanted.senders))
@@ -122,12 +121,5 @@ class JournalArchive:
                 yield message_of(run, self.site)
 
     def at_time(self, time: int) -> int:
-        first = next(
-            (
-                run.position
-                for run in self.journal.read(Selection(since_time=time * US))
-                if not run.flags & GAP
-            ),
-            self.end,
-        )
-        return first
+        runs = self.journal.read(Selection(since_time=time * US))
+        return next((run.position for run in runs if not run.flags & GAP), self.end)

@@ -30,23 +30,24 @@ import os
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, Self, TypeVar
 
 from crc32c import crc32c
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from roundelay.core.errors import MalformedPdu
+from roundelay.journal.files import index_of
 from roundelay.journal.format import GAP, NO_LINK, BlockHead, RunHead, padded, run_heads
 
 T = TypeVar("T")
 
 MAGIC: Final = b"RNDLJRI1"
 HEAD: Final = struct.Struct("<8sIIIIIIIIIIQQQQQ32s32s")
-"""magic, checksum; how many blocks, runs, gaps, names; names bytes; how many conferences, senders;
-how often the segment was rewritten, its flags; end, end offset, earliest, latest, newest commit;
-link before, link"""
+"""magic, checksum, and the fields of `IndexHead`"""
 BLOCK: Final = struct.Struct("<QQQIII4x")
 RUN: Final = struct.Struct("<QQqIIIIIIIH2xII")
 """position, time, number, heap at, sizes at, count, bytes, conference, kind, sender, flags,
@@ -55,6 +56,29 @@ ENTRY_CHECKED: Final = 60
 KEY: Final = struct.Struct("<IIIIQ")
 GAPS: Final = struct.Struct("<QQ")
 NEVER: Final = (1 << 64) - 1
+
+
+class IndexHead(Struct):
+    """What an index says of its segment as a whole."""
+
+    blocks: int = 0
+    runs: int = 0
+    gaps: int = 0
+    names: int = 0
+    names_bytes: int = 0
+    conferences: int = 0
+    senders: int = 0
+    rewritten: int = 0
+    """How often the segment was written anew."""
+    flags: int = 0
+    end: int = 0
+    end_offset: int = 0
+    earliest: int = NEVER
+    latest: int = 0
+    newest: int = 0
+    """When the last commit was."""
+    before: bytes = NO_LINK
+    link: bytes = NO_LINK
 
 
 class BlockEntry(Struct, frozen=True, gc=False):
@@ -66,92 +90,56 @@ class BlockEntry(Struct, frozen=True, gc=False):
     runs_before: int
 
 
-class RunEntry(Struct, frozen=True, gc=False):
-    position: int
-    time: int
-    number: int
-    heap_at: int
-    sizes_at: int
-    count: int
-    bytes: int
-    conference: int
-    kind: int
-    sender: int
-    flags: int
-    payload: int
-    checksum: int
-
-    def head(self, sender: str) -> RunHead:
-        """As it stands in the block, offsets in the segment."""
-        return RunHead(
-            self.position, self.time, self.number, self.count, self.bytes, self.conference,
-            self.kind, sender, self.flags, self.sizes_at, self.heap_at,
-        )  # fmt: skip
-
-
 class Builder:
     """Makes the index of a segment from its blocks, one after the other."""
 
     def __init__(self, before: bytes = NO_LINK, rewritten: int = 0, flags: int = 0) -> None:
-        self._before = before
-        self._rewritten = rewritten
-        self._flags = flags
+        self._head = IndexHead(before=before, rewritten=rewritten, flags=flags)
         self._hash = hashlib.sha256(before)
         self._blocks: list[tuple[int, int, int, int, int, int]] = []
         self._runs = bytearray()
         self._names: dict[str, int] = {}
-        self._by_conference: dict[int, array[int]] = {}
-        self._by_sender: dict[int, array[int]] = {}
-        self._payload: dict[tuple[bool, int], int] = {}
+        self._by_conference: defaultdict[int, array[int]] = defaultdict(partial(array, "I"))
+        self._by_sender: defaultdict[int, array[int]] = defaultdict(partial(array, "I"))
+        self._payload: Counter[tuple[bool, int]] = Counter()
         self._gaps: list[tuple[int, int]] = []
-        self._earliest, self._latest = NEVER, 0
-        self._newest = self._end = self._end_offset = 0
 
-    def add(self, at: int, head: BlockHead, data: bytes | memoryview) -> None:
+    def add(self, at: int, block: BlockHead, data: bytes | memoryview) -> None:
         """A checked block, which is at offset `at`."""
         self._hash.update(data)
         view = memoryview(data)
         runs, names, payload = self._runs, self._names, self._payload
         number = before = len(runs) // RUN.size
         earliest, latest = NEVER, 0
-        for run in run_heads(data, head):
+        for run in run_heads(data, block):
             if run.flags & GAP:
                 self._gap(run.position, run.position + run.count)
             sender = names.setdefault(run.sender, len(names))
             heap = view[run.heap_at : run.heap_at + run.bytes]
             sizes = view[run.sizes_at : run.sizes_at + run.sizes_bytes]
-            packed = RUN.pack(
-                run.position, run.time, run.number, at + run.heap_at, at + run.sizes_at, run.count,
-                run.bytes, run.conference, run.kind, sender, run.flags,
-                crc32c(heap, crc32c(sizes)), 0,
-            )  # fmt: skip
-            check = crc32c(packed[:ENTRY_CHECKED])
-            runs += packed[:ENTRY_CHECKED]
-            runs += check.to_bytes(4, "little")
+            place = run.position, run.time, run.number, at + run.heap_at, at + run.sizes_at
+            kind = run.count, run.bytes, run.conference, run.kind, sender, run.flags
+            packed = RUN.pack(*place, *kind, crc32c(heap, crc32c(sizes)), 0)[:ENTRY_CHECKED]
+            runs += packed
+            runs += crc32c(packed).to_bytes(4, "little")
             if not run.flags & GAP:
-                self._post(self._by_conference, run.conference, number)
-                self._post(self._by_sender, sender, number)
+                self._by_conference[run.conference].append(number)
+                self._by_sender[sender].append(number)
                 for key in ((False, run.conference), (True, sender)):
-                    payload[key] = payload.get(key, 0) + run.bytes
+                    payload[key] += run.bytes
                 earliest, latest = min(earliest, run.time), max(latest, run.time)
             number += 1
-        self._latest = max(self._latest, latest)
-        self._earliest = min(self._earliest, earliest)
-        self._blocks.append((head.base, self._latest, earliest, at, head.size, before))
-        self._newest = max(self._newest, head.written)
-        self._end, self._end_offset = head.end, at + head.size
+        head = self._head
+        head.latest = max(head.latest, latest)
+        head.earliest = min(head.earliest, earliest)
+        head.newest = max(head.newest, block.written)
+        head.end, head.end_offset = block.end, at + block.size
+        self._blocks.append((block.base, head.latest, earliest, at, block.size, before))
 
     def _gap(self, lo: int, hi: int) -> None:
         if self._gaps and self._gaps[-1][1] == lo:
             lo = self._gaps.pop()[0]
         self._gaps.append((lo, hi))
-
-    @staticmethod
-    def _post(table: dict[int, array[int]], key: int, number: int) -> None:
-        numbers = table.get(key)
-        if numbers is None:
-            numbers = table[key] = array("I")
-        numbers.append(number)
 
     @property
     def link(self) -> bytes:
@@ -167,8 +155,8 @@ class Builder:
             blocks.append(BLOCK.pack(position, latest, earliest, at, size, before))
         blocks.reverse()
         encoded = [name.encode() for name in self._names]
-        table = b"".join([struct.pack("<H", len(name)) + name for name in encoded])
-        table += bytes(padded(len(table)) - len(table))
+        names = b"".join([struct.pack("<H", len(name)) + name for name in encoded])
+        names += bytes(padded(len(names)) - len(names))
         keys, postings, first = [], [], 0
         for kind, posted in ((False, self._by_conference), (True, self._by_sender)):
             for key, numbers in sorted(posted.items()):
@@ -178,15 +166,15 @@ class Builder:
                 postings.append(listed)
                 first += len(numbers)
         gaps = [GAPS.pack(lo, hi) for lo, hi in self._gaps]
-        small = b"".join([*blocks, *gaps, table, *keys])
-        head = HEAD.pack(
-            MAGIC, 0, len(blocks), len(self._runs) // RUN.size, len(gaps), len(encoded),
-            len(table), len(self._by_conference), len(self._by_sender), self._rewritten,
-            self._flags, self._end, self._end_offset, self._earliest, self._latest, self._newest,
-            self._before, self.link,
-        )  # fmt: skip
-        checksum = crc32c(small, crc32c(head[12:]))
-        yield head[:8] + struct.pack("<I", checksum) + head[12:]
+        small = b"".join([*blocks, *gaps, names, *keys])
+        head = self._head
+        head.blocks, head.runs, head.gaps = len(blocks), len(self._runs) // RUN.size, len(gaps)
+        head.names, head.names_bytes = len(self._names), len(names)
+        head.conferences, head.senders = len(self._by_conference), len(self._by_sender)
+        head.link = self.link
+        packed = HEAD.pack(MAGIC, 0, *structs.astuple(head))
+        checksum = crc32c(small, crc32c(packed[12:]))
+        yield packed[:8] + struct.pack("<I", checksum) + packed[12:]
         yield small
         yield bytes(self._runs)
         yield from postings
@@ -194,18 +182,6 @@ class Builder:
 
 class Index:
     """A mapped index; what can be read from it is as it was written, or MalformedPdu."""
-
-    blocks: int
-    runs: int
-    rewritten: int
-    flags: int
-    end: int
-    end_offset: int
-    earliest: int
-    latest: int
-    newest: int
-    before: bytes
-    link: bytes
 
     def __init__(self, path: Path) -> None:
         with path.open("rb") as file:
@@ -219,38 +195,37 @@ class Index:
             raise
 
     def _read(self, path: Path) -> None:
-        (magic, checksum, self.blocks, self.runs, gaps, names, names_bytes, conferences, senders,
-         self.rewritten, self.flags, self.end, self.end_offset, self.earliest, self.latest,
-         self.newest, self.before, self.link) = HEAD.unpack_from(self._map)  # fmt: skip
+        magic, checksum, *fields = HEAD.unpack_from(self._map)
         if magic != MAGIC:
             raise MalformedPdu("index", f"{path.name} is none")
-        gaps_at = HEAD.size + BLOCK.size * self.blocks
-        names_at = gaps_at + GAPS.size * gaps
-        keys_at = names_at + names_bytes
-        self._runs_at = keys_at + KEY.size * (conferences + senders)
-        self._postings_at = self._runs_at + RUN.size * self.runs
+        head = self.head = IndexHead(*fields)
+        gaps_at = HEAD.size + BLOCK.size * head.blocks
+        names_at = gaps_at + GAPS.size * head.gaps
+        keys_at = names_at + head.names_bytes
+        self._runs_at = keys_at + KEY.size * (head.conferences + head.senders)
+        self._postings_at = self._runs_at + RUN.size * head.runs
         if self._postings_at > len(self._map):
             raise MalformedPdu("index", "short")
         with memoryview(self._map) as view:
             if crc32c(view[HEAD.size : self._runs_at], crc32c(view[12 : HEAD.size])) != checksum:
                 raise MalformedPdu("index", "checksum")
         self.gaps: list[tuple[int, int]] = [
-            GAPS.unpack_from(self._map, gaps_at + GAPS.size * i) for i in range(gaps)
+            GAPS.unpack_from(self._map, gaps_at + GAPS.size * i) for i in range(head.gaps)
         ]
         self.names: list[str] = []
         at = names_at
-        for _ in range(names):
+        for _ in range(head.names):
             (size,) = struct.unpack_from("<H", self._map, at)
             self.names.append(self._map[at + 2 : at + 2 + size].decode())
             at += 2 + size
         keys = list(KEY.iter_unpack(self._map[keys_at : self._runs_at]))
-        self._conferences = {key: rest for key, *rest in keys[:conferences]}
-        self._senders = {self.names[key]: rest for key, *rest in keys[conferences:]}
+        self._conferences = {key: rest for key, *rest in keys[: head.conferences]}
+        self._senders = {self.names[key]: rest for key, *rest in keys[head.conferences :]}
 
     def close(self) -> None:
         self._map.close()
 
-    def __enter__(self) -> Index:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -266,21 +241,23 @@ class Index:
                 at += len(part)
         return at == len(self._map)
 
-    # -- blocks ----------------------------------------------------------------------------
-
     def table(self) -> bytes:
         """All block entries, packed."""
-        return self._map[HEAD.size : HEAD.size + BLOCK.size * self.blocks]
+        return self._map[HEAD.size : HEAD.size + BLOCK.size * self.head.blocks]
 
-    # -- runs ------------------------------------------------------------------------------
-
-    def run(self, number: int) -> RunEntry:
+    def run(self, number: int) -> tuple[RunHead, int]:
+        """A run as in its block, offsets in the segment, and the checksum of its sizes and heap."""
         at = self._runs_at + RUN.size * number
         packed = self._map[at : at + RUN.size]
-        entry = RunEntry(*RUN.unpack(packed))
-        if crc32c(packed[:ENTRY_CHECKED]) != entry.checksum:
+        position, time, own, heap_at, sizes_at, count, size, *rest = RUN.unpack(packed)
+        conference, kind, sender, flags, payload, checksum = rest
+        if crc32c(packed[:ENTRY_CHECKED]) != checksum:
             raise MalformedPdu("index", "checksum of a run")
-        return entry
+        name = self.names[sender]
+        head = RunHead(
+            position, time, own, count, size, conference, kind, name, flags, sizes_at, heap_at
+        )
+        return head, payload
 
     @property
     def conferences(self) -> dict[int, int]:
@@ -321,16 +298,33 @@ class Index:
         return sets[0]
 
     def _union(
-        self, table: Mapping[T, list[int]], wanted: frozenset[T], first: int, last: int
+        self, table: Mapping[T, list[int]], chosen: frozenset[T], first: int, last: int
     ) -> array[int]:
         parts = []
-        for key in wanted:
+        for key in chosen:
             if key in table:
                 numbers = self._postings(*table[key])
                 parts.append(numbers[bisect_left(numbers, first) : bisect_left(numbers, last)])
         if len(parts) == 1:
             return parts[0]
         return array("I", sorted(number for part in parts for number in part))
+
+
+def index_beside(path: Path) -> Index | None:
+    """The index of the segment at `path`; None if it has none, or a damaged one."""
+    try:
+        return Index(index_of(path))
+    except (OSError, MalformedPdu, ValueError):
+        return None
+
+
+def index_head(path: Path) -> IndexHead | None:
+    """What the index of the segment at `path` says as a whole; None as in `index_beside`."""
+    index = index_beside(path)
+    if index is None:
+        return None
+    index.close()
+    return index.head
 
 
 class Blocks:
@@ -354,36 +348,21 @@ class Blocks:
     def __getitem__(self, number: int) -> BlockEntry:
         return BlockEntry(*BLOCK.unpack_from(self._packed, BLOCK.size * number))
 
-    def field(self, number: int, which: int) -> int:
-        found: int = BLOCK.unpack_from(self._packed, BLOCK.size * number)[which]
-        return found
-
     def holding(self, position: int) -> int:
         """The block that holds `position`, or the last before it."""
-        return max(0, bisect_right(_Column(self, 0), position) - 1)
+        return max(0, self._search(bisect_right, "position", position) - 1)
 
     def from_time(self, time: int) -> int:
         """The first block with a record from `time` on."""
-        return bisect_left(_Column(self, 1), time)
+        return self._search(bisect_left, "latest", time)
 
     def until_time(self, time: int) -> int:
         """Behind the last block with a record before `time`."""
-        return bisect_left(_Column(self, 2), time)
+        return self._search(bisect_left, "earliest", time)
 
     def with_run(self, number: int) -> int:
         """The block that holds a run, by the run's number in the segment."""
-        return max(0, bisect_right(_Column(self, 5), number) - 1)
+        return max(0, self._search(bisect_right, "runs_before", number) - 1)
 
-
-class _Column(Sequence[int]):
-    """One field of a table of blocks, for `bisect`."""
-
-    def __init__(self, blocks: Blocks, field: int) -> None:
-        self._blocks = blocks
-        self._field = field
-
-    def __len__(self) -> int:
-        return len(self._blocks)
-
-    def __getitem__(self, number: Any) -> Any:
-        return self._blocks.field(number, self._field)
+    def _search(self, bisect: Callable[..., int], field: str, value: int) -> int:
+        return bisect(range(self.count), value, key=lambda number: getattr(self[number], field))

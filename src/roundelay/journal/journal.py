@@ -33,12 +33,12 @@ from roundelay.core.positions import Range, count_of, union
 from roundelay.core.selection import EVERYTHING, Selection
 from roundelay.durable import Disk
 from roundelay.journal.files import SYNCED, Ends, JournalBroken, JournalInUse, ends_of, mark_text
-from roundelay.journal.format import GAP, Head, Run, encode_parts, gap, head_only, part_of
-from roundelay.journal.keeper import Keeper
-from roundelay.journal.opening import Opened, open_folder
+from roundelay.journal.format import GAP, Head, Run, encode_parts, gap, part_of
 from roundelay.journal.reader import Reader, missing_of, read_segments
-from roundelay.journal.rewrite import create, make_durable
 from roundelay.journal.segment import Segment
+from roundelay.journal.upkeep.keeper import Keeper
+from roundelay.journal.upkeep.opening import Opened, open_folder
+from roundelay.journal.upkeep.rewrite import create, make_durable
 
 __all__ = [
     "ALWAYS",
@@ -270,7 +270,7 @@ class Journal:
         latest = max(segment.latest, *[run.time for run in runs])
         if self._gaps_wait:
             # A new list: whoever reads has the old one.
-            more = [(one.position, one.end) for one in runs if one.flags & GAP]
+            more = [(run.position, run.end) for run in runs if run.flags & GAP]
             segment.gaps = segment.gaps + more
         segment.newest = now
         with self._lock:
@@ -422,11 +422,6 @@ class Journal:
     def reader(self) -> Reader:
         """What there is now, to be read from any thread."""
         return Reader(self.folder, self.segments)
-
-    @staticmethod
-    def head_only(run: Run) -> Run:
-        """`run` without its payload, for a recorder whose filter leaves it out."""
-        return head_only(run)
 
     def status(self) -> dict[str, object]:
         segments = self.segments

@@ -20,10 +20,12 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from functools import reduce
+from itertools import chain, pairwise
+from operator import or_
 from typing import TYPE_CHECKING, Any, Final
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from roundelay.core.errors import ConfigError
 from roundelay.core.positions import Range, difference, intersection, union
@@ -199,10 +201,10 @@ def merge(
 
 
 def _by_lane(job: Job) -> dict[tuple[int, int], list[Piece]]:
-    found: dict[tuple[int, int], list[Piece]] = {}
-    for one in sorted(job.copies, key=lambda one: one.piece.lo):
-        found.setdefault((one.recorder, one.lane), []).append(one.piece)
-    return found
+    lanes: dict[tuple[int, int], list[Piece]] = {}
+    for copy in sorted(job.copies, key=lambda copy: copy.piece.lo):
+        lanes.setdefault((copy.recorder, copy.lane), []).append(copy.piece)
+    return lanes
 
 
 class _Stream:
@@ -217,15 +219,11 @@ class _Stream:
         lost: list[Range],
     ) -> None:
         self.recorder = recorder
-        within = Selection(
-            since=max(job.lo, selection.since), until=min(job.hi, selection.until),
-            since_time=selection.since_time, until_time=selection.until_time,
-            conferences=selection.conferences, senders=selection.senders, kinds=selection.kinds,
-        )  # fmt: skip
+        since, until = max(job.lo, selection.since), min(job.hi, selection.until)
+        within = structs.replace(selection, since=since, until=until)
         self._end = job.hi
-        self._batches = (
-            batch for piece in pieces for batch in read_piece(piece, within, lost=lost)
-        )  # fmt: skip
+        batches = (read_piece(piece, within, lost=lost) for piece in pieces)
+        self._batches = chain.from_iterable(batches)
         self._batch: Any = None
         self._last = 0
         self._next()
@@ -269,17 +267,10 @@ def _window(parts: Sequence[tuple[int, Any]], findings: Findings) -> Any:
         for _, other in parts[1:]
     )
     if same:
-        bits = _bits(recorder for recorder, _ in parts)
+        bits = reduce(or_, (1 << recorder for recorder, _ in parts))
         findings.vouched += [(lo, hi, bits) for lo, hi in ranges_of(seqs.to_numpy())]
         return first
     return _Window(parts).settle(findings)
-
-
-def _bits(recorders: Any) -> int:
-    found = 0
-    for recorder in recorders:
-        found |= 1 << recorder
-    return found
 
 
 class _Window:
@@ -291,9 +282,8 @@ class _Window:
         pa = arrow()
         self._np: Any = numpy
         self._recorders = [recorder for recorder, _ in parts]
-        self._rows = pa.Table.from_batches(
-            [part for _, part in parts], schema=schema()
-        ).combine_chunks()  # fmt: skip
+        rows = pa.Table.from_batches([part for _, part in parts], schema=schema())
+        self._rows = rows.combine_chunks()
         each = [part.column("seq").to_numpy() for _, part in parts]
         self.seqs: NDArray[np.int64] = numpy.unique(numpy.concatenate(each))
         # Row of each part (down) for each position (across); -1: it has none.
@@ -384,8 +374,10 @@ def warn_of_disputes(group: str, findings: Findings) -> None:
             "group %s: recorders disagree about %d positions, the first of them %d; the record "
             "that most of them have is taken, else that of the journal named first: `roundelay "
             "reconcile` tells where and who",
-            group, findings.disputed, findings.disputes[0].position,
-        )  # fmt: skip
+            group,
+            findings.disputed,
+            findings.disputes[0].position,
+        )
 
 
 def record_hash(sender: str, conference: int, kind: int, data: bytes | None) -> str:
@@ -396,10 +388,9 @@ def record_hash(sender: str, conference: int, kind: int, data: bytes | None) -> 
 
 def _joined(vouched: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
     """Neighbours with the same recorders put together."""
-    found: list[tuple[int, int, int]] = []
+    joined: list[tuple[int, int, int]] = []
     for lo, hi, bits in sorted(vouched):
-        if found and found[-1][1] == lo and found[-1][2] == bits:
-            found[-1] = (found[-1][0], hi, bits)
-        else:
-            found.append((lo, hi, bits))
-    return found
+        if joined and joined[-1][1:] == (lo, bits):
+            lo = joined.pop()[0]
+        joined.append((lo, hi, bits))
+    return joined

@@ -17,7 +17,7 @@ from roundelay.core.positions import Range, union
 from roundelay.core.selection import EVERYTHING, POSITION_MAX, Selection
 from roundelay.journal.files import read_ends, read_mark, read_meta, segments_of
 from roundelay.journal.format import GAP, Run, Wanted, gap, part_of
-from roundelay.journal.segment import Damage, Segment, View
+from roundelay.journal.segment import Segment, View
 
 DENSE: Final = 8
 """A selection that takes more than one run in so many is read block by block."""
@@ -103,9 +103,6 @@ class Reader:
         if lost < until:
             yield gap(lost, until)
 
-    def damages(self) -> list[Damage]:
-        return [damage for segment in self.segments for damage in segment.damages]
-
 
 def missing_of(segments: Sequence[Segment]) -> list[Range]:
     """Positions between the first and the last that no segment has."""
@@ -182,7 +179,7 @@ def _by_index(view: View, selection: Selection) -> Iterator[Run]:
         return
     blocks = view.blocks
     from_run = blocks[first].runs_before
-    to_run = blocks[last].runs_before if last < len(blocks) else index.runs
+    to_run = blocks[last].runs_before if last < len(blocks) else index.head.runs
     wanted = wanted_by(selection)
     try:
         chosen = index.matching(selection.conferences, selection.senders, from_run, to_run)
@@ -213,4 +210,4 @@ def _runs_until(view: View, block: int) -> int:
     assert view.index is not None
     if block + 1 < len(view.blocks):
         return view.blocks[block + 1].runs_before
-    return view.index.runs
+    return view.index.head.runs

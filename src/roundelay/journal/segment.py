@@ -9,14 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from crc32c import crc32c
 from msgspec import Struct
 
 from roundelay.core.errors import MalformedPdu
 from roundelay.core.positions import Range
-from roundelay.journal.files import index_of
 from roundelay.journal.format import (
     ALIGN,
     BLOCK_HEAD,
@@ -36,7 +35,7 @@ from roundelay.journal.format import (
     run_heads,
     run_of,
 )
-from roundelay.journal.index import BLOCK, BlockEntry, Blocks, Index
+from roundelay.journal.index import BLOCK, BlockEntry, Blocks, Index, index_beside
 
 SCAN_BYTES: Final = 1 << 22
 
@@ -75,6 +74,10 @@ class Segment:
         if self.head_wrong:
             # All of it can be had from elsewhere: the blocks behind it are not lost.
             self.head = Head(journal, self.base)
+        self._restart()
+
+    def _restart(self) -> None:
+        """Nothing is known but the head."""
         self.end = self.base
         self.size = SEGMENT_HEAD.size
         self.blocks = bytearray()
@@ -101,14 +104,14 @@ class Segment:
 
     def load(self) -> bool:
         """Use the index if it fits; False if the segment has to be scanned."""
-        try:
-            with Index(index_of(self.path)) as index:
-                fits = index.end_offset == self.path.stat().st_size
-                if not fits or index.rewritten != self.head.rewritten or self.head_wrong:
-                    return False
-                self.learn(index)
-        except (OSError, MalformedPdu, ValueError):
+        index = index_beside(self.path)
+        if index is None:
             return False
+        with index:
+            fits = index.head.end_offset == self.path.stat().st_size
+            if not fits or index.head.rewritten != self.head.rewritten or self.head_wrong:
+                return False
+            self.learn(index)
         return True
 
     @property
@@ -118,8 +121,9 @@ class Segment:
 
     def learn(self, index: Index) -> None:
         """There is an index now: it says all that was kept in memory."""
-        self.end, self.size = index.end, index.end_offset
-        self.earliest, self.latest, self.newest = index.earliest, index.latest, index.newest
+        head = index.head
+        self.end, self.size = head.end, head.end_offset
+        self.earliest, self.latest, self.newest = head.earliest, head.latest, head.newest
         self.gaps = index.gaps
         self.damages, self.tail = [], None
         self.sealed = True
@@ -154,12 +158,6 @@ class Segment:
                 if bad_from < file_size:
                     left = file_size - bad_from
                     self.tail = Damage(self.path, bad_from, left, self.end, -1, self._why)
-
-    def _restart(self) -> None:
-        self.blocks, self.sealed = bytearray(), False
-        self.end, self.size = self.base, SEGMENT_HEAD.size
-        self.gaps, self.damages, self.tail = [], [], None
-        self.earliest, self.latest, self.newest, self.durable = 0, 0, 0, 0
 
     def _scan(self, file: int, file_size: int) -> int:
         """Take in all good blocks from `size` on; where the bad end begins."""
@@ -201,8 +199,6 @@ class Segment:
         self.end = end
         self.size = at + size
         self.latest = latest
-
-    # -- reading ---------------------------------------------------------------------------
 
     def view(self) -> View:
         return View(self)
@@ -276,21 +272,20 @@ class View:
             raise
 
     def _use_index(self, segment: Segment) -> None:
-        try:
-            index = Index(index_of(segment.path))
-        except (OSError, MalformedPdu, ValueError):
+        index = index_beside(segment.path)
+        if index is None:
             return
-        fits = index.end_offset == os.fstat(self.file).st_size
+        fits = index.head.end_offset == os.fstat(self.file).st_size
         try:
             head = decode_head(os.pread(self.file, SEGMENT_HEAD.size, 0))
-            fits = fits and head.rewritten == index.rewritten
+            fits = fits and head.rewritten == index.head.rewritten
         except MalformedPdu:
             pass  # a damaged head hides nothing: whatever is read has a checksum
         if not fits:
             index.close()
             return
         self.index = index
-        self.blocks, self.end = Blocks(index.table()), index.end
+        self.blocks, self.end = Blocks(index.table()), index.head.end
         self.gaps = index.gaps
 
     def close(self) -> None:
@@ -299,7 +294,7 @@ class View:
             self.index.close()
             self.index = None
 
-    def __enter__(self) -> View:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -344,17 +339,16 @@ class View:
     def read_run(self, number: int, wanted: Wanted) -> Run | None:
         """One run by the index, without the rest of its block; MalformedPdu if it is damaged."""
         assert self.index is not None
-        entry = self.index.run(number)
-        head = entry.head(self.index.names[entry.sender])
+        head, checksum = self.index.run(number)
         if not wanted(head):
             return None
         sized = head.sizes_bytes
-        if entry.sizes_at + sized == entry.heap_at or not sized:
-            both = os.pread(self.file, sized + entry.bytes, entry.heap_at - sized)
+        if head.sizes_at + sized == head.heap_at or not sized:
+            both = os.pread(self.file, sized + head.bytes, head.heap_at - sized)
             sizes, heap = both[:sized], both[sized:]
         else:
-            sizes = os.pread(self.file, sized, entry.sizes_at)
-            heap = os.pread(self.file, entry.bytes, entry.heap_at) if entry.bytes else b""
-        if crc32c(heap, crc32c(sizes)) != entry.payload:
+            sizes = os.pread(self.file, sized, head.sizes_at)
+            heap = os.pread(self.file, head.bytes, head.heap_at) if head.bytes else b""
+        if crc32c(heap, crc32c(sizes)) != checksum:
             raise MalformedPdu("run", "checksum")
         return run_of(head, sizes, heap)

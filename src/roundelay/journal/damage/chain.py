@@ -15,8 +15,9 @@ from msgspec import Struct, field
 from roundelay.core.errors import MalformedPdu
 from roundelay.journal.files import index_of
 from roundelay.journal.format import NO_LINK
-from roundelay.journal.index import Builder, Index
+from roundelay.journal.index import Index
 from roundelay.journal.segment import Segment
+from roundelay.journal.upkeep.rewrite import build
 
 
 class Examined(Struct, frozen=True):
@@ -81,30 +82,37 @@ def examine(path: Path, journal: bytes) -> Examined:
     before = link = computed = b""
     try:
         with Index(index_of(path)) as index:
-            before, link, sealed = index.before, index.link, True
-            if index.end > end:
-                problems.append(f"cut off: positions {end} to {index.end - 1} are gone")
-                missing = [*missing, (end, index.end)]
-                end = index.end
-            if segment.size > index.end_offset:
+            before, link, sealed = index.head.before, index.head.link, True
+            if index.head.end > end:
+                problems.append(f"cut off: positions {end} to {index.head.end - 1} are gone")
+                missing = [*missing, (end, index.head.end)]
+                end = index.head.end
+            if segment.size > index.head.end_offset:
                 sealed, before, link = False, b"", b""  # opened again, and appended to
     except (OSError, MalformedPdu, ValueError) as error:
         sealed = False
         if not isinstance(error, FileNotFoundError):
             problems.append(f"{index_of(path).name}: {error}")
     if sealed and not problems:
-        builder = Builder(before, segment.head.rewritten, segment.head.flags)
-        with segment.view() as view:
-            for entry in view.blocks:
-                builder.add(entry.offset, *view.raw(entry))
-        computed = builder.link
+        computed = build(segment, before).link
     head = segment.head
     return Examined(
-        path.name, segment.base, end, segment.size, sealed, segment.filled, head.rewritten,
-        before.hex(), link.hex(), computed.hex(),
-        head.origin.hex() if head.rewritten else "", head.anchor_base,
-        head.anchor.hex() if head.anchor != NO_LINK else "", tuple(problems), tuple(missing),
-    )  # fmt: skip
+        path.name,
+        segment.base,
+        end,
+        segment.size,
+        sealed=sealed,
+        filled=segment.filled,
+        rewritten=head.rewritten,
+        before=before.hex(),
+        link=link.hex(),
+        computed=computed.hex(),
+        origin=head.origin.hex() if head.rewritten else "",
+        anchor_base=head.anchor_base,
+        anchor=head.anchor.hex() if head.anchor != NO_LINK else "",
+        problems=tuple(problems),
+        missing=tuple(missing),
+    )
 
 
 def follow(examined: Sequence[Examined]) -> Chain:

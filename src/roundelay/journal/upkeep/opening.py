@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from roundelay.core.errors import ConfigError, MalformedPdu
 from roundelay.durable import ASIDE, Disk, FileLock
+from roundelay.journal.damage.salvage import damaged_end
 from roundelay.journal.files import (
     META,
     META_COPY,
@@ -40,9 +41,8 @@ from roundelay.journal.files import (
     write_meta,
 )
 from roundelay.journal.format import SEGMENT_HEAD, decode_head
-from roundelay.journal.rewrite import make_durable, restore_head
-from roundelay.journal.salvage import damaged_end
 from roundelay.journal.segment import Damage, Segment
+from roundelay.journal.upkeep.rewrite import make_durable, restore_head
 
 TORN_MAX: Final = 16
 """Unfinished ends that are kept for somebody to look at."""

@@ -25,19 +25,19 @@ from msgspec import Struct
 
 from roundelay.core.errors import MalformedPdu
 from roundelay.durable import Disk
-from roundelay.journal.files import index_of
 from roundelay.journal.format import (
     ALIGN,
     BLOCK_HEAD,
     BLOCK_MAGIC,
     GAP,
     Run,
+    RunHead,
     check_block,
     decode_block,
     decode_block_head,
     run_of,
 )
-from roundelay.journal.index import Index
+from roundelay.journal.index import Index, index_beside
 from roundelay.journal.segment import Damage, Segment
 
 POLYNOMIAL: Final = 0x82F63B78
@@ -169,12 +169,11 @@ def _unwritten(data: bytes, offset: int) -> bool:
 
 def _index(segment: Segment) -> Index | None:
     """The index that was made of this segment when all of it was good."""
-    try:
-        index = Index(index_of(segment.path))
-    except (OSError, MalformedPdu, ValueError):
+    index = index_beside(segment.path)
+    if index is None:
         return None
-    same = index.rewritten == segment.head.rewritten or segment.head_wrong
-    if index.end_offset != segment.path.stat().st_size or not same:
+    same = index.head.rewritten == segment.head.rewritten or segment.head_wrong
+    if index.head.end_offset != segment.path.stat().st_size or not same:
         index.close()
         return None
     return index
@@ -232,25 +231,26 @@ def flipped_bit(difference: int, size: int) -> int | None:
 # ------------------------------------------------------------------------ by the index
 
 
+def _known_runs(index: Index) -> Iterator[tuple[RunHead, int]]:
+    """Runs as the index has them, with the checksum of their bytes."""
+    for number in range(index.head.runs):
+        with suppress(MalformedPdu):
+            yield index.run(number)
+
+
 def _agrees(index: Index, runs: list[Run]) -> bool:
     """Does the index know each of these runs, byte by byte?"""
-    known = {}
-    for number in range(index.runs):
-        try:
-            entry = index.run(number)
-        except MalformedPdu:
-            continue
-        known[entry.position] = entry
+    known = {head.position: (head, checksum) for head, checksum in _known_runs(index)}
     for run in runs:
         if run.position not in known:
             return False
-        entry = known[run.position]
-        if entry.count != run.records or index.names[entry.sender] != run.sender:
+        head, checksum = known[run.position]
+        if head.count != run.records or head.sender != run.sender:
             return False
-        sizes = b"" if entry.head("").sizes_bytes == 0 else struct.pack(
-            f"<{run.records}I", *run.bundle.sizes
-        )  # fmt: skip
-        if crc32c(run.bundle.data, crc32c(sizes)) != entry.payload:
+        sizes = b""
+        if head.sizes_bytes:
+            sizes = struct.pack(f"<{run.records}I", *run.bundle.sizes)
+        if crc32c(run.bundle.data, crc32c(sizes)) != checksum:
             return False
     return True
 
@@ -258,19 +258,12 @@ def _agrees(index: Index, runs: list[Run]) -> bool:
 def _by_index(index: Index, region: Region) -> Iterator[Run]:
     """The runs in a region whose bytes have the checksum that the index has for them."""
     lo, hi = region.offset, region.offset + len(region.data)
-    for number in range(index.runs):
-        try:
-            entry = index.run(number)
-        except MalformedPdu:
+    for head, checksum in _known_runs(index):
+        if head.flags & GAP or not lo <= head.heap_at <= hi:
             continue
-        head = entry.head(index.names[entry.sender])
-        if entry.flags & GAP or not lo <= entry.heap_at <= hi:
-            continue
-        sizes_at, heap_at = entry.sizes_at - lo, entry.heap_at - lo
+        sizes_at, heap_at = head.sizes_at - lo, head.heap_at - lo
         sizes = region.data[sizes_at : sizes_at + head.sizes_bytes]
-        heap = region.data[heap_at : heap_at + entry.bytes]
-        if len(heap) == entry.bytes and crc32c(heap, crc32c(sizes)) == entry.payload:
-            try:
+        heap = region.data[heap_at : heap_at + head.bytes]
+        if len(heap) == head.bytes and crc32c(heap, crc32c(sizes)) == checksum:
+            with suppress(MalformedPdu):
                 yield run_of(head, sizes, heap)
-            except MalformedPdu:
-                continue

@@ -23,8 +23,8 @@ from msgspec import Struct
 from roundelay.core.errors import MalformedPdu
 from roundelay.durable import Disk
 from roundelay.journal.files import parquet_of
-from roundelay.journal.rewrite import seal, verify
 from roundelay.journal.segment import Segment
+from roundelay.journal.upkeep.rewrite import seal, verify
 
 WORTH_BYTES: Final = 4 << 20
 """A smaller segment is sealed on the spot."""
@@ -76,7 +76,7 @@ class Sealer:
     def _ask(self, task: Task) -> Done:
         if self._process is None:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "roundelay.journal.sealing"],
+                [sys.executable, "-m", __name__],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
             )

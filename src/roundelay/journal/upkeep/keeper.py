@@ -18,11 +18,11 @@ from roundelay.core.positions import Range, union
 from roundelay.durable import Disk
 from roundelay.journal.files import JournalBroken, index_of, parquet_of, path_of, write_ends
 from roundelay.journal.format import FILLED, GAP, NO_LINK, Head, Run, part_of
-from roundelay.journal.index import Index
-from roundelay.journal.opening import describe
-from roundelay.journal.rewrite import BLOCK_BYTES, Fetch, Writer, link_of, rewrite, seal, verify
-from roundelay.journal.sealing import WORTH_BYTES, Sealer, Task
+from roundelay.journal.index import Index, index_beside
 from roundelay.journal.segment import Segment
+from roundelay.journal.upkeep.opening import describe
+from roundelay.journal.upkeep.rewrite import Fetch, Filling, link_of, rewrite, seal, verify
+from roundelay.journal.upkeep.sealing import WORTH_BYTES, Sealer, Task
 
 if TYPE_CHECKING:
     from roundelay.journal.journal import Journal
@@ -42,7 +42,7 @@ class Keeper:
         self._over = False
         self._unread = True
         self._sealer = Sealer()
-        self._filling: _Filling | None = None
+        self._filling: Filling | None = None
         self._noted: tuple[int, int, str] | None = None
         """What was last said of where the journal begins and ends."""
         self._forgotten: dict[int, frozenset[int]] = {}
@@ -238,11 +238,11 @@ class Keeper:
         new = conferences - self._forgotten.get(segment.base, frozenset())
         if not segment.sealed or not new:
             return 0
-        try:
-            with Index(index_of(segment.path)) as index:
-                known = index.conferences
-        except (OSError, MalformedPdu, ValueError):
+        index = index_beside(segment.path)
+        if index is None:
             return 0
+        with index:
+            known = index.conferences
         self._forgotten[segment.base] = self._forgotten.get(segment.base, frozenset()) | new
         if not any(known.get(one) for one in new):
             return 0
@@ -306,19 +306,18 @@ class Keeper:
     def _between(self, run: Run, until: int) -> None:
         """A run that no segment covers: it goes into segments of its own."""
         filling = self._filling
-        limit = self._journal.config.segment_bytes
-        if filling is not None and (filling.end != run.position or filling.size > limit):
-            self._finish_filling()
-            filling = None
+        if filling is not None:
+            size = filling.size + filling.waiting_bytes
+            if filling.end != run.position or size > self._journal.config.segment_bytes:
+                self._finish_filling()
+                filling = None
         if filling is None:
             anchor_base, anchor = self.anchor
             head = Head(
                 self._journal.id, run.position, time.time_ns(), anchor_base, anchor, flags=FILLED
             )
             path = path_of(self._journal.folder, run.position)
-            filling = self._filling = _Filling(
-                Writer(path, head, self._disk), self._journal.id, self._disk
-            )
+            filling = self._filling = Filling(path, head, self._disk)
             self._journal.put_in(filling.segment)
         filling.add(run)
         if filling.end == until:
@@ -354,44 +353,3 @@ class Keeper:
         return self.mend(
             segment, lambda lo, hi: [one for one in parts if one.end > lo and one.position < hi]
         )
-
-
-class _Filling:
-    """A segment that is being filled in between others."""
-
-    def __init__(self, writer: Writer, journal: bytes, disk: Disk) -> None:
-        self._writer = writer
-        self._disk = disk
-        self._waiting: list[Run] = []
-        self._bytes = 0
-        self.segment = Segment(writer.path, journal)
-        self.end = self.segment.base
-
-    @property
-    def size(self) -> int:
-        return self.segment.size + self._bytes
-
-    def add(self, run: Run) -> None:
-        self._waiting.append(run)
-        self._bytes += len(run.bundle.data) + 64
-        self.end = run.end
-        if self._bytes >= BLOCK_BYTES:
-            self._flush()
-
-    def _flush(self) -> None:
-        runs, self._waiting, self._bytes = self._waiting, [], 0
-        if not runs:
-            return
-        at, size = self._writer.block(runs)
-        latest = max(self.segment.latest, *(run.time for run in runs))
-        self.segment.note(at, runs[0].position, runs[-1].end, size, latest)
-        self.segment.newest = latest
-
-    def sync(self) -> None:
-        self._flush()
-        self._disk.sync(self._writer.file)
-        self._disk.sync_folder(self.segment.path.parent)
-
-    def finish(self) -> None:
-        self._flush()
-        self._writer.finish()

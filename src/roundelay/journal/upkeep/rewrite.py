@@ -19,6 +19,7 @@ from msgspec import Struct, structs
 from roundelay.core.errors import MalformedPdu
 from roundelay.core.positions import Range
 from roundelay.durable import ASIDE, Disk
+from roundelay.journal.damage.salvage import link_aside, put_aside
 from roundelay.journal.files import index_of, parquet_of, path_of
 from roundelay.journal.format import (
     FILLED,
@@ -34,8 +35,7 @@ from roundelay.journal.format import (
     head_only,
     part_of,
 )
-from roundelay.journal.index import Builder, Index
-from roundelay.journal.salvage import link_aside, put_aside
+from roundelay.journal.index import Builder, Index, IndexHead, index_head
 from roundelay.journal.segment import Segment, block_at
 
 BLOCK_BYTES: Final = 1 << 20
@@ -94,7 +94,7 @@ def seal(segment: Segment, before: bytes, disk: Disk) -> bytes:
     disk.put(index_of(segment.path), builder.encode())
     with Index(index_of(segment.path)) as index:
         segment.learn(index)
-        return index.link
+        return index.head.link
 
 
 def link_of(segment: Segment, segments: Sequence[Segment]) -> bytes | None:
@@ -103,25 +103,16 @@ def link_of(segment: Segment, segments: Sequence[Segment]) -> bytes | None:
         return None
     if segment.head.rewritten and not segment.head_wrong:
         return segment.head.origin
-    try:
-        with Index(index_of(segment.path)) as index:
-            if not index.rewritten:
-                return index.link
-    except (OSError, MalformedPdu, ValueError):
-        pass
+    head = index_head(segment.path)
+    if head is not None and not head.rewritten:
+        return head.link
     for other in segments:
         if other.head.anchor_base == segment.base and other.head.anchor != NO_LINK:
             return other.head.anchor
-    later = (one for one in segments if one.base > segment.base and not one.filled)
+    later = (one.path for one in segments if one.base > segment.base and not one.filled)
     following = next(later, None)
-    if following is not None:
-        try:
-            with Index(index_of(following.path)) as index:
-                if not index.rewritten:
-                    return index.before
-        except (OSError, MalformedPdu, ValueError):
-            pass
-    return None
+    head = None if following is None else index_head(following)
+    return None if head is None or head.rewritten else head.before
 
 
 # ------------------------------------------------------------------------ writing
@@ -137,7 +128,7 @@ class Writer:
         self.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         self.size = SEGMENT_HEAD.size
         self._waiting: list[Run] = []
-        self._bytes = 0
+        self.waiting_bytes = 0
         self._put([encode_head(head)])
 
     def _put(self, parts: Sequence[bytes]) -> None:
@@ -154,23 +145,21 @@ class Writer:
             self.flush()
             run = part_of(run, run.position + GAP_RECORDS_MAX, run.end)
         self._waiting.append(run)
-        self._bytes += len(run.bundle.data) + 64
-        if self._bytes >= BLOCK_BYTES:
+        self.waiting_bytes += len(run.bundle.data) + 64
+        if self.waiting_bytes >= BLOCK_BYTES:
             self.flush()
 
     def flush(self) -> None:
         """What was added becomes a block."""
-        runs, self._waiting, self._bytes = self._waiting, [], 0
+        runs, self._waiting, self.waiting_bytes = self._waiting, [], 0
         if runs:
-            self.block(runs)
+            self._block(runs)
 
-    def block(self, runs: Sequence[Run]) -> tuple[int, int]:
-        """Write a block; its place and size."""
+    def _block(self, runs: Sequence[Run]) -> None:
         written = max(run.time for run in runs)  # as old as they are, for retention
         parts, size = encode_parts(runs, self._head.journal, written)
         self._put(parts)
-        at, self.size = self.size, self.size + size
-        return at, size
+        self.size += size
 
     def copy(self, block: bytes) -> None:
         """A block as it is."""
@@ -186,6 +175,31 @@ class Writer:
             if self.file >= 0:
                 os.close(self.file)
                 self.file = -1
+
+
+class Filling(Writer):
+    """Writes a segment that is filled in between others, and can be read meanwhile."""
+
+    def __init__(self, path: Path, head: Head, disk: Disk) -> None:
+        super().__init__(path, head, disk)
+        self.segment = Segment(path, head.journal)
+        self.end = head.base
+
+    def add(self, run: Run) -> None:
+        super().add(run)
+        self.end = run.end
+
+    def _block(self, runs: Sequence[Run]) -> None:
+        at = self.size
+        super()._block(runs)
+        latest = max(self.segment.latest, *(run.time for run in runs))
+        self.segment.note(at, runs[0].position, runs[-1].end, self.size - at, latest)
+        self.segment.newest = latest
+
+    def sync(self) -> None:
+        self.flush()
+        self._disk.sync(self.file)
+        self._disk.sync_folder(self.path.parent)
 
 
 class Rewritten(Struct):
@@ -287,17 +301,14 @@ def _without_holes(runs: Iterable[Run], lo: int, hi: int) -> Iterable[Run]:
 
 def restore_head(segment: Segment, segments: Sequence[Segment], disk: Disk) -> Segment:
     """Write a damaged head again; nothing else was lost with it."""
-    rewritten, origin, flags = 0, link_of(segment, segments), 0
-    try:
-        with Index(index_of(segment.path)) as index:
-            rewritten, flags = index.rewritten, index.flags
-    except (OSError, MalformedPdu, ValueError):
-        pass
+    origin, known = link_of(segment, segments), index_head(segment.path) or IndexHead()
     head = Head(
-        segment.journal, segment.base, origin=origin or NO_LINK if rewritten else NO_LINK,
-        rewritten=rewritten,
-        flags=flags,
-    )  # fmt: skip
+        segment.journal,
+        segment.base,
+        origin=origin or NO_LINK if known.rewritten else NO_LINK,
+        rewritten=known.rewritten,
+        flags=known.flags,
+    )
     handle = os.open(segment.path, os.O_WRONLY)
     try:
         os.pwrite(handle, encode_head(head), 0)

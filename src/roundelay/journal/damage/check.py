@@ -15,7 +15,7 @@ from typing import Final
 from msgspec import Struct, field
 
 from roundelay.core.errors import ConfigError, MalformedPdu
-from roundelay.core.positions import Range, union
+from roundelay.core.positions import Range, count_of, union
 from roundelay.journal.files import (
     ENDS,
     META,
@@ -30,10 +30,11 @@ from roundelay.journal.files import (
     read_mark,
     segments_of,
 )
-from roundelay.journal.format import GAP, NO_LINK, RunHead, decode_block
+from roundelay.journal.format import NO_LINK
 from roundelay.journal.index import Builder, Index
-from roundelay.journal.opening import id_in, look_through, reached
 from roundelay.journal.segment import Segment
+from roundelay.journal.upkeep.opening import id_in, look_through, reached
+from roundelay.journal.upkeep.rewrite import build
 
 NOWHERE: Final = -1
 DISTRUSTED: Final = "is not what was sealed: the hash chain does not fit"
@@ -94,9 +95,7 @@ class _Check:
             meta = Meta(known, "")
         self._meta = meta
         self.verdict = Verdict(meta.group)
-        for what in wrong:
-            name, _, why = what.partition(": ")
-            self._problem(name, why)
+        self._problems(wrong)
         self._links: dict[int, bytes] = {}
         self._link = NO_LINK
         self._known = False
@@ -107,9 +106,7 @@ class _Check:
             self._problem(SYNCED, str(error))
         if paths and not (folder / SYNCED).exists():
             self._problem(SYNCED, "missing")
-        for what in (*read_ends(folder)[1], *read_history(folder)[1]):
-            name, _, why = what.partition(": ")
-            self._problem(name, why)
+        self._problems(read_ends(folder)[1] + read_history(folder)[1])
         self._marked = has_mark(folder)
         self._reached = reached(folder)
         self._expected = NOWHERE
@@ -128,6 +125,12 @@ class _Check:
 
     def _problem(self, file: str, what: str, lo: int = NOWHERE, hi: int = NOWHERE) -> None:
         self.verdict.problems.append(Problem(file, what, lo, hi))
+
+    def _problems(self, wrong: list[str]) -> None:
+        """What is wrong with small files, each as `name: what`."""
+        for text in wrong:
+            name, _, what = text.partition(": ")
+            self._problem(name, what)
 
     def _compare_ends(self) -> None:
         """Segments that are gone from the beginning, a chain that is not the one that was kept."""
@@ -186,20 +189,15 @@ class _Check:
         before = NO_LINK if apart else self._link
         index = self._index(segment)
         if index is not None and not apart and not self._known:
-            before = index.before  # what was before it is damaged or gone: take its word
-        builder = Builder(before, segment.head.rewritten, segment.head.flags)
-        with segment.view() as view:
-            for entry in view.blocks:
-                head, data = view.raw(entry)
-                builder.add(entry.offset, head, data)
-                gaps = sum(run.records for run in decode_block(data, head, _is_gap))
-                self.verdict.records += head.count - gaps
-        link = builder.link
+            before = index.head.before  # what was before it is damaged or gone: take its word
+        self.verdict.records += segment.end - segment.base - count_of(segment.missing)
+        builder = None if segment.damages else build(segment, before)
+        link = NO_LINK if builder is None else builder.link
         if index is not None:
             with index:
-                if not segment.damages and segment.tail is None:
+                if builder is not None and segment.tail is None:
                     self._compare(segment, index, builder, before)
-                link = index.link
+                link = index.head.link
         whole = not segment.damages and not segment.head_wrong
         if segment.filled:
             self._known = False  # it may stand for an original that was lost
@@ -228,14 +226,14 @@ class _Check:
             return
         if segment.head_wrong:
             return  # how often it was rewritten is not known
-        if index.end_offset != segment.size:
-            if segment.size > index.end_offset:
+        if index.head.end_offset != segment.size:
+            if segment.size > index.head.end_offset:
                 self.verdict.unsealed += 1  # opened again; the index goes with the next record
             else:
                 self._problem(index_of(segment.path).name, "of a longer segment")
-        elif index.before != before:
+        elif index.head.before != before:
             self._problem(name, "does not follow the one before it in the hash chain")
-        elif index.link != builder.link:
+        elif index.head.link != builder.link:
             self._problem(name, DISTRUSTED, segment.base, segment.end)
         else:
             self._problem(index_of(segment.path).name, "index: not as it was written")
@@ -249,7 +247,3 @@ class _Check:
         wrong = matches(segment, self._meta.group)
         if wrong:
             self._problem(path.name, wrong)
-
-
-def _is_gap(run: RunHead) -> bool:
-    return bool(run.flags & GAP)

@@ -20,7 +20,8 @@ from roundelay.core.errors import ConfigError
 from roundelay.core.positions import Range, difference, union
 from roundelay.core.selection import Selection
 from roundelay.durable import Disk
-from roundelay.journal.check import DISTRUSTED, Problem, Verdict, check
+from roundelay.journal.damage.check import DISTRUSTED, Problem, Verdict, check
+from roundelay.journal.damage.salvage import salvage
 from roundelay.journal.files import (
     PARQUET,
     has_mark,
@@ -32,10 +33,9 @@ from roundelay.journal.files import (
 )
 from roundelay.journal.format import GAP, HEADS_ONLY, Run
 from roundelay.journal.journal import Journal, JournalConfig
-from roundelay.journal.opening import look_through, lost_end, reached
 from roundelay.journal.reader import Reader
-from roundelay.journal.salvage import salvage
 from roundelay.journal.segment import Segment
+from roundelay.journal.upkeep.opening import look_through, lost_end, reached
 
 TOGETHER_BYTES: Final = 8 << 20
 
@@ -63,35 +63,29 @@ class Sources:
         """The records between two positions that any of them has, in order."""
         at = lo
         while at < hi:
-            found = [
+            first = [
                 (run.position, run.flags & HEADS_ONLY, number)
                 for number, reader in enumerate(self.readers)
-                for run in _first(_good(reader, at, hi))
+                if (run := next(_good(reader, at, hi), None)) is not None
             ]
-            if not found:
+            if not first:
                 return
-            at, flags, number = min(found)
+            at, flags, number = min(first)
             for run in _good(self.readers[number], at, hi):
                 if run.position != at or run.flags & HEADS_ONLY != flags:
                     break
                 yield run
                 at = run.end
 
-    def have(self, lo: int, hi: int) -> bool:
-        """All of it?"""
+    def have_some(self, ranges: Iterable[Range]) -> bool:
+        return any(True for lo, hi in ranges for _ in self.fetch(lo, hi))
+
+    def have_all(self, lo: int, hi: int) -> bool:
         return union([(run.position, run.end) for run in self.fetch(lo, hi)]) == [(lo, hi)]
 
 
 def _good(reader: Reader, lo: int, hi: int) -> Iterator[Run]:
-    return (
-        run for run in reader.read(Selection(since=lo, until=hi)) if not run.flags & GAP
-    )  # fmt: skip
-
-
-def _first(runs: Iterator[Run]) -> Iterator[Run]:
-    for run in runs:
-        yield run
-        return
+    return (run for run in reader.read(Selection(since=lo, until=hi)) if not run.flags & GAP)
 
 
 def repair(
@@ -117,10 +111,10 @@ def repair(
     gain = (
         any(problem.hi <= problem.lo for problem in verdict.problems)
         or any(saved.values())
-        or any(True for lo, hi in verdict.missing for _ in _first(others.fetch(lo, hi)))
+        or others.have_some(verdict.missing)
     )
     lost = verdict.missing if not segments_of(folder) else []
-    if lost and not any(True for lo, hi in lost for _ in _first(others.fetch(lo, hi))):
+    if lost and not others.have_some(lost):
         gain = False  # whoever opens it now begins a journal that knows of no loss
     if not gain:
         done.still_missing = verdict.missing
@@ -136,12 +130,17 @@ def repair(
     journal = Journal(folder, group, config, disk=disk)
     try:
         journal.scrub()  # else it depends on the keeper's thread what is known to be missing
-        for lo, hi in lost:
-            done.restored += _record(journal, others.fetch(lo, hi))
+        for lo, hi in lost:  # no segment is left: what others have is recorded once more
+            for runs in _together(others.fetch(lo, hi)):
+                for run in runs:
+                    journal.add(run)
+                journal.commit()
+                done.restored += union([(run.position, run.end) for run in runs])
         for name, runs in saved.items():
             _mend(journal, name, runs, name in distrusted, others, done)
         for lo, hi in journal.missing:
-            done.restored += _fill(journal, others.fetch(lo, hi))
+            for runs in _together(others.fetch(lo, hi)):
+                done.restored += journal.fill(runs)
         journal.keeper.settle()
         if history := read_history(folder)[0]:
             write_history(folder, history, journal.disk)
@@ -179,19 +178,14 @@ def _mend(
     journal: Journal, name: str, saved: list[Run], distrust: bool, others: Sources, done: Repair
 ) -> None:
     """Write one damaged segment anew, if that gains something."""
-    after = 0
-    segment = None
-    for one in reversed(journal.segments):
-        if one.path.name == name:
-            segment = one
-            break
-        after = one.base
+    segments = {segment.path.name: segment for segment in journal.segments}
+    segment = segments.get(name)
     if segment is None:
         return
-    if distrust and not others.have(segment.base, segment.end):
+    if distrust and not others.have_all(segment.base, segment.end):
         return  # it stays: what it has may be right, and nobody has anything better
     if segment.sealed and not distrust:
-        segment = _looked_at(segment, after)
+        segment = _looked_at(segment, journal.segments)
 
     def fetch(lo: int, hi: int) -> Iterator[Run]:
         """What the damaged blocks show, and between it what others have."""
@@ -204,7 +198,7 @@ def _mend(
         if at < hi:
             yield from others.fetch(at, hi)
 
-    if distrust or any(True for lo, hi in segment.missing for _ in _first(fetch(lo, hi))):
+    if distrust or any(True for lo, hi in segment.missing for _ in fetch(lo, hi)):
         if journal.active is segment:
             journal.complete()
             journal.keeper.settle()  # it has its link of the chain before it is replaced
@@ -215,8 +209,9 @@ def _mend(
         done.rewritten.append(name)
 
 
-def _looked_at(segment: Segment, after: int) -> Segment:
+def _looked_at(segment: Segment, segments: Sequence[Segment]) -> Segment:
     """The index said it is good; the blocks know better."""
+    after = next((one.base for one in segments if one.base > segment.base), 0)
     again = Segment(segment.path, segment.journal)
     again.scan(0 if after else segment.end)
     if after:
@@ -226,29 +221,15 @@ def _looked_at(segment: Segment, after: int) -> Segment:
     return again
 
 
-def _record(journal: Journal, runs: Iterable[Run]) -> list[Range]:
-    """No segment is left: what others have is recorded once more."""
-    restored: list[Range] = []
-    size = 0
-    for run in runs:
-        journal.add(run)
-        restored.append((run.position, run.end))
-        size += len(run.bundle.data) + 64
-        if size >= TOGETHER_BYTES:
-            journal.commit()
-            restored, size = union(restored), 0
-    journal.commit()
-    return union(restored)
-
-
-def _fill(journal: Journal, runs: Iterable[Run]) -> list[Range]:
-    restored: list[Range] = []
+def _together(runs: Iterable[Run]) -> Iterator[list[Run]]:
+    """The runs in order, as many in each list as are put in at once."""
     together: list[Run] = []
     size = 0
     for run in runs:
         together.append(run)
         size += len(run.bundle.data) + 64
         if size >= TOGETHER_BYTES:
-            restored += journal.fill(together)
+            yield together
             together, size = [], 0
-    return restored + journal.fill(together) if together else restored
+    if together:
+        yield together

@@ -1,0 +1,1 @@
+"""What is done to segments beside the appending: taking over, sealing, rewriting, letting go."""
