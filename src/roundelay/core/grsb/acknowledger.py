@@ -212,15 +212,15 @@ class Acknowledger:
         All that are not given up; if all are, those that would keep it whole.
         """
         oldest = self.ring.oldest()
-        behind = [one for one, mark in self.marks.items() if mark < oldest.end]
+        behind = [recorder for recorder, mark in self.marks.items() if mark < oldest.end]
         living = [
-            one
-            for one in behind
-            if one not in self.suspected
-            and (self.marks[one] == UNKNOWN or self.marks[one] >= self.ring.first)
+            recorder
+            for recorder in behind
+            if recorder not in self.suspected
+            and (self.marks[recorder] == UNKNOWN or self.marks[recorder] >= self.ring.first)
         ]
         keepers = self.host.roles.keepers(oldest)
-        return living or [one for one in behind if one in keepers]
+        return living or [recorder for recorder in behind if recorder in keepers]
 
     def _waits(self) -> tuple[int, ...]:
         """What everybody is told when there has been no room for long: it may be for good."""
@@ -234,8 +234,8 @@ class Acknowledger:
         # One that is further behind than this buffer is served by the other recorders.
         living = [
             mark
-            for one, mark in self.marks.items()
-            if one not in self.suspected and (mark == UNKNOWN or mark >= self.ring.first)
+            for recorder, mark in self.marks.items()
+            if recorder not in self.suspected and (mark == UNKNOWN or mark >= self.ring.first)
         ]
         everywhere = min(living, default=NEVER)
         if everywhere <= self.safe:
@@ -244,7 +244,7 @@ class Acknowledger:
             if message.end > everywhere:
                 break
             keepers = self.host.roles.keepers(message)
-            if keepers and not any(self.marks[one] >= message.end for one in keepers):
+            if keepers and not any(self.marks[recorder] >= message.end for recorder in keepers):
                 break
             self.safe = message.end
 

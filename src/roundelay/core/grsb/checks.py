@@ -29,7 +29,6 @@ from roundelay.core.grsb.pdu import (
     ReplayData,
     ReplayEnd,
     ReplayReq,
-    State,
     Submit,
     Takeover,
 )
@@ -50,61 +49,32 @@ def submission_fits(pdu: Any) -> bool:
     return bool(pdu.bundle.sizes) and 0 <= pdu.mtype <= END
 
 
-def _bcast(pdu: Bcast) -> bool:
-    return message_fits(pdu.message) and pdu.acked <= pdu.message.gseq
-
-
 def _alive(pdu: Alive) -> bool:
     marks = 0 <= pdu.start <= pdu.acked <= pdu.top and pdu.recorded <= pdu.acked
     return marks and len(pdu.waits) <= WAITS_MAX
 
 
-def _da_ack(pdu: DaAck) -> bool:
-    return 0 <= pdu.safe <= pdu.gseq and len(pdu.waits) <= WAITS_MAX
-
-
-def _recover(pdu: Recover) -> bool:
-    return 0 < len(pdu.ranges) <= RANGES_MAX and all(0 <= lo < hi for lo, hi in pdu.ranges)
-
-
-def _recovered(pdu: Recovered) -> bool:
-    return 0 <= pdu.lo <= pdu.hi and all(map(message_fits, pdu.messages))
-
-
-def _replay_req(pdu: ReplayReq) -> bool:
-    return 0 <= pdu.since <= pdu.until and pdu.credit > 0
-
-
-def _replay_data(pdu: ReplayData) -> bool:
-    return message_fits(pdu.message) and pdu.since <= pdu.message.gseq
-
-
-def _replay_end(pdu: ReplayEnd) -> bool:
-    return pdu.since <= pdu.next and 0 <= pdu.reason <= GAP
-
-
-def _state(state: State) -> bool:
-    return 0 <= state.safe <= state.top and 0 <= state.page < state.pages <= PAGES_MAX
-
-
 def _step(pdu: Takeover | Grant) -> bool:
-    return PREPARE <= pdu.step <= REJOIN and pdu.epoch >= 0 and _state(pdu.state)
+    state = pdu.state
+    state_fits = 0 <= state.safe <= state.top and 0 <= state.page < state.pages <= PAGES_MAX
+    return PREPARE <= pdu.step <= REJOIN and pdu.epoch >= 0 and state_fits
 
 
 CHECKS: Final[dict[type[Pdu], Callable[[Any], bool]]] = {
     Submit: submission_fits,
-    Bcast: _bcast,
-    DaAck: _da_ack,
+    Bcast: lambda pdu: message_fits(pdu.message) and pdu.acked <= pdu.message.gseq,
+    DaAck: lambda pdu: 0 <= pdu.safe <= pdu.gseq and len(pdu.waits) <= WAITS_MAX,
     Alive: _alive,
-    Recover: _recover,
-    Recovered: _recovered,
-    ReplayReq: _replay_req,
-    ReplayData: _replay_data,
-    ReplayEnd: _replay_end,
+    Recover: lambda pdu: (
+        0 < len(pdu.ranges) <= RANGES_MAX and all(0 <= lo < hi for lo, hi in pdu.ranges)
+    ),
+    Recovered: lambda pdu: 0 <= pdu.lo <= pdu.hi and all(map(message_fits, pdu.messages)),
+    ReplayReq: lambda pdu: 0 <= pdu.since <= pdu.until and pdu.credit > 0,
+    ReplayData: lambda pdu: message_fits(pdu.message) and pdu.since <= pdu.message.gseq,
+    ReplayEnd: lambda pdu: pdu.since <= pdu.next and 0 <= pdu.reason <= GAP,
     Takeover: _step,
     Grant: _step,
 }
-
 
 EPOCHS_AHEAD: Final = 1 << 24
 EPOCH_MAX: Final = 1 << 48
@@ -123,7 +93,7 @@ def _named(kind: type[Pdu]) -> tuple[tuple[str, ...], tuple[str, ...], bool, boo
 
 def countable(pdu: Any, epoch: int = EPOCH_MAX) -> bool:
     """Whether epochs, of which `epoch` is the highest known, and positions can go on behind it."""
-    epochs, positions, one, several = _named(pdu.__class__)
+    epochs, positions, single, several = _named(pdu.__class__)
     highest = min(epoch + EPOCHS_AHEAD, EPOCH_MAX)
     if isinstance(pdu, Takeover | Grant) and pdu.step == REJOIN:
         epochs = epochs[1:]  # of a member without its disk the first is which start it is
@@ -133,8 +103,8 @@ def countable(pdu: Any, epoch: int = EPOCH_MAX) -> bool:
     for name in positions:
         if getattr(pdu, name) > POSITION_MAX:
             return False
-    messages = (pdu.message,) if one else pdu.messages if several else ()
-    return all(one.epoch <= highest and one.gseq <= POSITION_MAX for one in messages)
+    messages = (pdu.message,) if single else pdu.messages if several else ()
+    return all(message.epoch <= highest and message.gseq <= POSITION_MAX for message in messages)
 
 
 def well_formed(pdu: Pdu) -> bool:

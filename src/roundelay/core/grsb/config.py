@@ -50,13 +50,13 @@ class Roles(Struct, frozen=True, kw_only=True):
         if name not in PROFILES:
             raise ConfigError("profile", name, " or ".join(PROFILES))
         spares = 2 if name == FAILSAFE else 1
-        many = recorders or spares
-        taken = many if name == DEMO else 2 * spares + many
+        count = recorders or spares
+        taken = count if name == DEMO else 2 * spares + count
         if sites < taken + 1:
-            allowed = f"{taken + 1} or more for the profile {name} with {many} recorders"
+            allowed = f"{taken + 1} or more for the profile {name} with {count} recorders"
             raise ConfigError("sites", sites, allowed)
         if name == DEMO:
-            places = (0, *range(2, 1 + many))
+            places = (0, *range(2, 1 + count))
             return cls(
                 sites=sites, retransmitters=(0,), acknowledgers=(1,), recorders=places,
                 users=tuple(site for site in range(1, sites) if site == 1 or site not in places),

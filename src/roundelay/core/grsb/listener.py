@@ -84,17 +84,17 @@ class Listener:
 
     def gaps(self, most: int) -> list[tuple[int, int]]:
         """GR-9, GR-14: ranges that are stable and not here, at most `most`."""
-        found: list[tuple[int, int]] = []
+        gaps: list[tuple[int, int]] = []
         at = self.next
         for begin in sorted(self.heard):
-            if at >= self.stable or len(found) == most:
-                return found
+            if at >= self.stable or len(gaps) == most:
+                return gaps
             if begin > at:
-                found.append((at, min(begin, self.stable)))
+                gaps.append((at, min(begin, self.stable)))
             at = self.heard[begin].end
-        if at < self.stable and len(found) < most:
-            found.append((at, self.stable))
-        return found
+        if at < self.stable and len(gaps) < most:
+            gaps.append((at, self.stable))
+        return gaps
 
     @property
     def missing(self) -> bool:

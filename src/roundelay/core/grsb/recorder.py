@@ -212,12 +212,12 @@ class Recorder:
         """From memory where the archive may lag behind this batch, else from the archive."""
         until = min(until, self.mark)
         if since in self.recent:
-            found: list[Message] = []
+            messages: list[Message] = []
             at = since
-            while len(found) < limit and at < until and at in self.recent:
-                found.append(self.recent[at])
+            while len(messages) < limit and at < until and at in self.recent:
+                messages.append(self.recent[at])
                 at = self.recent[at].end
-            return found
+            return messages
         return self.archive.read(since, until, limit) if since < until else []
 
     def on_poll(self, poll: Poll, source: int, now: int) -> None:
@@ -273,7 +273,7 @@ class Recorder:
             begun = at = message.end
         else:
             more = len(matches) > credit
-        stop = next((one.gseq for one in matches if one.gseq >= at), until) if more else until
+        stop = next((match.gseq for match in matches if match.gseq >= at), until) if more else until
         gap = first_gap(missing, at, stop)
         if gap is not None:
             stop = gap[0]
@@ -289,21 +289,21 @@ class Recorder:
 
     def _head(self, position: int) -> Message | None:
         """What is at a position, if it is known by its head alone."""
-        found = self.read(position, position + 1, 1)
-        return found[0] if found and found[0].is_head else None
+        messages = self.read(position, position + 1, 1)
+        return messages[0] if messages and messages[0].is_head else None
 
     def _matches(self, at: int, until: int, wanted: Selection, limit: int) -> list[Message]:
         oldest = next(iter(self.recent), until)
-        found = []
+        messages = []
         if at < oldest:
-            found = self.archive.select(at, min(until, oldest), wanted, limit)
+            messages = self.archive.select(at, min(until, oldest), wanted, limit)
             at = oldest
         for gseq, message in self.recent.items():
-            if len(found) >= limit or gseq >= until:
+            if len(messages) >= limit or gseq >= until:
                 break
             if gseq >= at and wanted.takes(message):
-                found.append(message)
-        return found
+                messages.append(message)
+        return messages
 
     # -- asking for mercy ------------------------------------------------------------------
 
@@ -333,8 +333,8 @@ class Recorder:
         elif now - self.behind_since >= patience:
             self.urgency = self.urgency + 1 if missing >= self.behind_by else 0
             if self.urgency:
-                much = (missing // config.gap_limit).bit_length() // 2
-                self._slow(much + self.urgency, now)
+                level = (missing // config.gap_limit).bit_length() // 2
+                self._slow(level + self.urgency, now)
             self.behind_since, self.behind_by = now, missing
 
     def _may_ask(self, now: int) -> bool:

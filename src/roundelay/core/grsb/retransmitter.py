@@ -343,14 +343,14 @@ class Retransmitter:
 
 def answer_recover(host: Host, ring: Ring, recover: Recover, source: int) -> None:
     """Send what `ring` has of the ranges asked for; say what it has not."""
-    left = host.config.rec_burst
+    room = host.config.rec_burst
     for lo, hi in recover.ranges:
         if lo not in ring.messages:
             first = max(lo, ring.first)  # where it goes on, or will
             host.send(source, Recovered(lo, max(lo, min(first, hi)), (), recover.epoch))
             lo = first
         for message in ring.since(lo, hi):
-            if not left:
+            if not room:
                 return
-            left -= 1
+            room -= 1
             host.send(source, Recovered(message.gseq, message.end, (message,), recover.epoch))

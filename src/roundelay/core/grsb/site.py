@@ -393,33 +393,30 @@ class GrsbSite(Host, Engine):
     def check_invariants(self) -> None:
         check_site(self)
 
+    def bounds(self) -> dict[str, tuple[int, int]]:
+        """How much of everything is held now, and at most."""
+        config, sites = self.config, self.roles.sites
+        cr, da, recorder, user = self.retransmitter, self.acknowledger, self.recorder, self.user
+        bounds: dict[str, tuple[int, int]] = {}
+        if cr is not None:
+            bounds["history"] = (len(cr.sequencer.history), config.history)
+            bounds["queue"] = (len(cr.queue), sites)
+        if da is not None:
+            # With what an acknowledger is installed, which its successor had not stored yet.
+            bounds["da_buffer"] = (len(da.ring), config.history)
+        if recorder is not None:
+            bounds["recorder_heard"] = (len(recorder.listener.heard), config.heard_max + 1)
+            bounds["requests"] = (len(recorder.requests), sites)
+        if user is not None:
+            bounds["heard"] = (len(user.listener.heard), config.heard_max + 1)
+            bounds["submissions"] = (len(user.queue), config.own_limit)
+        return bounds
+
     def usage(self) -> dict[str, int]:
-        found: dict[str, int] = {}
-        if self.retransmitter is not None:
-            found["history"] = len(self.retransmitter.sequencer.history)
-            found["queue"] = len(self.retransmitter.queue)
-        if self.acknowledger is not None:
-            found["da_buffer"] = len(self.acknowledger.ring)
-        if self.recorder is not None:
-            found["recorder_heard"] = len(self.recorder.listener.heard)
-            found["requests"] = len(self.recorder.requests)
-        if self.user is not None:
-            found["heard"] = len(self.user.listener.heard)
-            found["submissions"] = len(self.user.queue)
-        return found
+        return {name: used for name, (used, _) in self.bounds().items()}
 
     def caps(self) -> dict[str, int]:
-        config = self.config
-        return {
-            "history": config.history,
-            "queue": self.roles.sites,
-            # With what an acknowledger is installed, which its successor had not stored yet.
-            "da_buffer": config.history,
-            "recorder_heard": config.heard_max + 1,
-            "requests": self.roles.sites,
-            "heard": config.heard_max + 1,
-            "submissions": config.own_limit,
-        }
+        return {name: cap for name, (_, cap) in self.bounds().items()}
 
 
 MULTICASTS: Final = (Bcast, DaAck, Alive)

@@ -128,14 +128,14 @@ class GrsbStable:
         return self.log[at:stop]
 
     def select(self, since: int, until: int, wanted: Selection, limit: int) -> list[Message]:
-        found: list[Message] = []
+        matches: list[Message] = []
         for i in range(bisect_left(self.positions, since), len(self.log)):
             message = self.log[i]
-            if message.gseq >= until or len(found) == limit:
+            if message.gseq >= until or len(matches) == limit:
                 break
             if wanted.takes(message):
-                found.append(message)
-        return found
+                matches.append(message)
+        return matches
 
     def at_time(self, time: int) -> int:
         at = bisect_left(self.log, time, key=lambda message: message.time)

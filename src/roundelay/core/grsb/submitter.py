@@ -18,7 +18,7 @@ from msgspec import Struct
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import PayloadTooLarge, QueueFull, UsageError
 from roundelay.core.grsb.base import GrsbDelivery, Host
-from roundelay.core.grsb.pdu import END, MIDDLE, SINGLE, START, Message
+from roundelay.core.grsb.pdu import END, MIDDLE, SINGLE, START, Message, Submit
 from roundelay.core.grsb.stable import Handled
 from roundelay.core.grsb.units import Units
 from roundelay.core.selection import Selection
@@ -37,6 +37,16 @@ class Waiting(Struct):
     mtype: int
     gid: int
     ticket: bytes
+
+    @property
+    def end(self) -> int:
+        return self.first + len(self.bundle.sizes)
+
+    def to_pdu(self, inc: int, sseq: int) -> Submit:
+        """With its number since the start `inc`."""
+        return Submit(
+            inc, sseq, self.conference, self.mtype, self.gid, self.kind, self.ticket, self.bundle
+        )
 
 
 class Submitter(ABC):
@@ -72,7 +82,7 @@ class Submitter(ABC):
         return False
 
     @abstractmethod
-    def _launch(self, one: Waiting, now: int) -> None:
+    def _launch(self, submission: Waiting, now: int) -> None:
         """`one` is under way from now on: send it for the first time."""
 
     def submit(
@@ -126,13 +136,13 @@ class Submitter(ABC):
         self._next(now)
         return first
 
-    def _may(self, many: int, size: int) -> None:
+    def _may(self, count: int, size: int) -> None:
         if size > self.config.max_payload:
             raise PayloadTooLarge(
                 f"{size} bytes are above max_payload = {self.config.max_payload}: "
                 "send them as a unit of several messages"
             )
-        if len(self.queue) + many > self.config.own_limit:
+        if len(self.queue) + count > self.config.own_limit:
             raise QueueFull(
                 f"{len(self.queue)} submissions wait (own_limit = {self.config.own_limit}): "
                 "submit again when some are stable"
@@ -141,8 +151,8 @@ class Submitter(ABC):
     def _next(self, now: int) -> None:
         """GR-1: one submission is under way at a time."""
         if self.under_way is None and self.queue:
-            self.under_way = one = self.queue.popleft()
-            self._launch(one, now)
+            self.under_way = submission = self.queue.popleft()
+            self._launch(submission, now)
 
     # -- listening -------------------------------------------------------------------------
 

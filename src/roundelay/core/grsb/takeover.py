@@ -63,7 +63,7 @@ class Candidate:
         self.wait_ns = self._wait()
         self.grants: dict[int, Grant] = {}  # by member: its last reign
         self.pages: dict[int, Pages] = {}
-        self.whole: dict[int, State] = {}  # states that are complete
+        self.complete: dict[int, State] = {}
         self.last = Reign(-1, -1, -1)
         self.source = -1
         self.state = NO_STATE
@@ -145,7 +145,7 @@ class Candidate:
         )  # fmt: skip
 
     def _mute(self, sites: Sequence[int]) -> list[int]:
-        return [one for one in sites if one not in self.grants]
+        return [site for site in sites if site not in self.grants]
 
     # -- the steps -------------------------------------------------------------------------
 
@@ -160,7 +160,7 @@ class Candidate:
         self.highest = self.epoch
         self.grants.clear()
         self.pages.clear()
-        self.whole.clear()
+        self.complete.clear()
         self.fetched.clear()
         self.accepted.clear()
         self.source = self.da = -1
@@ -185,7 +185,7 @@ class Candidate:
         if self.phase == PREPARING:
             prepare = Takeover(PREPARE, self.epoch, host.me, 0, NO_STATE)
             for member in host.roles.council:
-                if member not in self.grants or member not in self.whole:
+                if member not in self.grants or member not in self.complete:
                     host.ask(member, prepare, self.unanswered)
         elif self.phase == FETCHING:
             self._fetch()
@@ -214,7 +214,7 @@ class Candidate:
             self.grants[source] = grant
             pages = self.pages.setdefault(source, Pages())
             if pages.add(grant.state):
-                self.whole[source] = pages.state
+                self.complete[source] = pages.state
             self._look(now)
         elif grant.step == INSTALL and self.phase == INSTALLING and source == self.da:
             assert self.sequencer is not None
@@ -249,20 +249,20 @@ class Candidate:
             grant = self.grants.get(site)
             if (
                 grant is not None
-                and site in self.whole
+                and site in self.complete
                 and grant.last_epoch == last.epoch
                 and grant.whose not in (BLANK, OF_RECORDER)
             ):
-                self._take(site, self.whole[site], da, now)
+                self._take(site, self.complete[site], da, now)
                 return
-        if self.config.cold_start and all(site in self.whole for site in host.roles.council):
+        if self.config.cold_start and all(site in self.complete for site in host.roles.council):
             # Nobody has the state of the last reign: what all recorders have is what is left.
-            site = max(host.roles.recorders, key=lambda one: self.whole[one].safe)
-            left = self.whole[site]
+            site = max(host.roles.recorders, key=lambda pr: self.complete[pr].safe)
+            state = self.complete[site]
             if self.config.ceiling:  # behind all that may have been acknowledged
-                base = max(state.top for state in self.whole.values())
-                left = structs.replace(left, safe=base, top=base)
-            self._take(site, left, da, now)
+                base = max(state.top for state in self.complete.values())
+                state = structs.replace(state, safe=base, top=base)
+            self._take(site, state, da, now)
 
     def _take(self, site: int, state: State, da: int, now: int) -> None:
         self.source, self.da = site, da

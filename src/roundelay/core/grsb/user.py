@@ -22,7 +22,6 @@ from roundelay.core.grsb.pdu import (
     Message,
     ReplayData,
     ReplayEnd,
-    Submit,
     SubmitAck,
 )
 from roundelay.core.grsb.reader import Reader
@@ -70,25 +69,22 @@ class User(Submitter):
     def gathers(self) -> bool:
         return self.config.bundle
 
-    def _may(self, many: int, size: int) -> None:
+    def _may(self, count: int, size: int) -> None:
         if not self.up:  # GR-20
             raise Refused("the retransmitter has not been heard for a while: wait for `up`")
-        super()._may(many, size)
+        super()._may(count, size)
 
-    def _launch(self, one: Waiting, now: int) -> None:
-        if self.sseq >= SUBMISSIONS_MAX and one.mtype in (SINGLE, START):
+    def _launch(self, submission: Waiting, now: int) -> None:
+        if self.sseq >= SUBMISSIONS_MAX and submission.mtype in (SINGLE, START):
             self.inc, self.sseq = self.inc + 1, 0  # as if it had started again
         self.tries = 0
         self._submit(now)
 
     def _submit(self, now: int) -> None:
         """GR-1."""
-        one = self.under_way
-        assert one is not None
-        submit = Submit(
-            self.inc, self.sseq, one.conference, one.mtype, one.gid, one.kind, one.ticket,
-            one.bundle,
-        )  # fmt: skip
+        submission = self.under_way
+        assert submission is not None
+        submit = submission.to_pdu(self.inc, self.sseq)
         cr = self.host.reign.cr if self.hint < 0 else self.hint
         self.host.ask(cr, submit, self.tries)
         self.tries += 1
@@ -101,12 +97,13 @@ class User(Submitter):
             self.hint = cr
 
     def on_submit_ack(self, ack: SubmitAck, source: int, now: int) -> None:
-        one = self.under_way
-        if one is None or ack.inc != self.inc or ack.sseq != self.sseq:
+        submission = self.under_way
+        if submission is None or ack.inc != self.inc or ack.sseq != self.sseq:
             return
-        lo, hi = one.first, one.first + len(one.bundle.sizes)
+        lo, hi = submission.first, submission.end
         if ack.status == REFUSED:  # its number was not used up
-            while one.mtype not in (SINGLE, END) and self.queue and self.queue[0].gid == one.gid:
+            in_unit = submission.mtype not in (SINGLE, END)
+            while in_unit and self.queue and self.queue[0].gid == submission.gid:
                 hi = self.queue.popleft().first + 1  # the rest of its unit makes no sense alone
             self.host.notice(OwnRefused(lo, hi))
         else:

@@ -186,10 +186,10 @@ class Pacer:
         if now < self.free_at:
             self.due = self.free_at
             return
-        found = recorder.read(self.next, NEVER, 1)
-        if not found:
+        messages = recorder.read(self.next, NEVER, 1)
+        if not messages:
             return
-        self.under_way = found[0]
+        self.under_way = messages[0]
         self.free_at = now + self.gap_ns
         self._give(now)
 

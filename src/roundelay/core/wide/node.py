@@ -48,17 +48,17 @@ class Node(Submitter):
 
     # -- submitting ------------------------------------------------------------------------
 
-    def _launch(self, one: Waiting, now: int) -> None:
+    def _launch(self, submission: Waiting, now: int) -> None:
         self.attempt = 0
         self._send_up(now)
 
     def _send_up(self, now: int) -> None:
         """HG-14: again after a random while, until it is seen to come down."""
-        one = self.under_way
-        assert one is not None
+        submission = self.under_way
+        assert submission is not None
         up = LsUp(
-            self.host.me, self.inc, self.sseq, one.conference, one.mtype, one.gid, one.kind,
-            one.bundle, min(self.attempt, 255), (),
+            self.host.me, self.inc, self.sseq, submission.conference, submission.mtype,
+            submission.gid, submission.kind, submission.bundle, min(self.attempt, 255), (),
         )  # fmt: skip
         self.attempt += 1
         self.repeat_due = now + self.host.rng.randint(1, 8) * self.flood.round_ns
@@ -66,11 +66,10 @@ class Node(Submitter):
 
     def _over(self, inc: int, sseq: int, gseq: int, now: int) -> None:
         """HG-14: phase two of a message of ours has come to its end."""
-        one = self.under_way
-        if one is None or (inc, sseq) != (self.inc, self.sseq):
+        submission = self.under_way
+        if submission is None or (inc, sseq) != (self.inc, self.sseq):
             return
-        end = one.first + len(one.bundle.sizes)
-        self.host.notice(OwnPlaced(one.first, end, gseq))
+        self.host.notice(OwnPlaced(submission.first, submission.end, gseq))
         self.sseq += 1
         self.under_way = None
         self.repeat_due = NEVER

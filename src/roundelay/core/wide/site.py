@@ -364,41 +364,31 @@ class WideSite(Engine):
     def check_invariants(self) -> None:
         check_wide_site(self)
 
-    def usage(self) -> dict[str, int]:
-        found: dict[str, int] = {}
-        if self.globe is not None:
-            found |= {f"global_{name}": used for name, used in self.globe.usage().items()}
-            if isinstance(self.globe.retransmitter, GlobalRetransmitter):
-                found["ack_gcr"] = len(self.globe.retransmitter.held)
+    def bounds(self) -> dict[str, tuple[int, int]]:
+        """How much of everything is held now, and at most."""
+        config, globe, uplink, node = self.config, self.globe, self.uplink, self.node
+        bounds: dict[str, tuple[int, int]] = {}
+        if globe is not None:
+            bounds |= {f"global_{name}": bound for name, bound in globe.bounds().items()}
+            if isinstance(globe.retransmitter, GlobalRetransmitter):
+                held = len(globe.retransmitter.held)
+                bounds["ack_gcr"] = (held, config.history + config.window)
         if self.local is not None:
-            found |= self.local.usage()
-        if self.uplink is not None:
-            found["ready"] = len(self.uplink.ready)
-            found["trunk_heard"] = len(self.uplink.listener.heard)
-            found["pending"] = len(self.uplink.pending)
-        if self.node is not None:
-            flood = self.node.flood
-            found["ls_held"] = len(flood.held)
-            found["ls_keep"] = len(flood.kept)
-            found["ls_waiting"] = len(flood.waiting)
-            found["ls_submissions"] = len(self.node.queue)
-        return found
+            bounds |= self.local.bounds()
+        if uplink is not None:
+            bounds["ready"] = (len(uplink.ready), config.ready_max + config.credit)
+            bounds["trunk_heard"] = (len(uplink.listener.heard), config.heard_max + 1)
+            bounds["pending"] = (len(uplink.pending), self.atlas.sites)
+        if node is not None:
+            flood = node.flood
+            bounds["ls_held"] = (len(flood.held), config.ls_held + 1)
+            bounds["ls_keep"] = (len(flood.kept), config.ls_keep)
+            bounds["ls_waiting"] = (len(flood.waiting), len(flood.links) * FLOODS_MAX)
+            bounds["ls_submissions"] = (len(node.queue), config.own_limit)
+        return bounds
+
+    def usage(self) -> dict[str, int]:
+        return {name: used for name, (used, _) in self.bounds().items()}
 
     def caps(self) -> dict[str, int]:
-        config = self.config
-        found: dict[str, int] = {
-            "ready": config.ready_max + config.credit,
-            "trunk_heard": config.heard_max + 1,
-            "pending": self.atlas.sites,
-            "ls_held": config.ls_held + 1,
-            "ls_keep": config.ls_keep,
-            "ls_submissions": config.own_limit,
-        }
-        if self.globe is not None:
-            found |= {f"global_{name}": cap for name, cap in self.globe.caps().items()}
-            found["ack_gcr"] = config.history + config.window
-        if self.local is not None:
-            found |= self.local.caps()
-        if self.node is not None:
-            found["ls_waiting"] = len(self.node.flood.links) * FLOODS_MAX
-        return found
+        return {name: cap for name, (_, cap) in self.bounds().items()}

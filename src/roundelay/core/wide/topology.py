@@ -51,8 +51,8 @@ class Network(Struct, frozen=True, kw_only=True):
     @property
     def attached(self) -> tuple[int, ...]:
         """Sites on the line of this network."""
-        some = {*self.retransmitters, *self.acknowledgers, *self.recorders, *self.users}
-        return tuple(sorted(some | {self.broadcaster} if self.broadcaster >= 0 else some))
+        roles = {*self.retransmitters, *self.acknowledgers, *self.recorders, *self.users}
+        return tuple(sorted(roles | {self.broadcaster} if self.broadcaster >= 0 else roles))
 
     def roles(self, sites: int) -> Roles:
         """The network as a GRSB group; nodes of the second kind submit there, too."""
@@ -107,25 +107,25 @@ class Topology(Struct, frozen=True, kw_only=True):
 
 def links_of(edges: tuple[tuple[int, int], ...]) -> dict[int, tuple[int, ...]]:
     """Neighbours, by site."""
-    found: dict[int, set[int]] = {}
+    links: dict[int, set[int]] = {}
     for a, b in edges:
-        found.setdefault(a, set()).add(b)
-        found.setdefault(b, set()).add(a)
-    return {site: tuple(sorted(others)) for site, others in found.items()}
+        links.setdefault(a, set()).add(b)
+        links.setdefault(b, set()).add(a)
+    return {site: tuple(sorted(others)) for site, others in links.items()}
 
 
 def hops(edges: tuple[tuple[int, int], ...], root: int) -> dict[int, int]:
     """How far each site is from `root`, as far as it can be reached."""
     links = links_of(edges)
-    found = {root: 0}
+    distances = {root: 0}
     queue = deque((root,))
     while queue:
         site = queue.popleft()
         for other in links.get(site, ()):
-            if other not in found:
-                found[other] = found[site] + 1
+            if other not in distances:
+                distances[other] = distances[site] + 1
                 queue.append(other)
-    return found
+    return distances
 
 
 def diameter(edges: tuple[tuple[int, int], ...]) -> int:

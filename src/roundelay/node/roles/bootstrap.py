@@ -118,14 +118,14 @@ class Bootstrap:
                 self.enter(Born(history), now, wiped=False)
             return
         others = [name for name in council if name != self.node.name]
-        missing = [one for one in others if one not in self.lives or not self.node.alive(one)]
+        missing = [name for name in others if name not in self.lives or not self.node.alive(name)]
         if missing:
             waits = ", ".join(missing[:NAMED_MAX]) + (" …" if len(missing) > NAMED_MAX else "")
             self.group.status_view.say(f"forming: waiting for {waits}{self.other_files}")
         elif member.me == member.roles.retransmitters[0]:
             lives = {name: life for name, (life, _) in self.lives.items()}
             lives[self.node.name] = self.node.uuid
-            there = tuple(lives[one] for one in council)
+            there = tuple(lives[name] for name in council)
             self.enter(Born(secrets.token_hex(8), council, there, member.roster), now, wiped=False)
             self._announce()
 

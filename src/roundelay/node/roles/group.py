@@ -110,7 +110,7 @@ class RoleGroup:
         self.delivered = 0
         self.look_due = now
         roles, me, file = self.member.roles, self.member.me, self.member.file
-        if me in roles.recorders and spec.name in {one.group for one in node.config.records}:
+        if me in roles.recorders and spec.name in {record.group for record in node.config.records}:
             raise ConfigError("record", spec.name, f"nothing: {node.name} records it by its file")
         bundled = engines.bundle_bytes(node.medium.mtu)
         burst = min(64, max(8, BURST_BYTES // bundled))
@@ -452,7 +452,7 @@ class RoleGroup:
         rest = deliveries_of(effects)
         for notice in effects.notices:
             if isinstance(notice, NeverRecorded):
-                before = [one for one in rest if one.seq < notice.lo]
+                before = [delivery for delivery in rest if delivery.seq < notice.lo]
                 self._deliver(before)
                 missed = Missed(self.spec.name, notice.lo, notice.hi, self.history_name)
                 for application in list(self.applications.values()):
@@ -477,10 +477,11 @@ class RoleGroup:
 
     def _deliver(self, deliveries: list[GrsbDelivery]) -> None:
         name, roster, history = self.spec.name, self.member.roster, self.history_name
-        for one in deliveries:
-            bundle = one.bundle.marked(one.conference, one.kind)
-            unit = UNIT if one.is_unit else WHOLE
-            batch = Batch(name, one.seq, roster[one.source], one.time * 1000, bundle, unit, history)
+        for delivery in deliveries:
+            bundle = delivery.bundle.marked(delivery.conference, delivery.kind)
+            unit = UNIT if delivery.is_unit else WHOLE
+            sender, time_ns = roster[delivery.source], delivery.time * 1000
+            batch = Batch(name, delivery.seq, sender, time_ns, bundle, unit, history)
             self.delivered += len(bundle.sizes)
             for application in list(self.applications.values()):
                 application.deliver(batch)

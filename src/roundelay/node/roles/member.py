@@ -40,12 +40,12 @@ class RoleMember:
 
     def known_as(self, sites: Iterable[int]) -> str:
         """Members by name, with their roles."""
-        shown = [f"{self.roster[one]} ({', '.join(self.file.titles[one])})" for one in sites]
+        shown = [f"{self.roster[site]} ({', '.join(self.file.titles[site])})" for site in sites]
         return ", ".join(shown[:NAMED_MAX]) + (" …" if len(shown) > NAMED_MAX else "")
 
     def gone(self, sites: Iterable[int]) -> tuple[int, ...]:
         """Those of them whose nodes are not heard of, on any line."""
-        return tuple(one for one in sites if not self._there(self.roster[one]))
+        return tuple(site for site in sites if not self._there(self.roster[site]))
 
     def _there(self, name: str) -> bool:
         known = self.node.directory.by_name.get(name)

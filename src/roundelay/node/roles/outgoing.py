@@ -88,30 +88,30 @@ class Receipts:
         self.followed: deque[tuple[int, Underway]] = deque()
         """With the number behind the last message of each, which rises."""
 
-    def follow(self, first: int, one: Underway) -> None:
+    def follow(self, first: int, underway: Underway) -> None:
         """The messages of `one` have been submitted; `first` is the number of the first."""
-        self.followed.append((first + len(one.bundle.sizes), one))
+        self.followed.append((first + len(underway.bundle.sizes), underway))
 
     def stable(self, hi: int, gseq: int, count: int) -> None:
         """GR-5: `count` messages, those before number `hi`, have their places from `gseq` on."""
         followed = self.followed
         if followed and followed[0][0] == hi:
-            one = followed.popleft()[1]
+            underway = followed.popleft()[1]
             # Counted back from the end of a unit, whose parts need not stand side by side.
-            one.number = gseq + count - len(one.bundle)
+            underway.number = gseq + count - len(underway.bundle)
 
     def refused(self, hi: int, reason: str) -> None:
         """The messages before number `hi` have no place and will have none."""
         followed = self.followed
         if followed and followed[0][0] == hi:
-            one = followed.popleft()[1]
-            if one in self.outbox.underway:
-                self.outbox.refuse(one, reason)
+            underway = followed.popleft()[1]
+            if underway in self.outbox.underway:
+                self.outbox.refuse(underway, reason)
 
     def settle(self, recorded: int) -> None:
         """Receipts for what is stable, and below `recorded` where that was wished."""
         wall = time.time_ns()
-        for one in [one for one in self.outbox.underway if one.number >= 0]:
-            waits = one.to is not None and one.to[-1] == RECORDED
-            if not waits or one.number + len(one.bundle) <= recorded:
-                self.outbox.settle(one.number, wall, bundle=one)
+        for underway in [underway for underway in self.outbox.underway if underway.number >= 0]:
+            waits = underway.to is not None and underway.to[-1] == RECORDED
+            if not waits or underway.number + len(underway.bundle) <= recorded:
+                self.outbox.settle(underway.number, wall, bundle=underway)

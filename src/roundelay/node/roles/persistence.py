@@ -129,8 +129,8 @@ class Persistence:
         rest: list[Struct] = []
         for level, mine in levels.by_level(records).items():
             journal = self.journals.get(level)
-            left = mine if journal is None else journal.keep(mine)
-            rest += [levels.stored(level, record) for record in left]
+            unrecorded = mine if journal is None else journal.keep(mine)
+            rest += [levels.stored(level, record) for record in unrecorded]
         if effects.deliveries:
             rest.append(levels.progress())
         if not rest:

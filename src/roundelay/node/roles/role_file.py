@@ -157,9 +157,9 @@ def named(error: ConfigError, members: tuple[str, ...]) -> ConfigError:
     value = error.value
     sites = value if isinstance(value, tuple) else (value,)
     places = isinstance(value, tuple) or error.field in ("edges", "filters")
-    if not places or not all(type(one) is int and 0 <= one < len(members) for one in sites):
+    if not places or not all(type(site) is int and 0 <= site < len(members) for site in sites):
         return error
-    names = ", ".join(members[int(one)] for one in sites)
+    names = ", ".join(members[int(site)] for site in sites)
     return ConfigError(error.field, names or "none", error.allowed)
 
 

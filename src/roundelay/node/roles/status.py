@@ -55,8 +55,8 @@ class StatusView:
             self.up = reigns or now - site.heard_at < self.group.config.alive_timeout_ns
         bootstrap, council = self.group.bootstrap, levels.council
         if council is not None and not council.voting:
-            mute = [one for one in council.host.roles.council if one not in council.answers]
-            who = member.known_as(one for one in mute if one != member.me)
+            mute = [site for site in council.host.roles.council if site not in council.answers]
+            who = member.known_as(site for site in mute if site != member.me)
             waits = f"rejoining without its disk: waiting for an answer of {who}"
             self.say(f"{waits}{bootstrap.other_files}")
         elif self.up and not bootstrap.split:
@@ -136,7 +136,7 @@ class StatusView:
     def named(self, kind: str, info: tuple[object, ...]) -> list[object]:
         """What a notice says, with members by their names."""
         begin, end = SITES_IN.get(kind, (0, 0))
-        names = [self.member.roster[one] for one in info[begin:end] if isinstance(one, int)]
+        names = [self.member.roster[site] for site in info[begin:end] if isinstance(site, int)]
         return [*info[:begin], *names, *info[end:]]
 
     def members(self) -> dict[str, object]:
@@ -188,8 +188,8 @@ def slowed_by(da: Acknowledger) -> list[int]:
     if da.full_since < NEVER:
         recorders += da.lacking()
     elif da.polling:
-        behind = [one for one, mark in da.marks.items() if mark <= da.safe < da.expected]
-        recorders += [one for one in behind if one not in da.suspected]
+        behind = [recorder for recorder, mark in da.marks.items() if mark <= da.safe < da.expected]
+        recorders += [recorder for recorder in behind if recorder not in da.suspected]
     return recorders
 
 
@@ -216,7 +216,7 @@ def site_status(
         "silent_line": None if silent is None else LINE_NAMES[silent],
         "dropped": dict(engine.drops),
         "buffers": engine.usage(),
-        "limits": {name: engine.caps()[name] for name in engine.usage()},
+        "limits": engine.caps(),
     }
     if site.user is not None:
         status["position"] = site.user.listener.next
@@ -231,10 +231,10 @@ def site_status(
     if da is not None and da.epoch >= 0:
         status["acknowledged"], status["safe"] = da.acked, da.safe
         status["ack_delay_ns"] = da.delay_ns
-        status["recorders"] = {names[one]: mark for one, mark in da.marks.items()}
+        status["recorders"] = {names[recorder]: mark for recorder, mark in da.marks.items()}
         held = slowed_by(da)
-        status["suspected"] = [names[one] for one in sorted(da.suspected)]
-    status["slowed_by"] = [names[one] for one in dict.fromkeys((*held, *waits))]
+        status["suspected"] = [names[recorder] for recorder in sorted(da.suspected)]
+    status["slowed_by"] = [names[recorder] for recorder in dict.fromkeys((*held, *waits))]
     if council is not None:
         status["votes"] = council.voting
     return status

@@ -120,8 +120,8 @@ def parse(toml: dict[str, Any], path: Path = Path()) -> RoleFile:
                 raise ConfigError(key, toml[key], "only with lines = 2")
     places = [getattr(roles, name) for name in ROLES]
     filters = [
-        (site, *(sorted(some or ()) for some in (one.conferences, one.senders, one.kinds)))
-        for site, one in sorted(roles.filters.items())
+        (site, *map(sorted, (keeps.conferences or (), keeps.senders or (), keeps.kinds or ())))
+        for site, keeps in sorted(roles.filters.items())
     ]
     parameters = engine_settings(table.parameters, PARAMETERS)
     return RoleFile(

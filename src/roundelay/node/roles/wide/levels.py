@@ -143,7 +143,7 @@ class WideLevels(Levels):
     @property
     def council(self) -> Any:
         councils = [site.council for site in self.sites if site.council is not None]
-        return next((one for one in councils if not one.voting), self.shown.council)
+        return next((council for council in councils if not council.voting), self.shown.council)
 
     @property
     def stuck(self) -> bool:
@@ -162,9 +162,9 @@ class WideLevels(Levels):
             )  # fmt: skip
             missing = [site for sites in ways if gone(sites) == sites for site in sites]
             return tuple(dict.fromkeys(missing))
-        silent = [one for one in waits if one in roles.retransmitters]
+        silent = [site for site in waits if site in roles.retransmitters]
         if silent and not gone(silent):
-            waits += tuple(one for one in gone(roles.council) if one not in waits)
+            waits += tuple(site for site in gone(roles.council) if site not in waits)
         return waits
 
     def status(self, journals: Mapping[int, Any]) -> dict[str, object]:
@@ -184,8 +184,12 @@ class WideLevels(Levels):
             gcr = globe.retransmitter
             if isinstance(gcr, GlobalRetransmitter) and gcr.reigning:
                 shown["networks"] = {
-                    str(one.net): {"active": one.active, "acked": one.acked, "recorded": one.safe}
-                    for one in gcr.branches.values()
+                    str(branch.net): {
+                        "active": branch.active,
+                        "acked": branch.acked,
+                        "recorded": branch.safe,
+                    }
+                    for branch in gcr.branches.values()
                 }
             if GLOBAL in journals:
                 shown["journal"] = journals[GLOBAL].status()
