@@ -170,9 +170,9 @@ class Acknowledger:
         """The answer shows that we are there, and on which lines (GR-24)."""
         if alive.epoch == self.epoch and self.host.promised <= self.epoch:
             self._ack(line)
-        elif alive.da != self.host.me and self.host.promised <= alive.epoch and (
-            alive.start < self.ceiling
-        ):  # fmt: skip
+            return
+        succeeded = alive.da != self.host.me and self.host.promised <= alive.epoch
+        if succeeded and alive.start < self.ceiling:
             # Another one acknowledges now: what we did is below the beginning of its reign.
             self._set_ceiling(alive.start)
 
@@ -380,10 +380,11 @@ class Acknowledger:
             assert self.host.council is not None
             self.host.council.accept(Reign(epoch, self.next_cr, self.host.me))
             self._ready()
-        elif self.fetch_due <= now or self.fetch_due >= NEVER or (
-            ring.end > before and not self.fetched and len(ring) % self.config.rec_burst == 0
-        ):  # fmt: skip
-            self.tries = 0 if ring.end > before else self.tries + 1
+            return
+        moved = ring.end > before
+        answered = moved and not self.fetched and len(ring) % self.config.rec_burst == 0
+        if self.fetch_due <= now or self.fetch_due >= NEVER or answered:
+            self.tries = 0 if moved else self.tries + 1
             if self.tries > self.config.attempts:  # until the candidate speaks again
                 self.tries = 0
                 self.fetch_due = NEVER

@@ -97,10 +97,9 @@ class Roles(Struct, frozen=True, kw_only=True):
                 raise ConfigError(name, sites, "one site or more, each once")
             for site in sites:
                 whole(name, site, 0, self.sites - 1)
-        both = set(self.retransmitters) & set(self.acknowledgers)
-        if both:
-            raise ConfigError("acknowledgers", self.acknowledgers, "on other sites than the "
-                              "retransmitters: one machine must not fail as both")  # fmt: skip
+        if set(self.retransmitters) & set(self.acknowledgers):
+            allowed = "on other sites than the retransmitters: one machine must not fail as both"
+            raise ConfigError("acknowledgers", self.acknowledgers, allowed)
         for site in self.filters:
             if site not in self.recorders:
                 raise ConfigError("filters", site, "recorders only")

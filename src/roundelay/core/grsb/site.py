@@ -134,10 +134,8 @@ class GrsbSite(Host, Engine):
         if me in roles.acknowledgers:
             self.acknowledger = Acknowledger(self, now, known.ceiling)
         if me in roles.recorders:
-            self.recorder = self.recorder_class(
-                self, archive or known, Counters(known.counters.by_sender.values()),
-                reign.epoch, now,
-            )  # fmt: skip
+            counters = Counters(known.counters.by_sender.values())
+            self.recorder = self.recorder_class(self, archive or known, counters, reign.epoch, now)
         if me in roles.users and self.user_class is not None:
             upto = known.handled if position is None else position
             resume = min(known.resume, upto)
@@ -346,9 +344,8 @@ class GrsbSite(Host, Engine):
         """Whoever has the first of it answers; if nobody has, the one that has most."""
         first = pdu.ranges[0][0]
         da, cr, recorder = self.acknowledger, self.retransmitter, self.recorder
-        if da is not None and (da.epoch >= 0 or recorder is None) and (
-            first in da.ring.messages or recorder is None
-        ):  # fmt: skip
+        has = da is not None and da.epoch >= 0 and first in da.ring.messages
+        if da is not None and (has or recorder is None):
             da.on_recover(pdu, source)
         elif cr is not None and (first in cr.sequencer.history.messages or recorder is None):
             cr.on_recover(pdu, source)

@@ -140,9 +140,8 @@ class Candidate:
         lost = "retransmitter and acknowledger of the last reign have lost their state"
         if self.config.cold_start:
             return f"{lost}: all are needed to begin anew", self._mute(roles.council)
-        return (
-            f"{lost}: begin anew from the recorders (cold_start), or restart one that has it", []
-        )  # fmt: skip
+        remedy = "begin anew from the recorders (cold_start), or restart one that has it"
+        return f"{lost}: {remedy}", []
 
     def _mute(self, sites: Sequence[int]) -> list[int]:
         return [site for site in sites if site not in self.grants]

@@ -12,8 +12,7 @@ from roundelay.core.engine import COMMITTED, NEVER, Pdu
 from roundelay.core.grsb.pdu import END, Message
 from roundelay.core.grsb.submitter import Submitter, Waiting
 from roundelay.core.notices import GapUnavailable, OwnPlaced
-from roundelay.core.selection import EVERYTHING, Selection
-from roundelay.core.wide.config import WideConfig
+from roundelay.core.selection import Selection
 from roundelay.core.wide.pdu import LsAck, LsAsk, LsData, LsDown, LsUp, Response
 from roundelay.core.wide.subnet import Climb, Flood
 from roundelay.core.wide.topology import Atlas
@@ -30,12 +29,20 @@ class Node(Submitter):
     reader = None
 
     def __init__(
-        self, host: PartHost, atlas: Atlas, config: WideConfig, lcr: Callable[[], int], now: int,
-        *, inc: int, position: int, resume: int, wanted: Selection = EVERYTHING,
-    ) -> None:  # fmt: skip
+        self,
+        host: PartHost,
+        atlas: Atlas,
+        lcr: Callable[[], int],
+        now: int,
+        inc: int,
+        position: int,
+        resume: int,
+        wanted: Selection,
+    ) -> None:
+        resume = min(position, resume)
         super().__init__(host, inc, position, resume, wanted)
-        begin = min(position, resume) if config.ls_repair else position
-        self.flood = Flood(host, atlas, config, begin, self._take, self._skipped, now)
+        begin = resume if host.wide.ls_repair else position
+        self.flood = Flood(host, atlas, begin, self._take, self._skipped, now)
         host.user = self
         self.climb = Climb(host, self.flood, lcr)
         self.attempt = 0

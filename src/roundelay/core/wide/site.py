@@ -121,36 +121,28 @@ class WideSite(Engine):
         self.node: Node | None = None
         known = stable if stable is not None else WideStable()
         network = self.network
+        options: dict[str, Any] = {"inc": inc, "wiped": wiped, "base_us": base_us}
         if me in atlas.global_roles.council:
-            self.globe = GlobalSite(
-                atlas, config, self.loop, me, rng, now,
-                inc=inc, stable=None if stable is None else known.globe, archive=globe_archive,
-                wiped=wiped, base_us=base_us,
-            )  # fmt: skip
+            kept = None if stable is None else known.globe
+            given = options | {"stable": kept, "archive": globe_archive}
+            self.globe = GlobalSite(atlas, config, self.loop, me, rng, now, **given)
             if isinstance(self.globe.recorder, GlobalRecorder):
                 self.globe.recorder.freed = known.globe.freed
         if network is not None and me in network.attached:
             if me in network.retransmitters:
                 host = PartHost(me, atlas.global_roles, config, rng, self.loop, TRUNK)
                 self.uplink = Uplink(host, atlas, config, now)
+            options |= {"stable": None if stable is None else known.local, "archive": archive}
+            options |= {"position": position, "wanted": wanted, "flooded": known.flooded}
             self.local = LocalSite(
-                atlas, network, config, self.loop, self.uplink, me, rng, now,
-                inc=inc, stable=None if stable is None else known.local, archive=archive,
-                wiped=wiped, position=position, wanted=wanted, base_us=base_us,
-                flooded=known.flooded,
-            )  # fmt: skip
-        if network is not None and network.edges and (
-            me == network.broadcaster or me in network.nodes
-        ):  # fmt: skip
+                atlas, network, config, self.loop, self.uplink, me, rng, now, **options
+            )
+        if network is not None and me in atlas.links:
             at = known.handled if position is None else position
             if me == network.broadcaster:
                 at = 0
-            roles = atlas.local_roles[network.net]
-            host = PartHost(me, roles, config, rng, self.loop, SUBNET)
-            self.node = Node(
-                host, atlas, config, self._lcr, now,
-                inc=inc, position=at, resume=min(known.resume, at), wanted=wanted,
-            )  # fmt: skip
+            host = PartHost(me, atlas.local_roles[network.net], config, rng, self.loop, SUBNET)
+            self.node = Node(host, atlas, self._lcr, now, inc, at, known.resume, wanted)
         parts: tuple[tuple[int, Host | None], ...] = (
             (GLOBAL, self.globe),
             (LOCAL, self.local),

@@ -21,9 +21,9 @@ from roundelay.core.engine import NEVER
 from roundelay.core.grsb.base import Host
 from roundelay.core.grsb.pdu import Message
 from roundelay.core.notices import MemberSuspected
-from roundelay.core.wide.config import WideConfig
 from roundelay.core.wide.pdu import SUBNET, LsAck, LsAsk, LsData, LsDown, LsUp, Response
 from roundelay.core.wide.topology import Atlas
+from roundelay.core.wide.uplink import PartHost
 
 SEEN_MAX: Final = 512
 """Floods a node remembers, besides what it knows by its position."""
@@ -36,6 +36,8 @@ PATH_MAX: Final = 255
 
 Take = Callable[[Message, int], None]
 """Called with each message in order, and the time."""
+Skipped = Callable[[int, int], None]
+"""Called with a stretch that will never come."""
 
 
 class Flood:
@@ -47,11 +49,10 @@ class Flood:
     epoch = 0  # it hears of no reign
 
     def __init__(
-        self, host: Host, atlas: Atlas, config: WideConfig, position: int, take: Take,
-        skipped: Callable[[int, int], None], now: int,
-    ) -> None:  # fmt: skip
+        self, host: PartHost, atlas: Atlas, position: int, take: Take, skipped: Skipped, now: int
+    ) -> None:
         self.host = host
-        self.config = config
+        self.config = config = host.wide
         network = atlas.network_of(host.me)
         assert network is not None
         self.net = network.net

@@ -82,8 +82,8 @@ class Topology(Struct, frozen=True, kw_only=True):
             for site in sites:
                 whole(name, site, 0, self.sites - 1)
         if set(self.gcr) & set(self.gda):
-            raise ConfigError("gda", self.gda, "on other sites than gcr: one machine must not "
-                              "fail as both")  # fmt: skip
+            allowed = "on other sites than gcr: one machine must not fail as both"
+            raise ConfigError("gda", self.gda, allowed)
         taken: dict[int, int] = {}
         for number, network in enumerate(self.networks, 1):
             if network.net != number:

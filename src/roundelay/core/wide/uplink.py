@@ -45,6 +45,7 @@ class PartHost(Host):
         self, me: int, roles: Roles, config: WideConfig, rng: Random, loop: Loop, line: int
     ) -> None:
         super().__init__(me, roles, config, rng, 0)
+        self.wide = config
         self.loop = loop
         self.line = line
 

@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 
 LINE_NAMES: Final = {LINE_A: "a", LINE_B: "b"}
 SITES_IN: Final = {
-    "suspect": (0, 1), "reign": (1, 3), "waits": (0, WAITS_MAX), "broken": (1, SITES_MAX),
-}  # fmt: skip
+    "suspect": (0, 1),
+    "reign": (1, 3),
+    "waits": (0, WAITS_MAX),
+    "broken": (1, SITES_MAX),
+}
 """Where notices have numbers of members."""
 
 

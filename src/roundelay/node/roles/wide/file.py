@@ -98,9 +98,7 @@ PARAMETERS: Final = parameters_table(
     "gpr_free", ack_mode=f"{SEQUENCED} or {ALL_ACTIVE}",
 )  # fmt: skip
 
-TITLES: Final = {
-    "retransmitters": "LCR", "acknowledgers": "LDA", "recorders": "LPR", "users": "user",
-}  # fmt: skip
+TITLES: Final = dict(zip(ROLES, ("LCR", "LDA", "LPR", "user"), strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,11 +138,12 @@ def _every_role(topology: Topology) -> Roles:
         return tuple(dict.fromkeys(sites))
 
     return Roles(
-        sites=topology.sites, retransmitters=every("retransmitters", topology.gcr),
+        sites=topology.sites,
+        retransmitters=every("retransmitters", topology.gcr),
         acknowledgers=every("acknowledgers", topology.gda),
         recorders=every("recorders", topology.gpr),
         users=every("users", ()) + every("nodes", ()),
-    )  # fmt: skip
+    )
 
 
 def read_file(path: Path) -> WideFile:
@@ -217,21 +216,24 @@ def _network(number: int, table: NetworkTable, sites: dict[str, int]) -> Network
     else:
         first, second, *rest = mine.values()
         roles = Roles(
-            sites=len(sites), retransmitters=(first,), acknowledgers=(second,),
-            recorders=(first,), users=(second, *rest),
-        )  # fmt: skip
+            sites=len(sites),
+            retransmitters=(first,),
+            acknowledgers=(second,),
+            recorders=(first,),
+            users=(second, *rest),
+        )
     return Network(
-        net=number, retransmitters=roles.retransmitters, acknowledgers=roles.acknowledgers,
-        recorders=roles.recorders, users=roles.users, broadcaster=-1 if lb is None else sites[lb],
+        net=number,
+        broadcaster=-1 if lb is None else sites[lb],
         edges=tuple((sites[a], sites[b]) for a, b in edges),
-    )  # fmt: skip
+        **{role: getattr(roles, role) for role in ROLES},
+    )
 
 
 def _topology(table: object, networks: tuple[Network, ...], sites: dict[str, int]) -> Topology:
     first, second = networks[0].attached, networks[1].attached
-    places: dict[str, tuple[int, ...]] = {
-        "gcr": (first[0],), "gda": (second[0],), "gpr": (first[1], second[1])
-    }  # fmt: skip
+    places: dict[str, tuple[int, ...]] = {"gcr": first[:1], "gda": second[:1]}
+    places["gpr"] = (first[1], second[1])
     for role, names in structs.asdict(convert(table, GlobalTable, "global")).items():
         if names is not None:
             places[role] = sites_of(f"global.{role}", names, sites)
