@@ -248,49 +248,37 @@ class Recorder:
 
     def play(self, request: ReplayReq, user: int) -> None:
         """GR-17: send the next matches of `request`, at most its credit."""
-        host = self.host
+        host, number, begun = self.host, request.request, request.since
         wanted = Selection(
             chosen(request.conferences), chosen(request.senders), chosen(request.kinds)
         )
-        since = request.since
+        at = begun
         if request.since_time:
-            since = max(since, self.archive.at_time(request.since_time))
-        begun = request.since
+            at = max(at, self.archive.at_time(request.since_time))
         until = min(request.until, self.mark)
         credit = min(request.credit, self.config.credit)
-        at = max(since, begun)
         if at >= until:
-            host.send(user, ReplayEnd(request.request, begun, max(begun, until), DONE))
+            host.send(user, ReplayEnd(number, begun, max(begun, until), DONE))
             return
-        missing = self.archive.missing
-        matches = self._matches(at, until, wanted, credit + 1)
-        for message in matches[:credit]:
-            if message.is_head or first_gap(missing, at, message.gseq) is not None:
-                more = True
+        stop, obstacle = until, None
+        gap = first_gap(self.archive.missing, at, until)
+        if gap is not None:
+            stop, obstacle = gap[0], ReplayEnd(number, *gap, GAP)
+        for sent, message in enumerate(self._matches(at, stop, wanted, credit + 1)):
+            if message.is_head:
+                stop = message.gseq
+                obstacle = ReplayEnd(number, stop, message.end, NOT_RECORDED)
+            elif sent == credit:
+                stop, obstacle = message.gseq, None
+            if message.gseq == stop:
                 break
-            host.send(user, ReplayData(request.request, begun, message))
+            host.send(user, ReplayData(number, begun, message))
             self.served += 1
-            begun = at = message.end
-        else:
-            more = len(matches) > credit
-        stop = next((match.gseq for match in matches if match.gseq >= at), until) if more else until
-        gap = first_gap(missing, at, stop)
-        if gap is not None:
-            stop = gap[0]
-        head = self._head(stop) if more and gap is None else None
-        lost = gap is not None or head is not None
-        if stop > begun or not lost:
-            reason = CREDIT if more or lost else DONE
-            host.send(user, ReplayEnd(request.request, begun, stop, reason))
-        if gap is not None:
-            host.send(user, ReplayEnd(request.request, *gap, GAP))
-        elif head is not None:
-            host.send(user, ReplayEnd(request.request, stop, head.end, NOT_RECORDED))
-
-    def _head(self, position: int) -> Message | None:
-        """What is at a position, if it is known by its head alone."""
-        messages = self.read(position, position + 1, 1)
-        return messages[0] if messages and messages[0].is_head else None
+            begun = message.end
+        if stop > begun or obstacle is None:
+            host.send(user, ReplayEnd(number, begun, stop, DONE if stop == until else CREDIT))
+        if obstacle is not None:
+            host.send(user, obstacle)
 
     def _matches(self, at: int, until: int, wanted: Selection, limit: int) -> list[Message]:
         oldest = next(iter(self.recent), until)
