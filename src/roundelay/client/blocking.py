@@ -190,8 +190,8 @@ class BlockingGroup:
                 return []
 
         try:
-            while found := self._thread.call(following()):
-                yield found[0]
+            while items := self._thread.call(following()):
+                yield items[0]
         finally:
             close = getattr(source, "aclose", None)
             if close is not None and self._thread.running:

@@ -123,10 +123,6 @@ class Daemon:
         self._settled.set()
         return remote
 
-    @property
-    def connected(self) -> bool:
-        return self._remote is not None
-
     # -- when it breaks --------------------------------------------------------------------
 
     def _lost(self, error: ConnectionLost) -> None:
@@ -134,12 +130,12 @@ class Daemon:
         if self._end is not None:
             return
         had_groups = bool(self._memberships)
-        for group, one in list(self._memberships.items()):
+        for group, membership in list(self._memberships.items()):
             refused = remote is not None and not remote.joined(group)
-            if refused or one.client.goes_on(group, one.began) is None:
+            if refused or membership.client.goes_on(group, membership.began) is None:
                 del self._memberships[group]
                 if not refused:
-                    one.client.cut_off(group, str(error))
+                    membership.client.cut_off(group, str(error))
         if had_groups and not self._memberships:
             self._give_up(error)
             return
@@ -175,20 +171,24 @@ class Daemon:
 
     def _has_brought_something(self) -> bool:
         return any(
-            one.client.goes_on(group, one.began) != one.joined_at
-            for group, one in self._memberships.items()
+            membership.client.goes_on(group, membership.began) != membership.joined_at
+            for group, membership in self._memberships.items()
         )
 
     def _join_again(self, remote: RemoteNodeApi) -> None:
-        for group, one in list(self._memberships.items()):
-            one.joined_at = one.client.goes_on(group, one.began) or one.joined_at
+        for group, membership in list(self._memberships.items()):
+            membership.joined_at = (
+                membership.client.goes_on(group, membership.began) or membership.joined_at
+            )
             try:
-                remote.join(one.client, group, *one.joined_at.given, one.wishes)
+                remote.join(
+                    membership.client, group, *membership.joined_at.given, membership.wishes
+                )
             except RoundelayError as refusal:  # as of a node of an older version
                 del self._memberships[group]
-                one.client.cut_off(group, str(refusal))
+                membership.client.cut_off(group, str(refusal))
             else:
-                one.client.returned(group)
+                membership.client.returned(group)
         turned_away, self._turned_away = self._turned_away, {}
         for (_, group), client in turned_away.items():
             client.writable(group)
@@ -196,15 +196,15 @@ class Daemon:
     def _give_up(self, error: ConnectionLost) -> None:
         self._end = error
         self._settled.set()
-        for group, one in self._memberships.items():
-            one.client.cut_off(group, str(error))
+        for group, membership in self._memberships.items():
+            membership.client.cut_off(group, str(error))
         self._memberships.clear()
         self.on_end(error)
 
     async def _rest(self, end: float) -> None:
         """Wait before the next attempt, each time longer."""
-        left = end - asyncio.get_running_loop().time()
-        await asyncio.sleep(max(0.0, min(self._pause_s, left)))
+        rest_s = end - asyncio.get_running_loop().time()
+        await asyncio.sleep(max(0.0, min(self._pause_s, rest_s)))
         self._pause_s = min(2 * self._pause_s, PAUSE_S_MAX)
 
     # -- the calls of a node API -----------------------------------------------------------
@@ -228,7 +228,9 @@ class Daemon:
             self._remote.leave(client, group)
 
     def gone(self, client: Client) -> None:
-        for group in [group for group, one in self._memberships.items() if one.client is client]:
+        for group in [
+            group for group, membership in self._memberships.items() if membership.client is client
+        ]:
             del self._memberships[group]
         if self._remote is not None:
             self._remote.gone(client)

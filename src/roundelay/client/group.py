@@ -80,8 +80,8 @@ class Group(Sending, Replaying, Client):
         self.inbox.on_room = self._make_room
         self._holds = False
         """A daemon knows that we can take no more now."""
-        self._place = contiguity or Contiguity(name)
-        self.inbox.on_given = self._place.given
+        self._contiguity = contiguity or Contiguity(name)
+        self.inbox.on_given = self._contiguity.given
         """Where the application is in the group's order."""
         self.on_break: Callable[[str], None] = lambda reason: None
         """Called, with the reason, when the connection to a daemon breaks and is made again."""
@@ -100,7 +100,7 @@ class Group(Sending, Replaying, Client):
         if self.inbox.bytes + cost_of(batch) > INBOX_BYTES and self.inbox:
             self._fall_behind(batch)
             return
-        error, new = self._place.next_of(batch)
+        error, new = self._contiguity.next_of(batch)
         if error is not None:
             self.inbox.put(error)
         if new is None:
@@ -119,9 +119,9 @@ class Group(Sending, Replaying, Client):
             self._hold(True)
 
     def missed(self, missed: Missed) -> None:
-        error = self._place.missed(missed)
-        if self._place.error is not None:
-            self.inbox.close(self._place.error)
+        error = self._contiguity.missed(missed)
+        if self._contiguity.error is not None:
+            self.inbox.close(self._contiguity.error)
         elif error is not None:
             self.inbox.put(error)
 
@@ -169,7 +169,7 @@ class Group(Sending, Replaying, Client):
 
     def viewed(self, view: View) -> None:
         self._view = view
-        self._place.viewed(view)
+        self._contiguity.viewed(view)
         self._changed.set()
 
     def writable(self, group: str) -> None:
@@ -178,7 +178,7 @@ class Group(Sending, Replaying, Client):
     # -- what a daemon calls (client.daemon.Client) ----------------------------------------
 
     def goes_on(self, group: str, began: Since) -> Since | None:
-        return self._place.goes_on(began)
+        return self._contiguity.goes_on(began)
 
     def returned(self, group: str) -> None:
         if self._holds:
@@ -245,7 +245,7 @@ class Group(Sending, Replaying, Client):
     def position(self) -> Position | None:
         """Where to go on (`join(…, since=…)`): the position of the next message that the
         application was not given yet.  None as long as it is not known, and without an order."""
-        position = self._place.position
+        position = self._contiguity.position
         if position is None or not self.inbox.unread:
             return position
         return structs.replace(position, seq=position.seq - self.inbox.unread)
@@ -253,7 +253,7 @@ class Group(Sending, Replaying, Client):
     @property
     def skipped(self) -> int:
         """With `missing="skip"`: how many messages nobody had any more."""
-        return self._place.skipped
+        return self._contiguity.skipped
 
     # -- membership ------------------------------------------------------------------------
 
@@ -414,7 +414,7 @@ def join(group: str, **options: Any) -> Joining:
     spec = chosen.spec(group)
     synced(chosen.durability, chosen.recorders, 0)
     check_missing(chosen.missing)
-    place = None if chosen.since is None else since_of(chosen.since)
+    since = None if chosen.since is None else since_of(chosen.since)
     if chosen.record is not False and chosen.node:
         allowed = "none through a daemon: start that with --record"
         raise ConfigError("record", chosen.record, allowed)
@@ -424,18 +424,18 @@ def join(group: str, **options: Any) -> Joining:
 
     async def open_group() -> Group:
         if chosen.node:
-            return await _through_daemon(chosen, spec, place)
-        return await _embedded(chosen, spec, place)
+            return await _through_daemon(chosen, spec, since)
+        return await _embedded(chosen, spec, since)
 
     return Joining(open_group)
 
 
 def _group(
-    options: Options, spec: GroupSpec, node_api: Any, close: Any, place: Since | None
+    options: Options, spec: GroupSpec, node_api: Any, close: Any, since: Since | None
 ) -> Group:
     recorders = synced(options.durability, options.recorders, 0)
-    start = None if place is None or place.time else Position(place.history, place.seq)
-    timed = place is not None and place.time > 0
+    start = None if since is None or since.time else Position(since.history, since.seq)
+    timed = since is not None and since.time > 0
     contiguity = Contiguity(spec.name, start, options.missing, timed)
     group = Group(spec.name, node_api, close, recorders, contiguity)
     group.conferences = frozenset(options.conferences)
@@ -444,29 +444,29 @@ def _group(
     return group
 
 
-async def _embedded(options: Options, spec: GroupSpec, place: Since | None) -> Group:
+async def _embedded(options: Options, spec: GroupSpec, since: Since | None) -> Group:
     node = Node(options.node_config(spec))
-    group = _group(options, spec, node, node.stop, place)
+    group = _group(options, spec, node, node.stop, since)
     group.hosts_node = True
     node.on_fatal = lambda error: group.cut_off(spec.name, f"stopped: {error}")
     try:
         await node.start()
         node.recorders.check(spec.name)
-        node.join(group, spec.name, *(place or Since()).given)
+        node.join(group, spec.name, *(since or Since()).given)
     except BaseException:
         await node.stop()
         raise
     return group
 
 
-async def _through_daemon(options: Options, spec: GroupSpec, place: Since | None) -> Group:
+async def _through_daemon(options: Options, spec: GroupSpec, since: Since | None) -> Group:
     daemon = await Daemon.connect(options.node, name=options.name, patience_s=options.timeout)
-    group = _group(options, spec, daemon, daemon.close, place)
+    group = _group(options, spec, daemon, daemon.close, since)
     group.answer_s = options.timeout
     daemon.on_break = group.broke
     try:
         wishes = spec if words_of(spec) else None
-        daemon.join(group, spec.name, place or Since(), wishes)
+        daemon.join(group, spec.name, since or Since(), wishes)
         if wishes is not None:  # which may be refused
             await group.answered(options.timeout)
     except BaseException:

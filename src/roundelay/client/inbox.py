@@ -66,8 +66,8 @@ class Inbox:
     @property
     def unread(self) -> int:
         """How many positions of a batch that was given in part are not given yet."""
-        left = length_hint(self.messages)
-        return min(left, 1) if left and self._opened and self._opened.unit == UNIT else left
+        unread = length_hint(self.messages)
+        return min(unread, 1) if unread and self._opened and self._opened.unit == UNIT else unread
 
     # -- from the group --------------------------------------------------------------------
 

@@ -49,7 +49,7 @@ def bundle_of(messages: Any, field: str = "data", conference: int = 0, kind: int
         bundle = Bundle(tuple(map(len, messages)), b"".join(messages))
     except TypeError:
         kinds = bytes | bytearray | memoryview
-        wrong = next((one for one in messages if not isinstance(one, kinds)), messages)
+        wrong = next((message for message in messages if not isinstance(message, kinds)), messages)
         raise ConfigError(field, repr(wrong)[:40], "bytes; encode text first") from None
     if sum(bundle.sizes) != len(bundle.data):
         raise ConfigError(field, "an array of larger items", "bytes, as of its tobytes()")

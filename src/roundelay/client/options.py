@@ -43,8 +43,8 @@ def _check_retention(option: str, value: Any) -> None:
     """The journal looks at numbers only."""
     if option == "keep_conference_s":
         fits = isinstance(value, Mapping) and all(
-            isinstance(one, int) and isinstance(seconds, int | float)
-            for one, seconds in value.items()
+            isinstance(conference, int) and isinstance(seconds, int | float)
+            for conference, seconds in value.items()
         )
         if not fits:
             raise ConfigError(option, value, "conferences and seconds, as in {7: 86400}")
@@ -104,33 +104,40 @@ class Options(Struct, frozen=True, kw_only=True):
             raise ConfigError("timeout", repr(timeout), "seconds, above 0 and up to a year")
         members = check_members(tuple(self.members)) if self.members else ()
         spec = GroupSpec(
-            name=full_name(group, self.service), protocol=SERVICES[self.service],
-            members=members, resilience=self.resilience, stage=self.stage, hub=self.hub,
-            min_members=self.min_members, config=str(self.config),
-        )  # fmt: skip
+            name=full_name(group, self.service),
+            protocol=SERVICES[self.service],
+            members=members,
+            resilience=self.resilience,
+            stage=self.stage,
+            hub=self.hub,
+            min_members=self.min_members,
+            config=str(self.config),
+        )
         if self.node and spec.config:
             raise ConfigError("config", spec.config, "none through a daemon: its node has the file")
         return check_options(spec) if self.node else check_roles(spec)
 
     def records(self, group: str) -> tuple[RecordConfig, ...]:
         """What the node records."""
-        wanted = self.record
-        if wanted is False:
+        selection = self.record
+        if selection is False:
             return ()
         if protocol_of(group) in CONFIGURED:
-            raise ConfigError("record", wanted, "nothing: its file says who records the group")
-        if isinstance(wanted, str):
-            wanted = parse_filters(wanted.replace(":", ",").split(","), wanted)
-        if not isinstance(wanted, Selection):
-            wanted = EVERYTHING
+            raise ConfigError("record", selection, "nothing: its file says who records the group")
+        if isinstance(selection, str):
+            selection = parse_filters(selection.replace(":", ",").split(","), selection)
+        if not isinstance(selection, Selection):
+            selection = EVERYTHING
         for option in RETENTION:
             _check_retention(option, getattr(self, option))
         journal = JournalConfig(
-            sync=self.fsync, keep_bytes=self.keep_bytes, keep_s=self.keep_s,
+            sync=self.fsync,
+            keep_bytes=self.keep_bytes,
+            keep_s=self.keep_s,
             keep_conference_s=self.keep_conference_s,
-        )  # fmt: skip
+        )
         journal.check()
-        return (RecordConfig(group=group, wanted=wanted, journal=journal),)
+        return (RecordConfig(group=group, wanted=selection, journal=journal),)
 
     def node_config(self, spec: GroupSpec) -> NodeConfig:
         choice = Choice(
@@ -145,8 +152,13 @@ class Options(Struct, frozen=True, kw_only=True):
         secret = None if self.insecure else load_secret(Path(self.key) if self.key else None)
         extra = {"tracer": self.tracer} if self.tracer is not None else {}
         return NodeConfig(
-            name=self.name, dir=Path(self.dir) if self.dir else None, choice=choice,
-            secret=secret, groups=(spec,) if spec.protocol != AUTORM else (),
+            name=self.name,
+            dir=Path(self.dir) if self.dir else None,
+            choice=choice,
+            secret=secret,
+            groups=(spec,) if spec.protocol != AUTORM else (),
             records=self.records(spec.name),
-            log_level=self.log_level, answer_ns=int(self.timeout * SECOND), **extra,
-        )  # fmt: skip
+            log_level=self.log_level,
+            answer_ns=int(self.timeout * SECOND),
+            **extra,
+        )

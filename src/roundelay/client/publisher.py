@@ -51,7 +51,11 @@ class Publisher(Connection):
     def names(self) -> list[str]:
         """Names of all applications at this node, this one among them."""
         frontends = self.ask("status").get("frontends") or ()
-        return [one.get("name", "") for each in frontends for one in each.get("clients", ())]
+        return [
+            client.get("name", "")
+            for frontend in frontends
+            for client in frontend.get("clients", ())
+        ]
 
     # -- sending ---------------------------------------------------------------------------
 

@@ -95,7 +95,7 @@ class RecorderClient(Connection):
         A node that has just started needs a moment to know in which history the group is, and so
         which recorders are of use: it is asked again for `ENTER_S`."""
         patience = time.monotonic() + min(ENTER_S, self._timeout_s)
-        while not (known := self.ask("recorders", self.group)):
+        while not (recorders := self.ask("recorders", self.group)):
             if time.monotonic() < patience:
                 time.sleep(ASK_AGAIN_S)
                 continue
@@ -105,10 +105,10 @@ class RecorderClient(Connection):
             )
         return RecorderStatus(
             self.group,
-            min(one["begin"] for one in known),
-            max(one["next"] for one in known),
-            max(one["durable"] for one in known),
-            tuple(known),
+            min(recorder["begin"] for recorder in recorders),
+            max(recorder["next"] for recorder in recorders),
+            max(recorder["durable"] for recorder in recorders),
+            tuple(recorders),
         )
 
     # -- reading ---------------------------------------------------------------------------

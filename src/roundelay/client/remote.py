@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any, Final, cast
 
 from roundelay.client.protocol import (
@@ -38,7 +38,7 @@ from roundelay.core.errors import (
 from roundelay.journal.format import Run
 from roundelay.node.groups import GroupSpec
 from roundelay.node.membership.settings import words_of
-from roundelay.node.node_api import NO_TAG, Batch, Missed, Receipt, Subscriber, View
+from roundelay.node.node_api import Batch, Missed, Receipt, Subscriber, View
 from roundelay.node.recording.transfer import runs_of
 from roundelay.wire.frontend import DEFAULT, address
 from roundelay.wire.frontend_replay import Ended, ReplayRequest
@@ -100,16 +100,16 @@ class RemoteNodeApi(asyncio.Protocol):
         try:
             async with asyncio.timeout(timeout_s):
                 if target.path:
-                    _, made = await loop.create_unix_connection(factory, target.path)
+                    _, api = await loop.create_unix_connection(factory, target.path)
                 else:
-                    _, made = await loop.create_connection(factory, target.host, target.port)
-                await made._greet(name)
+                    _, api = await loop.create_connection(factory, target.host, target.port)
+                await api._greet(name)
         except (OSError, TimeoutError) as error:
             raise NodeUnreachable(
                 f"no node answers at {where} ({_why(error, timeout_s)}): start one with "
                 f"`roundelay node --frontend {where} …`, or name another with --node"
             ) from None
-        return made
+        return api
 
     async def _greet(self, name: str) -> None:
         self._protocol.hello(name, extended=True, units=True, given_up=True, resilience=True)
@@ -162,10 +162,10 @@ class RemoteNodeApi(asyncio.Protocol):
             self._soon()
 
     def gone(self, application: Subscriber) -> None:
-        for group in [group for group, one in self._joined.items() if one is application]:
+        for group in list(self._joined):
             self.leave(application, group)
         self._protocol.forget(application)
-        for key in [key for key, one in self._blocked.items() if one is application]:
+        for key in [key for key, subscriber in self._blocked.items() if subscriber is application]:
             del self._blocked[key]
 
     def send(
@@ -173,23 +173,16 @@ class RemoteNodeApi(asyncio.Protocol):
         application: Subscriber,
         group: str,
         bundle: Bundle,
-        *,
-        tag: int = NO_TAG,
-        to: Iterable[str] | None = None,
-        someone: bool = False,
-        recorders: int = 0,
-        unit: bool = False,
+        **how: Any,
     ) -> None:
+        """`how`: as `NodeApi.send` has it."""
         self._check()
         protocol = self._protocol
         if self._paused or protocol.pending >= AHEAD_BYTES or group in protocol.stopped:
             protocol.check_size(bundle)  # what is never taken need not wait
             self._blocked[id(application), group] = application
             raise QueueFull(f"group {group!r}: the node at {self.where} has no room now")
-        protocol.send(
-            group, bundle, owner=application, tag=tag, to=to, someone=someone,
-            recorders=recorders, unit=unit,
-        )  # fmt: skip
+        protocol.send(group, bundle, owner=application, **how)
         self._soon()
 
     async def ask(self, what: str, of: str | None = None) -> Any:

@@ -87,9 +87,10 @@ def parse_moment(text: str, field: str = "since") -> Moment:
         if history and seq.isdecimal():
             return Position.parse(text, field)
         raise ConfigError(
-            field, text,
+            field,
+            text,
             'a position, HISTORY:SEQ, a date-time such as 2026-01-31T12:00Z, or "start"',
-        ) from None  # fmt: skip
+        ) from None
 
 
 def request_of(

@@ -298,8 +298,8 @@ class AutoRm:
         sender = mine.application if mine is not None else None
         # Whoever catches up gets it at once: it is not among what is recorded.
         local = list(map(application_of, joined.values()))
-        local = [one for one in local if not one.is_recorder] or local
-        candidates = [one for one in local if one is not sender] or local
+        local = [subscriber for subscriber in local if not subscriber.is_recorder] or local
+        candidates = [subscriber for subscriber in local if subscriber is not sender] or local
         turn = self.turns.get(delivery.group, 0)
         self.turns[delivery.group] = turn + 1
         candidates[turn % len(candidates)].deliver(batch)
@@ -312,7 +312,7 @@ class AutoRm:
         sent.under_way -= 1
         if not sent.someone or not reached:
             has_it = set(map(self.directory.name_of, reached))  # in a later life, too
-            lost = [one for one in given_up if self.directory.name_of(one) not in has_it]
+            lost = [uuid for uuid in given_up if self.directory.name_of(uuid) not in has_it]
             sent.given_up |= dict.fromkeys(lost)
             sent.nobody += sent.someone and not given_up
         if sent.under_way or sent.tag == NO_TAG:
@@ -341,7 +341,7 @@ class AutoRm:
     def view(self, group: str) -> View:
         mine = (self.directory.name_of(self.beamon.uuid),) if group in self.applications else ()
         # A name has several lives while one that was replaced is not given up, or wakes up.
-        names = {self.directory.name_of(one) for one in self.beamon.members(group)}
+        names = {self.directory.name_of(uuid) for uuid in self.beamon.members(group)}
         members = mine + tuple(sorted(names.difference(mine)))
         return View(group, str(len(members)), members, "open")
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from roundelay.core.bundle import Bundle
@@ -97,16 +97,18 @@ class FailedGroup:
         self.deadline = NEVER
         self._faults.retry(self)
 
-    def join(
-        self, application: Subscriber, since: int | None = None, since_time: int = 0,
-        history: str = "",
-    ) -> None:  # fmt: skip
+    def join(self, *arguments: Any, **options: Any) -> None:
         raise self.failure()
 
     def send(
-        self, application: Subscriber, bundle: Bundle, tag: int, to: Iterable[str] | None,
-        recorders: int = 0, unit: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        application: Subscriber,
+        bundle: Bundle,
+        tag: int,
+        to: Iterable[str] | None,
+        recorders: int = 0,
+        unit: bool = False,
+    ) -> None:
         if not self._faults.may_try(self):
             raise self.failure()
         node, name = self._faults.node, self.spec.name
@@ -154,9 +156,14 @@ class FailedGroup:
 
     def status(self) -> dict[str, object]:
         return {
-            "group": self.spec.name, "service": self.spec.service, "protocol": self.spec.protocol,
-            "state": self.state, "roster": [], "members": [], "applications": 0,
-        }  # fmt: skip
+            "group": self.spec.name,
+            "service": self.spec.service,
+            "protocol": self.spec.protocol,
+            "state": self.state,
+            "roster": [],
+            "members": [],
+            "applications": 0,
+        }
 
     def leave(self, now: int) -> None:
         """It is no member."""
@@ -180,11 +187,11 @@ class Faults:
     def open(self, kind: type[Any], spec: GroupSpec) -> GroupHost:
         """A place of that kind for the group.  If that fails, nothing of it is left but why."""
         node, name = self.node, spec.name
-        place: Any = object.__new__(kind)  # known here also if it is never finished
+        host: Any = object.__new__(kind)  # known here also if it is never finished
         try:
-            place.__init__(node, spec, time.monotonic_ns())
+            host.__init__(node, spec, time.monotonic_ns())
         except Exception as error:
-            self._dismantle(name, place)
+            self._dismantle(name, host)
             before = node.group_hosts.get(name)
             if (
                 isinstance(before, FailedGroup)
@@ -193,7 +200,7 @@ class Faults:
             ):
                 raise  # one application's wish, and not why the group has failed
             failed = FailedGroup(self, spec, error, getattr(before, "tries", -1) + 1)
-            failed.entered = list(getattr(place, "entered", ()))
+            failed.entered = list(getattr(host, "entered", ()))
             if isinstance(before, FailedGroup):
                 failed.recorders = before.recorders
             node.group_hosts[name] = failed
@@ -201,12 +208,12 @@ class Faults:
             self._plan(name)  # an application that asks does not end the node's own tries
             raise failed.failure() from error
         before = node.group_hosts.get(name)
-        node.group_hosts[name] = place
+        node.group_hosts[name] = host
         if isinstance(before, FailedGroup):
             node.log("warning", "group.opened_again", group=name, after=before.reason)
             for recorder in before.recorders.values():
-                place.join(recorder, recorder.next if recorder.ordered else None)
-        opened: GroupHost = place
+                host.join(recorder, recorder.next if recorder.ordered else None)
+        opened: GroupHost = host
         return opened
 
     def make_room(self, most: int) -> bool:
@@ -215,14 +222,15 @@ class Faults:
         groups = self.node.group_hosts
         while len(groups) >= most:
             failed = [
-                one for one in groups.values()
-                if isinstance(one, FailedGroup)
-                and one.spec.name not in self.node.specs
-                and not one.recorders
-            ]  # fmt: skip
+                host
+                for host in groups.values()
+                if isinstance(host, FailedGroup)
+                and host.spec.name not in self.node.specs
+                and not host.recorders
+            ]
             if not failed:
                 return False
-            del groups[min(failed, key=lambda one: one.at).spec.name]
+            del groups[min(failed, key=lambda host: host.at).spec.name]
         return True
 
     def entered(self, name: str) -> list[str]:
@@ -230,33 +238,31 @@ class Faults:
         before = self.node.group_hosts.get(name)
         return list(before.entered) if isinstance(before, FailedGroup) else []
 
-    def retry(self, place: FailedGroup) -> None:
+    def retry(self, host: FailedGroup) -> None:
         """It is time to see whether the cause is gone."""
-        if self.node.group_hosts.get(place.spec.name) is not place:
+        if self.node.group_hosts.get(host.spec.name) is not host:
             return
         with suppress(RoundelayError):  # it is in the new place, and in the log
-            self.node.group_host(place.spec.name)
+            self.node.group_host(host.spec.name)
 
-    def may_try(self, place: FailedGroup) -> bool:
+    def may_try(self, host: FailedGroup) -> bool:
         """Whether one who did not even join may have the group tried again."""
-        return time.monotonic_ns() - place.at > ASKED_NS
+        return time.monotonic_ns() - host.at > ASKED_NS
 
     def begin(self, name: str) -> None:
         """Open a group that the node is configured for."""
         with suppress(RoundelayError):
             self.node.group_host(name)
 
-    def guard_join(self, name: str, call: Callable[[], None]) -> None:
+    @contextmanager
+    def joining(self, name: str) -> Iterator[None]:
         """Somebody joins: what is wrong with the wish is told, what is wrong with the group fails
         it as well."""
         try:
-            call()
-        except RoundelayError as error:
-            if not isinstance(error, InvariantBroken):
-                raise
-            self.fail_group(name, error)
-            raise GroupFailed(name, reason_of(error)) from error
+            yield
         except Exception as error:
+            if isinstance(error, RoundelayError) and not isinstance(error, InvariantBroken):
+                raise
             self.fail_group(name, error)
             raise GroupFailed(name, reason_of(error)) from error
 
@@ -265,19 +271,19 @@ class Faults:
     def fail_group(self, name: str, error: BaseException) -> None:
         """The group has failed: drop its engines, tell its applications, keep the reason."""
         node = self.node
-        place: Any = node.group_hosts.get(name)
-        if isinstance(place, FailedGroup):
+        host: Any = node.group_hosts.get(name)
+        if isinstance(host, FailedGroup):
             return
-        spec = place.spec if place is not None else node.specs.get(name) or plain_spec(name)
+        spec = host.spec if host is not None else node.specs.get(name) or plain_spec(name)
         failed = FailedGroup(self, spec, error, 0)
-        failed.entered = list(getattr(place, "entered", ()))
-        applications = self._applications(name, place)
-        self._dismantle(name, place)
-        if place is not None:
+        failed.entered = list(getattr(host, "entered", ()))
+        applications = self._applications(name, host)
+        self._dismantle(name, host)
+        if host is not None:
             with suppress(Exception):
-                place.outbox.abandon(failed.state)
+                host.outbox.abandon(failed.state)
         node.group_hosts[name] = failed
-        self._report(failed, place)
+        self._report(failed, host)
         for application in applications:
             if application.is_recorder:
                 failed.recorders[id(application)] = application
@@ -314,36 +320,36 @@ class Faults:
             where = "".join(traceback.format_exception(error))
             self.node.log("error", f"{what}.fault", reason=reason_of(error), where=where)
 
-    def _applications(self, name: str, place: Any) -> list[Any]:
+    def _applications(self, name: str, host: Any) -> list[Any]:
         """Those of the group; each is taken out of it."""
         node = self.node
-        if place is None and family_of(name).own_packets:
-            inside = dict(node.autorm.applications.get(name, {}))
-            for one in inside.values():
+        if host is None and family_of(name).own_packets:
+            subscribers = dict(node.autorm.applications.get(name, {}))
+            for subscriber in subscribers.values():
                 with suppress(Exception):
-                    node.autorm.leave(application_of(one), name, time.monotonic_ns())
+                    node.autorm.leave(application_of(subscriber), name, time.monotonic_ns())
         else:
-            inside = dict(getattr(place, "applications", {}))
-        for one in inside.values():
-            if isinstance(one, CatchUp):
+            subscribers = dict(getattr(host, "applications", {}))
+        for subscriber in subscribers.values():
+            if isinstance(subscriber, CatchUp):
                 with suppress(Exception):
-                    one.stop()
-        return list(map(application_of, inside.values()))
+                    subscriber.stop()
+        return list(map(application_of, subscribers.values()))
 
-    def _dismantle(self, name: str, place: Any) -> None:
+    def _dismantle(self, name: str, host: Any) -> None:
         """Let go of engines, files and sockets; what is broken may not even close."""
         node = self.node
         drivers = node.schedule.drivers.values()
         for driver in [driver for driver in drivers if driver.spec.name == name]:
             node.schedule.unregister(driver)
-            if driver is not place:
+            if driver is not host:
                 self._close(driver)
-        if place is None:
+        if host is None:
             return
         with suppress(Exception):
-            place.abandon()
+            host.abandon()
         for part in ("store", "journal", "line"):
-            self._close(getattr(place, part, None))
+            self._close(getattr(host, part, None))
 
     def _close(self, part: Any) -> None:
         if part is not None:
@@ -352,11 +358,11 @@ class Faults:
 
     def _plan(self, name: str) -> None:
         """Groups that the node was told to host or to record are opened again by itself."""
-        place = self.node.group_hosts.get(name)
-        if not isinstance(place, FailedGroup) or isinstance(place.error, ConfigError):
+        host = self.node.group_hosts.get(name)
+        if not isinstance(host, FailedGroup) or isinstance(host.error, ConfigError):
             return
-        if name in self.node.specs or place.recorders:
-            place.retry_later()
+        if name in self.node.specs or host.recorders:
+            host.retry_later()
             self.node.wake()
 
     def _report(self, failed: FailedGroup, before: Any) -> None:

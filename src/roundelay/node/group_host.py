@@ -41,7 +41,7 @@ class GroupDriver(Protocol):
 
     def receive(
         self, pdu: Pdu, sender: int, chan_seq: int, now: int, line: int = 0, life: int = 0
-    ) -> None: ...  # fmt: skip
+    ) -> None: ...
 
     def on_timer(self, now: int) -> None: ...
 
@@ -66,9 +66,12 @@ class GroupHost(Protocol):
     def on_timer(self, now: int) -> None: ...
 
     def join(
-        self, application: Subscriber, since: int | None = None, since_time: int = 0,
+        self,
+        application: Subscriber,
+        since: int | None = None,
+        since_time: int = 0,
         history: str = "",
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`since_time`: not what was recorded before that (ns since 1970), either.  `history`: the
         one that `since` belongs to."""
 

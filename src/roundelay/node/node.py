@@ -150,7 +150,7 @@ class Node:
         for host in list(self.group_hosts.values()):
             self.faults.guard(host, host.leave, time.monotonic_ns())
         self.wake()
-        while leaving := [one for one in self.group_hosts.values() if one.leaving]:
+        while leaving := [host for host in self.group_hosts.values() if host.leaving]:
             # Where nothing moves there is nobody to take leave of.
             hope = any(host.works() for host in leaving)
             if time.monotonic() - started > (patience_s if hope else min(patience_s, BLOCKED_S)):
@@ -237,7 +237,7 @@ class Node:
     def _waited_for(self) -> bool:
         if self.recorders.durability.waiting or self.recorders.syncing.waiting:
             return True
-        return any(one.outbox or one.outbox.underway for one in self.group_hosts.values())
+        return any(host.outbox or host.outbox.underway for host in self.group_hosts.values())
 
     def alive(self, name: str) -> bool:
         """Whether the node of that name is heard of."""
@@ -257,18 +257,18 @@ class Node:
 
     def group_host(self, group: str, wishes: GroupSpec | None = None) -> GroupHost:
         """The group of that name, entered if need be; `wishes`: with these settings, or not."""
-        found = self.group_hosts.get(group)
-        if found is None or isinstance(found, FailedGroup):
-            if found is None and not self.faults.make_room(GROUPS_MAX):
+        host = self.group_hosts.get(group)
+        if host is None or isinstance(host, FailedGroup):
+            if host is None and not self.faults.make_room(GROUPS_MAX):
                 raise UsageError(f"{GROUPS_MAX} groups are hosted here: leave one first")
             spec = self.specs.get(group) or plain_spec(group)
             if wishes is not None:
                 spec = settings.spec_for(spec, wishes)
-            found = self.faults.open(RoleGroup if spec.family.has_roles else GroupMembership, spec)
+            host = self.faults.open(RoleGroup if spec.family.has_roles else GroupMembership, spec)
             self.say_soon(time.monotonic_ns())
         elif wishes is not None:
-            found.agree(wishes)
-        return found
+            host.agree(wishes)
+        return host
 
     def joined(self, group: str) -> bool:
         """Whether the group works here, as far as an application can be in it."""
@@ -291,36 +291,34 @@ class Node:
         wishes: GroupSpec | None = None,
     ) -> None:
         check_name(group)
-        self.faults.guard_join(
-            group, lambda: self._join(application, group, since, since_time, history, wishes)
-        )
+        with self.faults.joining(group):
+            if family_of(group).own_packets:
+                self._join_autorm(application, group, since, since_time)
+            else:
+                before = self.group_hosts.get(group)
+                host = self.group_host(group, wishes)
+                try:
+                    host.join(application, since, since_time, history)
+                    if wishes is not None and isinstance(host, GroupMembership):
+                        host.petition(application, wishes)
+                except RoundelayError:
+                    now = time.monotonic_ns()
+                    host.part(application, now)
+                    if host is not before and group not in self.specs:
+                        host.leave(now)  # it was opened for one who is not in it
+                    raise
         self.wake()
 
-    def _join(
-        self, application: Subscriber, group: str, since: int | None, since_time: int,
-        history: str, wishes: GroupSpec | None,
-    ) -> None:  # fmt: skip
-        if family_of(group).own_packets:
-            if since is not None:
-                self.recorders.replays.check_since(group, since)
-            self.group_hosts.pop(group, None)  # if it has failed, that is over
-            self.autorm.join(application, group, time.monotonic_ns())
-            if since is not None:
-                joined = self.autorm.applications[group]
-                self.recorders.replays.catch_up(joined, application, group, since, since_time)
-        else:
-            here = self.group_hosts.get(group)
-            place = self.group_host(group, wishes)
-            try:
-                place.join(application, since, since_time, history)
-                if wishes is not None and isinstance(place, GroupMembership):
-                    place.petition(application, wishes)
-            except RoundelayError:
-                now = time.monotonic_ns()
-                place.part(application, now)
-                if place is not here and group not in self.specs:
-                    place.leave(now)  # it was opened for one who is not in it
-                raise
+    def _join_autorm(
+        self, application: Subscriber, group: str, since: int | None, since_time: int
+    ) -> None:
+        if since is not None:
+            self.recorders.replays.check_since(group, since)
+        self.group_hosts.pop(group, None)  # if it has failed, that is over
+        self.autorm.join(application, group, time.monotonic_ns())
+        if since is not None:
+            joined = self.autorm.applications[group]
+            self.recorders.replays.catch_up(joined, application, group, since, since_time)
 
     def fell_behind(self, application: Subscriber, group: str, since: int) -> bool:
         host = self.group_hosts.get(group)
@@ -343,8 +341,8 @@ class Node:
     def leave(self, application: Subscriber, group: str) -> None:
         if family_of(group).own_packets:
             self.autorm.leave(application, group, time.monotonic_ns())
-        elif (place := self.group_hosts.get(group)) is not None:
-            self.faults.guard(place, place.part, application, time.monotonic_ns())
+        elif (host := self.group_hosts.get(group)) is not None:
+            self.faults.guard(host, host.part, application, time.monotonic_ns())
         self.wake()
 
     def gone(self, application: Subscriber) -> None:
@@ -372,7 +370,13 @@ class Node:
         if not bundle.sizes:
             raise UsageError("nothing to send: a bundle of no messages")
         if unit:
-            self._send_unit(application, group, bundle, tag, to, recorders)
+            check_name(group)
+            if not family_of(group).has_roles:
+                raise UsageError(
+                    f"group {group} has no units: take a group of the service journal or wide"
+                )
+            role_group: Any = self.group_host(group)
+            role_group.send(application, bundle, tag, to, recorders, unit=True)
             return
         if someone and not family_of(group).own_packets:
             raise UsageError(
@@ -398,26 +402,14 @@ class Node:
         else:
             self.group_host(group).send(application, bundle, tag, to)
 
-    def _send_unit(
-        self, application: Subscriber, group: str, bundle: Bundle, tag: int,
-        to: Iterable[str] | None, recorders: int,
-    ) -> None:  # fmt: skip
-        check_name(group)
-        if not family_of(group).has_roles:
-            raise UsageError(
-                f"group {group} has no units: take a group of the service journal or wide"
-            )
-        place: Any = self.group_host(group)
-        place.send(application, bundle, tag, to, recorders, unit=True)
-
     def members(self, group: str) -> dict[str, object]:
         return answers.members(self, group)
 
     def recover(self, group: str, *, do: bool = True) -> dict[str, object]:
-        found = self.group_hosts.get(group)
-        if not isinstance(found, GroupMembership):
+        host = self.group_hosts.get(group)
+        if not isinstance(host, GroupMembership):
             raise UsageError(f"group {group} is none that can be recovered here: see `groups`")
-        return found.recovery.recover(time.monotonic_ns()) if do else found.recovery.plan()
+        return host.recovery.recover(time.monotonic_ns()) if do else host.recovery.plan()
 
     def recorded(self, group: str) -> list[dict[str, object]]:
         return self.recorders.listed(group)
@@ -444,7 +436,7 @@ class Node:
             "autorm": self.autorm.beamon.status(now),
             "groups": [host.status() for host in self.group_hosts.values()],
             "recorders": self.recorders.status(),
-            "frontends": [one.status() for one in self._frontends],
+            "frontends": [frontend.status() for frontend in self._frontends],
         }
 
     def why(self, node: str) -> dict[str, object]:

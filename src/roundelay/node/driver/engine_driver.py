@@ -154,9 +154,9 @@ class EngineDriver:
         for i, (destination, pdu, _) in enumerate(effects.sends, 1):
             ref = me << 48 | (chan_seq + i) & 0xFFFFFFFF
             add((now, me, SEND, ref, destination, pdu))
-        for one in (*self.host.traced(effects.deliveries), *effects.notices):
-            if isinstance(one, Notice):
-                add((now, me, NOTICE, NO_REF, NOBODY, one))
+        for event in (*self.host.traced(effects.deliveries), *effects.notices):
+            if isinstance(event, Notice):
+                add((now, me, NOTICE, NO_REF, NOBODY, event))
             else:
-                add((now, me, DELIVER, one.seq, one.source, one))
+                add((now, me, DELIVER, event.seq, event.source, event))
         trace.flush()

@@ -39,9 +39,11 @@ def bundle_bytes(room: int, burst: int = 0) -> int:
 def token_config(resilience: int, boot: str = COLD, bundled: int = LARGEST_MESSAGE) -> TokenConfig:
     """`bundled`: bytes that are put together.  A single message may be larger, a reply not."""
     return TokenConfig.fast(
-        resilience=resilience, boot=boot, max_payload=max(bundled, LARGEST_MESSAGE),
+        resilience=resilience,
+        boot=boot,
+        max_payload=max(bundled, LARGEST_MESSAGE),
         reply_bytes=bundled,
-    )  # fmt: skip
+    )
 
 
 def cluster_engine(
@@ -59,9 +61,14 @@ def cluster_engine(
     # A member that answers none of 10 polls is suspected after half a second, and after one given
     # up; who runs late itself does not count (`Exchange.on_stat_timer`).
     config = ClusterConfig(
-        ack_ns=1 * MS, wait_ns=5 * MS, stat_ns=50 * MS, bundle=False, max_payload=LARGEST_MESSAGE,
-        attempts=10, early=early_stage(spec),
-    )  # fmt: skip
+        ack_ns=1 * MS,
+        wait_ns=5 * MS,
+        stat_ns=50 * MS,
+        bundle=False,
+        max_payload=LARGEST_MESSAGE,
+        attempts=10,
+        early=early_stage(spec),
+    )
     engine: Any = spec.family.engine
     return engine(me, group, config, rng, now)
 

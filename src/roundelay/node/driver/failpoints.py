@@ -33,7 +33,7 @@ class Failpoint:
             raise ConfigError(VARIABLE, text, f"KIND:NTH:{'|'.join(ACTIONS)}, as in BCAST:5:kill")
         self.text = text
         self.hints = hints
-        self.left = int(nth)
+        self.remaining = int(nth)
         self.signal = ACTIONS[action]
 
     @classmethod
@@ -44,6 +44,6 @@ class Failpoint:
     def sent(self, hint: int) -> None:
         """A PDU has left."""
         if hint in self.hints:
-            self.left -= 1
-            if self.left == 0:
+            self.remaining -= 1
+            if self.remaining == 0:
                 os.kill(os.getpid(), self.signal)

@@ -180,7 +180,7 @@ class Outbox:
 
         Not what the node itself had to say about the roster before.
         """
-        self.again = deque(one for one in (*self.underway, *self.again) if not one.word)
+        self.again = deque(bundle for bundle in (*self.underway, *self.again) if not bundle.word)
         self.underway.clear()
 
     def make_room(self) -> None:

@@ -151,9 +151,9 @@ class RosterMember:
         deliveries, notices = effects.deliveries, effects.notices
         if deliveries and notices:
             # A view may name another history, which what is delivered with it is of.
-            for notice in [one for one in notices if one.kind == "view"]:
-                self.notice(notice, now)
-            notices = [one for one in notices if one.kind != "view"]
+            for view in [notice for notice in notices if notice.kind == "view"]:
+                self.notice(view, now)
+            notices = [notice for notice in notices if notice.kind != "view"]
         wall = time.time_ns()
         for delivery in deliveries:
             if self.closed:
@@ -204,7 +204,7 @@ class RosterMember:
         """Those that are early are written down when they are through."""
         if self.early is None:
             return deliveries
-        return [one for one in deliveries if one.stage != self.early.stage]
+        return [delivery for delivery in deliveries if delivery.stage != self.early.stage]
 
     def ready(self) -> bool:
         """Whether the engine should be given another bundle now: one waits there at most."""
@@ -273,9 +273,9 @@ class RosterMember:
         """A bundle of ours came through: the oldest one under way, unless it is of another life."""
         if self.settles_later:
             # Delivered here when it is sent; settled when everybody has answered.
-            for one in self.outbox.underway:
-                if one.number < 0:
-                    one.number = delivery.number
+            for bundle in self.outbox.underway:
+                if bundle.number < 0:
+                    bundle.number = delivery.number
                     break
         elif type(delivery) is not OtherLife:
             return self.outbox.settle(seq, wall, self.resilience)
@@ -319,8 +319,8 @@ class RosterMember:
             away = [self.roster[member] for member in self.engine.given_up()]
             self.state = reasons.broken(str(info[0]), away)
             if self.spec.family.resilient:
-                for one in list(self.outbox.underway):
-                    self.outbox.lose_track(one, self.state)
+                for bundle in list(self.outbox.underway):
+                    self.outbox.lose_track(bundle, self.state)
             self.show()
         elif kind == "indeterminate":
             lo, hi = int(info[0]), int(info[1])  # type: ignore[call-overload]

@@ -22,25 +22,30 @@ class Tracing:
         self.name = name
         self.level = level
         self.keeps = keeps
-        self.made: list[LiveTrace] = []
+        self.traces: list[LiveTrace] = []
 
     def __call__(self, group: str, member: int, **known: Any) -> LiveTrace:
         """`known` is what else a checker needs to know, as `resilience` of a token group."""
         params = {"protocol": protocol_of(group), "order": family_of(group).order} | known
         trace = LiveTrace(
-            self.folder, group=group, name=self.name, site=member, params=params,
-            keeps=self.keeps, level=self.level,
-        )  # fmt: skip
-        self.made.append(trace)
+            self.folder,
+            group=group,
+            name=self.name,
+            site=member,
+            params=params,
+            keeps=self.keeps,
+            level=self.level,
+        )
+        self.traces.append(trace)
         return trace
 
     @property
     def error(self) -> str:
         """Why a trace has ended before its process."""
-        return next((trace.error for trace in self.made if trace.error), "")
+        return next((trace.error for trace in self.traces if trace.error), "")
 
     def close(self) -> None:
         """Write what is left."""
-        for trace in self.made:
+        for trace in self.traces:
             trace.close()
-        self.made.clear()
+        self.traces.clear()

@@ -193,7 +193,7 @@ class Connection(Subscriber, asyncio.Protocol):
 
     def _give_up(self) -> None:
         if self._queue:
-            waiting = sum(len(one.bundle) for one in self._queue if isinstance(one, Outgoing))
+            waiting = sum(len(item.bundle) for item in self._queue if isinstance(item, Outgoing))
             self._server.drop(NO_ROOM, self, f"{waiting} messages for {self._stopped!r}")
             self._queue.clear()
             self._end()
@@ -337,7 +337,7 @@ class Connection(Subscriber, asyncio.Protocol):
         try:
             read_json(packet)
             self._wishes[packet.group] = packet
-            if sum(len(one.message) for one in self._wishes.values()) > WISHES_BYTES:
+            if sum(len(packet.message) for packet in self._wishes.values()) > WISHES_BYTES:
                 raise MalformedPdu(TOO_MANY_WISHES, f"{WISHES_BYTES} bytes before their JOIN")
         except MalformedPdu as error:
             self._malformed(error)

@@ -42,7 +42,7 @@ class FrontendMemory:
     @property
     def bytes(self) -> int:
         """What is held now."""
-        return sum(one.held_bytes for one in self._connections)
+        return sum(connection.held_bytes for connection in self._connections)
 
     def added(self, size: int) -> None:
         """Somebody holds so much more."""
@@ -61,11 +61,13 @@ class FrontendMemory:
             goal = self.limit_bytes - self.limit_bytes // 8
             now = time.monotonic()
             detail = f"{total} bytes were held for all applications, at most {self.limit_bytes}"
-            for one in sorted(self._connections, key=lambda one: one.burden(now), reverse=True):
+            for connection in sorted(
+                self._connections, key=lambda connection: connection.burden(now), reverse=True
+            ):
                 if total <= goal:
                     break
-                total -= one.held_bytes
-                self._cut(one, detail)
+                total -= connection.held_bytes
+                self._cut(connection, detail)
         self._bound = total
 
     @property

@@ -59,7 +59,7 @@ def batch_packets(batch: Batch, extended: bool, units: bool, largest: int) -> by
     if batch.unit == UNIT:
         conference, kind, _ = batch.bundle.runs()[0]
         pieces = [batch.bundle] if units else map(Bundle.of, batch.bundle)
-        return b"".join(_received(batch, batch.seq, conference, kind, one) for one in pieces)
+        return b"".join(_received(batch, batch.seq, conference, kind, piece) for piece in pieces)
     parts = []
     seq = batch.seq
     for conference, kind, bundle in batch.bundle.by_mark():

@@ -76,7 +76,7 @@ class FrontendServer:
         self.addresses: list[str] = []
         """Where it listens, with the ports that the system chose."""
         self.loop: asyncio.AbstractEventLoop = None  # type: ignore[assignment]  # start
-        self._wanted = [address(text, any_port=True) for text in addresses]
+        self._endpoints = [address(text, any_port=True) for text in addresses]
         self._servers: list[asyncio.Server] = []
         self._paths: list[tuple[str, int]] = []
         self._connections: set[Connection] = set()
@@ -97,16 +97,16 @@ class FrontendServer:
         ports before it is ready to answer."""
         self.loop = asyncio.get_running_loop()
         try:
-            for wanted in self._wanted:
-                if wanted.path:
-                    sock = unix_socket(wanted.path)
-                    self._paths.append((wanted.path, os.stat(wanted.path).st_ino))
+            for endpoint in self._endpoints:
+                if endpoint.path:
+                    sock = unix_socket(endpoint.path)
+                    self._paths.append((endpoint.path, os.stat(endpoint.path).st_ino))
                     server = await self.loop.create_unix_server(
                         lambda: Connection(self), sock=sock, start_serving=False
                     )
-                    self.addresses.append(str(wanted))
+                    self.addresses.append(str(endpoint))
                 else:
-                    sock = await tcp_socket(self.loop, wanted, self.open_to_network)
+                    sock = await tcp_socket(self.loop, endpoint, self.open_to_network)
                     server = await self.loop.create_server(
                         lambda: Connection(self), sock=sock, start_serving=False
                     )
@@ -161,9 +161,13 @@ class FrontendServer:
         """Count why a connection is closed, and say it in the log."""
         self._drops[reason] += 1
         self._log(
-            "warning", "frontend.closed", reason=reason, peer=connection.peer,
-            name=connection.name, detail=detail,
-        )  # fmt: skip
+            "warning",
+            "frontend.closed",
+            reason=reason,
+            peer=connection.peer,
+            name=connection.name,
+            detail=detail,
+        )
 
     def encoded(self, batch: Batch, extended: bool, units: bool = False) -> bytes:
         """The bytes of a batch: made once, however many applications get it."""
@@ -229,12 +233,12 @@ class FrontendServer:
             "connections_max": self.connections_max,
             "accepted": self._accepted,
             "groups": dict(sorted(joined.items())),
-            "queue_bytes": sum(one.queue_bytes for one in self._connections),
+            "queue_bytes": sum(connection.queue_bytes for connection in self._connections),
             "queue_bytes_max": self.queue_bytes_max,
             "held_bytes": self.memory.bytes,
             "held_bytes_max": self.memory.limit_bytes,
             "drops": dict(sorted(self._drops.items())),
-            "clients": [one.status() for one in self._connections],
+            "clients": [connection.status() for connection in self._connections],
         }
 
 

@@ -15,19 +15,20 @@ from roundelay.wire.frontend import Address
 
 
 async def tcp_socket(
-    loop: asyncio.AbstractEventLoop, wanted: Address, open_to_network: bool
+    loop: asyncio.AbstractEventLoop, endpoint: Address, open_to_network: bool
 ) -> socket.socket:
     try:
-        found = await loop.getaddrinfo(wanted.host, wanted.port, type=socket.SOCK_STREAM)
+        candidates = await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
     except OSError as error:
         allowed = f"a host that is known here ({error.strerror or error})"
-        raise ConfigError("frontend", wanted, allowed) from None
+        raise ConfigError("frontend", endpoint, allowed) from None
     # One address only, and IPv4 where a name has both: that is what others will try first.
-    family, kind, protocol, _, where = min(found, key=lambda one: one[0] != socket.AF_INET)
+    candidates.sort(key=lambda candidate: candidate[0] != socket.AF_INET)
+    family, kind, protocol, _, where = candidates[0]
     if not (ipaddress.ip_address(str(where[0]).partition("%")[0]).is_loopback or open_to_network):
         raise ConfigError(
             "frontend",
-            wanted,
+            endpoint,
             "a loopback address or unix:PATH; frontends are not encrypted, and with "
             "--frontend-open anybody who reaches this address can read and send",
         )
@@ -40,7 +41,7 @@ async def tcp_socket(
         sock.listen(128)
     except OSError as error:
         sock.close()
-        raise ConfigError("frontend", wanted, _bindable(wanted.port, error)) from None
+        raise ConfigError("frontend", endpoint, _bindable(endpoint.port, error)) from None
     return sock
 
 

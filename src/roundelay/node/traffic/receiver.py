@@ -50,7 +50,7 @@ class Receiver:
         node, seal = self.node, self.seal
         driver: GroupDriver | None = None
         received: Envelope | None = None
-        packet = b""
+        packet: bytes | None = None
         try:
             if seal is None:
                 if data[:1] == SEALED:
@@ -59,13 +59,12 @@ class Receiver:
                 data = seal.open(data)
             else:
                 data = seal.open_large(data)
-            whole = data if type(data) is bytes else None
-            if whole is None or whole[:1] == FRAGMENT:
-                received, whole = self._assemble(data, source)
+            packet = data if type(data) is bytes else None
+            if packet is None or packet[:1] == FRAGMENT:
+                received, packet = self._assemble(data, source)
             if received is None:
-                if whole is None:
+                if packet is None:
                     return  # pieces of it are missing
-                packet = whole
                 if packet[:1] != ENGINE:
                     self._hear(packet, source)
                     return
