@@ -18,15 +18,13 @@ import pytest
 from roundelay.core.errors import ConfigError
 from roundelay.runs.chaos import plan as plans
 from roundelay.runs.chaos import run as chaos_module
+from roundelay.runs.chaos.kinds import KILL, PARTITION, PAUSE
 from roundelay.runs.chaos.network import NAMESPACES, NamespaceNet, available
 from roundelay.runs.chaos.plan import (
     ANYWHERE,
     BY_SWITCH,
-    KILL,
     NEMESES,
     NEMESES_BY_SWITCH,
-    PARTITION,
-    PAUSED,
     ChaosParams,
     Trouble,
     troubles,
@@ -153,7 +151,9 @@ def test_a_run_that_failed_counts_what_its_living_sites_have_found(
     async def play(self: Chaos) -> None:
         self.sites.append(fake_site(self, false=2, over=""))
         self.sites.append(fake_site(self, false=1, over="pending has 9, its limit is 8"))
-        self.sites[0].false_before = 4  # of a life that was killed
+        killed = fake_site(self, false=4, over="").word
+        assert killed is not None
+        self.sites[0].last_words.append(killed)
         raise Failed("planted")
 
     monkeypatch.setattr(Chaos, "_play", play)
@@ -235,13 +235,13 @@ def test_a_seed_decides_what_happens_and_everything_happens() -> None:
     assert weather(params, Random(1)) == weather(params, Random(1))
     for seed in range(50):
         plan = troubles(params, Random(seed))
-        assert sorted(trouble.kind for trouble in plan) == [KILL, KILL, PARTITION, PAUSED]
+        assert sorted(trouble.kind for trouble in plan) == [KILL, KILL, PARTITION, PAUSE]
         assert [trouble.at for trouble in plan] == sorted(trouble.at for trouble in plan)
         assert all(0 < trouble.at < 1 for trouble in plan)
         for trouble in plan:
             assert len(trouble.who) == 1 or trouble.kind == PARTITION
             assert len(trouble.who) <= 2  # a majority stays together
-            assert trouble.lasts_s == 10.0 or trouble.kind != PAUSED
+            assert trouble.lasts_s == 10.0 or trouble.kind != PAUSE
 
 
 def test_wild_runs_have_every_kind_of_trouble_that_the_network_can_do() -> None:
@@ -264,7 +264,7 @@ def test_every_run_has_nemeses_and_runs_together_have_all_of_them() -> None:
     assert set(seen) == {*NEMESES, *NEMESES_BY_SWITCH}
     params = params_of(nemeses=5, network=NAMESPACES)
     struck = {one.kind for seed in range(50) for one in troubles(params, Random(seed))}
-    assert struck == {KILL, PARTITION, PAUSED, *NEMESES}
+    assert struck == {KILL, PARTITION, PAUSE, *NEMESES}
 
 
 @pytest.mark.slow

@@ -16,8 +16,8 @@ from roundelay.cli.output import console, literally, print_json, table
 from roundelay.core.engine import MS, SECOND
 from roundelay.runs.demo import Demo, DemoParams
 from roundelay.runs.folder import DIAGRAM, REPORT, RunFolder, run_folder
-from roundelay.runs.live_demo import JUDGED as LIVE_JUDGED
 from roundelay.runs.live_demo import LiveDemo, live_params
+from roundelay.runs.report import JUDGED
 from roundelay.trace.checkers.verdict import INVARIANTS
 
 PACE = 2.0
@@ -143,7 +143,7 @@ def _show_live(demo: LiveDemo, results: dict[str, Any]) -> None:
     promises = table("Promises", "", "", "")
     promises.columns[1].justify = "left"
     broken = " ".join(results["violations"])
-    for name in LIVE_JUDGED:
+    for name in JUDGED:
         mark = "[red]BROKEN[/red]" if f"{name}" in broken else "[green]kept[/green]"
         promises.add_row(name, INVARIANTS[name], mark)
     screen.print(promises)

@@ -20,23 +20,29 @@ from roundelay.core.events import DISK
 from roundelay.core.token.config import TokenConfig
 from roundelay.core.token.site import TokenSite
 from roundelay.core.token.stable import Stable
-from roundelay.runs.folder import RunFolder
+from roundelay.runs.folder import RunFolder, as_row
 from roundelay.runs.measure import LogDigests, Meter
-from roundelay.runs.report import beside, files, grid, page, picture, verdict
+from roundelay.runs.report import (
+    JUDGED,
+    agreement,
+    beside,
+    files,
+    grid,
+    page,
+    picture,
+    promises,
+    verdict,
+)
 from roundelay.sim.kernel.member import UP
 from roundelay.sim.kernel.world import World
 from roundelay.sim.network.links import Lossy
 from roundelay.sim.network.media import Bus
 from roundelay.trace.checkers.check import check_trace
 from roundelay.trace.checkers.checkers import TOTAL, Checker
-from roundelay.trace.checkers.verdict import INVARIANTS
 from roundelay.trace.diagram.drawing import render
 from roundelay.trace.reader import TraceFile
 from roundelay.trace.recorder import Recorder
 from roundelay.trace.schema import kind_of
-
-JUDGED: Final = ("I1", "I2", "I3", "I4", "I5", "I6", "I7")
-"""I8 is about messages for some of the sites only; here all are for all."""
 
 LOOK_NS: Final = 5 * MS
 STILL_NS: Final = 20 * SECOND
@@ -275,19 +281,10 @@ class Demo:
             }
             for site in range(params.sites)
         ]
-        violations = [
-            {
-                "invariant": one.invariant,
-                "site": one.site,
-                "time_ms": one.time / MS,
-                "detail": one.detail,
-            }
-            for one in self.checker.violations
-        ]
-        agree = len(set(digests)) == 1 and all(one == total for one in meter.delivered_at)
-        again = None
-        if self.trace is not None:
-            again = len(check_trace(self.trace).violations)
+        violations = [as_row(violation) for violation in self.checker.violations]
+        everywhere = all(count == total for count in meter.delivered_at)
+        agree = len(set(digests)) == 1 and everywhere
+        again = None if self.trace is None else len(check_trace(self.trace).violations)
         return {
             "protocol": params.protocol,
             "sites": params.sites,
@@ -297,7 +294,7 @@ class Demo:
             "messages": total,
             "agree": agree,
             "verdict": agree and self.settled and not violations and not again,
-            "delivered_everywhere": all(one == total for one in meter.delivered_at),
+            "delivered_everywhere": everywhere,
             "same_order": meter.same_order,
             "crashed_site": self.victim,
             "crashed_ms": self.crashed_ns / MS,
@@ -319,10 +316,7 @@ class Demo:
     def sentence(self, results: dict[str, Any]) -> str:
         """The verdict in words."""
         if results["verdict"]:
-            return (
-                f"All {_NUMBERS[self.params.sites]} sites agree: {results['messages']} messages, "
-                "each delivered once at every site, in one order."
-            )
+            return agreement(self.params.sites, results["messages"])
         return "The sites do NOT agree, or a promise was broken."
 
     def write(self, folder: RunFolder, results: dict[str, Any]) -> None:
@@ -352,10 +346,7 @@ class Demo:
             )
             for one in results["by_site"]
         ]
-        promises = [
-            (name, INVARIANTS[name], "kept" if kept else "BROKEN")
-            for name, kept in results["invariants"].items()
-        ]
+        broken = {name for name, kept in results["invariants"].items() if not kept}
         numbers = [
             ("messages", results["messages"]),
             ("PDUs sent", results["pdus"]),
@@ -371,12 +362,9 @@ class Demo:
             verdict(results["verdict"], self.sentence(results)),
             beside(
                 grid("Sites", ("", "delivered", "digest of its log", ""), by_site),
-                grid("Promises", ("", "", ""), promises),
+                promises(broken),
             ),
-            beside(
-                grid("What happened", ("ms", ""), events),
-                grid("Numbers", ("", ""), numbers),
-            ),
+            beside(grid("What happened", ("ms", ""), events), grid("Numbers", ("", ""), numbers)),
             picture("The crash", crash),
             picture("The return", back, 1),
             files(),
@@ -387,9 +375,6 @@ class Demo:
             f"{params.loss:.0%} of all copies lost, L = {params.resilience}, seed {params.seed}"
         )
         return page("Roundelay demo", subtitle, sections)
-
-
-_NUMBERS: Final = {3: "three", 4: "four", 5: "five", 6: "six", 7: "seven"}
 
 
 def letter(site: int) -> str:

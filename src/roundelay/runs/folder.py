@@ -55,6 +55,16 @@ def json_text(content: Mapping[str, Any]) -> str:
     return json.dumps(content, indent=1)
 
 
+def as_row(violation: Any) -> dict[str, Any]:
+    """A violation, as `results.json` has it."""
+    return {
+        "invariant": violation.invariant,
+        "site": violation.site,
+        "time_ms": violation.time / 1e6,
+        "detail": violation.detail,
+    }
+
+
 @contextmanager
 def run_folder(path: Path, *, force: bool = False) -> Iterator[RunFolder]:
     """Make the folder of a run, and take it away again if the run fails."""

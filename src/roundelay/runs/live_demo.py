@@ -9,21 +9,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from roundelay.core.engine import MS
-from roundelay.runs.chaos.run import KILL, Chaos, ChaosParams, Site, Trouble
+from roundelay.runs.chaos.kinds import KILL
+from roundelay.runs.chaos.plan import ChaosParams, Trouble
+from roundelay.runs.chaos.run import Chaos, Site
 from roundelay.runs.folder import RunFolder
-from roundelay.runs.report import beside, files, grid, page, picture, verdict
-from roundelay.trace.checkers.verdict import INVARIANTS
+from roundelay.runs.report import agreement, beside, files, grid, page, picture, promises, verdict
 from roundelay.trace.diagram.drawing import render
 from roundelay.trace.live import ALL
 from roundelay.trace.reader import TraceFile
-
-JUDGED: Final = ("I1", "I2", "I3", "I4", "I5", "I6", "I7")
-NUMBERS: Final = {3: "three", 4: "four", 5: "five", 6: "six", 7: "seven"}
 
 
 def live_params(seed: int, messages: int = 100_000) -> ChaosParams:
@@ -80,11 +78,7 @@ class LiveDemo(Chaos):
     def sentence(self, results: dict[str, Any]) -> str:
         """The verdict in words."""
         if results["verdict"] == "kept":
-            sites = NUMBERS.get(self.params.sites, str(self.params.sites))
-            return (
-                f"All {sites} sites agree: {results['everywhere']} messages, each delivered once "
-                f"at every site, in one order.{self.surplus(results)}"
-            )
+            return agreement(self.params.sites, results["everywhere"]) + self.surplus(results)
         return f"The sites do NOT agree, or a promise was broken. {results['failure']}"
 
     def surplus(self, results: dict[str, Any]) -> str:
@@ -110,9 +104,6 @@ class LiveDemo(Chaos):
     ) -> str:  # fmt: skip
         params = self.params
         broken = {text.split(":")[0].split()[0] for text in results["violations"]}
-        promises = [
-            (name, INVARIANTS[name], "BROKEN" if name in broken else "kept") for name in JUDGED
-        ]
         traffic = results["datagrams"]
         numbers = [
             ("messages asked for", self.params.messages),
@@ -129,7 +120,7 @@ class LiveDemo(Chaos):
         story = [tuple(line.strip().split("  ", 1)) for line in results["story"]]
         sections = [
             verdict(results["verdict"] == "kept", self.sentence(results)),
-            beside(grid("Promises", ("", "", ""), promises), grid("Numbers", ("", ""), numbers)),
+            beside(promises(broken), grid("Numbers", ("", ""), numbers)),
             grid("What happened", ("", ""), story),
             picture("The kill", crash),
             picture("The return", back, 1),

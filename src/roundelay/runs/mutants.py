@@ -8,7 +8,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from typing import Any, Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from roundelay.core.errors import ConfigError
 from roundelay.runs.explore import run_explorer
@@ -112,7 +112,7 @@ def run_mutants(
         if watch is not None:
             missed = sum(row.verdict != CAUGHT for row in rows.values())
             watch(len(rows), len(mutants), missed)
-    return [_as_dict(rows[mutant.name]) for mutant in mutants]
+    return [structs.asdict(rows[mutant.name]) for mutant in mutants]
 
 
 def _results(mutants: list[Mutant], jobs: int) -> Iterable[MutantResult]:
@@ -126,7 +126,3 @@ def _results(mutants: list[Mutant], jobs: int) -> Iterable[MutantResult]:
 
 def _run_named(name: str) -> MutantResult:
     return run_mutant(MUTANTS[name])
-
-
-def _as_dict(result: MutantResult) -> dict[str, Any]:
-    return {name: getattr(result, name) for name in result.__struct_fields__}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from html import escape
 from typing import Any, Final
 
@@ -11,6 +11,7 @@ import msgspec
 from roundelay.runs.folder import DIAGRAM, PARAMS, RESULTS, TRACE, RunFolder
 from roundelay.runs.swarm import Swarm, SwarmParams, run_seed
 from roundelay.sim.swarm.plan import Plan
+from roundelay.trace.checkers.verdict import INVARIANTS
 from roundelay.trace.diagram.drawing import render
 from roundelay.trace.reader import TraceFile
 
@@ -29,6 +30,10 @@ border-radius:6px}svg{display:block}
 """
 
 Cell = str | int | float
+
+JUDGED: Final = ("I1", "I2", "I3", "I4", "I5", "I6", "I7")
+"""In a demo; I8 is about messages for some of the sites only, and there all are for all."""
+NUMBERS: Final = {3: "three", 4: "four", 5: "five", 6: "six", 7: "seven"}
 
 
 def page(title: str, subtitle: str, sections: Iterable[str]) -> str:
@@ -67,6 +72,20 @@ def _cell(cell: Cell) -> str:
         return f"<td{kind}>{escape(cell)}</td>"
     text = f"{cell:,}" if isinstance(cell, int) else f"{cell:,.3f}"
     return f'<td class="n">{text}</td>'
+
+
+def promises(broken: Collection[str]) -> str:
+    """The promises that are judged in a demo, and which of them are `broken`."""
+    rows = [(name, INVARIANTS[name], "BROKEN" if name in broken else "kept") for name in JUDGED]
+    return grid("Promises", ("", "", ""), rows)
+
+
+def agreement(sites: int, messages: int) -> str:
+    """The verdict on a demo in which all went well."""
+    return (
+        f"All {NUMBERS.get(sites, sites)} sites agree: {messages} messages, "
+        "each delivered once at every site, in one order."
+    )
 
 
 def beside(*parts: str) -> str:

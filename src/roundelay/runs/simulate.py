@@ -25,6 +25,7 @@ from roundelay.core.families import CLUSTERS, FAMILIES, GRSB, POSITIVE_ACK, TOKE
 from roundelay.core.positive_ack import PositiveAckConfig
 from roundelay.core.token.config import TokenConfig
 from roundelay.runs import cluster, grsb, wide
+from roundelay.runs.folder import as_row
 from roundelay.runs.measure import StorageMeter
 from roundelay.runs.measured import (
     FAST,
@@ -49,15 +50,21 @@ PAYLOAD_MAX: Final = 1200
 TAU_DEFAULT: Final = 1.0
 HOLD_MS_DEFAULT: Final = 50.0
 FAST_TIMES: Final = (
-    "hold_ns", "resend_ns", "pass_ns", "request_ns", "request_delay_ns", "retx_ns", "idle_ns",
-    "adapt_ns",
-)  # fmt: skip
+    *("hold_ns", "resend_ns", "pass_ns", "request_ns"),
+    *("request_delay_ns", "retx_ns", "idle_ns", "adapt_ns"),
+)
 STALL_HOLDS: Final = 100_000
 """Hold times without a delivery after which a run is given up: nothing sane takes that long."""
 
 CHUNK_HOLDS: Final = 256
 LOOK_EVENTS: Final = 20_000
 """Events between two looks at the buffers, and two reports of progress."""
+
+REPORTED: Final = (
+    *("protocol", "sites", "resilience", "loss", "messages", "seed", "profile", "load"),
+    *("tau", "rate", "kw", "kr", "hold_ms", "wire"),
+)
+"""Parameters that the results begin with."""
 
 LIMITED: Final = {
     "policy": CLUSTERS,
@@ -320,21 +327,9 @@ def results(run: MeasuredRun, trace_sha256: str | None) -> dict[str, Any]:
     params, world, meter = run.params, run.world, run.meter
     total = meter.submitted_total
     per_message = 1 / total if total else 0.0
-    found: dict[str, Any] = {
-        "protocol": params.protocol,
-        "sites": params.sites,
-        "resilience": params.resilience,
-        "loss": params.loss,
+    return {
+        **{name: getattr(params, name) for name in REPORTED},
         "messages": total,
-        "seed": params.seed,
-        "profile": params.profile,
-        "load": params.load,
-        "tau": params.tau,
-        "rate": params.rate,
-        "kw": params.kw,
-        "kr": params.kr,
-        "hold_ms": params.hold_ms,
-        "wire": params.wire,
         "delivered_everywhere": meter.complete and run.load.done,
         "same_order": meter.same_order,
         "pdus": run.pdus,
@@ -351,17 +346,9 @@ def results(run: MeasuredRun, trace_sha256: str | None) -> dict[str, Any]:
         "events": world.events,
         "lost_copies": world.faults.get("loss", 0),
         "trace_sha256": trace_sha256,
-        "violations": [
-            {
-                "invariant": violation.invariant,
-                "site": violation.site,
-                "time_ms": violation.time / MS,
-                "detail": violation.detail,
-            }
-            for violation in run.checker.violations
-        ],
+        "violations": [as_row(violation) for violation in run.checker.violations],
+        **run.own_results(),
     }
-    return found | run.own_results()
 
 
 def simulate(

@@ -13,7 +13,7 @@ import os
 import signal
 import threading
 import traceback
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -27,6 +27,7 @@ from msgspec import Struct, structs
 from roundelay.core.errors import ConfigError, InvariantBroken
 from roundelay.core.events import RowSink
 from roundelay.core.families import TOKEN
+from roundelay.runs.folder import as_row
 from roundelay.runs.judges import judge_of
 from roundelay.sim.families.registry import SIMULATED_FAMILIES, SWARMED
 from roundelay.sim.families.token.fast_draft import ANY
@@ -47,6 +48,8 @@ AHEAD: Final = 8
 """Seeds handed out per process before the first of them has come back."""
 
 HOUR_NS: Final = 3600 * 10**9
+COUNTED: Final = ("committed", "submitted", "virtual_ns", "events", "faults")
+"""What a seed has of its outcome."""
 
 
 class Finding(Struct, frozen=True):
@@ -56,7 +59,7 @@ class Finding(Struct, frozen=True):
     invariant: str
     """I1 … I8; `InvariantBroken` and other names of exceptions; `codec`; `hang`."""
     site: int
-    time_ns: int
+    time: int  # ns; -1: unknown
     detail: str
     rerun: str
 
@@ -157,18 +160,9 @@ def run_seed(
             missed = f"{outcome.undetected} damaged PDUs were not noticed"
             findings.append(("codec", -1, -1, missed))
         findings += [(one.invariant, one.site, one.time, one.detail) for one in outcome.breaches]
+    counts = {} if outcome is None else {name: getattr(outcome, name) for name in COUNTED}
     named = tuple(Finding(seed, *finding, params.rerun(seed)) for finding in findings)
-    if outcome is None:
-        return SeedResult(seed=seed, findings=named)
-    return SeedResult(
-        seed=seed,
-        committed=outcome.committed,
-        submitted=outcome.submitted,
-        virtual_ns=outcome.virtual_ns,
-        events=outcome.events,
-        faults=outcome.faults,
-        findings=named,
-    )
+    return SeedResult(seed=seed, findings=named, **counts)
 
 
 class Checkers:
@@ -263,13 +257,9 @@ class Swarm:
 
     def __init__(self, params: SwarmParams) -> None:
         self.params = params
-        self.seeds = 0
-        self.committed = 0
-        self.submitted = 0
-        self.virtual_ns = 0
-        self.events = 0
+        self.seeds = self.committed = self.submitted = self.virtual_ns = self.events = 0
         kinds = SIMULATED_FAMILIES[params.protocol].fault_kinds
-        self.faults: dict[str, int] = dict.fromkeys(kinds, 0)
+        self.faults = Counter(dict.fromkeys(kinds, 0))
         self.findings: list[Finding] = []
 
     def add(self, result: SeedResult) -> None:
@@ -278,8 +268,7 @@ class Swarm:
         self.submitted += result.submitted
         self.virtual_ns += result.virtual_ns
         self.events += result.events
-        for kind, count in result.faults.items():
-            self.faults[kind] = self.faults.get(kind, 0) + count
+        self.faults.update(result.faults)
         self.findings += result.findings
 
     def results(self) -> dict[str, Any]:
@@ -296,14 +285,7 @@ class Swarm:
             "events": self.events,
             "faults": dict(sorted(self.faults.items(), key=_as_listed)),
             "violations": [
-                {
-                    "seed": finding.seed,
-                    "invariant": finding.invariant,
-                    "site": finding.site,
-                    "time_ms": finding.time_ns / 1e6,
-                    "detail": finding.detail,
-                    "rerun": finding.rerun,
-                }
+                {"seed": finding.seed, **as_row(finding), "rerun": finding.rerun}
                 for finding in self.findings
             ],
         }

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from roundelay.core.events import FAULT, NOBODY
+from roundelay.runs.chaos import kinds
 from roundelay.runs.chaos.clock import WallClock, build
-from roundelay.runs.chaos.plan import CLOCK, CLOG, LATE_LINK, SOME, TWIN, Trouble
+from roundelay.runs.chaos.plan import Trouble
 
 if TYPE_CHECKING:
     from roundelay.runs.chaos.run import Chaos, Site
@@ -34,7 +35,7 @@ class Nemeses:
 
     def prepare(self) -> None:
         """Give every site a wall clock of its own, before it is started."""
-        if any(trouble.kind == CLOCK for trouble in self.run.plan):
+        if any(trouble.kind == kinds.CLOCK for trouble in self.run.plan):
             folder = self.run.folder / "sites"
             folder.mkdir(parents=True, exist_ok=True)
             library = build(folder)
@@ -44,19 +45,11 @@ class Nemeses:
                 self.run.say("no C compiler here: clocks are not stepped")
 
     async def strike(self, trouble: Trouble, sites: list[Site]) -> None:
-        if trouble.kind == TWIN:
-            await self._twin(sites[0])
-        elif trouble.kind == CLOCK:
-            await self._step_clock(sites[0], trouble)
-        elif trouble.kind == SOME:
-            await self._some(sites, trouble.lasts_s)
-        elif trouble.kind == LATE_LINK:
-            await self._late_link(sites[0], trouble.lasts_s)
-        else:
-            await self._two(sites, trouble)
+        await getattr(self, f"_{trouble.kind.replace('-', '_')}")(sites, trouble)
 
-    async def _twin(self, site: Site) -> None:
+    async def _twin(self, sites: list[Site], trouble: Trouble) -> None:
         """Another process of that name: it has to end with an error, and to commit nothing."""
+        site = sites[0]
         orders = msgspec.structs.replace(
             site.orders, folder=f"{site.orders.folder}-twin", life=site.orders.life + 1000,
             traces=str(self.run.folder / "twin"), messages=TWIN_MESSAGES, rate=TWIN_MESSAGES,
@@ -80,37 +73,33 @@ class Nemeses:
             twin.kill()
             await twin.wait()
 
-    async def _step_clock(self, site: Site, trouble: Trouble) -> None:
-        assert site.clock is not None
+    async def _clock(self, sites: list[Site], trouble: Trouble) -> None:
+        clock = sites[0].clock
+        assert clock is not None
         self.run.row(NOBODY, FAULT, "clock:jump")
-        site.clock.step(trouble.step_s)
+        clock.step(trouble.step_s)
         await asyncio.sleep(trouble.lasts_s)
-        site.clock.step(0.0)
+        clock.step(0.0)
 
-    async def _some(self, sites: list[Site], lasts_s: float) -> None:
+    async def _some(self, sites: list[Site], trouble: Trouble) -> None:
         """All are killed; a majority returns, and some time later the rest."""
         await self.run.end_lives(sites)
-        await asyncio.sleep(lasts_s)
+        await asyncio.sleep(trouble.lasts_s)
         most = len(sites) // 2 + 1
         await self.run.begin_lives(sites[:most])
-        await asyncio.sleep(lasts_s)
+        await asyncio.sleep(trouble.lasts_s)
         await self.run.begin_lives(sites[most:])
 
-    async def _late_link(self, site: Site, lasts_s: float) -> None:
-        await self.run.end_lives([site])
-        rest = [other.name for other in self.run.sites if other is not site]
-        self.run.net.trouble({"partition": [[site.name], rest]})
-        self.run.row(NOBODY, FAULT, "partition:late-link")
-        await self.run.begin_lives([site])
-        await asyncio.sleep(lasts_s)
+    async def _late_link(self, sites: list[Site], trouble: Trouble) -> None:
+        await self.run.end_lives(sites)
+        self.run.separate(kinds.LATE_LINK, [sites[0].name], trouble.lasts_s)
+        await self.run.begin_lives(sites)
+        await asyncio.sleep(trouble.lasts_s)
         self.run.net.heal()
 
     async def _two(self, sites: list[Site], trouble: Trouble) -> None:
         """One is killed while all that another sends is late."""
         killed, clogged = sites
-        slow = msgspec.structs.replace(trouble, kind=CLOG)
-        for rule in self.run.rules(slow, [clogged.name]):
-            self.run.net.trouble(rule)
-        self.run.row(NOBODY, FAULT, f"partition:{CLOG}")
+        self.run.separate(kinds.CLOG, [clogged.name], trouble.lasts_s)
         await self.run.kill([killed], trouble)
         self.run.net.heal()

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from roundelay.core.errors import ConfigError
 from roundelay.faultnet.switch import Switch
@@ -25,33 +25,6 @@ NETWORKS: Final = (SWITCH, NAMESPACES)
 
 INTERFACE: Final = "eth0"
 """Of a site in its namespace."""
-
-
-class Net(Protocol):
-    """What a run needs of its network."""
-
-    via: tuple[str, int] | None
-    interface: str
-
-    async def start(self, names: Sequence[str]) -> None: ...
-
-    def prefix(self, name: str) -> list[str]:
-        """What to put before the command of a site."""
-
-    def set_weather(self, weather: Mapping[str, Any]) -> None:
-        """Loss and the like, from now on."""
-
-    def trouble(self, rule: Mapping[str, Any]) -> None:
-        """Do what a rule of the switch says."""
-
-    def heal(self) -> None: ...
-
-    def clear(self) -> None:
-        """No faults at all from now on."""
-
-    def stats(self) -> dict[str, Any]: ...
-
-    async def close(self) -> None: ...
 
 
 class SwitchNet:
@@ -68,19 +41,21 @@ class SwitchNet:
         self.via = self.switch.address
 
     def prefix(self, name: str) -> list[str]:
+        """What to put before the command of a site."""
         return []
 
-    def set_weather(self, weather: Mapping[str, Any]) -> None:
-        self.switch.apply(weather)
-
     def trouble(self, rule: Mapping[str, Any]) -> None:
+        """Do what a rule of the switch says."""
         self.switch.apply(rule)
 
+    set_weather = trouble  # loss and the like, from now on
+
     def heal(self) -> None:
-        self.switch.apply({"heal": True})
+        self.trouble({"heal": True})
 
     def clear(self) -> None:
-        self.switch.apply({"clear": True})
+        """No faults at all from now on."""
+        self.trouble({"clear": True})
 
     def stats(self) -> dict[str, Any]:
         stats = self.switch.stats()
@@ -103,7 +78,6 @@ class NamespaceNet:
         self.moves = 0
         self.addresses: dict[str, str] = {}
         self.netem = True
-        self.weather: dict[str, Any] = {}
 
     def namespace(self, name: str) -> str:
         return f"{self.tag}-{name}"
@@ -227,8 +201,6 @@ def available() -> bool:
         _tried("ip", "netns", "del", space)
 
 
-def network(kind: str, seed: int) -> Net:
+def network(kind: str, seed: int) -> SwitchNet | NamespaceNet:
     """The network of that name."""
-    if kind not in NETWORKS:
-        raise ConfigError("network", kind, " or ".join(NETWORKS))
     return SwitchNet(seed) if kind == SWITCH else NamespaceNet()

@@ -41,33 +41,21 @@ from msgspec import Struct
 
 from roundelay.core.errors import ConfigError
 from roundelay.core.families import TOKEN
+from roundelay.runs.chaos import kinds
 from roundelay.runs.chaos.network import NETWORKS, SWITCH
 from roundelay.sim.mutants.registry import mutant_named
 from roundelay.trace.live import DELIVERIES, LEVELS
 
-KILL: Final = "kill"
-WIPE: Final = "wipe"
 POWER: Final = "power"
-PAUSED: Final = "pause"
-PARTITION: Final = "partition"
-ONE_WAY: Final = "one-way"
-SPLIT: Final = "split"
-FLAP: Final = "flap"
-CLOG: Final = "clog"
 DROP: Final = "drop"
-
-TWIN: Final = "twin"
-CLOCK: Final = "clock"
-SOME: Final = "some"
 TWO: Final = "two"
-LATE_LINK: Final = "late-link"
 
-NEMESES: Final = (TWIN, CLOCK, SOME)
-NEMESES_BY_SWITCH: Final = (LATE_LINK, TWO)
+NEMESES: Final = (kinds.TWIN, kinds.CLOCK, kinds.SOME)
+NEMESES_BY_SWITCH: Final = (kinds.LATE_LINK, TWO)
 CLOCK_STEPS_S: Final = (-3600.0, 86_400.0)
 
-ANYWHERE: Final = (KILL, WIPE, POWER, PAUSED, PARTITION)
-BY_SWITCH: Final = (ONE_WAY, SPLIT, FLAP, CLOG, DROP)
+ANYWHERE: Final = (kinds.KILL, kinds.WIPE, POWER, kinds.PAUSE, kinds.PARTITION)
+BY_SWITCH: Final = (kinds.ONE_WAY, kinds.SPLIT, kinds.FLAP, kinds.CLOG, DROP)
 
 TARGETS: Final = ("INVITE", "VOTE1", "NEW_TL", "VOTE2", "NEW_TOKEN", "ABORT", "CONFIRM")
 """Kinds of PDUs that are lost on purpose."""
@@ -166,45 +154,45 @@ class Trouble(Struct, frozen=True):
 
 def troubles(params: ChaosParams, rng: Random) -> list[Trouble]:
     """What the seed has in store, in order."""
-    kinds = (
-        [KILL] * params.kills
-        + [WIPE] * params.wipes
-        + [PAUSED] * params.pauses
-        + [PARTITION] * params.partitions
+    chosen = (
+        [kinds.KILL] * params.kills
+        + [kinds.WIPE] * params.wipes
+        + [kinds.PAUSE] * params.pauses
+        + [kinds.PARTITION] * params.partitions
     )
     switched = params.network == SWITCH
     every = ANYWHERE + (BY_SWITCH if switched else ())
-    kinds += rng.choices(every, k=params.wild)
-    kinds += rng.choices(NEMESES + (NEMESES_BY_SWITCH if switched else ()), k=params.nemeses)
-    rng.shuffle(kinds)
+    chosen += rng.choices(every, k=params.wild)
+    chosen += rng.choices(NEMESES + (NEMESES_BY_SWITCH if switched else ()), k=params.nemeses)
+    rng.shuffle(chosen)
     return [
-        _trouble(params, rng, kind, (number + 0.3 + 0.4 * rng.random()) / len(kinds) * STRUCK)
-        for number, kind in enumerate(kinds)
+        _trouble(params, rng, kind, (number + 0.3 + 0.4 * rng.random()) / len(chosen) * STRUCK)
+        for number, kind in enumerate(chosen)
     ]
 
 
 def _trouble(params: ChaosParams, rng: Random, kind: str, at: float) -> Trouble:
     everybody = range(params.sites)
-    if kind in (PARTITION, FLAP):
+    if kind in (kinds.PARTITION, kinds.FLAP):
         side = rng.sample(everybody, rng.randint(1, (params.sites - 1) // 2))
         return Trouble(kind, at, params.partition_s, tuple(sorted(side)))
-    if kind in (ONE_WAY, SPLIT):
+    if kind in (kinds.ONE_WAY, kinds.SPLIT):
         return Trouble(kind, at, params.partition_s, tuple(rng.sample(everybody, 2)))
     if kind == POWER:
         return Trouble(kind, at, rng.uniform(0.2, 2.5), tuple(everybody))
-    if kind == SOME:  # the first of these return first
+    if kind == kinds.SOME:  # the first of these return first
         return Trouble(kind, at, rng.uniform(0.2, 2.5), tuple(rng.sample(everybody, params.sites)))
     if kind == TWO:
         return Trouble(kind, at, rng.uniform(0.5, 2.5), tuple(rng.sample(everybody, 2)))
-    if kind in (TWIN, LATE_LINK):
+    if kind in (kinds.TWIN, kinds.LATE_LINK):
         return Trouble(kind, at, rng.uniform(1.0, 4.0), (rng.randrange(params.sites),))
-    if kind == CLOCK:
+    if kind == kinds.CLOCK:
         step = rng.choice(CLOCK_STEPS_S)
         who = (rng.randrange(params.sites),)
         return Trouble(kind, at, rng.uniform(1.0, 4.0), who, rng.random() < 0.5, step_s=step)
-    if kind == CLOG:
+    if kind == kinds.CLOG:
         return Trouble(kind, at, rng.uniform(0.1, 3.0), (rng.randrange(params.sites),))
-    lasts = params.pause_s if kind == PAUSED else rng.uniform(0.2, 2.5)
+    lasts = params.pause_s if kind == kinds.PAUSE else rng.uniform(0.2, 2.5)
     who = (rng.randrange(params.sites),)
     target = rng.choice(TARGETS) if kind == DROP else ""
     return Trouble(kind, at, lasts, who, kind == DROP or rng.random() < 0.5, target)

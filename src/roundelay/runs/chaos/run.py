@@ -35,27 +35,17 @@ from roundelay.core.events import END, FAULT, HEAL, MARK, NO_REF, NOBODY, PAUSE,
 from roundelay.core.positions import union
 from roundelay.journal.reader import Reader
 from roundelay.node.storage.folders import journal_folder
+from roundelay.runs.chaos import kinds
 from roundelay.runs.chaos.clock import WallClock
 from roundelay.runs.chaos.nemeses import Nemeses
 from roundelay.runs.chaos.network import network
 from roundelay.runs.chaos.plan import (
-    CLOCK,
-    CLOG,
     DROP,
-    FLAP,
     HEALED,
-    KILL,
-    LATE_LINK,
     NAMES,
-    ONE_WAY,
-    PARTITION,
-    PAUSED,
+    NEMESES,
+    NEMESES_BY_SWITCH,
     POWER,
-    SOME,
-    SPLIT,
-    TWIN,
-    TWO,
-    WIPE,
     ChaosParams,
     Trouble,
     troubles,
@@ -94,11 +84,7 @@ class Site:
         self.process: asyncio.subprocess.Process | None = None
         self.paused = False
         self.down = False  # on purpose
-        self.sent_before = 0  # in earlier lives
-        self.settled_before = 0
-        self.doubtful_before = 0
-        self.false_before = 0
-        self.over_before = ""
+        self.last_words: list[Word] = []  # of earlier lives
         self.clock: WallClock | None = None
         self._reader: asyncio.Task[None] | None = None
 
@@ -152,15 +138,11 @@ class Site:
         self.signal(SIGKILL)
         await self.process.wait()
         await self._reader
-        word = self.word
+        word, self.word = self.word, None
+        left = self.orders.messages
         if word is not None:
-            self.sent_before += word.sent
-            self.settled_before += word.settled
-            self.doubtful_before += word.doubtful
-            self.false_before += word.false
-            self.over_before = self.over_before or word.over
-        self.word = None
-        left = self.orders.messages - (word.settled if word is not None else 0)
+            self.last_words.append(word)
+            left -= word.settled
         self.orders = msgspec.structs.replace(
             self.orders, life=self.orders.life + 1, messages=max(0, left), wiped=wiped
         )
@@ -188,14 +170,9 @@ class Site:
             await asyncio.gather(self._reader, return_exceptions=True)
 
     @property
-    def false(self) -> int:
-        """Receipts of all lives that were not true."""
-        return self.false_before + (self.word.false if self.word else 0)
-
-    @property
-    def over(self) -> str:
-        """A buffer beyond its limit, in any life."""
-        return self.over_before or (self.word.over if self.word else "")
+    def last_of_all_lives(self) -> list[Word]:
+        """The last that each of its lives has said, as far as any has."""
+        return [*self.last_words, *([self.word] if self.word else [])]
 
     @property
     def up(self) -> bool:
@@ -316,42 +293,34 @@ class Chaos:
         """Do it, and undo it after its time."""
         sites = [self.sites[number] for number in trouble.who]
         with_token = ""
-        if trouble.holder and trouble.kind == KILL:
+        if trouble.holder and trouble.kind == kinds.KILL:
             self.with_token = await sites[0].die_with_the_token(HOLDS_S)
             with_token = " and the token with it," if self.with_token else ""
         names = ", ".join(site.name for site in sites)
         what = f"{trouble.kind} {trouble.target}".strip()
         self.say(f"{what} {names}{with_token} for {trouble.lasts_s:.1f} s")
         self.struck[trouble.kind] += 1
-        if trouble.kind in (TWIN, CLOCK, SOME, TWO, LATE_LINK):
+        if trouble.kind in NEMESES + NEMESES_BY_SWITCH:
             await self.nemeses.strike(trouble, sites)
-        elif trouble.kind == PAUSED:
+        elif trouble.kind == kinds.PAUSE:
             await self._pause(sites[0], trouble.lasts_s)
-        elif trouble.kind in (KILL, WIPE, POWER, DROP):
+        elif trouble.kind in (kinds.KILL, kinds.WIPE, POWER, DROP):
             if trouble.kind == DROP:
                 lost = {"kind": trouble.target, "nth": 1, "many": self.params.sites}
                 self.net.trouble({"drop": lost})
                 self.row(NOBODY, FAULT, f"target:{trouble.target.lower()}")
             await self.kill(sites, trouble)
         else:
-            for rule in self.rules(trouble, [site.name for site in sites]):
-                self.net.trouble(rule)
-            self.row(NOBODY, FAULT, f"partition:{trouble.kind}")
+            self.separate(trouble.kind, [site.name for site in sites], trouble.lasts_s)
             await asyncio.sleep(trouble.lasts_s)
             self.net.heal()
 
-    def rules(self, trouble: Trouble, names: list[str]) -> list[dict[str, Any]]:
-        """What the switch has to be told."""
+    def separate(self, kind: str, names: list[str], lasts_s: float) -> None:
+        """Let the network keep these sites apart, from each other or from the rest."""
         rest = [site.name for site in self.sites if site.name not in names]
-        if trouble.kind == ONE_WAY:
-            return [{"cut": names}]
-        if trouble.kind == SPLIT:
-            return [{"split": names}]
-        if trouble.kind == CLOG:
-            ms = trouble.lasts_s * 1000
-            return [{"clog": {"from": names[0], "to": to, "ms": ms}} for to in rest]
-        rule: dict[str, Any] = {"partition": [names, rest]}
-        return [rule | {"on_ms": 300, "off_ms": 200} if trouble.kind == FLAP else rule]
+        for rule in kinds.rules(kind, names, rest, lasts_s):
+            self.net.trouble(rule)
+        self.row(NOBODY, FAULT, f"partition:{kind}")
 
     async def _pause(self, site: Site, lasts_s: float) -> None:
         site.signal(SIGSTOP)
@@ -363,7 +332,7 @@ class Chaos:
         site.paused = False
 
     async def kill(self, sites: list[Site], trouble: Trouble) -> None:
-        await self.end_lives(sites, wiped=trouble.kind == WIPE)
+        await self.end_lives(sites, wiped=trouble.kind == kinds.WIPE)
         await asyncio.sleep(trouble.lasts_s)
         await self.begin_lives(sites)
 
@@ -482,12 +451,17 @@ class Chaos:
                  "liveness_ns": int(LIVENESS_S * 1e9)}  # fmt: skip
         merged = merge(self.traces, self.folder / "trace.parquet", group=GROUP, params=known)
         checker = check_trace(merged.path)
-        false = sum(site.false for site in self.sites)
+        words = [(site, word) for site in self.sites for word in site.last_of_all_lives]
+
+        def total(field: str) -> int:
+            return sum(getattr(word, field) for _, word in words)
+
         violations = [str(violation) for violation in checker.violations]
         violations += self.nemeses.found
-        if false:
-            violations.append(f"I5: {false} receipts name a position that is not theirs")
-        violations += [f"I6: site {site.name}: {site.over}" for site in self.sites if site.over]
+        if total("false"):
+            violations.append(f"I5: {total('false')} receipts name a position that is not theirs")
+        over = {site.name: word.over for site, word in reversed(words) if word.over}
+        violations += [f"I6: site {name}: {over[name]}" for name in sorted(over)]
         if not failure and checker.everywhere < params.messages:
             failure = f"only {checker.everywhere} of {params.messages} messages are everywhere"
         if not failure:
@@ -501,17 +475,13 @@ class Chaos:
             "seed": params.seed,
             "violations": violations,
             "failure": failure,
-            "sent": sum(s.sent_before + (s.word.sent if s.word else 0) for s in self.sites),
+            "sent": total("sent"),
             "killed_with_token": self.with_token,
             "committed": checker.committed,
             "everywhere": checker.everywhere,
-            "settled": sum(
-                s.settled_before + (s.word.settled if s.word else 0) for s in self.sites
-            ),
-            "doubtful": sum(
-                s.doubtful_before + (s.word.doubtful if s.word else 0) for s in self.sites
-            ),
-            "false_receipts": false,
+            "settled": total("settled"),
+            "doubtful": total("doubtful"),
+            "false_receipts": total("false"),
             "lives": sum(site.orders.life + 1 for site in self.sites),
             "seconds": round(time.monotonic() - self.started, 1),
             "trace_rows": merged.rows,
@@ -531,6 +501,3 @@ def chaos(
     results = asyncio.run(Chaos(params, folder.path, tell).run())
     folder.write_results(results)
     return results
-
-
-__all__ = ["KILL", "PARTITION", "PAUSED", "Chaos", "ChaosParams", "Site", "Trouble", "chaos"]

@@ -6,12 +6,12 @@ import asyncio
 import shutil
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from roundelay.runs.chaos_api import plan as kinds
+from roundelay.runs.chaos import kinds
+from roundelay.runs.chaos_api import plan as plans
 from roundelay.runs.chaos_api.machine import Hang, Machine, free_ports
 from roundelay.runs.chaos_api.notes import MEMBER, REPLACED, TWIN, Notes
 from roundelay.runs.chaos_api.plan import Trouble
@@ -36,26 +36,18 @@ class Strikes:
     async def strike(self, trouble: Trouble) -> None:
         self.round.say(_told(trouble))
         self.struck[trouble.kind] += 1
-        does: dict[str, Callable[[Trouble], Awaitable[None]]] = {
-            kinds.KILL: self._kill, kinds.WIPE: self._kill, kinds.PAUSE: self._pause,
-            kinds.PARTITION: self._cut, kinds.ONE_WAY: self._cut, kinds.SPLIT: self._cut,
-            kinds.FLAP: self._cut, kinds.CLOG: self._cut, kinds.STORM: self._storm,
-            kinds.TWIN: self._twin, kinds.REPLACED: self._replace, kinds.CLOCK: self._step_clock,
-            kinds.LATE_LINK: self._late_link, kinds.OLD_FOLDER: self._old_folder,
-            kinds.ALL: self._all, kinds.SOME: self._some, kinds.MOVED: self._move,
-            kinds.ADDRESS: self._change_address,
-            kinds.POWER_CUT: self._cut_power, kinds.BLACKOUT: self._cut_power,
-        }  # fmt: skip
-        await does[trouble.kind](trouble)
+        await getattr(self, f"_{trouble.kind.replace('-', '_')}")(trouble)
 
     async def _kill(self, trouble: Trouble) -> None:
         machine = self.round.machines[trouble.who[0]]
         wiped = trouble.kind == kinds.WIPE
-        await machine.kill(kinds.MACHINE if wiped else trouble.scope)
+        await machine.kill(plans.MACHINE if wiped else trouble.scope)
         if wiped:
             machine.wipe()
         await asyncio.sleep(trouble.lasts_s)
         await machine.start(self.round.since(machine))
+
+    _wipe = _kill
 
     async def _pause(self, trouble: Trouble) -> None:
         machine = self.round.machines[trouble.who[0]]
@@ -63,25 +55,16 @@ class Strikes:
         await asyncio.sleep(trouble.lasts_s)
         machine.wake(trouble.scope)
 
-    async def _cut(self, trouble: Trouble) -> None:
+    async def _partition(self, trouble: Trouble) -> None:
         rest = [name for name in self.round.setup.names if name not in trouble.who]
-        names = list(trouble.who)
-        rules: list[dict[str, Any]] = [{"partition": [names, rest]}]
-        if trouble.kind == kinds.ONE_WAY:
-            rules = [{"cut": names}]
-        elif trouble.kind == kinds.SPLIT:
-            rules = [{"split": names}]
-        elif trouble.kind == kinds.FLAP:
-            rules = [rules[0] | {"on_ms": 300, "off_ms": 200}]
-        elif trouble.kind == kinds.CLOG:
-            ms = trouble.lasts_s * 1000
-            rules = [{"clog": {"from": names[0], "to": to, "ms": ms}} for to in rest]
-        for rule in rules:
+        for rule in kinds.rules(trouble.kind, list(trouble.who), rest, trouble.lasts_s):
             self.round.switch.apply(rule)
             if self.round.spaces is not None:
                 self.round.spaces.trouble(rule)
         await asyncio.sleep(trouble.lasts_s)
         self.round.heal()
+
+    _one_way = _split = _flap = _clog = _partition
 
     async def _storm(self, trouble: Trouble) -> None:
         self.round.switch.apply({"loss": 0.3})
@@ -98,7 +81,7 @@ class Strikes:
             await self.round.until("the twin to end", lambda: _ended(twin), TWIN_S)
         await twin.kill()
 
-    async def _replace(self, trouble: Trouble) -> None:
+    async def _replaced(self, trouble: Trouble) -> None:
         """Stopped, replaced, woken: as an operator does who takes a machine for dead."""
         name = trouble.who[0]
         old = self.round.machines[name]
@@ -122,13 +105,13 @@ class Strikes:
     def _another(self, name: str, number: int, role: str) -> Machine:
         """A machine of that name beside the one there is."""
         original = self.round.machines[name]
-        mode = kinds.EMBEDDED if role == TWIN else original.mode
+        mode = plans.EMBEDDED if role == TWIN else original.mode
         made = self.round.machine(name, mode)
         made.role = role
         made.disk = self.round.folder / "disks" / f"{name}-{number}"
         made.address = dict(original.address)
         made.prefix_words = original.prefix_words
-        if self.round.setup.medium == kinds.FANOUT:
+        if self.round.setup.medium == plans.FANOUT:
             made.address["listen"] = self._elsewhere(a_seed=role == MEMBER)
         made.lives = [Notes(self.round.folder / "none", number - 1, role)]
         self.round.others.append(original if role == MEMBER else made)
@@ -142,7 +125,7 @@ class Strikes:
             machine.address["seeds"] += f",{listen}"
         return listen
 
-    async def _step_clock(self, trouble: Trouble) -> None:
+    async def _clock(self, trouble: Trouble) -> None:
         machine = self.round.machines[trouble.who[0]]
         if machine.clock.library is None:
             self.round.undone.append("clock: no C compiler")
@@ -195,7 +178,7 @@ class Strikes:
         for machine in machines:
             await machine.start(self.round.since(machine))
 
-    async def _cut_power(self, trouble: Trouble) -> None:
+    async def _power_cut(self, trouble: Trouble) -> None:
         """As `all`, or a kill, but what was not synced is lost."""
         machines = [self.round.machines[name] for name in trouble.who]
         disks = [machine.power_disk for machine in machines if machine.power_disk is not None]
@@ -211,6 +194,8 @@ class Strikes:
             disk.restore()
         for machine in machines:
             await machine.start(self.round.since(machine))
+
+    _blackout = _power_cut
 
     async def _some(self, trouble: Trouble) -> None:
         machines = [self.round.machines[name] for name in trouble.who]
@@ -230,12 +215,12 @@ class Strikes:
         for machine in machines[most:]:
             await machine.start(self.round.since(machine))
 
-    async def _change_address(self, trouble: Trouble) -> None:
+    async def _address(self, trouble: Trouble) -> None:
         if self.round.spaces is not None:
             self.round.spaces.move(trouble.who[0])
         await asyncio.sleep(trouble.lasts_s)
 
-    async def _move(self, trouble: Trouble) -> None:
+    async def _moved(self, trouble: Trouble) -> None:
         machine = self.round.machines[trouble.who[0]]
         await machine.kill()
         machine.address["listen"] = self._elsewhere(a_seed=True)
@@ -249,5 +234,5 @@ def _ended(machine: Machine) -> bool:
 
 def _told(trouble: Trouble) -> str:
     more = f" {trouble.value:+g} s" if trouble.value else ""
-    scope = f" ({trouble.scope})" if trouble.scope != kinds.MACHINE else ""
+    scope = f" ({trouble.scope})" if trouble.scope != plans.MACHINE else ""
     return f"{trouble.kind} {', '.join(trouble.who)}{scope}{more} for {trouble.lasts_s:.1f} s"

@@ -34,10 +34,9 @@ from typing import Any, Final
 from msgspec import Struct
 
 from roundelay.core.errors import ConfigError
+from roundelay.runs.chaos import kinds
 
-SERVICES: Final = (
-    "resilient", "total", "hub", "partial", "selective", "reliable", "fifo", "journal", "wide",
-)  # fmt: skip
+SERVICES: Final = kinds.listed("resilient total hub partial selective reliable fifo journal wide")
 """What is tried in turn; `hub` is `total` with a hub."""
 WITH_ROLES: Final = ("journal", "wide")
 """Services whose members have roles, which a file says."""
@@ -45,32 +44,19 @@ NAMES: Final = "abcdefgh"
 SETUPS: Final = 200
 """So many groups are tried to find one in which a trouble makes sense."""
 
-KILL: Final = "kill"
-WIPE: Final = "wipe"
-PAUSE: Final = "pause"
-PARTITION: Final = "partition"
-ONE_WAY: Final = "one-way"
-SPLIT: Final = "split"
-FLAP: Final = "flap"
 STORM: Final = "storm"
-CLOG: Final = "clog"
-TWIN: Final = "twin"
 REPLACED: Final = "replaced"
-CLOCK: Final = "clock"
-LATE_LINK: Final = "late-link"
 OLD_FOLDER: Final = "old-folder"
 ALL: Final = "all"
-SOME: Final = "some"
 POWER_CUT: Final = "power-cut"
 BLACKOUT: Final = "blackout"
 MOVED: Final = "moved"
 ADDRESS: Final = "address"
 
-ANY: Final = (
-    KILL, KILL, WIPE, PAUSE, PARTITION, ONE_WAY, SPLIT, FLAP, STORM, CLOG, TWIN, REPLACED, CLOCK,
-    LATE_LINK,
-)  # fmt: skip
-WITH_DISK: Final = (OLD_FOLDER, ALL, SOME)
+ANY: Final = kinds.listed(
+    "kill kill wipe pause partition one-way split flap storm clog twin replaced clock late-link"
+)
+WITH_DISK: Final = (OLD_FOLDER, ALL, kinds.SOME)
 """Only where all members keep what they promised in a folder."""
 KINDS: Final = tuple(dict.fromkeys((*ANY, *WITH_DISK, POWER_CUT, BLACKOUT, MOVED, ADDRESS)))
 
@@ -183,9 +169,9 @@ class Plan(Struct, frozen=True, kw_only=True):
     troubles: tuple[tuple[Trouble, ...], ...]
     """One after the other; those of one place strike at the same time."""
 
-    def has(self, *kinds: str) -> bool:
+    def has(self, *sought: str) -> bool:
         """Whether there is any of these troubles."""
-        return any(trouble.kind in kinds for place in self.troubles for trouble in place)
+        return any(trouble.kind in sought for place in self.troubles for trouble in place)
 
 
 def plan_of(params: ApiParams, seed: int) -> Plan:
@@ -194,16 +180,16 @@ def plan_of(params: ApiParams, seed: int) -> Plan:
     rng = Random(f"chaos --api/{seed}/{service}")
     for _ in range(SETUPS):
         setup = _setup(params, rng, service)
-        kinds = [kind for kind in _kinds(setup) if not params.only or kind in params.only]
-        if kinds:
+        possible = [kind for kind in _kinds(setup) if not params.only or kind in params.only]
+        if possible:
             break
     else:
         raise ConfigError("nemesis", ", ".join(params.only), f"others for service {service}")
     weather = _weather(rng, setup)
     places: list[tuple[Trouble, ...]] = []
-    chosen = rng.sample(kinds, len(kinds))
+    chosen = rng.sample(possible, len(possible))
     while len(chosen) < params.troubles:
-        chosen += rng.sample(kinds, len(kinds))
+        chosen += rng.sample(possible, len(possible))
     for kind in chosen[: params.troubles]:
         place = [_trouble(rng, setup, kind)]
         if rng.random() < 0.25:
@@ -282,59 +268,63 @@ def _weather(rng: Random, setup: Setup) -> dict[str, Any]:
 def _kinds(setup: Setup) -> tuple[str, ...]:
     """What makes sense in this group."""
     if setup.medium == FANOUT:
-        return (KILL, WIPE, PAUSE, TWIN, REPLACED, CLOCK, MOVED)
+        return kinds.listed("kill wipe pause twin replaced clock moved")
     if setup.medium == NAMESPACES:
-        return (KILL, WIPE, PAUSE, PARTITION, TWIN, CLOCK, LATE_LINK, ADDRESS)
-    kinds = list(ANY)
+        return kinds.listed("kill wipe pause partition twin clock late-link address")
+    possible = list(ANY)
     if setup.service == "resilient" and setup.disks and setup.fixed:
-        kinds += WITH_DISK
-        kinds.append(POWER_CUT)
+        possible += (*WITH_DISK, POWER_CUT)
     if setup.fixed and setup.durability != COMMITTED and setup.service != "wide":
-        kinds.append(BLACKOUT)  # a hierarchy without its global level waits for an operator
+        possible.append(BLACKOUT)  # a hierarchy without its global level waits for an operator
     if setup.service in WITH_ROLES:  # a role is bound to its disk: nobody can take it over
-        kinds = [kind for kind in kinds if kind != REPLACED]
-    return tuple(kinds)
+        possible.remove(REPLACED)
+    return tuple(possible)
 
 
 def _trouble(rng: Random, setup: Setup, kind: str, spared: tuple[str, ...] = ()) -> Trouble:
     names = [name for name in setup.names if name not in spared]
-    if kind == WIPE and len(setup.keepers) - setup.roles.count("[[networks]]") < 2:
+    if kind == kinds.WIPE and len(setup.keepers) - setup.roles.count("[[networks]]") < 2:
         names = [name for name in names if name not in setup.keepers]  # the only record stays
     who: tuple[str, ...] = (rng.choice(names),)
     lasts = rng.uniform(0.5, 4.0)
     scope, value = MACHINE, 0.0
-    if kind in (PARTITION, FLAP):
+    if kind in (kinds.PARTITION, kinds.FLAP):
         side = rng.randint(1, max(1, min(len(names), (len(setup.names) - 1) // 2)))
         who, lasts = tuple(sorted(rng.sample(names, side))), rng.uniform(2.0, 12.0)
-    elif kind in (ONE_WAY, SPLIT):
+    elif kind in (kinds.ONE_WAY, kinds.SPLIT):
         who, lasts = tuple(rng.sample(setup.names, 2)), rng.uniform(2.0, 8.0)
-    elif kind in (ALL, SOME, BLACKOUT):
+    elif kind in (ALL, kinds.SOME, BLACKOUT):
         order = rng.sample(setup.names, len(setup.names))
         who, lasts = tuple(order), rng.uniform(0.2, 3.0)  # of `some` the first of them return first
-    elif kind == PAUSE:
+    elif kind == kinds.PAUSE:
         lasts = rng.choice([rng.uniform(0.5, 2.0), rng.uniform(4.0, 12.0)])
-    elif kind in (STORM, TWIN, REPLACED, CLOCK):
+    elif kind in (STORM, kinds.TWIN, REPLACED, kinds.CLOCK):
         lasts = rng.uniform(3.0, 8.0)
-    elif kind == LATE_LINK:
+    elif kind == kinds.LATE_LINK:
         lasts = rng.uniform(2.0, 5.0)
-    if kind == CLOCK:
+    if kind == kinds.CLOCK:
         value = rng.choice([-3600.0, 86_400.0, -5.0])
-    if kind in (KILL, PAUSE):
+    if kind in (kinds.KILL, kinds.PAUSE):
         scope = rng.choice([MACHINE, NODE, APPLICATION])
     return Trouble(kind, who, lasts, scope, value)
 
 
 def _second(rng: Random, setup: Setup, first: Trouble) -> Trouble | None:
     """Another trouble at the same time, that leaves the group what it was promised to need."""
-    gentle = (STORM, CLOCK, CLOG)
-    harsh = (KILL, PAUSE)
-    if first.kind in (ALL, SOME, BLACKOUT, POWER_CUT):
+    gentle = (STORM, kinds.CLOCK, kinds.CLOG)
+    harsh = (kinds.KILL, kinds.PAUSE)
+    if first.kind in (ALL, kinds.SOME, BLACKOUT, POWER_CUT):
         return None
     if setup.medium != SWITCH:
-        return _trouble(rng, setup, CLOCK, first.who) if first.kind != CLOCK else None
+        return _trouble(rng, setup, kinds.CLOCK, first.who) if first.kind != kinds.CLOCK else None
     if first.kind in gentle or setup.resilience < 2 or setup.service != "resilient":
         kind = rng.choice([one for one in gentle if one != first.kind])
         return _trouble(rng, setup, kind, first.who)
-    if len(first.who) > 1 or first.kind not in (KILL, PAUSE, CLOCK, PARTITION):
+    if len(first.who) > 1 or first.kind not in (
+        kinds.KILL,
+        kinds.PAUSE,
+        kinds.CLOCK,
+        kinds.PARTITION,
+    ):
         return None
     return _trouble(rng, setup, rng.choice(harsh), first.who)

@@ -32,12 +32,13 @@ from typing import Any, Final
 import msgspec
 
 from roundelay.faultnet.switch import Switch
+from roundelay.runs.chaos import kinds
 from roundelay.runs.chaos.clock import WallClock, build
 from roundelay.runs.chaos.disks import PowerDisk
 from roundelay.runs.chaos.disks import available as disks_available
 from roundelay.runs.chaos.network import NamespaceNet
 from roundelay.runs.chaos.network import available as spaces_available
-from roundelay.runs.chaos_api import plan as kinds
+from roundelay.runs.chaos_api import plan as plans
 from roundelay.runs.chaos_api.judge import TOTAL, Case, Judgement, judge
 from roundelay.runs.chaos_api.machine import Hang, Machine, Place, free_ports
 from roundelay.runs.chaos_api.nemeses import Strikes
@@ -121,7 +122,7 @@ class Round:
     async def _play(self) -> None:
         setup = self.setup
         self.switch.apply(self.plan.weather)
-        if setup.medium == kinds.NAMESPACES:
+        if setup.medium == plans.NAMESPACES:
             if spaces_available():
                 self.spaces = NamespaceNet()
                 await self.spaces.start(setup.names)
@@ -130,8 +131,8 @@ class Round:
         ports = free_ports(len(setup.names))
         seeds = ",".join(f"127.0.0.1:{port}" for port in ports)
         for name, mode, port in zip(setup.names, setup.modes, ports, strict=True):
-            machine = self.machine(name, kinds.EMBEDDED if name in setup.silent else mode)
-            if setup.medium == kinds.FANOUT:
+            machine = self.machine(name, plans.EMBEDDED if name in setup.silent else mode)
+            if setup.medium == plans.FANOUT:
                 machine.address = {"listen": f"127.0.0.1:{port}", "seeds": seeds}
             elif self.spaces is not None:
                 machine.address = {"interface": self.spaces.interface}
@@ -140,7 +141,7 @@ class Round:
                 machine.address = {"via": self.place.via}
             machine.word = ""
             self.machines[name] = machine
-            if setup.disks and self.plan.has(kinds.POWER_CUT, kinds.BLACKOUT) and disks_available():
+            if setup.disks and self.plan.has(plans.POWER_CUT, plans.BLACKOUT) and disks_available():
                 machine.power_disk = PowerDisk(machine.disk)
         for machine in self.machines.values():
             await machine.start()
@@ -269,7 +270,7 @@ class Round:
     def _case(self) -> Case:
         struck = {
             name for place in self.plan.troubles for one in place for name in one.who
-            if one.kind in (kinds.WIPE, kinds.REPLACED, kinds.OLD_FOLDER, kinds.POWER_CUT)
+            if one.kind in (kinds.WIPE, plans.REPLACED, plans.OLD_FOLDER, plans.POWER_CUT)
         }  # fmt: skip
         recorders = set(self.setup.names[: self.setup.recorders])
         recorders |= set(self.setup.keepers)
