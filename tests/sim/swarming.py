@@ -12,8 +12,8 @@ import pytest
 
 from roundelay.cli.main import run as run_command
 from roundelay.runs.judges import judge_of
+from roundelay.sim.swarm.fault_runner import Breach, Outcome, Setting, run_plan
 from roundelay.sim.swarm.plan import Plan
-from roundelay.sim.swarm.run import Breach, Outcome, Setting, run_plan
 from roundelay.trace.checkers.verdict import Violation
 from roundelay.wire.beamon import BeamonCodec
 from roundelay.wire.codec import GroupCodec

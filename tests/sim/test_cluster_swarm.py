@@ -15,8 +15,8 @@ from roundelay.sim.families.cluster.draft import FAILURE_KINDS, KINDS
 from roundelay.sim.families.cluster.driver import REOPEN, ClusterDriver
 from roundelay.sim.network import links
 from roundelay.sim.swarm.fault_kinds import FAULT_KINDS, LINK_KINDS
+from roundelay.sim.swarm.fault_runner import Outcome, Setting, run_plan
 from roundelay.sim.swarm.plan import Plan
-from roundelay.sim.swarm.run import Outcome, Setting, run_plan
 from roundelay.trace.checkers.verdict import Judge
 from roundelay.wire.codec import GroupCodec
 from tests.sim.gossip import Rows

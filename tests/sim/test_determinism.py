@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from roundelay.sim.swarm.fault_runner import Setting, run_plan
 from roundelay.sim.swarm.plan import Plan
-from roundelay.sim.swarm.run import Setting, run_plan
 from tests.sim.gossip import Rows
 
 ROOT = Path(__file__).parents[2]

@@ -13,8 +13,8 @@ import pytest
 from msgspec import structs
 
 from roundelay.core.errors import InvariantBroken
+from roundelay.sim.swarm.fault_runner import Setting, run_plan
 from roundelay.sim.swarm.plan import Plan
-from roundelay.sim.swarm.run import Setting, run_plan
 from roundelay.wire.beamon import BeamonCodec
 from roundelay.wire.codec import GroupCodec
 from tests.sim.hostile import HostileCodec

@@ -12,8 +12,8 @@ from roundelay.sim.families.registry import PROTOCOLS
 from roundelay.sim.families.token.driver import Driver
 from roundelay.sim.network import links
 from roundelay.sim.swarm.fault_kinds import CLUSTER_TARGETS, FAULT_KINDS, LINK_KINDS
+from roundelay.sim.swarm.fault_runner import Setting, run_plan
 from roundelay.sim.swarm.plan import Plan
-from roundelay.sim.swarm.run import Setting, engines, run_plan
 from tests.sim.gossip import Rows
 
 
@@ -123,7 +123,7 @@ def test_a_run_is_repeated_exactly() -> None:
 def test_the_budget_of_crashes_is_kept() -> None:
     for seed in range(40):
         plan = Plan.from_seed(seed)
-        driver = Driver(plan, Setting(make_engine=engines(plan)))
+        driver = Driver(plan, Setting(make_engine=plan.engines()))
         worst = [0]
 
         class Guard:

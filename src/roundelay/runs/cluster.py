@@ -8,7 +8,6 @@ channel, where each PDU takes one.  Without loss no timer but t_ack ever fires.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,11 +16,17 @@ from roundelay.core.engine import Delivery
 from roundelay.core.errors import ConfigError
 from roundelay.core.families import FAMILIES, SPO
 from roundelay.runs.measured import FAST, ISOLATED, MeasuredRun, Progress
-from roundelay.sim.complexity import PATIENT_UNITS, UNIT_NS, Slowest, cost, delays
+from roundelay.sim.complexity import (
+    PATIENT_UNITS,
+    UNIT_NS,
+    Slowest,
+    cost,
+    delays,
+    parallel_channels,
+)
 from roundelay.sim.families.registry import SIMULATED_FAMILIES
 from roundelay.sim.kernel.load import Destinations
 from roundelay.sim.kernel.world import World
-from roundelay.sim.network.media import Bus, Mesh
 from roundelay.trace.checkers.checkers import Checker
 from roundelay.trace.recorder import Recorder
 
@@ -33,21 +38,6 @@ SLOT_RUNS: Final = 60
 
 LOOK_EVERY: Final = 64
 """Deliveries between two looks at how much a member keeps."""
-
-
-class KeptMeter:
-    """An observer: the most PDUs one member kept at a time, in any of its logs."""
-
-    def __init__(self, engines: Callable[[int], Any]) -> None:
-        self._engine = engines
-        self._seen = 0
-        self.most = 0
-
-    def delivered(self, time: int, site: int, delivery: Delivery) -> None:
-        self._seen += 1
-        if self._seen % LOOK_EVERY == 1:
-            usage = self._engine(site).usage()
-            self.most = max(self.most, usage["sl"] + usage["receipt"] + usage["blocked"])
 
 
 def destinations(params: SimulateParams) -> Destinations | None:
@@ -90,7 +80,6 @@ class ClusterRun(MeasuredRun):
     def __init__(self, params: SimulateParams, recorder: Recorder | None) -> None:
         self.to = to = destinations(params)
         super().__init__(params, None if to is None else lambda site, index: len(to(site, index)))
-        own = FAMILIES[params.protocol].one_channel
         self.checker = Checker(
             range(params.sites),
             order=params.order,
@@ -100,12 +89,12 @@ class ClusterRun(MeasuredRun):
         self.world = World(
             params.sites,
             SIMULATED_FAMILIES[params.protocol].factory(params.sites, config(params)),
-            medium=Bus(UNIT_NS, own_copy=True) if own else Mesh(UNIT_NS, UNIT_NS),
+            medium=parallel_channels(params.protocol),
             observers=[self.meter, self.checker],
             **self.conditions(recorder),
         )
-        self.kept = KeptMeter(lambda site: self.world.sites[site].engine)
-        self.world.observe(self.kept)
+        self.deliveries = 0
+        self.world.observe(self)
         if params.load == ISOLATED:
             self.world.observe(self.slowest)
         self.load = self.make_load()
@@ -141,40 +130,32 @@ class ClusterRun(MeasuredRun):
         world.finish(settled=settled)
         return settled
 
-    @property
-    def storage_max(self) -> int:
-        return self.kept.most
+    def delivered(self, time: int, site: int, delivery: Delivery) -> None:
+        """Look now and then how many PDUs a member keeps, in any of its logs."""
+        self.deliveries += 1
+        if self.deliveries % LOOK_EVERY == 1:
+            usage = self.world.site(site).usage()
+            kept = usage["sl"] + usage["receipt"] + usage["blocked"]
+            self.storage_max = max(self.storage_max, kept)
 
     def own_results(self) -> dict[str, Any]:
         """What only cluster protocols have to say."""
-        params = self.params
-        rounds = slots = None
-        if params.load == ISOLATED:
-            rounds = self.slowest.mean_units
-            policy = params.policy or DEFERRED
-            if params.loss:
-                slots = fmean(
-                    delays(
-                        params.sites,
-                        params.loss,
-                        protocol=params.protocol,
-                        destinations=params.destinations,
-                        runs=min(params.messages, SLOT_RUNS),
-                        seed=params.seed,
-                    )
-                )
-            else:
-                slots = cost(
-                    params.protocol,
-                    params.sites,
-                    policy=policy,
-                    destinations=params.destinations,
-                    seed=params.seed,
-                ).slots
+        isolated = self.params.load == ISOLATED
         return {
-            "policy": params.policy or DEFERRED,
-            "destinations": params.destinations,
-            "rounds": rounds,
-            "slots": slots,
+            "policy": self.params.policy or DEFERRED,
+            "destinations": self.params.destinations,
+            "rounds": self.slowest.mean_units if isolated else None,
+            "slots": self._slots() if isolated else None,
             "silent": self.silent,
         }
+
+    def _slots(self) -> float:
+        params = self.params
+        given: dict[str, Any] = {"destinations": params.destinations, "seed": params.seed}
+        if not params.loss:
+            policy = params.policy or DEFERRED
+            return cost(params.protocol, params.sites, policy=policy, **given).slots
+        runs = min(params.messages, SLOT_RUNS)
+        return fmean(
+            delays(params.sites, params.loss, protocol=params.protocol, runs=runs, **given)
+        )

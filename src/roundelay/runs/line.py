@@ -58,7 +58,6 @@ class LineRun(MeasuredRun):
     """A run of sites on lines."""
 
     isolated = OneUserAtATime
-    storage_max = 0
 
     def __init__(
         self,

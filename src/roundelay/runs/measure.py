@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Final
 
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import STAMPED, Delivery
@@ -169,20 +169,3 @@ class LogDigests:
 
     def digests(self) -> list[str]:
         return [log.hexdigest() for log in self._hashes]
-
-
-class StorageMeter:
-    """Positive acknowledgement: the most messages a source kept for receivers at one time.
-
-    A source delivers a message to itself when it sends it, which is when its store is fullest.
-    """
-
-    def __init__(self, engines: Callable[[int], Any]) -> None:
-        self._engine = engines
-        self.storage_max = 0
-
-    def delivered(self, time: int, site: int, delivery: Delivery) -> None:
-        if delivery.source == site:
-            kept = len(self._engine(site).outstanding)
-            if kept > self.storage_max:
-                self.storage_max = kept

@@ -45,6 +45,8 @@ class MeasuredRun(ABC):
     to: Destinations | None = None
     """Who gets which message, if not everybody."""
     isolated: type[Isolated] = Isolated
+    storage_max = 0
+    """The most that one site kept at a time, by the protocol's own measure."""
 
     def __init__(
         self, params: SimulateParams, receivers: Callable[[int, int], int] | None = None
@@ -111,11 +113,6 @@ class MeasuredRun(ABC):
             engine = member.engine
             if engine is not None:
                 self.checker.sampled(self.world.now, member.id, engine.usage(), engine.caps())
-
-    @property
-    @abstractmethod
-    def storage_max(self) -> int:
-        """The most that one site kept at a time, by the protocol's own measure."""
 
     def own_results(self) -> dict[str, Any]:
         """What only this protocol has to say."""

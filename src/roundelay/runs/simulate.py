@@ -19,14 +19,13 @@ from typing import Any, Final
 
 from msgspec import Struct, structs
 
-from roundelay.core.engine import MS, SECOND
+from roundelay.core.engine import MS, SECOND, Delivery
 from roundelay.core.errors import ConfigError
 from roundelay.core.families import CLUSTERS, FAMILIES, GRSB, POSITIVE_ACK, TOKEN, WIDE, Family
 from roundelay.core.positive_ack import PositiveAckConfig
 from roundelay.core.token.config import TokenConfig
 from roundelay.runs import cluster, grsb, wide
 from roundelay.runs.folder import as_row
-from roundelay.runs.measure import StorageMeter
 from roundelay.runs.measured import (
     FAST,
     ISOLATED,
@@ -230,9 +229,8 @@ class Run(MeasuredRun):
             check_invariants=False,
             **self.conditions(recorder),
         )
-        self.storage = StorageMeter(lambda site: self.world.sites[site].engine)
         if not params.family.resilient:
-            self.world.observe(self.storage)
+            self.world.on_delivered.append(self._measure_storage)
         self.load = self.make_load()
         self.next_look = LOOK_EVENTS
 
@@ -254,6 +252,9 @@ class Run(MeasuredRun):
             self.count()
         else:
             settled = self._run_to_silence(progress)
+        if self.params.family.resilient:
+            engines = [self.world.site(site) for site in self.world.group]
+            self.storage_max = max(int(engine.log.storage_max) for engine in engines)
         self.world.finish(settled=settled)
         return settled
 
@@ -303,13 +304,12 @@ class Run(MeasuredRun):
             isinstance(self.load, self.STEADY) and not self.load.done
         )
 
-    # -- results ---------------------------------------------------------------------------
-
-    @property
-    def storage_max(self) -> int:
-        if not self.params.family.resilient:
-            return self.storage.storage_max
-        return max(int(self.world.site(number).log.storage_max) for number in self.world.group)
+    def _measure_storage(self, time: int, site: int, delivery: Delivery) -> None:
+        """Of positive acknowledgement, where a source delivers a message to itself when it sends
+        it: then its store is fullest."""
+        if delivery.source == site:
+            kept = len(self.world.site(site).outstanding)
+            self.storage_max = max(self.storage_max, kept)
 
 
 RUNS: Final[dict[str, type[Any]]] = {

@@ -33,8 +33,8 @@ from roundelay.sim.families.registry import SIMULATED_FAMILIES, SWARMED
 from roundelay.sim.families.token.fast_draft import ANY
 from roundelay.sim.mutants.registry import mutant_named
 from roundelay.sim.swarm.fault_kinds import FAULT_KINDS
+from roundelay.sim.swarm.fault_runner import Outcome, Setting, run_plan
 from roundelay.sim.swarm.plan import Plan
-from roundelay.sim.swarm.run import Outcome, Setting, engines, run_plan
 from roundelay.trace.checkers.verdict import Judge
 from roundelay.trace.recorder import Recorder
 from roundelay.wire.beamon import BeamonCodec
@@ -197,7 +197,7 @@ def _run(plan: Plan, mutant: str | None, checkers: Checkers, recorder: RowSink |
         recorder=recorder,
         trace_receives=True,
         codec=BeamonCodec() if plan.family.core.own_packets else GroupCodec("swarm"),
-        make_engine=engines(plan, None if broken is None else broken.site_class),
+        make_engine=plan.engines(None if broken is None else broken.site_class),
         make_stable=None if broken is None else broken.stable_class,
         successors=lambda members: [checkers.make(members)],
     )

@@ -18,6 +18,7 @@ takes 2(d + 1) PDUs and slots, however large the cluster is.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from math import sqrt
 from statistics import fmean, stdev
@@ -96,11 +97,9 @@ def cost(
     """
     long_ns = PATIENT_UNITS * UNIT_NS
     config = ClusterConfig(ack_ns=0, wait_ns=long_ns, stat_ns=long_ns, policy=policy)
-    own = FAMILIES[protocol].one_channel
-    parallel = Bus(UNIT_NS, own_copy=True) if own else Mesh(UNIT_NS, UNIT_NS)
-    pdus, rounds = _measure(protocol, sites, config, parallel, PLAIN, destinations, messages, seed)
-    serial = Bus(0, UNIT_NS, own_copy=own)
-    same, slots = _measure(protocol, sites, config, serial, PLAIN, destinations, messages, seed)
+    measure = partial(_measure, protocol, sites, config, destinations, messages=messages, seed=seed)
+    pdus, rounds = measure(parallel_channels(protocol))
+    same, slots = measure(serial_channel(protocol))
     if same != pdus:
         raise InvariantBroken(f"{pdus} PDUs on parallel channels, {same} on a serial one")
     return Cost(pdus, rounds, slots)
@@ -129,15 +128,11 @@ def delays(
         reset_ns=(2 * sites + 3) * UNIT_NS,
         attempts=PATIENT_UNITS,  # nobody fails
     )
-    links: Link = Lossy(loss) if loss else PLAIN
-    found: list[float] = []
-    for run in range(runs):
-        medium = Bus(0, UNIT_NS, own_copy=FAMILIES[protocol].one_channel)
-        name = f"{seed}/{run}"
-        found.append(_measure(protocol, sites, config, medium, links, destinations, 1, name)[1])
-        if not loss:
-            return found * runs  # nothing is left to chance
-    return found
+    measure = partial(_measure, protocol, sites, config, destinations, messages=1)
+    if not loss:  # nothing is left to chance
+        return [measure(serial_channel(protocol), seed=f"{seed}/0")[1]] * runs
+    link = Lossy(loss)  # one for all: its chances go on where the run before has left them
+    return [measure(serial_channel(protocol), link, seed=f"{seed}/{run}")[1] for run in range(runs)]
 
 
 class Curve(Struct, frozen=True):
@@ -188,19 +183,9 @@ def curve(losses: Sequence[float], measured: Sequence[Sequence[float]], sites: i
     )
 
 
-def delay_curve(
-    sites: int,
-    losses: Sequence[float] = LOSSES,
-    *,
-    destinations: int | None = None,
-    runs: int = RUNS,
-    seed: int | str = 0,
-) -> Curve:
+def delay_curve(sites: int, *, runs: int = RUNS, seed: int | str = 0) -> Curve:
     """SPO's delay against the chance of loss."""
-    measured = [
-        delays(sites, loss, destinations=destinations, runs=runs, seed=seed) for loss in losses
-    ]
-    return curve(losses, measured, sites)
+    return curve(LOSSES, [delays(sites, loss, runs=runs, seed=seed) for loss in LOSSES], sites)
 
 
 def _error(values: Sequence[float]) -> float:
@@ -208,13 +193,25 @@ def _error(values: Sequence[float]) -> float:
     return stdev(values) / sqrt(len(values))
 
 
+def parallel_channels(protocol: str) -> Medium:
+    """Each PDU takes one unit, however many are under way."""
+    one_channel = FAMILIES[protocol].one_channel
+    return Bus(UNIT_NS, own_copy=True) if one_channel else Mesh(UNIT_NS, UNIT_NS)
+
+
+def serial_channel(protocol: str) -> Medium:
+    """One PDU after the other, each of them takes one unit."""
+    return Bus(0, UNIT_NS, own_copy=FAMILIES[protocol].one_channel)
+
+
 def _measure(
     protocol: str,
     sites: int,
     config: ClusterConfig,
-    medium: Medium,
-    links: Link,
     destinations: int | None,
+    medium: Medium,
+    links: Link = PLAIN,
+    *,
     messages: int,
     seed: int | str,
 ) -> tuple[float, float]:

@@ -9,7 +9,7 @@ application has not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from roundelay.core.engine import Delivery, Effects
 from roundelay.core.errors import ConfigError, UsageError
@@ -25,6 +25,7 @@ from roundelay.core.events import (
 )
 from roundelay.core.notices import GapUnavailable
 from roundelay.core.token.stable import undelivered
+from roundelay.sim.kernel.disk import Disk
 from roundelay.sim.kernel.kernel import Kernel
 from roundelay.sim.kernel.member import DOWN, PAUSED, UP, Consumer, Member
 from roundelay.sim.kernel.twins import Twins
@@ -102,43 +103,39 @@ class World(Kernel):
 
     def fail_disk(self, site: int) -> None:
         """The next write fails half-way: the node stops the site rather than go on."""
-        member = self.sites[site]
 
-        def fail(out: Effects) -> bool:
-            if not out.persists:
-                return False
-            assert member.disk is not None
+        def fail(member: Member, disk: Disk, out: Effects) -> None:
             rng = self.stream(f"fail/{site}/{member.incarnation}")
-            member.disk.write(out.persists[: rng.randrange(len(out.persists))])
+            disk.write(out.persists[: rng.randrange(len(out.persists))])
             self.fault("disk:error")
             self.crash(site, DISK)
-            return True
 
-        if member.disk is not None:
-            member.amid = fail
+        self._at_next_write(site, fail)
 
     def slow_disk(self, site: int, lasts_ns: int) -> None:
         """The next write takes `lasts_ns`; what depends on it, and everything else, waits."""
-        member = self.sites[site]
 
-        def wait(out: Effects) -> bool:
-            if not out.persists:
-                return False
-            assert member.disk is not None
-            member.disk.write(out.persists)
+        def wait(member: Member, disk: Disk, out: Effects) -> None:
+            disk.write(out.persists)
             member.amid = None
             member.held_back = out
             self.fault("disk:slow")
             self.pause(site)
-            self.after(lasts_ns, lambda: self._disk_done(site, out))
-            return True
+            self.after(lasts_ns, lambda: self.resume(site) if member.held_back is out else None)
+
+        self._at_next_write(site, wait)
+
+    def _at_next_write(self, site: int, event: Callable[[Member, Disk, Effects], None]) -> None:
+        """Let `event` happen in place of the next batch that has something to persist."""
+        member = self.sites[site]
+
+        def happen(out: Effects) -> bool:
+            if out.persists and member.disk is not None:
+                event(member, member.disk, out)
+            return bool(out.persists)
 
         if member.disk is not None:
-            member.amid = wait
-
-    def _disk_done(self, site: int, out: Effects) -> None:
-        if self.sites[site].held_back is out:
-            self.resume(site)
+            member.amid = happen
 
     def restart(self, site: int) -> None:
         """Start `site` again with what its crash left; a crash still to come is called off."""

@@ -3,6 +3,7 @@
     Bus        1C  one transmission at a time; all who hear it hear it at the same instant
     Mesh       MC  first in, first out per ordered pair of sites, with random delays
     Datagram   DG  random delays per copy: reordering, and duplicates if asked for
+    LineSet        several lines: a send names its line, and who hears a PDU is told which it was
 
 What a medium promises holds for PDUs that no link (see `links`) has touched; a link is a fault
 and may break the promise.  A `Mesh` keeps its promise for delayed copies (those behind them wait)
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 from heapq import heappush
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -37,6 +39,10 @@ if TYPE_CHECKING:
 
 
 ORDINARY = Copy()
+
+Members = tuple[Member, ...] | list[Member]
+Late = list[tuple[Member, Copy]]
+"""Copies that a link held back or made, and for whom."""
 
 
 class Medium(ABC):
@@ -86,10 +92,8 @@ class Medium(ABC):
             self.world.arrive(src, pdu, heard, ref)
 
     @abstractmethod
-    def launch(self, src: int, pdu: Pdu, ref: int, receivers: tuple[Member, ...] | list[Member],
-               late: list[tuple[Member, Copy]]) -> None:  # fmt: skip
-        """Put the arrivals on the heap: `receivers` as the medium does it, `late`
-        are copies that a link held back or made."""
+    def launch(self, src: int, pdu: Pdu, ref: int, receivers: Members, late: Late) -> None:
+        """Put the arrivals on the heap: those of `receivers` as the medium does it, and `late`."""
 
     def send(self, src: int, dst: int, pdu: Pdu, line: int = ONLY_LINE) -> None:
         """`src` transmits `pdu` to `dst` or to everyone."""
@@ -104,15 +108,13 @@ class Medium(ABC):
         if world.on_sent:
             for call in world.on_sent:
                 call(world.now, src, dst, pdu)
-        targets: tuple[Member, ...] | list[Member] = (
-            self.hearers[src] if dst == EVERYONE else (world.sites[dst],)
-        )
+        targets: Members = self.hearers[src] if dst == EVERYONE else (world.sites[dst],)
         data = b""
         if self.codec is not None:
             data = self.codec.encode(pdu, src)
             pdu = self.codec.decode(data)
         loss = world.loss
-        late: list[tuple[Member, Copy]] = []
+        late: Late = []
         if loss is None:
             targets = self._through_links(src, pdu, ref, targets, late, data)
         elif loss:
@@ -128,9 +130,8 @@ class Medium(ABC):
         self.launch(src, pdu, ref, targets, late)
 
     def _through_links(
-        self, src: int, pdu: Pdu, ref: int, targets: tuple[Member, ...] | list[Member],
-        late: list[tuple[Member, Copy]], data: bytes,
-    ) -> list[Member]:  # fmt: skip
+        self, src: int, pdu: Pdu, ref: int, targets: Members, late: Late, data: bytes
+    ) -> list[Member]:
         """The general path: ask the links about every copy."""
         world = self.world
         now = world.now
@@ -187,8 +188,7 @@ class Bus(Medium):
         self.own_copy = bool(own_copy)
         self.free_at = 0  # when the transmission under way is over
 
-    def launch(self, src: int, pdu: Pdu, ref: int, receivers: tuple[Member, ...] | list[Member],
-               late: list[tuple[Member, Copy]]) -> None:  # fmt: skip
+    def launch(self, src: int, pdu: Pdu, ref: int, receivers: Members, late: Late) -> None:
         world = self.world
         end = world.now if world.now > self.free_at else self.free_at
         self.free_at = end = end + self.slot_ns
@@ -225,22 +225,20 @@ class Datagram(Medium):
         own = self.least_ns + int(self.rng.random() * self.spread_ns)
         return self.world.now + own + copy.delay
 
-    def launch(self, src: int, pdu: Pdu, ref: int, receivers: tuple[Member, ...] | list[Member],
-               late: list[tuple[Member, Copy]]) -> None:  # fmt: skip
-        world = self.world
+    def launch(self, src: int, pdu: Pdu, ref: int, receivers: Members, late: Late) -> None:
         for site in receivers:
-            copies = 1
             if self.duplicate and self.rng.random() < self.duplicate:
-                copies = 2
-                world.faults["duplicate"] += 1
-            for _ in range(copies):
-                world.tick = tick = world.tick + 1
-                due = self.due(src, site.id, ORDINARY)
-                heappush(world.heap, (due, tick, self.arrive, src, pdu, (site,), ref))
+                self.world.faults["duplicate"] += 1
+                self._launch_one(src, pdu, ref, site, ORDINARY)
+            self._launch_one(src, pdu, ref, site, ORDINARY)
         for site, copy in late:
-            world.tick = tick = world.tick + 1
-            due = self.due(src, site.id, copy)
-            heappush(world.heap, (due, tick, self.arrive, src, pdu, (site,), ref))
+            self._launch_one(src, pdu, ref, site, copy)
+
+    def _launch_one(self, src: int, pdu: Pdu, ref: int, site: Member, copy: Copy) -> None:
+        world = self.world
+        world.tick = tick = world.tick + 1
+        due = self.due(src, site.id, copy)
+        heappush(world.heap, (due, tick, self.arrive, src, pdu, (site,), ref))
 
 
 class Mesh(Datagram):
@@ -261,6 +259,49 @@ class Mesh(Datagram):
             due = last
         self.last[(src, dst)] = due
         return due
+
+
+class LineMedium(Datagram):
+    """One line, with random delays; it can be cut, for everybody or for some."""
+
+    def __init__(self, line: int, least_ns: int, most_ns: int) -> None:
+        super().__init__(least_ns, most_ns)
+        self.line = line
+        self.cut = False
+        self.deaf: set[int] = set()  # sites that neither hear this line nor are heard on it
+
+    def bind(self, world: Any, rng: Random, codec: Codec | None) -> None:
+        super().bind(world, rng, codec)
+        self.arrive = partial(world.arrive, line=self.line)
+
+    def launch(self, src: int, pdu: Pdu, ref: int, receivers: Members, late: Late) -> None:
+        if self.cut or src in self.deaf:
+            for site in receivers:
+                self.world.lose(site.id, ref, src, "cut")
+            return
+        if self.deaf:
+            receivers = [site for site in receivers if site.id not in self.deaf]
+            late = [one for one in late if one[0].id not in self.deaf]
+        super().launch(src, pdu, ref, receivers, late)
+
+
+class LineSet(Medium):
+    """`delays` has the least and the most of each line, by number."""
+
+    def __init__(self, *delays: tuple[int, int]) -> None:
+        super().__init__()
+        self.lines = tuple(LineMedium(line, *both) for line, both in enumerate(delays))
+
+    def bind(self, world: Any, rng: Random, codec: Codec | None) -> None:
+        super().bind(world, rng, codec)
+        for line in self.lines:
+            line.bind(world, world.stream(f"line/{line.line}"), codec)
+
+    def send(self, src: int, dst: int, pdu: Pdu, line: int = ONLY_LINE) -> None:
+        self.lines[line].send(src, dst, pdu)
+
+    def launch(self, src: int, pdu: Pdu, ref: int, receivers: Members, late: Late) -> None:
+        raise AssertionError("what is sent is sent on a line, which launches it")
 
 
 MEDIA = {"bus": Bus, "mesh": Mesh, "datagram": Datagram}

@@ -82,6 +82,11 @@ class Setting(Struct, frozen=True, kw_only=True):
     told that its run was cut short."""
 
 
+def run_plan(plan: Plan, setting: Setting) -> Outcome:
+    """Run `plan`, of whatever family, to its end."""
+    return plan.family.driver(plan, setting).run()
+
+
 class Striker(ABC):
     """One run of one plan."""
 
@@ -100,7 +105,7 @@ class Striker(ABC):
             getattr(link_module, spec.link)(*spec.args) for spec in plan.links
         ]
         # Where engines have applications of their own, these are who makes them.
-        factory = setting.make_engine or plan.family.factory(plan.sites, plan.settings())
+        factory = setting.make_engine or plan.engines()
         self.applications: Any = factory
         self.world = World(
             plan.sites,

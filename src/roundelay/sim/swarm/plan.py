@@ -1,9 +1,9 @@
 """Plans: one integer decides everything about a random run.
 
 A plan has a safety phase, in which it strikes with faults, and a liveness phase: at `heal_ns` all
-faults end, all sites are up, and whatever is pending has to commit.  `draft` and `cluster_draft`
-draw plans; what a plan may not do is decided when it runs (`driver`): how many sites may be down
-depends on which of them have recovered by then.
+faults end, all sites are up, and whatever is pending has to commit.  The drafts of the families
+draw plans; what a plan may not do is decided by their drivers when it runs: how many sites may be
+down depends on which of them have recovered by then.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from roundelay.core.families import TOKEN
 from roundelay.sim.families.registry import SIMULATED_FAMILIES, SWARMED, Config, SimFamily
 from roundelay.sim.families.token.fast_draft import ANY, FAST, PROFILES
 from roundelay.sim.kernel.load import Destinations
+from roundelay.sim.kernel.ports import EngineFactory
 from roundelay.sim.swarm.fault_kinds import LinkSpec, Strike
 
 
@@ -104,3 +105,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         """The configuration of the engines, checked."""
         config: Config = self.family.config(**self.config).check(self.sites)
         return config
+
+    def engines(self, site_class: type[Any] | None = None) -> EngineFactory:
+        """Makes the engines; `site_class` may be a mutant."""
+        return self.family.factory(self.sites, self.settings(), site_class)

@@ -22,14 +22,13 @@ from roundelay.core.engine import MS, Engine
 from roundelay.core.errors import UsageError
 from roundelay.core.grsb.base import REPLAYED, GrsbDelivery
 from roundelay.core.grsb.config import GrsbConfig, Roles
-from roundelay.core.grsb.pdu import Message
 from roundelay.core.grsb.site import GrsbSite
 from roundelay.core.grsb.stable import GrsbStable
 from roundelay.core.selection import EVERYTHING, Selection
 from roundelay.core.wide.site import WideSite
 from roundelay.sim.kernel.member import Member
 from roundelay.sim.kernel.world import World
-from roundelay.sim.network.lines import LineSet
+from roundelay.sim.network.media import LineSet
 
 DATE_US: Final = 1_000_000_000_000_000
 """The date at the beginning of a simulated run."""
@@ -38,34 +37,19 @@ S = TypeVar("S", GrsbSite, WideSite)
 
 
 class DiskArchive:
-    """A recorder's archive on the disk of its simulated site; `stable_of` finds it there."""
+    """A recorder's archive on the disk of its simulated site; `stable_of` finds it there.
+
+    It is looked for at each use: a site that loses its disk has another one.
+    """
 
     def __init__(self, member: Member, stable_of: Callable[[Any], GrsbStable]) -> None:
         self.member = member
         self.stable_of = stable_of
 
-    @property
-    def _stable(self) -> GrsbStable:
+    def __getattr__(self, name: str) -> Any:
         disk = self.member.disk
         assert disk is not None
-        return self.stable_of(disk.stable)
-
-    @property
-    def end(self) -> int:
-        return self._stable.end
-
-    @property
-    def missing(self) -> Sequence[tuple[int, int]]:
-        return self._stable.missing
-
-    def read(self, since: int, until: int, limit: int) -> list[Message]:
-        return self._stable.read(since, until, limit)
-
-    def select(self, since: int, until: int, wanted: Selection, limit: int) -> list[Message]:
-        return self._stable.select(since, until, wanted, limit)
-
-    def at_time(self, time: int) -> int:
-        return self._stable.at_time(time)
+        return getattr(self.stable_of(disk.stable), name)
 
 
 class LineApplications(ABC, Generic[S]):

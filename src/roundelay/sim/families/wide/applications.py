@@ -22,7 +22,7 @@ from roundelay.sim.families.grsb.applications import DiskArchive, LineApplicatio
 from roundelay.sim.kernel.member import Member
 from roundelay.sim.kernel.ports import Codec
 from roundelay.sim.kernel.world import World
-from roundelay.sim.network.lines import LineSet
+from roundelay.sim.network.media import LineSet
 
 GLOBAL_KEY: Final = 1 << 16
 """Added to the number of a GPR's site, which may have an LPR, too."""
