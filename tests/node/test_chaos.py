@@ -149,11 +149,11 @@ def test_a_run_that_failed_counts_what_its_living_sites_have_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def play(self: Chaos) -> None:
-        self.sites.append(fake_site(self, false=2, over=""))
-        self.sites.append(fake_site(self, false=1, over="pending has 9, its limit is 8"))
         killed = fake_site(self, false=4, over="").word
         assert killed is not None
+        self.sites.append(fake_site(self, false=2, over=""))
         self.sites[0].last_words.append(killed)
+        self.sites.append(fake_site(self, false=1, over="pending has 9, its limit is 8"))
         raise Failed("planted")
 
     monkeypatch.setattr(Chaos, "_play", play)

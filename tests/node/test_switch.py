@@ -16,7 +16,7 @@ import pytest
 
 from roundelay.core.errors import ConfigError, MalformedPdu
 from roundelay.faultnet import switch as switch_module
-from roundelay.faultnet.rules import SEEN, SEEN_B, STRANGE_B, Rules
+from roundelay.faultnet.rules import SEEN, SEEN_B, Rules
 from roundelay.faultnet.switch import NAMESAKES_MAX, Switch, read_rules
 from roundelay.wire import codec, layouts
 from roundelay.wire import switch_header as wire
@@ -345,7 +345,9 @@ def test_a_line_can_be_cut_or_made_lossy_by_itself() -> None:
     assert lane.carry is not None
     assert {lane.carry(0, lane.src, lane.dst, on_a, ref) for ref in range(50)} == {None}
     assert {lane.carry(0, lane.src, lane.dst, on_b, ref) for ref in range(50)} == {None, "loss"}
-    assert {lane.carry(0, lane.src, lane.dst, STRANGE_B, ref) for ref in range(50)} == {None}
+    assert {lane.carry(0, lane.src, lane.dst, SEEN_B[wire.UNKNOWN], ref) for ref in range(50)} == {
+        None
+    }
     rules.apply({"loss": 0, "line": "b", "kind": "BCAST"}, 0)
     assert lane.carry is None
     rules.apply({"cut_line": "b"}, 0)

@@ -68,7 +68,7 @@ from roundelay.sim.network.links import (
     plain_name,
     whole,
 )
-from roundelay.wire.switch_header import KIND_NAMES, NAME_BYTES_MAX
+from roundelay.wire.switch_header import KIND_NAMES, NAME_BYTES_MAX, UNKNOWN
 
 RULES_MAX: Final = 256
 """Settings, and episodes, in force at a time."""
@@ -79,9 +79,6 @@ MS_MAX: Final = 3_600_000
 NAMES_MAX: Final = 4096
 """Names that rules and nodes have ever used."""
 
-SETTINGS: Final = (
-    "loss", "burst", "duplicate", "replay", "delay_ms", "reorder", "corrupt", "truncate",
-)  # fmt: skip
 EPISODES: Final = ("partition", "cut", "split", "cut_line", "clog", "drop")
 SCOPE: Final = ("from", "to", "kind", "line")
 LINES: Final = ("a", "b")
@@ -101,16 +98,12 @@ class Seen(Pdu, frozen=True, gc=False):
 
 
 def _seen(line: str) -> dict[int, Seen]:
-    return {
-        hint: Seen(tuple(plain_name(name) for name in names), line)
-        for hint, names in KIND_NAMES.items()
-    }
+    kinds = {hint: tuple(map(plain_name, names)) for hint, names in KIND_NAMES.items()}
+    return {hint: Seen(names, line) for hint, names in (kinds | {UNKNOWN: ()}).items()}
 
 
-STRANGE: Final = Seen(())
 SEEN: Final = _seen("a")
-"""By hint; anything else is STRANGE."""
-STRANGE_B: Final = Seen((), "b")
+"""By hint."""
 SEEN_B: Final = _seen("b")
 """The same on line B."""
 
@@ -143,21 +136,15 @@ class Setting(Struct, frozen=True):
 
     def link(self) -> Link:
         """A link for one lane; ConfigError where the value is out of range."""
-        made = PLAIN if self.idle else _LINKS[self.fault](*self.value)
+        made = PLAIN if self.idle else _FAULTS[self.fault][1](*self.value)
         return OfKind(made, self.kinds, self.line) if self.kinds or self.line else made
 
     def __str__(self) -> str:
         """As the rule that makes it, more or less: `loss from a to b, c of kind confirm`."""
-        text = self.fault
+        words = ("from", "to", "of kind", "on line")
         line = (self.line,) if self.line else ()
-        scope = (
-            ("from", self.senders), ("to", self.receivers), ("of kind", self.kinds),
-            ("on line", line),
-        )  # fmt: skip
-        for word, names in scope:
-            if names:
-                text += f" {word} {', '.join(names)}"
-        return text
+        scope = zip(words, (self.senders, self.receivers, self.kinds, line), strict=True)
+        return self.fault + "".join(f" {word} {', '.join(names)}" for word, names in scope if names)
 
 
 class OfKind(Link):
@@ -335,7 +322,7 @@ class Rules:
         line = _line("line", rule["line"]) if "line" in rule else ""
         made = []
         for fault in faults:
-            value = _VALUES[fault](fault, rule[fault])
+            value = _FAULTS[fault][0](fault, rule[fault])
             setting = Setting(fault, senders, receivers, kinds, value, line)
             setting.link()  # refuses what is out of range
             made.append(setting)
@@ -478,28 +465,30 @@ def _span(fault: str, value: Any) -> tuple[float, ...]:
     return least, most
 
 
-_VALUES: Final[dict[str, Callable[[str, Any], tuple[float, ...]]]] = {
-    "loss": _chance,
-    "burst": _fields("start", "most", defaults=(20,)),
-    "duplicate": _fields("rate", "within_ms", defaults=(5,)),
-    "replay": _fields("rate", "least_ms", "most_ms", defaults=(1_000, 5_000)),
-    "delay_ms": _span,
-    "reorder": _fields("rate", "within_ms", defaults=(5,)),
-    "corrupt": _chance,
-    "truncate": _chance,
+_FAULTS: Final[dict[str, tuple[Callable[[str, Any], tuple[float, ...]], Callable[..., Link]]]] = {
+    "loss": (_chance, Lossy),
+    "burst": (
+        _fields("start", "most", defaults=(20,)),
+        lambda start, most: Bursts(start, int(most)),
+    ),
+    "duplicate": (
+        _fields("rate", "within_ms", defaults=(5,)),
+        lambda rate, ms: Duplicated(rate, int(ms * MS)),
+    ),
+    "replay": (
+        _fields("rate", "least_ms", "most_ms", defaults=(1_000, 5_000)),
+        lambda rate, lo, hi: Replayed(rate, int(lo * MS), int(hi * MS)),
+    ),
+    "delay_ms": (_span, lambda lo, hi: Delayed(int(lo * MS), int(hi * MS))),
+    "reorder": (
+        _fields("rate", "within_ms", defaults=(5,)),
+        lambda rate, ms: Reordered(rate, int(ms * MS)),
+    ),
+    "corrupt": (_chance, Corrupted),
+    "truncate": (_chance, Truncated),
 }
-
-
-_LINKS: Final[dict[str, Callable[..., Link]]] = {
-    "loss": Lossy,
-    "burst": lambda start, most: Bursts(start, int(most)),
-    "duplicate": lambda rate, ms: Duplicated(rate, int(ms * MS)),
-    "replay": lambda rate, lo, hi: Replayed(rate, int(lo * MS), int(hi * MS)),
-    "delay_ms": lambda lo, hi: Delayed(int(lo * MS), int(hi * MS)),
-    "reorder": lambda rate, ms: Reordered(rate, int(ms * MS)),
-    "corrupt": Corrupted,
-    "truncate": Truncated,
-}
+"""The settings, in the order in which a copy meets them: how each is read, and its link."""
+SETTINGS: Final = tuple(_FAULTS)
 
 
 def _name(field: str, value: Any, allowed: str = "") -> str:

@@ -36,8 +36,6 @@ from roundelay.faultnet.rules import (
     MS_MAX,
     SEEN,
     SEEN_B,
-    STRANGE,
-    STRANGE_B,
     Lane,
     Rules,
     Seen,
@@ -292,8 +290,7 @@ class Switch:
             self._buffer, HEAD_SHIFT, MAGIC, kind, sender.head_ip, sender.address[1]
         )
         out = self._view[HEAD_SHIFT:size]
-        on_b = kind in (MULTICAST_B, UNICAST_B)
-        seen = SEEN_B.get(hint, STRANGE_B) if on_b else SEEN.get(hint, STRANGE)
+        seen = (SEEN_B if kind in (MULTICAST_B, UNICAST_B) else SEEN)[hint]
         self._ref += 1
         episodes = self.rules.episodes
         for receiver, lane in routes:

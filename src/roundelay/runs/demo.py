@@ -9,17 +9,15 @@ from __future__ import annotations
 
 from collections import deque
 from pathlib import Path
-from random import Random
 from typing import Any, Final
 
 from msgspec import Struct
 
 from roundelay.core.bundle import Bundle
-from roundelay.core.engine import MS, SECOND, Delivery, Engine, Notice
+from roundelay.core.engine import MS, SECOND, Delivery, Notice
 from roundelay.core.events import DISK
+from roundelay.core.families import TOKEN
 from roundelay.core.token.config import TokenConfig
-from roundelay.core.token.site import TokenSite
-from roundelay.core.token.stable import Stable
 from roundelay.runs.folder import RunFolder, as_row
 from roundelay.runs.measure import LogDigests, Meter
 from roundelay.runs.report import (
@@ -33,6 +31,7 @@ from roundelay.runs.report import (
     promises,
     verdict,
 )
+from roundelay.sim.families.registry import SIMULATED_FAMILIES
 from roundelay.sim.kernel.member import UP
 from roundelay.sim.kernel.world import World
 from roundelay.sim.network.links import Lossy
@@ -44,7 +43,13 @@ from roundelay.trace.reader import TraceFile
 from roundelay.trace.recorder import Recorder
 from roundelay.trace.schema import kind_of
 
+REFORMING: Final = "reforming"
+ROLES: Final = {"token": "token", "passing": "passing on", "idle": ""}
+"""How the roles of a site are called; any other is part of a reformation."""
+
 LOOK_NS: Final = 5 * MS
+REPORTED: Final = ("protocol", "sites", "resilience", "loss", "seed")
+"""Parameters that trace and results begin with."""
 STILL_NS: Final = 20 * SECOND
 """Virtual time after the end of the faults within which everything has to be settled."""
 
@@ -52,7 +57,7 @@ STILL_NS: Final = 20 * SECOND
 class DemoParams(Struct, frozen=True, kw_only=True):
     """What decides the demo."""
 
-    protocol: str = "token"
+    protocol: str = TOKEN
     sites: int = 5
     senders: tuple[int, ...] = (0, 2, 3)
     resilience: int = 1
@@ -111,17 +116,14 @@ class Demo:
         self.crashed_ns = self.relisted_ns = self.returned_ns = 0
         self.ending = self.settled = False
         self.counted = [0] * params.sites  # messages per sender
-
-        def make(site: int, stable: Any, boot: str, now: int, rng: Random) -> Engine:
-            return TokenSite(site, group, config, rng, now, stable)
-
+        family = SIMULATED_FAMILIES[params.protocol]
         self.world = World(
             params.sites,
-            make,
+            family.factory(params.sites, config),
             seed=params.seed,
             medium=Bus(MS),
             links=Lossy(params.loss),
-            make_stable=Stable,
+            make_stable=family.core.stable,
             recorder=self.recorder,
             observers=[self.meter, self.digests, self.checker, self],
             sample_ns=200 * MS,
@@ -234,19 +236,15 @@ class Demo:
 
     def _view(self, site: int) -> SiteView:
         member = self.world.sites[site]
-        engine = member.engine
+        engine: Any = member.engine
         role, name = "down", ""
         members: tuple[int, ...] = ()
-        if isinstance(engine, TokenSite):
-            role = {"token": "token", "passing": "passing on", "idle": ""}.get(
-                engine.role, "reforming"
-            )
-            if role != "reforming":
+        if engine is not None:
+            role = ROLES.get(engine.role, REFORMING)
+            if role != REFORMING:
                 name, members = _version(engine.tl), engine.members
-        return SiteView(
-            site, engine is not None, role, name, members, member.position,
-            list(self.recent[site]),
-        )  # fmt: skip
+        recent = list(self.recent[site])
+        return SiteView(site, engine is not None, role, name, members, member.position, recent)
 
     @property
     def pdus_by_kind(self) -> dict[str, int]:
@@ -254,16 +252,8 @@ class Demo:
 
     def trace_params(self) -> dict[str, Any]:
         params = self.params
-        return {
-            "command": "demo",
-            "protocol": params.protocol,
-            "sites": params.sites,
-            "resilience": params.resilience,
-            "loss": params.loss,
-            "seed": params.seed,
-            "order": TOTAL,
-            "liveness_ns": self.liveness_ns,
-        }
+        known = {name: getattr(params, name) for name in REPORTED}
+        return {"command": "demo", **known, "order": TOTAL, "liveness_ns": self.liveness_ns}
 
     # -- the verdict -----------------------------------------------------------------------
 
@@ -286,11 +276,7 @@ class Demo:
         agree = len(set(digests)) == 1 and everywhere
         again = None if self.trace is None else len(check_trace(self.trace).violations)
         return {
-            "protocol": params.protocol,
-            "sites": params.sites,
-            "resilience": params.resilience,
-            "loss": params.loss,
-            "seed": params.seed,
+            **{name: getattr(params, name) for name in REPORTED},
             "messages": total,
             "agree": agree,
             "verdict": agree and self.settled and not violations and not again,

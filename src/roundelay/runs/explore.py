@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import structs
+from msgspec import structs, to_builtins
 
 from roundelay.core.errors import ConfigError
 from roundelay.core.families import CLUSTERS, PO, TOKEN
 from roundelay.sim.explore.cluster import ClusterScope, explore_cluster
-from roundelay.sim.explore.explorer import Progress, Result, explore
+from roundelay.sim.explore.explorer import Progress, explore
 from roundelay.sim.explore.scope import Scope
 from roundelay.sim.mutants.registry import MUTANTS, mutant_named
 
@@ -41,23 +41,8 @@ def run_explorer(
         broken = mutant_named(mutant, TOKEN)
     usual = broken.scope if broken and isinstance(broken.scope, Scope) else Scope()
     scope = structs.replace(usual, **given).check()
-    found = explore(**structs.asdict(scope), mutant=broken, progress=progress)
-    return {
-        "sites": scope.sites,
-        "resilience": scope.resilience,
-        "timestamps": scope.timestamps,
-        "crashes": scope.crashes,
-        "attempts": scope.attempts,
-        "messages": scope.messages,
-        "wipes": scope.wipes,
-        "restarts": scope.restarts,
-        "kr": scope.kr,
-        "boot": scope.boot,
-        "history": scope.history,
-        "to_source": scope.to_source,
-        "mutant": mutant,
-        **_found(found),
-    }
+    result = explore(**structs.asdict(scope), mutant=broken, progress=progress)
+    return {**structs.asdict(scope), "mutant": mutant, **to_builtins(result)}
 
 
 def _run_cluster_explorer(
@@ -72,8 +57,8 @@ def _run_cluster_explorer(
         scope = broken.scope
     _only(given, ClusterScope, scope.protocol)
     scope = structs.replace(scope, **given).check()
-    found = explore_cluster(scope, mutant=broken, progress=progress)
-    return {**structs.asdict(scope), "mutant": mutant, **_found(found)}
+    result = explore_cluster(scope, mutant=broken, progress=progress)
+    return {**structs.asdict(scope), "mutant": mutant, **to_builtins(result)}
 
 
 def _only(given: dict[str, Any], scope: type[Scope] | type[ClusterScope], protocol: str) -> None:
@@ -81,24 +66,6 @@ def _only(given: dict[str, Any], scope: type[Scope] | type[ClusterScope], protoc
     for name, value in given.items():
         if name not in scope.__struct_fields__:
             raise ConfigError(name, value, f"not with {protocol}: leave it out")
-
-
-def _found(found: Result) -> dict[str, Any]:
-    """What a search found."""
-    return {
-        "states": found.states,
-        "depth": found.depth,
-        "complete": found.complete,
-        "violations": [
-            {
-                "invariant": one.invariant,
-                "detail": one.detail,
-                "depth": one.depth,
-                "steps": list(one.steps),
-            }
-            for one in found.violations
-        ],
-    }
 
 
 def mutants() -> list[dict[str, Any]]:

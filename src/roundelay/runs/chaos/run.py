@@ -32,6 +32,7 @@ import msgspec
 
 from roundelay.core.errors import RoundelayError
 from roundelay.core.events import END, FAULT, HEAL, MARK, NO_REF, NOBODY, PAUSE, RESUME, STOP
+from roundelay.core.families import TOKEN, TOTAL
 from roundelay.core.positions import union
 from roundelay.journal.reader import Reader
 from roundelay.node.storage.folders import journal_folder
@@ -445,10 +446,15 @@ class Chaos:
 
     def _verdict(self, failure: str) -> dict[str, Any]:
         params = self.params
-        names = [site.name for site in self.sites]
-        known = {"protocol": "token", "sites": params.sites, "order": "total", "names": names,
-                 "resilience": params.resilience, "seed": params.seed,
-                 "liveness_ns": int(LIVENESS_S * 1e9)}  # fmt: skip
+        known = {
+            "protocol": TOKEN,
+            "sites": params.sites,
+            "order": TOTAL,
+            "names": [site.name for site in self.sites],
+            "resilience": params.resilience,
+            "seed": params.seed,
+            "liveness_ns": int(LIVENESS_S * 1e9),
+        }
         merged = merge(self.traces, self.folder / "trace.parquet", group=GROUP, params=known)
         checker = check_trace(merged.path)
         words = [(site, word) for site in self.sites for word in site.last_of_all_lives]

@@ -24,7 +24,7 @@ from msgspec import Struct
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import QueueFull
 from roundelay.core.events import DISK, NOTHING_LEFT
-from roundelay.core.token.site import TokenSite
+from roundelay.core.families import TOKEN
 from roundelay.node.driver import engines
 from roundelay.node.driver.tracing import Tracing
 from roundelay.node.event_log import log_as_json
@@ -184,8 +184,7 @@ class Sender(Subscriber):
     @property
     def holding(self) -> bool:
         """Whether we have the token."""
-        engine = self.engine
-        return isinstance(engine, TokenSite) and engine.holding
+        return getattr(self.engine, "holding", False)
 
     def look_at_buffers(self) -> None:
         """Everything bounded stays within its bounds (I6)."""
@@ -220,7 +219,7 @@ async def run(orders: Orders) -> int:
     keeps = NOTHING_LEFT if orders.wiped else DISK
     tracing = Tracing(Path(orders.traces), orders.name, level=orders.level, keeps=keeps)
     spec = GroupSpec(
-        name=GROUP, protocol="token", members=orders.members, resilience=orders.resilience
+        name=GROUP, protocol=TOKEN, members=orders.members, resilience=orders.resilience
     )
     config = NodeConfig(
         name=orders.name, dir=Path(orders.folder), secret=orders.secret, groups=(spec,),

@@ -38,7 +38,6 @@ from roundelay.runs.chaos_api.notes import (
 
 TOTAL: Final = ("resilient", "total", "hub", "journal", "wide")
 """Services with positions: one order for all."""
-PER_SENDER: Final = ("partial", "selective", "fifo")
 UNORDERED: Final = ("reliable",)
 SPARSE: Final = ("journal", "wide")
 """Services in whose order there are also positions without a message for applications."""
