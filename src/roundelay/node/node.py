@@ -318,7 +318,7 @@ class Node:
         self.autorm.join(application, group, time.monotonic_ns())
         if since is not None:
             joined = self.autorm.applications[group]
-            self.recorders.replays.catch_up(joined, application, group, since, since_time)
+            self.recorders.replays.catch_up(joined, group, application, since, since_time)
 
     def fell_behind(self, application: Subscriber, group: str, since: int) -> bool:
         host = self.group_hosts.get(group)

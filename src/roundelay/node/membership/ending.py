@@ -63,13 +63,7 @@ class Tails:
     def __init__(self, roster: tuple[str, ...]) -> None:
         self.roster = roster
         self.by_name: dict[str, Tail] = {}
-        self.without: set[str] = set()
-        """Those who have no engine in this epoch, and so nothing to say."""
         self._parts: dict[str, list[bytes]] = {}
-
-    @property
-    def answered(self) -> set[str]:
-        return self.by_name.keys() | self.without
 
     def hear(self, piece: TailPiece, engine: Any) -> str:
         """The next piece of a tail; why it cannot be right, or ""."""
@@ -138,8 +132,8 @@ class EpochEnding:
 
     def answered(self) -> set[str]:
         """Who has said all it had to say in this epoch."""
-        turn = {name for name, word in self.drained.items() if word.turn >= 2}
-        return turn | self.tails.answered
+        drained = {name for name, word in self.drained.items() if word.turn >= 2}
+        return drained | self.tails.by_name.keys()
 
     def advance(self, now: int, unwanted: Set[str]) -> EndOfEpoch | None:
         """Before a change: finish what is under way, as long as everybody lives, and say when it

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from roundelay.core.errors import ConfigError
 from roundelay.core.position import Position, holds
 from roundelay.node.driver import engines
@@ -19,6 +21,9 @@ class Subscribers:
     def __init__(self, state: GroupState) -> None:
         self.state = state
         self.by_id: dict[int, Subscriber] = {}
+        replays = state.node.recorders.replays
+        self._catch_up = partial(replays.catch_up, self.by_id, state.name)
+        self.fell_behind = partial(replays.fell_behind, self.by_id, state.name)
 
     def __bool__(self) -> bool:
         return bool(self.by_id)
@@ -78,18 +83,6 @@ class Subscribers:
 
     # -- what was before -----------------------------------------------------------------------
 
-    def _catch_up(
-        self,
-        subscriber: Subscriber,
-        since: int,
-        since_time: int = 0,
-        history: str = "",
-        asked: bool = False,
-    ) -> None:
-        replays = self.state.node.recorders.replays
-        name = self.state.name
-        replays.catch_up(self.by_id, subscriber, name, since, since_time, history, asked)
-
     def _replay(self, subscriber: Subscriber, since: int) -> None:
         """Give it what this member still keeps, from where it left off."""
         for batch in self.state.memory.read(since):
@@ -98,11 +91,6 @@ class Subscribers:
                 return
             subscriber.deliver(batch)
             since = batch.seq + len(batch.bundle)
-
-    def fell_behind(self, subscriber: Subscriber, since: int) -> bool:
-        """One did not read for too long: return whether it catches up."""
-        replays = self.state.node.recorders.replays
-        return replays.fell_behind(self.by_id, subscriber, self.state.name, since)
 
     def history_began(self) -> None:
         """Another history begins: who caught up with the one before may not have with this."""

@@ -303,8 +303,8 @@ class Replays:
     def catch_up(
         self,
         slots: dict[int, Subscriber],
-        application: Subscriber,
         group: str,
+        application: Subscriber,
         at: int,
         since_time: int = 0,
         history: str = "",
@@ -333,14 +333,14 @@ class Replays:
         stand_in.start(lambda: self._catching_up.remove(stand_in))
 
     def fell_behind(
-        self, slots: dict[int, Subscriber], application: Subscriber, group: str, since: int
+        self, slots: dict[int, Subscriber], group: str, application: Subscriber, since: int
     ) -> bool:
         """An application did not read for too long: it may catch up, if somebody records."""
         # Whoever sits there in its place would find no room either.
         here = slots.get(id(application)) is application
         if not here or since < 0 or not self._recorders.known(group):
             return False
-        self.catch_up(slots, application, group, since)
+        self.catch_up(slots, group, application, since)
         return True
 
     async def stop(self) -> None:

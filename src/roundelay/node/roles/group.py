@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -103,6 +104,9 @@ class RoleGroup:
         self.persistence.check_members()
         self.lines = Lines(self.member, self.levels, self.persistence)
         self.applications: dict[int, Subscriber] = {}
+        replays = node.recorders.replays
+        self._catch_up = partial(replays.catch_up, self.applications, spec.name)
+        self.fell_behind = partial(replays.fell_behind, self.applications, spec.name)
         self.closed = self.leaving = False
         self.driver: EngineDriver | None = None
         self.seen = 0
@@ -247,20 +251,6 @@ class RoleGroup:
         if since is not None and (since_time or history or self.position != since):
             self._catch_up(application, since, since_time, history, asked=True)
         self.node.wake(self.data)
-
-    def _catch_up(
-        self, application: Subscriber, since: int, since_time: int = 0, history: str = "",
-        asked: bool = False,
-    ) -> None:  # fmt: skip
-        replays = self.node.recorders.replays
-        replays.catch_up(
-            self.applications, application, self.spec.name, since, since_time, history, asked
-        )
-
-    def fell_behind(self, application: Subscriber, since: int) -> bool:
-        """An application did not read for too long: return whether it catches up."""
-        replays = self.node.recorders.replays
-        return replays.fell_behind(self.applications, application, self.spec.name, since)
 
     def history(self, since: int) -> Iterator[Batch]:
         """What is kept beside the journals: nothing."""
