@@ -325,7 +325,7 @@ class EpochRunner:
         self.agreement.unsettle()
         self.counted = {}
         self.behind, self.behind_due = None, NEVER
-        self.listener.epoch_forgotten()
+        self.listener.forget_asked()
         folder = self.state.folder
         if folder is not None:
             (folder / ROSTER).unlink(missing_ok=True)

@@ -40,10 +40,8 @@ class FixedRoster:
 
     def prepare(self, now: int) -> None:
         """Open the group if this member has a past in it, else meet the others first."""
-        state, node, spec = self.state, self.state.node, self.state.spec
+        state, spec = self.state, self.state.spec
         state.roster = spec.members
-        if node.name not in spec.members:
-            raise ConfigError("members", ",".join(spec.members), f"{node.name} among them")
         folder = state.folder
         if folder is None:
             raise ConfigError(
@@ -147,8 +145,10 @@ class FixedRoster:
         others = len(state.spec.members) - 1
         if info.epoch >= 0 or 2 * len(self.strangers) > others:
             self._differ(info.settings)  # the group has begun, or most of it says something else
-        mine, theirs = settings.differing(agreed, info.settings)
-        state.condition = f"forming: {name} has {theirs}, and this member {mine}"
+        option, mine, theirs = settings.differing(agreed, info.settings)
+        state.condition = (
+            f"forming: {name} has {option} = {theirs}, and this member {option} = {mine}"
+        )
         state.deadline = min(state.deadline, now + DIFFER_NS)
         self.subscribers.show()
 
@@ -160,6 +160,4 @@ class FixedRoster:
     def _differ(self, theirs: Settings) -> None:
         mine = self.state.settings
         assert mine is not None
-        option = settings.first_differing(mine, theirs)
-        values = (settings.shown(option, getattr(side, option)) for side in (mine, theirs))
-        raise SettingsMismatch(self.state.name, option, *values)
+        raise SettingsMismatch(self.state.name, *settings.differing(mine, theirs))

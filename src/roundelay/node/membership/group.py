@@ -76,11 +76,10 @@ class GroupMembership:
         self.applications, self.fell_behind = self.subscribers.by_id, self.subscribers.fell_behind
         self.state.decreed = decreed_start(self.state.folder)
         if spec.fixed and not self.state.decreed:  # else its roster grows back, see `recovery`
-            if self.state.named:
-                self.fixed.prepare(now)
-            elif node.name not in spec.members:
-                # Membership is agreed on by the ring; the roster says who may be admitted.
+            if node.name not in spec.members:
                 raise ConfigError("members", ",".join(spec.members), f"{node.name} among them")
+            if self.state.named:  # else the ring agrees on members; the roster says who may be one
+                self.fixed.prepare(now)
         if self.epochs.recall(now):
             self.reconfiguration.recall_change(now)
 

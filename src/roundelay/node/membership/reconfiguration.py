@@ -77,7 +77,8 @@ class Reconfiguration:
         self.ending = EpochEnding(self.state, self.say)
         self.reopen = False
 
-    def epoch_forgotten(self) -> None:
+    def forget_asked(self) -> None:
+        """Nobody is known any more who wants in or out."""
         self.asked.clear()
         self.asked_lives.clear()
 
@@ -241,8 +242,7 @@ class Reconfiguration:
         if before:
             self._step_in(len(before), now)
         elif self._next_roster() == state.roster and not self.reopen:
-            self.asked.clear()
-            self.asked_lives.clear()
+            self.forget_asked()
             self.change_due = NEVER
         elif state.is_token:
             self.say(self._change(-1))

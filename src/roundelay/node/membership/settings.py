@@ -72,7 +72,7 @@ def check(spec: GroupSpec, agreed: Settings) -> None:
         if option == "resilience" and value == FOLLOWS and wish <= FOLLOWS_MOST:
             continue
         if wish != value:
-            raise SettingsMismatch(spec.name, option, shown(option, wish), shown(option, value))
+            raise mismatch(spec.name, option, wish, value)
 
 
 def asked(spec: GroupSpec) -> dict[str, Any]:
@@ -86,9 +86,7 @@ def merged(spec: GroupSpec, wishes: GroupSpec) -> GroupSpec:
     before = asked(spec)
     for option, wish in asked(wishes).items():
         if option in before and before[option] != wish:
-            raise SettingsMismatch(
-                spec.name, option, shown(option, wish), shown(option, before[option])
-            )
+            raise mismatch(spec.name, option, wish, before[option])
         spec = structs.replace(spec, **{option: wish})
     return spec
 
@@ -143,16 +141,10 @@ def level(agreed: Settings, size: int) -> int:
     return min(FOLLOWS_MOST if agreed.resilience == FOLLOWS else agreed.resilience, most)
 
 
-def first_differing(mine: Settings, theirs: Settings) -> str:
-    """Return the first option in which two settings differ; they must."""
-    return next(name for name in OPTIONS if getattr(mine, name) != getattr(theirs, name))
-
-
-def differing(mine: Settings, theirs: Settings) -> tuple[str, str]:
-    """The two values in which settings differ first, with the option's name."""
-    option = first_differing(mine, theirs)
-    here, there = (shown(option, getattr(side, option)) for side in (mine, theirs))
-    return f"{option} = {here}", f"{option} = {there}"
+def differing(mine: Settings, theirs: Settings) -> tuple[str, str, str]:
+    """Return the first option in which two settings differ, and both values; they must differ."""
+    option = next(name for name in OPTIONS if getattr(mine, name) != getattr(theirs, name))
+    return option, shown(option, getattr(mine, option)), shown(option, getattr(theirs, option))
 
 
 def shown(option: str, value: Any) -> str:
@@ -170,11 +162,9 @@ def shown(option: str, value: Any) -> str:
     return str(value)
 
 
-def other_members(
-    group: str, asked_for: tuple[str, ...], there: tuple[str, ...]
-) -> SettingsMismatch:
-    """Return the error for one who asks for another roster than the group has."""
-    return SettingsMismatch(group, "members", shown("members", asked_for), shown("members", there))
+def mismatch(group: str, option: str, wish: Any, value: Any) -> SettingsMismatch:
+    """Return the error for one who asks for something else than the group has."""
+    return SettingsMismatch(group, option, shown(option, wish), shown(option, value))
 
 
 def status(agreed: Settings | None) -> dict[str, str] | None:
@@ -219,7 +209,7 @@ class SettingsAgreement:
             check(wishes, state.settings)
         elif wishes.members and wishes.members != self.wishes.members:
             # What kind of group it is was decided when it was opened here.
-            raise other_members(state.name, wishes.members, self.wishes.members)
+            raise mismatch(state.name, "members", wishes.members, self.wishes.members)
         else:
             merged(self.wishes, wishes)
 
@@ -265,7 +255,7 @@ class SettingsAgreement:
         check(self.own, agreed)
         engines.check_stage(adopted(self.wishes, agreed))
         if agreed.members and node.name not in agreed.members:
-            raise other_members(name, (), agreed.members)
+            raise mismatch(name, "members", (), agreed.members)
         refused: dict[int, SettingsMismatch] = {}
         for key, wishes in self.petitions.items():
             try:
@@ -286,7 +276,7 @@ class SettingsAgreement:
         recovered it, and gives way."""
         members = self.state.spec.members
         if theirs is not None and theirs.members != members:
-            raise other_members(self.state.name, members, theirs.members)
+            raise mismatch(self.state.name, "members", members, theirs.members)
 
 
 # -- fixed rosters ---------------------------------------------------------------------------
