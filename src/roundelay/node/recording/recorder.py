@@ -42,7 +42,7 @@ from roundelay.durable import Disk, numbered
 from roundelay.journal.files import read_history, write_history
 from roundelay.journal.format import GAP, HEADS_ONLY, Run, head_only, part_of
 from roundelay.journal.journal import ALWAYS, Journal, JournalBroken, JournalConfig
-from roundelay.node.node_api import Batch, Subscriber, View
+from roundelay.node.node_api import Batch, Subscriber
 
 BACKLOG_BYTES: Final = 16 << 20
 HARD: Final = 4
@@ -206,9 +206,6 @@ class Recorder(Subscriber):
         if self.ordered and not self.broken:
             self._items.append(_Enter(history))
             self._awake.set()
-
-    def viewed(self, view: View) -> None:
-        """Whoever is in the group, it records."""
 
     @property
     def backlog(self) -> int:
