@@ -14,6 +14,7 @@ from roundelay.core.engine import NEVER
 from roundelay.core.errors import InvariantBroken
 from roundelay.core.grsb.base import REPLAYED, Ring
 from roundelay.core.grsb.config import FAST
+from roundelay.core.grsb.takeover import ACCEPTING, IDLE, INSTALLING
 
 if TYPE_CHECKING:
     from roundelay.core.grsb.acknowledger import Acknowledger
@@ -34,9 +35,11 @@ def check_rules(me: int, part: object, rules: Rules) -> None:
 
 
 def _joined(ring: Ring) -> bool:
+    """As far as its ends show: it may be long, and this is asked after every batch."""
     if not ring.messages:
         return ring.first == ring.end
-    return ring.first in ring.messages and max(ring.messages) < ring.end
+    last = next(reversed(ring.messages.values()))
+    return ring.first in ring.messages and last.end == ring.end
 
 
 def _in_flight(cr: Retransmitter) -> bool:
@@ -71,19 +74,19 @@ REIGNING: Final[Rules] = {
     "its reign is the last that was heard of": lambda cr: (
         (cr.epoch, cr.host.me) == (cr.host.reign.epoch, cr.host.reign.cr)
     ),
-    "it is no candidate": lambda cr: cr.host.candidate.phase == "idle",
+    "it is no candidate": lambda cr: cr.host.candidate.phase == IDLE,
 }
 
 CANDIDATE: Final[Rules] = {
     "one that is on its way has a next step": lambda candidate: (
-        (candidate.phase == "idle") == (candidate.due >= NEVER)
+        (candidate.phase == IDLE) == (candidate.due >= NEVER)
     ),
     "one that installs has a state and an acknowledger": lambda candidate: (
-        candidate.phase not in ("installing", "accepting")
+        candidate.phase not in (INSTALLING, ACCEPTING)
         or (candidate.sequencer is not None and candidate.da >= 0)
     ),
     "its own council member has promised its epoch": lambda candidate: (
-        candidate.phase == "idle" or candidate.host.promised >= candidate.epoch
+        candidate.phase == IDLE or candidate.host.promised >= candidate.epoch
     ),
 }
 
@@ -136,7 +139,7 @@ def _stored(recorder: Recorder) -> bool:
 RECORDER: Final[Rules] = {
     "its archive ends at its mark, or before": _stored,
     "what it has at hand is recorded": lambda recorder: (
-        not recorder.recent or max(recorder.recent) < recorder.mark
+        not recorder.recent or next(reversed(recorder.recent)) < recorder.mark
     ),
     "it is in the epoch of its site": lambda recorder: (
         recorder.listener.epoch == recorder.host.reign.epoch

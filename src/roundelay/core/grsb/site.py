@@ -38,6 +38,7 @@ Deviations from PROTOCOLS §6, each with its test in tests/core/test_grsb_*.py o
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from random import Random
 from typing import Any, Final
@@ -76,6 +77,7 @@ from roundelay.core.grsb.pdu import (
 from roundelay.core.grsb.recorder import Recorder
 from roundelay.core.grsb.retransmitter import Admit, Retransmitter, Sequencer
 from roundelay.core.grsb.stable import Accepted, Archive, GrsbStable
+from roundelay.core.grsb.submitter import Submitter
 from roundelay.core.grsb.takeover import Candidate
 from roundelay.core.grsb.user import User
 from roundelay.core.limits import whole
@@ -85,7 +87,63 @@ INC_MAX: Final = (1 << 31) - 1
 ROLES: Final = ("retransmitter", "candidate", "council", "acknowledger", "recorder", "user")
 
 
-class GrsbSite(Host, Engine):
+NO_USER: Final = "site {} is no user: give it that role, or use another site"
+
+
+class RoleEngine(Engine):
+    """A site that plays roles, and what its application can do.
+
+    See `Submitter` and `User` for the options of the verbs.
+    """
+
+    @property
+    @abstractmethod
+    def submitter(self) -> Submitter:
+        """Where the application of this site is; raises UsageError if it has none."""
+
+    @abstractmethod
+    def _settle(self, now: int) -> None:
+        """Bring about what a verb has led to."""
+
+    @property
+    def inc(self) -> int:
+        """Which start of this site its submissions belong to."""
+        return self.submitter.inc
+
+    def submit(self, bundle: Bundle, now: int, **options: Any) -> int:
+        first = self.submitter.submit(bundle, now, **options)
+        self._settle(now)
+        return first
+
+    def submit_unit(self, parts: Sequence[bytes], now: int, **options: Any) -> int:
+        first = self.submitter.submit_unit(parts, now, **options)
+        self._settle(now)
+        return first
+
+    def select(self, wanted: Selection, now: int) -> None:
+        self.submitter.select(wanted)
+        self._settle(now)
+
+    def history(self, wanted: Selection, now: int, **options: Any) -> int:
+        user = self.submitter
+        if not isinstance(user, User):
+            raise UsageError(f"site {self.me} has no recorder at hand: ask at an attached node")
+        number = user.history(wanted, now, **options)
+        self._settle(now)
+        return number
+
+    @abstractmethod
+    def bounds(self) -> dict[str, tuple[int, int]]:
+        """How much of everything is held now, and at most."""
+
+    def usage(self) -> dict[str, int]:
+        return {name: used for name, (used, _) in self.bounds().items()}
+
+    def caps(self) -> dict[str, int]:
+        return {name: cap for name, (_, cap) in self.bounds().items()}
+
+
+class GrsbSite(Host, RoleEngine):
     """Site `me` of a group with the roles that `roles` gives it.
 
     `inc` must be higher than at every earlier start of this site, the date in minutes for example
@@ -161,38 +219,10 @@ class GrsbSite(Host, Engine):
 
     # -- verbs -----------------------------------------------------------------------------
 
-    def submit(self, bundle: Bundle, now: int, **options: Any) -> int:
-        """See `User.submit`."""
-        first = self._user.submit(bundle, now, **options)
-        self._settle(now)
-        return first
-
-    def submit_unit(self, parts: Sequence[bytes], now: int, **options: Any) -> int:
-        """See `User.submit_unit`."""
-        first = self._user.submit_unit(parts, now, **options)
-        self._settle(now)
-        return first
-
-    def select(self, wanted: Selection, now: int) -> None:
-        """See `User.select`."""
-        self._user.select(wanted)
-        self._settle(now)
-
-    def history(self, wanted: Selection, now: int, **options: Any) -> int:
-        """See `User.history`."""
-        number = self._user.history(wanted, now, **options)
-        self._settle(now)
-        return number
-
     @property
-    def inc(self) -> int:
-        """Which start of this site its submissions belong to."""
-        return self._user.inc
-
-    @property
-    def _user(self) -> User:
+    def submitter(self) -> User:
         if self.user is None:
-            raise UsageError(f"site {self.me} is no user: give it that role, or use another site")
+            raise UsageError(NO_USER.format(self.me))
         return self.user
 
     def receive(
@@ -263,14 +293,11 @@ class GrsbSite(Host, Engine):
         if epoch < reign.epoch:
             self.drop("old epoch")
             return False
-        if epoch > reign.epoch or (da >= 0 and da != reign.da):
-            new = epoch > reign.epoch
+        if epoch > reign.epoch or 0 <= da != reign.da:
             self.reign = Reign(epoch, cr, reign.da if da < 0 else da)
-            if new:
-                self._enter(epoch, cr, now)
-            if da >= 0 and self.council is not None:
-                self.council.learn(self.reign)
-        elif da >= 0 and self.council is not None and self.council.accepted.epoch < epoch:
+        if epoch > reign.epoch:
+            self._enter(epoch, cr, now)
+        if da >= 0 and self.council is not None:
             self.council.learn(self.reign)
         self.heard_at = now
         if self.candidate is not None and cr != self.me:
@@ -391,7 +418,6 @@ class GrsbSite(Host, Engine):
         check_site(self)
 
     def bounds(self) -> dict[str, tuple[int, int]]:
-        """How much of everything is held now, and at most."""
         config, sites = self.config, self.roles.sites
         cr, da, recorder, user = self.retransmitter, self.acknowledger, self.recorder, self.user
         bounds: dict[str, tuple[int, int]] = {}
@@ -408,12 +434,6 @@ class GrsbSite(Host, Engine):
             bounds["heard"] = (len(user.listener.heard), config.heard_max + 1)
             bounds["submissions"] = (len(user.queue), config.own_limit)
         return bounds
-
-    def usage(self) -> dict[str, int]:
-        return {name: used for name, (used, _) in self.bounds().items()}
-
-    def caps(self) -> dict[str, int]:
-        return {name: cap for name, (_, cap) in self.bounds().items()}
 
 
 MULTICASTS: Final = (Bcast, DaAck, Alive)

@@ -266,7 +266,8 @@ class LocalSite(GrsbSite):
             self.send(gcr, ack, TRUNK)
 
     def look(self, now: int) -> None:
-        """After whatever happened."""
+        """After whatever happened, and what the user has just submitted."""
+        self._settle(now)
         if self.lcr is not None:
             self.lcr.pump(now)
         if self.liaison is not None:

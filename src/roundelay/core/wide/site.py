@@ -51,16 +51,16 @@ Deviations from PROTOCOLS §7, whose rules had not been executed before:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from roundelay.core.bundle import Bundle
-from roundelay.core.engine import NEVER, NO_POSITION, UNKNOWN_LIFE, Effects, Engine, Pdu
+from roundelay.core.engine import NEVER, NO_POSITION, UNKNOWN_LIFE, Effects, Pdu
 from roundelay.core.errors import UsageError
 from roundelay.core.grsb.base import Host
 from roundelay.core.grsb.pdu import LINE_A, LINE_B, ReplayData, ReplayEnd, Stale
+from roundelay.core.grsb.site import NO_USER, RoleEngine
 from roundelay.core.grsb.stable import Archive
+from roundelay.core.grsb.submitter import Submitter
 from roundelay.core.selection import EVERYTHING, Selection
 from roundelay.core.wide.checks import countable, well_formed
 from roundelay.core.wide.config import WideConfig
@@ -87,7 +87,7 @@ from roundelay.core.wide.topology import Atlas
 from roundelay.core.wide.uplink import Loop, PartHost, Uplink
 
 
-class WideSite(Engine):
+class WideSite(RoleEngine):
     """Site `me`; see `GrsbSite` for `inc`, `stable`, `wiped`, `position`, `wanted` and `base_us`.
 
     `archive` is where its LPR, `globe_archive` where its GPR reads.
@@ -161,48 +161,12 @@ class WideSite(Engine):
     # -- verbs -----------------------------------------------------------------------------
 
     @property
-    def app(self) -> LocalSite | Node:
-        """Where the application of this site is."""
+    def submitter(self) -> Submitter:
         if self.local is not None and self.local.user is not None:
-            return self.local
+            return self.local.user
         if self.node is not None and not self.node.flood.root:
             return self.node
-        raise UsageError(f"site {self.me} is no user: give it that role, or use another site")
-
-    @property
-    def inc(self) -> int:
-        """Which start of this site its submissions belong to."""
-        return self.app.inc
-
-    def submit(self, bundle: Bundle, now: int, **options: Any) -> int:
-        """See `core.grsb.user.User.submit`."""
-        first = self.app.submit(bundle, now, **options)
-        self._settle(now)
-        return first
-
-    def submit_unit(self, parts: Sequence[bytes], now: int, **options: Any) -> int:
-        """See `core.grsb.user.User.submit_unit`."""
-        first = self.app.submit_unit(parts, now, **options)
-        self._settle(now)
-        return first
-
-    def select(self, wanted: Selection, now: int) -> None:
-        """See `core.grsb.user.User.select`."""
-        app = self.app
-        if isinstance(app, Node):
-            app.select(wanted)
-        else:
-            app.select(wanted, now)
-        self._settle(now)
-
-    def history(self, wanted: Selection, now: int, **options: Any) -> int:
-        """See `core.grsb.user.User.history`; nodes of the first kind only."""
-        app = self.app
-        if isinstance(app, Node):
-            raise UsageError(f"site {self.me} has no recorder at hand: ask at an attached node")
-        number = app.history(wanted, now, **options)
-        self._settle(now)
-        return number
+        raise UsageError(NO_USER.format(self.me))
 
     def receive(
         self, pdu: Pdu, source: int, now: int, line: int = LINE_A, life: int = UNKNOWN_LIFE
@@ -357,7 +321,6 @@ class WideSite(Engine):
         check_wide_site(self)
 
     def bounds(self) -> dict[str, tuple[int, int]]:
-        """How much of everything is held now, and at most."""
         config, globe, uplink, node = self.config, self.globe, self.uplink, self.node
         bounds: dict[str, tuple[int, int]] = {}
         if globe is not None:
@@ -378,9 +341,3 @@ class WideSite(Engine):
             bounds["ls_waiting"] = (len(flood.waiting), len(flood.links) * FLOODS_MAX)
             bounds["ls_submissions"] = (len(node.queue), config.own_limit)
         return bounds
-
-    def usage(self) -> dict[str, int]:
-        return {name: used for name, (used, _) in self.bounds().items()}
-
-    def caps(self) -> dict[str, int]:
-        return {name: cap for name, (_, cap) in self.bounds().items()}
