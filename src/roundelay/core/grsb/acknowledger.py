@@ -9,6 +9,7 @@ there all the same.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Final
 
 from roundelay.core.engine import NEVER
@@ -206,21 +207,23 @@ class Acknowledger:
         self.full_since = NEVER if room else min(self.full_since, now)
         return room
 
+    def _followed(self) -> list[int]:
+        """The recorders that are not given up, nor so far behind that others have to serve them."""
+        return [
+            recorder
+            for recorder, mark in self.marks.items()
+            if recorder not in self.suspected and (mark == UNKNOWN or mark >= self.ring.first)
+        ]
+
     def lacking(self) -> list[int]:
         """GR-11: the recorders that must have the oldest message before it may go.
 
-        All that are not given up; if all are, those that would keep it whole.
+        Those that are followed; if none of them lacks it, those that would keep it whole.
         """
-        oldest = self.ring.oldest()
-        behind = [recorder for recorder, mark in self.marks.items() if mark < oldest.end]
-        living = [
-            recorder
-            for recorder in behind
-            if recorder not in self.suspected
-            and (self.marks[recorder] == UNKNOWN or self.marks[recorder] >= self.ring.first)
-        ]
+        oldest, marks = self.ring.oldest(), self.marks
+        followed = [recorder for recorder in self._followed() if marks[recorder] < oldest.end]
         keepers = self.host.roles.keepers(oldest)
-        return living or [recorder for recorder in behind if recorder in keepers]
+        return followed or [recorder for recorder in keepers if marks[recorder] < oldest.end]
 
     def _waits(self) -> tuple[int, ...]:
         """What everybody is told when there has been no room for long: it may be for good."""
@@ -231,13 +234,7 @@ class Acknowledger:
 
     def _secure(self) -> None:
         """Raise `safe` over what all recorders that are not given up have, if one keeps it."""
-        # One that is further behind than this buffer is served by the other recorders.
-        living = [
-            mark
-            for recorder, mark in self.marks.items()
-            if recorder not in self.suspected and (mark == UNKNOWN or mark >= self.ring.first)
-        ]
-        everywhere = min(living, default=NEVER)
+        everywhere = min((self.marks[recorder] for recorder in self._followed()), default=NEVER)
         if everywhere <= self.safe:
             return
         for message in self.ring.since(max(self.safe, self.ring.first)):
@@ -251,11 +248,9 @@ class Acknowledger:
     def _poll(self, now: int) -> None:
         upto = self.expected
         if self.polling:
-            upto = self.safe
-            for i, message in enumerate(self.ring.since(max(self.safe, self.ring.first))):
-                if i == self.config.overwrite_group:
-                    break
-                upto = message.end
+            unsafe = self.ring.since(max(self.safe, self.ring.first))
+            group = islice(unsafe, self.config.overwrite_group)
+            upto = max((message.end for message in group), default=self.safe)
         for recorder, mark in self.marks.items():
             if mark >= upto and recorder not in self.suspected:
                 continue

@@ -245,13 +245,12 @@ class Uplink:
 
     @property
     def deadline(self) -> int:
-        due = min(self.reader.repairs.due, self.stuck_until if self.stuck_until > 0 else NEVER)
-        for pending in self.pending.values():
-            if pending.due < due:
-                due = pending.due
-        if self.running and self.up:
-            due = min(due, self.heard_at + self.config.alive_timeout_ns)
-        return due if self.running else NEVER
+        if not self.running:
+            return NEVER
+        retry = self.stuck_until if self.stuck_until > 0 else NEVER
+        silent = self.heard_at + self.config.alive_timeout_ns if self.up else NEVER
+        dues = (pending.due for pending in self.pending.values())
+        return min(self.reader.repairs.due, retry, silent, *dues)
 
     def on_timer(self, now: int) -> None:
         if not self.running:
