@@ -65,7 +65,6 @@ BREAKS: dict[str, tuple[Break, Mapping[str, Break]]] = {
             cr.sequencer.history.first
         ),
         "its history ends where the next message begins": put("sequencer.next", FAR),
-        "one submission of a user waits": lambda cr: cr.queue.append((6, PENDING.submit)),
         "one that stands by has nothing to say": put("reigning", False),
     }),
     "REIGNING": (lambda group: group.cr, {

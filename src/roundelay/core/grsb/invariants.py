@@ -56,9 +56,6 @@ RETRANSMITTER: Final[Rules] = {
     "its history ends where the next message begins": lambda cr: (
         cr.sequencer.history.end == cr.sequencer.next
     ),
-    "one submission of a user waits": lambda cr: (
-        dict(cr.queue) == cr.queued and len(cr.queue) == len(cr.queued)
-    ),
     "one that stands by has nothing to say": lambda cr: (
         cr.reigning or not (cr.queue or min(cr.bcast_due, cr.alive_due, cr.probe_due) < NEVER)
     ),

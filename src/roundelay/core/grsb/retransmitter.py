@@ -91,8 +91,7 @@ class Retransmitter:
         self.acked = 0
         self.recorded = 0
         self.outstanding: deque[Message] = deque()
-        self.queue: deque[tuple[int, Submit]] = deque()
-        self.queued: dict[int, Submit] = {}  # by sender: one each
+        self.queue: dict[int, Submit] = {}  # by sender: one each, in the order they came
         self.mode = DUAL
         self.tries = 0  # repetitions without any answer
         self.answered_at = now
@@ -132,7 +131,6 @@ class Retransmitter:
         """Someone else reigns, or is about to: what is here stays for whoever asks."""
         self.reigning = False
         self.queue.clear()
-        self.queued.clear()
         self.bcast_due = self.alive_due = self.probe_due = NEVER
 
     def forget(self) -> None:
@@ -165,12 +163,11 @@ class Retransmitter:
             self.host.drop("submission of an earlier start")
             return
         expected = known.sseq if known is not None and submit.inc == inc else 0
-        waiting = self.queued.get(sender)
+        waiting = self.queue.get(sender)
         if waiting is not None:
             if waiting.inc == submit.inc:
                 return
-            self.queue.remove((sender, waiting))  # its user has forgotten it
-            del self.queued[sender]
+            del self.queue[sender]  # its user has forgotten it
         if submit.sseq < expected:
             assert known is not None
             if submit.sseq == expected - 1 and known.gseq < self.acked:
@@ -185,8 +182,7 @@ class Retransmitter:
         if len(self.queue) >= self.host.roles.sites:
             self.host.drop("too many submissions")
             return
-        self.queue.append((sender, submit))
-        self.queued[sender] = submit
+        self.queue[sender] = submit
         self._pump(now)
 
     def _answer(self, sender: int, submit: Submit, status: int, gseq: int) -> None:
@@ -203,14 +199,13 @@ class Retransmitter:
     def _pump(self, now: int) -> None:
         """GR-4: stamp and broadcast while the window is open."""
         while self.queue and len(self.outstanding) < self.config.window and self._room():
-            sender, submit = self.queue[0]
+            sender, submit = next(iter(self.queue.items()))
             known = self.sequencer.counters.get(sender)
             if known is not None and known.inc < submit.inc and known.units:
                 # GR-19: what it had open will never be completed, and everybody learns it here.
                 submit = Submit(submit.inc, 0, 0, ABORT, 0, 0, b"", Bundle.of(b""))
             else:
-                self.queue.popleft()
-                self.queued.pop(sender, None)
+                del self.queue[sender]
             self._launch(self.sequencer.stamp(submit, sender, self.host.wall_us(now)), now)
 
     def _launch(self, message: Message, now: int) -> None:

@@ -49,9 +49,9 @@ class LocalRetransmitter(Retransmitter):
 
     def on_submit(self, submit: Submit, sender: int, now: int) -> None:
         """HG-5: what is new goes up; what is known is answered, what waits is waited for."""
-        before = self.queued.get(sender)
+        before = self.queue.get(sender)
         super().on_submit(submit, sender, now)
-        waiting = self.queued.get(sender)
+        waiting = self.queue.get(sender)
         if waiting is not None and waiting is not before:
             self.uplink.submit(sender, waiting, now)
 
@@ -93,10 +93,9 @@ class LocalRetransmitter(Retransmitter):
     def _placed(self, message: Message) -> None:
         """What a user of ours submitted has come down."""
         self.uplink.placed(message)
-        waiting = self.queued.get(message.sender)
+        waiting = self.queue.get(message.sender)
         if waiting is not None and covers(message, waiting):
-            self.queue.remove((message.sender, waiting))
-            del self.queued[message.sender]
+            del self.queue[message.sender]
 
     def pump(self, now: int) -> None:
         """Something may have come down."""
