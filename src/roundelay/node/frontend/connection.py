@@ -7,7 +7,7 @@ nothing is dropped.
 
 The other way round nothing waits.  Deliveries are gathered for one write per turn of the event
 loop; an application that does not read is cut when `queue_bytes_max` are waiting for it, so that
-it slows nobody, or when all of them together hold too much (`frontend_memory`).  Before that, or
+it slows nobody, or when all of them together hold too much (`frontend.memory`).  Before that, or
 when it says STOP, it gets the rest from a recorder if there is one, as fast as it reads.
 
 Rules: AR-F1 what is not a packet closes the connection, and is counted by reason; AR-F2 a

@@ -35,7 +35,7 @@ Log = Callable[..., None]
 CONNECTIONS_MAX: Final = 256
 QUEUE_BYTES_MAX: Final = 8 << 20
 HELD_BYTES_MAX: Final = 128 << 20
-"""What may be held for all connections together (`frontend_memory`)."""
+"""What may be held for all connections together (`frontend.memory`)."""
 TOO_MANY: Final = "too many connections"
 """Reason to count a refused connection under."""
 ALL_FULL: Final = "all connections hold too much"
