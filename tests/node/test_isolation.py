@@ -328,7 +328,7 @@ def test_an_error_in_a_journal_group(tmp_path: Path, monkeypatch: pytest.MonkeyP
         async with nodes("ab", sound(), news, base=tmp_path) as both:
             await until(lambda: all(state(node, "grsb:news") == "open" for node in both), "open")
             seat: Any = both[1].group_hosts["grsb:news"]
-            seat.flush = broken_disk
+            seat.carry_out = broken_disk
             await until(lambda: state(both[1], "grsb:news").startswith("failed: "), "failed")
             await still_works(both)
             await until(lambda: state(both[1], "grsb:news") == "open", "open again", 40.0)

@@ -503,7 +503,7 @@ def test_what_comes_with_a_view_is_of_the_history_that_the_view_names(
             engine.token_list.history = (one ^ 1, one, 1)
             engine.out.deliveries.append(Delivery(1, 1, 1, Bundle.of(b"new"), "committed"))
             engine.out.notices.append(notice("view", engine.tl, engine.members, 0, 1))
-            hosted.flush(time.monotonic_ns())
+            hosted.carry_out(time.monotonic_ns())
             await delivered([a], 2)
             history = f"{one ^ 1:016x}@{was}:1"
             assert a.group.view.history == history

@@ -185,31 +185,27 @@ class Faults:
     # -- a group that is opened --------------------------------------------------------------
 
     def open(self, kind: type[Any], spec: GroupSpec) -> GroupHost:
-        """A place of that kind for the group.  If that fails, nothing of it is left but why."""
+        """A host of that kind for the group.  If that fails, nothing of it is left but why."""
         node, name = self.node, spec.name
         host: Any = object.__new__(kind)  # known here also if it is never finished
         try:
             host.__init__(node, spec, time.monotonic_ns())
         except Exception as error:
             self._dismantle(name, host)
-            before = node.group_hosts.get(name)
-            if (
-                isinstance(before, FailedGroup)
-                and isinstance(error, ConfigError)
-                and before.planned
-            ):
+            before = self._failed(name)
+            if before is not None and before.planned and isinstance(error, ConfigError):
                 raise  # one application's wish, and not why the group has failed
-            failed = FailedGroup(self, spec, error, getattr(before, "tries", -1) + 1)
+            failed = FailedGroup(self, spec, error, 0 if before is None else before.tries + 1)
             failed.entered = list(getattr(host, "entered", ()))
-            if isinstance(before, FailedGroup):
+            if before is not None:
                 failed.recorders = before.recorders
             node.group_hosts[name] = failed
             self._report(failed, before)
             self._plan(name)  # an application that asks does not end the node's own tries
             raise failed.failure() from error
-        before = node.group_hosts.get(name)
+        before = self._failed(name)
         node.group_hosts[name] = host
-        if isinstance(before, FailedGroup):
+        if before is not None:
             node.log("warning", "group.opened_again", group=name, after=before.reason)
             for recorder in before.recorders.values():
                 host.join(recorder, recorder.next if recorder.ordered else None)
@@ -235,8 +231,12 @@ class Faults:
 
     def entered(self, name: str) -> list[str]:
         """Epochs that a member which failed here was in: the next one is not new to them."""
-        before = self.node.group_hosts.get(name)
-        return list(before.entered) if isinstance(before, FailedGroup) else []
+        before = self._failed(name)
+        return [] if before is None else list(before.entered)
+
+    def _failed(self, name: str) -> FailedGroup | None:
+        host = self.node.group_hosts.get(name)
+        return host if isinstance(host, FailedGroup) else None
 
     def retry(self, host: FailedGroup) -> None:
         """It is time to see whether the cause is gone."""
@@ -283,7 +283,7 @@ class Faults:
             with suppress(Exception):
                 host.outbox.abandon(failed.state)
         node.group_hosts[name] = failed
-        self._report(failed, host)
+        self._report(failed)
         for application in applications:
             if application.is_recorder:
                 failed.recorders[id(application)] = application
@@ -358,17 +358,17 @@ class Faults:
 
     def _plan(self, name: str) -> None:
         """Groups that the node was told to host or to record are opened again by itself."""
-        host = self.node.group_hosts.get(name)
-        if not isinstance(host, FailedGroup) or isinstance(host.error, ConfigError):
+        failed = self._failed(name)
+        if failed is None or isinstance(failed.error, ConfigError):
             return
-        if name in self.node.specs or host.recorders:
-            host.retry_later()
+        if name in self.node.specs or failed.recorders:
+            failed.retry_later()
             self.node.wake()
 
-    def _report(self, failed: FailedGroup, before: Any) -> None:
+    def _report(self, failed: FailedGroup, before: FailedGroup | None = None) -> None:
         """Once for each reason: a disk that is full stays so for a while."""
         self.count += 1
-        if getattr(before, "reason", None) == failed.reason:
+        if before is not None and before.reason == failed.reason:
             return
         details: dict[str, object] = {}
         error = failed.error

@@ -124,7 +124,7 @@ class RosterMember:
         if self.hub is not None:
             self.hub.on_timer(now)
 
-    def flush(self, now: int) -> None:
+    def carry_out(self, now: int) -> None:
         """Carry out what the engine wants."""
         self.driver.carry_out(now)
         engine, outbox = self.driver.engine, self.outbox

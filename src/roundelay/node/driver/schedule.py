@@ -92,7 +92,7 @@ class Schedule:
                 self.touched = {}
                 for driver in touched.values():
                     try:
-                        driver.flush(now)
+                        driver.carry_out(now)
                         if driver.deadline < due:
                             due = driver.deadline
                     except Exception as error:  # of that group: it stops rather than go on wrongly

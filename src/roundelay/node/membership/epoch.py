@@ -374,7 +374,7 @@ class EpochRunner:
         if data is None or not isinstance(engine, Repair) or engine.ordered:
             return
         engine.hand_over_known(tails or {})
-        data.flush(now)
+        data.carry_out(now)
         self.subscribers.left_out(self.state.epoch)
 
     def lose_doubtful(self, start: Start) -> None:

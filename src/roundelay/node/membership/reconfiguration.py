@@ -386,7 +386,7 @@ class Reconfiguration:
             tails = self.ending.tails.of(change.tails)
             if engine.me in tails:
                 engine.flush(tails)
-                data.flush(now)
+                data.carry_out(now)
                 lost = []
                 going_on = dict(zip(change.roster, change.lives, strict=True))
                 taken_along = going_on.get(node.name) == node.uuid

@@ -95,7 +95,7 @@ class Recovery:
         assert ring.token is not None
         ring.held = True
         ring.token.conclude()
-        ring.flush(now)  # what was stamped and is here becomes part of what is kept
+        ring.carry_out(now)  # what was stamped and is here becomes part of what is kept
         base, before = self._position(), state.history_id
         history = new_history(before, base)
         roster = list(state.roster)

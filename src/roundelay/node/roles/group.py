@@ -242,7 +242,7 @@ class RoleGroup:
         if id(application) in self.applications:
             return
         if self.levels.engine is not None:
-            self.flush(time.monotonic_ns())  # so that the stream is where its deliveries are
+            self.carry_out(time.monotonic_ns())  # so that the stream is where its deliveries are
         self.applications[id(application)] = application
         self._select()
         application.viewed(self.view())
@@ -391,7 +391,7 @@ class RoleGroup:
 
     # -- out -------------------------------------------------------------------------------
 
-    def flush(self, now: int) -> None:
+    def carry_out(self, now: int) -> None:
         """Carry out what the engine wants."""
         if self.levels.engine is not None and self.driver is not None:
             self.driver.carry_out(now)
