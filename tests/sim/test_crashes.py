@@ -267,7 +267,8 @@ def test_a_power_cut_of_all_takes_what_was_not_synced_and_the_group_says_so() ->
     sites = [token(world, site) for site in range(3)]
     assert {site.position for site in sites} == {6}
     ((was, _, _),) = {site.token_list.history for site in sites}
-    world.power_cut(lose_unsynced=True)
+    for site in world.group:
+        world.lose_unsynced(site)
     world.restart_all()
     world.run(world.now + 20 * SECOND)
     sites = [token(world, site) for site in range(3)]

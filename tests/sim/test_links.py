@@ -107,7 +107,7 @@ def test_a_burst_hits_one_receiver_only() -> None:
     bench.link.rng = Random(1)
     deaf = [bench.carry(dst=1) for _ in range(3)]
     assert deaf == ["burst"] * 3
-    assert bench.link.left.keys() == {1}  # type: ignore[attr-defined]
+    assert bench.link.to_lose.keys() == {1}  # type: ignore[attr-defined]
 
 
 def test_duplicates_follow_within_their_time() -> None:

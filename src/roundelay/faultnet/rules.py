@@ -136,8 +136,8 @@ class Setting(Struct, frozen=True):
 
     def link(self) -> Link:
         """A link for one lane; ConfigError where the value is out of range."""
-        made = PLAIN if self.idle else _FAULTS[self.fault][1](*self.value)
-        return OfKind(made, self.kinds, self.line) if self.kinds or self.line else made
+        link = PLAIN if self.idle else _FAULTS[self.fault][1](*self.value)
+        return OfKind(link, self.kinds, self.line) if self.kinds or self.line else link
 
     def __str__(self) -> str:
         """As the rule that makes it, more or less: `loss from a to b, c of kind confirm`."""
@@ -320,27 +320,27 @@ class Rules:
         receivers = _names("to", rule.get("to"))
         kinds = _kinds(rule.get("kind"))
         line = _line("line", rule["line"]) if "line" in rule else ""
-        made = []
+        settings = []
         for fault in faults:
             value = _FAULTS[fault][0](fault, rule[fault])
             setting = Setting(fault, senders, receivers, kinds, value, line)
             setting.link()  # refuses what is out of range
-            made.append(setting)
-        return made
+            settings.append(setting)
+        return settings
 
     def _episodes_in(self, rule: Mapping[str, Any], now: int) -> list[Link]:
         on_ns = _ns("on_ms", rule.get("on_ms", 0))
         off_ns = _ns("off_ms", rule.get("off_ms", 0))
         if bool(on_ns) != bool(off_ns):
             raise ConfigError("on_ms", rule.get("on_ms", 0), "given together with off_ms, both > 0")
-        made: list[Link] = []
+        episodes: list[Link] = []
         for name in EPISODES:
             if name in rule:
-                made.append(getattr(self, f"_{name}")(rule[name], now, on_ns, off_ns))
+                episodes.append(getattr(self, f"_{name}")(rule[name], now, on_ns, off_ns))
         for field in SCOPE:
-            if made and field in rule and not any(fault in rule for fault in SETTINGS):
+            if episodes and field in rule and not any(fault in rule for fault in SETTINGS):
                 raise ConfigError(field, rule[field], "only with " + ", ".join(SETTINGS))
-        return made
+        return episodes
 
     def _partition(self, value: Any, now: int, on_ns: int, off_ns: int) -> Link:
         allowed = 'two or more lists of names, such as [["a", "b"], ["c"]], no name twice'
@@ -506,7 +506,7 @@ def _names(field: str, value: Any, allowed: str = "") -> Names:
     if value is None:
         return ()
     values: Iterable[Any] = value if isinstance(value, list) else [value]
-    return tuple(sorted({_name(field, one, allowed) for one in values}))
+    return tuple(sorted({_name(field, name, allowed) for name in values}))
 
 
 def _line(field: str, value: Any) -> str:

@@ -146,7 +146,7 @@ class Switch:
         self._socket: socket.socket | None = None
         self._buffer = bytearray(BUFFER)
         self._view = memoryview(self._buffer)
-        for rule in self._first_rules:  # complain before anything is opened
+        for rule in self._first_rules:  # complain before anything is udp
             self._check(rule)
         self._unix: Path | None = None
         if control == "unix:":
@@ -159,16 +159,16 @@ class Switch:
     async def start(self) -> None:
         """Open the sockets.  Raises ConfigError with what to do if that is not possible."""
         self._loop = asyncio.get_running_loop()
-        made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        made.setblocking(False)
+        udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        udp.setblocking(False)
         try:
-            made.bind(self.address)
+            udp.bind(self.address)
         except OSError as error:
-            made.close()
+            udp.close()
             raise _refused("listen", "{}:{}".format(*self.address), error) from None
-        _enlarge(made)
-        self._socket = made
-        self.address = made.getsockname()
+        _enlarge(udp)
+        self._socket = udp
+        self.address = udp.getsockname()
         self._started = monotonic_ns()
         try:
             if self.control is not None:
@@ -178,7 +178,7 @@ class Switch:
         except BaseException:
             await self.close()
             raise
-        self._loop.add_reader(made.fileno(), self._readable)
+        self._loop.add_reader(udp.fileno(), self._readable)
         self._sweep()
 
     async def close(self) -> None:
@@ -530,12 +530,12 @@ def read_rules(path: Path) -> list[dict[str, Any]]:
     """The rules in a file: a JSON array of objects, or one object."""
     allowed = "a file with a JSON array of rules"
     try:
-        found = msgspec.json.decode(path.read_bytes())
+        decoded = msgspec.json.decode(path.read_bytes())
     except OSError as error:
         raise ConfigError("rules", path, f"{allowed} ({error.strerror or error})") from None
     except msgspec.MsgspecError as error:
         raise ConfigError("rules", path, f"{allowed} ({error})") from None
-    rules = found if isinstance(found, list) else [found]
+    rules = decoded if isinstance(decoded, list) else [decoded]
     if not all(isinstance(rule, dict) for rule in rules):
         raise ConfigError("rules", path, allowed)
     return rules
@@ -547,13 +547,13 @@ def _refused(field: str, value: str, error: OSError) -> ConfigError:
     )
 
 
-def _enlarge(made: socket.socket) -> None:
+def _enlarge(udp: socket.socket) -> None:
     """Room for bursts: beyond the system's limit where we may, up to it where not."""
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER)
+    udp.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER)
+    udp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER)
     if sys.platform == "linux":
         with suppress(OSError):  # for the privileged only
-            made.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, SOCKET_BUFFER)
+            udp.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, SOCKET_BUFFER)
 
 
 def _line(answer: Mapping[str, Any]) -> bytes:

@@ -325,12 +325,12 @@ class Demo:
     def _report(self, results: dict[str, Any], crash: str, back: str) -> str:
         by_site = [
             (
-                f"site {one['site']}" + (" (sender)" if one["sender"] else ""),
-                one["delivered"],
-                one["log_digest"][:16],
-                "crashed and returned" if one["site"] == self.victim else "",
+                f"site {row['site']}" + (" (sender)" if row["sender"] else ""),
+                row["delivered"],
+                row["log_digest"][:16],
+                "crashed and returned" if row["site"] == self.victim else "",
             )
-            for one in results["by_site"]
+            for row in results["by_site"]
         ]
         broken = {name for name, kept in results["invariants"].items() if not kept}
         numbers = [

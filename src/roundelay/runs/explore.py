@@ -50,7 +50,7 @@ def _run_cluster_explorer(
 ) -> dict[str, Any]:
     broken = MUTANTS.get(mutant or "")
     if mutant is not None and (broken is None or protocol not in (None, broken.protocol)):
-        fits = [one.name for one in MUTANTS.values() if one.scope and one.protocol == protocol]
+        fits = [m.name for m in MUTANTS.values() if m.scope and m.protocol == protocol]
         raise ConfigError("mutant", mutant, f"with {protocol} one of {', '.join(fits)}")
     scope = ClusterScope(protocol=protocol or (broken.protocol if broken else PO))
     if broken is not None and isinstance(broken.scope, ClusterScope):

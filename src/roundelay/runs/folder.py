@@ -68,8 +68,8 @@ def as_row(violation: Any) -> dict[str, Any]:
 @contextmanager
 def run_folder(path: Path, *, force: bool = False) -> Iterator[RunFolder]:
     """Make the folder of a run, and take it away again if the run fails."""
-    made = not path.exists()
-    if not made and not (force and path.is_dir()):
+    is_new = not path.exists()
+    if not is_new and not (force and path.is_dir()):
         free = "a folder that does not exist yet"
         allowed = f"{free}, or with --force one to replace" if path.is_dir() else free
         raise ConfigError("out", path, allowed)
@@ -83,7 +83,7 @@ def run_folder(path: Path, *, force: bool = False) -> Iterator[RunFolder]:
     try:
         yield RunFolder(path)
     except BaseException:
-        if made:
+        if is_new:
             _take_away(path)
         raise
 

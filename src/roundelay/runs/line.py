@@ -82,7 +82,7 @@ class LineRun(MeasuredRun):
         free = self.may_leave()
         away = min(len(free), round((params.away or 0.0) * self.first_kind))
         self.away = free[len(free) - away :]
-        self.left = self.returned = not self.away
+        self.gone = self.returned = not self.away
 
     @abstractmethod
     def make_group(self, delay_ns: int, **options: Any) -> LineApplications[Any]:
@@ -108,14 +108,14 @@ class LineRun(MeasuredRun):
     def delivered(self, time: int, site: int, delivery: Delivery) -> None:
         """Users leave and return by how far the group has come."""
         share = self.checker.committed / self.params.messages
-        if not self.left and share >= LEAVE:
-            self.left = True
-            for one in self.away:
-                self.world.after(0, partial(self.world.crash, one, DISK))
+        if not self.gone and share >= LEAVE:
+            self.gone = True
+            for site in self.away:
+                self.world.after(0, partial(self.world.crash, site, DISK))
         elif not self.returned and share >= RETURN:
             self.returned = True
-            for one in self.away:
-                self.world.after(0, partial(self.world.restart, one))
+            for site in self.away:
+                self.world.after(0, partial(self.world.restart, site))
 
     def sampled(self, time: int, site: int, usage: dict[str, int], caps: dict[str, int]) -> None:
         most = max(usage.get("da_buffer", 0), usage.get("global_da_buffer", 0))
@@ -151,5 +151,5 @@ class LineRun(MeasuredRun):
         return {
             "away": len(self.away),
             "beacons": self.beacons.beacons,
-            "replayed": sum(one.served for one in recorders if one is not None),
+            "replayed": sum(recorder.served for recorder in recorders if recorder is not None),
         }

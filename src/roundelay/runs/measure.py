@@ -60,10 +60,10 @@ class Delays:
 
     def quantile_ms(self, share: float) -> float:
         """The delay that this share of all do not exceed: the middle of its bucket."""
-        left = share * self.count
+        rest = share * self.count
         for bucket in sorted(self.buckets):
-            left -= self.buckets[bucket]
-            if left <= 0:
+            rest -= self.buckets[bucket]
+            if rest <= 0:
                 shift = max(0, (bucket >> SUB_BITS) - 1)
                 low = (bucket - (shift << SUB_BITS)) << shift
                 middle = low + ((1 << shift) - 1) / 2
@@ -123,12 +123,12 @@ class Meter:
         under_way = self._under_way
         add = self.delays.add
         for data in (bundle.data,) if count == 1 else bundle:
-            found = under_way.get(data)
-            if found is None:
+            entry = under_way.get(data)
+            if entry is None:
                 continue
-            add(time - found[0])
-            found[1] -= 1
-            if not found[1]:
+            add(time - entry[0])
+            entry[1] -= 1
+            if not entry[1]:
                 del under_way[data]
                 self.everywhere += 1
         if self.everywhere >= self.expected and self.on_complete is not None:

@@ -54,7 +54,7 @@ def run_mutant(mutant: Mutant) -> MutantResult:
         seed, findings = _swarmed(mutant)
     hits = [finding for finding in findings if mutant.expected(*finding)]
     odd = [finding for finding in findings if _is_python_error(*finding)]
-    told = (odd or hits or findings or [("", "")])[0]
+    reported = (odd or hits or findings or [("", "")])[0]
     return MutantResult(
         name=mutant.name,
         family=mutant.family,
@@ -62,7 +62,7 @@ def run_mutant(mutant: Mutant) -> MutantResult:
         expects=mutant.expects,
         verdict=SURVIVED if not findings else CAUGHT if hits and not odd else OTHERWISE,
         reported=tuple(dict.fromkeys(invariant for invariant, _ in findings)),
-        detail=told[1],
+        detail=reported[1],
         seed=seed,
         seconds=round(time.perf_counter() - begun, 3),
         command=mutant.caught_by,
@@ -70,8 +70,8 @@ def run_mutant(mutant: Mutant) -> MutantResult:
 
 
 def _explored(mutant: Mutant) -> list[Finding]:
-    found = run_explorer(mutant=mutant.name)
-    return [(one["invariant"], one["detail"]) for one in found["violations"]]
+    result = run_explorer(mutant=mutant.name)
+    return [(finding["invariant"], finding["detail"]) for finding in result["violations"]]
 
 
 def _swarmed(mutant: Mutant) -> tuple[int, list[Finding]]:
@@ -82,7 +82,7 @@ def _swarmed(mutant: Mutant) -> tuple[int, list[Finding]]:
     for seed in range(first, beyond):
         findings = run_seed(seed, params).findings
         if findings:
-            return seed, [(one.invariant, one.detail) for one in findings]
+            return seed, [(finding.invariant, finding.detail) for finding in findings]
     return -1, []
 
 

@@ -112,8 +112,8 @@ def replay(params: SimulateParams, arrivals: Sequence[Arrival], transit_ns: int)
         stretch = UNIT_NS / transit_ns
         cluster = ReplayCluster(params, arrivals, stretch)
         cluster.run()
-        found = results(cluster, None)
-        return found | {name: found[name] / stretch for name in (*DELAYS, "virtual_s")}
+        measured = results(cluster, None)
+        return measured | {name: measured[name] / stretch for name in (*DELAYS, "virtual_s")}
     run = ReplayRun(params, arrivals, transit_ns)
     run.run()
     return results(run, None)

@@ -67,8 +67,8 @@ def grid(title: str, head: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str
 
 def _cell(cell: Cell) -> str:
     if isinstance(cell, str):
-        kind = {"kept": ' class="ok"', "yes": ' class="ok"', "BROKEN": ' class="no"',
-                "NO": ' class="no"'}.get(cell, "")  # fmt: skip
+        good, bad = cell in ("kept", "yes"), cell in ("BROKEN", "NO")
+        kind = ' class="ok"' if good else ' class="no"' if bad else ""
         return f"<td{kind}>{escape(cell)}</td>"
     text = f"{cell:,}" if isinstance(cell, int) else f"{cell:,.3f}"
     return f'<td class="n">{text}</td>'
@@ -165,7 +165,9 @@ def write_simulate_report(folder: RunFolder, results: Mapping[str, Any]) -> None
 def _violations(violations: Sequence[Mapping[str, Any]]) -> str:
     if not violations:
         return ""
-    rows = [(one["invariant"], one["site"], one["time_ms"], one["detail"]) for one in violations]
+    rows = [
+        [row[name] for name in ("invariant", "site", "time_ms", "detail")] for row in violations
+    ]
     return grid("Broken promises", ("invariant", "site", "ms", "what"), rows)
 
 
@@ -208,7 +210,7 @@ def _around(
     violations: Sequence[Mapping[str, Any]], trace: TraceFile
 ) -> tuple[int | None, int | None]:
     """The stretch before the first violation that has a time, else whatever is worth a look."""
-    times = [one["time_ms"] for one in violations if one["time_ms"] >= 0]
+    times = [row["time_ms"] for row in violations if row["time_ms"] >= 0]
     if not times:
         return None, None
     end = int(min(times) * 1e6)

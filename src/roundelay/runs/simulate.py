@@ -377,11 +377,11 @@ def simulate(
 
 def trace_params(params: SimulateParams) -> dict[str, Any]:
     """What a trace file says about its run: enough to check it without its folder."""
-    found = {"command": "simulate", "order": params.order} | structs.asdict(params)
+    known = {"command": "simulate", "order": params.order} | structs.asdict(params)
     users = RUNS[params.protocol].users_of(params)
     if users is not None:
-        found["users"] = list(users)
-    return found
+        known["users"] = list(users)
+    return known
 
 
 def _one_of(field: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -159,7 +159,7 @@ def run_seed(
         if outcome.undetected:
             missed = f"{outcome.undetected} damaged PDUs were not noticed"
             findings.append(("codec", -1, -1, missed))
-        findings += [(one.invariant, one.site, one.time, one.detail) for one in outcome.breaches]
+        findings += [structs.astuple(breach) for breach in outcome.breaches]
     counts = {} if outcome is None else {name: getattr(outcome, name) for name in COUNTED}
     named = tuple(Finding(seed, *finding, params.rerun(seed)) for finding in findings)
     return SeedResult(seed=seed, findings=named, **counts)
@@ -180,14 +180,14 @@ class Checkers:
 
     def findings(self) -> list[tuple[str, int, int, str]]:
         """The first violation of each invariant, and how many more there are."""
-        found: list[tuple[str, int, int, str]] = []
+        findings: list[tuple[str, int, int, str]] = []
         for checker in self.judges:
-            first = {one.invariant: one for one in reversed(checker.violations)}
-            for invariant, one in sorted(first.items()):
+            first = {violation.invariant: violation for violation in reversed(checker.violations)}
+            for invariant, violation in sorted(first.items()):
                 more = checker.counts[invariant] - 1
-                detail = one.detail + (f" (and {more} more)" if more else "")
-                found.append((invariant, one.site, one.time, detail))
-        return found
+                detail = violation.detail + (f" (and {more} more)" if more else "")
+                findings.append((invariant, violation.site, violation.time, detail))
+        return findings
 
 
 def _run(plan: Plan, mutant: str | None, checkers: Checkers, recorder: RowSink | None) -> Outcome:

@@ -73,14 +73,14 @@ def group(params: SimulateParams) -> WideGroup:
         for size in sizes
     ]
     profile = WideGroup() if params.profile == "paper" else WideGroup.fast()
-    made = WideGroup(
+    networks = WideGroup(
         **({name: getattr(profile, name) for name in profile.__struct_fields__} | {
             "networks": tuple(size - inside for size, inside in zip(sizes, behind, strict=True)),
             "subnets": tuple(behind), "recorders": recorders, "apart": apart,
             "layout_seed": params.seed, "ls_repair": True,
         })
     )  # fmt: skip
-    return made.check(params.sites)
+    return networks.check(params.sites)
 
 
 class WideRun(LineRun):

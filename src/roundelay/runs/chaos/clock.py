@@ -81,11 +81,11 @@ def build(folder: Path) -> Path | None:
         return None
     source, library = folder / "clock.c", folder / "clock.so"
     source.write_text(SOURCE)
-    made = subprocess.run(
+    compiled = subprocess.run(
         [compiler, "-O1", "-shared", "-fPIC", "-o", library, source, "-ldl"],
         capture_output=True, check=False,
     )  # fmt: skip
-    return library if made.returncode == 0 else None
+    return library if compiled.returncode == 0 else None
 
 
 class WallClock:

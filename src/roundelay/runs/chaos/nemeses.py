@@ -31,7 +31,7 @@ class Nemeses:
 
     def __init__(self, run: Chaos) -> None:
         self.run = run
-        self.found: list[str] = []
+        self.violations: list[str] = []
 
     def prepare(self) -> None:
         """Give every site a wall clock of its own, before it is started."""
@@ -67,9 +67,9 @@ class Nemeses:
         try:
             status = await asyncio.wait_for(twin.wait(), TWIN_S)
             if status == 0:
-                self.found.append(f"twin: the second {site.name} ended without an error")
+                self.violations.append(f"twin: the second {site.name} ended without an error")
         except TimeoutError:
-            self.found.append(f"twin: the second {site.name} was not told so in {TWIN_S:g} s")
+            self.violations.append(f"twin: the second {site.name} was not told so in {TWIN_S:g} s")
             twin.kill()
             await twin.wait()
 

@@ -168,11 +168,11 @@ class NamespaceNet:
 
 
 def ip(*words: str) -> None:
-    """Run `ip`; ConfigError with what it said if it fails."""
+    """Run `ip`; ConfigError with its own message if it fails."""
     done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
     if done.returncode:
-        said = " ".join(done.stderr.split()) or f"status {done.returncode}"
-        raise ConfigError("network", NAMESPACES, f"{SWITCH}: ip {' '.join(words)}: {said}")
+        error = " ".join(done.stderr.split()) or f"status {done.returncode}"
+        raise ConfigError("network", NAMESPACES, f"{SWITCH}: ip {' '.join(words)}: {error}")
 
 
 def _tried(*words: str) -> bool:

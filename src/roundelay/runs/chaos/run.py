@@ -140,12 +140,12 @@ class Site:
         await self.process.wait()
         await self._reader
         word, self.word = self.word, None
-        left = self.orders.messages
+        messages = self.orders.messages
         if word is not None:
             self.last_words.append(word)
-            left -= word.settled
+            messages -= word.settled
         self.orders = msgspec.structs.replace(
-            self.orders, life=self.orders.life + 1, messages=max(0, left), wiped=wiped
+            self.orders, life=self.orders.life + 1, messages=max(0, messages), wiped=wiped
         )
         if wiped:
             shutil.rmtree(self.orders.folder)
@@ -406,19 +406,19 @@ class Chaos:
 
     def _unrecorded(self, committed: int) -> list[str]:
         """What the recorders do not have, though all had time to write and to fetch it."""
-        found = []
+        gaps = []
         for site in self.sites:
             if site.orders.record:
                 reader = Reader(journal_folder(Path(site.orders.folder), GROUP))
                 holes = union([*reader.missing, (reader.end, committed)])
-                found += [f"recorder {site.name} lacks {lo} to {hi - 1}" for lo, hi in holes]
+                gaps += [f"recorder {site.name} lacks {lo} to {hi - 1}" for lo, hi in holes]
                 reader.close()
-        return found
+        return gaps
 
     def _keep_journals(self) -> None:
         """Put them where they stay when what else the sites kept is taken away."""
-        for site, to in zip([s for s in self.sites if s.orders.record], self.journals(),
-                            strict=True):  # fmt: skip
+        recorders = [site for site in self.sites if site.orders.record]
+        for site, to in zip(recorders, self.journals(), strict=True):
             journal = journal_folder(Path(site.orders.folder), GROUP)
             if journal.exists():
                 to.parent.mkdir(exist_ok=True)
@@ -463,7 +463,7 @@ class Chaos:
             return sum(getattr(word, field) for _, word in words)
 
         violations = [str(violation) for violation in checker.violations]
-        violations += self.nemeses.found
+        violations += self.nemeses.violations
         if total("false"):
             violations.append(f"I5: {total('false')} receipts name a position that is not theirs")
         over = {site.name: word.over for site, word in reversed(words) if word.over}

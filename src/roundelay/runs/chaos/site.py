@@ -276,7 +276,7 @@ async def run(orders: Orders) -> int:
 
         hosted.receive = last_received
 
-    tasks = [asyncio.create_task(one()) for one in (talk, work, die_with_the_token)]
+    tasks = [asyncio.create_task(task()) for task in (talk, work, die_with_the_token)]
     await stop.wait()
     for task in tasks:
         task.cancel()

@@ -21,6 +21,7 @@ told           positions are missing that a recorder had to have
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 from typing import Final
 
 from msgspec import Struct, field, structs
@@ -129,17 +130,17 @@ def judge(case: Case, lives: list[Life]) -> Judgement:
 def _judge_contents(out: Judgement, life: Life, sent: Mapping[str, Life]) -> None:
     """Nothing is given that was not sent, and nothing twice."""
     known: set[tuple[str, str]] = set()
-    for one in life.given:
-        author = sent.get(one.ident)
+    for given in life.given:
+        author = sent.get(given.ident)
         if author is None:
-            out.find("invented", f"{life} was given {one.ident!r}, which nobody sent")
-        elif one.damaged:
-            out.find("invented", f"{life} was given {one.ident} with other bytes than were sent")
-        elif one.sender != author.name:
-            out.find("invented", f"{life} was given {one.ident} as a message of {one.sender}")
-        key = (_root(one.history, one.seq or 0), one.ident)
+            out.find("invented", f"{life} was given {given.ident!r}, which nobody sent")
+        elif given.damaged:
+            out.find("invented", f"{life} was given {given.ident} with other bytes than were sent")
+        elif given.sender != author.name:
+            out.find("invented", f"{life} was given {given.ident} as a message of {given.sender}")
+        key = (_root(given.history, given.seq or 0), given.ident)
         if key in known:
-            out.find("twice", f"{life} was given {one.ident} again, at position {one.seq}")
+            out.find("twice", f"{life} was given {given.ident} again, at position {given.seq}")
         known.add(key)
 
 
@@ -148,15 +149,15 @@ def _judge_senders(out: Judgement, case: Case, life: Life, sent: Mapping[str, Li
     if case.service in UNORDERED:
         return
     newest: dict[tuple[str, str, int, str], int] = {}
-    for one in life.given:
-        author = sent.get(one.ident)
+    for given in life.given:
+        author = sent.get(given.ident)
         if author is None:
             continue
-        history = _root(one.history, one.seq or 0)
+        history = _root(given.history, given.seq or 0)
         key = (history, author.name, author.number, author.role)
-        number = author.sent[one.ident].number
+        number = author.sent[given.ident].number
         if number < newest.get(key, -1):
-            out.find("order", f"{life} was given {one.ident} behind a later one of {author}")
+            out.find("order", f"{life} was given {given.ident} behind a later one of {author}")
         newest[key] = max(newest.get(key, -1), number)
 
 
@@ -174,10 +175,10 @@ def _judge_replaced(out: Judgement, life: Life, woken: int, lives: list[Life]) -
         return
     for other in lives:
         if (other.name, other.number, other.role) == (life.name, life.number + 1, MEMBER):
-            done = [one.time for one in other.given]
+            done = [given.time for given in other.given]
             done += [receipt.time for receipt in other.confirmed.values()]
-            told = any(e.kind == NAME_TAKEN and e.time > woken for e in other.errors)
-            if told and not any(time < woken for time in done):
+            warned = any(e.kind == NAME_TAKEN and e.time > woken for e in other.errors)
+            if warned and not any(time < woken for time in done):
                 return
     out.find("twin", f"{life} was replaced while it was stopped, and was not told so")
 
@@ -185,9 +186,9 @@ def _judge_replaced(out: Judgement, life: Life, woken: int, lives: list[Life]) -
 def _judge_denied(out: Judgement, lives: list[Life]) -> None:
     denied = {ident for life in lives for ident in life.denied}
     for life in lives:
-        for one in life.given:
-            if one.ident in denied:
-                out.find("refused", f"{life} was given {one.ident}, which was refused")
+        for given in life.given:
+            if given.ident in denied:
+                out.find("refused", f"{life} was given {given.ident}, which was refused")
 
 
 def _judge_order(out: Judgement, lives: list[Life]) -> None:
@@ -195,40 +196,42 @@ def _judge_order(out: Judgement, lives: list[Life]) -> None:
     placed: dict[tuple[str, int], tuple[str, str]] = {}
     where: dict[tuple[str, str], tuple[int, str]] = {}
     for life in lives:
-        for one in life.given:
-            if one.seq is None:
-                out.find("order", f"{life} was given {one.ident} without a position")
+        for given in life.given:
+            if given.seq is None:
+                out.find("order", f"{life} was given {given.ident} without a position")
                 continue
-            history = _root(one.history, one.seq)
-            ident, by = placed.setdefault((history, one.seq), (one.ident, str(life)))
-            if ident != one.ident:
-                out.find("order", f"position {one.seq} of history {history or '?'}: {ident} at "
-                         f"{by}, {one.ident} at {life}")  # fmt: skip
-            seq, by = where.setdefault((history, one.ident), (one.seq, str(life)))
-            if seq != one.seq:
-                out.find("order", f"{one.ident} is at {seq} for {by} and at {one.seq} for {life}")
+            history = _root(given.history, given.seq)
+            ident, by = placed.setdefault((history, given.seq), (given.ident, str(life)))
+            if ident != given.ident:
+                place = f"position {given.seq} of history {history or '?'}"
+                out.find("order", f"{place}: {ident} at {by}, {given.ident} at {life}")
+            seq, by = where.setdefault((history, given.ident), (given.seq, str(life)))
+            if seq != given.seq:
+                out.find(
+                    "order", f"{given.ident} is at {seq} for {by} and at {given.seq} for {life}"
+                )
     for life in lives:
         for ident, receipt in life.confirmed.items():
-            found = where.get((_root(receipt.history, receipt.seq or 0), ident))
-            if found is not None and found[0] != receipt.seq:
-                out.find("receipt", f"{ident}: the receipt says {receipt.seq}, it was given at "
-                         f"{found[0]}")  # fmt: skip
+            known = where.get((_root(receipt.history, receipt.seq or 0), ident))
+            if known is not None and known[0] != receipt.seq:
+                says = f"{ident}: the receipt says {receipt.seq}"
+                out.find("receipt", f"{says}, it was given at {known[0]}")
 
 
 def _with_ancestors(lives: list[Life]) -> list[Life]:
     """The same, with ids of histories that name all they continue: each names the last one only."""
     parents: dict[str, str] = {}
     for life in lives:
-        histories = {one.history for one in life.given}
+        histories = {given.history for given in life.given}
         histories |= {receipt.history for receipt in life.confirmed.values()}
         for history in histories:
             own, at, before = history.partition("@")
             if at and len(before) > len(parents.get(own, "")):
                 parents[own] = before
 
-    def whole(history: str) -> str:
+    def full(history: str) -> str:
         own, _, before = history.partition("@")
-        found, seen = [own], {own}
+        steps, seen = [own], {own}
         before = before or parents.get(own, "")
         while before:
             step, _, rest = before.partition("@")
@@ -236,33 +239,33 @@ def _with_ancestors(lives: list[Life]) -> list[Life]:
             if parent in seen:
                 break
             seen.add(parent)
-            found.append(step)
+            steps.append(step)
             before = rest or parents.get(parent, "")
-        return "@".join(found)
+        return "@".join(steps)
 
-    made = []
+    complete = []
     for life in lives:
-        made.append(
+        complete.append(
             structs.replace(
                 life,
-                given=[structs.replace(one, history=whole(one.history)) for one in life.given],
+                given=[structs.replace(given, history=full(given.history)) for given in life.given],
                 confirmed={
-                    ident: structs.replace(one, history=whole(one.history))
-                    for ident, one in life.confirmed.items()
+                    ident: structs.replace(receipt, history=full(receipt.history))
+                    for ident, receipt in life.confirmed.items()
                 },
-                since=life.since and (whole(life.since[0]), life.since[1]),
-                joins=[(at, since and (whole(since[0]), since[1])) for at, since in life.joins],
+                since=life.since and (full(life.since[0]), life.since[1]),
+                joins=[(at, since and (full(since[0]), since[1])) for at, since in life.joins],
             )
         )
-    return made
+    return complete
 
 
 def _root(history: str, seq: int) -> str:
     """The history in which that position was first used: `ID@PARENT:BASE` has the positions below
     BASE from PARENT."""
     own, *before = history.split("@")
-    for one in before:
-        parent, _, base = one.partition(":")
+    for step in before:
+        parent, _, base = step.partition(":")
         if seq >= int(base):
             break
         own = parent
@@ -278,14 +281,20 @@ def _continues(history: str, before: str, seq: int) -> bool:
 
 def _told(life: Life, lo: int, hi: int, before: int) -> bool:
     """Whether errors before that line had named all positions from `lo` to `hi - 1`."""
-    ranges = sorted(
-        (error.first, error.last) for error in life.errors
-        if error.at < before and error.first is not None and error.last is not None
-    )  # fmt: skip
-    for first, last in ranges:
+    for first, last in sorted(_missing([life], before)):
         if first <= lo:
             lo = max(lo, last + 1)
     return lo >= hi
+
+
+def _missing(lives: list[Life], before: float = inf) -> list[tuple[int, int]]:
+    """The first and last positions that errors before that line have named."""
+    return [
+        (error.first, error.last)
+        for life in lives
+        for error in life.errors
+        if error.at < before and error.first is not None and error.last is not None
+    ]
 
 
 def _judge_positions(out: Judgement, case: Case, life: Life) -> None:
@@ -294,39 +303,41 @@ def _judge_positions(out: Judgement, case: Case, life: Life) -> None:
     expected: int | None = life.since[1] if life.since else None
     history = life.since[0] if life.since else ""
     before = 0
-    for one in life.given:
-        if one.seq is None:
+    for given in life.given:
+        if given.seq is None:
             continue
         again = False
-        while joins and joins[0][0] < one.at:
+        while joins and joins[0][0] < given.at:
             _, since = joins.pop(0)
             again = True
             if since is None:
                 history, expected = "", None
             elif expected is None or (since[0] or history) != history:
                 history, expected = since
-        warned = any(before <= error.at < one.at for error in life.errors)
-        if expected is not None and not _continues(one.history, history, expected):
+        warned = any(before <= error.at < given.at for error in life.errors)
+        if expected is not None and not _continues(given.history, history, expected):
             if not warned:
-                out.find("history", f"{life} went on in history {one.history} at {one.seq}, from "
-                         f"{history} at {expected}")  # fmt: skip
+                went_on = f"{life} went on in history {given.history} at {given.seq}"
+                out.find("history", f"{went_on}, from {history} at {expected}")
             expected = None
-        if expected is not None and one.seq < expected:
+        if expected is not None and given.seq < expected:
             why = f"though it asked for {expected}" if again else f"behind {expected - 1}"
-            out.find("twice", f"{life} was given position {one.seq} {why}")
-        elif expected is not None and one.seq > expected:
+            out.find("twice", f"{life} was given position {given.seq} {why}")
+        elif expected is not None and given.seq > expected:
             if case.service in SPARSE:
                 pass
-            elif not _told(life, expected, one.seq, one.at):
-                out.find("jump", f"{life}: from position {expected - 1} to {one.seq}, and no error")
+            elif not _told(life, expected, given.seq, given.at):
+                out.find(
+                    "jump", f"{life}: from position {expected - 1} to {given.seq}, and no error"
+                )
             else:
-                out.missing_told += one.seq - expected
+                out.missing_told += given.seq - expected
                 if case.recorded:
-                    lost = f"{expected} to {one.seq - 1}"
+                    lost = f"{expected} to {given.seq - 1}"
                     out.find("told", f"{life}: {lost} are missing, though recorded")
-        expected = one.seq + 1
-        history = one.history or history
-        before = one.at
+        expected = given.seq + 1
+        history = given.history or history
+        before = given.at
 
 
 def _judge_lost_in_total(out: Judgement, lives: list[Life]) -> None:
@@ -335,25 +346,22 @@ def _judge_lost_in_total(out: Judgement, lives: list[Life]) -> None:
     for life in lives:
         for ident, receipt in life.confirmed.items():
             confirmed[ident] = (receipt, life)
-    everywhere = {one.ident for life in lives for one in life.given}
+    everywhere = {given.ident for life in lives for given in life.given}
     for ident, (_, author) in confirmed.items():
         if ident not in everywhere:
             out.find("lost", f"{ident}, confirmed to {author}, was given to nobody")
     for final in _final(lives):
         chain = _chain(final, lives)
-        last = next((one.history for one in reversed(final.given) if one.history), "")
-        given = {one.ident for life in chain for one in life.given}
-        places = [one.seq for life in chain for one in life.given if one.seq is not None]
+        last = next((given.history for given in reversed(final.given) if given.history), "")
+        idents = {given.ident for life in chain for given in life.given}
+        places = [given.seq for life in chain for given in life.given if given.seq is not None]
         if not places:
             continue
         first = min(places)
-        told = [
-            (error.first, error.last) for life in chain for error in life.errors
-            if error.first is not None and error.last is not None
-        ]  # fmt: skip
+        missing = _missing(chain)
         for ident, (receipt, author) in confirmed.items():
             seq = receipt.seq
-            if ident in given or ident not in everywhere or seq is None:
+            if ident in idents or ident not in everywhere or seq is None:
                 continue
             if last and receipt.history and _root(last, seq) != _root(receipt.history, seq):
                 gone = f"{ident}, confirmed to {author} at {receipt.history}:{seq}"
@@ -361,7 +369,7 @@ def _judge_lost_in_total(out: Judgement, lives: list[Life]) -> None:
                 continue
             if seq < first:
                 continue
-            if any(lo <= seq <= hi for lo, hi in told):
+            if any(lo <= seq <= hi for lo, hi in missing):
                 continue
             at = f"confirmed to {author} at position {seq}"
             out.find("lost", f"{ident}, {at}, was never given to {final}")
@@ -385,8 +393,10 @@ def _left_out(life: Life, author: Life, start: Sent) -> bool:
     """Whether the life was told that messages may be missing where that one of the author is: it
     was given no later one before it was told so, and was not in again when it was sent."""
     later = {ident for ident, sent in author.sent.items() if sent.number > start.number}
-    after = min((one.at for one in life.given if one.ident in later), default=None)
-    signs = [one.time for one in life.given] + [one.time for one in life.views if _is_in(one)]
+    after = min((given.at for given in life.given if given.ident in later), default=None)
+    signs = [given.time for given in life.given] + [
+        view.time for view in life.views if _is_in(view)
+    ]
     again = max((time for time in signs if time < start.time), default=0)
     return any(
         error.kind == LEFT_OUT and error.time >= again and (after is None or error.at < after)
@@ -411,7 +421,7 @@ def _went_with_its_node(
     if end is None or end - receipt.time > HANDED_OVER_NS:
         return False
     later = {ident for ident, sent in author.sent.items() if sent.number > start.number}
-    return not any(one.ident in later and one.time < end for one in life.given)
+    return not any(given.ident in later and given.time < end for given in life.given)
 
 
 def _is_in(view: Seen) -> bool:
@@ -423,7 +433,7 @@ def _judge_lost_per_sender(
 ) -> None:
     """Each confirmed message is at everybody its sender had in its view all the while."""
     final = {life.name: life for life in _final(lives)}
-    given = {name: {one.ident for one in life.given} for name, life in final.items()}
+    idents = {name: {given.ident for given in life.given} for name, life in final.items()}
     for author in lives:
         for ident, receipt in author.confirmed.items():
             start = author.sent[ident]
@@ -437,7 +447,7 @@ def _judge_lost_per_sender(
                 there &= set(start.to)
             for name in sorted(there - set(receipt.given_up or ()) - {author.name}):
                 life = final.get(name)
-                if life is None or ident in given[name] or not _knew(life, author, start.time):
+                if life is None or ident in idents[name] or not _knew(life, author, start.time):
                     continue
                 killed = case.killed.get(name, [])
                 if not _was_there(life, start, receipt, killed):
@@ -475,7 +485,7 @@ def _judge_end(out: Judgement, case: Case, lives: list[Life]) -> None:
         if took > case.settle_s:
             out.find("hang", f"{life} had its last message confirmed after {took:.1f} s")
     for life in _final(lives):
-        given = {one.ident for one in life.given}
+        idents = {given.ident for given in life.given}
         for author, ident in lasts:
-            if ident not in given and author is not life:
+            if ident not in idents and author is not life:
                 out.find("hang", f"{life} was not given {ident}, the last message of {author}")

@@ -11,7 +11,7 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from itertools import count
 from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGSTOP
@@ -220,12 +220,12 @@ class Machine:
     def _of(self, scope: str) -> list[asyncio.subprocess.Process]:
         if self.mode != DAEMON:
             scope = MACHINE
-        found = []
+        processes = []
         if scope in (MACHINE, APPLICATION):
-            found.append(self.application)
+            processes.append(self.application)
         if scope in (MACHINE, NODE):
-            found.append(self.node)
-        return [process for process in found if process is not None and _runs(process)]
+            processes.append(self.node)
+        return [process for process in processes if process is not None and _runs(process)]
 
     def signal(self, number: int, scope: str = MACHINE) -> None:
         for process in self._of(scope):
@@ -280,11 +280,10 @@ def _runs(process: asyncio.subprocess.Process | None) -> bool:
 
 def free_ports(count: int) -> list[int]:
     """UDP ports of loopback that nobody has."""
-    sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
+    with ExitStack() as stack:
+        ports = []
+        for _ in range(count):
+            udp = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            udp.bind(("127.0.0.1", 0))
+            ports.append(udp.getsockname()[1])
+        return ports

@@ -106,16 +106,16 @@ class Strikes:
         """A machine of that name beside the one there is."""
         original = self.round.machines[name]
         mode = plans.EMBEDDED if role == TWIN else original.mode
-        made = self.round.machine(name, mode)
-        made.role = role
-        made.disk = self.round.folder / "disks" / f"{name}-{number}"
-        made.address = dict(original.address)
-        made.prefix_words = original.prefix_words
+        another = self.round.machine(name, mode)
+        another.role = role
+        another.disk = self.round.folder / "disks" / f"{name}-{number}"
+        another.address = dict(original.address)
+        another.prefix_words = original.prefix_words
         if self.round.setup.medium == plans.FANOUT:
-            made.address["listen"] = self._elsewhere(a_seed=role == MEMBER)
-        made.lives = [Notes(self.round.folder / "none", number - 1, role)]
-        self.round.others.append(original if role == MEMBER else made)
-        return made
+            another.address["listen"] = self._elsewhere(a_seed=role == MEMBER)
+        another.lives = [Notes(self.round.folder / "none", number - 1, role)]
+        self.round.others.append(original if role == MEMBER else another)
+        return another
 
     def _elsewhere(self, a_seed: bool) -> str:
         """An address that nobody had, for one whom those that start later are to find there: in the
@@ -165,8 +165,10 @@ class Strikes:
             went_on = partial(self.round.confirmed, machine, begun)
             await self.round.until("a member with an old folder", went_on, HEALS_ITSELF_S)
             return
-        self.round.say(f"{machine.name} did not go on with its old folder ({machine.life.state}): "
-                  "it gets an empty one")  # fmt: skip
+        state = machine.life.state
+        self.round.say(
+            f"{machine.name} did not go on with its old folder ({state}): it gets an empty one"
+        )
         await machine.kill()
         machine.wipe()
         await machine.start(self.round.since(machine))

@@ -132,8 +132,10 @@ class Life(Struct):
     @property
     def position(self) -> tuple[str, int] | None:
         """Where it would go on reading."""
-        places = ((one.history, one.seq + 1) for one in reversed(self.given) if one.seq is not None)
-        return next(places, None)
+        for given in reversed(self.given):
+            if given.seq is not None:
+                return given.history, given.seq + 1
+        return None
 
     def take(self, at: int, line: Mapping[str, Any]) -> None:
         """Add line number `at` of the notes."""

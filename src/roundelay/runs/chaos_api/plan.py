@@ -318,7 +318,7 @@ def _second(rng: Random, setup: Setup, first: Trouble) -> Trouble | None:
     if setup.medium != SWITCH:
         return _trouble(rng, setup, kinds.CLOCK, first.who) if first.kind != kinds.CLOCK else None
     if first.kind in gentle or setup.resilience < 2 or setup.service != "resilient":
-        kind = rng.choice([one for one in gentle if one != first.kind])
+        kind = rng.choice([kind for kind in gentle if kind != first.kind])
         return _trouble(rng, setup, kind, first.who)
     if len(first.who) > 1 or first.kind not in (
         kinds.KILL,

@@ -146,18 +146,19 @@ class Round:
         for machine in self.machines.values():
             await machine.start()
         await self.until("the group to form", self._all_open, FORM_S)
-        loss = f"loss {self.plan.weather['loss']:.0%}"
-        self.say(f"{setup.service}, {len(setup.names)} members ({', '.join(setup.modes)}), "
-                  f"{'fixed' if setup.fixed else 'discovered'}, L = {setup.resilience}, "
-                  f"{setup.recorders} recorders, {setup.durability}, {loss}, "
-                  f"{setup.medium}")  # fmt: skip
+        self.say(
+            f"{setup.service}, {len(setup.names)} members ({', '.join(setup.modes)}), "
+            f"{'fixed' if setup.fixed else 'discovered'}, L = {setup.resilience}, "
+            f"{setup.recorders} recorders, {setup.durability}, "
+            f"loss {self.plan.weather['loss']:.0%}, {setup.medium}"
+        )
         self._tell("go")
         await asyncio.sleep(1.0)
         for place in self.plan.troubles:
             begun = time.monotonic_ns()
             await asyncio.gather(*[self.strikes.strike(trouble) for trouble in place])
             self.heal()
-            await self.recovered("after " + " and ".join(one.kind for one in place))
+            await self.recovered("after " + " and ".join(trouble.kind for trouble in place))
             self._note_away(place, begun)
             await asyncio.sleep(self.rng.uniform(0.3, 1.5))
         self.switch.apply({"clear": True})
@@ -269,8 +270,8 @@ class Round:
 
     def _case(self) -> Case:
         struck = {
-            name for place in self.plan.troubles for one in place for name in one.who
-            if one.kind in (kinds.WIPE, plans.REPLACED, plans.OLD_FOLDER, plans.POWER_CUT)
+            name for place in self.plan.troubles for trouble in place for name in trouble.who
+            if trouble.kind in (kinds.WIPE, plans.REPLACED, plans.OLD_FOLDER, plans.POWER_CUT)
         }  # fmt: skip
         recorders = set(self.setup.names[: self.setup.recorders])
         recorders |= set(self.setup.keepers)
@@ -289,25 +290,25 @@ class Round:
             for notes in machine.lives
             if notes.path.exists()
         ]
-        found = judge(self._case(), lives)
+        judgement = judge(self._case(), lives)
         if hang:
-            found.find("hang", hang)
-        return self._result(found, len(lives))
+            judgement.find("hang", hang)
+        return self._result(judgement, len(lives))
 
     def failed(self, error: Exception) -> dict[str, Any]:
         """The round, if the harness itself could not carry it out or judge it."""
         (self.folder / HARNESS_LOG).write_text("".join(traceback.format_exception(error)))
-        found = Judgement()
-        found.find("harness", f"{type(error).__name__}: {error}; see {HARNESS_LOG}")
-        return self._result(found, sum(len(machine.lives) for machine in self._everybody()))
+        judgement = Judgement()
+        judgement.find("harness", f"{type(error).__name__}: {error}; see {HARNESS_LOG}")
+        return self._result(judgement, sum(len(machine.lives) for machine in self._everybody()))
 
-    def _result(self, found: Judgement, lives: int) -> dict[str, Any]:
+    def _result(self, judgement: Judgement, lives: int) -> dict[str, Any]:
         return {
-            "verdict": "broken" if found.findings else "kept",
+            "verdict": "broken" if judgement.findings else "kept",
             "seed": self.plan.seed,
             "service": self.setup.service,
             "lives": lives,
-            **msgspec.to_builtins(found),
+            **msgspec.to_builtins(judgement),
             "seconds": round(time.monotonic() - self.started, 1),
             "troubles": dict(self.strikes.struck),
             "undone": self.undone,
@@ -326,11 +327,11 @@ def one_round(
     plan = plan_of(params, seed)
     folder.mkdir(parents=True)
     (folder / "plan.json").write_bytes(msgspec.json.format(msgspec.json.encode(plan)) + b"\n")
-    one = Round(params, plan, folder, tell)
+    round_ = Round(params, plan, folder, tell)
     try:
-        results = asyncio.run(one.run())
+        results = asyncio.run(round_.run())
     except Exception as error:  # this round has failed; the next ones say whether it always does
-        results = one.failed(error)
+        results = round_.failed(error)
     (folder / "verdict.json").write_text(json.dumps(results, indent=1) + "\n")
     return results
 
@@ -360,9 +361,8 @@ def chaos_api(
             tell(f"again: {result['rerun']}")
         rounds.append(result)
     bad = [result for result in rounds if result["verdict"] != "kept"]
-    sums = {name: sum(result[name] for result in rounds)
-            for name in ("lives", "given", "sent", "confirmed", "doubtful", "denied",
-                         "missing_told")}  # fmt: skip
+    counted = ("lives", "given", "sent", "confirmed", "doubtful", "denied", "missing_told")
+    sums = {name: sum(result[name] for result in rounds) for name in counted}
     troubles = sum((Counter(result["troubles"]) for result in rounds), Counter())
     results = {
         "verdict": "broken" if bad else "kept",

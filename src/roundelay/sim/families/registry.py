@@ -93,8 +93,8 @@ def _token_sites(sites: int, config: TokenConfig, engine: type[Any]) -> EngineFa
 
     def token(site: int, stable: Any, boot: str, now: int, rng: Random) -> Engine:
         settings = config if boot == config.boot else structs.replace(config, boot=boot)
-        made: Engine = engine(site, group, settings, rng, now=now, stable=stable)
-        return made
+        new: Engine = engine(site, group, settings, rng, now=now, stable=stable)
+        return new
 
     return token
 
@@ -104,8 +104,8 @@ def _equal_sites(sites: int, config: Any, engine: type[Any]) -> EngineFactory:
 
     def equal(site: int, stable: Any, boot: str, now: int, rng: Random) -> Engine:
         kept = {} if stable is None else {"stable": stable}
-        made: Engine = engine(site, group, config, rng, now, **kept)
-        return made
+        new: Engine = engine(site, group, config, rng, now, **kept)
+        return new
 
     return equal
 
@@ -175,12 +175,12 @@ RECORDS: Final = (
     ),
 )
 
-SIMULATED_FAMILIES: Final[dict[str, SimFamily]] = {one.core.name: one for one in RECORDS}
+SIMULATED_FAMILIES: Final[dict[str, SimFamily]] = {family.core.name: family for family in RECORDS}
 
 SWARMED: Final = tuple(SIMULATED_FAMILIES)
 """Those that random runs exist of."""
 
-SIMULATED: Final = tuple(name for name, one in SIMULATED_FAMILIES.items() if one.measured)
+SIMULATED: Final = tuple(name for name, family in SIMULATED_FAMILIES.items() if family.measured)
 """Those that can be simulated and measured."""
 
 PROTOCOLS: Final = tuple(name for name in SIMULATED if not SIMULATED_FAMILIES[name].core.has_roles)

@@ -201,10 +201,10 @@ class Kernel(ABC):
         addressed = Addressed(bundle, there)
         return self.enter(site, addressed, lambda engine, now: engine.submit(bundle, now, there))
 
-    def enter(self, site: int, what: Bundle | Addressed, verb: Verb, told: bool = False) -> bool:
+    def enter(self, site: int, what: Bundle | Addressed, verb: Verb, tells: bool = False) -> bool:
         """The application at `site` hands `what` to its engine by `verb`; False if it cannot.
 
-        `told`: observers are told by `verb` itself.
+        `tells`: `verb` itself tells the observers.
         """
         bundle = what.bundle if isinstance(what, Addressed) else what
         member = self.sites[site]
@@ -222,7 +222,7 @@ class Kernel(ABC):
         member.index += len(bundle)
         if self.rows is not None:
             self.rows.append((self.now, site, SUBMIT, index, NOBODY, what))
-        if not told:
+        if not tells:
             for call in self.on_submitted:
                 call(self.now, site, index, bundle)
         self.settle(member, engine)

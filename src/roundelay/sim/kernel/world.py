@@ -183,14 +183,10 @@ class World(Kernel):
         if self.twins is not None:
             self.twins.end(site)
 
-    def power_cut(self, lose_unsynced: bool = False) -> None:
-        """Every site stops at once; only the disks are left, and of these with `lose_unsynced`
-        what was synced."""
-        for member in self.sites:
-            if lose_unsynced:
-                self.lose_unsynced(member.id)
-            else:
-                self.crash(member.id, DISK)
+    def power_cut(self) -> None:
+        """Every site stops at once; only the disks are left."""
+        for site in self.group:
+            self.crash(site, DISK)
 
     def restart_all(self) -> None:
         """Restart what is down, resume what is paused."""

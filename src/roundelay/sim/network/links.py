@@ -158,16 +158,16 @@ class Bursts(Link):
     def __init__(self, start: float, most: int = 200) -> None:
         self.start = chance("start", start)
         self.most = whole("most", most, 1)
-        self.left: dict[int, int] = {}  # receiver → copies still to lose
+        self.to_lose: dict[int, int] = {}  # receiver → copies still to lose
 
     def carry(self, time: int, src: int, dst: int, pdu: Pdu, ref: int) -> Fate:
-        left = self.left.get(dst, 0)
-        if not left:
+        to_lose = self.to_lose.get(dst, 0)
+        if not to_lose:
             if self.rng.random() >= self.start:
                 return None
-            left = self.rng.randint(1, self.most)
+            to_lose = self.rng.randint(1, self.most)
             self.count(self.kind)
-        self.left[dst] = left - 1
+        self.to_lose[dst] = to_lose - 1
         return self.kind
 
 

@@ -281,7 +281,7 @@ class LineMedium(Datagram):
             return
         if self.deaf:
             receivers = [site for site in receivers if site.id not in self.deaf]
-            late = [one for one in late if one[0].id not in self.deaf]
+            late = [(site, copy) for site, copy in late if site.id not in self.deaf]
         super().launch(src, pdu, ref, receivers, late)
 
 

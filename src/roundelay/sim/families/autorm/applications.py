@@ -97,4 +97,4 @@ class AutoRmApplications:
             # Observers hear of it before of its delivery, which may be part of the same call.
             self.world.tell("asked", self.world.now, site, number, group, data, someone)
 
-        return self.world.enter(site, Bundle.of(data), verb, told=True)
+        return self.world.enter(site, Bundle.of(data), verb, tells=True)

@@ -90,8 +90,8 @@ class ClusterDriver(Striker):
                 detail += f"{len(books.missing) - 1} others"
                 self.breach("I7", detail, min(sites))
             if not self.load.done:
-                left = self.load.messages - self.load.submitted_total
-                self.breach("I7", f"{left} messages could not be submitted")
+                refused = self.load.messages - self.load.submitted_total
+                self.breach("I7", f"{refused} messages could not be submitted")
             return
         config = self.plan.config
         timers_ns = sum(config[name] for name in ("ack_ns", "wait_ns", "stat_ns", "reset_ns"))

@@ -19,7 +19,6 @@ from typing import Any, Final, Generic, TypeVar
 
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import MS, Engine
-from roundelay.core.errors import UsageError
 from roundelay.core.grsb.base import REPLAYED, GrsbDelivery
 from roundelay.core.grsb.config import GrsbConfig, Roles
 from roundelay.core.grsb.site import GrsbSite
@@ -71,7 +70,7 @@ class LineApplications(ABC, Generic[S]):
         wiped = again and stable is None
         if wiped:
             self.positions[site] = 0
-        return self.made(
+        return self.make_site(
             self.world.sites[site],
             rng,
             now,
@@ -84,7 +83,7 @@ class LineApplications(ABC, Generic[S]):
         )
 
     @abstractmethod
-    def made(self, member: Member, rng: Random, now: int, **options: Any) -> S:
+    def make_site(self, member: Member, rng: Random, now: int, **options: Any) -> S:
         """The site itself."""
 
     @abstractmethod
@@ -113,18 +112,7 @@ class LineApplications(ABC, Generic[S]):
             asked = (number, site.inc, tuple(parts), conference, kind)
             self.world.tell("asked", self.world.now, *asked)
 
-        return self.world.enter(number, Bundle.of(*parts), verb, told=True)
-
-    def history(self, number: int, wanted: Selection, since: int = 0, since_time: int = 0) -> int:
-        """The application of a site asks for the past; returns the number of its question."""
-        queries: list[int] = []
-
-        def verb(site: S, now: int) -> None:
-            queries.append(site.history(wanted, now, since=since, since_time=since_time))
-
-        if not self.world.call(number, verb):
-            raise UsageError(f"site {number} is not up")
-        return queries[0]
+        return self.world.enter(number, Bundle.of(*parts), verb, tells=True)
 
 
 class Lines(LineSet):
@@ -143,7 +131,7 @@ class GrsbApplications(LineApplications[GrsbSite]):
         self.config = config.check(roles.sites)
         self.make = make
 
-    def made(self, member: Member, rng: Random, now: int, **options: Any) -> GrsbSite:
+    def make_site(self, member: Member, rng: Random, now: int, **options: Any) -> GrsbSite:
         archive = DiskArchive(member, lambda stable: stable)
         site: GrsbSite = self.make(
             member.id, self.roles, self.config, rng, now, archive=archive, **options

@@ -89,10 +89,10 @@ class GrsbDriver(LineDriver[GrsbSite]):
         away = plan.messages >= LONG and any(strike.kind == AWAY for strike in plan.strikes)
         if not away or not others or site in roles.council:
             return True
-        left, before = self.books.committed, self.acknowledged()
+        since, before = self.books.committed, self.acknowledged()
         self.world.crash(site, DISK)
 
-        def said_enough() -> bool:
+        def sent_enough() -> bool:
             # By positions: the others need not want to be given what they say themselves.
             missing = before + 2 * THOUSAND - self.acknowledged()
             for other in others:
@@ -101,9 +101,9 @@ class GrsbDriver(LineDriver[GrsbSite]):
             return missing <= 0
 
         limit = self.world.now + plan.liveness_ns
-        said = self.world.run_until(said_enough, limit, max(1, plan.liveness_ns // STEPS))
-        self.come_back(site, left)
-        return said and self.settled_by(self.world.now + plan.liveness_ns)
+        enough = self.world.run_until(sent_enough, limit, max(1, plan.liveness_ns // STEPS))
+        self.come_back(site, since)
+        return enough and self.settled_by(self.world.now + plan.liveness_ns)
 
     def acknowledged(self) -> int:
         """How far the order has come."""
@@ -168,10 +168,10 @@ class GrsbDriver(LineDriver[GrsbSite]):
         site = self.users[strike.args[0] % len(self.users)]
         return None if site in self.roles.council else site
 
-    def come_back(self, site: int, left: int) -> None:
-        if self.books.committed - left >= THOUSAND:
+    def come_back(self, site: int, since: int) -> None:
+        if self.books.committed - since >= THOUSAND:
             self.world.fault(LONG_AWAY)
-        super().come_back(site, left)
+        super().come_back(site, since)
 
     def strike_line(self, strike: Strike, how: str) -> None:
         line = self.lines[LINE_B if strike.args[-1] % 3 else LINE_A]

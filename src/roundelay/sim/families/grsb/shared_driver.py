@@ -231,7 +231,7 @@ class LineDriver(Striker, Generic[S]):
         for level in self.levels(site):
             if site not in level.roles.council:
                 continue
-            if not all(self._votes(one, level) for one in level.roles.council):
+            if not all(self._votes(number, level) for number in level.roles.council):
                 return False  # one at a time
             if site in level.roles.recorders and not self.may_lose_records(site, level):
                 return False
@@ -245,12 +245,12 @@ class LineDriver(Striker, Generic[S]):
     def may_lose_records(self, site: int, level: Level) -> bool:
         """Whether all others have what a recorder has, and there are others."""
         mine = self.part(site, level)
-        others = [one for one in level.roles.recorders if one != site]
+        others = [number for number in level.roles.recorders if number != site]
         if mine is None or mine.recorder is None or not others:
             return False
-        for one in others:
-            part = self.part(one, level)
-            if part is None or part.recorder is None or self.world.sites[one].state != UP:
+        for number in others:
+            part = self.part(number, level)
+            if part is None or part.recorder is None or self.world.sites[number].state != UP:
                 return False
             if part.recorder.mark < mine.recorder.mark:
                 return False
@@ -314,6 +314,6 @@ class LineDriver(Striker, Generic[S]):
         """Most of the time that is left until healing."""
         return max(strike.lasts_ns, (self.plan.heal_ns - self.world.now) * 3 // 4)
 
-    def come_back(self, site: int, left: int) -> None:
-        """A user that was off since `left` messages were delivered."""
+    def come_back(self, site: int, since: int) -> None:
+        """A user that was off since then: `since` messages had been delivered."""
         self.world.restart(site)

@@ -205,9 +205,9 @@ class Books:
             elif data in self.doubtful:
                 self.doubtful.discard(data)
                 self.committed += 1
-            left = self.missing.get(data, 0) - 1
-            if left > 0:
-                self.missing[data] = left
+            lacking = self.missing.get(data, 0) - 1
+            if lacking > 0:
+                self.missing[data] = lacking
             else:
                 self.missing.pop(data, None)
 

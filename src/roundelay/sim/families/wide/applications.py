@@ -62,7 +62,7 @@ class WideApplications(LineApplications[WideSite]):
         self.config = config.check(topology.sites)
         self.make = make
 
-    def made(self, member: Member, rng: Random, now: int, **options: Any) -> WideSite:
+    def make_site(self, member: Member, rng: Random, now: int, **options: Any) -> WideSite:
         site: WideSite = self.make(
             member.id,
             self.atlas,

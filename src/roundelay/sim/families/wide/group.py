@@ -38,12 +38,12 @@ class WideGroup(WideConfig, frozen=True, kw_only=True):
 
     def topology(self, sites: int | None = None) -> Topology:
         """Sites are numbered network by network, the global level last."""
-        made: list[Network] = []
+        networks: list[Network] = []
         rng = Random(f"{self.layout_seed}/layout")
         first = 0
         for i, size in enumerate(self.networks):
             nodes = self.subnets[i] if i < len(self.subnets) else 0
-            made.append(self._network(i + 1, first, size, nodes, rng))
+            networks.append(self._network(i + 1, first, size, nodes, rng))
             first += size + nodes
         spares = 2 if self.standby else 1
         if self.apart:
@@ -55,7 +55,7 @@ class WideGroup(WideConfig, frozen=True, kw_only=True):
             places = [
                 site
                 for k in range(LEAST)
-                for network in made
+                for network in networks
                 for site in network.attached[k : k + 1]
             ]
             if len(places) < 3:
@@ -65,7 +65,7 @@ class WideGroup(WideConfig, frozen=True, kw_only=True):
             gpr = tuple(places[2 : 2 + self.recorders]) or (places[2],)
         if sites is not None and sites != first:
             raise ConfigError("sites", sites, f"{first}: as many as the networks have")
-        return Topology(sites=first, gcr=gcr, gda=gda, gpr=gpr, networks=tuple(made))
+        return Topology(sites=first, gcr=gcr, gda=gda, gpr=gpr, networks=tuple(networks))
 
     @property
     def sites(self) -> int:
