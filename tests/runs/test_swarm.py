@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec import structs
+from msgspec import convert, structs
 
 from roundelay.cli.main import run as run_command
 from roundelay.core.errors import ConfigError, InvariantBroken
@@ -153,7 +153,7 @@ def test_one_seed_again_with_its_plan_and_its_folder(
         "params.json", "results.json", "trace.parquet", "spacetime.svg", "report.html",
     }  # fmt: skip
     params = json.loads((out / "params.json").read_text())
-    assert Plan.from_json(json.dumps(params["plan"]).encode()) == plan
+    assert convert(params["plan"], Plan) == plan
 
 
 @pytest.mark.usefixtures("handed_twice")

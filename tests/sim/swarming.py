@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from roundelay.cli.main import run as run_command
-from roundelay.runs.judges import judge_of
+from roundelay.runs.swarm import judge_of
 from roundelay.sim.swarm.fault_runner import Breach, Outcome, Setting, run_plan
 from roundelay.sim.swarm.plan import Plan
 from roundelay.trace.checkers.verdict import Violation

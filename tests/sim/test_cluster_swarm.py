@@ -10,7 +10,7 @@ import pytest
 
 from roundelay.core.events import MARK
 from roundelay.core.families import CLUSTERS
-from roundelay.runs.judges import judge_of
+from roundelay.runs.swarm import judge_of
 from roundelay.sim.families.cluster.draft import FAILURE_KINDS, KINDS
 from roundelay.sim.families.cluster.driver import REOPEN, ClusterDriver
 from roundelay.sim.network import links

@@ -24,17 +24,21 @@ from typing import Any, Final
 
 from msgspec import Struct, structs
 
+from roundelay.core.autorm.config import GROUP
 from roundelay.core.errors import ConfigError, InvariantBroken
 from roundelay.core.events import RowSink
-from roundelay.core.families import TOKEN
+from roundelay.core.families import AUTORM, GRSB, TOKEN, WIDE
 from roundelay.runs.folder import as_row
-from roundelay.runs.judges import judge_of
 from roundelay.sim.families.registry import SIMULATED_FAMILIES, SWARMED
 from roundelay.sim.families.token.fast_draft import ANY
+from roundelay.sim.families.wide.group import WideGroup
 from roundelay.sim.mutants.registry import mutant_named
 from roundelay.sim.swarm.fault_kinds import FAULT_KINDS
 from roundelay.sim.swarm.fault_runner import Outcome, Setting, run_plan
-from roundelay.sim.swarm.plan import Plan
+from roundelay.sim.swarm.plan import Plan, rerun
+from roundelay.trace.checkers.autorm import AutoRmChecker
+from roundelay.trace.checkers.checkers import Checker
+from roundelay.trace.checkers.journal import JournalChecker
 from roundelay.trace.checkers.verdict import Judge
 from roundelay.trace.recorder import Recorder
 from roundelay.wire.beamon import BeamonCodec
@@ -105,9 +109,7 @@ class SwarmParams(Struct, frozen=True, kw_only=True):
         """The line that runs one seed again."""
         mutant = f" --mutant {self.mutant}" if self.mutant else ""
         wire = " --wire" if self.wire else ""
-        profile = "" if self.profile == ANY else f" --profile {self.profile}"
-        only = f"--seeds {seed}:{seed + 1} --protocol {self.protocol}{profile}"
-        return f"roundelay swarm {only}{mutant}{wire}"
+        return f"{rerun(seed, self.protocol, self.profile)}{mutant}{wire}"
 
 
 def parse_seeds(text: str) -> tuple[int, int]:
@@ -163,6 +165,47 @@ def run_seed(
     counts = {} if outcome is None else {name: getattr(outcome, name) for name in COUNTED}
     named = tuple(Finding(seed, *finding, params.rerun(seed)) for finding in findings)
     return SeedResult(seed=seed, findings=named, **counts)
+
+
+# -- who judges ----------------------------------------------------------------------------------
+
+
+def _of_nodes(plan: Plan, members: tuple[int, ...]) -> Judge:
+    config = plan.config
+    return AutoRmChecker(
+        per_group=config.get("serial_scope") == GROUP,
+        failover=bool(config.get("someone_failover")),
+    )
+
+
+def _of_networks(plan: Plan, members: tuple[int, ...]) -> Judge:
+    group = plan.settings()
+    assert isinstance(group, WideGroup)
+    return JournalChecker(wide=True, excused=group.excused(plan.sites))
+
+
+def _of_a_group(plan: Plan, members: tuple[int, ...]) -> Judge:
+    to = plan.destinations(members)
+    return Checker(
+        members,
+        order=plan.order,
+        liveness_ns=plan.liveness_ns,
+        destinations=None if to is None else to.of,
+    )
+
+
+JUDGES: Final[dict[str, Callable[[Plan, tuple[int, ...]], Judge]]] = {
+    AUTORM: _of_nodes,
+    GRSB: lambda plan, members: JournalChecker(),
+    WIDE: _of_networks,
+}
+"""By protocol; the others promise an order of their members' messages (`Checker`)."""
+
+
+def judge_of(plan: Plan, members: tuple[int, ...] | None = None) -> Judge:
+    """Return the checker of a run of `plan`, or of the `members` that a cluster goes on with."""
+    judge = JUDGES.get(plan.protocol, _of_a_group)
+    return judge(plan, tuple(range(plan.sites)) if members is None else members)
 
 
 class Checkers:

@@ -109,18 +109,17 @@ class Site:
                 self.word = msgspec.json.decode(line, type=Word)
                 self.words += 1
 
-    def go(self) -> None:
+    def tell(self, word: bytes) -> asyncio.subprocess.Process:
         assert self.process is not None
         assert self.process.stdin is not None
-        self.process.stdin.write(b"go\n")
+        self.process.stdin.write(word + b"\n")
+        return self.process
 
     async def die_with_the_token(self, patience_s: float) -> bool:
         """Let it kill itself the moment it holds the token; whether that moment came."""
-        assert self.process is not None
-        assert self.process.stdin is not None
-        self.process.stdin.write(b"die\n")
+        process = self.tell(b"die")
         with suppress(TimeoutError):
-            await asyncio.wait_for(self.process.wait(), patience_s)
+            await asyncio.wait_for(process.wait(), patience_s)
             return True
         return False
 
@@ -263,7 +262,7 @@ class Chaos:
         await self.until("the group to form", self._all_open)
         self.say(f"{params.sites} sites, loss {params.loss:.0%}, {params.messages} messages")
         for site in self.sites:
-            site.go()
+            site.tell(b"go")
         for trouble in self.plan:
             await self.until("the load to go on", partial(self._come_to, trouble.at))
             await self._strike(trouble)
@@ -349,7 +348,7 @@ class Chaos:
             await site.start(self._log(site), self.net.prefix(site.name))
         await self.until("those killed to start", lambda: all(site.word for site in sites))
         for site in sites:
-            site.go()
+            site.tell(b"go")
 
     # -- what is waited for ----------------------------------------------------------------
 

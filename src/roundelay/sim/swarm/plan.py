@@ -23,6 +23,12 @@ from roundelay.sim.kernel.ports import EngineFactory
 from roundelay.sim.swarm.fault_kinds import LinkSpec, Strike
 
 
+def rerun(seed: int, protocol: str, profile: str) -> str:
+    """The line that runs the plan of `seed` again."""
+    only = f"--seeds {seed}:{seed + 1} --protocol {protocol}"
+    return f"roundelay swarm {only}" + ("" if profile == ANY else f" --profile {profile}")
+
+
 class Plan(Struct, frozen=True, kw_only=True):
     """One random run, complete."""
 
@@ -66,9 +72,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     @property
     def rerun(self) -> str:
         """The line that runs this plan again."""
-        profile = "" if self.profile == ANY else f" --profile {self.profile}"
-        only = f"--seeds {self.seed}:{self.seed + 1} --protocol {self.protocol}"
-        return f"roundelay swarm {only}{profile}"
+        return rerun(self.seed, self.protocol, self.profile)
 
     @property
     def family(self) -> SimFamily:
@@ -96,10 +100,6 @@ class Plan(Struct, frozen=True, kw_only=True):
     def to_json(self) -> bytes:
         """The contents of params.json."""
         return msgspec.json.format(msgspec.json.encode(self), indent=1)
-
-    @classmethod
-    def from_json(cls, data: bytes) -> Plan:
-        return msgspec.json.decode(data, type=cls)
 
     def settings(self) -> Config:
         """The configuration of the engines, checked."""

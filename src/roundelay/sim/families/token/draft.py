@@ -8,6 +8,7 @@ configurations suffer alike.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 from typing import Any, Final
 
@@ -187,35 +188,23 @@ class Draft:
 
     def links(self, faults: list[str]) -> tuple[LinkSpec, ...]:
         """What is in place during the whole safety phase."""
-        rng = self.rng
-        trip = 2 * self.one_way_ns
-        specs: list[LinkSpec] = []
-
-        def add(link: str, *args: float) -> None:
-            specs.append(LinkSpec(link, args))
-
-        for kind in faults:
-            if kind == "loss":
-                add("Lossy", rng.choice((0.01, 0.05, 0.1, 0.2, 0.3)))
-            elif kind == "burst":
-                starts, sizes = self.bursts
-                add("Bursts", rng.choice(starts), rng.choice(sizes))
-            elif kind == "duplicate":
-                add("Duplicated", rng.choice((0.02, 0.1, 0.5)), rng.choice((0, trip, 10 * trip)))
-            elif kind == "replay":
-                add("Replayed", rng.choice((0.005, 0.02, 0.1)), self.unit_ns // 2, 4 * self.unit_ns)
-            elif kind == "delay":
-                most = trip * rng.choice(self.delays)
-                add("Delayed", 0, most, rng.choice((0.01, 0.05, 0.3)))
-            elif kind == "reorder":
-                add("Reordered", rng.choice((0.02, 0.1, 0.5)), trip * rng.choice((1, 5)))
-            elif kind == "corrupt":
-                add("Corrupted", rng.choice((0.01, 0.05)))
-            elif kind == "truncate":
-                add("Truncated", rng.choice((0.01, 0.05)))
-            elif kind == "alien-version":
-                add("Alien", rng.choice((0.01, 0.05)), rng.choice((0, 1, 255)))
-        return tuple(specs)
+        pick, trip, unit = self.rng.choice, 2 * self.one_way_ns, self.unit_ns
+        starts, sizes = self.bursts
+        drawn: dict[str, Callable[[], tuple[str, tuple[float, ...]]]] = {
+            "loss": lambda: ("Lossy", (pick((0.01, 0.05, 0.1, 0.2, 0.3)),)),
+            "burst": lambda: ("Bursts", (pick(starts), pick(sizes))),
+            "duplicate": lambda: (
+                "Duplicated",
+                (pick((0.02, 0.1, 0.5)), pick((0, trip, 10 * trip))),
+            ),
+            "replay": lambda: ("Replayed", (pick((0.005, 0.02, 0.1)), unit // 2, 4 * unit)),
+            "delay": lambda: ("Delayed", (0, trip * pick(self.delays), pick((0.01, 0.05, 0.3)))),
+            "reorder": lambda: ("Reordered", (pick((0.02, 0.1, 0.5)), trip * pick((1, 5)))),
+            "corrupt": lambda: ("Corrupted", (pick((0.01, 0.05)),)),
+            "truncate": lambda: ("Truncated", (pick((0.01, 0.05)),)),
+            "alien-version": lambda: ("Alien", (pick((0.01, 0.05)), pick((0, 1, 255)))),
+        }
+        return tuple(LinkSpec(*drawn[kind]()) for kind in faults if kind in drawn)
 
     def strikes(self, faults: list[str], sites: int) -> tuple[Strike, ...]:
         """Faults at points of time, in order; at least one, which may be of no kind."""
