@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import structs
+
 from roundelay.core.engine import Pdu
 from roundelay.core.errors import ConfigError
 from roundelay.core.grsb.pdu import Alive, DaAck, Poll, PollOk
@@ -73,14 +75,15 @@ def group(params: SimulateParams) -> WideGroup:
         for size in sizes
     ]
     profile = WideGroup() if params.profile == "paper" else WideGroup.fast()
-    networks = WideGroup(
-        **({name: getattr(profile, name) for name in profile.__struct_fields__} | {
-            "networks": tuple(size - inside for size, inside in zip(sizes, behind, strict=True)),
-            "subnets": tuple(behind), "recorders": recorders, "apart": apart,
-            "layout_seed": params.seed, "ls_repair": True,
-        })
-    )  # fmt: skip
-    return networks.check(params.sites)
+    return structs.replace(
+        profile,
+        networks=tuple(size - inside for size, inside in zip(sizes, behind, strict=True)),
+        subnets=tuple(behind),
+        recorders=recorders,
+        apart=apart,
+        layout_seed=params.seed,
+        ls_repair=True,
+    ).check(params.sites)
 
 
 class WideRun(LineRun):

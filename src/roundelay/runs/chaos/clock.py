@@ -81,10 +81,10 @@ def build(folder: Path) -> Path | None:
         return None
     source, library = folder / "clock.c", folder / "clock.so"
     source.write_text(SOURCE)
+    options = ["-O1", "-shared", "-fPIC", "-ldl"]
     compiled = subprocess.run(
-        [compiler, "-O1", "-shared", "-fPIC", "-o", library, source, "-ldl"],
-        capture_output=True, check=False,
-    )  # fmt: skip
+        [compiler, "-o", library, source, *options], capture_output=True, check=False
+    )
     return library if compiled.returncode == 0 else None
 
 

@@ -101,19 +101,18 @@ class NamespaceNet:
     def _make(self, names: Sequence[str]) -> None:
         for side in (0, 1):
             # Without snooping a bridge passes every multicast to all, as a plain switch does.
-            ip("link", "add", self.bridge(side), "type", "bridge", "mcast_snooping", "0")
-            ip("link", "set", self.bridge(side), "up")
+            ip(f"link add {self.bridge(side)} type bridge mcast_snooping 0")
+            ip(f"link set {self.bridge(side)} up")
         for number, name in enumerate(names, 1):
             space = self.namespace(name)
-            ip("netns", "add", space)
+            ip(f"netns add {space}")
             self.names.append(name)
-            ip("link", "add", self.port(name), "type", "veth", "peer", "name", INTERFACE,
-               "netns", space)  # fmt: skip
-            ip("link", "set", self.port(name), "master", self.bridge(0), "up")
+            ip(f"link add {self.port(name)} type veth peer name {INTERFACE} netns {space}")
+            ip(f"link set {self.port(name)} master {self.bridge(0)} up")
             self.addresses[name] = f"10.98.7.{number}/24"
-            ip("-n", space, "address", "add", self.addresses[name], "dev", INTERFACE)
-            ip("-n", space, "link", "set", "lo", "up")
-            ip("-n", space, "link", "set", INTERFACE, "up")
+            ip(f"-n {space} address add {self.addresses[name]} dev {INTERFACE}")
+            ip(f"-n {space} link set lo up")
+            ip(f"-n {space} link set {INTERFACE} up")
 
     def prefix(self, name: str) -> list[str]:
         return ["ip", "netns", "exec", self.namespace(name)]
@@ -125,8 +124,8 @@ class NamespaceNet:
             return
         for name in self.names:
             if self.netem:
-                self.netem = _tried("tc", "qdisc", "replace", "dev", self.port(name), "root",
-                                    "netem", "loss", f"{100 * loss:g}%")  # fmt: skip
+                rule = f"root netem loss {100 * loss:g}%"
+                self.netem = _tried(f"tc qdisc replace dev {self.port(name)} {rule}")
 
     def move(self, name: str) -> None:
         """Give a site's interface another address, while it is up."""
@@ -134,50 +133,50 @@ class NamespaceNet:
         space = self.namespace(name)
         old = self.addresses[name]
         new = self.addresses[name] = f"10.98.7.{100 + self.moves % 100}/24"
-        ip("-n", space, "address", "del", old, "dev", INTERFACE)
-        ip("-n", space, "address", "add", new, "dev", INTERFACE)
+        ip(f"-n {space} address del {old} dev {INTERFACE}")
+        ip(f"-n {space} address add {new} dev {INTERFACE}")
 
     def link(self, name: str, up: bool) -> None:
         """Take a site's interface down, or up."""
-        ip("-n", self.namespace(name), "link", "set", INTERFACE, "up" if up else "down")
+        ip(f"-n {self.namespace(name)} link set {INTERFACE} {'up' if up else 'down'}")
 
     def trouble(self, rule: Mapping[str, Any]) -> None:
         """Partitions only: the first side goes to the other bridge."""
         self.partitions += 1
         for name in rule["partition"][0]:
-            ip("link", "set", self.port(name), "master", self.bridge(1))
+            ip(f"link set {self.port(name)} master {self.bridge(1)}")
 
     def heal(self) -> None:
         for name in self.names:
-            ip("link", "set", self.port(name), "master", self.bridge(0))
+            ip(f"link set {self.port(name)} master {self.bridge(0)}")
 
     def clear(self) -> None:
         self.heal()
         for name in self.names:
-            _tried("tc", "qdisc", "del", "dev", self.port(name), "root")
+            _tried(f"tc qdisc del dev {self.port(name)} root")
 
     def stats(self) -> dict[str, Any]:
         return {"netem": self.netem, "faults": {"partition:symmetric": self.partitions}}
 
     async def close(self) -> None:
         for name in self.names:
-            _tried("ip", "link", "del", self.port(name))
-            _tried("ip", "netns", "del", self.namespace(name))
+            _tried(f"ip link del {self.port(name)}")
+            _tried(f"ip netns del {self.namespace(name)}")
         for side in (0, 1):
-            _tried("ip", "link", "del", self.bridge(side))
+            _tried(f"ip link del {self.bridge(side)}")
 
 
-def ip(*words: str) -> None:
+def ip(command: str) -> None:
     """Run `ip`; ConfigError with its own message if it fails."""
-    done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
+    done = subprocess.run(["ip", *command.split()], capture_output=True, text=True, check=False)
     if done.returncode:
         error = " ".join(done.stderr.split()) or f"status {done.returncode}"
-        raise ConfigError("network", NAMESPACES, f"{SWITCH}: ip {' '.join(words)}: {error}")
+        raise ConfigError("network", NAMESPACES, f"{SWITCH}: ip {command}: {error}")
 
 
-def _tried(*words: str) -> bool:
+def _tried(command: str) -> bool:
     with suppress(OSError):
-        return not subprocess.run(words, capture_output=True, check=False).returncode
+        return not subprocess.run(command.split(), capture_output=True, check=False).returncode
     return False
 
 
@@ -189,16 +188,14 @@ def available() -> bool:
     space, bridge, port = f"{tag}-n", f"{tag}b", f"{tag}p"
     try:
         return (
-            _tried("ip", "netns", "add", space)
-            and _tried("ip", "link", "add", bridge, "type", "bridge", "mcast_snooping", "0")
-            and _tried(
-                "ip", "link", "add", port, "type", "veth", "peer", "name", INTERFACE, "netns", space
-            )
+            _tried(f"ip netns add {space}")
+            and _tried(f"ip link add {bridge} type bridge mcast_snooping 0")
+            and _tried(f"ip link add {port} type veth peer name {INTERFACE} netns {space}")
         )
     finally:
-        _tried("ip", "link", "del", port)
-        _tried("ip", "link", "del", bridge)
-        _tried("ip", "netns", "del", space)
+        _tried(f"ip link del {port}")
+        _tried(f"ip link del {bridge}")
+        _tried(f"ip netns del {space}")
 
 
 def network(kind: str, seed: int) -> SwitchNet | NamespaceNet:

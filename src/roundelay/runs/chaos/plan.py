@@ -41,6 +41,7 @@ from msgspec import Struct
 
 from roundelay.core.errors import ConfigError
 from roundelay.core.families import TOKEN
+from roundelay.core.limits import whole
 from roundelay.runs.chaos import kinds
 from roundelay.runs.chaos.network import NETWORKS, SWITCH
 from roundelay.sim.mutants.registry import mutant_named
@@ -101,15 +102,14 @@ class ChaosParams(Struct, frozen=True, kw_only=True):
     """How long to wait for what must happen before it is called a failure."""
 
     def check(self) -> None:
-        for field, least, most in (
-            ("sites", 3, len(NAMES)), ("senders", 1, self.sites), ("messages", 1, 100_000_000),
-            ("bytes", 16, 32_768), ("kills", 0, 100), ("wipes", 0, 100), ("pauses", 0, 100),
-            ("partitions", 0, 100), ("nemeses", 0, 100), ("recorders", 0, self.sites),
-            ("wild", 0, 100), ("resilience", 0, (self.sites - 1) // 2),
-        ):  # fmt: skip
-            value = getattr(self, field)
-            if not least <= value <= most:
-                raise ConfigError(field, value, f"a whole number from {least} to {most}")
+        whole("sites", self.sites, 3, len(NAMES))
+        whole("senders", self.senders, 1, self.sites)
+        whole("messages", self.messages, 1, 100_000_000)
+        whole("bytes", self.bytes, 16, 32_768)
+        for field in ("kills", "wipes", "pauses", "partitions", "nemeses", "wild"):
+            whole(field, getattr(self, field), 0, 100)
+        whole("recorders", self.recorders, 0, self.sites)
+        whole("resilience", self.resilience, 0, (self.sites - 1) // 2)
         if not 0 <= self.loss < 1:
             raise ConfigError("loss", self.loss, "a number from 0 up to, not including, 1")
         for field in ("seconds", "pause_s", "partition_s", "patience_s"):

@@ -1,6 +1,6 @@
 """Chaos: a group of real processes, a network that loses, and processes that die.
 
-Every site is a process (`chaos_site`), every datagram crosses the seeded switch.  While some of
+Every site is a process (`chaos.site`), every datagram crosses the seeded switch.  While some of
 them send, two are killed and started again, one is stopped for a while, the network is split and
 heals; one trouble at a time, since that is what the promises are made for (L = 1).  Then the
 network is left in peace, and when everybody has everything the traces of all lives of all sites

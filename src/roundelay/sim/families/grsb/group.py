@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final, Self
 
+from msgspec import structs
+
 from roundelay.core.grsb.config import FAILSAFE, GrsbConfig, Roles
 from roundelay.core.selection import Selection
 
@@ -28,10 +30,7 @@ class GrsbGroup(GrsbConfig, frozen=True, kw_only=True):
         for i, site in enumerate(roles.recorders):
             kept = [c for n, c in enumerate(CONFERENCES) if i in (n % many, (n + 1) % many)]
             filters[site] = Selection(frozenset(kept)) if kept else Selection(frozenset((1,)))
-        return Roles(
-            sites=sites, retransmitters=roles.retransmitters, acknowledgers=roles.acknowledgers,
-            recorders=roles.recorders, users=roles.users, filters=filters, lines=roles.lines,
-        )  # fmt: skip
+        return structs.replace(roles, filters=filters)
 
     def check(self, sites: int = 2) -> Self:
         self.roles(sites).check()

@@ -120,11 +120,15 @@ class WideDriver(LineDriver[WideSite]):
         topology = self.atlas.topology
         network = self.networks[strike.args[-2] % len(self.networks)]
         places: dict[str, tuple[int, ...]] = {
-            "gcr": topology.gcr, "gda": topology.gda, "gpr": topology.gpr,
-            "lcr": network.retransmitters, "lda": network.acknowledgers,
-            "lpr": network.recorders, "ls": network.nodes,
+            "gcr": topology.gcr,
+            "gda": topology.gda,
+            "gpr": topology.gpr,
+            "lcr": network.retransmitters,
+            "lda": network.acknowledgers,
+            "lpr": network.recorders,
+            "ls": network.nodes,
             "lb": (network.broadcaster,) if network.broadcaster >= 0 else (),
-        }  # fmt: skip
+        }
         sites = places.get(which, ())
         return sites[odd % len(sites)] if sites else strike.args[0]
 

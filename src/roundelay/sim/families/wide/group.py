@@ -89,10 +89,15 @@ class WideGroup(WideConfig, frozen=True, kw_only=True):
         inside = tuple(range(first + size, first + size + nodes))
         broadcaster = rng.choice((lprs[0], lcrs[0], users[-1])) if nodes else -1
         return Network(
-            net=net, retransmitters=lcrs, acknowledgers=ldas, recorders=lprs, users=users,
-            broadcaster=broadcaster, edges=graph(broadcaster, inside, rng) if nodes else (),
+            net=net,
+            retransmitters=lcrs,
+            acknowledgers=ldas,
+            recorders=lprs,
+            users=users,
+            broadcaster=broadcaster,
+            edges=graph(broadcaster, inside, rng) if nodes else (),
             lines=self.lines,
-        )  # fmt: skip
+        )
 
     def check(self, sites: int = 2) -> Self:
         topology = self.topology().check()
