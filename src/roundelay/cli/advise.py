@@ -7,9 +7,17 @@ from typing import Any
 
 import click
 
-from roundelay.cli.options import LOSS, POSITIVE, OneOf, Whole, json_option
-from roundelay.cli.output import console, literally, number, print_json, table
-from roundelay.cli.spark_options import spark_options
+from roundelay.cli.options import (
+    LOSS,
+    PATH,
+    POSITIVE,
+    Whole,
+    json_option,
+    option,
+    several,
+    spark_options,
+)
+from roundelay.cli.output import add_row, console, literally, number, report, table
 from roundelay.core.errors import ConfigError, UsageError
 from roundelay.sim.families.registry import PROTOCOLS
 
@@ -24,31 +32,42 @@ SHOWN = 12
 
 
 @click.command(epilog=EPILOG)
-@click.argument("path", metavar="JOURNAL|TRACE", type=click.Path(path_type=Path))
-@click.option("--order", type=OneOf(("total", "fifo", "none")),
-              help="The order that is needed.  [default: what the recorded group gives, or "
-                   "total]")  # fmt: skip
-@click.option("--resilience", type=Whole(0),
-              help="Failures to survive.  [default: as recorded, or 1]")  # fmt: skip
-@click.option("--delay-ms", type=POSITIVE, help="99 % of deliveries within this time.  "
-              "[default: 200]")  # fmt: skip
-@click.option("--loss", type=LOSS, help="Chance that a receiver misses a PDU.  [default: as "
-              "measured in the trace, or 0]")  # fmt: skip
-@click.option("--transit-ms", type=POSITIVE, help="How long a PDU is under way.  [default: as "
-              "measured in the trace, or 0.1]")  # fmt: skip
-@click.option("--sites", type=Whole(2, 1000), help="Members of the group.  [default: as recorded; "
-              "of a journal, as many as have sent, at least 3]")  # fmt: skip
-@click.option("--protocol", "protocols", multiple=True, type=OneOf(PROTOCOLS),
-              help="Try this one; repeat it.  [default: token, to, po, positive-ack]")  # fmt: skip
-@click.option("--profile", "profiles", multiple=True, type=OneOf(("paper", "fast")),
-              help="Try this one; repeat it.  [default: both]")  # fmt: skip
-@click.option("--hold-ms", "holds_ms", multiple=True, type=POSITIVE,
-              help="Try this T; repeat it.  [default: 10, 20, 50, 100, 200]")  # fmt: skip
-@click.option("--messages", type=Whole(2), default=1000, show_default=True,
-              help="The last so many messages of the record are sent again.")  # fmt: skip
-@click.option("--seeds", type=Whole(1), default=3, show_default=True,
-              help="How often each candidate is run.")  # fmt: skip
-@click.option("--group", help="Of several that live nodes have left traces of.")
+@click.argument("path", metavar="JOURNAL|TRACE", type=PATH)
+@option(
+    "--order",
+    ("total", "fifo", "none"),
+    "The order that is needed.  [default: what the recorded group gives, or total]",
+)
+@option("--resilience", Whole(0), "Failures to survive.  [default: as recorded, or 1]")
+@option("--delay-ms", POSITIVE, "99 % of deliveries within this time.  [default: 200]")
+@option(
+    "--loss",
+    LOSS,
+    "Chance that a receiver misses a PDU.  [default: as measured in the trace, or 0]",
+)
+@option(
+    "--transit-ms",
+    POSITIVE,
+    "How long a PDU is under way.  [default: as measured in the trace, or 0.1]",
+)
+@option(
+    "--sites",
+    Whole(2, 1000),
+    "Members of the group.  [default: as recorded; of a journal, as many as have sent, at least 3]",
+)
+@several(
+    "--protocol",
+    PROTOCOLS,
+    "Try this one; repeat it.  [default: token, to, po, positive-ack]",
+    "protocols",
+)
+@several("--profile", ("paper", "fast"), "Try this one; repeat it.  [default: both]", "profiles")
+@several(
+    "--hold-ms", POSITIVE, "Try this T; repeat it.  [default: 10, 20, 50, 100, 200]", "holds_ms"
+)
+@option("--messages", Whole(2), "The last so many messages of the record are sent again.", 1000)
+@option("--seeds", Whole(1), "How often each candidate is run.", 3)
+@option("--group", str, "Of several that live nodes have left traces of.")
 @spark_options
 @json_option
 def command(path: Path, spark_conf: Any, as_json: bool, **given: Any) -> int:
@@ -68,10 +87,7 @@ def command(path: Path, spark_conf: Any, as_json: bool, **given: Any) -> int:
     workload = read_workload(path, given["messages"], given["group"])
     with spark_session("advise", spark_conf) as spark:
         found = _advise(spark, workload, given)
-    if as_json:
-        print_json(found)
-    else:
-        _show(found)
+    report(found, as_json, _show)
     return 0 if found["recommendation"] and not found["recommendation"]["misses"] else 1
 
 
@@ -132,11 +148,9 @@ def _show(found: dict[str, Any]) -> None:
     rows = found["candidates"]
     for one in rows[:SHOWN]:
         ci95 = "" if one["pdus_ci95"] is None else f" ±{one['pdus_ci95']:.2f}"
-        grid.add_row(
-            literally(one["name"]), f"{one['pdus_per_message']:.2f}{ci95}",
-            f"{one['delay_ms_mean']:.1f}", f"{one['delay_ms_p99']:.1f}",
-            number(one["storage_max"]), ", ".join(one["misses"]),
-        )  # fmt: skip
+        pdus, misses = f"{one['pdus_per_message']:.2f}{ci95}", ", ".join(one["misses"])
+        delays = (f"{one['delay_ms_mean']:.1f}", f"{one['delay_ms_p99']:.1f}")
+        add_row(grid, one["name"], pdus, *delays, one["storage_max"], misses)
     screen.print(grid)
     if len(rows) > SHOWN:
         screen.print(f"  and {len(rows) - SHOWN} more (--json has them all)")

@@ -6,24 +6,22 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any, Final
 
-from roundelay.cli.output import console, literally, print_json, table
+from roundelay.cli.output import console, literally, report, table
 
 COLUMNS_MAX: Final = 7
 MS: Final = 1_000_000
 
 
 def show(content: Mapping[str, Any], as_json: bool) -> None:
-    if as_json:
-        print_json(content)
-    else:
-        _print(content)
+    report(content, as_json, _print)
 
 
 def show_why(content: Mapping[str, Any], as_json: bool) -> None:
     """Why a node is dead or alive: the verdict as a sentence, then what it rests on."""
-    if as_json:
-        print_json(content)
-        return
+    report(content, as_json, _print_why)
+
+
+def _print_why(content: Mapping[str, Any]) -> None:
     screen = console()
     verdict = f"{content.get('node')}: {content.get('verdict')}"
     if content.get("reason"):

@@ -14,12 +14,22 @@ import click
 import msgspec
 
 from roundelay.cli.journal import Moment
-from roundelay.cli.options import OneOf, Whole, json_option
-from roundelay.cli.output import console, literally, number, print_json, table
-from roundelay.cli.spark_options import spark_options
+from roundelay.cli.options import (
+    FOLDER,
+    PATH,
+    Whole,
+    json_lines_option,
+    json_option,
+    mark_options,
+    option,
+    selection_of,
+    several,
+    spark_options,
+)
+from roundelay.cli.output import add_row, console, literally, report, table
 from roundelay.core.errors import ConfigError, UsageError
 from roundelay.core.positions import count_of
-from roundelay.core.selection import POSITION_MAX, Selection, chosen
+from roundelay.core.selection import POSITION_MAX, chosen
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -63,9 +73,7 @@ Columns: group, seq, time, sender, conference, kind, data (bytes), and text: the
 UTF-8.  Fields of JSON payloads in SQL: get_json_object(text, '$.order.state').
 """
 
-FOLDERS = click.argument(
-    "paths", metavar="JOURNAL…", nargs=-1, required=True, type=click.Path(path_type=Path)
-)
+FOLDERS = click.argument("paths", metavar="JOURNAL…", nargs=-1, required=True, type=PATH)
 
 
 def _session(name: str, options: Any) -> Callable[[], AbstractContextManager[SparkSession]]:
@@ -103,10 +111,7 @@ def _positions(lo: int, hi: int) -> str:
 
 @click.command(epilog=RECONCILE_EPILOG)
 @FOLDERS
-@click.option(
-    "--out", type=click.Path(path_type=Path, file_okay=False), required=True,
-    help="Folder for the archive and its proof.",
-)  # fmt: skip
+@option("--out", FOLDER, "Folder for the archive and its proof.", required=True)
 @spark_options
 @json_option
 def reconcile(paths: tuple[Path, ...], out: Path, spark_conf: Any, as_json: bool) -> int:
@@ -118,10 +123,8 @@ def reconcile(paths: tuple[Path, ...], out: Path, spark_conf: Any, as_json: bool
     from roundelay.pipeline.archive.reconcile import reconcile as run
 
     proof = run(_session("reconcile", spark_conf), _journals(paths), out)
-    if as_json:
-        print_json(msgspec.to_builtins(proof) | {"out": str(out)})
-    else:
-        _show_proof(proof, out)
+    content = msgspec.to_builtins(proof) | {"out": str(out)}
+    report(content, as_json, lambda _: _show_proof(proof, out))
     return 0 if proof.complete and proof.agreed else INCOMPLETE
 
 
@@ -129,12 +132,10 @@ def _show_proof(proof: Proof, out: Path) -> None:
     screen = console()
     journals = table("", "journal", "group", "from", "to", "missing", "sealed", "hash chain")
     for one in proof.journals:
-        missing = count_of(one.missing)
-        journals.add_row(
-            literally(one.journal), literally(one.group), number(one.begin),
-            number(one.end - 1) if one.end > one.begin else "–",
-            number(missing), number(one.chain.checked), "holds" if one.chain_holds else "BROKEN",
-        )  # fmt: skip
+        last = one.end - 1 if one.end > one.begin else "–"
+        chain = (one.chain.checked, "holds" if one.chain_holds else "BROKEN")
+        places = (one.begin, last, count_of(one.missing))
+        add_row(journals, one.journal, one.group, *places, *chain)
     screen.print(journals)
     for one in proof.journals:
         for what in one.chain.problems[:LINES_SHOWN]:
@@ -161,9 +162,7 @@ def _show_group(group: str, told: GroupProof) -> None:
         return
     absent = count_of(told.missing)
     state = f"{absent:,} missing" if absent else "complete"
-    click.echo(
-        f"{group}: {_positions(told.begin, told.end)}, {told.records:,} records: {state}"
-    )  # fmt: skip
+    click.echo(f"{group}: {_positions(told.begin, told.end)}, {told.records:,} records: {state}")
 
 
 # ------------------------------------------------------------------------ archive
@@ -186,14 +185,18 @@ def keep_days_of(words: Sequence[str]) -> dict[str, int]:
 
 @click.command(epilog=ARCHIVE_EPILOG)
 @FOLDERS
-@click.option(
-    "--out", type=click.Path(path_type=Path, file_okay=False), required=True,
-    help="Folder of the archive; one that is there already gets what is new.",
-)  # fmt: skip
-@click.option(
-    "--keep-days", "keep", metavar="[GROUP=]DAYS", multiple=True,
-    help="Let go of older days, in all groups or in one; repeat it.",
-)  # fmt: skip
+@option(
+    "--out",
+    FOLDER,
+    "Folder of the archive; one that is there already gets what is new.",
+    required=True,
+)
+@several(
+    "--keep-days [GROUP=]DAYS",
+    str,
+    "Let go of older days, in all groups or in one; repeat it.",
+    "keep",
+)
 @spark_options
 @json_option
 def archive(
@@ -208,21 +211,15 @@ def archive(
     from roundelay.pipeline.archive import archive as run
 
     done = run(_session("archive", spark_conf), _journals(paths), out, keep_days=keep_days)
-    if as_json:
-        print_json(msgspec.to_builtins(done))
-    else:
-        _show_archived(done)
+    report(done, as_json, _show_archived)
     return INCOMPLETE if any(one.disagreements for one in done.groups.values()) else 0
 
 
 def _show_archived(done: Archived) -> None:
     shown = table("", "group", "new", "records", "days", "files", "MB", "let go", "missing")
     for group, one in done.groups.items():
-        missing = count_of(one.missing)
-        shown.add_row(
-            literally(group), number(one.new), number(one.records), number(one.days),
-            number(one.files), number(one.bytes / 1e6), number(one.let_go), number(missing),
-        )  # fmt: skip
+        kept = (one.records, one.days, one.files, one.bytes / 1e6)
+        add_row(shown, group, one.new, *kept, one.let_go, count_of(one.missing))
     console().print(shown)
     for group, one in done.groups.items():
         for lo, hi in one.missing[:LINES_SHOWN]:
@@ -243,40 +240,35 @@ def _show_archived(done: Archived) -> None:
 
 @click.command(epilog=QUERY_EPILOG)
 @click.argument("words", metavar='[PATH…] ["…"]', nargs=-1)
-@click.option(
-    "--from", "sources", metavar="PATH", multiple=True, type=click.Path(path_type=Path),
-    help="An archive, a journal, or a folder of them; if none is named, the present folder.",
-)  # fmt: skip
-@click.option("--group", "groups", multiple=True, help="Only of these groups.")
-@click.option("--conference", "conferences", type=Whole(0), multiple=True, help="Only of these.")
-@click.option("--sender", "senders", multiple=True, help="Only of these.")
-@click.option("--kind", "kinds", type=Whole(0), multiple=True, help="Only of these.")
-@click.option("--since", type=Moment(), default=0, help="From this date or time on (UTC).")
-@click.option(
-    "--until", type=Moment(), default=POSITION_MAX, help="Before this date or time (UTC)."
+@several(
+    "--from PATH",
+    PATH,
+    "An archive, a journal, or a folder of them; if none is named, the present folder.",
+    "sources",
 )
-@click.option("--seq-from", type=Whole(0), default=0, help="From this position on.")
-@click.option("--seq-until", type=Whole(0), default=POSITION_MAX, help="Before this position.")
-@click.option("--text", multiple=True, help="Part of the payload; case does not matter.")
-@click.option(
-    "--json-field", "json_fields", metavar="PATH=VALUE", multiple=True,
-    help="A field of a JSON payload, as order.lines[0].item=screw.",
-)  # fmt: skip
-@click.option("--sql", default="", help="A SELECT over the table `messages`.")
-@click.option("--limit", type=Whole(1), help=f"Rows at most; {ROWS_SHOWN} in a table.")
-@click.option("--out", type=click.Path(path_type=Path), help="Write the rows to this file.")
-@click.option(
-    "--format", "form", type=OneOf(FORMATS), help="Of that file, if its name does not say."
+@several("--group", str, "Only of these groups.", "groups")
+@mark_options
+@option("--since", Moment(), "From this date or time on (UTC).", unset=0)
+@option("--until", Moment(), "Before this date or time (UTC).", unset=POSITION_MAX)
+@option("--seq-from", Whole(0), "From this position on.", unset=0)
+@option("--seq-until", Whole(0), "Before this position.", unset=POSITION_MAX)
+@option("--text", str, "Part of the payload; case does not matter.", multiple=True)
+@several(
+    "--json-field PATH=VALUE",
+    str,
+    "A field of a JSON payload, as order.lines[0].item=screw.",
+    "json_fields",
 )
+@option("--sql", str, "A SELECT over the table `messages`.", unset="")
+@option("--limit", Whole(1), f"Rows at most; {ROWS_SHOWN} in a table.")
+@option("--out", PATH, "Write the rows to this file.")
+@option("--format", FORMATS, "Of that file, if its name does not say.", to="form")
 @spark_options
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
+@json_lines_option
 def query(
     words: tuple[str, ...],
     sources: tuple[Path, ...],
     groups: tuple[str, ...],
-    conferences: tuple[int, ...],
-    senders: tuple[str, ...],
-    kinds: tuple[int, ...],
     since: int,
     until: int,
     seq_from: int,
@@ -289,6 +281,7 @@ def query(
     form: str | None,
     spark_conf: Any,
     as_json: bool,
+    **marks: Any,
 ) -> None:
     """Find messages in archives and journals.
 
@@ -298,16 +291,14 @@ def query(
     from roundelay.pipeline.query import Search, json_field
 
     paths, asked = _sorted_out(words, sources, sql)
+    where = {"since": seq_from, "until": seq_until, "since_time": since, "until_time": until}
     search = Search(
         groups=chosen(groups),
-        selection=Selection(
-            since=seq_from, until=seq_until, since_time=since, until_time=until,
-            conferences=chosen(conferences), senders=chosen(senders), kinds=chosen(kinds),
-        ),
+        selection=selection_of(where | marks),
         text=text,
         json_fields=tuple(map(json_field, json_fields)),
         query=asked,
-    )  # fmt: skip
+    )
     if sql and not search.is_sql:
         raise ConfigError("sql", sql, "SELECT … FROM messages …")
     if out is not None:
@@ -339,9 +330,7 @@ def query(
         _show_rows(columns, rows, most, limit is None)
 
 
-def _sorted_out(
-    words: Sequence[str], sources: Sequence[Path], sql: str
-) -> tuple[list[Path], str]:  # fmt: skip
+def _sorted_out(words: Sequence[str], sources: Sequence[Path], sql: str) -> tuple[list[Path], str]:
     """Places to look in, and what is asked."""
     paths = [*sources, *(Path(word) for word in words if Path(word).is_dir())]
     asked = [*([sql] if sql else []), *(word for word in words if not Path(word).is_dir())]
@@ -448,10 +437,8 @@ def _write(rows: DataFrame, out: Path, form: str) -> None:
         writer = one.write.mode("error")
         if form == "csv":
             # As it is: bytes at the ends of a payload are part of it.
-            writer = writer.options(
-                header=True, escape='"', ignoreLeadingWhiteSpace=False,
-                ignoreTrailingWhiteSpace=False,
-            )  # fmt: skip
+            spaces = {"ignoreLeadingWhiteSpace": False, "ignoreTrailingWhiteSpace": False}
+            writer = writer.options(header=True, escape='"', **spaces)
         writer.format(form).save(str(aside))
         (part,) = aside.glob("part-*")
         os.replace(part, out)

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from shutil import rmtree
-from tempfile import mkdtemp
 from typing import Any
 
 import click
 from click.core import ParameterSource
+from msgspec import structs
 
-from roundelay.cli.chaos_api import OWN, api_options, check_options, run_api
-from roundelay.cli.options import LOSS, POSITIVE, OneOf, Whole, force_option, json_option
+from roundelay.cli.chaos_api import OWN, api_options, check_options, run_api, run_in_folder
+from roundelay.cli.options import (
+    LOSS,
+    PATH,
+    POSITIVE,
+    F,
+    Whole,
+    flag,
+    force_option,
+    json_option,
+    option,
+)
 from roundelay.cli.output import console, counted, literally, number, print_json, table
 from roundelay.runs.chaos.network import NETWORKS
 from roundelay.runs.chaos.plan import ChaosParams
 from roundelay.runs.chaos.run import chaos
-from roundelay.runs.folder import run_folder
 from roundelay.trace.live import LEVELS
 
 DEFAULTS = ChaosParams()
+FIELDS = {"pause": "pause_s", "partition": "partition_s", "patience": "patience_s", "size": "bytes"}
+"""Where a parameter has another name than its option."""
 
 EPILOG = """\b
 Examples:
@@ -31,57 +42,57 @@ Examples:
 """
 
 
+def param(name: str, kind: Any, help: str = "", to: str = "") -> Callable[[F], F]:
+    """An option with the default of the parameter of that name."""
+    field = to or name.removeprefix("--")
+    return option(name, kind, help, getattr(DEFAULTS, FIELDS.get(field, field)), to=to)
+
+
 @click.command(epilog=EPILOG)
-@click.option("--seed", type=Whole(0), default=0, show_default=True,
-              help="Decides who suffers, when, and the fate of every datagram.")  # fmt: skip
-@click.option("--runs", type=Whole(1, 10_000), default=1, show_default=True,
-              help="So many runs, with seeds from --seed up.")  # fmt: skip
-@click.option("--network", type=OneOf(NETWORKS), default=DEFAULTS.network, show_default=True,
-              help="The switch, or real multicast between network namespaces.")  # fmt: skip
-@click.option("--sites", type=Whole(3, 26), default=DEFAULTS.sites, show_default=True)
-@click.option("--senders", type=Whole(1, 26), default=DEFAULTS.senders, show_default=True)
-@click.option("--resilience", type=Whole(0, 12), default=DEFAULTS.resilience, show_default=True)
-@click.option("--loss", type=LOSS, default=DEFAULTS.loss, show_default=True)
-@click.option("--messages", type=Whole(1), default=DEFAULTS.messages, show_default=True)
-@click.option("--bytes", "size", type=Whole(16), default=DEFAULTS.bytes, show_default=True,
-              help="Of each message.")  # fmt: skip
-@click.option("--seconds", type=POSITIVE, default=DEFAULTS.seconds, show_default=True,
-              help="How long the load takes at least.")  # fmt: skip
-@click.option("--kills", type=Whole(0), default=DEFAULTS.kills, show_default=True)
-@click.option("--wipes", type=Whole(0), default=DEFAULTS.wipes, show_default=True,
-              help="Kills after which the disk is gone too.")  # fmt: skip
-@click.option("--pauses", type=Whole(0), default=DEFAULTS.pauses, show_default=True)
-@click.option("--pause", type=POSITIVE, default=DEFAULTS.pause_s, show_default=True,
-              help="Seconds a site is stopped for.")  # fmt: skip
-@click.option("--partitions", type=Whole(0), default=DEFAULTS.partitions, show_default=True)
-@click.option("--partition", type=POSITIVE, default=DEFAULTS.partition_s, show_default=True,
-              help="Seconds the network is split for.")  # fmt: skip
-@click.option("--nemeses", type=Whole(0, 100), default=DEFAULTS.nemeses, show_default=True,
-              help="Of: a second process of a name, a stepped clock, partial return after all were "
-              "killed, a late link, two troubles at once.")  # fmt: skip
-@click.option("--recorders", type=Whole(0, 26), default=DEFAULTS.recorders, show_default=True,
-              help="Sites that keep a journal, which must be complete in the end.")  # fmt: skip
-@click.option("--wild", type=Whole(0, 100), default=DEFAULTS.wild, show_default=True,
-              help="So many more troubles of any kind, and worse weather.")  # fmt: skip
-@click.option("--patience", type=POSITIVE, default=DEFAULTS.patience_s, show_default=True,
-              help="Seconds without progress after which a run has failed.")  # fmt: skip
-@click.option(
-    "--mutant", default="", help="Run with a rule switched off; see explore --list-mutants."
+@option("--seed", Whole(0), "Decides who suffers, when, and the fate of every datagram.", 0)
+@option("--runs", Whole(1, 10_000), "So many runs, with seeds from --seed up.", 1)
+@param("--network", NETWORKS, "The switch, or real multicast between network namespaces.")
+@param("--sites", Whole(3, 26))
+@param("--senders", Whole(1, 26))
+@param("--resilience", Whole(0, 12))
+@param("--loss", LOSS)
+@param("--messages", Whole(1))
+@param("--bytes", Whole(16), "Of each message.", to="size")
+@param("--seconds", POSITIVE, "How long the load takes at least.")
+@param("--kills", Whole(0))
+@param("--wipes", Whole(0), "Kills after which the disk is gone too.")
+@param("--pauses", Whole(0))
+@param("--pause", POSITIVE, "Seconds a site is stopped for.")
+@param("--partitions", Whole(0))
+@param("--partition", POSITIVE, "Seconds the network is split for.")
+@param(
+    "--nemeses",
+    Whole(0, 100),
+    "Of: a second process of a name, a stepped clock, partial return after all were killed, "
+    "a late link, two troubles at once.",
 )
-@click.option("--insecure", is_flag=True, help="Datagrams in the clear.")
-@click.option("--level", type=OneOf(LEVELS), default=DEFAULTS.level, show_default=True,
-              help="What the trace has: all, or no transmissions.")  # fmt: skip
-@click.option("--out", type=click.Path(path_type=Path),
-              help="Folder for trace and results; of several runs, one each in it.")  # fmt: skip
+@param("--recorders", Whole(0, 26), "Sites that keep a journal, which must be complete in the end.")
+@param("--wild", Whole(0, 100), "So many more troubles of any kind, and worse weather.")
+@param("--patience", POSITIVE, "Seconds without progress after which a run has failed.")
+@option("--mutant", str, "Run with a rule switched off; see explore --list-mutants.", unset="")
+@flag("--insecure", "Datagrams in the clear.")
+@param("--level", LEVELS, "What the trace has: all, or no transmissions.")
+@option("--out", PATH, "Folder for trace and results; of several runs, one each in it.")
 @api_options
 @force_option
 @json_option
 @click.pass_context
 def command(
-    ctx: click.Context, /, api: bool, seed: int, runs: int, size: int, pause: float,
-    partition: float, patience: float, insecure: bool, out: Path | None, force: bool,
-    as_json: bool, **rest: Any,
-) -> int:  # fmt: skip
+    ctx: click.Context,
+    /,
+    api: bool,
+    runs: int,
+    insecure: bool,
+    out: Path | None,
+    force: bool,
+    as_json: bool,
+    **given: Any,
+) -> int:
     """Run a group of real processes through loss, kills, a pause and a partition, and check it.
 
     Every site is a process of its own and every datagram crosses the switch.  In the end the traces
@@ -91,22 +102,24 @@ def command(
     With --api the processes are applications that know nothing but the public API, in groups of
     every service, and what they noted down is judged."""
     check_options(ctx, api)
-    own = {name: rest.pop(name) for name in OWN}
+    own = {name: given.pop(name) for name in OWN}
     if api:
-        given = ctx.get_parameter_source("patience") is ParameterSource.COMMANDLINE
-        patience_s = patience if given else None
-        return run_api(seed=seed, patience=patience_s, out=out, force=force, as_json=as_json, **own)
+        named = ctx.get_parameter_source("patience") is ParameterSource.COMMANDLINE
+        own |= {"seed": given["seed"], "patience": given["patience"] if named else None}
+        return run_api(out=out, force=force, as_json=as_json, **own)
+    first = ChaosParams(
+        sealed=not insecure, **{FIELDS.get(name, name): value for name, value in given.items()}
+    )
     results: list[dict[str, Any]] = []
-    for number_ in range(runs):
-        params = ChaosParams(
-            seed=seed + number_, bytes=size, pause_s=pause, partition_s=partition,
-            patience_s=patience, sealed=not insecure, **rest,
-        )  # fmt: skip
+    for seed in range(first.seed, first.seed + runs):
+        params = structs.replace(first, seed=seed)
         params.check()
         place = out
         if place is not None and runs > 1:
             place = place / f"seed-{params.seed}"
-        results.append(_one(params, place, force, quiet=as_json))
+        results.append(run_in_folder(chaos, params, place, force, as_json))
+        if not as_json:
+            _show(results[-1])
     broken = [result for result in results if result["verdict"] != "kept"]
     if as_json:
         summary = {"runs": len(results), "bad": len(broken), "results": results}
@@ -114,21 +127,6 @@ def command(
     elif runs > 1:
         click.echo(f"{len(results) - len(broken)} of {len(results)} runs kept every promise")
     return 1 if broken else 0
-
-
-def _one(params: ChaosParams, out: Path | None, force: bool, quiet: bool) -> dict[str, Any]:
-    tell = (lambda text: None) if quiet else (lambda text: click.echo(text, err=True))
-    temporary = out is None
-    place = Path(mkdtemp(prefix="roundelay-chaos-")) if out is None else out
-    with run_folder(place, force=force or temporary) as folder:
-        results = chaos(params, folder, tell)
-    if temporary and results["verdict"] == "kept":
-        rmtree(place)
-    else:
-        results["folder"] = str(place)
-    if not quiet:
-        _show(results)
-    return results
 
 
 def _show(results: dict[str, Any]) -> None:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import click
 from click.core import ParameterSource
 
-from roundelay.cli.options import POSITIVE, Whole
-from roundelay.cli.output import console, counted, literally, number, print_json, table
+from roundelay.cli.options import POSITIVE, F, Whole, flag, option, several
+from roundelay.cli.output import add_row, console, counted, literally, number, report, table
 from roundelay.core.errors import ConfigError
 from roundelay.runs.chaos_api.plan import KINDS, SERVICES, ApiParams
 from roundelay.runs.chaos_api.run import chaos_api
-from roundelay.runs.folder import run_folder
-
-F = TypeVar("F", bound=Callable[..., Any])
+from roundelay.runs.folder import RunFolder, run_folder
 
 DEFAULTS: Final = ApiParams()
 OWN: Final = ("minutes", "rounds", "services", "members", "troubles", "only")
@@ -27,27 +26,45 @@ SHARED: Final = ("api", "seed", "patience", "out", "force", "as_json")
 """Options that it has, too."""
 
 
+API_OPTIONS: Final = (
+    flag(
+        "--api",
+        "Applications that know the public API only, all services, judged by their own logs.",
+    ),
+    option(
+        "--minutes", POSITIVE, "With --api: no further round begins after that.", DEFAULTS.minutes
+    ),
+    option(
+        "--rounds",
+        Whole(0, 100_000),
+        "With --api: so many, however long they take.",
+        unset=DEFAULTS.rounds,
+    ),
+    several(
+        "--service SERVICE",
+        str,
+        f"With --api: in turn; repeatable.  Default: {', '.join(SERVICES)}.",
+        "services",
+    ),
+    option(
+        "--members",
+        Whole(0, 8),
+        "With --api: 3 to 8.  Default: as the seed wants it.",
+        unset=DEFAULTS.members,
+    ),
+    option("--troubles", Whole(0, 100), "With --api: of each round.", DEFAULTS.troubles),
+    several(
+        "--nemesis KIND",
+        str,
+        f"With --api: only these troubles; repeatable. {', '.join(KINDS)}.",
+        "only",
+    ),
+)
+
+
 def api_options(function: F) -> F:
     """The options of `roundelay chaos --api`."""
-    for option in (
-        click.option("--nemesis", "only", multiple=True, metavar="KIND",
-                     help=f"With --api: only these troubles; repeatable. {', '.join(KINDS)}."),
-        click.option("--troubles", type=Whole(0, 100), default=DEFAULTS.troubles,
-                     show_default=True, help="With --api: of each round."),
-        click.option("--members", type=Whole(0, 8), default=DEFAULTS.members,
-                     help="With --api: 3 to 8.  Default: as the seed wants it."),
-        click.option("--service", "services", multiple=True, metavar="SERVICE",
-                     help=f"With --api: in turn; repeatable.  Default: {', '.join(SERVICES)}."),
-        click.option("--rounds", type=Whole(0, 100_000), default=DEFAULTS.rounds,
-                     help="With --api: so many, however long they take."),
-        click.option("--minutes", type=POSITIVE, default=DEFAULTS.minutes, show_default=True,
-                     help="With --api: no further round begins after that."),
-        click.option("--api", is_flag=True,
-                     help="Applications that know the public API only, all services, judged by "
-                     "their own logs."),
-    ):  # fmt: skip
-        function = option(function)
-    return function
+    return reduce(lambda decorated, decorator: decorator(decorated), API_OPTIONS[::-1], function)
 
 
 def check_options(ctx: click.Context, api: bool) -> None:
@@ -61,42 +78,52 @@ def check_options(ctx: click.Context, api: bool) -> None:
             raise ConfigError(name, value, "something with --api only")
 
 
-def run_api(
-    seed: int, minutes: float, rounds: int, services: tuple[str, ...], members: int, troubles: int,
-    only: tuple[str, ...], patience: float | None, out: Path | None, force: bool, as_json: bool,
-) -> int:  # fmt: skip
-    """Run it; 1 if anything was found."""
-    params = ApiParams(
-        seed=seed, minutes=minutes, rounds=rounds, services=services or SERVICES, members=members,
-        troubles=troubles, only=only, patience_s=patience or DEFAULTS.patience_s,
-    )  # fmt: skip
-    params.check()
-    tell = (lambda text: None) if as_json else (lambda text: click.echo(text, err=True))
-    temporary = out is None
+def run_in_folder(
+    run: Callable[[Any, RunFolder, Callable[[str], None]], dict[str, Any]],
+    params: Any,
+    out: Path | None,
+    force: bool,
+    quiet: bool,
+) -> dict[str, Any]:
+    """The results of a run in the folder `out`; without one, files stay if it went wrong."""
+    tell = (lambda text: None) if quiet else (lambda text: click.echo(text, err=True))
     place = Path(mkdtemp(prefix="roundelay-chaos-")) if out is None else out
-    with run_folder(place, force=force or temporary) as folder:
-        results = chaos_api(params, folder, tell)
-    kept = results["verdict"] == "kept"
-    if temporary and kept:
+    with run_folder(place, force=force or out is None) as folder:
+        results = run(params, folder, tell)
+    if out is None and results["verdict"] == "kept":
         rmtree(place)
     else:
         results["folder"] = str(place)
-    if as_json:
-        print_json(results)
-    else:
-        _show(results)
-    return 0 if kept else 1
+    return results
+
+
+def run_api(
+    services: tuple[str, ...],
+    patience: float | None,
+    out: Path | None,
+    force: bool,
+    as_json: bool,
+    **given: Any,
+) -> int:
+    """Run it; 1 if anything was found."""
+    params = ApiParams(
+        services=services or SERVICES, patience_s=patience or DEFAULTS.patience_s, **given
+    )
+    params.check()
+    results = run_in_folder(chaos_api, params, out, force, as_json)
+    report(results, as_json, _show)
+    return 0 if results["verdict"] == "kept" else 1
 
 
 def _show(results: dict[str, Any]) -> None:
     screen = console()
     names = ("service", "seed", "lives", "given", "confirmed", "doubtful", "seconds", "found")
-    made = table("Chaos, judged by applications", *names)
+    grid = table("Chaos, judged by applications", *names)
     for one in results["results"]:
         found = counted(one["kinds"]) if one["kinds"] else "nothing"
-        made.add_row(one["service"], str(one["seed"]), *[number(one[name]) for name in names[2:7]],
-                     found)  # fmt: skip
-    screen.print(made)
+        numbers = [one[name] for name in names[2:7]]
+        add_row(grid, one["service"], str(one["seed"]), *numbers, found)
+    screen.print(grid)
     struck = counted(results["troubles"])
     screen.print(f"{len(results['results'])} rounds; troubles: {struck}", soft_wrap=True)
     for one in results["results"]:

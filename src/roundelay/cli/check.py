@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from roundelay.cli.options import json_option
-from roundelay.cli.output import print_json
+from roundelay.cli.options import PATH, json_option, option
+from roundelay.cli.output import report
 from roundelay.core.errors import ConfigError
 from roundelay.runs.folder import TRACE
 from roundelay.trace.checkers.check import check_trace
@@ -26,8 +26,8 @@ Examples:
 
 
 @click.command(epilog=EPILOG)
-@click.argument("path", type=click.Path(path_type=Path))
-@click.option("--group", help="Only this group, of those that live nodes have left traces of.")
+@click.argument("path", type=PATH)
+@option("--group", str, "Only this group, of those that live nodes have left traces of.")
 @json_option
 def command(path: Path, group: str | None, as_json: bool) -> int:
     """Judge a trace: was there one order, was anything lost, twice, or made up?
@@ -37,19 +37,20 @@ def command(path: Path, group: str | None, as_json: bool) -> int:
     status 1 if a promise was broken."""
     results = list(_judged(path, group))
     broken = sum(len(result["violations"]) for result in results)
-    if as_json:
-        print_json({"broken": broken, "traces": results})
-    else:
-        for result in results:
-            name = f"{result['group']}: " if result["group"] else ""
-            click.echo(
-                f"{name}{result['sites']} sites, {result['committed']} messages delivered, "
-                f"{result['everywhere']} of them by everybody"
-            )
-            for violation in result["violations"]:
-                click.echo(f"  {violation}")
-        click.echo("a promise was broken" if broken else "every promise was kept")
+    report({"broken": broken, "traces": results}, as_json, _show)
     return 1 if broken else 0
+
+
+def _show(content: dict[str, Any]) -> None:
+    for result in content["traces"]:
+        name = f"{result['group']}: " if result["group"] else ""
+        click.echo(
+            f"{name}{result['sites']} sites, {result['committed']} messages delivered, "
+            f"{result['everywhere']} of them by everybody"
+        )
+        for violation in result["violations"]:
+            click.echo(f"  {violation}")
+    click.echo("a promise was broken" if content["broken"] else "every promise was kept")
 
 
 def _judged(path: Path, group: str | None) -> Iterator[dict[str, Any]]:

@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from roundelay.cli.options import Whole, json_option
-from roundelay.cli.output import console, number, print_json, progress, table
+from roundelay.cli.options import Whole, json_option, option
+from roundelay.cli.output import add_row, console, number, progress, report, table
 from roundelay.core.cluster.config import DEFERRED, EAGER
 from roundelay.core.errors import ConfigError
 from roundelay.core.families import PO, SPO, TO, TO_CHANNEL
@@ -23,11 +23,9 @@ SITES_MAX = 32
 
 
 @click.command(epilog=EPILOG)
-@click.option("--sites", default="3:13", show_default=True,
-              help="Sizes of the cluster, A:B; B itself is not run.")  # fmt: skip
-@click.option("--runs", type=Whole(2), default=RUNS, show_default=True,
-              help="Broadcasts over which a delay under loss is averaged.")  # fmt: skip
-@click.option("--seed", type=Whole(0), default=0, show_default=True, help="Decides all of them.")
+@option("--sites", str, "Sizes of the cluster, A:B; B itself is not run.", "3:13")
+@option("--runs", Whole(2), "Broadcasts over which a delay under loss is averaged.", RUNS)
+@option("--seed", Whole(0), "Decides all of them.", 0)
 @json_option
 def command(sites: str, runs: int, seed: int, as_json: bool) -> None:
     """Measure what one isolated broadcast costs in a cluster.
@@ -38,25 +36,22 @@ def command(sites: str, runs: int, seed: int, as_json: bool) -> None:
     called convex if nowhere its slope falls by more than three standard errors."""
     sizes = _sizes(sites)
     with progress("complexity", quiet=as_json) as tick:
-        total = len(sizes) * 2
         costs: list[dict[str, Any]] = []
         delays: list[Curve] = []
-        for done, n in enumerate(sizes):
+        for n in sizes:
             costs.append(_cost(n, seed))
-            if tick is not None:
-                tick(done + 1, total)
-        for done, n in enumerate(sizes):
+            tick(len(costs), len(sizes) * 2)
+        for n in sizes:
             delays.append(delay_curve(n, runs=runs, seed=seed))
-            if tick is not None:
-                tick(len(sizes) + done + 1, total)
-    if as_json:
-        curves = [_as_json(curve) for curve in delays]
-        print_json({
-            "costs": costs, "spo_delay": curves, "spo_linear": _linear(delays), "runs": runs,
-            "seed": seed,
-        })  # fmt: skip
-    else:
-        _show(costs, delays)
+            tick(len(costs) + len(delays), len(sizes) * 2)
+    content = {
+        "costs": costs,
+        "spo_delay": [_as_json(curve) for curve in delays],
+        "spo_linear": _linear(delays),
+        "runs": runs,
+        "seed": seed,
+    }
+    report(content, as_json, lambda _: _show(costs, delays))
 
 
 def _sizes(text: str) -> range:
@@ -104,18 +99,14 @@ def _as_json(curve: Curve) -> dict[str, Any]:
 
 def _show(costs: list[dict[str, Any]], delays: list[Curve]) -> None:
     screen = console()
-    grid = table(
-        "One isolated broadcast, nothing lost",
-        "n", "2n", "TO", "TO channel", "PO", "rounds", "slots", "n²-n+1", "TO eager", "PO eager",
-    )  # fmt: skip
+    best = ("2n", "TO", "TO channel", "PO", "rounds", "slots")
+    worst = ("n²-n+1", "TO eager", "PO eager")
+    grid = table("One isolated broadcast, nothing lost", "n", *best, *worst)
     for row in costs:
-        best, eager = row[TO]["deferred"], row[TO]["eager"]
-        grid.add_row(
-            str(row["sites"]), str(row["best"]), number(best["pdus"]),
-            number(row[TO_CHANNEL]["deferred"]["pdus"]), number(row[PO]["deferred"]["pdus"]),
-            number(best["rounds"]), number(best["slots"]), str(row["worst"]),
-            number(eager["pdus"]), number(row[PO]["eager"]["pdus"]),
-        )  # fmt: skip
+        pdus = [row[protocol]["deferred"]["pdus"] for protocol in (TO, TO_CHANNEL, PO)]
+        lasts = (row[TO]["deferred"]["rounds"], row[TO]["deferred"]["slots"])
+        eager = (row[TO]["eager"]["pdus"], row[PO]["eager"]["pdus"])
+        add_row(grid, row["sites"], row["best"], *pdus, *lasts, row["worst"], *eager)
     screen.print(grid)
     grid = table("SPO: PDUs for d destinations", "n", "d = 1", "d = 2", "d = n - 1")
     for row in costs:
@@ -133,9 +124,9 @@ def _show(costs: list[dict[str, Any]], delays: list[Curve]) -> None:
         ]
         grid.add_row(str(curve.sites), *cells, _yes(curve.rising), _yes(curve.convex))
     screen.print(grid)
-    worst = min(min(curve.bends) for curve in delays)
+    steepest = min(min(curve.bends) for curve in delays)
     screen.print(f"  without loss linear in n, 2n exactly: {_yes(_linear(delays))}")
-    screen.print(f"  the slope falls by {max(0.0, -worst):.1f} standard errors at most")
+    screen.print(f"  the slope falls by {max(0.0, -steepest):.1f} standard errors at most")
 
 
 def _yes(holds: bool) -> str:

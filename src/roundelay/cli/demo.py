@@ -11,8 +11,8 @@ from typing import Any
 import click
 from msgspec import structs
 
-from roundelay.cli.options import Whole, json_option
-from roundelay.cli.output import console, literally, print_json, table
+from roundelay.cli.options import PATH, Whole, flag, json_option, option
+from roundelay.cli.output import console, literally, report, table
 from roundelay.core.engine import MS, SECOND
 from roundelay.runs.demo import Demo, DemoParams
 from roundelay.runs.folder import DIAGRAM, REPORT, RunFolder, run_folder
@@ -27,15 +27,16 @@ FRAME_NS = 40 * MS
 
 
 @click.command()
-@click.option("--seed", type=Whole(0), default=1, show_default=True, help="Decides the whole run.")
-@click.option("--out", type=click.Path(path_type=Path), default=Path("runs/demo"),
-              show_default=True, help="Folder of the run; replaced if it exists.")  # fmt: skip
-@click.option("--quick", is_flag=True, help="Do not wait for people: no live view.")
-@click.option("--simulated", is_flag=True, help="In virtual time instead of real processes.")
-@click.option("--messages", type=Whole(100), default=100_000, show_default=True,
-              help="Of all senders together (real processes).")  # fmt: skip
-@click.option("--spark/--no-spark", "on_spark", default=True,
-              help="End with proofs and figures on Spark (real processes).")  # fmt: skip
+@option("--seed", Whole(0), "Decides the whole run.", 1)
+@option("--out", PATH, "Folder of the run; replaced if it exists.", Path("runs/demo"))
+@flag("--quick", "Do not wait for people: no live view.")
+@flag("--simulated", "In virtual time instead of real processes.")
+@option("--messages", Whole(100), "Of all senders together (real processes).", 100_000)
+@flag(
+    "--spark/--no-spark on_spark",
+    "End with proofs and figures on Spark (real processes).",
+    default=True,
+)
 @json_option
 def command(
     seed: int, out: Path, quick: bool, simulated: bool, messages: int, on_spark: bool, as_json: bool
@@ -64,22 +65,17 @@ def command(
             raise
         results = demo.finish()
         demo.write(folder, results)
-    if as_json:
-        print_json(results)
-    else:
-        _show(demo, results, folder)
+    report(results, as_json, lambda _: _show(demo, results, folder))
     return 0 if results["verdict"] else 1
 
 
-def _live(
-    seed: int, out: Path, quick: bool, messages: int, on_spark: bool, as_json: bool
-) -> int:  # fmt: skip
+def _live(seed: int, out: Path, quick: bool, messages: int, on_spark: bool, as_json: bool) -> int:
     """The demo with real processes."""
     watch = not (as_json or quick) and sys.stdout.isatty()
     told = as_json or watch
     with run_folder(out, force=True) as folder:
-        demo = LiveDemo(live_params(seed, messages), folder,
-                        (lambda line: None) if told else click.echo)  # fmt: skip
+        tell = (lambda line: None) if told else click.echo
+        demo = LiveDemo(live_params(seed, messages), folder, tell)
         results = asyncio.run(_watched(demo, watch, told))
         demo.write(results)
     if not as_json:
@@ -87,10 +83,8 @@ def _live(
     good = results["verdict"] == "kept"
     if good and on_spark:
         good = _prove(demo, results, as_json)
-    if as_json:
-        print_json(results)
-    else:
-        click.echo(f"  {folder.path}/: open {REPORT}, or {DIAGRAM} for the kill itself")
+    where = f"  {folder.path}/: open {REPORT}, or {DIAGRAM} for the kill itself"
+    report(results, as_json, lambda _: click.echo(where))
     return 0 if good else 1
 
 
@@ -123,11 +117,11 @@ async def _watched(demo: LiveDemo, watch: bool, told: bool) -> dict[str, Any]:
         return await demo.watched(lambda: None if told else _tell_places(demo), 2.0)
     from rich.live import Live
 
-    from roundelay.cli.live_processes import frame
+    from roundelay.cli.live import live_frame
 
     screen = console()
-    with Live(frame(demo), console=screen, refresh_per_second=12, transient=True) as live:
-        return await demo.watched(lambda: live.update(frame(demo)))
+    with Live(live_frame(demo), console=screen, refresh_per_second=12, transient=True) as live:
+        return await demo.watched(lambda: live.update(live_frame(demo)))
 
 
 def _tell_places(demo: LiveDemo) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from roundelay.cli.options import NOT_NEGATIVE, json_option
-from roundelay.cli.output import print_json
+from roundelay.cli.options import NOT_NEGATIVE, PATH, json_option, option
+from roundelay.cli.output import report
 from roundelay.core.engine import MS
 from roundelay.core.errors import ConfigError
 from roundelay.runs.folder import TRACE
@@ -20,11 +20,10 @@ Examples:
 
 
 @click.command(epilog=EPILOG)
-@click.argument("source", metavar="RUN_OR_TRACE", type=click.Path(path_type=Path))
-@click.option("--from-ms", type=NOT_NEGATIVE, help="Begin of the stretch, in virtual time.")
-@click.option("--to-ms", type=NOT_NEGATIVE, help="Its end.")
-@click.option("--out", type=click.Path(path_type=Path),
-              help="The SVG file to write.  [default: beside the trace]")  # fmt: skip
+@click.argument("source", metavar="RUN_OR_TRACE", type=PATH)
+@option("--from-ms", NOT_NEGATIVE, "Begin of the stretch, in virtual time.")
+@option("--to-ms", NOT_NEGATIVE, "Its end.")
+@option("--out", PATH, "The SVG file to write.  [default: beside the trace]")
 @json_option
 def command(
     source: Path, from_ms: float | None, to_ms: float | None, out: Path | None, as_json: bool
@@ -51,10 +50,8 @@ def command(
     except OSError as error:
         reason = error.strerror or str(error)
         raise ConfigError("out", target, f"a file that can be written ({reason})") from None
-    if as_json:
-        print_json({"trace": str(trace), "out": str(target)})
-    else:
-        click.echo(f"written: {target}")
+    written = {"trace": str(trace), "out": str(target)}
+    report(written, as_json, lambda _: click.echo(f"written: {target}"))
 
 
 def _ns(ms: float | None) -> int | None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from roundelay.cli.options import OneOf, Whole, json_option
-from roundelay.cli.output import console, literally, number, print_json, progress
+from roundelay.cli.options import Whole, flag, json_option, option
+from roundelay.cli.output import console, literally, number, progress, report
 from roundelay.core.cluster.config import STAGES
 from roundelay.core.families import CLUSTERS, TOKEN
 
@@ -21,35 +21,26 @@ Examples:
 
 
 @click.command(epilog=EPILOG)
-@click.option("--protocol", type=OneOf((TOKEN, *CLUSTERS)), help="[default: token]")
-@click.option("--sites", type=Whole(2, 9),
-              help="Sites in the group, N.  [default: 3; clusters: 2]")  # fmt: skip
-@click.option("--resilience", type=Whole(0), help="Sites that may fail, L.  [default: 1]")
-@click.option("--timestamps", type=Whole(1), help="Stamps that are given out.  [default: 3]")
-@click.option("--crashes", type=Whole(0), help="Crashes, anywhere, in all.  [default: 1]")
-@click.option("--attempts", type=Whole(0), help="Reformations started, in all.  [default: 2]")
-@click.option("--messages", type=Whole(0), help="Messages submitted, in all.  [default: 2]")
-@click.option("--wipes", type=Whole(0), help="Disks lost, on top of the crashes.  [default: 0]")
-@click.option("--restarts", type=Whole(0),
-              help="Crashes that surely leave the disk whole, on top.  [default: 0]")  # fmt: skip
-@click.option("--kr", type=Whole(1), help="Token transfers per message, K_r.  [default: 1]")
-@click.option("--boot", type=OneOf(("preformed", "cold")),
-              help="With a first list, or without.  [default: preformed]")  # fmt: skip
-@click.option("--history", type=Whole(0, 4096),
-              help="Entries kept for sites that were away.  [default: 4096]")  # fmt: skip
-@click.option("--to-source", is_flag=True, default=None,
-              help="The source of a message gets the token (profile `fast`).")  # fmt: skip
-@click.option("--losses", type=Whole(0), help="Clusters: copies lost, in all.  [default: 1]")
-@click.option("--early", type=Whole(0),
-              help="Clusters: long timers that pass too early, in all.  [default: 0]")  # fmt: skip
-@click.option("--window", type=Whole(1),
-              help="Clusters: a member's messages under way.  [default: 1]")  # fmt: skip
-@click.option("--deliver-at", type=OneOf(STAGES),
-              help="Clusters: the stage of a delivery.  [default: acknowledged]")  # fmt: skip
-@click.option("--fails", type=Whole(0, 1),
-              help="Clusters: 1: somebody stops for good, anywhere.  [default: 0]")  # fmt: skip
-@click.option("--mutant", help="Switch a rule off: does the explorer notice?")
-@click.option("--list-mutants", is_flag=True, help="Say which rules can be switched off.")
+@option("--protocol", (TOKEN, *CLUSTERS), "[default: token]")
+@option("--sites", Whole(2, 9), "Sites in the group, N.  [default: 3; clusters: 2]")
+@option("--resilience", Whole(0), "Sites that may fail, L.  [default: 1]")
+@option("--timestamps", Whole(1), "Stamps that are given out.  [default: 3]")
+@option("--crashes", Whole(0), "Crashes, anywhere, in all.  [default: 1]")
+@option("--attempts", Whole(0), "Reformations started, in all.  [default: 2]")
+@option("--messages", Whole(0), "Messages submitted, in all.  [default: 2]")
+@option("--wipes", Whole(0), "Disks lost, on top of the crashes.  [default: 0]")
+@option("--restarts", Whole(0), "Crashes that surely leave the disk whole, on top.  [default: 0]")
+@option("--kr", Whole(1), "Token transfers per message, K_r.  [default: 1]")
+@option("--boot", ("preformed", "cold"), "With a first list, or without.  [default: preformed]")
+@option("--history", Whole(0, 4096), "Entries kept for sites that were away.  [default: 4096]")
+@flag("--to-source", "The source of a message gets the token (profile `fast`).", default=None)
+@option("--losses", Whole(0), "Clusters: copies lost, in all.  [default: 1]")
+@option("--early", Whole(0), "Clusters: long timers that pass too early, in all.  [default: 0]")
+@option("--window", Whole(1), "Clusters: a member's messages under way.  [default: 1]")
+@option("--deliver-at", STAGES, "Clusters: the stage of a delivery.  [default: acknowledged]")
+@option("--fails", Whole(0, 1), "Clusters: 1: somebody stops for good, anywhere.  [default: 0]")
+@option("--mutant", str, "Switch a rule off: does the explorer notice?")
+@flag("--list-mutants", "Say which rules can be switched off.")
 @json_option
 def command(list_mutants: bool, as_json: bool, **given: Any) -> int:
     """Visit every state a small group can reach.
@@ -63,29 +54,21 @@ def command(list_mutants: bool, as_json: bool, **given: Any) -> int:
     from roundelay.runs.explore import mutants, run_explorer
 
     if list_mutants:
-        _list(mutants(), as_json)
+        report({"mutants": mutants()}, as_json, _list)
         return 0
     with progress("states", quiet=as_json) as tick:
-        watch = None
-        if tick is not None:
 
-            def watch(states: int, depth: int, frontier: int) -> None:
-                tick(states, None, f"depth {depth}, {frontier:,} to go on from")
+        def watch(states: int, depth: int, frontier: int) -> None:
+            tick(states, None, f"depth {depth}, {frontier:,} to go on from")
 
         results = run_explorer(**given, progress=watch)
-    if as_json:
-        print_json(results)
-    else:
-        _show(results)
+    report(results, as_json, _show)
     return 1 if results["violations"] else 0
 
 
-def _list(found: list[dict[str, str]], as_json: bool) -> None:
-    if as_json:
-        print_json({"mutants": found})
-        return
+def _list(content: dict[str, Any]) -> None:
     screen = console()
-    for one in found:
+    for one in content["mutants"]:
         screen.print(f"[bold]{one['name']}[/bold]", soft_wrap=True)
         screen.print(f"  {literally(one['rule'])}", soft_wrap=True)
         screen.print(f"  without it: {literally(one['wrong'])}", soft_wrap=True)

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from roundelay.cli.answers import show
-from roundelay.cli.options import json_option
+from roundelay.cli.options import flag, json_option, option
 from roundelay.cli.output import console, literally
 from roundelay.cli.talk import ask, node_option
 from roundelay.core.errors import ConfigError
@@ -24,11 +24,14 @@ def command() -> None:
 
 @command.command()
 @click.argument("group")
-@click.option("--from-here", is_flag=True, help="Go on with what this node has.  Needed.")
-@click.option("--dir", "folder", type=click.Path(path_type=Path, file_okay=False, exists=True),
-              help="Of a node without a frontend: it does so within a second, or when it "
-              "starts.")  # fmt: skip
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@flag("--from-here", "Go on with what this node has.  Needed.")
+@option(
+    "--dir",
+    click.Path(path_type=Path, file_okay=False, exists=True),
+    "Of a node without a frontend: it does so within a second, or when it starts.",
+    to="folder",
+)
+@flag("--yes", "Do not ask.")
 @node_option
 @json_option
 def recover(

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import sys
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,12 +12,21 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from roundelay.cli.answers import show
-from roundelay.cli.options import Whole, json_option
-from roundelay.cli.output import json_line, print_json, printable, say_zone
+from roundelay.cli.options import (
+    PATH,
+    Whole,
+    json_lines_option,
+    json_option,
+    mark_options,
+    option,
+    selection_of,
+    several,
+)
+from roundelay.cli.output import json_line, payload, print_json, printable, say_zone, utc
 from roundelay.core.errors import ConfigError, MalformedPdu
 from roundelay.core.grsb.pdu import SINGLE
 from roundelay.core.positions import count_of
-from roundelay.core.selection import EVERYTHING, POSITION_MAX, Selection, chosen
+from roundelay.core.selection import EVERYTHING, POSITION_MAX
 from roundelay.journal.damage.check import Problem, Verdict, check
 from roundelay.journal.damage.repair import repair
 from roundelay.journal.files import index_of, read_mark, segments_of
@@ -44,7 +51,7 @@ DIR is the folder of one journal: the one with journal.json in it.
 """
 
 BROKEN: Final = 1
-DIR = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+DIR = click.argument("folder", metavar="DIR", type=PATH)
 
 
 @click.group(epilog=EPILOG)
@@ -88,8 +95,8 @@ def info(folder: Path, as_json: bool) -> None:
             "begin": reader.begin,
             "end": reader.end,
             "durable": read_mark(folder),
-            "first": _time(earliest) if earliest else None,
-            "last": _time(latest) if latest else None,
+            "first": utc(earliest) if earliest else None,
+            "last": utc(latest) if latest else None,
             "segments": len(reader.segments),
             "sealed": sum(segment.sealed for segment in reader.segments),
             "bytes": sum(segment.size for segment in reader.segments),
@@ -153,27 +160,16 @@ class Missing(Struct, frozen=True):
 
 @command.command()
 @DIR
-@click.option("--since", type=Whole(0), default=0, help="From this position on.")
-@click.option(
-    "--until", type=Whole(0), default=POSITION_MAX, help="Up to, not including, this one."
-)
-@click.option("--since-time", type=Moment(), default=0, help="From this moment on.")
-@click.option("--until-time", type=Moment(), default=POSITION_MAX, help="Up to this moment.")
-@click.option("--conference", "conferences", type=Whole(0), multiple=True, help="Only of these.")
-@click.option("--sender", "senders", multiple=True, help="Only of these.")
-@click.option("--kind", "kinds", type=Whole(0), multiple=True, help="Only of these.")
-@click.option("--count", type=Whole(1), help="Stop after so many.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
-def cat(
-    folder: Path, since: int, until: int, since_time: int, until_time: int,
-    conferences: tuple[int, ...], senders: tuple[str, ...], kinds: tuple[int, ...],
-    count: int | None, as_json: bool,
-) -> None:  # fmt: skip
+@option("--since", Whole(0), "From this position on.", unset=0)
+@option("--until", Whole(0), "Up to, not including, this one.", unset=POSITION_MAX)
+@option("--since-time", Moment(), "From this moment on.", unset=0)
+@option("--until-time", Moment(), "Up to this moment.", unset=POSITION_MAX)
+@mark_options
+@option("--count", Whole(1), "Stop after so many.")
+@json_lines_option
+def cat(folder: Path, count: int | None, as_json: bool, **given: Any) -> None:
     """Print the records of the journal in DIR, all or those that are selected."""
-    selection = Selection(
-        since=since, until=until, since_time=since_time, until_time=until_time,
-        conferences=chosen(conferences), senders=chosen(senders), kinds=chosen(kinds),
-    )  # fmt: skip
+    selection = selection_of(given)
     reader = Reader(folder)
     group = reader.meta.group
     left = count if count is not None else 1 << 62
@@ -190,21 +186,12 @@ def _json_lines(run: Run, group: str, most: int) -> str:
     if run.flags & GAP:
         return json_line(Missing(group, (run.position, run.end)))
     lines = []
-    when = _time(run.time)
+    when = utc(run.time)
     unit = _unit(run, group)
+    marks = (run.sender, when, run.conference, run.kind)
     for number, (size, data) in enumerate(_records(run)[:most]):
-        line = Line(
-            group, run.position + number, run.sender, when, run.conference, run.kind, None,
-            unit=unit,
-        )  # fmt: skip
-        if data is None:
-            line = msgspec.structs.replace(line, size=size)
-        else:
-            try:
-                line = msgspec.structs.replace(line, data=data.decode())
-            except UnicodeDecodeError:
-                line = msgspec.structs.replace(line, base64=base64.b64encode(data).decode())
-        lines.append(json_line(line))
+        record = {"data": None, "size": size} if data is None else payload(data)
+        lines.append(json_line(Line(group, run.position + number, *marks, unit=unit, **record)))
     return "".join(lines)
 
 
@@ -231,15 +218,6 @@ def _records(run: Run) -> list[tuple[int, bytes | None]]:
     if run.flags & HEADS_ONLY:
         return [(size, None) for size in run.bundle.sizes]
     return [(len(data), data) for data in run.bundle]
-
-
-def _time(ns: int) -> str:
-    """
-    >>> _time(1_700_000_000_123_456_789)
-    '2023-11-14T22:13:20.123456Z'
-    """
-    seconds, rest = divmod(ns, 1_000_000_000)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest // 1000:06d}Z"
 
 
 # ------------------------------------------------------------------------ check, repair
@@ -285,11 +263,8 @@ def _problems(problems: list[Problem]) -> None:
 
 @command.command(name="repair")
 @DIR
-@click.option(
-    "--from", "sources", metavar="DIR", multiple=True, type=click.Path(path_type=Path),
-    help="A journal of the same group; may be given several times.",
-)  # fmt: skip
-@click.option("--group", default="", help="The group's name, if no copy of journal.json is good.")
+@several("--from DIR", PATH, "A journal of the same group; may be given several times.", "sources")
+@option("--group", str, "The group's name, if no copy of journal.json is good.", unset="")
 @json_option
 def repair_command(folder: Path, sources: tuple[Path, ...], group: str, as_json: bool) -> int:
     """Put right what is damaged in DIR, with what other recorders have.

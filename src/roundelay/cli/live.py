@@ -1,4 +1,4 @@
-"""What the demo looks like while it runs."""
+"""What the demo looks like while it runs, in virtual time and with real processes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rich.text import Text
 
 from roundelay.core.engine import SECOND
 from roundelay.runs.demo import Demo, SiteView, letter
+from roundelay.runs.live_demo import LiveDemo
 
 COLOURS: Final = ("cyan", "white", "magenta", "yellow", "white")
 """Of the messages, by sender."""
@@ -20,22 +21,25 @@ EVENTS: Final = 6
 WIDTH: Final = 116
 NARROW: Final = 96
 """Below this the lists of members are left out."""
+PROCESSES_WIDTH: Final = 104
+BAR: Final = 40
 
 
 def frame(demo: Demo, width: int = WIDTH) -> RenderableType:
     """One picture of the demo, for a terminal of this width."""
     width = min(width - 1, WIDTH)
+    headline = Text(demo.story.headline, style="bold yellow" if demo.victim >= 0 else "bold")
     return Group(
-        _head(demo), _sites(demo, width), _order(demo, width), _events(demo, width),
+        _head(f"{demo.world.now / SECOND:6.2f}", headline),
+        _sites(demo, width),
+        _order(demo, width),
+        _events(_story(demo), width),
         _counters(demo),
-    )  # fmt: skip
+    )
 
 
-def _head(demo: Demo) -> RenderableType:
-    text = Text()
-    text.append(" Roundelay ", style="bold reverse")
-    text.append(f"  {demo.world.now / SECOND:6.2f} s  ", style="bold")
-    text.append(demo.story.headline, style="bold yellow" if demo.victim >= 0 else "bold")
+def _head(seconds: str, headline: Text) -> RenderableType:
+    text = Text.assemble((" Roundelay ", "bold reverse"), (f"  {seconds} s  ", "bold"), headline)
     return Group(Text(), text, Text())
 
 
@@ -98,14 +102,17 @@ def _order(demo: Demo, width: int) -> RenderableType:
     return Panel(text, title=title, title_align="left", width=width, height=5, border_style="dim")
 
 
-def _events(demo: Demo, width: int) -> RenderableType:
+def _story(demo: Demo) -> Text:
     text = Text()
-    events = list(demo.story.events)[-EVENTS:]
-    for at, what in events:
+    for at, what in list(demo.story.events)[-EVENTS:]:
         text.append(f"{at / SECOND:7.3f} s  ", style="dim")
         text.append(f"{what}\n")
-    return Panel(text, title="what happens", title_align="left", width=width, height=EVENTS + 2,
-                 border_style="dim")  # fmt: skip
+    return text
+
+
+def _events(text: Text, width: int) -> RenderableType:
+    options = {"title_align": "left", "border_style": "dim", "height": EVENTS + 2}
+    return Panel(text, title="what happens", width=width, **options)  # type: ignore[arg-type]
 
 
 def _counters(demo: Demo) -> RenderableType:
@@ -116,3 +123,46 @@ def _counters(demo: Demo) -> RenderableType:
     lost = demo.world.faults.get("loss", 0)
     text.append(f"   {lost} copies lost", style="red")
     return text
+
+
+# -- real processes -----------------------------------------------------------------------------
+
+
+def live_frame(demo: LiveDemo) -> RenderableType:
+    """One picture of the demo with real processes."""
+    params = demo.params
+    headline = Text(
+        f"{params.sites} processes, {params.senders} of them sending {params.messages:,} messages, "
+        f"{params.loss:.0%} lost on the way"
+    )
+    stats = demo.net.stats()
+    lost = f"   {stats['dropped'].get('loss', 0):,} copies lost"
+    return Group(
+        _head(f"{demo.seconds():5.1f}", headline),
+        _processes(demo),
+        _events(Text("\n".join(demo.story[-EVENTS:])), PROCESSES_WIDTH),
+        Text.assemble(" ", (f"{stats['received']:,} datagrams", "bold"), (lost, "red")),
+    )
+
+
+def _processes(demo: LiveDemo) -> RenderableType:
+    grid = Table(box=box.SIMPLE_HEAD, padding=(0, 1), expand=False)
+    for name, room in (("", 6), ("process", 9), ("sends", 7), ("token", 7), ("state", 12)):
+        grid.add_column(name, width=room, no_wrap=True)
+    grid.add_column("delivered", width=9, justify="right", no_wrap=True)
+    grid.add_column("", width=BAR, no_wrap=True)
+    for site, up in demo.view():
+        word = site.word
+        pid = site.process.pid if site.process is not None else 0
+        done = word.position if word is not None else 0
+        filled = min(BAR, done * BAR // max(1, demo.params.messages))
+        grid.add_row(
+            f"site {site.name}",
+            Text(f"● {pid}", style="green") if up else Text("✗ killed", style="bold red"),
+            f"{word.sent:,}" if word is not None and site.orders.messages else "",
+            Text("★", style="bold yellow") if up and word is not None and word.holding else "",
+            word.state[:12] if up and word is not None else "",
+            f"{done:,}" if word is not None else "",
+            Text("█" * filled, style="cyan" if up else "dim"),
+        )
+    return grid

@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from roundelay.cli.options import Whole, json_option
-from roundelay.cli.output import console, literally, print_json, progress, table
+from roundelay.cli.options import Whole, json_option, option
+from roundelay.cli.output import console, literally, progress, report, table
 
 EPILOG = """\b
 Examples:
@@ -19,8 +19,8 @@ Examples:
 
 @click.command(epilog=EPILOG)
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option("--family", help="Only mutants of this family of protocols.")
-@click.option("--jobs", type=Whole(1, 1024), help="Processes.  [default: one per processor]")
+@option("--family", str, "Only mutants of this family of protocols.")
+@option("--jobs", Whole(1, 1024), "Processes.  [default: one per processor]")
 @json_option
 def command(names: tuple[str, ...], family: str | None, jobs: int | None, as_json: bool) -> int:
     """Switch every rule off in turn: is the right promise reported broken?
@@ -32,18 +32,17 @@ def command(names: tuple[str, ...], family: str | None, jobs: int | None, as_jso
 
     mutants = chosen(family, names)
     with progress("mutants", quiet=as_json) as tick:
-        watch = None
-        if tick is not None:
 
-            def watch(done: int, total: int, missed: int) -> None:
-                tick(done, total, f"{missed} not caught" if missed else "")
+        def watch(done: int, total: int, missed: int) -> None:
+            tick(done, total, f"{missed} not caught" if missed else "")
 
         rows = run_mutants(mutants, jobs or 0, watch)
     missed = sum(row["verdict"] != CAUGHT for row in rows)
-    if as_json:
-        print_json({"mutants": rows, "caught": len(rows) - missed, "missed": missed})
-    else:
-        _show(rows, missed)
+    report(
+        {"mutants": rows, "caught": len(rows) - missed, "missed": missed},
+        as_json,
+        lambda _: _show(rows, missed),
+    )
     return 1 if missed else 0
 
 
@@ -58,10 +57,8 @@ def _show(rows: list[dict[str, Any]], missed: int) -> None:
         how = "explored" if row["seed"] < 0 else f"seed {row['seed']}"
         colour = "green" if row["verdict"] == "caught" else "red"
         said = ", ".join(row["reported"]) or row["verdict"]
-        grid.add_row(
-            row["name"], row["family"], ids, " or ".join(row["expects"]),
-            f"[{colour}]{said}[/{colour}]", how, f"{row['seconds']:.1f}",
-        )  # fmt: skip
+        asked = (row["name"], row["family"], ids, " or ".join(row["expects"]))
+        grid.add_row(*asked, f"[{colour}]{said}[/{colour}]", how, f"{row['seconds']:.1f}")
     screen.print(grid)
     for row in rows:
         if row["verdict"] != "caught":

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import signal
 from contextlib import suppress
-from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
 from msgspec import structs
 
-from roundelay.cli.options import NOT_NEGATIVE, OneOf, Whole
+from roundelay.cli.options import NOT_NEGATIVE, PATH, Whole, flag, option, several
 from roundelay.cli.output import printable
 from roundelay.core.errors import ConfigError
 from roundelay.journal.journal import ALWAYS, POLICIES, SEGMENT_BYTES_MAX, JournalConfig
@@ -48,54 +48,84 @@ min_members of them are there, 2 unless the group was founded with another numbe
 
 
 @click.command(epilog=EPILOG)
-@click.option("--name", default="", help="Of this node, unique on the medium. Default: made up.")
-@click.option("--dir", "folder", type=click.Path(path_type=Path), metavar="DIR",
-              help="Where members keep what must survive a restart.")  # fmt: skip
-@click.option("--frontend", "frontends", multiple=True, metavar="HOST:PORT|unix:PATH",
-              help=f"Where applications connect; repeatable.  [default: {DEFAULT}]")  # fmt: skip
-@click.option("--multicast", default=f"{MULTICAST[0]}:{MULTICAST[1]}", show_default=True,
-              metavar="ADDR:PORT", help="The shared medium.")  # fmt: skip
-@click.option("--interface", default="", metavar="IF",
-              help="Name or address.  Default: the first where multicast works.")  # fmt: skip
-@click.option("--seeds", default="", metavar="H:P,…",
-              help="Other nodes, for networks without multicast.")  # fmt: skip
-@click.option("--listen", default="", metavar="H:P", help="Own address, without multicast.")
-@click.option("--advertise", default="", metavar="H:P",
-              help="The address others use for this node, without multicast.")  # fmt: skip
-@click.option("--via", default="", metavar="H:P", help="Cross the switch there (roundelay switch).")
-@click.option("--ttl", type=Whole(1, 255), default=1, show_default=True,
-              help="Networks a multicast may cross.")  # fmt: skip
-@click.option("--key", type=click.Path(path_type=Path), metavar="FILE",
-              help="The secret shared by all nodes.  Default: this user's own.")  # fmt: skip
-@click.option("--insecure", is_flag=True, help="Datagrams in the clear, from anybody.")
-@click.option("--group", "groups", multiple=True, metavar="NAME:service[:key=value…]",
-              help="A group to take part in from the start; may be repeated.")  # fmt: skip
-@click.option("--record", "records", multiple=True, metavar="GROUP[:filter]",
-              help="Record a group in DIR/journals; filters conference=, sender=, kind=. "
-              "May be repeated.")  # fmt: skip
-@click.option("--fsync", type=OneOf(POLICIES), default=ALWAYS, show_default=True,
-              help="When what is recorded is synced to the disk.")  # fmt: skip
-@click.option("--parquet", is_flag=True, help="Turn complete segments of records into Parquet.")
-@click.option("--keep-bytes", type=Whole(0), default=0, metavar="N",
-              help="The oldest records go when a journal takes more. 0: all stay.")  # fmt: skip
-@click.option("--keep-s", type=NOT_NEGATIVE, default=0.0, metavar="S",
-              help="Records older than so many seconds go. 0: all stay.")  # fmt: skip
-@click.option("--keep-conference", "kept_conferences", multiple=True, metavar="C=S",
-              help="Of records of conference C that are older than S seconds only the heads stay. "
-              "May be repeated.")  # fmt: skip
-@click.option("--segment-bytes", type=Whole(1 << 12, SEGMENT_BYTES_MAX),
-              default=JournalConfig().segment_bytes, show_default=True, metavar="N",
-              help="Records go a segment at a time; so large it is.")  # fmt: skip
-@click.option("--max-message", type=Whole(1, MESSAGE_BYTES_MOST), default=MESSAGE_BYTES,
-              show_default=True, help="Bytes an application may send at once.")  # fmt: skip
-@click.option("--frontend-bytes", type=Whole(1 << 20), default=HELD_BYTES_MAX,
-              show_default=True, metavar="N",
-              help="Held for all applications together; then the slowest are cut.")  # fmt: skip
-@click.option("--frontend-open", is_flag=True, help="Let other machines connect, in the clear.")
-@click.option("--trace", type=click.Path(path_type=Path), metavar="DIR",
-              help="Record what happens in the groups, for roundelay check.")  # fmt: skip
-@click.option("--log", "log_level", type=OneOf(tuple(LEVELS)), default="warning", show_default=True,
-              help="Events to report on standard error, as JSON lines.")  # fmt: skip
+@option("--name", str, "Of this node, unique on the medium. Default: made up.", unset="")
+@option("--dir DIR", PATH, "Where members keep what must survive a restart.", to="folder")
+@several(
+    "--frontend HOST:PORT|unix:PATH",
+    str,
+    f"Where applications connect; repeatable.  [default: {DEFAULT}]",
+    "frontends",
+)
+@option("--multicast ADDR:PORT", str, "The shared medium.", f"{MULTICAST[0]}:{MULTICAST[1]}")
+@option(
+    "--interface IF", str, "Name or address.  Default: the first where multicast works.", unset=""
+)
+@option("--seeds H:P,…", str, "Other nodes, for networks without multicast.", unset="")
+@option("--listen H:P", str, "Own address, without multicast.", unset="")
+@option(
+    "--advertise H:P", str, "The address others use for this node, without multicast.", unset=""
+)
+@option("--via H:P", str, "Cross the switch there (roundelay switch).", unset="")
+@option("--ttl", Whole(1, 255), "Networks a multicast may cross.", 1)
+@option("--key FILE", PATH, "The secret shared by all nodes.  Default: this user's own.")
+@flag("--insecure", "Datagrams in the clear, from anybody.")
+@several(
+    "--group NAME:service[:key=value…]",
+    str,
+    "A group to take part in from the start; may be repeated.",
+    "groups",
+)
+@several(
+    "--record GROUP[:filter]",
+    str,
+    "Record a group in DIR/journals; filters conference=, sender=, kind=. May be repeated.",
+    "records",
+)
+@option("--fsync", POLICIES, "When what is recorded is synced to the disk.", ALWAYS)
+@flag("--parquet", "Turn complete segments of records into Parquet.")
+@option(
+    "--keep-bytes N",
+    Whole(0),
+    "The oldest records go when a journal takes more. 0: all stay.",
+    unset=0,
+)
+@option(
+    "--keep-s S", NOT_NEGATIVE, "Records older than so many seconds go. 0: all stay.", unset=0.0
+)
+@several(
+    "--keep-conference C=S",
+    str,
+    "Of records of conference C that are older than S seconds only the heads stay. "
+    "May be repeated.",
+    "kept_conferences",
+)
+@option(
+    "--segment-bytes N",
+    Whole(1 << 12, SEGMENT_BYTES_MAX),
+    "Records go a segment at a time; so large it is.",
+    JournalConfig().segment_bytes,
+)
+@option(
+    "--max-message",
+    Whole(1, MESSAGE_BYTES_MOST),
+    "Bytes an application may send at once.",
+    MESSAGE_BYTES,
+)
+@option(
+    "--frontend-bytes N",
+    Whole(1 << 20),
+    "Held for all applications together; then the slowest are cut.",
+    HELD_BYTES_MAX,
+)
+@flag("--frontend-open", "Let other machines connect, in the clear.")
+@option("--trace DIR", PATH, "Record what happens in the groups, for roundelay check.")
+@option(
+    "--log",
+    tuple(LEVELS),
+    "Events to report on standard error, as JSON lines.",
+    "warning",
+    to="log_level",
+)
 def command(**options: Any) -> int:
     """Take part in the medium and serve applications until told to stop.
 
@@ -106,49 +136,56 @@ def command(**options: Any) -> int:
         "held_bytes_max": options.pop("frontend_bytes"),
         "open_to_network": options.pop("frontend_open"),
     }
-    config = _config(**options)
+    config = _config(SimpleNamespace(**options))
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(_serve(config, frontends, limits))
 
 
-def _config(
-    name: str, folder: Path | None, multicast: str, interface: str, seeds: str, listen: str,
-    advertise: str, via: str, ttl: int, key: Path | None, insecure: bool,
-    groups: tuple[str, ...], records: tuple[str, ...], fsync: str, parquet: bool,
-    keep_bytes: int, keep_s: float, kept_conferences: tuple[str, ...], segment_bytes: int,
-    trace: Path | None, log_level: str,
-) -> NodeConfig:  # fmt: skip
-    def address(text: str, field: str) -> tuple[str, int] | None:
+def _config(given: SimpleNamespace) -> NodeConfig:
+    """What the options say."""
+
+    def address(field: str) -> tuple[str, int] | None:
+        text = getattr(given, field)
         return parse_address(text, field) if text else None
 
+    seeds = [seed.strip() for seed in given.seeds.split(",") if seed]
     choice = Choice(
-        multicast=parse_address(multicast, "multicast"),
-        interface=interface,
-        seeds=tuple(parse_address(seed.strip(), "seeds") for seed in seeds.split(",") if seed),
-        listen=address(listen, "listen"),
-        advertise=address(advertise, "advertise"),
-        via=address(via, "via"),
-        ttl=ttl,
-        name=name,
+        multicast=parse_address(given.multicast, "multicast"),
+        interface=given.interface,
+        seeds=tuple(parse_address(seed, "seeds") for seed in seeds),
+        listen=address("listen"),
+        advertise=address("advertise"),
+        via=address("via"),
+        ttl=given.ttl,
+        name=given.name,
     )
-    secret = None if insecure else load_secret(key)
-    specs = tuple(parse_group(group) for group in groups)
+    secret = None if given.insecure else load_secret(given.key)
+    specs = tuple(parse_group(group) for group in given.groups)
     journal = JournalConfig(
-        sync=fsync, parquet=parquet, keep_bytes=keep_bytes, keep_s=keep_s,
-        segment_bytes=segment_bytes, keep_conference_s=dict(map(_kept, kept_conferences)),
-    )  # fmt: skip
+        sync=given.fsync,
+        parquet=given.parquet,
+        keep_bytes=given.keep_bytes,
+        keep_s=given.keep_s,
+        segment_bytes=given.segment_bytes,
+        keep_conference_s=dict(map(_kept, given.kept_conferences)),
+    )
     journal.check()
     config = NodeConfig(
-        name=name, dir=folder, choice=choice, secret=secret, groups=specs, log_level=log_level,
-        records=_records(records, specs, journal),
-    )  # fmt: skip
-    if records and folder is None:
-        raise ConfigError("record", records[0], "only with --dir: the journal is kept there")
+        name=given.name,
+        dir=given.folder,
+        choice=choice,
+        secret=secret,
+        groups=specs,
+        log_level=given.log_level,
+        records=_records(given.records, specs, journal),
+    )
+    if given.records and given.folder is None:
+        raise ConfigError("record", given.records[0], "only with --dir: the journal is kept there")
     config.check()
-    if trace is not None:
-        if not name:
-            raise ConfigError("trace", trace, "only with --name: a trace says who wrote it")
-        config = structs.replace(config, tracer=Tracing(trace, name))
+    if given.trace is not None:
+        if not given.name:
+            raise ConfigError("trace", given.trace, "only with --name: a trace says who wrote it")
+        config = structs.replace(config, tracer=Tracing(given.trace, given.name))
     return config
 
 
@@ -193,10 +230,7 @@ async def _serve(config: NodeConfig, addresses: tuple[str, ...], limits: dict[st
         loop.add_signal_handler(number, stop.set)
     node = Node(config)
     node.on_fatal = lambda error: stop.set()
-    server = FrontendServer(
-        node, addresses, name=node.name, **limits,
-        log=node.log,
-    )  # fmt: skip
+    server = FrontendServer(node, addresses, name=node.name, log=node.log, **limits)
     await server.start(serve=False)  # to know at once whether the addresses can be had
     try:
         await node.start()

@@ -3,13 +3,17 @@ and what is allowed, as the configurations do."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
+from functools import wraps
 from math import isfinite
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from roundelay.core.errors import ConfigError
+from roundelay.core.selection import Selection, chosen
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -91,13 +95,94 @@ POSITIVE = Number("a number above 0", lambda x: x > 0)
 NOT_NEGATIVE = Number("a number from 0 up", lambda x: x >= 0)
 
 
-def json_option(function: F) -> F:
+PATH = click.Path(path_type=Path)
+FOLDER = click.Path(path_type=Path, file_okay=False)
+
+
+def option(
+    name: str,
+    kind: Any,
+    help: str = "",
+    default: Any = None,
+    *,
+    unset: Any = None,
+    to: str = "",
+    **more: Any,
+) -> Callable[[F], F]:
+    """An option such as "--key FILE", which the command gets as `to`, or by its name.
+
+    `kind` is a type, or the words to choose from.  Its `default` is shown, what it is when `unset`
+    is not.
+    """
+    if isinstance(kind, tuple):
+        kind = OneOf(kind)
+    name, _, metavar = name.partition(" ")
+    if default is not None:
+        more |= {"default": default, "show_default": True}
+    elif unset is not None:
+        more["default"] = unset
     return click.option(
-        "--json", "as_json", is_flag=True, help="Print one JSON object and nothing else."
-    )(function)
-
-
-def force_option(function: F) -> F:
-    return click.option("--force", is_flag=True, help="Replace the run in a folder that exists.")(
-        function
+        *filter(None, (name, to)), type=kind, help=help or None, metavar=metavar or None, **more
     )
+
+
+def several(name: str, kind: Any, help: str, to: str, **more: Any) -> Callable[[F], F]:
+    """An option that may be given more than once."""
+    return option(name, kind, help, to=to, multiple=True, **more)
+
+
+def flag(name: str, help: str, **more: Any) -> Callable[[F], F]:
+    """An option without a value."""
+    return click.option(*name.split(), is_flag=True, help=help, **more)
+
+
+def mark_options(function: F) -> F:
+    """Which conferences, senders and kinds: see `selection_of`."""
+    kinds = several("--kind", Whole(0), "Only of these.", "kinds")
+    senders = several("--sender", str, "Only of these.", "senders")
+    return several("--conference", Whole(0), "Only of these.", "conferences")(
+        senders(kinds(function))
+    )
+
+
+def selection_of(given: dict[str, Any]) -> Selection:
+    """What is selected by options of these names; of `mark_options` none given means all."""
+    for name in ("conferences", "senders", "kinds"):
+        given[name] = chosen(given[name])
+    return Selection(**given)
+
+
+json_option = flag("--json as_json", "Print one JSON object and nothing else.")
+json_lines_option = flag("--json as_json", "Print one JSON object a line.")
+force_option = flag("--force", "Replace the run in a folder that exists.")
+
+
+def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --master, --remote and --conf; the command gets them as `spark_conf`, a SparkOptions."""
+
+    @option(
+        "--master URL",
+        str,
+        "Where Spark runs: local[N], spark://HOST:PORT, …; if absent, here on all cores.",
+    )
+    @option("--remote sc://HOST[:PORT]", str, "Run on a Spark Connect server.")
+    @several("--conf KEY=VALUE", str, "A setting of Spark; repeat it.", "settings")
+    @wraps(command)
+    def with_spark(
+        *args: Any, master: str | None, remote: str | None, settings: tuple[str, ...], **others: Any
+    ) -> Any:
+        from roundelay.pipeline.session import SparkOptions, require_spark
+
+        require_spark()
+        conf = {}
+        for text in settings:
+            key, sign, value = text.partition("=")
+            if not sign or not key:
+                raise ConfigError("--conf", text, "KEY=VALUE, such as spark.driver.memory=4g")
+            conf[key] = value
+        # On Ctrl-C py4j would tell the root logger about the call that was interrupted.
+        logging.getLogger().addHandler(logging.NullHandler())
+        options = SparkOptions(master=master, remote=remote, conf=conf)
+        return command(*args, spark_conf=options, **others)
+
+    return with_spark

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 import click
@@ -23,6 +25,14 @@ def print_json(content: Mapping[str, Any]) -> None:
     click.echo(json_text(content))
 
 
+def report(content: Any, as_json: bool, show: Callable[[Any], object]) -> None:
+    """Print the outcome of a command as JSON, or have `show` print it for people."""
+    if as_json:
+        print_json(msgspec.to_builtins(content) if isinstance(content, msgspec.Struct) else content)
+    else:
+        show(content)
+
+
 def console() -> Console:
     """Where tables go.  `rich` is imported here because it takes longer than a short command."""
     from rich.console import Console
@@ -37,16 +47,21 @@ def console() -> Console:
     return Screen(width=120 if plain else None, highlight=False)
 
 
-def table(title: str, *columns: str, **options: Any) -> Table:
-    """A table whose first column is a name and whose other columns are numbers."""
+def table(title: str, *columns: str, left: Sequence[str] = (), **options: Any) -> Table:
+    """A table whose first column is a name; the others are numbers, but for those in `left`."""
     from rich import box
     from rich.table import Table
 
-    made = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD,
-                 show_header=any(columns), **options)  # fmt: skip
+    options |= {"title_justify": "left", "title_style": "bold", "box": box.SIMPLE_HEAD}
+    grid = Table(title=title, show_header=any(columns), **options)
     for i, column in enumerate(columns):
-        made.add_column(column, justify="right" if i else "left")
-    return made
+        grid.add_column(column, justify="right" if i and column not in left else "left")
+    return grid
+
+
+def add_row(grid: Table, *cells: str | float) -> None:
+    """Add a row of text that is shown literally, and of numbers as people write them."""
+    grid.add_row(*(literally(cell) if isinstance(cell, str) else number(cell) for cell in cells))
 
 
 class Tick(Protocol):
@@ -56,26 +71,24 @@ class Tick(Protocol):
 
 
 @contextmanager
-def progress(text: str, *, quiet: bool) -> Iterator[Tick | None]:
+def progress(text: str, *, quiet: bool) -> Iterator[Tick]:
     """A bar on stderr; nothing if that is no terminal, or with `quiet`."""
     if quiet or not sys.stderr.isatty():
-        yield None
+        yield lambda done, total, remark="": None
         return
+    from rich import progress as columns
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )  # fmt: skip
 
-    bar = Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-        TimeRemainingColumn(), TextColumn("{task.fields[remark]}"),
-        console=Console(stderr=True), transient=True,
-    )  # fmt: skip
+    bar = columns.Progress(
+        columns.TextColumn("{task.description}"),
+        columns.BarColumn(),
+        columns.MofNCompleteColumn(),
+        columns.TimeElapsedColumn(),
+        columns.TimeRemainingColumn(),
+        columns.TextColumn("{task.fields[remark]}"),
+        console=Console(stderr=True),
+        transient=True,
+    )
     with bar:
         task = bar.add_task(text, total=None, remark="")
 
@@ -104,6 +117,24 @@ def json_line(content: msgspec.Struct) -> str:
     if not text.isprintable():
         text = "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in text)
     return text + "\n"
+
+
+def payload(data: bytes) -> dict[str, Any]:
+    """The fields of a JSON line that have a message: as text, or coded where it is none."""
+    try:
+        return {"data": data.decode()}
+    except UnicodeDecodeError:
+        return {"data": None, "base64": base64.b64encode(data).decode()}
+
+
+def utc(ns: int) -> str:
+    """A moment as JSON lines have it.
+
+    >>> utc(1_700_000_000_123_456_789)
+    '2023-11-14T22:13:20.123456Z'
+    """
+    seconds, rest = divmod(ns, 1_000_000_000)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest // 1000:06d}Z"
 
 
 def say_zone(text: str, option: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import msgspec
 
-from roundelay.cli.options import LOSS, POSITIVE, Whole, json_option
+from roundelay.cli.options import LOSS, POSITIVE, Whole, json_option, option
 from roundelay.cli.output import console, number, print_json, table
 from roundelay.core.cost import Prediction, plan
 
@@ -16,18 +16,13 @@ Example:
 
 
 @click.command(epilog=EPILOG)
-@click.option("--sites", type=Whole(2), default=5, show_default=True, help="Sites in the group, N.")
-@click.option("--resilience", type=Whole(0), help="Sites that may fail, L.  [default: 1]")
-@click.option("--loss", type=LOSS, default=0.0, show_default=True,
-              help="Chance that a receiver misses a PDU.")  # fmt: skip
-@click.option("--rate", type=POSITIVE, default=20.0, show_default=True,
-              help="Messages per second, of all sites together.")  # fmt: skip
-@click.option("--hold-ms", type=POSITIVE, default=50.0, show_default=True,
-              help="T: how long a token site waits for a message.")  # fmt: skip
-@click.option("--kw", type=Whole(1), default=1, show_default=True,
-              help="Acknowledgements per token transfer.")  # fmt: skip
-@click.option("--kr", type=Whole(1), default=1, show_default=True,
-              help="Token transfers per acknowledgement.")  # fmt: skip
+@option("--sites", Whole(2), "Sites in the group, N.", 5)
+@option("--resilience", Whole(0), "Sites that may fail, L.  [default: 1]")
+@option("--loss", LOSS, "Chance that a receiver misses a PDU.", 0.0)
+@option("--rate", POSITIVE, "Messages per second, of all sites together.", 20.0)
+@option("--hold-ms", POSITIVE, "T: how long a token site waits for a message.", 50.0)
+@option("--kw", Whole(1), "Acknowledgements per token transfer.", 1)
+@option("--kr", Whole(1), "Token transfers per acknowledgement.", 1)
 @json_option
 def command(
     sites: int,

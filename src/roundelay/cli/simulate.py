@@ -11,13 +11,16 @@ from msgspec import structs
 from roundelay.cli.options import (
     LOSS,
     NOT_NEGATIVE,
+    PATH,
     POSITIVE,
     OneOf,
     Whole,
+    flag,
     force_option,
     json_option,
-)  # fmt: skip
-from roundelay.cli.output import console, literally, number, print_json, progress, table
+    option,
+)
+from roundelay.cli.output import console, literally, number, progress, report, table
 from roundelay.core.cluster.config import DEFERRED, EAGER
 from roundelay.core.families import FAMILIES, TOTAL
 from roundelay.core.grsb.config import PROFILES as GRSB_LAYOUTS
@@ -42,47 +45,46 @@ Examples:
 
 @click.command(epilog=EPILOG)
 @click.argument("protocol", type=OneOf(SIMULATED))
-@click.option("--sites", type=Whole(2),
-              help="Sites in the group, N.  [default: 5; wide: 5 for each network]")  # fmt: skip
-@click.option("--resilience", type=Whole(0), help="Sites that may fail, L.  [default: 1]")
-@click.option("--loss", type=LOSS, default=0.0, show_default=True,
-              help="Chance that a receiver misses a PDU.")  # fmt: skip
-@click.option("--messages", type=Whole(1), default=1000, show_default=True,
-              help="Messages to broadcast.")  # fmt: skip
-@click.option("--seed", type=Whole(0), default=0, show_default=True, help="Decides the whole run.")
-@click.option("--tau", type=POSITIVE, help="Messages per hold time T, on average.  [default: 1]")
-@click.option("--rate", type=POSITIVE, help="Messages per second, in place of --tau.")
-@click.option("--kw", type=Whole(1), default=1, show_default=True,
-              help="Acknowledgements per token transfer.")  # fmt: skip
-@click.option("--kr", type=Whole(1), default=1, show_default=True,
-              help="Token transfers per acknowledgement.")  # fmt: skip
-@click.option("--profile", type=OneOf(PROFILES), default="paper", show_default=True,
-              help="The 1984 simulation, or what a network would use.")  # fmt: skip
-@click.option("--load", type=OneOf(LOADS),
-              help="Random arrivals, all sources busy, or one message at a time.  "
-                   "[default: poisson; isolated for clusters without --tau or --rate]")  # fmt: skip
-@click.option("--policy", type=OneOf(POLICIES),
-              help="Clusters: acknowledge when owed, or at every opportunity.  "
-                   "[default: deferred]")  # fmt: skip
-@click.option("--destinations", type=Whole(1),
-              help="spo: each message goes to so many random members.")  # fmt: skip
-@click.option("--layout", type=OneOf(GRSB_LAYOUTS),
-              help="grsb: how roles are spread over the sites.  [default: separate]")  # fmt: skip
-@click.option("--recorders", type=Whole(1),
-              help="grsb: Playback Recorders; wide: those of each network and of the global "
-                   "level.  [default: the fewest of the layout]")  # fmt: skip
-@click.option(
-    "--away", type=LOSS, help="grsb, wide: this fraction of the users is off for most of the run."
+@option("--sites", Whole(2), "Sites in the group, N.  [default: 5; wide: 5 for each network]")
+@option("--resilience", Whole(0), "Sites that may fail, L.  [default: 1]")
+@option("--loss", LOSS, "Chance that a receiver misses a PDU.", 0.0)
+@option("--messages", Whole(1), "Messages to broadcast.", 1000)
+@option("--seed", Whole(0), "Decides the whole run.", 0)
+@option("--tau", POSITIVE, "Messages per hold time T, on average.  [default: 1]")
+@option("--rate", POSITIVE, "Messages per second, in place of --tau.")
+@option("--kw", Whole(1), "Acknowledgements per token transfer.", 1)
+@option("--kr", Whole(1), "Token transfers per acknowledgement.", 1)
+@option("--profile", PROFILES, "The 1984 simulation, or what a network would use.", "paper")
+@option(
+    "--load",
+    LOADS,
+    "Random arrivals, all sources busy, or one message at a time.  "
+    "[default: poisson; isolated for clusters without --tau or --rate]",
 )
-@click.option("--networks", type=Whole(2), help="wide: local networks.  [default: 3]")
-@click.option("--subnet", type=Whole(0),
-              help="wide: nodes behind the broadcaster of each network.  "
-                   "[default: a quarter of its sites]")  # fmt: skip
-@click.option("--hold-ms", type=NOT_NEGATIVE, default=50.0, show_default=True,
-              help="T: how long a token site waits for a message.")  # fmt: skip
-@click.option("--size", type=Whole(10), default=64, show_default=True, help="Bytes of a message.")
-@click.option("--wire", is_flag=True, help="Send every PDU through the byte codec.")
-@click.option("--out", type=click.Path(path_type=Path), help="Folder for trace, diagram, results.")
+@option(
+    "--policy",
+    POLICIES,
+    "Clusters: acknowledge when owed, or at every opportunity.  [default: deferred]",
+)
+@option("--destinations", Whole(1), "spo: each message goes to so many random members.")
+@option("--layout", GRSB_LAYOUTS, "grsb: how roles are spread over the sites.  [default: separate]")
+@option(
+    "--recorders",
+    Whole(1),
+    "grsb: Playback Recorders; wide: those of each network and of the global level.  "
+    "[default: the fewest of the layout]",
+)
+@option("--away", LOSS, "grsb, wide: this fraction of the users is off for most of the run.")
+@option("--networks", Whole(2), "wide: local networks.  [default: 3]")
+@option(
+    "--subnet",
+    Whole(0),
+    "wide: nodes behind the broadcaster of each network.  [default: a quarter of its sites]",
+)
+@option("--hold-ms", NOT_NEGATIVE, "T: how long a token site waits for a message.", 50.0)
+@option("--size", Whole(10), "Bytes of a message.", 64)
+@flag("--wire", "Send every PDU through the byte codec.")
+@option("--out", PATH, "Folder for trace, diagram, results.")
 @force_option
 @json_option
 def command(out: Path | None, force: bool, as_json: bool, **given: Any) -> int:
@@ -104,10 +106,7 @@ def command(out: Path | None, force: bool, as_json: bool, **given: Any) -> int:
                 from roundelay.runs.report import write_simulate_report
 
                 write_simulate_report(folder, results)
-    if as_json:
-        print_json(results)
-    else:
-        _show(results, out)
+    report(results, as_json, lambda _: _show(results, out))
     return 1 if results["violations"] else 0
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import click
 import msgspec
 
-from roundelay.cli.options import OneOf, Whole, force_option, json_option
-from roundelay.cli.output import console, literally, number, print_json, progress, table
+from roundelay.cli.options import PATH, Whole, flag, force_option, json_option, option
+from roundelay.cli.output import console, literally, number, progress, report, table
 from roundelay.core.errors import ConfigError
 from roundelay.runs.folder import run_folder
 from roundelay.runs.swarm import SwarmParams, parse_seeds, swarm
@@ -28,32 +28,25 @@ Examples:
 
 
 @click.command(epilog=EPILOG)
-@click.option("--seeds", metavar="A:B", default="0:200", show_default=True,
-              help="From A up to, not including, B.")  # fmt: skip
-@click.option("--protocol", type=OneOf(SWARMED), default="token", show_default=True)
-@click.option("--profile", type=OneOf(PROFILES), default="any", show_default=True,
-              help="Draw any configuration, or only such as live groups use.")  # fmt: skip
-@click.option("--jobs", type=Whole(1, 1024), help="Processes.  [default: one per processor]")
-@click.option("--mutant", help="Run with a rule switched off; see explore --list-mutants.")
-@click.option("--wire", is_flag=True, help="All PDUs go through bytes, not only in some seeds.")
-@click.option("--stop-at-first", is_flag=True, help="Stop at the first seed that breaks a promise.")
-@click.option("--verbose", is_flag=True, help="Show the plan; one seed only.")
-@click.option("--out", type=click.Path(path_type=Path),
-              help="Folder for trace, diagram, results; one seed only.")  # fmt: skip
+@option("--seeds A:B", str, "From A up to, not including, B.", "0:200")
+@option("--protocol", SWARMED, default="token")
+@option("--profile", PROFILES, "Draw any configuration, or only such as live groups use.", "any")
+@option("--jobs", Whole(1, 1024), "Processes.  [default: one per processor]")
+@option("--mutant", str, "Run with a rule switched off; see explore --list-mutants.")
+@flag("--wire", "All PDUs go through bytes, not only in some seeds.")
+@flag("--stop-at-first", "Stop at the first seed that breaks a promise.")
+@flag("--verbose", "Show the plan; one seed only.")
+@option("--out", PATH, "Folder for trace, diagram, results; one seed only.")
 @force_option
 @json_option
 def command(
     seeds: str,
-    protocol: str,
-    profile: str,
     jobs: int | None,
-    mutant: str | None,
-    wire: bool,
-    stop_at_first: bool,
     verbose: bool,
     out: Path | None,
     force: bool,
     as_json: bool,
+    **given: Any,
 ) -> int:
     """Run many random groups under faults and check every promise.
 
@@ -61,14 +54,15 @@ def command(
     everything goes wrong, then the network heals and all that is pending has to commit.  Exit
     status 1 if a promise was broken; each finding comes with the line that runs its seed again."""
     first, beyond = parse_seeds(seeds)
-    params = SwarmParams(
-        first=first, beyond=beyond, protocol=protocol, mutant=mutant, jobs=jobs or 0,
-        stop_at_first=stop_at_first, wire=wire, profile=profile,
-    ).settled()  # fmt: skip
-    for field, given in (("out", out), ("verbose", verbose or None)):
-        if given and beyond - first > 1:
-            raise ConfigError(field, given, "only with a single seed, as in --seeds 17:18")
-    plan = Plan.from_seed(first, protocol, profile) if verbose or out is not None else None
+    params = SwarmParams(first=first, beyond=beyond, jobs=jobs or 0, **given).settled()
+    for field, value in (("out", out), ("verbose", verbose or None)):
+        if value and beyond - first > 1:
+            raise ConfigError(field, value, "only with a single seed, as in --seeds 17:18")
+    plan = (
+        Plan.from_seed(first, given["protocol"], given["profile"])
+        if verbose or out is not None
+        else None
+    )
     if plan is not None and verbose and not as_json:
         click.echo(plan.to_json().decode())
     if out is not None:
@@ -78,19 +72,14 @@ def command(
             results = run_seed_into(folder, params)
     else:
         with progress("seeds", quiet=as_json) as tick:
-            watch = None
-            if tick is not None:
 
-                def watch(done: int, total: int, found: int) -> None:
-                    tick(done, total, f"{found} violations" if found else "")
+            def watch(done: int, total: int, found: int) -> None:
+                tick(done, total, f"{found} violations" if found else "")
 
             results = swarm(params, watch)
-    if as_json:
-        if verbose and plan is not None:
-            results = results | {"plan": msgspec.to_builtins(plan)}
-        print_json(results)
-    else:
-        _show(results, out)
+    if verbose and as_json:
+        results = results | {"plan": msgspec.to_builtins(plan)}
+    report(results, as_json, lambda _: _show(results, out))
     return 1 if results["violations"] else 0
 
 

@@ -9,9 +9,8 @@ from typing import Any
 import click
 from msgspec import structs
 
-from roundelay.cli.options import Whole, json_option
-from roundelay.cli.output import console, literally, number, print_json, table
-from roundelay.cli.spark_options import spark_options
+from roundelay.cli.options import FOLDER, PATH, Whole, flag, json_option, option, spark_options
+from roundelay.cli.output import add_row, console, literally, print_json, report, table
 from roundelay.core.errors import UsageError
 
 SWEEP_EPILOG = """\b
@@ -38,11 +37,10 @@ Examples:
 
 @click.command(epilog=SWEEP_EPILOG)
 @click.argument("grid")
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True,
-              help="Folder for runs.parquet and summary.parquet.")  # fmt: skip
-@click.option("--messages", type=Whole(1), help="Messages a run, whatever the grid says.")
-@click.option("--seeds", type=Whole(1), help="Runs at each point, whatever the grid says.")
-@click.option("--force", is_flag=True, help="Replace another sweep in that folder.")
+@option("--out", FOLDER, "Folder for runs.parquet and summary.parquet.", required=True)
+@option("--messages", Whole(1), "Messages a run, whatever the grid says.")
+@option("--seeds", Whole(1), "Runs at each point, whatever the grid says.")
+@flag("--force", "Replace another sweep in that folder.")
 @spark_options
 @json_option
 def sweep(
@@ -82,23 +80,26 @@ def sweep(
     else:
         screen = console()
         grid_ = table(f"sweep {done.grid}", "", "")
-        for text, value in (
-            ("points", done.points), ("runs", done.runs), ("runs kept from before", done.kept),
-            ("tasks", done.tasks), ("violations", done.violations),
-            ("runs with something undelivered", done.undelivered),
-            ("start of Spark (s)", started - began), ("sweep (s)", ended - started),
-        ):  # fmt: skip
-            grid_.add_row(text, number(value))
+        counts = {
+            "points": done.points,
+            "runs": done.runs,
+            "runs kept from before": done.kept,
+            "tasks": done.tasks,
+            "violations": done.violations,
+            "runs with something undelivered": done.undelivered,
+            "start of Spark (s)": started - began,
+            "sweep (s)": ended - started,
+        }
+        for counted in counts.items():
+            add_row(grid_, *counted)
         screen.print(grid_)
         screen.print(f"  written: {out / RUNS}, {out / SUMMARY}")
     return 1 if done.violations or done.undelivered else 0
 
 
 @click.command(epilog=FIGURES_EPILOG)
-@click.argument("folders", metavar="DIR...", nargs=-1, required=True,
-                type=click.Path(path_type=Path))  # fmt: skip
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True,
-              help="Folder for the pictures, figures.csv and verdict.json.")  # fmt: skip
+@click.argument("folders", metavar="DIR...", nargs=-1, required=True, type=PATH)
+@option("--out", FOLDER, "Folder for the pictures, figures.csv and verdict.json.", required=True)
 @json_option
 def figures(folders: tuple[Path, ...], out: Path, as_json: bool) -> int:
     """Draw the papers' figures from sweeps, and judge every point.
@@ -114,10 +115,7 @@ def figures(folders: tuple[Path, ...], out: Path, as_json: bool) -> int:
         ) from None
 
     found = make_figures(folders, out)
-    if as_json:
-        print_json(found)
-    else:
-        _show(found, out)
+    report(found, as_json, lambda _: _show(found, out))
     return 0 if found["good"] else 1
 
 
@@ -126,11 +124,8 @@ def _show(found: dict[str, Any], out: Path) -> None:
     grid = table("", "figure", "points", "judged", "outside", "largest deviation", "at")
     for one in found["figures"]:
         worst = one["worst"]
-        grid.add_row(
-            one["figure"], number(one["points"]), number(one["judged"]), number(one["outside"]),
-            "" if worst is None else f"{worst['deviation']:+.1%}",
-            "" if worst is None else literally(worst["point"]),
-        )  # fmt: skip
+        where = ("", "") if worst is None else (f"{worst['deviation']:+.1%}", worst["point"])
+        add_row(grid, one["figure"], one["points"], one["judged"], one["outside"], *where)
     screen.print(grid)
     for claim in found["claims"]:
         mark = "[green]yes[/green]" if claim["holds"] else "[red]NO [/red]"

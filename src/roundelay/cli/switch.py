@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from roundelay.cli.options import LOSS, Whole
+from roundelay.cli.options import LOSS, PATH, Whole, flag, option
 from roundelay.core.errors import ConfigError
 from roundelay.faultnet.switch import Switch, read_rules
 
@@ -25,46 +25,29 @@ Nodes cross it with  roundelay node --via 127.0.0.1:9000.  Rules: docs/switch.md
 
 
 @click.command(epilog=EPILOG)
-@click.option("--listen", required=True, metavar="HOST:PORT", help="Where nodes send to.")
-@click.option("--seed", type=Whole(0), default=0, show_default=True, help="Decides every fault.")
-@click.option("--loss", type=LOSS, help="Chance that a copy is lost.")
-@click.option("--burst", metavar="P[:MOST]",
-              help="Chance that a burst of 1 to MOST (20) losses begins.")  # fmt: skip
-@click.option("--duplicate", type=LOSS, help="Chance that a copy comes twice.")
-@click.option("--delay-ms", metavar="A:B", help="Every copy takes A to B ms longer, in order.")
-@click.option("--reorder", type=LOSS, help="Chance that a copy is overtaken.")
-@click.option("--corrupt", type=LOSS, help="Chance that bits of a copy are flipped.")
-@click.option("--rules", type=click.Path(path_type=Path), metavar="FILE.json",
-              help="More rules; those with after_s wait.")  # fmt: skip
-@click.option("--control", metavar="HOST:PORT|unix:PATH",
-              help="Takes rules and {\"stats\": true}, one JSON object a line.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True,
-              help="Print what was counted as one JSON object on a line.")  # fmt: skip
+@option("--listen HOST:PORT", str, "Where nodes send to.", required=True)
+@option("--seed", Whole(0), "Decides every fault.", 0)
+@option("--loss", LOSS, "Chance that a copy is lost.")
+@option("--burst P[:MOST]", str, "Chance that a burst of 1 to MOST (20) losses begins.")
+@option("--duplicate", LOSS, "Chance that a copy comes twice.")
+@option("--delay-ms A:B", str, "Every copy takes A to B ms longer, in order.")
+@option("--reorder", LOSS, "Chance that a copy is overtaken.")
+@option("--corrupt", LOSS, "Chance that bits of a copy are flipped.")
+@option("--rules FILE.json", PATH, "More rules; those with after_s wait.")
+@option(
+    "--control HOST:PORT|unix:PATH", str, 'Takes rules and {"stats": true}, one JSON object a line.'
+)
+@flag("--json as_json", "Print what was counted as one JSON object on a line.")
 def command(
-    listen: str,
-    seed: int,
-    loss: float | None,
-    burst: str | None,
-    duplicate: float | None,
-    delay_ms: str | None,
-    reorder: float | None,
-    corrupt: float | None,
-    rules: Path | None,
-    control: str | None,
-    as_json: bool,
+    listen: str, seed: int, rules: Path | None, control: str | None, as_json: bool, **given: Any
 ) -> int:
     """Stand between real nodes as a network that loses, delays, doubles, reorders and damages.
 
     Prints one line when it serves and, when stopped by SIGTERM or an interrupt, what it counted."""
-    given: dict[str, Any] = {
-        "loss": loss,
-        "burst": None if burst is None else _burst(burst),
-        "duplicate": duplicate,
-        "delay_ms": None if delay_ms is None else _span(delay_ms),
-        "reorder": reorder,
-        "corrupt": corrupt,
-    }
     settings = {name: value for name, value in given.items() if value is not None}
+    for name, parse in (("burst", _burst), ("delay_ms", _span)):
+        if name in settings:
+            settings[name] = parse(settings[name])
     first = [settings] if settings else []
     switch = Switch(
         listen, seed=seed, control=control, rules=first + (read_rules(rules) if rules else [])

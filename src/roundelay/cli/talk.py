@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import os
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any, Final, TypeVar
 
 import click
@@ -16,8 +15,8 @@ from msgspec import UNSET, Struct, UnsetType, structs
 
 import roundelay
 from roundelay.cli.answers import show, show_why
-from roundelay.cli.options import Number, Whole, json_option
-from roundelay.cli.output import json_line, print_json, printable, say_zone
+from roundelay.cli.options import Number, Whole, flag, json_lines_option, json_option, option
+from roundelay.cli.output import json_line, payload, print_json, printable, say_zone, utc
 from roundelay.cli.waiting import told_if_waiting
 from roundelay.client.contiguity import RAISE, SKIP
 from roundelay.client.group import Group, Joining
@@ -38,7 +37,6 @@ from roundelay.node.node_api import UNIT, Batch, Receipt
 from roundelay.wire.frontend import DEFAULT, address
 
 T = TypeVar("T")
-F = TypeVar("F", bound=Callable[..., Any])
 
 READ_BYTES: Final = 64 << 10
 TOGETHER_MESSAGES: Final = 1024
@@ -47,19 +45,16 @@ AHEAD: Final = 256
 """Sends that may wait for their receipts."""
 
 
-def node_option(function: F) -> F:
-    return click.option(
-        "--node", "node", metavar="ADDR", default=DEFAULT, show_default=True,
-        help="Frontend address of the node: HOST:PORT or unix:PATH.",
-    )(function)  # fmt: skip
-
-
-def timeout_option(function: F) -> F:
-    return click.option(
-        "--timeout", "timeout_s", metavar="SECONDS", default=PATIENCE_S, show_default=True,
-        type=Number("seconds, above 0 and up to a year", lambda s: 0 < s <= TIMEOUT_MAX_S),
-        help="How long to try to connect again when the connection to the node is lost.",
-    )(function)  # fmt: skip
+node_option = option(
+    "--node ADDR", str, "Frontend address of the node: HOST:PORT or unix:PATH.", DEFAULT
+)
+timeout_option = option(
+    "--timeout SECONDS",
+    Number("seconds, above 0 and up to a year", lambda s: 0 < s <= TIMEOUT_MAX_S),
+    "How long to try to connect again when the connection to the node is lost.",
+    PATIENCE_S,
+    to="timeout_s",
+)
 
 
 def _say_break(timeout_s: float) -> Callable[[str], None]:
@@ -96,22 +91,18 @@ Examples:
 @click.argument("group")
 @click.argument("text", required=False, metavar="[TEXT|-]")
 @node_option
-@click.option("--lines", is_flag=True, help="Each line is a message.")
-@click.option("--someone", is_flag=True, help="To exactly one application of one node.")
-@click.option("--to", metavar="NAMES", help="To these nodes: names with commas between them.")
-@click.option("--conference", type=Whole(0, 0xFFFFFFFF), default=0,
-              help="Recorders and replays select by it.")  # fmt: skip
-@click.option("--kind", type=Whole(0, 0xFFFFFFFF), default=0, help="The same.")
-@click.option("--unit", is_flag=True,
-              help="Each line is a message; all take effect together (grsb:, wide:).")  # fmt: skip
-@click.option("--recorded", type=Whole(0, 254), default=0, metavar="K",
-              help="Wait until K recorders have it on disk.")  # fmt: skip
+@flag("--lines", "Each line is a message.")
+@flag("--someone", "To exactly one application of one node.")
+@option("--to NAMES", str, "To these nodes: names with commas between them.")
+@option("--conference", Whole(0, 0xFFFFFFFF), "Recorders and replays select by it.", unset=0)
+@option("--kind", Whole(0, 0xFFFFFFFF), "The same.", unset=0)
+@flag("--unit", "Each line is a message; all take effect together (grsb:, wide:).")
+@option("--recorded K", Whole(0, 254), "Wait until K recorders have it on disk.", unset=0)
 @timeout_option
 @json_option
 def send(
-    group: str, text: str | None, node: str, lines: bool, someone: bool, to: str | None,
-    conference: int, kind: int, unit: bool, recorded: int, timeout_s: float, as_json: bool,
-) -> None:  # fmt: skip
+    group: str, text: str | None, someone: bool, to: str | None, as_json: bool, **given: Any
+) -> None:
     """Send a message to GROUP and wait until it has its place.
 
     With --json, seq is that place: of the last message, or null without a total order.
@@ -129,33 +120,39 @@ def send(
         raise ConfigError("to", to, "nothing with --someone")
     if not group:
         raise ConfigError("group", repr(group), "a name")
-    given = None if text is None or text == "-" else text.encode(errors="surrogateescape")
-    if someone and (conference or kind or recorded or unit):
+    data = None if text is None or text == "-" else text.encode(errors="surrogateescape")
+    chosen = SimpleNamespace(**given)
+    if someone and (chosen.conference or chosen.kind or chosen.recorded or chosen.unit):
         raise ConfigError("someone", "yes", "not with --conference, --kind, --unit or --recorded")
-    how = {"conference": conference, "kind": kind, "recorders": recorded, "to": names}
-    if unit:
-        lines = True
-        how["unit"] = True
-    results = _run(_send(group, given, node, timeout_s, lines, someone, how))
+    results = _run(_send(group, data, None if someone else names, someone, chosen))
     if as_json:
         print_json(results)
 
 
 async def _send(
-    group: str, given: bytes | None, where: str, timeout_s: float, lines: bool, someone: bool,
-    how: dict[str, Any],
-) -> dict[str, Any]:  # fmt: skip
+    group: str, data: bytes | None, to: list[str] | None, someone: bool, given: SimpleNamespace
+) -> dict[str, Any]:
+    how = {
+        "conference": given.conference,
+        "kind": given.kind,
+        "recorders": given.recorded,
+        "to": to,
+    }
+    if given.unit:
+        how["unit"] = True
+
     async def state() -> str:
         return str((await node.members(group)).get("state", ""))
 
+    name, patience_s = "roundelay send", given.timeout_s
     async with (
-        await RemoteNode.connect(where, name="roundelay send", patience_s=timeout_s) as node,
+        await RemoteNode.connect(given.node, name=name, patience_s=patience_s) as node,
         told_if_waiting(group, state),
     ):
-        node.daemon.on_break = _say_break(timeout_s)
+        node.daemon.on_break = _say_break(given.timeout_s)
         limit = node.daemon.max_message
         under_way = _UnderWay()
-        async for messages in _messages(given, lines, limit, bool(how.get("unit"))):
+        async for messages in _messages(data, given.lines or given.unit, limit, given.unit):
             if someone:  # each to someone, not all to the same one
                 for message in messages:
                     under_way.add(1, await node.submit(group, message, someone=True))
@@ -279,20 +276,24 @@ Examples:
 @click.command(epilog=LISTEN_EPILOG)
 @click.argument("group")
 @node_option
-@click.option("--count", type=Whole(1), help="Stop after so many messages.")
-@click.option("--since", metavar="WHEN",
-              help="Begin there, then go on live: a position (SEQ or HISTORY:SEQ), a date-time "
-                   "(UTC unless it has a zone), or start.")  # fmt: skip
-@click.option("--missing", type=click.Choice([RAISE, SKIP]), default=RAISE, show_default=True,
-              help="Where nobody has the next messages: end, or go on behind them.")  # fmt: skip
-@click.option("--conference", type=Whole(0, 0xFFFFFFFF), help="Print only this conference.")
-@click.option("--sender", help="Print only what this node sent.")
+@option("--count", Whole(1), "Stop after so many messages.")
+@option(
+    "--since WHEN",
+    str,
+    "Begin there, then go on live: a position (SEQ or HISTORY:SEQ), a date-time (UTC unless it "
+    "has a zone), or start.",
+)
+@option(
+    "--missing",
+    click.Choice([RAISE, SKIP]),
+    "Where nobody has the next messages: end, or go on behind them.",
+    RAISE,
+)
+@option("--conference", Whole(0, 0xFFFFFFFF), "Print only this conference.")
+@option("--sender", str, "Print only what this node sent.")
 @timeout_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
-def listen(
-    group: str, node: str, count: int | None, since: str | None, missing: str,
-    conference: int | None, sender: str | None, timeout_s: float, as_json: bool,
-) -> None:  # fmt: skip
+@json_lines_option
+def listen(group: str, as_json: bool, **given: Any) -> None:
     """Print the messages of GROUP as they are delivered.
 
     What was before comes from the memory of members or a recorder; if nobody has it any more, it
@@ -300,34 +301,33 @@ def listen(
 
     If the connection to the node is lost it connects again and goes on with the next message; in
     groups without a total order, where nobody could say which that is, it ends with an error."""
-    line = _json_lines if as_json else _text_lines
-    moment = None if since is None else parse_moment(since)
-    if since is not None:
-        say_zone(since, "since")
+    chosen = SimpleNamespace(**given)
+    moment = None if chosen.since is None else parse_moment(chosen.since)
+    if chosen.since is not None:
+        say_zone(chosen.since, "since")
     joining = roundelay.join(
-        group, service=SERVICE_OF[protocol_of(group)], node=node, name="roundelay listen",
-        timeout=timeout_s, since=moment, missing=missing,
-    )  # fmt: skip
-    wanted = _Wanted(conference, sender)
+        group,
+        service=SERVICE_OF[protocol_of(group)],
+        node=chosen.node,
+        name="roundelay listen",
+        timeout=chosen.timeout_s,
+        since=moment,
+        missing=chosen.missing,
+    )
     try:
-        _run(_listen(joining, node, timeout_s, count, wanted, line))
+        _run(_listen(joining, chosen, _json_lines if as_json else _text_lines))
     except GroupFailed as error:
         raise UsageError(f"failed: {error.reason}") from None
     except KeyboardInterrupt:
-        if count is not None:  # it has not seen all it was to see
+        if chosen.count is not None:  # it has not seen all it was to see
             raise
 
 
 async def _listen(
-    joining: Joining,
-    where: str,
-    timeout_s: float,
-    count: int | None,
-    wanted: _Wanted,
-    line: Callable[[Batch, int | None], str],
+    joining: Joining, given: SimpleNamespace, line: Callable[[Batch, int | None], str]
 ) -> None:
     async with joining as group:
-        group.on_break = _say_break(timeout_s)
+        group.on_break = _say_break(given.timeout_s)
 
         async def state() -> str:
             return group.view.state
@@ -335,9 +335,10 @@ async def _listen(
         try:
             view = await group.changed_view(group.view)
             if sys.stderr.isatty():
-                click.echo(f"listening to {group.name} at {where}: {_view(view.members)}", err=True)
+                who = ", ".join(map(printable, view.members)) or "nobody is there yet"
+                click.echo(f"listening to {group.name} at {given.node}: {who}", err=True)
             async with told_if_waiting(group.name, state):
-                await _print(group, count, wanted, line)
+                await _print(group, given.count, _Wanted(given.conference, given.sender), line)
         except Refused as error:
             raise Refused(str(error).removeprefix(f"group {group.name}: ")) from None
 
@@ -354,10 +355,8 @@ async def _print(
     async for whole in group.batches():
         if group.skipped > skipped:
             now = group.skipped
-            click.echo(
-                f"{now - skipped} messages before position {whole.seq} are missing: nobody has "
-                "them any more", err=True,
-            )  # fmt: skip
+            what = f"{now - skipped} messages before position {whole.seq} are missing"
+            click.echo(f"{what}: nobody has them any more", err=True)
             skipped = now
         for batch in wanted.of(whole):
             sys.stdout.write(line(batch, left))
@@ -403,20 +402,14 @@ class Heard(Struct, frozen=True):
 
 def _json_lines(batch: Batch, most: int | None) -> str:
     lines = []
-    when = _time(batch.time)
+    when = utc(batch.time)
     seq = batch.seq
     conference, kind, _ = batch.bundle.runs()[0]  # `_Wanted.of` has cut it
-    marks = (conference or UNSET, kind or UNSET)
+    marks: dict[str, Any] = {"conference": conference or UNSET, "kind": kind or UNSET}
     for i, data in enumerate(list(batch.bundle)[:most]):
         place = None if seq < 0 else seq
         unit: Any = places_in_unit(len(batch.bundle))[i] if batch.unit == UNIT else UNSET
-        try:
-            heard = Heard(batch.group, place, batch.sender, when, data.decode(), *marks, unit=unit)
-        except UnicodeDecodeError:
-            coded = base64.b64encode(data).decode()
-            heard = Heard(
-                batch.group, place, batch.sender, when, None, *marks, base64=coded, unit=unit
-            )
+        heard = Heard(batch.group, place, batch.sender, when, unit=unit, **marks, **payload(data))
         lines.append(json_line(heard))
         if place is not None and batch.unit != UNIT:
             seq += 1
@@ -431,19 +424,6 @@ def _text_lines(batch: Batch, most: int | None) -> str:
         text = data.decode(errors="backslashreplace")
         lines.append(f"{place}{printable(batch.sender)}: {printable(text)}\n")
     return "".join(lines)
-
-
-def _time(ns: int) -> str:
-    """
-    >>> _time(1_700_000_000_123_456_789)
-    '2023-11-14T22:13:20.123456Z'
-    """
-    seconds, rest = divmod(ns, 1_000_000_000)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest // 1000:06d}Z"
-
-
-def _view(members: tuple[str, ...]) -> str:
-    return ", ".join(map(printable, members)) if members else "nobody is there yet"
 
 
 # ------------------------------------------------------------------------ questions

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from roundelay.cli.options import POSITIVE, OneOf, json_option
-from roundelay.cli.output import console, literally, print_json, table
-from roundelay.cli.spark_options import spark_options
+from roundelay.cli.options import PATH, POSITIVE, flag, json_option, option, spark_options
+from roundelay.cli.output import console, literally, report, table
 from roundelay.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -28,16 +27,12 @@ Examples:
 
 
 @click.command(epilog=EPILOG)
-@click.argument("paths", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--strategy", type=OneOf(("fast", "sql")), default="fast", show_default=True,
-              help="By ranges of positions in numpy, or by Spark SQL.")  # fmt: skip
-@click.option("--oracle", is_flag=True, help="The same as --strategy sql.")
-@click.option("--watch", is_flag=True,
-              help="Look at growing traces again and again; stop at the first alarm.")  # fmt: skip
-@click.option("--every-s", type=POSITIVE, default=2.0, show_default=True,
-              help="With --watch: from trigger to trigger.")  # fmt: skip
-@click.option("--for-s", type=POSITIVE, default=None,
-              help="With --watch: stop after that long without an alarm.")  # fmt: skip
+@click.argument("paths", metavar="DIR...", nargs=-1, required=True, type=PATH)
+@option("--strategy", ("fast", "sql"), "By ranges of positions in numpy, or by Spark SQL.", "fast")
+@flag("--oracle", "The same as --strategy sql.")
+@flag("--watch", "Look at growing traces again and again; stop at the first alarm.")
+@option("--every-s", POSITIVE, "With --watch: from trigger to trigger.", 2.0)
+@option("--for-s", POSITIVE, "With --watch: stop after that long without an alarm.")
 @json_option
 @spark_options
 def command(
@@ -76,10 +71,7 @@ def command(
     finally:
         if not keep:
             shutil.rmtree(scratch, ignore_errors=True)
-    if as_json:
-        print_json(found)
-    else:
-        show(found)
+    report(found, as_json, show)
     return 0 if found["holds"] else 1
 
 
