@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roundelay.core.bundle import Bundle
+from roundelay.core.bundle import MESSAGES_MAX, Bundle
 from roundelay.core.cost import x_b_positive_ack
 from roundelay.core.engine import ACCEPTED, EVERYONE, MS, NEVER, Notice, Pdu
 from roundelay.core.errors import ConfigError, PayloadTooLarge, QueueFull
@@ -19,7 +19,6 @@ from roundelay.core.limits import UNLIMITED
 from roundelay.core.notices import notice
 from roundelay.core.positive_ack import (
     BLOCK,
-    MESSAGES_MAX,
     PaAck,
     PaB,
     PositiveAckConfig,

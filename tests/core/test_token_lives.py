@@ -6,8 +6,8 @@ from random import Random
 
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import Delivery
+from roundelay.core.token.ballot import OtherLife, forgetful, judged
 from roundelay.core.token.config import TokenConfig
-from roundelay.core.token.lives import OtherLife, forgetful, judged
 from roundelay.core.token.pdu import (
     DATA,
     YES,

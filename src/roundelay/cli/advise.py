@@ -86,9 +86,9 @@ def command(path: Path, spark_conf: Any, as_json: bool, **given: Any) -> int:
         raise UsageError("advise needs pyarrow: pip install 'roundelay[spark]'") from None
     workload = read_workload(path, given["messages"], given["group"])
     with spark_session("advise", spark_conf) as spark:
-        found = _advise(spark, workload, given)
-    report(found, as_json, _show)
-    return 0 if found["recommendation"] and not found["recommendation"]["misses"] else 1
+        advice = _advise(spark, workload, given)
+    report(advice, as_json, _show)
+    return 0 if advice["recommendation"] and not advice["recommendation"]["misses"] else 1
 
 
 def _advise(spark: Any, workload: Any, given: dict[str, Any]) -> dict[str, Any]:
@@ -124,17 +124,17 @@ def _advise(spark: Any, workload: Any, given: dict[str, Any]) -> dict[str, Any]:
         profiles=given["profiles"] or ("paper", "fast"),
         holds_ms=holds,
     )
-    found = job.advise(
+    advice = job.advise(
         spark, workload, wish, tried, loss=loss, transit_ms=transit_ms, seeds=given["seeds"]
     )
     if given["loss"] is None and workload.loss is None:
-        found["words"].append("The record does not tell what was lost: none is assumed (--loss).")
-    return found
+        advice["words"].append("The record does not tell what was lost: none is assumed (--loss).")
+    return advice
 
 
-def _show(found: dict[str, Any]) -> None:
+def _show(advice: dict[str, Any]) -> None:
     screen = console()
-    load = found["workload"]
+    load = advice["workload"]
     rate = "" if load["rate"] is None else f", {number(load['rate'])} a second"
     bursts = "" if load["burstiness"] is None else f", burstiness {load['burstiness']:.2f}"
     screen.print(
@@ -145,15 +145,15 @@ def _show(found: dict[str, Any]) -> None:
     )
     grid = table("", "candidate", "PDUs per broadcast", "delay (ms)", "99 % (ms)", "storage")
     grid.add_column("lacks", justify="left")
-    rows = found["candidates"]
-    for one in rows[:SHOWN]:
-        ci95 = "" if one["pdus_ci95"] is None else f" ±{one['pdus_ci95']:.2f}"
-        pdus, misses = f"{one['pdus_per_message']:.2f}{ci95}", ", ".join(one["misses"])
-        delays = (f"{one['delay_ms_mean']:.1f}", f"{one['delay_ms_p99']:.1f}")
-        add_row(grid, one["name"], pdus, *delays, one["storage_max"], misses)
+    rows = advice["candidates"]
+    for candidate in rows[:SHOWN]:
+        ci95 = "" if candidate["pdus_ci95"] is None else f" ±{candidate['pdus_ci95']:.2f}"
+        pdus, misses = f"{candidate['pdus_per_message']:.2f}{ci95}", ", ".join(candidate["misses"])
+        delays = (f"{candidate['delay_ms_mean']:.1f}", f"{candidate['delay_ms_p99']:.1f}")
+        add_row(grid, candidate["name"], pdus, *delays, candidate["storage_max"], misses)
     screen.print(grid)
     if len(rows) > SHOWN:
         screen.print(f"  and {len(rows) - SHOWN} more (--json has them all)")
-    screen.print(f"  criterion: {found['criterion']}", soft_wrap=True)
-    for line in found["words"]:
+    screen.print(f"  criterion: {advice['criterion']}", soft_wrap=True)
+    for line in advice["words"]:
         screen.print(f"  {literally(line)}", soft_wrap=True)

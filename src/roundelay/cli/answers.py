@@ -85,7 +85,7 @@ def _print_list(key: str, items: list[dict[str, Any]], indent: int) -> None:
     if flat and len(columns) <= COLUMNS_MAX:
         grid = table(literally(key), *map(literally, columns))
         for item in items:
-            grid.add_row(*(literally(_item(one, item.get(one))[1]) for one in columns))
+            grid.add_row(*(literally(_item(name, item.get(name))[1]) for name in columns))
         screen.print(grid)
         return
     for item in items:
@@ -97,7 +97,7 @@ def _print_list(key: str, items: list[dict[str, Any]], indent: int) -> None:
 def _nested(value: object) -> bool:
     if isinstance(value, dict):
         return bool(value)
-    return isinstance(value, list) and bool(value) and all(isinstance(one, dict) for one in value)
+    return isinstance(value, list) and bool(value) and all(isinstance(item, dict) for item in value)
 
 
 def _item(key: str, value: object) -> tuple[str, str]:
@@ -124,5 +124,5 @@ def _word(value: object) -> str:
     if isinstance(value, list):
         return ", ".join(map(_word, value)) or "none"
     if isinstance(value, dict):
-        return ", ".join(f"{key} {_word(one)}" for key, one in value.items()) or "none"
+        return ", ".join(f"{key} {_word(item)}" for key, item in value.items()) or "none"
     return str(value)

@@ -95,10 +95,10 @@ def _journals(paths: Sequence[Path]) -> list[Path]:
 
     journals: dict[Path, None] = {}
     for path in paths:
-        found, _ = find([path])  # an archive may lie beside the journals
-        if not found:
+        inside, _ = find([path])  # an archive may lie beside the journals
+        if not inside:
             raise ConfigError("journal", path, "a journal, or a folder of journals")
-        journals |= dict.fromkeys(found)
+        journals |= dict.fromkeys(inside)
     return list(journals)
 
 
@@ -131,38 +131,38 @@ def reconcile(paths: tuple[Path, ...], out: Path, spark_conf: Any, as_json: bool
 def _show_proof(proof: Proof, out: Path) -> None:
     screen = console()
     journals = table("", "journal", "group", "from", "to", "missing", "sealed", "hash chain")
-    for one in proof.journals:
-        last = one.end - 1 if one.end > one.begin else "–"
-        chain = (one.chain.checked, "holds" if one.chain_holds else "BROKEN")
-        places = (one.begin, last, count_of(one.missing))
-        add_row(journals, one.journal, one.group, *places, *chain)
+    for journal in proof.journals:
+        last = journal.end - 1 if journal.end > journal.begin else "–"
+        chain = (journal.chain.checked, "holds" if journal.chain_holds else "BROKEN")
+        places = (journal.begin, last, count_of(journal.missing))
+        add_row(journals, journal.journal, journal.group, *places, *chain)
     screen.print(journals)
-    for one in proof.journals:
-        for what in one.chain.problems[:LINES_SHOWN]:
-            click.echo(f"{one.journal}: {what}")
-    for group, told in proof.groups.items():
-        _show_group(group, told)
+    for journal in proof.journals:
+        for what in journal.chain.problems[:LINES_SHOWN]:
+            click.echo(f"{journal.journal}: {what}")
+    for group, group_proof in proof.groups.items():
+        _show_group(group, group_proof)
     click.echo(f"archive and proof are in {out}")
 
 
-def _show_group(group: str, told: GroupProof) -> None:
-    for disagreement in told.disagreeing[:LINES_SHOWN]:
+def _show_group(group: str, proof: GroupProof) -> None:
+    for disagreement in proof.disagreeing[:LINES_SHOWN]:
         click.echo(f"{group}: recorders disagree on position {disagreement.seq}:")
         for copy in disagreement.copies:
             taken = "  (taken)" if copy.journal == disagreement.chosen else ""
             click.echo(f"  {copy.sha256}  {copy.journal}{taken}")
-    if told.disagreements > LINES_SHOWN:
-        click.echo(f"{group}: {told.disagreements:,} positions in all on which recorders disagree")
-    for lo, hi in told.missing[:LINES_SHOWN]:
+    if proof.disagreements > LINES_SHOWN:
+        click.echo(f"{group}: {proof.disagreements:,} positions in all on which recorders disagree")
+    for lo, hi in proof.missing[:LINES_SHOWN]:
         click.echo(f"{group}: no recorder has {_positions(lo, hi)}")
-    if len(told.missing) > LINES_SHOWN:
-        click.echo(f"{group}: and {len(told.missing) - LINES_SHOWN:,} other ranges")
-    if told.begin == told.end:
+    if len(proof.missing) > LINES_SHOWN:
+        click.echo(f"{group}: and {len(proof.missing) - LINES_SHOWN:,} other ranges")
+    if proof.begin == proof.end:
         click.echo(f"{group}: nothing was recorded")
         return
-    absent = count_of(told.missing)
+    absent = count_of(proof.missing)
     state = f"{absent:,} missing" if absent else "complete"
-    click.echo(f"{group}: {_positions(told.begin, told.end)}, {told.records:,} records: {state}")
+    click.echo(f"{group}: {_positions(proof.begin, proof.end)}, {proof.records:,} records: {state}")
 
 
 # ------------------------------------------------------------------------ archive
@@ -174,13 +174,13 @@ def keep_days_of(words: Sequence[str]) -> dict[str, int]:
     >>> keep_days_of(["90", "token:debug=7"])
     {'': 90, 'token:debug': 7}
     """
-    found = {}
+    days_of = {}
     for word in words:
         group, sign, days = word.rpartition("=")
         if not days.isascii() or not days.isdigit() or (sign and not group):
             raise ConfigError("keep_days", word, "DAYS or GROUP=DAYS, a whole number from 0 up")
-        found[group] = int(days)
-    return found
+        days_of[group] = int(days)
+    return days_of
 
 
 @click.command(epilog=ARCHIVE_EPILOG)
@@ -212,21 +212,21 @@ def archive(
 
     done = run(_session("archive", spark_conf), _journals(paths), out, keep_days=keep_days)
     report(done, as_json, _show_archived)
-    return INCOMPLETE if any(one.disagreements for one in done.groups.values()) else 0
+    return INCOMPLETE if any(group.disagreements for group in done.groups.values()) else 0
 
 
 def _show_archived(done: Archived) -> None:
     shown = table("", "group", "new", "records", "days", "files", "MB", "let go", "missing")
-    for group, one in done.groups.items():
-        kept = (one.records, one.days, one.files, one.bytes / 1e6)
-        add_row(shown, group, one.new, *kept, one.let_go, count_of(one.missing))
+    for group, stored in done.groups.items():
+        kept = (stored.records, stored.days, stored.files, stored.bytes / 1e6)
+        add_row(shown, group, stored.new, *kept, stored.let_go, count_of(stored.missing))
     console().print(shown)
-    for group, one in done.groups.items():
-        for lo, hi in one.missing[:LINES_SHOWN]:
+    for group, stored in done.groups.items():
+        for lo, hi in stored.missing[:LINES_SHOWN]:
             click.echo(f"{group}: no journal has {_positions(lo, hi)}")
-        if one.disagreements:
+        if stored.disagreements:
             click.echo(
-                f"{group}: recorders disagree on {one.disagreements:,} positions; "
+                f"{group}: recorders disagree on {stored.disagreements:,} positions; "
                 "`roundelay reconcile` tells which"
             )
     for path in done.gone:
@@ -412,11 +412,11 @@ def _cell(value: Any) -> str:
 
 
 def _format(out: Path, form: str | None) -> str:
-    found = form or out.suffix.lstrip(".").lower()
-    found = "json" if found in ("jsonl", "ndjson") else found
-    if found not in FORMATS:
+    chosen_form = form or out.suffix.lstrip(".").lower()
+    chosen_form = "json" if chosen_form in ("jsonl", "ndjson") else chosen_form
+    if chosen_form not in FORMATS:
         raise ConfigError("out", out, "a name that ends in .parquet, .csv or .json, or --format")
-    return found
+    return chosen_form
 
 
 def _check_file(out: Path) -> None:
@@ -433,8 +433,8 @@ def _write(rows: DataFrame, out: Path, form: str) -> None:
 
     aside = out.with_name(f".{out.name}.{os.getpid()}.aside").absolute()
     try:
-        one = (rows if form == "parquet" else printable(rows)).coalesce(1)
-        writer = one.write.mode("error")
+        single = (rows if form == "parquet" else printable(rows)).coalesce(1)
+        writer = single.write.mode("error")
         if form == "csv":
             # As it is: bytes at the ends of a payload are part of it.
             spaces = {"ignoreLeadingWhiteSpace": False, "ignoreTrailingWhiteSpace": False}

@@ -131,14 +131,14 @@ def command(
 
 def _show(results: dict[str, Any]) -> None:
     screen = console()
-    made = table(f"Chaos, seed {results['seed']}", "", "")
+    grid = table(f"Chaos, seed {results['seed']}", "", "")
     for name in ("committed", "everywhere", "settled", "doubtful", "lives", "seconds"):
-        made.add_row(name, number(results[name]))
+        grid.add_row(name, number(results[name]))
     traffic = results["datagrams"]
     if "received" in traffic:
-        made.add_row("datagrams", number(traffic["received"]))
-        made.add_row("copies lost", number(traffic["dropped"].get("loss", 0)))
-    screen.print(made)
+        grid.add_row("datagrams", number(traffic["received"]))
+        grid.add_row("copies lost", number(traffic["dropped"].get("loss", 0)))
+    screen.print(grid)
     screen.print(f"troubles: {counted(results['troubles'])}", soft_wrap=True)
     for violation in results["violations"]:
         screen.print(literally(violation))

@@ -119,17 +119,17 @@ def _show(results: dict[str, Any]) -> None:
     screen = console()
     names = ("service", "seed", "lives", "given", "confirmed", "doubtful", "seconds", "found")
     grid = table("Chaos, judged by applications", *names)
-    for one in results["results"]:
-        found = counted(one["kinds"]) if one["kinds"] else "nothing"
-        numbers = [one[name] for name in names[2:7]]
-        add_row(grid, one["service"], str(one["seed"]), *numbers, found)
+    for outcome in results["results"]:
+        kinds = counted(outcome["kinds"]) if outcome["kinds"] else "nothing"
+        numbers = [outcome[name] for name in names[2:7]]
+        add_row(grid, outcome["service"], str(outcome["seed"]), *numbers, kinds)
     screen.print(grid)
     struck = counted(results["troubles"])
     screen.print(f"{len(results['results'])} rounds; troubles: {struck}", soft_wrap=True)
-    for one in results["results"]:
-        if one["verdict"] != "kept":
-            screen.print(literally(f"plan, notes and verdict: {one['folder']}"), soft_wrap=True)
-            screen.print(literally(f"again: {one['rerun']}"), soft_wrap=True)
+    for outcome in results["results"]:
+        if outcome["verdict"] != "kept":
+            screen.print(literally(f"plan, notes and verdict: {outcome['folder']}"), soft_wrap=True)
+            screen.print(literally(f"again: {outcome['rerun']}"), soft_wrap=True)
     if results["verdict"] == "kept":
         screen.print(
             f"{number(results['confirmed'])} confirmations and {number(results['given'])} "

@@ -57,12 +57,12 @@ def _judged(path: Path, group: str | None) -> Iterator[dict[str, Any]]:
     if not path.exists():
         raise ConfigError("path", path, "a trace file, or a folder with traces")
     if path.is_dir():
-        found = sorted({file.header.group for file in live_files(path)})
-        if group is not None and group not in found:
-            raise ConfigError("group", group, "one of " + (", ".join(found) or "none"))
-        if found:
+        groups = sorted({file.header.group for file in live_files(path)})
+        if group is not None and group not in groups:
+            raise ConfigError("group", group, "one of " + (", ".join(groups) or "none"))
+        if groups:
             with TemporaryDirectory(prefix="roundelay-check-") as folder:
-                for name in found if group is None else [group]:
+                for name in groups if group is None else [group]:
                     merged = merge(path, Path(folder) / TRACE, group=name)
                     yield _one(merged.path, name)
             return

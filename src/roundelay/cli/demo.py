@@ -72,11 +72,11 @@ def command(
 def _live(seed: int, out: Path, quick: bool, messages: int, on_spark: bool, as_json: bool) -> int:
     """The demo with real processes."""
     watch = not (as_json or quick) and sys.stdout.isatty()
-    told = as_json or watch
+    quiet = as_json or watch
     with run_folder(out, force=True) as folder:
-        tell = (lambda line: None) if told else click.echo
+        tell = (lambda line: None) if quiet else click.echo
         demo = LiveDemo(live_params(seed, messages), folder, tell)
-        results = asyncio.run(_watched(demo, watch, told))
+        results = asyncio.run(_watched(demo, watch, quiet))
         demo.write(results)
     if not as_json:
         _show_live(demo, results)
@@ -105,16 +105,16 @@ def _prove(demo: LiveDemo, results: dict[str, Any], quiet: bool) -> bool:
             click.echo(f"  {text}")
 
     tell("Now on Spark, from what they left behind:")
-    found = on_spark(demo.home.path, demo.journals(), SparkOptions(), tell)
-    results["spark"] = found
-    demo.write(results, sections(demo.home.path, found))
-    tell(f"{', '.join(f'{what} {seconds} s' for what, seconds in found['seconds'].items())}\n")
-    return bool(found["good"])
+    proofs = on_spark(demo.home.path, demo.journals(), SparkOptions(), tell)
+    results["spark"] = proofs
+    demo.write(results, sections(demo.home.path, proofs))
+    tell(f"{', '.join(f'{what} {seconds} s' for what, seconds in proofs['seconds'].items())}\n")
+    return bool(proofs["good"])
 
 
-async def _watched(demo: LiveDemo, watch: bool, told: bool) -> dict[str, Any]:
+async def _watched(demo: LiveDemo, watch: bool, quiet: bool) -> dict[str, Any]:
     if not watch:
-        return await demo.watched(lambda: None if told else _tell_places(demo), 2.0)
+        return await demo.watched(lambda: None if quiet else _tell_places(demo), 2.0)
     from rich.live import Live
 
     from roundelay.cli.live import live_frame
@@ -161,14 +161,14 @@ def _run(demo: Demo) -> None:
 
 def _run_telling(demo: Demo) -> None:
     """Without a terminal: what happens, line by line, as fast as it goes."""
-    told = 0
+    printed = 0
     second = 0
     while not demo.over:
         demo.advance(20 * MS)
         events = list(demo.story.events)
-        for at, text in events[told:]:
+        for at, text in events[printed:]:
             click.echo(f"{at / SECOND:7.3f} s  {text}")
-        told = len(events)
+        printed = len(events)
         if demo.world.now // SECOND > second:
             second = demo.world.now // SECOND
             places = " ".join(str(member.position) for member in demo.world.sites)
@@ -205,12 +205,12 @@ def _show(demo: Demo, results: dict[str, Any], folder: RunFolder) -> None:
     screen.print(promises)
     sites = table("Sites", "", "delivered", "digest of its log", "")
     sites.columns[3].justify = "left"
-    for one in results["by_site"]:
-        what = "sender" if one["sender"] else ""
-        if one["site"] == results["crashed_site"]:
+    for site in results["by_site"]:
+        what = "sender" if site["sender"] else ""
+        if site["site"] == results["crashed_site"]:
             away = (results["returned_ms"] - results["crashed_ms"]) / 1000
             what = f"crashed with the token, back after {away:g} s"
-        sites.add_row(f"site {one['site']}", str(one["delivered"]), one["log_digest"][:16], what)
+        sites.add_row(f"site {site['site']}", str(site["delivered"]), site["log_digest"][:16], what)
     screen.print(sites)
     gap = (results["new_list_ms"] - results["crashed_ms"]) / 1000
     screen.print(

@@ -68,11 +68,11 @@ def command(list_mutants: bool, as_json: bool, **given: Any) -> int:
 
 def _list(content: dict[str, Any]) -> None:
     screen = console()
-    for one in content["mutants"]:
-        screen.print(f"[bold]{one['name']}[/bold]", soft_wrap=True)
-        screen.print(f"  {literally(one['rule'])}", soft_wrap=True)
-        screen.print(f"  without it: {literally(one['wrong'])}", soft_wrap=True)
-        screen.print(f"  {one['caught_by']}", style="dim", soft_wrap=True)
+    for mutant in content["mutants"]:
+        screen.print(f"[bold]{mutant['name']}[/bold]", soft_wrap=True)
+        screen.print(f"  {literally(mutant['rule'])}", soft_wrap=True)
+        screen.print(f"  without it: {literally(mutant['wrong'])}", soft_wrap=True)
+        screen.print(f"  {mutant['caught_by']}", style="dim", soft_wrap=True)
 
 
 def _show(results: dict[str, Any]) -> None:
@@ -90,11 +90,14 @@ def _show(results: dict[str, Any]) -> None:
             f"{results['crashes']} crashes, {results['wipes']} disks lost, "
             f"{results['restarts']} restarts{mutant}"
         )
-    whole = "all there are" if results["complete"] else "not all: the search was ended"
-    screen.print(f"  {number(results['states'])} states, {whole}; depth {results['depth']}")
+    completeness = "all there are" if results["complete"] else "not all: the search was ended"
+    screen.print(f"  {number(results['states'])} states, {completeness}; depth {results['depth']}")
     if not results["violations"]:
         screen.print("  [green]no violation[/green]")
-    for one in results["violations"]:
-        screen.print(f"  [red]{one['invariant']}[/red] {literally(one['detail'])}", soft_wrap=True)
-        for i, step in enumerate(one["steps"], 1):
+    for violation in results["violations"]:
+        screen.print(
+            f"  [red]{violation['invariant']}[/red] {literally(violation['detail'])}",
+            soft_wrap=True,
+        )
+        for i, step in enumerate(violation["steps"], 1):
             screen.print(f"  {i:3}  {literally(step)}", soft_wrap=True)

@@ -48,8 +48,8 @@ def recover(
         raise ConfigError("from-here", False, "given: it says whose copy of the group counts")
     if folder is not None:
         return _by_folder(group, folder, yes, as_json)
-    found = ask(node, lambda one: one.recover(group, do=False))
-    if not yes and not _agreed(_meaning(found)):
+    state = ask(node, lambda one: one.recover(group, do=False))
+    if not yes and not _agreed(_meaning(state)):
         return 1
     show(ask(node, lambda one: one.recover(group)), as_json)
     return 0
@@ -68,17 +68,17 @@ def _by_folder(group: str, folder: Path, yes: bool, as_json: bool) -> int:
     return 0
 
 
-def _meaning(found: dict[str, Any]) -> str:
-    others = [name for name in found["members"] if name != found["node"]]
-    heard = [name for name in found["heard"] if name != found["node"]]
+def _meaning(state: dict[str, Any]) -> str:
+    others = [name for name in state["members"] if name != state["node"]]
+    heard = [name for name in state["heard"] if name != state["node"]]
     lines = [
-        f"{found['group']} at {found['node']}: {found['state']}",
-        f"It goes on at position {found['position']} of history {found['history'] or '(none)'}, "
+        f"{state['group']} at {state['node']}: {state['state']}",
+        f"It goes on at position {state['position']} of history {state['history'] or '(none)'}, "
         "in a new one.",
         f"Others in it: {', '.join(others) or 'nobody'}; heard: {', '.join(heard) or 'nobody'}.",
         "What only the others have is lost.",
     ]
-    if found["forgotten"]:
+    if state["forgotten"]:
         lines.append("This node may have forgotten messages itself: is there no better one?")
     return "\n".join(lines)
 

@@ -100,7 +100,7 @@ def info(folder: Path, as_json: bool) -> None:
             "segments": len(reader.segments),
             "sealed": sum(segment.sealed for segment in reader.segments),
             "bytes": sum(segment.size for segment in reader.segments),
-            "missing": [list(one) for one in reader.missing],
+            "missing": [list(gap) for gap in reader.missing],
             "payload bytes by conference": {
                 str(key): conferences[key] for key in sorted(conferences)
             },
@@ -172,13 +172,13 @@ def cat(folder: Path, count: int | None, as_json: bool, **given: Any) -> None:
     selection = selection_of(given)
     reader = Reader(folder)
     group = reader.meta.group
-    left = count if count is not None else 1 << 62
+    remaining = count if count is not None else 1 << 62
     lines = _json_lines if as_json else _text_lines
     for run in reader.read(selection):
-        sys.stdout.write(lines(run, group, left))
+        sys.stdout.write(lines(run, group, remaining))
         if not run.flags & GAP:
-            left -= run.records
-        if left <= 0:
+            remaining -= run.records
+        if remaining <= 0:
             return
 
 
@@ -249,16 +249,13 @@ def check_command(folder: Path, as_json: bool) -> int:
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:
     known: dict[str, Any] = msgspec.to_builtins(verdict)
-    return known | {
-        "good": verdict.good,
-        "missing": [list(one) for one in verdict.missing],
-    }
+    return known | {"good": verdict.good, "missing": [list(gap) for gap in verdict.missing]}
 
 
 def _problems(problems: list[Problem]) -> None:
-    for one in problems:
-        lost = f", positions {one.lo} to {one.hi - 1}" if one.hi > one.lo else ""
-        click.echo(f"{one.file}: {one.what}{lost}")
+    for problem in problems:
+        lost = f", positions {problem.lo} to {problem.hi - 1}" if problem.hi > problem.lo else ""
+        click.echo(f"{problem.file}: {problem.what}{lost}")
 
 
 @command.command(name="repair")
@@ -287,6 +284,7 @@ def repair_command(folder: Path, sources: tuple[Path, ...], group: str, as_json:
         for name, ranges in outcomes.items():
             for lo, hi in ranges:
                 click.echo(f"{name}: positions {lo} to {hi - 1}")
-        left = count_of(done.still_missing)
-        click.echo(f"{folder}: {f'{left:,} records are still missing' if left else 'all is there'}")
+        missing = count_of(done.still_missing)
+        outcome = f"{missing:,} records are still missing" if missing else "all is there"
+        click.echo(f"{folder}: {outcome}")
     return BROKEN if done.still_missing else 0

@@ -56,9 +56,9 @@ def _show(rows: list[dict[str, Any]], missed: int) -> None:
         ids = row["rule"].partition(":")[0]
         how = "explored" if row["seed"] < 0 else f"seed {row['seed']}"
         colour = "green" if row["verdict"] == "caught" else "red"
-        said = ", ".join(row["reported"]) or row["verdict"]
+        outcome = ", ".join(row["reported"]) or row["verdict"]
         asked = (row["name"], row["family"], ids, " or ".join(row["expects"]))
-        grid.add_row(*asked, f"[{colour}]{said}[/{colour}]", how, f"{row['seconds']:.1f}")
+        grid.add_row(*asked, f"[{colour}]{outcome}[/{colour}]", how, f"{row['seconds']:.1f}")
     screen.print(grid)
     for row in rows:
         if row["verdict"] != "caught":

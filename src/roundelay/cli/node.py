@@ -193,9 +193,9 @@ def _kept(text: str) -> tuple[int, float]:
     """What `--keep-conference` says: a conference and for how long it is kept whole."""
     conference, _, seconds = text.partition("=")
     try:
-        found = (int(conference), float(seconds))
-        if 0 <= found[0] < 1 << 32 and 0 <= found[1] < float("inf"):
-            return found
+        kept = (int(conference), float(seconds))
+        if 0 <= kept[0] < 1 << 32 and 0 <= kept[1] < float("inf"):
+            return kept
     except ValueError:
         pass
     raise ConfigError("keep_conference", text, "a conference and seconds, as in 7=86400")
@@ -207,9 +207,9 @@ def _records(
     """What `--record` says.  A group of `--group` may be named without its prefix there, too."""
     full = {spec.name for spec in specs}
     short = {spec.name.partition(":")[2]: spec.name for spec in specs if ":" in spec.name}
-    found: list[RecordConfig] = []
+    records: list[RecordConfig] = []
     for text in texts:
-        group, wanted = parse_record(text)
+        group, selection = parse_record(text)
         last = group.rpartition(":")[2]
         if ":" in group and (last in ("", "conference", "sender", "kind") or last.isdecimal()):
             allowed = (
@@ -217,10 +217,10 @@ def _records(
             )
             raise ConfigError("record", text, allowed)
         name = check_name(group if group in full else short.get(group, group), "record")
-        if any(one.group == name for one in found):
+        if any(record.group == name for record in records):
             raise ConfigError("record", text, f"each group once, and {name} is there already")
-        found.append(RecordConfig(group=name, wanted=wanted, journal=journal))
-    return tuple(found)
+        records.append(RecordConfig(group=name, wanted=selection, journal=journal))
+    return tuple(records)
 
 
 async def _serve(config: NodeConfig, addresses: tuple[str, ...], limits: dict[str, Any]) -> int:

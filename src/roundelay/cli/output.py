@@ -107,7 +107,7 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(
-        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
     )
 
 
@@ -115,7 +115,7 @@ def json_line(content: msgspec.Struct) -> str:
     """One object a line, in which a terminal finds nothing to obey either."""
     text = msgspec.json.encode(content).decode()
     if not text.isprintable():
-        text = "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in text)
+        text = "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
     return text + "\n"
 
 

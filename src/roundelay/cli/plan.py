@@ -40,34 +40,34 @@ def command(
     to keep; beside it the neighbouring resiliences, and positive acknowledgement."""
     if resilience is None:
         resilience = 1 if sites > 2 else 0
-    made = plan(sites, resilience, loss, rate, hold_ms, kw, kr)
+    prediction = plan(sites, resilience, loss, rate, hold_ms, kw, kr)
     if as_json:
-        print_json(msgspec.to_builtins(made))
+        print_json(msgspec.to_builtins(prediction))
         return
-    rows = sorted((made.token, *made.nearby), key=lambda one: one.resilience)
+    rows = sorted((prediction.token, *prediction.nearby), key=lambda token: token.resilience)
     transfer = f"  K_w = {kw}  K_r = {kr}" if kw > 1 or kr > 1 else ""
     head = (
         f"{sites} sites, loss {loss:.1%}, {rate:g} messages/s, T = {hold_ms:g} ms "
-        f"(τ = {made.tau:g}){transfer}"
+        f"(τ = {prediction.tau:g}){transfer}"
     )
-    names = [f"token, L = {one.resilience}" for one in rows]
+    names = [f"token, L = {token.resilience}" for token in rows]
     grid = table(head, "", *names, "positive ack")
 
     def add(text: str, field: str, other: str) -> None:
-        cells = [number(getattr(one, field)) for one in rows]
+        cells = [number(getattr(token, field)) for token in rows]
         grid.add_row(text, *cells, other, style="bold" if field == "messages" else None)
 
-    add("PDUs per broadcast", "messages", number(made.positive_ack_messages))
+    add("PDUs per broadcast", "messages", number(prediction.positive_ack_messages))
     add("  acknowledgements and NULLs", "acks_and_nulls", "")
     add("  confirmations", "confirmations", "")
     add("  retransmissions", "retransmissions", "")
     add("commit delay, mean (ms)", "commit_delay_mean_ms", "no commit")
     add("commit delay, at most (ms)", "commit_delay_bound_ms", "")
     add("messages a site keeps", "storage_messages", "")
-    add("PDUs per second", "pdus_per_s", number(made.positive_ack_pdus_per_s))
+    add("PDUs per second", "pdus_per_s", number(prediction.positive_ack_pdus_per_s))
     screen = console()
     screen.print(grid)
-    screen.print(_advice(made.token, made.positive_ack_messages))
+    screen.print(_advice(prediction.token, prediction.positive_ack_messages))
 
 
 def _advice(token: Prediction, positive_ack: float) -> str:

@@ -73,8 +73,8 @@ def command(
     else:
         with progress("seeds", quiet=as_json) as tick:
 
-            def watch(done: int, total: int, found: int) -> None:
-                tick(done, total, f"{found} violations" if found else "")
+            def watch(done: int, total: int, violations: int) -> None:
+                tick(done, total, f"{violations} violations" if violations else "")
 
             results = swarm(params, watch)
     if verbose and as_json:
@@ -105,7 +105,7 @@ def _show(results: dict[str, Any], out: Path | None) -> None:
         screen.print("  [green]no violation[/green]")
         return
     screen.print(f"  [red]{len(violations)} violations[/red]")
-    for one in violations:
-        what = f"[red]{one['invariant']}[/red]  {literally(one['detail'])}"
-        screen.print(f"  seed {one['seed']}  {what}", soft_wrap=True)
-        screen.print(f"    {one['rerun']}", soft_wrap=True)
+    for violation in violations:
+        what = f"[red]{violation['invariant']}[/red]  {literally(violation['detail'])}"
+        screen.print(f"  seed {violation['seed']}  {what}", soft_wrap=True)
+        screen.print(f"    {violation['rerun']}", soft_wrap=True)

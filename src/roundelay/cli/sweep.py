@@ -74,9 +74,9 @@ def sweep(
             click.echo(f"what is finished is kept in {out}: the same command goes on", err=True)
             raise
         ended = monotonic()
-    found = structs.asdict(done) | {"out": str(out)}
+    content = structs.asdict(done) | {"out": str(out)}
     if as_json:
-        print_json(found | {"start_s": started - began, "sweep_s": ended - started})
+        print_json(content | {"start_s": started - began, "sweep_s": ended - started})
     else:
         screen = console()
         grid_ = table(f"sweep {done.grid}", "", "")
@@ -114,22 +114,24 @@ def figures(folders: tuple[Path, ...], out: Path, as_json: bool) -> int:
             f"figures need {error.name}: pip install 'roundelay[plots,trace]'"
         ) from None
 
-    found = make_figures(folders, out)
-    report(found, as_json, lambda _: _show(found, out))
-    return 0 if found["good"] else 1
+    verdict = make_figures(folders, out)
+    report(verdict, as_json, lambda _: _show(verdict, out))
+    return 0 if verdict["good"] else 1
 
 
-def _show(found: dict[str, Any], out: Path) -> None:
+def _show(verdict: dict[str, Any], out: Path) -> None:
     screen = console()
     grid = table("", "figure", "points", "judged", "outside", "largest deviation", "at")
-    for one in found["figures"]:
-        worst = one["worst"]
+    for figure in verdict["figures"]:
+        worst = figure["worst"]
         where = ("", "") if worst is None else (f"{worst['deviation']:+.1%}", worst["point"])
-        add_row(grid, one["figure"], one["points"], one["judged"], one["outside"], *where)
+        add_row(
+            grid, figure["figure"], figure["points"], figure["judged"], figure["outside"], *where
+        )
     screen.print(grid)
-    for claim in found["claims"]:
+    for claim in verdict["claims"]:
         mark = "[green]yes[/green]" if claim["holds"] else "[red]NO [/red]"
         screen.print(f"  {mark} {literally(claim['figure'])}: {literally(claim['claim'])}")
-    for row in found["outside"]:
+    for row in verdict["outside"]:
         screen.print(f"  [red]outside[/red] {literally(row)}")
-    screen.print(f"  written: {out}  ({', '.join(found['files'])})", soft_wrap=True)
+    screen.print(f"  written: {out}  ({', '.join(verdict['files'])})", soft_wrap=True)

@@ -161,12 +161,12 @@ async def _send(
             await under_way.settle(AHEAD)
         await under_way.settle(0)
     last = under_way.last
-    found = {"group": group, "messages": under_way.settled, "seq": None if last < 0 else last}
+    results = {"group": group, "messages": under_way.settled, "seq": None if last < 0 else last}
     if under_way.given_up:
         names = ", ".join(map(printable, under_way.given_up))
         click.echo(f"given up, for they were lost or left before they had it: {names}", err=True)
-        found["given_up"] = list(under_way.given_up)
-    return found
+        results["given_up"] = list(under_way.given_up)
+    return results
 
 
 class _UnderWay:
@@ -344,25 +344,22 @@ async def _listen(
 
 
 async def _print(
-    group: Group,
-    count: int | None,
-    wanted: _Wanted,
-    line: Callable[[Batch, int | None], str],
+    group: Group, count: int | None, wanted: _Wanted, line: Callable[[Batch, int | None], str]
 ) -> None:
     """What comes, as it comes."""
-    left = count
+    remaining = count
     skipped = 0
-    async for whole in group.batches():
+    async for delivered in group.batches():
         if group.skipped > skipped:
             now = group.skipped
-            what = f"{now - skipped} messages before position {whole.seq} are missing"
+            what = f"{now - skipped} messages before position {delivered.seq} are missing"
             click.echo(f"{what}: nobody has them any more", err=True)
             skipped = now
-        for batch in wanted.of(whole):
-            sys.stdout.write(line(batch, left))
-            if left is not None:
-                left -= len(batch.bundle)
-                if left <= 0:
+        for batch in wanted.of(delivered):
+            sys.stdout.write(line(batch, remaining))
+            if remaining is not None:
+                remaining -= len(batch.bundle)
+                if remaining <= 0:
                     return
         sys.stdout.flush()
 

@@ -60,25 +60,25 @@ def command(
     scratch = Path(tempfile.mkdtemp(prefix="roundelay-verify-"))
     keep = False
     try:
-        runs = find_runs(paths, scratch)  # wrong input is found before Spark is started
+        runs = find_runs(paths, scratch)  # wrong input is verdict before Spark is started
         with spark_session("verify", spark_conf) as spark:
             from roundelay.pipeline.verify import judge_all
             from roundelay.pipeline.verify.verdict import as_json as rendered
 
-            found = rendered(judge_all(spark, runs, strategy=strategy))
+            verdict = rendered(judge_all(spark, runs, strategy=strategy))
         # What was put together from live traces is needed to draw what is wrong with them.
-        keep = not found["holds"] and any(scratch.iterdir())
+        keep = not verdict["holds"] and any(scratch.iterdir())
     finally:
         if not keep:
             shutil.rmtree(scratch, ignore_errors=True)
-    report(found, as_json, show)
-    return 0 if found["holds"] else 1
+    report(verdict, as_json, show)
+    return 0 if verdict["holds"] else 1
 
 
-def show(found: dict[str, Any]) -> None:
+def show(verdict: dict[str, Any]) -> None:
     """The verdict for people."""
     screen = console()
-    for run in found["runs"]:
+    for run in verdict["runs"]:
         end = "" if run["settled"] else ", cut short: what must hold in the end is not judged"
         screen.print(
             f"{literally(run['run'])}: order {run['order']}, {run['sites']} sites, "
@@ -87,19 +87,23 @@ def show(found: dict[str, Any]) -> None:
     verdicts = table("Invariants", "", "", "checked", "")
     verdicts.columns[1].justify = "left"
     verdicts.columns[3].justify = "left"
-    for name, one in found["invariants"].items():
-        mark = "[green]holds[/green]" if one["holds"] else f"[red]BROKEN {one['broken']} ×[/red]"
-        if one["holds"] and not one["checked"]:
+    for name, invariant in verdict["invariants"].items():
+        mark = (
+            "[green]holds[/green]"
+            if invariant["holds"]
+            else f"[red]BROKEN {invariant['broken']} ×[/red]"
+        )
+        if invariant["holds"] and not invariant["checked"]:
             mark = "[dim]nothing to check[/dim]"
-        verdicts.add_row(name, one["about"], f"{one['checked']:,}", mark)
+        verdicts.add_row(name, invariant["about"], f"{invariant['checked']:,}", mark)
     screen.print(verdicts)
-    for name, one in found["invariants"].items():
-        for row in one["counterexamples"]:
+    for name, invariant in verdict["invariants"].items():
+        for row in invariant["counterexamples"]:
             where = f"site {row['site']}, " if row["site"] >= 0 else ""
             moment = f"{where}{row['time_ns'] / 1e6:.3f} ms"
             screen.print(f"  [red]{name}[/red] at {moment}: {literally(row['detail'])}")
             screen.print(f"      {literally(row['diagram'])}", soft_wrap=True)
-    good = found["holds"]
+    good = verdict["holds"]
     colour = "green" if good else "red"
     words = "every promise was kept" if good else "a promise was broken"
     screen.print(f"\n  [bold {colour}]{words}[/bold {colour}]")

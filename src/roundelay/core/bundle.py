@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from itertools import accumulate, chain
+from itertools import accumulate, chain, groupby
+from operator import itemgetter
 from struct import Struct as Layout
 from typing import Final
 
@@ -104,14 +105,14 @@ class Bundle(Struct, frozen=True, gc=False, omit_defaults=True, repr_omit_defaul
         return Bundle(sizes, data, self._marks_of(first, last))
 
     def _marks_of(self, first: int, last: int) -> tuple[Mark, ...]:
-        found: list[Mark] = []
+        marks: list[Mark] = []
         start = 0
         for conference, kind, count in self.marks:
             inside = min(last, start + count) - max(first, start)
             if inside > 0:
-                found.append((conference, kind, inside))
+                marks.append((conference, kind, inside))
             start += count
-        return _joined(found)
+        return _joined(marks)
 
     def by_mark(self) -> Iterator[tuple[int, int, Bundle]]:
         """(conference, kind, the messages) of each run, in order; those have no marks."""
@@ -177,15 +178,22 @@ def _equal_table(tables: list[tuple[int, ...]]) -> tuple[int, ...]:
 
 def _joined(marks: list[Mark]) -> tuple[Mark, ...]:
     """Neighbours with the same conference and kind become one; all zeros become none."""
-    found: list[Mark] = []
-    for conference, kind, count in marks:
-        if found and found[-1][0] == conference and found[-1][1] == kind:
-            found[-1] = (conference, kind, found[-1][2] + count)
-        else:
-            found.append((conference, kind, count))
-    if len(found) == 1 and not (found[0][0] or found[0][1]):
-        return ()
-    return tuple(found)
+    runs = groupby(marks, key=itemgetter(0, 1))
+    joined = tuple((*mark, sum(count for _, _, count in run)) for mark, run in runs)
+    return () if len(joined) == 1 and joined[0][:2] == (0, 0) else joined
+
+
+def fitting(queue: Iterable[Bundle], max_payload: int) -> int:
+    """How many bundles from the front of a queue one PDU can carry; the first one it always can."""
+    room, places = max_payload, MESSAGES_MAX
+    count = 0
+    for part in queue:
+        room -= len(part.data)
+        places -= len(part.sizes)
+        if room < 0 or places < 0:
+            break
+        count += 1
+    return count or 1
 
 
 MESSAGES_MAX: Final = 65535

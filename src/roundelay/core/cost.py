@@ -96,14 +96,7 @@ def n_rq_sites(N: int, loss: float) -> float:
     return (N - 1) * (1 - (1 - loss) ** 2)
 
 
-def x_p_token(
-    N: int,
-    L: int,
-    tau: float,
-    loss: float,
-    kw: int = 1,
-    kr: int = 1,
-) -> float:
+def x_p_token(N: int, L: int, tau: float, loss: float, kw: int = 1, kr: int = 1) -> float:
     """X_p: PDUs per broadcast of the token protocol.
 
     >>> round(x_p_token(10, 1, 0.1, 0.05), 3)
@@ -204,8 +197,8 @@ def waits_mean(L: int, p_idle: float, kw: int = 1, kr: int = 1) -> float:
         return own_turn + (L - 1) * per_turn
     # A message brings K_r transfers at once, a wait in vain one.
     waits = [0.0]
-    for left in range(1, L - kr + 1):
-        waits.append(1 + p_idle * waits[left - 1] + busy * waits[max(left - kr, 0)])
+    for needed in range(1, L - kr + 1):
+        waits.append(1 + p_idle * waits[needed - 1] + busy * waits[max(needed - kr, 0)])
     return waits[-1]
 
 
@@ -265,13 +258,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 def plan(
-    sites: int,
-    resilience: int,
-    loss: float,
-    rate: float,
-    hold_ms: float,
-    kw: int = 1,
-    kr: int = 1,
+    sites: int, resilience: int, loss: float, rate: float, hold_ms: float, kw: int = 1, kr: int = 1
 ) -> Plan:
     """Predict the cost of a group; raises ConfigError for what cannot be."""
     whole("sites", sites, 2, SITES_MAX)

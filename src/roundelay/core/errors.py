@@ -99,10 +99,8 @@ class SettingsMismatch(UsageError):
             return None
         about, _, wish = head.rpartition(" = ")
         group, _, option = about.rpartition(": ")
-        return cls(
-            group.removeprefix("failed: ").removeprefix("group "), option, wish,
-            value.partition(" = ")[2],
-        )  # fmt: skip
+        name = group.removeprefix("failed: ").removeprefix("group ")
+        return cls(name, option, wish, value.partition(" = ")[2])
 
 
 class NodeUnreachable(UsageError):

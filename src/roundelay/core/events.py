@@ -50,25 +50,14 @@ NO_REF: Final = -1
 NOBODY: Final = -1
 """No site: of a global fault or mark, and as peer where there is none."""
 
-# The codes are indices into EVENT_NAMES.
-SUBMIT: Final = 0
-SEND: Final = 1
-RECEIVE: Final = 2
-LOSE: Final = 3
-DELIVER: Final = 4
-NOTICE: Final = 5
-CRASH: Final = 6
-RESTART: Final = 7
-PAUSE: Final = 8
-RESUME: Final = 9
-FAULT: Final = 10
-ROLE: Final = 11
-MARK: Final = 12
+# The codes: indices into EVENT_NAMES.
+SUBMIT, SEND, RECEIVE, LOSE, DELIVER, NOTICE, CRASH = range(7)
+RESTART, PAUSE, RESUME, FAULT, ROLE, MARK = range(7, 13)
 
 EVENT_NAMES: Final = (
-    "SUBMIT", "SEND", "RECEIVE", "LOSE", "DELIVER", "NOTICE", "CRASH", "RESTART",
-    "PAUSE", "RESUME", "FAULT", "ROLE", "MARK",
-)  # fmt: skip
+    *("SUBMIT", "SEND", "RECEIVE", "LOSE", "DELIVER", "NOTICE", "CRASH"),
+    *("RESTART", "PAUSE", "RESUME", "FAULT", "ROLE", "MARK"),
+)
 """Names of the codes, as they stand in trace files."""
 
 # What survives a crash (CRASH, RESTART).

@@ -6,6 +6,7 @@ family beyond this stands in `sim.families.registry`.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 from msgspec import Struct
@@ -13,18 +14,11 @@ from msgspec import Struct
 from roundelay.core.autorm.beamon import Beamon
 from roundelay.core.autorm.config import AutoRmConfig
 from roundelay.core.cluster.channel import ToChannelSite
-from roundelay.core.cluster.config import ClusterConfig
+from roundelay.core.cluster.config import STAGES, ClusterConfig
 from roundelay.core.cluster.po import PoSite
 from roundelay.core.cluster.spo import SpoSite
 from roundelay.core.cluster.to import ToSite
-from roundelay.core.engine import (
-    ACCEPTED,
-    ACKNOWLEDGED,
-    COMMITTED,
-    PREACKNOWLEDGED,
-    STAMPED,
-    Engine,
-)
+from roundelay.core.engine import ACCEPTED, COMMITTED, STAMPED, Engine
 from roundelay.core.grsb.config import GrsbConfig
 from roundelay.core.grsb.site import GrsbSite
 from roundelay.core.grsb.stable import GrsbStable
@@ -53,23 +47,23 @@ FIFO: Final = "fifo"  # the messages of one sender in the order of their sending
 NONE: Final = "none"
 
 
-class Family(Struct, frozen=True, kw_only=True):
+class Family(Struct, frozen=True):
     """What there is to know of a protocol."""
 
     name: str
     """Its only name; `service` and `prefix` are words of the live commands."""
     service: str
     """What applications ask for when they want it."""
-    prefix: str = ""
-    """What names of its live groups may begin with; empty: its name."""
     engine: type[Engine]
     config: type[Struct]
-    stable: type[Any] | None = None
+    stable: type[Any] | None
     """Folds what its sites persist.  Clusters have none, for in them nobody may fail, nor has
     AutoRM, where who fails is new."""
-    order: str = TOTAL
+    order: str
     stages: tuple[str, ...] = (COMMITTED,)
     """The stages at which messages can be delivered, the promised one last."""
+    prefix: str = ""
+    """What names of its live groups may begin with; empty: its name."""
     is_cluster: bool = False
     """Of Takizawa's three-phase receipt: a closed group in which nobody may fail."""
     one_channel: bool = False
@@ -84,89 +78,37 @@ class Family(Struct, frozen=True, kw_only=True):
     """Has L, the number of sites that may fail at once."""
 
 
-CLUSTER_STAGES: Final = (ACCEPTED, PREACKNOWLEDGED, ACKNOWLEDGED)
+TOKEN_STAGES: Final = (STAMPED, COMMITTED)
+cluster = partial(Family, config=ClusterConfig, stable=None, stages=STAGES, is_cluster=True)
 
 RECORDS: Final = (
     Family(
-        name=TOKEN,
-        service="resilient",
-        engine=TokenSite,
-        config=TokenConfig,
-        stable=Stable,
-        stages=(STAMPED, COMMITTED),
+        TOKEN,
+        "resilient",
+        TokenSite,
+        TokenConfig,
+        Stable,
+        TOTAL,
+        (STAMPED, COMMITTED),
         resilient=True,
     ),
     Family(
-        name=POSITIVE_ACK,
-        service="reliable",
-        prefix="pa",
-        engine=PositiveAckSite,
-        config=PositiveAckConfig,
-        stable=PositiveAckStable,
+        POSITIVE_ACK,
+        "reliable",
+        PositiveAckSite,
+        PositiveAckConfig,
+        PositiveAckStable,
         order=NONE,
         stages=(ACCEPTED,),
+        prefix="pa",
     ),
-    Family(
-        name=TO,
-        service="total",
-        engine=ToSite,
-        config=ClusterConfig,
-        stages=CLUSTER_STAGES,
-        is_cluster=True,
-    ),
-    Family(
-        name=TO_CHANNEL,
-        service="total",
-        engine=ToChannelSite,
-        config=ClusterConfig,
-        stages=CLUSTER_STAGES[1:],
-        is_cluster=True,
-        one_channel=True,
-    ),
-    Family(
-        name=PO,
-        service="partial",
-        engine=PoSite,
-        config=ClusterConfig,
-        order=FIFO,
-        stages=CLUSTER_STAGES,
-        is_cluster=True,
-    ),
-    Family(
-        name=SPO,
-        service="selective",
-        engine=SpoSite,
-        config=ClusterConfig,
-        order=FIFO,
-        stages=CLUSTER_STAGES,
-        is_cluster=True,
-        selective=True,
-    ),
-    Family(
-        name=AUTORM,
-        service="fifo",
-        engine=Beamon,
-        config=AutoRmConfig,
-        order=FIFO,
-        stages=(ACCEPTED,),
-        own_packets=True,
-    ),
-    Family(
-        name=GRSB,
-        service="journal",
-        engine=GrsbSite,
-        config=GrsbConfig,
-        stable=GrsbStable,
-        has_roles=True,
-    ),
-    Family(
-        name=WIDE,
-        service="wide",
-        engine=WideSite,
-        config=WideConfig,
-        stable=WideStable,
-        has_roles=True,
-    ),
+    cluster(TO, "total", ToSite, order=TOTAL),
+    cluster(TO_CHANNEL, "total", ToChannelSite, order=TOTAL, stages=STAGES[1:], one_channel=True),
+    cluster(PO, "partial", PoSite, order=FIFO),
+    cluster(SPO, "selective", SpoSite, order=FIFO, selective=True),
+    Family(AUTORM, "fifo", Beamon, AutoRmConfig, None, FIFO, (ACCEPTED,), own_packets=True),
+    Family(GRSB, "journal", GrsbSite, GrsbConfig, GrsbStable, TOTAL, has_roles=True),
+    Family(WIDE, "wide", WideSite, WideConfig, WideStable, TOTAL, has_roles=True),
 )
 
 FAMILIES: Final[dict[str, Family]] = {family.name: family for family in RECORDS}

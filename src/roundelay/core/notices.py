@@ -256,9 +256,9 @@ class NetworkInactive(Notice, frozen=True, gc=False, tag="inactive"):
 
 
 BY_KIND: Final[dict[tuple[str, int], type[Notice]]] = {
-    (str(made.__struct_config__.tag), len(made.__struct_fields__)): made
-    for made in Notice.__subclasses__()
-    if made.info is Notice.info
+    (str(cls.__struct_config__.tag), len(cls.__struct_fields__)): cls
+    for cls in Notice.__subclasses__()
+    if cls.info is Notice.info
 }
 """The class of a kind with so many values."""
 
@@ -269,5 +269,5 @@ def notice(kind: str, *info: object) -> Notice:
     >>> notice("suspect", 3), notice("suspect", 3).info, notice("odd", 1).kind
     (MemberSuspected(member=3), (3,), 'odd')
     """
-    made = BY_KIND.get((kind, len(info)))
-    return UnknownNotice(kind, info) if made is None else made(*info)
+    cls = BY_KIND.get((kind, len(info)))
+    return UnknownNotice(kind, info) if cls is None else cls(*info)

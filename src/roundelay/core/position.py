@@ -46,12 +46,12 @@ def lineage(history: str) -> list[tuple[str, int]]:
     ([('6f1d', 4611686018427387904)], [('6f1d', 4611686018427387904), ('09ab', 200)])
     """
     own, *before = history.split("@")
-    found, shared = [(own, SEQ_MAX)], SEQ_MAX
-    for one in before:
-        parent, _, base = one.partition(":")
+    ends, shared = [(own, SEQ_MAX)], SEQ_MAX
+    for text in before:
+        parent, _, base = text.partition(":")
         shared = min(shared, int(base)) if base.isascii() and base.isdecimal() else 0
-        found.append((parent, shared))
-    return found
+        ends.append((parent, shared))
+    return ends
 
 
 def holds(history: str, position: Position) -> bool:

@@ -37,7 +37,7 @@ from typing import Annotated, Final, Self
 
 from msgspec import Struct
 
-from roundelay.core.bundle import Bundle
+from roundelay.core.bundle import MESSAGES_MAX, Bundle, fitting
 from roundelay.core.engine import (
     ACCEPTED,
     EVERYONE,
@@ -53,9 +53,6 @@ from roundelay.core.errors import ConfigError, InvariantBroken, PayloadTooLarge,
 from roundelay.core.fields import Site, Stamp
 from roundelay.core.limits import UNLIMITED, whole
 from roundelay.core.notices import MemberSuspected, MissedOf
-
-MESSAGES_MAX: Final = 0xFFFF
-"""Application messages in one bundle: the wire counts them with 16 bits."""
 
 BLOCK: Final = 1 << 20
 """Numbers reserved by one durable record."""
@@ -252,19 +249,9 @@ class PositiveAckSite(Engine):
 
     def _gather(self) -> Bundle:
         """The content of the next PDU: one submitted bundle, or all that fit when bundling."""
-        queue = self.queue
-        first = queue.popleft()
-        if not (queue and self.config.bundle):
-            return first
-        room = self.config.max_payload - len(first.data)
-        places = MESSAGES_MAX - len(first.sizes)
-        parts = [first]
-        while queue and len(queue[0].data) <= room and len(queue[0].sizes) <= places:
-            part = queue.popleft()
-            room -= len(part.data)
-            places -= len(part.sizes)
-            parts.append(part)
-        return Bundle.merged(parts)
+        config, queue = self.config, self.queue
+        count = fitting(queue, config.max_payload) if config.bundle else 1
+        return Bundle.merged([queue.popleft() for _ in range(count)])
 
     def _complete(self, n: int, now: int) -> None:
         """Nobody is awaited for number `n` any more: forget it and make room for another."""

@@ -121,7 +121,7 @@ def parse_filters(pieces: Iterable[str], text: str) -> Selection:
         elif key in ("conference", "kind") and value.isdecimal() and int(value) <= NUMBER_MAX:
             values.setdefault(FILTERS[key], set()).add(int(value))
         else:
-            wanted = "a name" if key == "sender" else "a whole number below 4294967296"
-            raise ConfigError("record", text, f"{key or 'a filter'}= and {wanted}")
-    some = {name: chosen(values.get(name, ())) for name in FILTERS.values()}
-    return Selection(some["conferences"], some["senders"], some["kinds"])
+            allowed = "a name" if key == "sender" else "a whole number below 4294967296"
+            raise ConfigError("record", text, f"{key or 'a filter'}= and {allowed}")
+    marks = {name: chosen(values.get(name, ())) for name in FILTERS.values()}
+    return Selection(marks["conferences"], marks["senders"], marks["kinds"])

@@ -418,7 +418,6 @@ class Node:
         return answers.groups(self)
 
     def status(self) -> dict[str, object]:
-        now = time.monotonic_ns()
         return {
             "node": self.name,
             "uuid": self.uuid.hex(),
@@ -433,7 +432,7 @@ class Node:
             "sealed": self.transmitter.seal is not None,
             "traffic": dict(self.medium.counts),
             "dropped": self.drops | self.receiver.reassembly.drops | self.autorm.beamon.drops,
-            "autorm": self.autorm.beamon.status(now),
+            "autorm": self.autorm.beamon.status(),
             "groups": [host.status() for host in self.group_hosts.values()],
             "recorders": self.recorders.status(),
             "frontends": [frontend.status() for frontend in self._frontends],

@@ -36,6 +36,8 @@ from collections import deque
 from random import Random
 from typing import Any, Final
 
+from msgspec import structs
+
 from roundelay.core.autorm.config import AutoRmConfig
 from roundelay.core.autorm.environment import ALIVE, DEAD, DROPPED, Environment, Node
 from roundelay.core.autorm.packets import (
@@ -401,7 +403,7 @@ class Beamon(Engine):
         """AR-8: send what the pace allows, in turn if several messages are under way."""
         pacer = self.pacer
         while True:
-            sending = [one for one in self.active.values() if not one.waiting]
+            sending = [transfer for transfer in self.active.values() if not transfer.waiting]
             if not sending:
                 return
             for transfer in sending:
@@ -464,9 +466,7 @@ class Beamon(Engine):
         del self.active[scope], self.by_seq[transfer.seq]
         given_up = (*item.tried, *transfer.given_up)
         if item.someone and self.config.someone_failover and not transfer.reached:  # E 48
-            again = Outgoing(
-                item.group, item.data, True, item.tag, item.sender_joined, given_up
-            )  # fmt: skip
+            again = structs.replace(item, tried=given_up)
             self.queues.setdefault(scope, deque()).appendleft(again)
         else:
             self._settle(item, tuple(transfer.reached), given_up)
@@ -498,14 +498,10 @@ class Beamon(Engine):
             if not self.inbound.owe(packet, due, not wanted):
                 self.drop("too many acknowledgements")
 
-    def _deliver(
-        self, source: int, seq: int, data: bytes, group: str, uuid: bytes, one_of: bool,
-        tag: int = -1,
-    ) -> None:  # fmt: skip
-        bundle = Bundle.of(data)
-        self.out.deliveries.append(
-            AutoRmDelivery(-1, source, seq, bundle, ACCEPTED, group, uuid, one_of, tag)
-        )
+    def _deliver(self, source: int, seq: int, data: bytes, *about: Any) -> None:
+        """Hand over message `seq`, and what an AutoRmDelivery says of it besides."""
+        delivery = AutoRmDelivery(-1, source, seq, Bundle.of(data), ACCEPTED, *about)
+        self.out.deliveries.append(delivery)
 
     # -- what it holds ---------------------------------------------------------------------
 
@@ -525,21 +521,7 @@ class Beamon(Engine):
             about |= {"verdict": ALIVE, "reason": "this is the node that was asked"}
         return about
 
-    def nodes(self, now: int) -> list[dict[str, Any]]:
-        """The environment table, a row for each other node."""
-        return [
-            {
-                "node": node.uuid.hex(),
-                "groups": list(node.groups),
-                "reported": node.reported,
-                "silent_ns": now - node.last_seen,
-                "stale_ns": self.environment.stale_ns(node),
-                "packets_resent": node.resent,
-            }
-            for node in self.environment.nodes.values()
-        ]
-
-    def status(self, now: int) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
         """This node in plain values."""
         environment = self.environment
         return {

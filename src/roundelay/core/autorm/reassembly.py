@@ -8,6 +8,7 @@ repeat a message whose acknowledgement it never saw.
 from __future__ import annotations
 
 from bisect import bisect_right
+from itertools import chain, islice
 from typing import Final
 
 from roundelay.core.autorm.config import FRAGMENT_LEAST, GROUP, AutoRmConfig
@@ -77,13 +78,7 @@ class Gaps:
 
     def missing(self, most: int) -> tuple[int, ...]:
         """The first `most` of the missing numbers."""
-        found: list[int] = []
-        for start, end in zip(self.starts, self.ends, strict=True):
-            room = most - len(found)
-            if room <= 0:
-                break
-            found.extend(range(start, min(end, start + room)))
-        return tuple(found)
+        return tuple(islice(chain.from_iterable(map(range, self.starts, self.ends)), most))
 
 
 class Reassembly:
@@ -249,7 +244,7 @@ class Inbound:
 
     def answers(self, me: bytes, now: int) -> list[Acknowledgement]:
         """AR-15: the acknowledgements that are due."""
-        found: list[Acknowledgement] = []
+        ready: list[Acknowledgement] = []
         rest = NEVER
         for (source, seq), owed in list(self.owed.items()):
             if owed.due > now:
@@ -258,9 +253,9 @@ class Inbound:
             del self.owed[source, seq]
             answer = self._answer(me, source, seq, owed)
             if answer is not None:
-                found.append(answer)
+                ready.append(answer)
         self.ack_due = rest
-        return found
+        return ready
 
     def _answer(self, me: bytes, source: bytes, seq: int, owed: Owed) -> Acknowledgement | None:
         """What is here of a message; None if nothing is, and its sender has to find out."""

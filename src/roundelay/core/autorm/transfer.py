@@ -122,9 +122,8 @@ class Transfer:
         start = number * self.size
         flags = (ONE_OF if item.someone else 0) | (CONFIRMATION if asks else 0)
         payload = item.data if self.count == 1 else item.data[start : start + self.size]
-        return Data(
-            self.me, destination, self.seq, self.count, number, flags, item.group, payload
-        )  # fmt: skip
+        place = (self.seq, self.count, number)
+        return Data(self.me, destination, *place, flags, item.group, payload)
 
     def wait(self, now: int) -> None:
         """The round is sent: wait for the answers."""
@@ -169,7 +168,7 @@ class Transfer:
         """
         config = self.config
         patience = config.max_retries * config.ack_timeout_ns
-        found = []
+        uuids = []
         for uuid, target in self.targets.items():
             if target.progress:
                 target.retries = 0
@@ -177,15 +176,15 @@ class Transfer:
                 continue
             target.retries += 1
             if target.retries > config.max_retries and now - target.since >= patience:
-                found.append(uuid)
-        return found
+                uuids.append(uuid)
+        return uuids
 
     def again(self) -> None:
         """AR-9: the next round: what is missing, and a question to those who were silent."""
         lacking = [uuid for uuid, target in self.targets.items() if target.missing]
-        wanted = {number for uuid in lacking for number in self.targets[uuid].missing}
+        packets = {number for uuid in lacking for number in self.targets[uuid].missing}
         self.first = False
-        self.order = sorted(wanted)
+        self.order = sorted(packets)
         self.cursor = 0
         self.goal = self.destination
         if len(lacking) == 1:

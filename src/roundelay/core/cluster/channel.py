@@ -47,12 +47,7 @@ class ToChannelSite(Exchange):
     resets = True
 
     def __init__(
-        self,
-        me: int,
-        group: tuple[int, ...],
-        config: ClusterConfig,
-        rng: Random,
-        now: int = 0,
+        self, me: int, group: tuple[int, ...], config: ClusterConfig, rng: Random, now: int = 0
     ) -> None:
         for field in ("deliver_at", "early"):
             if getattr(config, field) == ACCEPTED:
@@ -238,9 +233,9 @@ class ToChannelSite(Exchange):
 
     def empty_logs(self, tails: Tails) -> None:
         given = set(map(id, self.rest(tails)))
-        left = [pdu for pdu in self.accepted() if id(pdu) not in given]
+        undelivered = [pdu for pdu in self.accepted() if id(pdu) not in given]
         self.ready.clear()
-        self.received = deque(left)
+        self.received = deque(undelivered)
         self.waiting_delivery = 0
 
     def poll(self, now: int) -> None:

@@ -18,6 +18,13 @@ STAGES: Final = (ACCEPTED, PREACKNOWLEDGED, ACKNOWLEDGED)
 
 MEMBERS_MAX: Final = 128
 
+FROM_ZERO: Final = ("ack_ns", "buffers")
+FROM_ONE: Final = (
+    *("wait_ns", "stat_ns", "reset_ns", "window", "share"),
+    *("attempts", "retx_burst", "own_limit", "max_payload"),
+)
+"""Parameters by the least value that they may have."""
+
 
 class ClusterConfig(Struct, frozen=True, kw_only=True):
     """Constants of one cluster; every member must use the same ones, but for `deliver_at` and
@@ -61,12 +68,8 @@ class ClusterConfig(Struct, frozen=True, kw_only=True):
         """Raise ConfigError unless this configuration can run a cluster of that many members."""
         if not 2 <= sites <= MEMBERS_MAX:
             raise ConfigError("sites", sites, f"2 to {MEMBERS_MAX} members in a cluster")
-        for name, least in (
-            ("ack_ns", 0), ("wait_ns", 1), ("stat_ns", 1), ("reset_ns", 1), ("window", 1),
-            ("share", 1), ("buffers", 0), ("attempts", 1), ("retx_burst", 1), ("own_limit", 1),
-            ("max_payload", 1),
-        ):  # fmt: skip
-            whole(name, getattr(self, name), least, NEVER)
+        for name in (*FROM_ZERO, *FROM_ONE):
+            whole(name, getattr(self, name), int(name in FROM_ONE), NEVER)
         if self.policy not in (DEFERRED, EAGER):
             raise ConfigError("policy", self.policy, f"{DEFERRED} or {EAGER}")
         if self.deliver_at not in STAGES:

@@ -67,12 +67,7 @@ class Exchange(Sending):
         self.drop("STAT in channel mode")
 
     def __init__(
-        self,
-        me: int,
-        group: tuple[int, ...],
-        config: ClusterConfig,
-        rng: Random,
-        now: int = 0,
+        self, me: int, group: tuple[int, ...], config: ClusterConfig, rng: Random, now: int = 0
     ) -> None:
         super().__init__(me, group, config, rng)
         self.heard = [now] * self.n

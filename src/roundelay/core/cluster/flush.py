@@ -54,12 +54,12 @@ def key(pdu: Dt) -> tuple[int, int, int]:
 
 def union(held: Iterable[Dt], tails: Tails, treq: list[int]) -> list[Dt]:
     """`held` and what the tails have beyond `treq`, each once, in the order of keys."""
-    found = {(pdu.src, pdu.seq): pdu for pdu in held}
+    pdus = {(pdu.src, pdu.seq): pdu for pdu in held}
     for tail in tails.values():
         for pdu in tail.pdus:
             if pdu.seq >= treq[pdu.src]:
-                found.setdefault((pdu.src, pdu.seq), pdu)
-    return sorted(found.values(), key=key)
+                pdus.setdefault((pdu.src, pdu.seq), pdu)
+    return sorted(pdus.values(), key=key)
 
 
 def common(tails: Tails) -> tuple[int, ...]:

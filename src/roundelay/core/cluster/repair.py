@@ -211,10 +211,8 @@ class Repair(Exchange):
 
     def stat(self, poll: bool) -> Stat:
         pseq = tuple(self.pseq) if self.selective else (self.seq,) * self.n
-        return self.KINDS.stat(
-            epoch=self.epoch, src=self.index, seq=self.seq, pseq=pseq, treq=tuple(self.treq),
-            preq=tuple(self.preq), buf=self.free(), poll=poll,
-        )  # fmt: skip
+        expected = (tuple(self.treq), tuple(self.preq))
+        return self.KINDS.stat(self.epoch, self.index, self.seq, pseq, *expected, self.free(), poll)
 
     def poll(self, now: int) -> None:
         self.send_all(self.stat(poll=True))
@@ -265,12 +263,12 @@ class Repair(Exchange):
         return bool(self.destinations(pdu) >> self.index & 1)
 
     def unsure(self, living: int) -> tuple[Dt, ...]:
-        found = []
+        pdus = []
         for pdu in self.in_logs():
             dst, al = self.destinations(pdu) & living, self.al[pdu.src]
             if pdu.bundle.sizes and any(al[k] <= pdu.seq for k in self.everyone if dst >> k & 1):
-                found.append(pdu)
-        return tuple(found)
+                pdus.append(pdu)
+        return tuple(pdus)
 
     def rest(self, tails: Tails) -> list[Dt]:
         return [pdu for pdu in union(self.waiting(), tails, self.treq) if self.for_us(pdu)]
@@ -294,9 +292,9 @@ class Repair(Exchange):
             handed.add(id(pdu))
             self.hand_over(pdu)
         for log in (*self.rrl, *self.prl):
-            left = [pdu for pdu in log if id(pdu) not in handed]
+            kept = [pdu for pdu in log if id(pdu) not in handed]
             log.clear()
-            log.extend(left)
+            log.extend(kept)
         self.waiting_delivery -= len(handed)
 
     def handed_over_early(self) -> list[Dt]:

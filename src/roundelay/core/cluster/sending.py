@@ -9,9 +9,10 @@ both on its way; NULLs create no obligations, so a cluster without data falls si
 from __future__ import annotations
 
 from abc import abstractmethod
+from itertools import takewhile
 from typing import Any
 
-from roundelay.core.bundle import MESSAGES_MAX, NOTHING, Bundle
+from roundelay.core.bundle import MESSAGES_MAX, NOTHING, Bundle, fitting
 from roundelay.core.cluster.config import EAGER
 from roundelay.core.cluster.pdu import Dt
 from roundelay.core.cluster.state import Carried, ClusterState
@@ -69,21 +70,11 @@ class Sending(ClusterState):
 
     def gather(self) -> tuple[Bundle, int]:
         """The next PDU's content: one submitted bundle, or all that fit when bundling."""
-        bundle, dst = self.queue.popleft()
-        if not self.config.bundle:
-            return bundle, dst
-        parts = [bundle]
-        room = self.config.max_payload - len(bundle.data)
-        places = MESSAGES_MAX - len(bundle)
-        while self.queue and self.queue[0][1] == dst:
-            part = self.queue[0][0]
-            room -= len(part.data)
-            places -= len(part)
-            if room < 0 or places < 0:
-                break
-            self.queue.popleft()
-            parts.append(part)
-        return Bundle.merged(parts), dst
+        queue, config = self.queue, self.config
+        dst = queue[0][1]
+        alike = (bundle for bundle, _ in takewhile(lambda item: item[1] == dst, queue))
+        count = fitting(alike, config.max_payload) if config.bundle else 1
+        return Bundle.merged([queue.popleft()[0] for _ in range(count)]), dst
 
     def count_accepted(self) -> None:
         """TR-10, TR-11: which own PDUs have reached all their destinations, by AL or by STATs."""

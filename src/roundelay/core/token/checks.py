@@ -164,10 +164,10 @@ def vote1(site: TokenSite, pdu: p.Vote1, source: int) -> str:
         return ""
     if not _history(pdu.history, pdu.floor):
         return NO_SUCH_NUMBER
-    for one in pdu.entered:
-        if one.site not in site.group:
+    for entry in pdu.entered:
+        if entry.site not in site.group:
             return "vote with an impossible list"
-        if not _possible(site, one.tl):
+        if not _possible(site, entry.tl):
             return NO_SUCH_LIST
     if pdu.tl == p.NO_LIST:
         return ""

@@ -82,7 +82,7 @@ class TokenConfig(Struct, frozen=True, kw_only=True):
     bundle: bool = True
     """Put all waiting messages into the next PDU."""
     forks: bool = True
-    """Whether a site that recovers shows what it has committed, to be compared (`forks`)."""
+    """Whether a site that recovers shows what it has committed, to be compared (`recovery`)."""
     strict: bool = True
     """A restarted site is no witness of what it forgot (CM-R3)."""
     boot: str = PREFORMED

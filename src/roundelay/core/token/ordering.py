@@ -8,18 +8,12 @@ missing.  A site accepts the token by processing the acknowledgement that names 
 holds everything stamped so far.
 
 Deviations from the paper
-- The confirmation of an idle token site waits T (CM-N13): only then does the paper's own
-  Y_c = e^(−Lτ) come out.  `tests/core/test_token_normal.py`.
 - A transfer counts for the commit when its acceptance is known, not when it is sent (CM-N15).
 - A source goes on when its acknowledgement is *processed* (CM-N3), not when it is received.
-- With `eager` (the `fast` profile) the NULL or the confirmation does not wait at all: a stamped
-  message commits as fast as the token can travel, for one more PDU where the group is idle.
-  `tests/core/test_token_fast.py`.
 - With `backoff` and `adapt_ns` the wait between unanswered repetitions starts at what transfers of
   the token are seen to take, and doubles (CM-N4, CM-N12, CM-N16): a loss is repaired soon, and a
   site that is merely slow is not buried under what it cannot answer yet.  Only repetitions after
   the full time count among the R that declare a site failed.
-- A request names the timestamp of the message it misses, and may name a range (`batch`).
 - A holder whose acknowledgements have shown its acceptance sends no confirmation (K_w > 1).
 - A holder answers requests from the moment its acceptance has shown; until then the site that
   passed the token does.  With both answering, as the design has it, every repair during the wait

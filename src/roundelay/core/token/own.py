@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from roundelay.core.bundle import MESSAGES_MAX, Bundle
+from roundelay.core.bundle import MESSAGES_MAX, Bundle, fitting
 from roundelay.core.engine import EVERYONE, NEVER
 from roundelay.core.errors import (
     ClusterBroken,
@@ -102,7 +102,9 @@ class OwnMessages:
         if index < len(self.kept):
             bundle = self.kept[index]
         elif self.waiting:
-            count = self._fitting() if site.config.bundle and len(self.waiting) > 1 else 1
+            count = 1
+            if site.config.bundle and len(self.waiting) > 1:
+                count = fitting(self.waiting, site.config.max_payload)
             bundle = self.waiting.popleft()
             if count > 1:
                 rest = [self.waiting.popleft() for _ in range(count - 1)]
@@ -134,16 +136,6 @@ class OwnMessages:
         """t_b, above t_tok: else each lost transfer would make all waiting sources repeat."""
         most = self.site.config.resend_ns
         return min(most, 2 * self.site.stamping.patience(most))
-
-    def _fitting(self) -> int:
-        """How many of the bundles that wait fit into one PDU."""
-        room, places = self.site.config.max_payload, MESSAGES_MAX
-        for count, bundle in enumerate(self.waiting):
-            room -= len(bundle.data)
-            places -= len(bundle.sizes)
-            if room < 0 or places < 0:
-                return count
-        return len(self.waiting)
 
     def on_send_timer(self, now: int) -> None:
         """CM-N4: repeat the message, but not while the list is heard to make progress."""

@@ -111,9 +111,7 @@ class RetxReq(Pdu, frozen=True, gc=False):
 
     tl: Version
     what: Annotated[
-        int,
-        choice(WANT_ACK, WANT_ENTRIES),
-        "1 acknowledgements, 2 message, 3 both of a range",
+        int, choice(WANT_ACK, WANT_ENTRIES), "1 acknowledgements, 2 message, 3 both of a range"
     ]
     ts: Annotated[Stamp, "first timestamp wanted, or that of the message"]
     hi: Annotated[Stamp, "last timestamp wanted"]
@@ -250,7 +248,7 @@ class Mark(Struct, frozen=True, gc=False):
 
 class RecoverReq(Pdu, frozen=True, gc=False):
     """Asks the new token site of `v` for the entries from `from_ts` on.  `marks` are of what the
-    asking site has committed (`forks`)."""
+    asking site has committed (`recovery`)."""
 
     v: Annotated[Version, "new list"]
     from_ts: Annotated[Stamp, "first timestamp wanted"]

@@ -1,20 +1,30 @@
 """Recovery: obtaining everything below the start of a new list, and serving those who lack it.
 
 What comes from another list than ours is staged until the new list is entered, see `reformation`.
+
+One log, not two.  Disks may be replaced by old copies of themselves.  If that leaves a majority
+none of which knows what was committed since, it commits other messages at the same positions, and
+nothing it knows could tell it.  But when somebody comes who has the first history, the two can be
+seen to differ, and must: a site that recovers shows marks of what it has committed, near its end
+and further back; the new token site compares them with its own log.  (Where it no longer keeps
+those entries it cannot tell.)  A stamp is given once in a list, so a mark is the stamp and the list
+it was given in, with a checksum of the message, should two lists have the same version.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+from zlib import crc32
 
 from roundelay.core.engine import EVERYONE, NEVER
 from roundelay.core.errors import InvariantBroken
 from roundelay.core.notices import GapUnavailable, GroupBroken
-from roundelay.core.token.forks import marks, parted
 from roundelay.core.token.pdu import (
+    DATA,
     PENDING,
     Entry,
     Forked,
+    Mark,
     NewTl,
     RecoverData,
     RecoverReq,
@@ -25,6 +35,43 @@ from roundelay.core.token.stable import Base
 
 if TYPE_CHECKING:
     from roundelay.core.token.site import TokenSite
+
+MARKS: Final = 24
+"""At distances of 1, 2, 4, … stamps from the end."""
+
+
+def marks(log: dict[int, Entry], upto: int) -> tuple[Mark, ...]:
+    """Marks of the entries below `upto`, the latest first."""
+    shown = []
+    for step in range(MARKS):
+        entry = log.get(upto - (1 << step))
+        if entry is None:
+            break
+        shown.append(mark(entry))
+    return tuple(shown)
+
+
+def mark(entry: Entry) -> Mark:
+    return Mark(entry.ack, crc32(entry.bundle.data) if entry.ack.kind == DATA else 0)
+
+
+def parted(
+    log: dict[int, Entry], shown: tuple[Mark, ...], committed: int
+) -> tuple[int, int] | None:
+    """The stamps between which `shown` and `log` part ways; None if they agree, as far as known.
+
+    Up to the first they are the same, at the second they are not.
+    """
+    same, other = 0, -1
+    for theirs in shown:
+        entry = log.get(theirs.ack.ts)
+        if entry is None or theirs.ack.ts >= committed:
+            continue  # what is not committed here may yet be given up
+        if mark(entry) == theirs:
+            same = theirs.ack.ts + 1
+            break
+        other = theirs.ack.ts
+    return None if other < 0 else (same, other)
 
 
 class Recovery:

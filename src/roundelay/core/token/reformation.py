@@ -23,7 +23,7 @@ Deviations from the paper
   design's rule discards them first; then a later attempt could take us for a witness that never
   processed them.  `tests/core/test_token_reform.py`.
 - NEW_TOKEN is repeated; an abort goes to everybody; a list without a token times out (CM-R15).
-- A list is made of lives, not of sites alone: two processes of one name are not one (`lives`).
+- A list is made of lives, not of sites alone: two processes of one name are not one (`ballot`).
   `tests/core/test_token_lives.py`.
 - The longest wait before another attempt doubles 3 times at most, not 6 (CM-R8): a group must not
   stand still for ten seconds because two sites have started at once twice.
@@ -34,10 +34,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from roundelay.core.engine import EVERYONE
+from roundelay.core.engine import EVERYONE, UNKNOWN_LIFE
 from roundelay.core.errors import InvariantBroken
 from roundelay.core.notices import Blocked
-from roundelay.core.token.lives import UNKNOWN, Seen, entered
+from roundelay.core.token.ballot import Seen, entered
 from roundelay.core.token.pdu import (
     NO,
     NO_LIST,
@@ -186,7 +186,7 @@ class Reformation:
         """Whether the vote is for the attempt we are in, and not for one of another life."""
         if pdu.v != self.attempt:
             return False
-        if pdu.inviter not in (UNKNOWN, self.site.boot):
+        if pdu.inviter not in (UNKNOWN_LIFE, self.site.boot):
             self.site.drop(ANOTHER_LIFE)
             return False
         return True
@@ -355,9 +355,10 @@ class Reformation:
         """CM-R10: the list is announced; only a site that still belongs to the attempt may vote."""
         site = self.site
         timers = site.timers
-        inviter = pdu.boots[pdu.members.index(pdu.v[1])] if pdu.v[1] in pdu.members else UNKNOWN
+        boots = dict(zip(pdu.members, pdu.boots, strict=True))
+        inviter = boots.get(pdu.v[1], UNKNOWN_LIFE)
         if pdu.v == self.attempt and site.phase == S1:
-            if pdu.boots[pdu.members.index(site.me)] != site.boot:
+            if boots[site.me] != site.boot:
                 site.drop("announcement of a list that an earlier run voted for")
                 return
             if inviter != self.inviter:

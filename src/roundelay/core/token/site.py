@@ -12,19 +12,8 @@
     [b'hello']
 
 A site is made of parts, each with its own state and invariants; they find each other here.  The
-site itself has the phase, and sees to it that each PDU and each timer reaches its part.
-
-    token_list      the list it is committed to         `token_list.py`
-    log             stamped entries and their marks     `log.py`
-    ordering        how arrivals become entries         `ordering.py`: theory of the normal phase
-    commit          who holds what, what is safe        `commit.py`
-    stamping        the token                           `stamping.py`
-    own             its own messages                    `own.py`
-    requests        what it misses                      `retransmission.py`
-    answers         what others miss                    `retransmission.py`
-    reformation     agreeing on another list            `reformation.py`: theory of reformation
-    recovery        what that list requires             `recovery.py`
-    timers          when what is due                    `timers.py`
+site itself has the phase, and sees to it that each PDU and each timer reaches its part.  The theory
+of the normal phase is in `ordering`, that of reformation in `reformation`.
 """
 
 from __future__ import annotations
@@ -37,16 +26,23 @@ from typing import Any, ClassVar, Final
 from msgspec import Struct
 
 from roundelay.core.bundle import Bundle
-from roundelay.core.engine import COMMITTED, EVERYONE, NEVER, ONLY_LINE, Delivery, Engine, Pdu
+from roundelay.core.engine import (
+    COMMITTED,
+    EVERYONE,
+    NEVER,
+    ONLY_LINE,
+    UNKNOWN_LIFE,
+    Delivery,
+    Engine,
+    Pdu,
+)
 from roundelay.core.errors import ConfigError, InvariantBroken
 from roundelay.core.notices import Notice
 from roundelay.core.token import checks
 from roundelay.core.token import pdu as p
 from roundelay.core.token.ballot import Ballot
-from roundelay.core.token.commit import Commit
 from roundelay.core.token.config import PREFORMED, REJOIN, TokenConfig
-from roundelay.core.token.lives import UNKNOWN
-from roundelay.core.token.log import TRIM_EVERY, Log
+from roundelay.core.token.log import TRIM_EVERY, Commit, Log
 from roundelay.core.token.ordering import Ordering
 from roundelay.core.token.own import OwnMessages
 from roundelay.core.token.phases import (
@@ -68,7 +64,6 @@ from roundelay.core.token.reformation import ANOTHER_LIFE, Reformation
 from roundelay.core.token.retransmission import Answers, Requests
 from roundelay.core.token.stable import Forgot, Stable, Wiped
 from roundelay.core.token.stamping import Stamping
-from roundelay.core.token.timers import Timers
 from roundelay.core.token.token_list import TokenList
 
 IN_LIST: Final = frozenset((NORMAL,))
@@ -129,6 +124,74 @@ OF_A_LIST: Final = frozenset(kind for kind, row in PDUS.items() if row.lives)
 
 Handler = Callable[[Any, int, int], None]
 
+DUES: Final = (
+    "send_due",
+    "request_due",
+    "hold_due",
+    "pass_due",
+    "beacon_due",
+    "token_due",
+    "auth_due",
+    "silence_due",
+    "reform_due",
+)
+"""The timers, in the order in which `TokenSite.on_timer` looks at them."""
+
+
+class Timers:
+    """Nine moments, any of which may be NEVER.
+
+    `heard` and `progress` are when anything, and anything new, was last heard of the list: a timer
+    that restarts with every arrival is not moved each time; it looks at these when it comes.
+    """
+
+    __slots__ = (*DUES, "heard", "progress", "site")
+
+    def __init__(self, site: TokenSite) -> None:
+        self.site = site
+        self.heard = self.progress = 0
+        self.reform_due = NEVER
+        self.stop()
+
+    def arm(self, due: int) -> int:
+        """Make sure that `on_timer` is called by `due`."""
+        site = self.site
+        if due < site.deadline:
+            site.deadline = due
+        return due
+
+    def stop(self) -> None:
+        """Disarm the timers of a list; that of the reformation goes on."""
+        self.send_due = self.hold_due = self.pass_due = self.request_due = NEVER
+        self.beacon_due = self.silence_due = self.token_due = self.auth_due = NEVER
+
+    def watch(self, now: int) -> None:
+        """A list is entered: start its watchdogs (CM-R15, CM-N21)."""
+        config = self.site.config
+        self.heard = self.progress = now
+        self.auth_due = self.arm(now + config.auth_timeout_ns)
+        if config.silence_ns < NEVER:
+            self.silence_due = self.arm(now + config.silence_ns)
+
+    def earliest(self) -> int:
+        """When the first of them is due."""
+        return min(
+            self.send_due,
+            self.request_due,
+            self.hold_due,
+            self.pass_due,
+            self.beacon_due,
+            self.token_due,
+            self.auth_due,
+            self.silence_due,
+            self.reform_due,
+        )
+
+    def check_invariants(self) -> None:
+        if self.site.deadline > self.earliest():
+            raise InvariantBroken(f"a timer is due before the deadline {self.site.deadline}")
+
+
 PATIENCE: Final = 4
 """Invitations to one that is believed to be gone."""
 
@@ -140,25 +203,6 @@ class TokenSite(Engine):
     """One site of a token group (CM84)."""
 
     has_token = True
-
-    __slots__ = (
-        "answers",
-        "boot",
-        "commit",
-        "config",
-        "handlers",
-        "log",
-        "ordering",
-        "own",
-        "phase",
-        "recovery",
-        "reformation",
-        "requests",
-        "rng",
-        "stamping",
-        "timers",
-        "token_list",
-    )
 
     PARTS: ClassVar[dict[str, type[Any]]] = {
         "timers": Timers,
@@ -175,17 +219,19 @@ class TokenSite(Engine):
     }
     BALLOT: ClassVar[type[Ballot]] = Ballot
 
-    timers: Timers
-    log: Log
-    token_list: TokenList
-    commit: Commit
-    stamping: Stamping
-    own: OwnMessages
-    requests: Requests
-    answers: Answers
-    ordering: Ordering
-    reformation: Reformation
-    recovery: Recovery
+    __slots__ = ("boot", "config", "handlers", "phase", "rng", *PARTS)
+
+    timers: Timers  # when what is due
+    log: Log  # stamped entries and their marks
+    token_list: TokenList  # the list it is committed to
+    commit: Commit  # who holds what, and what is safe
+    stamping: Stamping  # the token
+    own: OwnMessages  # its own messages
+    requests: Requests  # what it misses
+    answers: Answers  # what others miss
+    ordering: Ordering  # how arrivals become entries
+    reformation: Reformation  # agreeing on another list
+    recovery: Recovery  # what that list requires
 
     def __init__(
         self,
@@ -298,7 +344,7 @@ class TokenSite(Engine):
         self.own.submit(bundle, now)
 
     def receive(
-        self, pdu: Pdu, source: int, now: int, line: int = ONLY_LINE, life: int = UNKNOWN
+        self, pdu: Pdu, source: int, now: int, line: int = ONLY_LINE, life: int = UNKNOWN_LIFE
     ) -> None:
         if self.phase is BROKEN:
             return

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from roundelay.core.engine import COMMITTED, Delivery, Notice
 from roundelay.core.notices import GapUnavailable
-from roundelay.core.token.lives import Seen, note
+from roundelay.core.token.ballot import Seen, note
 from roundelay.core.token.pdu import DATA, NO_HISTORY, NO_LIST, Entry, History, Version
 
 
@@ -49,7 +49,7 @@ class Listed(Struct, frozen=True, gc=False):
     base: Base | None = None
     history: History = NO_HISTORY
     boots: tuple[int, ...] = ()
-    """Boot numbers of the members (`lives`)."""
+    """Boot numbers of the members (`ballot`)."""
 
 
 class Stamped(Struct, frozen=True, gc=False):
@@ -174,12 +174,12 @@ def undelivered(stable: object, position: int) -> tuple[list[Delivery], Notice |
     """
     if not isinstance(stable, Stable):
         return [], None
-    found: list[Delivery] = []
+    deliveries: list[Delivery] = []
     for ts in sorted(stable.entries):
         entry = stable.entries[ts]
         ack = entry.ack
         if ts < stable.cnts and ack.kind == DATA and entry.seq >= position:
-            found.append(Delivery(entry.seq, ack.s, ack.n, entry.bundle, COMMITTED))
-    first = found[0].seq if found else stable.seq
+            deliveries.append(Delivery(entry.seq, ack.s, ack.n, entry.bundle, COMMITTED))
+    first = deliveries[0].seq if deliveries else stable.seq
     gap = GapUnavailable(position, first) if first > position else None
-    return found, gap
+    return deliveries, gap

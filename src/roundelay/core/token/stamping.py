@@ -8,7 +8,10 @@ there are messages, and costs a PDU where it would cost as many.
 Deviations from the paper
 - With `eager` the token moves with the last waiting message, be it the K_w-th or not (CM-N14):
   an idle group is that of K_w = 1.  `tests/core/test_token_fast.py`.
-- The confirmation of an idle token site waits T (CM-N13), with `eager` it does not wait at all.
+- The confirmation of an idle token site waits T (CM-N13): only then does the paper's own
+  Y_c = e^(−Lτ) come out.  `tests/core/test_token_normal.py`.  With `eager` neither it nor the NULL
+  waits at all: a stamped message commits as fast as the token can travel, for one more PDU where
+  the group is idle.
 - With `to_source` the token does not go around the ring: the source of a message gets it with the
   stamp of the message, and has committed that after two PDUs instead of three.  The resiliency
   test (CM-R3.3) then cannot know who had it next, see `ballot`.

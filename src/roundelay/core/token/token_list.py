@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from roundelay.core.engine import NEVER
 from roundelay.core.errors import InvariantBroken
 from roundelay.core.notices import GapUnavailable, ListInForce, Unblocked
-from roundelay.core.token.lives import note
+from roundelay.core.token.ballot import note
 from roundelay.core.token.pdu import AT_START, NO_HISTORY, NO_LIST, History, NewTl, TlHint, Version
 from roundelay.core.token.phases import NORMAL
 from roundelay.core.token.stable import Base, Listed, Wiped

@@ -65,7 +65,7 @@ class ChannelLink:
         self.group_id = group_id
         self.lives = tuple(map(tag_of, lives))
         """Which lives of the nodes the members are, if those of an epoch are the only ones.  The
-        engine of a token group knows better: its lists are made of lives (`core.token.lives`)."""
+        engine of a token group knows better: its lists are made of lives (`core.token.ballot`)."""
         self.life = self.lives[me] if lives else life
         """Ours, as our PDUs carry it."""
         self.chan_seq = time.time_ns() // 1_000_000 & 0xFFFFFFFF

@@ -15,7 +15,7 @@ from roundelay.core.engine import NEVER, NO_POSITION, Delivery, Effects, Engine,
 from roundelay.core.errors import RoundelayError
 from roundelay.core.events import DELIVER, NO_REF, NOBODY, NOTICE, Addressed
 from roundelay.core.families import TOTAL
-from roundelay.core.token.lives import OtherLife
+from roundelay.core.token.ballot import OtherLife
 from roundelay.core.token.site import TokenSite
 from roundelay.core.token.stable import undelivered
 from roundelay.node.driver.channel_link import ChannelLink, HubLink, NodeServices

@@ -33,7 +33,7 @@ from roundelay.core.errors import ConfigError
 from roundelay.core.grsb.pdu import Counter
 from roundelay.core.grsb.stable import Accepted, Ceiling, GrsbStable, Handled, Promised
 from roundelay.core.positive_ack import Reserved
-from roundelay.core.token.lives import entered
+from roundelay.core.token.ballot import entered
 from roundelay.core.token.pdu import NO_HISTORY, Entered, Entry, History, Version
 from roundelay.core.token.phases import NORMAL
 from roundelay.core.token.site import TokenSite

@@ -20,9 +20,8 @@ from roundelay.core.errors import InvariantBroken
 from roundelay.core.token.config import REJOIN
 from roundelay.core.token.pdu import DATA, Ack, B, Confirm, Invite, Version
 from roundelay.core.token.phases import NORMAL
-from roundelay.core.token.site import TokenSite
+from roundelay.core.token.site import DUES, TokenSite
 from roundelay.core.token.stable import UNSYNCED, Stable
-from roundelay.core.token.timers import DUES
 from roundelay.sim.explore.engines import (
     TRIED,
     Still,

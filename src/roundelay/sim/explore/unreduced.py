@@ -11,9 +11,8 @@ from operator import attrgetter
 from typing import Any, Final
 
 from roundelay.core.engine import NEVER
-from roundelay.core.token.site import TokenSite
+from roundelay.core.token.site import DUES, TokenSite
 from roundelay.core.token.stable import Stable
-from roundelay.core.token.timers import DUES
 from roundelay.sim.explore.engines import SLOTS
 from roundelay.sim.explore.network import Pool
 from roundelay.sim.explore.scope import Scope

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from roundelay.core.engine import ONLY_LINE, Delivery, Pdu
-from roundelay.core.token.lives import OtherLife
+from roundelay.core.token.ballot import OtherLife
 from roundelay.sim.kernel.member import DOWN, PAUSED, UP, Member
 
 if TYPE_CHECKING:

@@ -10,11 +10,9 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from roundelay.core.engine import NEVER, ONLY_LINE, Pdu
+from roundelay.core.engine import NEVER, ONLY_LINE, UNKNOWN_LIFE, Pdu
 from roundelay.core.token.ballot import Ballot
-from roundelay.core.token.commit import Commit
-from roundelay.core.token.lives import UNKNOWN
-from roundelay.core.token.log import Log
+from roundelay.core.token.log import Commit, Log
 from roundelay.core.token.ordering import Ordering
 from roundelay.core.token.own import OwnMessages
 from roundelay.core.token.pdu import (
@@ -348,7 +346,7 @@ class TokenOfAnAbandonedList(MutantSite):
     __slots__ = ()
 
     def receive(
-        self, pdu: Pdu, source: int, now: int, line: int = ONLY_LINE, life: int = UNKNOWN
+        self, pdu: Pdu, source: int, now: int, line: int = ONLY_LINE, life: int = UNKNOWN_LIFE
     ) -> None:
         abandoned = self.phase in (W3, OUT, S1)
         if isinstance(pdu, NewToken) and abandoned and pdu.v == self.tl:
@@ -498,10 +496,10 @@ class ListensToTwins(MutantSite):
     BALLOT = _ReplacedCounts
 
     def receive(
-        self, pdu: Pdu, source: int, now: int, line: int = ONLY_LINE, life: int = UNKNOWN
+        self, pdu: Pdu, source: int, now: int, line: int = ONLY_LINE, life: int = UNKNOWN_LIFE
     ) -> None:
         if isinstance(pdu, Vote1 | Vote2):
-            pdu = structs.replace(pdu, inviter=UNKNOWN)
+            pdu = structs.replace(pdu, inviter=UNKNOWN_LIFE)
         super().receive(pdu, source, now)
 
 
