@@ -7,6 +7,7 @@ each as a bar, and a ring around what lies outside the tolerance.  Lines are nam
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import cycle
 from typing import Any, Final
 
 import matplotlib as mpl
@@ -24,6 +25,9 @@ INK: Final = "#222222"
 SOFT: Final = "#8a8a8a"
 BLUE, GREEN, RED = "#0060a8", "#008a63", "#c8501e"
 PURPLE: Final = "#7a3e9d"
+WRONG: Final = "#c00000"
+SHRINK: Final = {"shrinkA": 1, "shrinkB": 1}
+DASHED, DOTTED = (0, (6, 3)), (0, (1.2, 1.6))
 TAU_COLOURS: Final = {0.1: BLUE, 1.0: GREEN, 10.0: RED}
 LOOK: Final[Any] = {
     "font.size": 9.5,
@@ -71,23 +75,67 @@ def save(figure: Any, path: str) -> None:
 # -- pieces ------------------------------------------------------------------------------------
 
 
-def _points(axis: Any, x: Callable[[Row], float], rows: Iterable[Row], colour: str,
-            marker: Any = "x", size: float = 5.5, label: str | None = None) -> None:  # fmt: skip
-    """Means with their intervals; what is outside the tolerance gets a ring."""
-    rows = list(rows)
+def _figure(
+    title: str, size: tuple[float, float], shape: tuple[int, int], **margins: float
+) -> tuple[Any, Any]:
+    """A figure with its title, and its axes in rows and columns."""
+    figure = Figure(figsize=size)
+    axes = figure.subplots(*shape, squeeze=False)
+    figure.subplots_adjust(**margins)
+    wide = size[0] > 10
+    place = {"x": 0.012 if wide else 0.015, "y": 0.985 if shape == (2, 2) else 0.975}
+    figure.suptitle(title, **place, ha="left", fontsize=14, fontweight="bold")
+    return figure, axes
+
+
+def _points(
+    axis: Any,
+    x: str,
+    rows: Sequence[Row],
+    colour: str,
+    marker: Any = "x",
+    size: float = 5.5,
+    label: str | None = None,
+) -> None:
+    """Means with their intervals, against the column `x`."""
     if not rows:
         return
-    xs, means = [x(row) for row in rows], [row["mean"] for row in rows]
+    xs, means = [row[x] for row in rows], [row["mean"] for row in rows]
     bars = [row["ci95"] or 0.0 for row in rows]
     cut = any(_reach(row) < row["mean"] + bar for row, bar in zip(rows, bars, strict=True))
-    axis.errorbar(xs, means, yerr=bars, fmt="none", ecolor=colour, elinewidth=1.3, capsize=0,
-                  zorder=3, clip_on=cut)  # fmt: skip
-    axis.plot(xs, means, marker=marker, color=colour, markersize=size, markeredgewidth=1.4,
-              linestyle="none", zorder=3, label=label, clip_on=False)  # fmt: skip
+    bar = {"fmt": "none", "ecolor": colour, "elinewidth": 1.3, "capsize": 0}
+    axis.errorbar(xs, means, yerr=bars, zorder=3, clip_on=cut, **bar)
+    mark = {"marker": marker, "color": colour, "markersize": size, "markeredgewidth": 1.4}
+    axis.plot(xs, means, **mark, linestyle="none", zorder=3, label=label, clip_on=False)
+    _rings(axis, x, rows, markersize=12, markeredgewidth=1.2)
+
+
+def _rings(axis: Any, x: str, rows: Sequence[Row], **ring: float) -> None:
+    """What is outside the tolerance gets a ring."""
     off = [row for row in rows if row["verdict"] == OUTSIDE]
     if off:
-        axis.plot([x(row) for row in off], [row["mean"] for row in off], "o", color="#c00000",
-                  markersize=12, markerfacecolor="none", markeredgewidth=1.2, zorder=4)  # fmt: skip
+        _line(
+            axis,
+            x,
+            off,
+            "mean",
+            marker="o",
+            color=WRONG,
+            markerfacecolor="none",
+            linestyle="none",
+            zorder=4,
+            **ring,
+        )
+
+
+def _line(axis: Any, x: str, rows: Sequence[Row], y: str, **style: Any) -> None:
+    axis.plot([row[x] for row in rows], [row[y] for row in rows], **style)
+
+
+def _of(rows: Iterable[Row], by: str = "", **wanted: Any) -> list[Row]:
+    """The rows with these values, in the order of a column."""
+    chosen = [row for row in rows if all(row[key] == value for key, value in wanted.items())]
+    return sorted(chosen, key=lambda row: row[by]) if by else chosen
 
 
 def _reach(row: Row) -> float:
@@ -105,12 +153,18 @@ def _names(axis: Any, ends: Sequence[tuple[float, str, str]], x: float) -> None:
     placed = _spread(heights, GAP)
     for (y, text, colour), at in zip(ordered, placed, strict=True):
         here = low + at * span
+        pointer = {"arrowstyle": "-", "color": colour, "lw": 0.6, "alpha": 0.55}
         axis.annotate(
-            text, xy=(x, y), xytext=(1.035, at), textcoords="axes fraction", color=colour,
-            va="center", fontsize=8.5, annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": colour, "lw": 0.6, "alpha": 0.55,
-                        "shrinkA": 1, "shrinkB": 1} if abs(here - y) > 0.008 * span else None,
-        )  # fmt: skip
+            text,
+            (x, y),
+            (1.035, at),
+            textcoords="axes fraction",
+            color=colour,
+            va="center",
+            fontsize=8.5,
+            annotation_clip=False,
+            arrowprops=pointer | SHRINK if abs(here - y) > 0.008 * span else None,
+        )
 
 
 def _spread(heights: Sequence[float], gap: float) -> list[float]:
@@ -144,8 +198,10 @@ def _caption(figure: Any, text: str, rows: Sequence[Row]) -> None:
 def _runs(rows: Sequence[Row]) -> str:
     counts = sorted({row["runs"] for row in rows})
     messages = sorted({row["messages"] // row["runs"] for row in rows})
-    each = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]}–{counts[-1]}"
-    many = f"{messages[0]:,}" if len(messages) == 1 else f"{messages[0]:,}–{messages[-1]:,}"
+    each, many = (
+        f"{some[0]:,}" if len(some) == 1 else f"{some[0]:,}–{some[-1]:,}"
+        for some in (counts, messages)
+    )
     return f"{each} runs a point, {many} messages a run"
 
 
@@ -154,16 +210,17 @@ def _runs(rows: Sequence[Row]) -> str:
 
 def fig6(rows: Sequence[Row]) -> Any:
     """Messages per broadcast against the chance of loss, four panels."""
-    figure = Figure(figsize=(11.2, 8.6))
-    axes = figure.subplots(2, 2)
-    figure.subplots_adjust(left=0.062, right=0.895, top=0.905, bottom=0.1, wspace=0.38, hspace=0.3)
-    figure.suptitle("Messages per broadcast when messages are lost", x=0.012, ha="left",
-                    fontsize=14, fontweight="bold", y=0.985)  # fmt: skip
-    panels = (("(a)  3 sites, L = 1", 3, (1,)), ("(b)  10 sites, L = 1", 10, (1,)),
-              ("(c)  30 sites, L = 1", 30, (1,)),
-              ("(d)  10 sites, L = 1, 2 and 4", 10, (1, 2, 4)))  # fmt: skip
+    title = "Messages per broadcast when messages are lost"
+    margins = {"left": 0.062, "right": 0.895, "top": 0.905, "bottom": 0.1}
+    figure, axes = _figure(title, (11.2, 8.6), (2, 2), wspace=0.38, hspace=0.3, **margins)
+    panels = (
+        ("(a)  3 sites, L = 1", 3, (1,)),
+        ("(b)  10 sites, L = 1", 10, (1,)),
+        ("(c)  30 sites, L = 1", 30, (1,)),
+        ("(d)  10 sites, L = 1, 2 and 4", 10, (1, 2, 4)),
+    )
     for axis, (title, sites, levels) in zip(axes.flat, panels, strict=True):
-        _fig6_panel(axis, [row for row in rows if row["sites"] == sites], sites, levels)
+        _fig6_panel(axis, _of(rows, sites=sites), sites, levels)
         axis.set_title(title)
     for axis in axes[1]:
         axis.set_xlabel("probability of losing a message, $P_e$")
@@ -192,17 +249,15 @@ def _fig6_panel(axis: Any, rows: Sequence[Row], sites: int, levels: Sequence[int
     grid = [right * step / (STEPS - 1) for step in range(STEPS)]
     ends = []
     positive = [cost.x_b_positive_ack(sites, p) for p in grid]
-    axis.plot(grid, positive, color=SOFT, lw=1.5, ls=(0, (6, 3)))
-    _points(axis, lambda r: r["loss"], (r for r in rows if r["protocol"] == POSITIVE_ACK), SOFT)
+    axis.plot(grid, positive, color=SOFT, lw=1.5, ls=DASHED)
+    _points(axis, "loss", _of(rows, protocol=POSITIVE_ACK), SOFT)
     ends.append((positive[-1], "positive ack", "#6a6a6a"))
-    token = [row for row in rows if row["protocol"] == TOKEN]
     for tau, colour in TAU_COLOURS.items():
         for level in levels:
             line = [cost.x_p_token(sites, level, tau, p) for p in grid]
-            style = _LINE_OF_LEVEL[level]
-            axis.plot(grid, line, color=colour, lw=1.5, ls=style)
-            here = [r for r in token if (r["tau"], r["resilience"]) == (tau, level)]
-            _points(axis, lambda r: r["loss"], here, colour, _MARKER_OF_LEVEL[level])
+            axis.plot(grid, line, color=colour, lw=1.5, ls=_LINE_OF_LEVEL[level])
+            here = _of(rows, protocol=TOKEN, tau=tau, resilience=level)
+            _points(axis, "loss", here, colour, _MARKER_OF_LEVEL[level])
             if len(levels) == 1:
                 ends.append((line[-1], f"τ = {tau:g}", colour))
             elif tau < 10:
@@ -223,14 +278,12 @@ def _fig6_panel(axis: Any, rows: Sequence[Row], sites: int, levels: Sequence[int
 def table1(rows: Sequence[Row]) -> Any:
     """Control messages and storage by transfer rate: the paper's, and measured ones."""
     sizes = sorted({row["sites"] for row in rows})
-    figure = Figure(figsize=(9.6, 1.1 + 2.15 * len(sizes)))
-    axes = figure.subplots(len(sizes), 1, squeeze=False)[:, 0]
-    figure.subplots_adjust(left=0.02, right=0.98, top=1 - 0.75 / (1.1 + 2.15 * len(sizes)),
-                           bottom=0.125, hspace=0.12)  # fmt: skip
-    figure.suptitle("Control messages against storage", x=0.015, ha="left", fontsize=14,
-                    fontweight="bold", y=0.975)  # fmt: skip
-    for axis, sites in zip(axes, sizes, strict=True):
-        _table1_of(axis, [row for row in rows if row["sites"] == sites], sites)
+    height = 1.1 + 2.15 * len(sizes)
+    margins = {"left": 0.02, "right": 0.98, "top": 1 - 0.75 / height, "bottom": 0.125}
+    title = "Control messages against storage"
+    figure, axes = _figure(title, (9.6, height), (len(sizes), 1), hspace=0.12, **margins)
+    for axis, sites in zip(axes.flat, sizes, strict=True):
+        _table1_of(axis, _of(rows, sites=sites), sites)
     _caption(
         figure,
         "After Chang and Maxemchuk (1984), Table I; L = 1.  Bold: simulated, "
@@ -248,41 +301,35 @@ def _table1_of(axis: Any, rows: Sequence[Row], sites: int) -> None:
     axis.set_xlim(0, 1)
     axis.set_ylim(0, 1)
     rates = sorted({(row["kw"], row["kr"]) for row in rows}, key=lambda r: (-r[0], r[1]))
-    columns = (0.42, 0.61, 0.8, 0.995)
-    heads = ("control, busy", "control, idle", "storage", "storage, 10 % lost")
+    columns = (
+        (0.42, "control, busy", ("saturated", 0.0, CONTROL)),
+        (0.61, "control, idle", ("isolated", 0.0, CONTROL)),
+        (0.8, "storage", ("saturated", 0.0, STORAGE)),
+        (0.995, "storage, 10 % lost", ("saturated", 0.1, STORAGE)),
+    )
     axis.text(0.005, 0.93, f"{sites} sites", fontweight="bold", fontsize=10.5, va="center")
-    for x, head in zip(columns, heads, strict=True):
+    for x, head, _ in columns:
         axis.text(x, 0.93, head, ha="right", va="center", color="#555555", fontsize=9)
     axis.plot([0, 1], [0.86, 0.86], color=INK, lw=1.1)
     height = 0.86 / max(1, len(rates))
-    for place, rate in enumerate(rates):
+    for place, (kw, kr) in enumerate(rates):
         y = 0.86 - height * (place + 0.5)
-        axis.text(0.005, y, _rate_name(rate, sites), va="center")
-        cells = (("saturated", 0.0, CONTROL), ("isolated", 0.0, CONTROL),
-                 ("saturated", 0.0, STORAGE), ("saturated", 0.1, STORAGE))  # fmt: skip
-        for x, (load, loss, measure) in zip(columns, cells, strict=True):
-            cell = [
-                row
-                for row in rows
-                if (row["kw"], row["kr"], row["load"], row["loss"], row["measure"])
-                == (*rate, load, loss, measure)
-            ]
-            if cell:
-                _table1_cell(axis, x, y, cell[0])
+        axis.text(0.005, y, _rate_name(kw, kr, sites), va="center")
+        for x, _, (load, loss, measure) in columns:
+            for cell in _of(rows, kw=kw, kr=kr, load=load, loss=loss, measure=measure)[:1]:
+                _table1_cell(axis, x, y, cell)
         axis.plot([0, 1], [y - height / 2] * 2, color="#dddddd", lw=0.7)
 
 
 def _table1_cell(axis: Any, x: float, y: float, row: Row) -> None:
-    wrong = row["verdict"] == OUTSIDE
     digits = 0 if row["measure"] == STORAGE else 2
-    axis.text(x - 0.068, y, f"{row['mean']:.{digits}f}", ha="right", va="center",
-              fontweight="bold", color="#c00000" if wrong else INK)  # fmt: skip
+    measured = {"fontweight": "bold", "color": WRONG if row["verdict"] == OUTSIDE else INK}
+    axis.text(x - 0.068, y, f"{row['mean']:.{digits}f}", ha="right", va="center", **measured)
     sign = "≤ " if row["measure"] == STORAGE and row["loss"] else ""
     axis.text(x, y, f"{sign}{row['model']:.{digits}f}", ha="right", va="center", color=SOFT)
 
 
-def _rate_name(rate: tuple[int, int], sites: int) -> str:
-    kw, kr = rate
+def _rate_name(kw: int, kr: int, sites: int) -> str:
     if kw > 1:
         return f"1 transfer per {kw} acks"
     if kr > 1:
@@ -293,46 +340,41 @@ def _rate_name(rate: tuple[int, int], sites: int) -> str:
 # -- TO and PO ---------------------------------------------------------------------------------
 
 _CLUSTER_MARKS: Final = {
-    PO: ("PO", RED, "s", 9.0), TO: ("TO", BLUE, "o", 5.8),
+    PO: ("PO", RED, "s", 9.0),
+    TO: ("TO", BLUE, "o", 5.8),
     TO_CHANNEL: ("TO on one channel", GREEN, ".", 3.6),
-}  # fmt: skip
+}
 """One inside the other: they fall on the same points."""
 
 
 def complexity(rows: Sequence[Row]) -> Any:
     """PDUs, and delay in slots and rounds, against the number of entities."""
-    figure = Figure(figsize=(11.2, 4.9))
-    left, right = figure.subplots(1, 2)
-    figure.subplots_adjust(left=0.055, right=0.9, top=0.82, bottom=0.19, wspace=0.46)
-    figure.suptitle("What an isolated broadcast costs in a cluster", x=0.012, ha="left",
-                    fontsize=14, fontweight="bold", y=0.975)  # fmt: skip
+    margins = {"left": 0.055, "right": 0.9, "top": 0.82, "bottom": 0.19, "wspace": 0.46}
+    title = "What an isolated broadcast costs in a cluster"
+    figure, axes = _figure(title, (11.2, 4.9), (1, 2), **margins)
+    left, right = axes.flat
     sizes = sorted({row["sites"] for row in rows})
     low, high = sizes[0], sizes[-1]
     best = [3 if n == 2 else 2 * n for n in sizes]
     worst = [n * n - n + 1 for n in sizes]
-    for axis, measure, title in (
-        (left, PDUS, "PDUs transmitted"), (right, SLOTS, "delay until acknowledged everywhere"),
-    ):  # fmt: skip
-        axis.plot(sizes, worst, color=SOFT, lw=1.4, ls=(0, (6, 3)))
+    left.set_title("PDUs transmitted")
+    right.set_title("delay until acknowledged everywhere")
+    for axis, measure in ((left, PDUS), (right, SLOTS)):
+        axis.plot(sizes, worst, color=SOFT, lw=1.4, ls=DASHED)
         axis.plot(sizes, best, color=SOFT, lw=1.4)
-        for protocol, (name, colour, marker, size) in _CLUSTER_MARKS.items():
-            here = [r for r in rows if r["protocol"] == protocol and r["measure"] == measure]
-            _cluster_marks(axis, here, colour, marker, size, name)
-        axis.set_title(title)
+        _cluster_marks(axis, _of(rows, measure=measure), named=True)
         axis.set_xlabel("entities, n")
         axis.set_xlim(low - 0.3, high + 0.25)
         axis.set_xticks([n for n in sizes if n % 2 == 0])
-    right.plot(sizes, [3] * len(sizes), color=SOFT, lw=1.4, ls=(0, (1.2, 1.6)))
-    for protocol, (_, colour, marker, size) in _CLUSTER_MARKS.items():
-        here = [r for r in rows if r["protocol"] == protocol and r["measure"] == ROUNDS]
-        _cluster_marks(right, here, colour, marker, size, None)
+    right.plot(sizes, [3] * len(sizes), color=SOFT, lw=1.4, ls=DOTTED)
+    _cluster_marks(right, _of(rows, measure=ROUNDS), named=False)
     left.set_ylabel("PDUs per broadcast")
     right.set_ylabel("slots, rounds")
     for axis in (left, right):
         axis.set_ylim(-0.04 * worst[-1], 1.06 * worst[-1])  # below 0, so that marks at 3 are whole
     _names(left, [(worst[-1], "worst, n² − n + 1", INK), (best[-1], "best, 2n", INK)], high)
-    _names(right, [(worst[-1], "serial, worst", INK), (best[-1], "serial, best: 2n", INK),
-                   (3, "parallel: 3", INK)], high)  # fmt: skip
+    serial = [(worst[-1], "serial, worst", INK), (best[-1], "serial, best: 2n", INK)]
+    _names(right, [*serial, (3, "parallel: 3", INK)], high)
     left.legend(loc="upper left", handletextpad=0.3)
     _caption(
         figure,
@@ -345,14 +387,24 @@ def complexity(rows: Sequence[Row]) -> Any:
     return figure
 
 
-def _cluster_marks(axis: Any, rows: Sequence[Row], colour: str, marker: str, size: float,
-                   name: str | None) -> None:  # fmt: skip
-    axis.plot([r["sites"] for r in rows], [r["mean"] for r in rows], marker, color=colour,
-              markersize=size, markerfacecolor=colour if marker == "." else "none",
-              markeredgewidth=1.3, label=name, zorder=3, linestyle="none")  # fmt: skip
-    off = [row for row in rows if row["verdict"] == OUTSIDE]
-    axis.plot([r["sites"] for r in off], [r["mean"] for r in off], "o", color="#c00000",
-              markersize=13, markerfacecolor="none", zorder=4)  # fmt: skip
+def _cluster_marks(axis: Any, rows: Sequence[Row], *, named: bool) -> None:
+    for protocol, (name, colour, marker, size) in _CLUSTER_MARKS.items():
+        here = _of(rows, protocol=protocol)
+        fill = colour if marker == "." else "none"
+        mark = {"marker": marker, "color": colour, "markersize": size, "markerfacecolor": fill}
+        label = name if named else None
+        _line(
+            axis,
+            "sites",
+            here,
+            "mean",
+            **mark,
+            markeredgewidth=1.3,
+            linestyle="none",
+            zorder=3,
+            label=label,
+        )
+        _rings(axis, "sites", here, markersize=13)
 
 
 # -- SPO ---------------------------------------------------------------------------------------
@@ -360,34 +412,27 @@ def _cluster_marks(axis: Any, rows: Sequence[Row], colour: str, marker: str, siz
 
 def spo1(rows: Sequence[Row]) -> Any:
     """Delay against the number of entities."""
-    figure = Figure(figsize=(7.6, 5.0))
-    axis = figure.subplots()
-    figure.subplots_adjust(left=0.085, right=0.76, top=0.87, bottom=0.19)
-    figure.suptitle("Delay against the number of entities", x=0.015, ha="left", fontsize=14,
-                    fontweight="bold", y=0.975)  # fmt: skip
+    margins = {"left": 0.085, "right": 0.76, "top": 0.87, "bottom": 0.19}
+    title = "Delay against the number of entities"
+    figure, axes = _figure(title, (7.6, 5.0), (1, 1), **margins)
+    axis = axes[0, 0]
     rows = [row for row in rows if not row["loss"]]
     sizes = sorted({row["sites"] for row in rows})
     ends = []
-    lines: list[tuple[int | None, str, str]] = [
-        (None, "all n: 2n", BLUE), (4, "d = 4: 2(d + 1)", GREEN), (2, "d = 2", RED),
+    lines = (
+        (None, "all n: 2n", BLUE),
+        (4, "d = 4: 2(d + 1)", GREEN),
+        (2, "d = 2", RED),
         (1, "d = 1", PURPLE),
-    ]  # fmt: skip
-    for destinations, name, colour in lines:
-        here = sorted(
-            (r for r in rows if r["destinations"] == destinations and r["measure"] == SLOTS),
-            key=lambda r: r["sites"],
-        )
-        if not here:
-            continue
-        axis.plot([r["sites"] for r in here], [r["model"] for r in here], color=colour, lw=1.5)
-        _points(axis, lambda r: r["sites"], here, colour, size=6.5)
-        ends.append((here[-1]["model"], name, colour))
-    parallel = sorted(
-        (r for r in rows if r["destinations"] is None and r["measure"] == ROUNDS),
-        key=lambda r: r["sites"],
     )
-    axis.plot(sizes, [3] * len(sizes), color=SOFT, lw=1.4, ls=(0, (1.2, 1.6)))
-    _points(axis, lambda r: r["sites"], parallel, SOFT, "+", 8)
+    for destinations, name, colour in lines:
+        here = _of(rows, "sites", destinations=destinations, measure=SLOTS)
+        if here:
+            _line(axis, "sites", here, "model", color=colour, lw=1.5)
+            _points(axis, "sites", here, colour, size=6.5)
+            ends.append((here[-1]["model"], name, colour))
+    axis.plot(sizes, [3] * len(sizes), color=SOFT, lw=1.4, ls=DOTTED)
+    _points(axis, "sites", _of(rows, "sites", destinations=None, measure=ROUNDS), SOFT, "+", 8)
     ends.append((3, "parallel channels: 3", "#6a6a6a"))
     axis.set_xlabel("entities, n")
     axis.set_ylabel("slots until acknowledged at all destinations")
@@ -405,25 +450,18 @@ def spo1(rows: Sequence[Row]) -> Any:
 
 def spo2(rows: Sequence[Row]) -> Any:
     """Delay against the chance of loss."""
-    figure = Figure(figsize=(7.6, 5.0))
-    axis = figure.subplots()
-    figure.subplots_adjust(left=0.095, right=0.87, top=0.87, bottom=0.19)
-    figure.suptitle("Delay against the probability of PDU loss", x=0.015, ha="left", fontsize=14,
-                    fontweight="bold", y=0.975)  # fmt: skip
+    margins = {"left": 0.095, "right": 0.87, "top": 0.87, "bottom": 0.19}
+    title = "Delay against the probability of PDU loss"
+    figure, axes = _figure(title, (7.6, 5.0), (1, 1), **margins)
+    axis = axes[0, 0]
     sizes = sorted({row["sites"] for row in rows if row["loss"]})
-    rows = [
-        r
-        for r in rows
-        if r["sites"] in sizes and r["destinations"] is None and r["measure"] == SLOTS
-    ]
-    colours = dict(zip(sizes, (BLUE, GREEN, RED, PURPLE, INK) * len(sizes), strict=False))
+    rows = [row for row in _of(rows, destinations=None, measure=SLOTS) if row["sites"] in sizes]
     ends = []
-    for sites in sizes:
-        here = sorted((r for r in rows if r["sites"] == sites), key=lambda r: r["loss"])
-        axis.plot([r["loss"] for r in here], [r["mean"] for r in here], color=colours[sites],
-                  lw=1.2, alpha=0.7)  # fmt: skip
-        _points(axis, lambda r: r["loss"], here, colours[sites])
-        ends.append((here[-1]["mean"], f"n = {sites}", colours[sites]))
+    for sites, colour in zip(sizes, cycle((BLUE, GREEN, RED, PURPLE, INK)), strict=False):
+        here = _of(rows, "loss", sites=sites)
+        _line(axis, "loss", here, "mean", color=colour, lw=1.2, alpha=0.7)
+        _points(axis, "loss", here, colour)
+        ends.append((here[-1]["mean"], f"n = {sites}", colour))
     axis.set_xlabel("probability that an entity loses a PDU")
     axis.set_ylabel("slots until acknowledged at all destinations")
     axis.set_xlim(0, max(row["loss"] for row in rows))
@@ -443,31 +481,25 @@ def spo2(rows: Sequence[Row]) -> Any:
 
 def other(rows: Sequence[Row]) -> Any:
     """PDUs and delay against the loss, a line for each set of the other parameters."""
-    figure = Figure(figsize=(11.2, 4.9))
-    axes = figure.subplots(1, 2)
-    figure.subplots_adjust(left=0.062, right=0.985, top=0.85, bottom=0.2, wspace=0.2)
-    figure.suptitle(rows[0]["experiment"], x=0.012, ha="left", fontsize=14, fontweight="bold",
-                    y=0.975)  # fmt: skip
-    cycle = (BLUE, GREEN, RED, PURPLE, INK, SOFT, "#b8860b", "#d0208f")
+    margins = {"left": 0.062, "right": 0.985, "top": 0.85, "bottom": 0.2, "wspace": 0.2}
+    figure, axes = _figure(rows[0]["experiment"], (11.2, 4.9), (1, 2), **margins)
+    colours = (BLUE, GREEN, RED, PURPLE, INK, SOFT, "#b8860b", "#d0208f")
     lines: dict[str, list[Row]] = {}
     for row in rows:
-        word = f"-loss{row['loss']:g}"
-        lines.setdefault(row["point"].replace(word, ""), []).append(row)
-    for axis, measure, name in ((axes[0], PDUS, "PDUs per message"),
-                                (axes[1], "delay_ms_mean", "mean delay (ms)")):  # fmt: skip
+        lines.setdefault(row["point"].replace(f"-loss{row['loss']:g}", ""), []).append(row)
+    measures = ((PDUS, "PDUs per message"), ("delay_ms_mean", "mean delay (ms)"))
+    for axis, (measure, name) in zip(axes.flat, measures, strict=True):
         for place, (key, line) in enumerate(lines.items()):
-            here = sorted((r for r in line if r["measure"] == measure), key=lambda r: r["loss"])
-            colour = cycle[place % len(cycle)]
-            with_model = [r for r in here if r["model"] is not None]
-            axis.plot([r["loss"] for r in with_model or here],
-                      [r["model"] if with_model else r["mean"] for r in with_model or here],
-                      color=colour, lw=1.3, alpha=1 if with_model else 0.5)  # fmt: skip
-            label = key if place < 12 else None
-            _points(axis, lambda r: r["loss"], here, colour, label=label)
+            here = _of(line, "loss", measure=measure)
+            colour = colours[place % len(colours)]
+            with_model = [row for row in here if row["model"] is not None]
+            y, alpha = ("model", 1) if with_model else ("mean", 0.5)
+            _line(axis, "loss", with_model or here, y, color=colour, lw=1.3, alpha=alpha)
+            _points(axis, "loss", here, colour, label=key if place < 12 else None)
         axis.set_title(name)
         axis.set_xlabel("probability of losing a message")
         axis.set_ylim(bottom=0)
-    axes[0].legend(loc="upper left", fontsize=7.5)
+    axes[0, 0].legend(loc="upper left", fontsize=7.5)
     _caption(
         figure, f"Lines: the model where there is one.  Crosses: simulation, {_runs(rows)}.", rows
     )
