@@ -82,9 +82,9 @@ def _session(name: str, options: Any) -> Callable[[], AbstractContextManager[Spa
         from roundelay.pipeline.session import spark_session
 
         with spark_session(name, options) as spark:
-            from roundelay.pipeline.spark.failures import spark_told
+            from roundelay.pipeline.spark.failures import spark_errors
 
-            with spark_told():
+            with spark_errors():
                 yield spark
 
     return session
@@ -349,12 +349,12 @@ def _with(
 ) -> Any:
     """Use the rows; once more without the Parquet of journals if that could not be read."""
     from roundelay.pipeline.query import found_in
-    from roundelay.pipeline.spark.failures import JobFailed, spark_told
+    from roundelay.pipeline.spark.failures import JobFailed, spark_errors
 
     allowed = "a condition such as sender = 'ann', or SELECT … FROM messages; for words use --text"
     for native in (True, False):
         try:
-            with spark_told("query", search.query, allowed):
+            with spark_errors("query", search.query, allowed):
                 rows = found_in(spark, paths, search, native=native)
                 return use(rows if limit is None else rows.limit(limit))
         except JobFailed as error:

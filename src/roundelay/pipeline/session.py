@@ -27,7 +27,7 @@ from msgspec import Struct, field
 
 from roundelay.core.errors import ConfigError, RoundelayError, UsageError
 from roundelay.pipeline.spark import java
-from roundelay.pipeline.spark.failures import one_line, said
+from roundelay.pipeline.spark.failures import full_text, one_line
 from roundelay.pipeline.spark.workers import python_for_spark
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def open_session(name: str, options: SparkOptions) -> tuple[SparkSession, bool]:
     except Exception as error:
         where = remote or master or "spark-submit"
         raise NoSpark(
-            f"Spark did not start on {where}: {one_line(said(error) or type(error).__name__)}"
+            f"Spark did not start on {where}: {one_line(full_text(error) or type(error).__name__)}"
         ) from error
     return spark, True
 

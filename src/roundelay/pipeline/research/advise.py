@@ -24,7 +24,7 @@ from roundelay.core.families import FAMILIES, PO, POSITIVE_ACK, TO, TOKEN, Famil
 from roundelay.pipeline.research.grid import EVENT_S, seed_of
 from roundelay.pipeline.research.summary import mean_and_ci95
 from roundelay.pipeline.research.workload import Workload
-from roundelay.pipeline.spark.failures import spark_told
+from roundelay.pipeline.spark.failures import spark_errors
 from roundelay.pipeline.spark.progress import watching
 from roundelay.runs.measured import FAST, PAPER, PROFILES
 from roundelay.runs.replay import Arrival, replay
@@ -391,7 +391,7 @@ def advise(
     if now is not None and now not in everyone and now.resilience <= (workload.sites - 1) // 2:
         everyone.append(now)
     frame = trials(spark, workload, everyone, loss, transit_ms, seeds)
-    with watching(spark, "advise"), spark_told():
+    with watching(spark, "advise"), spark_errors():
         found = gathered(frame.collect(), everyone)  # a row per candidate and repetition
     allowed = [one for one in found if one.candidate in tried]
     chosen = best(allowed, wish)

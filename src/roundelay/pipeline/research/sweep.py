@@ -31,7 +31,7 @@ from roundelay.pipeline.research.claims import CONTROL, PARTS, PDUS, ROUNDS, SLO
 from roundelay.pipeline.research.grid import Grid, Run, bins
 from roundelay.pipeline.research.summary import WHERE, summarise
 from roundelay.pipeline.schemas import spark_schema
-from roundelay.pipeline.spark.failures import spark_told
+from roundelay.pipeline.spark.failures import spark_errors
 from roundelay.pipeline.spark.progress import watching
 from roundelay.runs.folder import PARAMS, json_text
 from roundelay.runs.simulate import SimulateParams, simulate
@@ -202,10 +202,10 @@ def sweep(spark: SparkSession, grid: Grid, out: Path, *, force: bool = False) ->
     if missing:
         work = tasks(spark, grid, missing)
         count = len(bins(missing))
-        with watching(spark, f"sweep {grid.name}"), spark_told():
+        with watching(spark, f"sweep {grid.name}"), spark_errors():
             simulated(work).write.mode("append").options(**AS_THEY_END).parquet(path)
     rows = spark.read.schema(spark_schema(schemas.RUNS)).parquet(path)
-    with watching(spark, "summary"), spark_told():
+    with watching(spark, "summary"), spark_errors():
         (
             summary(rows.where(f.col("repetition") < grid.seeds))
             .repartition(1)

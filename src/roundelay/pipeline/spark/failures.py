@@ -38,22 +38,20 @@ def one_line(text: str) -> str:
     return re.sub(r"\s*SQLSTATE: \w+", "", line).strip(" ;")
 
 
-def said(error: BaseException) -> str:
+def full_text(error: BaseException) -> str:
     """All that an error of Spark and those behind it say."""
-    texts, seen = [], set()
-    left: list[BaseException | None] = [error]
-    while left:
-        one = left.pop()
-        if one is None or id(one) in seen:
-            continue
-        seen.add(id(one))
-        texts.append(str(one))
-        left += [one.__cause__, getattr(one, "_cause", None)]
-    return "\n".join(texts)
+    texts: dict[int, str] = {}
+    pending: list[BaseException | None] = [error]
+    while pending:
+        cause = pending.pop()
+        if cause is not None and id(cause) not in texts:
+            texts[id(cause)] = str(cause)
+            pending += [cause.__cause__, getattr(cause, "_cause", None)]
+    return "\n".join(texts.values())
 
 
 @contextmanager
-def spark_told(field: str = "", value: str = "", allowed: str = "") -> Iterator[None]:
+def spark_errors(field: str = "", value: str = "", allowed: str = "") -> Iterator[None]:
     """Failures of Spark inside become errors of ours: of `field` if the query itself is wrong."""
     from pyspark.errors import AnalysisException, ParseException, PySparkException
     from pyspark.logger import PySparkLogger
@@ -64,11 +62,11 @@ def spark_told(field: str = "", value: str = "", allowed: str = "") -> Iterator[
         yield
     except (AnalysisException, ParseException) as error:
         if not field:
-            raise JobFailed(one_line(said(error))) from error
-        raise ConfigError(field, value, f"{allowed} ({one_line(said(error))})") from error
+            raise JobFailed(one_line(full_text(error))) from error
+        raise ConfigError(field, value, f"{allowed} ({one_line(full_text(error))})") from error
     except PySparkException as error:
-        raise JobFailed(one_line(said(error))) from error
+        raise JobFailed(one_line(full_text(error))) from error
     except Exception as error:
         if type(error).__name__ != "Py4JJavaError":
             raise
-        raise JobFailed(one_line(said(error))) from error
+        raise JobFailed(one_line(full_text(error))) from error

@@ -42,12 +42,12 @@ def major(java: Path) -> int | None:
     True
     """
     try:
-        said = subprocess.run(
+        output = subprocess.run(
             [java, "-version"], check=False, capture_output=True, text=True, timeout=60
         ).stderr
     except (OSError, subprocess.TimeoutExpired):
         return None
-    found = re.search(r'version "(\d+)', said)
+    found = re.search(r'version "(\d+)', output)
     return int(found[1]) if found else None
 
 

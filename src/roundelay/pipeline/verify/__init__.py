@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from roundelay.core.errors import ConfigError, UsageError
-from roundelay.pipeline.spark.failures import JobFailed, spark_told
+from roundelay.pipeline.spark.failures import JobFailed, spark_errors
 from roundelay.pipeline.spark.progress import watching
 from roundelay.pipeline.verify import fast, sql
 from roundelay.pipeline.verify.fast import RANGE_MESSAGES, Unsure
@@ -60,7 +60,7 @@ def judge_all(
     for number, run in enumerate(runs, 1):
         what = "checking order" if len(runs) == 1 else f"checking run {number} of {len(runs)}"
         try:
-            with watching(spark, what), spark_told():
+            with watching(spark, what), spark_errors():
                 made.append(judge(spark, run, strategy=strategy, range_messages=range_messages))
         except JobFailed as error:
             raise UsageError(f"{run.name} cannot be verified: {error}") from error
