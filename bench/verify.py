@@ -30,8 +30,8 @@ from bench import verify_duckdb
 from bench.cpu import Measured
 from roundelay.pipeline.session import SparkOptions, spark_session
 from roundelay.pipeline.verify import judge
-from roundelay.pipeline.verify.runs import Run, find_runs
-from roundelay.pipeline.verify.verdict import Judgement
+from roundelay.pipeline.verify.runs import TracedRun, find_runs
+from roundelay.pipeline.verify.verdict import RunJudgement
 from roundelay.runs.simulate import SimulateParams, simulate
 from roundelay.sim.families.registry import SIMULATED
 from tools import live_traces
@@ -44,7 +44,7 @@ MEMBERS = 5
 UNITS = ("wall_s", "cpu_s")
 
 
-def made(folder: Path, deliveries: int) -> Run:
+def made(folder: Path, deliveries: int) -> TracedRun:
     """A clean trace with so many deliveries, a file per member."""
     folder.mkdir()
     story = clean(deliveries * (MEMBERS + 1) // MEMBERS, sites=MEMBERS)
@@ -97,7 +97,7 @@ def speed(rows: int, small: int, rounds: int, oracle: bool) -> dict[str, Any]:
     return found
 
 
-def _judged(spark: SparkSession, run: Run, strategy: str) -> Measured:
+def _judged(spark: SparkSession, run: TracedRun, strategy: str) -> Measured:
     with Measured() as measured:
         judgement = judge(spark, run, strategy=strategy)
     assert judgement.holds, judgement
@@ -199,7 +199,7 @@ def live(messages: int) -> dict[str, Any]:
     return found
 
 
-def _told(made: Judgement) -> dict[str, Any]:
+def _told(made: RunJudgement) -> dict[str, Any]:
     verdicts = made.invariants.items()
     return {
         "order": made.order, "sites": made.sites, "rows": made.rows, "strategy": made.strategy,

@@ -10,7 +10,7 @@ import os
 from typing import Any
 
 from bench.cpu import Measured
-from roundelay.pipeline.verify.runs import Run
+from roundelay.pipeline.verify.runs import TracedRun
 
 BLOCK = 1 << 16
 GROUPED = ("windows over blocks", "windows over sites")
@@ -56,7 +56,7 @@ FOUND = {
 """Counts that must be 0, whatever made the tables."""
 
 
-def formulations(run: Run) -> dict[str, Measured]:
+def formulations(run: TracedRun) -> dict[str, Measured]:
     """How long each formulation takes; all must find nothing."""
     return {
         "windows over blocks": _grouped(run, f"site, file_row_number // {BLOCK}", edges=True),
@@ -65,7 +65,7 @@ def formulations(run: Run) -> dict[str, Measured]:
     }
 
 
-def _opened(run: Run) -> Any:
+def _opened(run: TracedRun) -> Any:
     import duckdb
 
     con = duckdb.connect()
@@ -83,7 +83,7 @@ def _asked(con: Any, found: dict[str, str]) -> None:
     assert not any(wrong.values()), wrong
 
 
-def _grouped(run: Run, partition: str, *, edges: bool) -> Measured:
+def _grouped(run: TracedRun, partition: str, *, edges: bool) -> Measured:
     """Deliveries of a position in groups, those of a site in windows."""
     con = _opened(run)
     with Measured() as made:
@@ -120,7 +120,7 @@ def _grouped(run: Run, partition: str, *, edges: bool) -> Measured:
     return made
 
 
-def _side_by_side(run: Run) -> Measured:
+def _side_by_side(run: TracedRun) -> Measured:
     """Nothing is grouped or sorted: row k of every site's deliveries must be position k."""
     con = _opened(run)
     sites = range(len(run.parts))

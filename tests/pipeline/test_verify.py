@@ -18,13 +18,12 @@ from roundelay.core.bundle import Bundle
 from roundelay.core.engine import Delivery
 from roundelay.core.errors import UsageError
 from roundelay.pipeline.verify.clean import judge_clean
-from roundelay.pipeline.verify.control import control_of
-from roundelay.pipeline.verify.fast import OPEN, Unsure, judge, prove, ranges_of
+from roundelay.pipeline.verify.fast import OPEN, Undecided, judge, prove, ranges_of
 from roundelay.pipeline.verify.positions import RangeResult, judge_range
-from roundelay.pipeline.verify.runs import Run, find_runs
+from roundelay.pipeline.verify.runs import TracedRun, find_runs
 from roundelay.pipeline.verify.survey import survey
 from roundelay.pipeline.verify.tasks import here
-from roundelay.pipeline.verify.verdict import Judgement, as_json
+from roundelay.pipeline.verify.verdict import RunJudgement, as_json
 from roundelay.runs.simulate import SimulateParams, simulate
 from roundelay.sim.families.registry import SIMULATED
 from roundelay.trace import Recorder, check_trace, recorder
@@ -44,19 +43,19 @@ SEEN_IN_A_RANGE = [
 OTHER_FAULTS = [fault for fault in FAULTS if fault.order != TOTAL]
 
 
-def written(story: Story, folder: Path) -> Run:
+def written(story: Story, folder: Path) -> TracedRun:
     path = folder / "trace.parquet"
     story.write(path, GROUP_ROWS)
     (run,) = find_runs([path], folder)
     return run
 
 
-def verdict(run: Run, range_messages: int = 400) -> Judgement:
+def verdict(run: TracedRun, range_messages: int = 400) -> RunJudgement:
     way = judge if run.order == TOTAL else prove
     return way(run, here, range_messages=range_messages)[0]
 
 
-def broken(made: Judgement) -> set[str]:
+def broken(made: RunJudgement) -> set[str]:
     return {name for name, one in made.invariants.items() if one.broken}
 
 
@@ -91,11 +90,11 @@ def test_a_fault_at_each_border_of_a_range_is_found(tmp_path: Path) -> None:
                 assert set(fault.breaks) <= found, (fault.name, near)
 
 
-def looks(run: Run) -> list[tuple[RangeResult | None, RangeResult]]:
+def looks(run: TracedRun) -> list[tuple[RangeResult | None, RangeResult]]:
     """Of each range what the first look says, and what the closer one does."""
-    groups = survey(run, here)
-    control = control_of(run, [special for group in groups for special in group.specials])
-    ranges = ranges_of(groups, 400)
+    surveyed = survey(run, here)
+    control = surveyed.control
+    ranges = ranges_of(surveyed.groups, 400)
     assert len(ranges) > 2
     return [(judge_clean(run, control, one), judge_range(run, control, one)) for one in ranges]
 
@@ -119,7 +118,7 @@ def test_the_first_look_at_a_clean_range_says_what_the_closer_one_does(
         closer.own = {site: count for site, count in closer.own.items() if count}
         closer.equal = False
         for result in (first, closer):
-            result.stretches.sort(key=lambda one: one.site)
+            result.sites.sort(key=lambda one: one.site)
         assert first == closer
 
 
@@ -138,7 +137,7 @@ def test_without_a_common_order_a_faulty_trace_is_not_proved_clean(
 ) -> None:
     for at in (0.02, 0.5, 0.9):
         run = written(planted(fault, ROWS, at), tmp_path)
-        with pytest.raises(Unsure):
+        with pytest.raises(Undecided):
             verdict(run)
 
 

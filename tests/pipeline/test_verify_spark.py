@@ -15,8 +15,8 @@ from roundelay.core.engine import COMMITTED, Delivery
 from roundelay.core.events import DELIVER, SUBMIT
 from roundelay.pipeline.verify import judge, sql_clean
 from roundelay.pipeline.verify.frames import Frames
-from roundelay.pipeline.verify.runs import Run, find_runs
-from roundelay.pipeline.verify.verdict import Judgement
+from roundelay.pipeline.verify.runs import TracedRun, find_runs
+from roundelay.pipeline.verify.verdict import RunJudgement
 from roundelay.pipeline.verify.watch import watch
 from roundelay.trace import check_trace
 from roundelay.trace.live import LiveTrace
@@ -29,15 +29,17 @@ if TYPE_CHECKING:
 ROWS = 3000
 
 
-def broken(made: Judgement) -> set[str]:
+def broken(made: RunJudgement) -> set[str]:
     return {name for name, one in made.invariants.items() if one.broken}
 
 
-def positions(made: Judgement, name: str) -> set[tuple[int, int]]:
+def positions(made: RunJudgement, name: str) -> set[tuple[int, int]]:
     return {(one.site, one.seq) for one in made.invariants[name].findings}
 
 
-def with_faults(folder: Path, names: dict[str, float], *, rows: int = ROWS, **kind: object) -> Run:
+def with_faults(
+    folder: Path, names: dict[str, float], *, rows: int = ROWS, **kind: object
+) -> TracedRun:
     """A trace with several faults, each at its place."""
     story = clean(rows, **kind)  # type: ignore[arg-type]
     for fault in FAULTS:
@@ -154,7 +156,7 @@ def test_the_first_look_of_the_oracle_counts_what_is_odd(
     count = len(story.rows(event=DELIVER, site=2))
     for name in ("", "swap", "unfair"):
         run = with_faults(tmp_path, {name: ((1 << bits) - 1) / (count - 2)}, rows=600)
-        found = sql_clean.looked_at(Frames(spark, run))
+        found = sql_clean.counts_if_clean(Frames(spark, run))
         if name:
             assert found is None, name
         else:

@@ -16,13 +16,13 @@ from roundelay.core.errors import ConfigError, UsageError
 from roundelay.pipeline.spark.failures import JobFailed, spark_errors
 from roundelay.pipeline.spark.progress import watching
 from roundelay.pipeline.verify import fast, sql
-from roundelay.pipeline.verify.fast import RANGE_MESSAGES, Unsure
+from roundelay.pipeline.verify.fast import RANGE_MESSAGES, Undecided
 from roundelay.pipeline.verify.frames import Frames
 from roundelay.pipeline.verify.holders import judge_holders
-from roundelay.pipeline.verify.runs import Run, find_runs
+from roundelay.pipeline.verify.runs import TracedRun, find_runs
 from roundelay.pipeline.verify.sql_sources import judge_own
 from roundelay.pipeline.verify.tasks import on
-from roundelay.pipeline.verify.verdict import Judgement
+from roundelay.pipeline.verify.verdict import NO_SENDS, RunJudgement
 from roundelay.trace.checkers.checkers import TOTAL
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def verify(
     *,
     strategy: str = FAST,
     range_messages: int = RANGE_MESSAGES,
-) -> list[Judgement]:
+) -> list[RunJudgement]:
     """The verdict on every run behind `paths`.  Live traces are put together in `scratch`."""
     if strategy not in STRATEGIES:
         raise ConfigError("strategy", strategy, " or ".join(STRATEGIES))
@@ -50,42 +50,48 @@ def verify(
 
 def judge_all(
     spark: SparkSession,
-    runs: Sequence[Run],
+    runs: Sequence[TracedRun],
     *,
     strategy: str = FAST,
     range_messages: int = RANGE_MESSAGES,
-) -> list[Judgement]:
+) -> list[RunJudgement]:
     """The verdict on every run."""
-    made = []
+    judgements = []
     for number, run in enumerate(runs, 1):
         what = "checking order" if len(runs) == 1 else f"checking run {number} of {len(runs)}"
         try:
             with watching(spark, what), spark_errors():
-                made.append(judge(spark, run, strategy=strategy, range_messages=range_messages))
+                judgements.append(
+                    judge(spark, run, strategy=strategy, range_messages=range_messages)
+                )
         except JobFailed as error:
             raise UsageError(f"{run.name} cannot be verified: {error}") from error
-    return made
+    return judgements
 
 
 def judge(
-    spark: SparkSession, run: Run, *, strategy: str = FAST, range_messages: int = RANGE_MESSAGES
-) -> Judgement:
+    spark: SparkSession,
+    run: TracedRun,
+    *,
+    strategy: str = FAST,
+    range_messages: int = RANGE_MESSAGES,
+) -> RunJudgement:
     """The verdict on one run."""
     if strategy == FAST:
         try:
             return _fast(spark, run, range_messages)
-        except Unsure:
+        except Undecided:
             pass
     return sql.judge(spark, run)
 
 
-def _fast(spark: SparkSession, run: Run, range_messages: int) -> Judgement:
+def _fast(spark: SparkSession, run: TracedRun, range_messages: int) -> RunJudgement:
     way = fast.judge if run.order == TOTAL else fast.prove
-    made, seen = way(run, on(spark), range_messages=range_messages)
-    if made.invariants["I5"].note == fast.OPEN:
-        judge_own(Frames(spark, run, seen.control), made)
-    if seen.sends:
-        judge_holders(Frames(spark, run, seen.control), made)
+    judgement, surveyed = way(run, on(spark), range_messages=range_messages)
+    if judgement.invariants["I5"].note == fast.OPEN:
+        judge_own(Frames(spark, run, surveyed.control), judgement)
+    if surveyed.sends:
+        judge_holders(Frames(spark, run, surveyed.control), judgement)
     else:
-        made.invariants["holders"].note = "the trace has no transmissions"
-    return made
+        judgement.note(NO_SENDS, "holders")
+    return judgement

@@ -1,12 +1,13 @@
 """Rows of a trace as numpy arrays, a row group at a time: what every fast check reads.
 
-Only the columns that are asked for are read.  Words stay dictionary codes until they have become
-numbers; bundles are spread out, so that one row of `Messages` is one message.
+Only the columns that are asked for are read, and those that the statistics of a row group leave
+open.  Words stay dictionary codes until they have become numbers; bundles are spread out, so that
+one row of `Messages` is one message.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -15,19 +16,18 @@ from msgspec import Struct
 from roundelay.core.engine import STAMPED
 from roundelay.core.errors import UsageError
 from roundelay.core.events import DELIVER, EVENT_NAMES, SUBMIT
-from roundelay.pipeline.verify.runs import Part
+from roundelay.pipeline.verify.runs import TracedRun, TracePart
 from roundelay.trace.schema import arrow, parquet
 
 Array = np.ndarray[Any, Any]
 
 NOTHING: Final = -1
 CODES: Final = {name: code for code, name in enumerate(EVENT_NAMES)}
-PROVISIONAL: Final = (STAMPED,)
-"""Deliveries of these stages promise nothing."""
+PROVISIONAL: Final = STAMPED
+"""Deliveries of this stage promise nothing."""
 
 OFFSET_BITS: Final = 16
 """A message is known by its row's place and its own place in the bundle: this many bits of it."""
-
 
 ANOTHER: Final = 0x5A17_C0DE_D16E_0001
 """What makes a message another one if its row's digest is not that of the message."""
@@ -60,37 +60,75 @@ class Messages(Struct):
         """Rises in the order in which a site submitted."""
         return (self.place << OFFSET_BITS) | self.offset
 
-    def of(self, which: Array) -> Messages:
+    def of(self, which: Array | slice) -> Messages:
         """Some of them; a stretch is not copied."""
-        if len(which) and which.dtype != bool and which[-1] - which[0] + 1 == len(which):
-            which = slice(int(which[0]), int(which[-1]) + 1)  # type: ignore[assignment]
-        return Messages(*(getattr(self, name)[which] for name in FIELDS))
+        chosen = which if isinstance(which, slice) else as_slice(which)
+        return Messages(*(getattr(self, name)[chosen] for name in FIELDS))
+
+    def by_site(self) -> Iterator[tuple[int, Messages]]:
+        """The messages of each site, in their order."""
+        sites = present(self.site)
+        for site in sites:
+            yield site, self if len(sites) == 1 else self.of(np.flatnonzero(self.site == site))
+
+    def cells(self, row: int) -> dict[str, int]:
+        """What a finding says of a message."""
+        names = ("site", "time", "source", "number")
+        cells = {name: int(getattr(self, name)[row]) for name in names}
+        return cells | {"seq": int(self.seq[row] + self.offset[row])}
 
 
-FIELDS: Final = ("site", "time", "place", "offset", "fp", "seq", "source", "number")
+FIELDS: Final = Messages.__struct_fields__
+
+
+def as_slice(rows: Array) -> Array | slice:
+    """Numbers of rows as a slice, where they are those of one stretch."""
+    if not len(rows) or rows.dtype == bool or rows[-1] - rows[0] + 1 != len(rows):
+        return rows
+    return slice(int(rows[0]), int(rows[-1]) + 1) if (np.diff(rows) == 1).all() else rows
 
 
 def joined(parts: Sequence[Messages]) -> Messages:
     if len(parts) == 1:
         return parts[0]
     if not parts:
-        empty = np.zeros(0, np.int64)
-        return Messages(*(empty for _ in FIELDS))
+        return Messages(*(np.zeros(0, np.int64) for _ in FIELDS))
     return Messages(*(np.concatenate([getattr(p, name) for p in parts]) for name in FIELDS))
 
 
-class Reader:
+class RowGroups:
+    """Reads row groups (part, number) of a run; each file is opened once."""
+
+    def __init__(self, run: TracedRun) -> None:
+        self.run = run
+        self._readers: dict[int, TraceFileReader] = {}
+
+    def reader(self, part: int) -> TraceFileReader:
+        if part not in self._readers:
+            self._readers[part] = TraceFileReader(self.run.parts[part])
+        return self._readers[part]
+
+    def messages(
+        self, places: Iterable[tuple[int, int]], *, submits: bool = True, deliveries: bool = True
+    ) -> Iterator[tuple[Messages, Messages]]:
+        """Of each row group, what was submitted there and what was delivered for good."""
+        for part, group in places:
+            yield self.reader(part).messages(group, self.run.users, submits, deliveries)
+
+
+class TraceFileReader:
     """Reads row groups of one file."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: TracePart) -> None:
         self.part = part
         self.first = np.concatenate([[0], np.cumsum(part.rows)])[:-1] + part.first
-        self.leaves: dict[str, int] = {}
-        """Column → its number in the file."""
         try:
             self.file = parquet().ParquetFile(part.path, read_dictionary=["event", "kind"])
         except (OSError, arrow().ArrowException) as error:
             raise UsageError(f"trace {part.path} cannot be read: {error}") from None
+        columns = self.file.metadata.schema
+        self.leaves = {columns.column(i).path: i for i in range(len(columns))}
+        """Column → its number in the file."""
 
     def table(self, group: int, columns: Sequence[str] | None = None) -> Any:
         try:
@@ -101,11 +139,7 @@ class Reader:
 
     def bounds(self, group: int, name: str) -> tuple[Any, Any] | None:
         """The least and the greatest value of a column in a row group, if its statistics say it."""
-        metadata = self.file.metadata.row_group(group)
-        if not self.leaves:
-            paths = (metadata.column(i).path_in_schema for i in range(metadata.num_columns))
-            self.leaves = {path: i for i, path in enumerate(paths)}
-        statistics = metadata.column(self.leaves[name]).statistics
+        statistics = self.file.metadata.row_group(group).column(self.leaves[name]).statistics
         if statistics is None or not statistics.has_min_max:
             return None
         return statistics.min, statistics.max
@@ -124,62 +158,59 @@ class Reader:
         return int(time.min()), int(time.max())
 
     def messages(
-        self, group: int, users: Collection[int], *, submits: bool = True, deliveries: bool = True
+        self, group: int, users: Sequence[int], submits: bool, deliveries: bool
     ) -> tuple[Messages, Messages]:
-        """What was submitted in this row group and what was delivered for good."""
-        names = ["time", "site", "event", "digest", "messages"]
+        """What was submitted in a row group and what was delivered for good, by users."""
+        known = {name: self.only(group, name) for name in ("site", "kind")}
+        names = ["time", "event", "digest", "messages"]
+        names += ["site"] if known["site"] is None else []
         if deliveries:
-            names += ["kind", "seq", "source", "number"]
+            names += ["seq", "source", "number"]
+            names += ["kind"] if known["kind"] in (None, PROVISIONAL) else []
         table = self.table(group, names)
         event = events_of(table)
-        site = numbers(table, "site")
-        known = None if _all_in(site, users) else np.isin(site, np.fromiter(users, np.int64))
-        found = []
-        for code, wanted in ((SUBMIT, submits), (DELIVER, deliveries)):
-            if not wanted:
-                found.append(joined([]))
-                continue
-            mask = event == code
-            if known is not None:
-                mask &= known
-            if code == DELIVER:
-                for stage in PROVISIONAL:
-                    here = word_is(table, "kind", stage)
-                    if here is not None:
-                        mask &= ~here
-            found.append(self._spread(table, group, np.flatnonzero(mask), site, code == DELIVER))
-        return found[0], found[1]
+        if known["site"] is None:
+            site = numbers(table, "site")
+        else:
+            site = np.broadcast_to(np.int64(known["site"]), len(event))
+        by_users = set(present(site)) <= {*users, NOTHING} or np.isin(site, users)
 
-    def _spread(self, table: Any, group: int, rows: Array, site: Array, more: bool) -> Messages:
+        def spread(mask: Array, ordered: bool) -> Messages:
+            return self._spread(table, group, np.flatnonzero(mask & by_users), site, ordered)
+
+        return (
+            spread(event == SUBMIT, False) if submits else joined([]),
+            spread(final_deliveries(table, event), True) if deliveries else joined([]),
+        )
+
+    def _spread(self, table: Any, group: int, rows: Array, site: Array, ordered: bool) -> Messages:
         lists = column(table, "messages")
         offsets = lists.offsets.to_numpy()
         values = lists.values.to_numpy()
-        starts = offsets[rows].astype(np.int64)
-        sizes = offsets[rows + 1].astype(np.int64) - starts
-        single = bool((sizes == 1).all())
-        if single:
-            source_row, place_in = rows, np.zeros(len(rows), np.int64)
-            fp = values[starts] if len(values) else np.zeros(0, np.int64)
+        starts = offsets[rows]
+        sizes = offsets[rows + 1] - starts
+        if (sizes == 1).all():
+            offset, single = np.zeros(len(rows), np.int64), None
+            fp = values[starts]
         else:
-            source_row = np.repeat(rows, sizes)
-            before = np.cumsum(sizes) - sizes
-            place_in = np.arange(int(sizes.sum()), dtype=np.int64) - np.repeat(before, sizes)
-            fp = values[np.repeat(starts, sizes) + place_in]
-        fp = _agreed(table, source_row, fp, None if single else np.repeat(sizes, sizes))
-        nothing = np.full(len(source_row), NOTHING, np.int64)
+            rows, starts, single = (np.repeat(one, sizes) for one in (rows, starts, sizes == 1))
+            offset = np.arange(len(rows)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+            fp = values[starts + offset]
+        missing = np.broadcast_to(np.int64(NOTHING), len(rows))
         return Messages(
-            site=site[source_row],
-            time=numbers(table, "time")[source_row],
-            place=source_row + int(self.first[group]),
-            offset=place_in,
-            fp=fp,
-            seq=numbers(table, "seq")[source_row] if more else nothing,
-            source=numbers(table, "source")[source_row] if more else nothing,
-            number=numbers(table, "number")[source_row] if more else nothing,
+            site[rows],
+            numbers(table, "time")[rows],
+            rows + int(self.first[group]),
+            offset,
+            _agreed(table, rows, fp, single),
+            *(
+                numbers(table, name)[rows] if ordered else missing
+                for name in ("seq", "source", "number")
+            ),
         )
 
 
-def _agreed(table: Any, rows: Array, fp: Array, sizes: Array | None) -> Array:
+def _agreed(table: Any, rows: Array, fp: Array, single: Array | None) -> Array:
     """Fingerprints; another one where a row of one message has a digest that is not its own.
 
     A trace says twice which message it is.  If the two differ somebody has touched it, and nobody
@@ -188,11 +219,13 @@ def _agreed(table: Any, rows: Array, fp: Array, sizes: Array | None) -> Array:
     values = column(table, "digest")
     digest = numbers(table, "digest")[rows]
     wrong = digest != fp
+    if single is not None:
+        wrong &= single
+    if not wrong.any():
+        return fp
     if values.null_count:
         wrong &= values.is_valid().to_numpy(zero_copy_only=False)[rows]
-    if sizes is not None:
-        wrong &= sizes == 1
-    return np.where(wrong, fp ^ digest ^ ANOTHER, fp) if wrong.any() else fp
+    return np.where(wrong, fp ^ digest ^ ANOTHER, fp)
 
 
 def present(values: Array) -> list[int]:
@@ -200,6 +233,8 @@ def present(values: Array) -> list[int]:
     if not len(values):
         return []
     low, high = int(values.min()), int(values.max())
+    if low == high:
+        return [low]
     if high - low < 1 << 16:
         return [int(i) + low for i in np.flatnonzero(np.bincount(values - low))]
     return [int(value) for value in np.unique(values)]
@@ -215,8 +250,8 @@ def numbers(table: Any, name: str) -> Array:
     values = column(table, name)
     if values.null_count:
         values = values.fill_null(NOTHING)
-    found: Array = values.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
-    return found
+    filled: Array = values.to_numpy(zero_copy_only=False)
+    return filled
 
 
 def events_of(table: Any) -> Array:
@@ -224,34 +259,16 @@ def events_of(table: Any) -> Array:
     values = column(table, "event")
     words = values.dictionary.to_pylist()
     codes = np.array([CODES.get(word, NOTHING) for word in words] or [NOTHING], np.int8)
-    found: Array = codes[values.indices.to_numpy()]
-    return found
+    events: Array = codes[values.indices.to_numpy()]
+    return events
 
 
-def word_is(table: Any, name: str, word: str) -> Array | None:
-    """Where a column has this word; None if nowhere."""
-    values = column(table, name)
-    words = values.dictionary.to_pylist()
-    if word not in words:
-        return None
-    indices = values.indices.fill_null(-1) if values.null_count else values.indices
-    found: Array = indices.to_numpy() == words.index(word)
-    return found
-
-
-def _all_in(site: Array, users: Collection[int]) -> bool:
-    """Whether all of these are users, or rows that concern no site.  Quick where users are 0…n."""
-    if not len(site):
-        return True
-    n = len(users)
-    return bool(site.max() < n and set(users) == set(range(n)))
-
-
-def read(
-    readers: dict[int, Reader], parts: Sequence[Part], wanted: Iterable[tuple[int, int]]
-) -> Iterable[tuple[Reader, int]]:
-    """Readers of the row groups (part, group) that are wanted; files are opened once."""
-    for part, group in wanted:
-        if part not in readers:
-            readers[part] = Reader(parts[part])
-        yield readers[part], group
+def final_deliveries(table: Any, event: Array) -> Array:
+    """Where a row is a delivery that promises something; a table without `kind` has no other."""
+    mask: Array = event == DELIVER
+    if "kind" in table.column_names:
+        kind = column(table, "kind")
+        words = kind.dictionary.to_pylist()
+        if PROVISIONAL in words:
+            mask &= kind.indices.fill_null(-1).to_numpy() != words.index(PROVISIONAL)
+    return mask

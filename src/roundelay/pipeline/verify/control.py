@@ -11,7 +11,7 @@ have files of their own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -19,12 +19,11 @@ from msgspec import Struct, field
 
 from roundelay.core.errors import UsageError
 from roundelay.core.events import DISK, END, HEAL, MEMORY
-from roundelay.pipeline.verify.runs import Run
-from roundelay.pipeline.verify.verdict import Finding
+from roundelay.pipeline.verify.columns import Array
+from roundelay.pipeline.verify.runs import TracedRun
+from roundelay.pipeline.verify.verdict import NO_END, Counterexample, RunJudgement
 from roundelay.trace.checkers.checkers import TOTAL
 from roundelay.trace.schema import TraceRow, notice_of
-
-Array = np.ndarray[Any, Any]
 
 ROWS_MAX: Final = 500_000
 """Special rows of a run; more would be no run but a flood."""
@@ -43,7 +42,7 @@ class Special(Struct, frozen=True):
     row: TraceRow
 
 
-class View(Struct, frozen=True):
+class AnnouncedList(Struct, frozen=True):
     """A list that a site announced."""
 
     site: int
@@ -68,12 +67,13 @@ class Control(Struct):
 
     sites: tuple[int, ...]
     order: str
-    apart: bool
     settled: bool = False
     last_ns: int = 0
     up: set[int] = field(default_factory=set)
     afresh: dict[int, list[int]] = field(default_factory=dict)
     """Site → moments at which it came back without memory of what it had delivered."""
+    fresh_times: dict[int, list[int]] = field(default_factory=dict)
+    """The times of these."""
     ended: dict[int, list[int]] = field(default_factory=dict)
     """Site → moments at which a life of it ended: its open messages may go either way."""
     crashed: dict[int, list[int]] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class Control(Struct):
     ups: dict[int, list[tuple[int, bool]]] = field(default_factory=dict)
     """Site → (time, whether it is up from then on)."""
     gaps: list[Gap] = field(default_factory=list)
-    views: list[View] = field(default_factory=list)
+    views: list[AnnouncedList] = field(default_factory=list)
     given_back: dict[int, set[int]] = field(default_factory=dict)
     unsure: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     """Site → (moment, hi): own numbers below hi have an unknown fate."""
@@ -126,8 +126,8 @@ class Control(Struct):
         return False
 
     def gaps_of(self, site: int, life: int) -> list[Gap]:
-        found = [gap for gap in self.gaps if gap.site == site and gap.life == life]
-        return sorted(found, key=lambda gap: gap.lo)
+        mine = [gap for gap in self.gaps if (gap.site, gap.life) == (site, life)]
+        return sorted(mine, key=lambda gap: gap.lo)
 
     def beyond(self, site: int, end: int) -> int:
         """Where a site stands that delivered up to `end`: announced gaps are behind it."""
@@ -156,12 +156,12 @@ class Control(Struct):
     def in_force(self, site: int) -> tuple[Array, Array]:
         """At a site: times, and the newest list it had announced by the end of that instant."""
         rank = {version: i for i, version in enumerate(self.versions())}
-        steps: list[tuple[int, int, int]] = []
-        for i, view in enumerate(self.views):
-            if view.site == site:
-                steps.append((view.time, i, rank[view.version]))
-        fresh = set(self.fresh_times.get(site, []))
-        steps += [(time, -1, -1) for time in fresh]
+        steps = [
+            (view.time, i, rank[view.version])
+            for i, view in enumerate(self.views)
+            if view.site == site
+        ]
+        steps += [(time, -1, -1) for time in set(self.fresh_times.get(site, []))]
         times, ranks, newest = [], [], -1
         for time, order, number in sorted(steps):
             newest = -1 if order < 0 else max(newest, number)
@@ -169,69 +169,66 @@ class Control(Struct):
             ranks.append(newest)
         return np.array(times, np.int64), np.array(ranks, np.int64)
 
-    fresh_times: dict[int, list[int]] = field(default_factory=dict)
-    """Site → times at which it came back without memory."""
 
-
-def control_of(run: Run, rows: Sequence[Special]) -> Control:
+def control_of(run: TracedRun, rows: Sequence[Special]) -> Control:
     """The tables of a run, from its special rows."""
     if len(rows) > ROWS_MAX:
         raise UsageError(
             f"{run.name}: more than {ROWS_MAX} crashes, notices and marks: verify it in parts"
         )
-    made = Control(run.users, run.order, run.apart, up=set(run.users))
-    made.ups = {site: [] for site in run.users}
-    users = set(run.users)
+    control = Control(run.users, run.order, up=set(run.users))
+    control.ups = {site: [] for site in run.users}
     owing = _Owing(run.users)
     for special in sorted(rows, key=lambda one: (one.row.time, one.place)):
         row = special.row
         moment = row.time if run.apart else special.place
-        made.last_ns = max(made.last_ns, row.time)
+        control.last_ns = max(control.last_ns, row.time)
         if row.event == "MARK":
-            made.settled |= row.kind == END
+            control.settled |= row.kind == END
             if row.kind == HEAL:
                 owing.healed(moment)
-        elif row.site in users:
-            _take(made, owing, row, moment)
-    made.owed = owing.finished()
-    return made
+        elif row.site not in run.users:
+            continue
+        elif row.event == "NOTICE":
+            _take_notice(control, owing, row, moment)
+        else:
+            _take_up_or_down(control, owing, row, moment)
+    control.owed = owing.finished()
+    return control
 
 
-def _take(made: Control, owing: _Owing, row: TraceRow, moment: int) -> None:
+def _take_up_or_down(control: Control, owing: _Owing, row: TraceRow, moment: int) -> None:
     site, time = row.site, row.time
-    if row.event == "NOTICE":
-        _notice(made, owing, row, moment)
-        return
     if row.event == "CRASH":
-        made.crashed.setdefault(site, []).append(time)
+        control.crashed.setdefault(site, []).append(time)
         if row.kind != MEMORY:
-            made.ended.setdefault(site, []).append(moment)
+            control.ended.setdefault(site, []).append(moment)
         owing.crashed(site, row.kind == MEMORY, moment)
     elif row.event == "RESTART":
-        made.returned.setdefault(site, []).append(time)
-        if row.kind != MEMORY and not (row.kind == DISK and made.order == TOTAL):
-            made.afresh.setdefault(site, []).append(moment)
-            made.fresh_times.setdefault(site, []).append(time)
+        control.returned.setdefault(site, []).append(time)
+        if row.kind != MEMORY and not (row.kind == DISK and control.order == TOTAL):
+            control.afresh.setdefault(site, []).append(moment)
+            control.fresh_times.setdefault(site, []).append(time)
         owing.restarted(site, moment)
     up = row.event in ("RESTART", "RESUME")
-    made.ups[site].append((time, up))
-    (made.up.add if up else made.up.discard)(site)
+    control.ups[site].append((time, up))
+    (control.up.add if up else control.up.discard)(site)
 
 
-def _notice(made: Control, owing: _Owing, row: TraceRow, moment: int) -> None:
+def _take_notice(control: Control, owing: _Owing, row: TraceRow, moment: int) -> None:
     site = row.site
     if row.messages:
-        made.given_back.setdefault(site, set()).update(row.messages)
+        control.given_back.setdefault(site, set()).update(row.messages)
         return
     info: tuple[Any, ...] = notice_of(row).info
-    if row.kind == "view" and made.order == TOTAL:
+    if row.kind == "view" and control.order == TOTAL:
         start = info[3] if len(info) > 3 else ALWAYS
-        made.views.append(View(site, row.time, tuple(info[0]), tuple(info[1]), start))
+        control.views.append(AnnouncedList(site, row.time, tuple(info[0]), tuple(info[1]), start))
     elif row.kind == "gap_unavailable":
-        life = len(made.afresh.get(site, []))
-        made.gaps.append(Gap(site, life, info[0], info[1], row.time))
+        life = len(control.afresh.get(site, []))
+        control.gaps.append(Gap(site, life, info[0], info[1], row.time))
     elif row.kind == "indeterminate":
-        made.unsure.setdefault(site, []).append((moment, info[1]))
+        control.unsure.setdefault(site, []).append((moment, info[1]))
     elif row.kind == "suspect":
         owing.suspected(site, info[0], moment)
 
@@ -294,11 +291,11 @@ class _Owing:
         return self.spans
 
 
-def judge_lists(control: Control) -> list[Finding]:
+def judge_lists(control: Control) -> list[Counterexample]:
     """I3 and `lists`, as far as the announcements alone show it."""
-    found: list[Finding] = []
+    findings: list[Counterexample] = []
     newest: dict[int, tuple[int, ...]] = {}
-    known: dict[tuple[int, ...], View] = {}
+    known: dict[tuple[int, ...], AnnouncedList] = {}
     fresh = {site: list(times) for site, times in control.fresh_times.items()}
     everyone = frozenset(control.sites)
     for view in control.views:
@@ -306,30 +303,69 @@ def judge_lists(control: Control) -> list[Finding]:
         while fresh.get(site) and fresh[site][0] <= time:
             del fresh[site][0]
             newest.pop(site, None)
+        details = []
         before = newest.get(site)
         if before is not None and view.version <= before:
-            detail = f"list {name} is in force after list {_name(before)}"
-            found.append(Finding("I3", site, time, detail, seq=view.start))
+            details.append(f"list {name} is in force after list {_name(before)}")
         else:
             newest[site] = view.version
         distinct = set(view.members)
         if len(distinct) != len(view.members) or not distinct <= everyone or site not in distinct:
-            detail = f"list {name} with members {view.members} cannot be"
-            found.append(Finding("I3", site, time, detail, seq=view.start))
+            details.append(f"list {name} with members {view.members} cannot be")
         if 2 * len(distinct & everyone) <= len(everyone):
-            detail = f"list {name} has {len(distinct)} of {len(everyone)} sites: no majority"
-            found.append(Finding("I3", site, time, detail, seq=view.start))
+            details.append(f"list {name} has {len(distinct)} of {len(everyone)} sites: no majority")
+        findings += [Counterexample("I3", site, time, detail, seq=view.start) for detail in details]
         first = known.setdefault(view.version, view)
         if (first.members, first.start) != (view.members, view.start):
             detail = (
                 f"list {name} is {view.members} from position {view.start} here, but "
                 f"{first.members} from position {first.start} at site {first.site}"
             )
-            for invariant in ("I3", "lists"):
-                found.append(
-                    Finding(invariant, site, time, detail, seq=view.start, from_ns=first.time)
-                )
-    return found
+            findings += [
+                Counterexample(invariant, site, time, detail, seq=view.start, from_ns=first.time)
+                for invariant in ("I3", "lists")
+            ]
+    return findings
+
+
+def outdated(control: Control, site: int, time: int, position: int, held: int) -> Counterexample:
+    """I3: a site is the first to commit a position, under a list (its rank) that is too old."""
+    versions = control.versions()
+    starts, ranks = control.required()
+    step = int(np.searchsorted(starts, position, "right")) - 1
+    detail = (
+        f"commits position {position} under list {_name(versions[held] if held >= 0 else ())}, "
+        f"but list {_name(versions[ranks[step]])} starts at position {starts[step]}"
+    )
+    return Counterexample("I3", site, time, detail, position)
+
+
+def judge_ends(control: Control, tops: dict[tuple[int, int], int]) -> Iterator[Counterexample]:
+    """I2: everybody up has what anybody has.
+
+    `tops`: (site, life) → the position behind the last that was delivered.
+    """
+    reached = {
+        site: control.beyond(site, tops.get((site, control.last_life(site)), 0))
+        for site in control.sites
+    }
+    end = max([*tops.values(), *reached.values()], default=0)
+    for site in sorted(control.up):
+        if reached[site] < end:
+            detail = f"never delivered the positions {reached[site]} to {end - 1}, which others did"
+            yield Counterexample("I2", site, control.last_ns, detail, seq=reached[site])
+
+
+def count_total(control: Control, judgement: RunJudgement, deliveries: int, positions: int) -> None:
+    """How much was looked at in a total order, but for I5."""
+    judgement.add(judge_lists(control))
+    judgement.checked(deliveries, "I1", "I4")
+    judgement.checked(len(control.versions()), "lists")
+    judgement.checked(len(control.views) + (positions if control.views else 0), "I3")
+    if control.settled:
+        judgement.checked(positions * len(control.up), "I2")
+    else:
+        judgement.note(NO_END, "I2", "I5")
 
 
 def _name(version: tuple[int, ...]) -> str:

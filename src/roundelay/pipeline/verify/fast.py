@@ -4,12 +4,12 @@ Three passes over the columns that matter, none of which moves rows between task
 
 1. a *survey* of every row group: which positions it has, what was submitted there, and the few
    special rows (`verify.control`);
-2. the *ranges* (`verify_positions`); here they are laid end to end, by what each says about its
-   first and last rows;
+2. the *ranges* (`verify.clean`, `verify.positions`); here they are laid end to end, by what each
+   says about its first and last rows;
 3. only if something is wrong, a *search* for single messages in the whole trace.
 
 What comes back to the driver are summaries: a row per row group, per range and per counterexample.
-Where this way cannot say for sure, it says so (`Unsure`), and the oracle (`verify.sql`) decides.
+Where this way cannot say for sure, it says so (`Undecided`), and the oracle (`verify.sql`) decides.
 """
 
 from __future__ import annotations
@@ -23,32 +23,37 @@ import numpy as np
 from msgspec import Struct, field
 
 from roundelay.pipeline.verify.clean import judge_clean
-from roundelay.pipeline.verify.columns import (
-    Reader,
-    read,
+from roundelay.pipeline.verify.columns import RowGroups
+from roundelay.pipeline.verify.control import count_total, judge_ends
+from roundelay.pipeline.verify.messages import (
+    SubmissionWindow,
+    WindowResult,
+    in_turn,
+    judge_window,
 )
-from roundelay.pipeline.verify.control import (
-    Control,
-    control_of,
-    judge_lists,
-)
-from roundelay.pipeline.verify.messages import Window, decode, encode, in_turn, judge_window
 from roundelay.pipeline.verify.positions import (
     BACKWARDS,
     LATER,
     OTHER,
-    Line,
-    Numbers,
-    Range,
+    NumberSpan,
+    PositionRange,
     RangeResult,
-    Stretch,
+    SiteSpan,
+    SourceSpan,
     Suspect,
     judge_range,
 )
-from roundelay.pipeline.verify.runs import Run
-from roundelay.pipeline.verify.survey import Group, survey
+from roundelay.pipeline.verify.runs import TracedRun
+from roundelay.pipeline.verify.survey import RowGroup, Survey, survey
 from roundelay.pipeline.verify.tasks import Mapper
-from roundelay.pipeline.verify.verdict import Finding, Judgement
+from roundelay.pipeline.verify.verdict import (
+    NO_END,
+    NO_ORDER,
+    Counterexample,
+    RunJudgement,
+    backwards,
+    skipped,
+)
 from roundelay.trace.checkers.checkers import FIFO
 
 RANGE_MESSAGES: Final = 2_500_000
@@ -65,14 +70,14 @@ SUSPECTS_MAX: Final = 200_000
 OPEN: Final = "open"
 
 
-class Unsure(Exception):
+class Undecided(Exception):
     """The fast way has seen something that it cannot judge."""
 
 
 # -- ranges ------------------------------------------------------------------------------------
 
 
-def _target(groups: Sequence[Group], messages: int) -> int:
+def _target(groups: Sequence[RowGroup], messages: int) -> int:
     """How many deliveries one task should have."""
     total = sum(group.deliveries for group in groups)
     parts = len({group.part for group in groups})
@@ -80,9 +85,9 @@ def _target(groups: Sequence[Group], messages: int) -> int:
     return max(1, min(messages, max(total // RANGES_LEAST, least)))
 
 
-def ranges_of(groups: Sequence[Group], messages: int) -> list[Range]:
+def ranges_of(groups: Sequence[RowGroup], messages: int) -> list[PositionRange]:
     """Ranges of positions with about so many deliveries each, and where to read them."""
-    with_some = sorted((g for g in groups if g.hi >= 0), key=lambda g: (g.lo, g.part, g.group))
+    with_some = sorted((g for g in groups if g.hi >= 0), key=lambda g: (g.lo, g.place))
     if not with_some:
         return []
     target = _target(groups, messages)
@@ -94,256 +99,220 @@ def ranges_of(groups: Sequence[Group], messages: int) -> list[Range]:
         gathered += group.deliveries
     cuts.append(LATER)
     with_submits = sorted((g for g in groups if g.submits), key=lambda g: -g.last_ns)
-    made = []
+    ranges = []
     for lo, hi in pairwise(cuts):
-        main = sorted((g.part, g.group) for g in with_some if g.lo < hi and g.hi > lo)
-        inside = set(main)
-        begin = min(g.first_ns for g in with_some if (g.part, g.group) in inside)
-        end = max(g.last_ns for g in with_some if (g.part, g.group) in inside)
-        others = [g for g in with_submits if g.first_ns <= end and (g.part, g.group) not in inside]
+        inside = [g for g in with_some if g.lo < hi and g.hi > lo]
+        places = {g.place for g in inside}
+        begin, end = min(g.first_ns for g in inside), max(g.last_ns for g in inside)
+        others = [g for g in with_submits if g.first_ns <= end and g.place not in places]
         # A message is submitted before it is delivered: what lies before the range comes first.
         others.sort(key=lambda g: g.first_ns >= begin)
-        back = [(g.part, g.group) for g in others]
-        made.append(Range(lo, hi, main, back))
-    return made
-
-
-class Seen(Struct):
-    """What the oracle needs for what is left to it."""
-
-    control: Control
-    sends: bool
+        ranges.append(PositionRange(lo, hi, sorted(places), [g.place for g in others]))
+    return ranges
 
 
 def judge(
-    run: Run, mapper: Mapper, *, range_messages: int = RANGE_MESSAGES
-) -> tuple[Judgement, Seen]:
-    """The verdict on a run of total order; `Unsure` if another way has to be taken.
+    run: TracedRun, mapper: Mapper, *, range_messages: int = RANGE_MESSAGES
+) -> tuple[RunJudgement, Survey]:
+    """The verdict on a run of total order; `Undecided` if another way has to be taken.
 
     `holders` is left to the oracle, and so is I5 (its note says OPEN) unless the numbers of
     messages alone decide it: both need a join.
     """
-    groups = survey(run, mapper)
-    control = control_of(run, [special for group in groups for special in group.specials])
-    control.last_ns = max((group.last_ns for group in groups), default=0)
-    ranges = ranges_of(groups, range_messages)
+    surveyed = survey(run, mapper)
+    control = surveyed.control
 
-    def task(one: Range) -> bytes:
-        seen = judge_clean(run, control, one)
-        return msgspec.msgpack.encode(judge_range(run, control, one) if seen is None else seen)
+    def task(positions: PositionRange) -> bytes:
+        result = judge_clean(run, control, positions) or judge_range(run, control, positions)
+        return msgspec.msgpack.encode(result)
 
     decode = msgspec.msgpack.Decoder(RangeResult).decode
+    ranges = ranges_of(surveyed.groups, range_messages)
     results = [decode(result) for result in mapper(task, ranges)]
-    made = _Finish(run, control, groups, results, mapper).judgement()
-    return made, Seen(control, any(group.sends for group in groups))
+    return _EndToEnd(run, surveyed, results, mapper).judged(), surveyed
 
 
 def prove(
-    run: Run, mapper: Mapper, *, range_messages: int = RANGE_MESSAGES
-) -> tuple[Judgement, Seen]:
-    """The verdict on a clean run without a common order; `Unsure` if it is not proved clean."""
-    groups = survey(run, mapper)
-    control = control_of(run, [special for group in groups for special in group.specials])
-    addressed = any(group.addressed for group in groups)
+    run: TracedRun, mapper: Mapper, *, range_messages: int = RANGE_MESSAGES
+) -> tuple[RunJudgement, Survey]:
+    """The verdict on a clean run without a common order; `Undecided` if it is not proved clean."""
+    surveyed = survey(run, mapper)
+    control, addressed = surveyed.control, surveyed.addressed
+    deliveries = surveyed.deliveries
 
-    def task(one: Window) -> bytes:
-        return encode(judge_window(run, control, addressed, one))
+    def task(window: SubmissionWindow) -> bytes:
+        return msgspec.msgpack.encode(judge_window(run, control, addressed, window))
 
-    results = [decode(result) for result in mapper(task, windows_of(groups, range_messages))]
-    deliveries = sum(group.deliveries for group in groups)
+    decode = msgspec.msgpack.Decoder(WindowResult).decode
+    windows = windows_of(surveyed.groups, range_messages)
+    results = [decode(result) for result in mapper(task, windows)]
     if (
         any(result.odd for result in results)
         or sum(result.claimed for result in results) != deliveries
         or not in_turn(results)
     ):
-        raise Unsure
-    made = Judgement.of(run, "fast", control.settled)
-    checked = made.invariants
-    checked["I4"].checked = deliveries
+        raise Undecided
+    judgement = RunJudgement.of(run, "fast", control.settled)
+    judgement.checked(deliveries, "I4", *(["I8"] if addressed else []))
     if run.order == FIFO:
-        checked["I1"].checked = deliveries
+        judgement.checked(deliveries, "I1")
     else:
-        checked["I1"].note = "the service promises no order"
-    if addressed:
-        checked["I8"].checked = deliveries
+        judgement.note(NO_ORDER, "I1")
     if control.settled:
-        name = "I8" if addressed else "I2"
-        checked[name].checked = max(checked[name].checked, sum(r.due for r in results))
-        checked["I5"].checked = sum(result.own for result in results)
+        verdict = judgement.invariants["I8" if addressed else "I2"]
+        verdict.checked = max(verdict.checked, sum(result.due for result in results))
+        judgement.checked(sum(result.own for result in results), "I5")
     else:
-        checked["I2"].note = checked["I5"].note = "the trace has no end mark: not judged"
-    return made, Seen(control, any(group.sends for group in groups))
+        judgement.note(NO_END, "I2", "I5")
+    return judgement, surveyed
 
 
-def windows_of(groups: Sequence[Group], messages: int) -> list[Window]:
+def windows_of(groups: Sequence[RowGroup], messages: int) -> list[SubmissionWindow]:
     """Windows of submissions, and where to look for their deliveries."""
-    in_time = sorted(groups, key=lambda g: (g.first_ns, g.part, g.group))
+    in_time = sorted(groups, key=lambda g: (g.first_ns, g.place))
     target = _target(groups, messages)
-    made: list[Window] = []
+    windows: list[list[RowGroup]] = []
     gathered = target
     for group in in_time:
         if not group.submits:
             continue
         if gathered >= target:
-            made.append(Window([], []))
+            windows.append([])
             gathered = 0
         gathered += group.deliveries + group.submits
-        made[-1].groups.append((group.part, group.group))
-    for window in made:
+        windows[-1].append(group)
+    placed = []
+    for window in windows:
         # Row groups of several files overlap in time: what lies beside is looked at, too.
-        own = set(window.groups)
-        first = min(g.first_ns for g in in_time if (g.part, g.group) in own)
-        window.behind = [
-            (g.part, g.group)
-            for g in in_time
-            if g.deliveries and g.last_ns >= first and (g.part, g.group) not in own
-        ]
-    return made
+        own, first_ns = [group.place for group in window], window[0].first_ns
+        behind = [g.place for g in in_time if g.deliveries and g.last_ns >= first_ns]
+        placed.append(SubmissionWindow(own, [place for place in behind if place not in own]))
+    return placed
 
 
-class _Finish:
+class _EndToEnd:
     """Lays the ranges end to end."""
 
     def __init__(
-        self,
-        run: Run,
-        control: Control,
-        groups: list[Group],
-        results: list[RangeResult],
-        mapper: Mapper,
+        self, run: TracedRun, surveyed: Survey, results: list[RangeResult], mapper: Mapper
     ) -> None:
-        self.run, self.control, self.groups = run, control, groups
+        self.run, self.control, self.groups = run, surveyed.control, surveyed.groups
         self.results = sorted(results, key=lambda result: result.lo)
         self.mapper = mapper
-        self.suspects: list[Suspect] = []
-        self.made = Judgement.of(run, "fast", control.settled)
+        self.suspects = [suspect for result in self.results for suspect in result.suspects]
+        self.judgement = RunJudgement.of(run, "fast", surveyed.control.settled)
 
-    def judgement(self) -> Judgement:
-        made, results = self.made, self.results
+    def judged(self) -> RunJudgement:
+        judgement, results = self.judgement, self.results
         for result in results:
             for name, count in result.counts.items():
-                kept = [f for f in result.findings if f.invariant == name]
-                made.invariants[name].add(kept, count)
-            self.suspects += result.suspects
+                kept = [finding for finding in result.findings if finding.invariant == name]
+                judgement.invariants[name].add(kept, count)
         if sum(r.suspected for r in results) > SUSPECTS_MAX or any(r.equal for r in results):
-            raise Unsure
-        self._join_stretches()
+            raise Undecided
+        self._join_sites()
         self._join_numbers()
-        self._join_lines()
+        self._join_sources()
         if self.suspects:
             self._search()
-        made.add(judge_lists(self.control))
         deliveries = sum(result.deliveries for result in results)
         positions = sum(result.positions for result in results)
-        checked = made.invariants
-        checked["I1"].checked = checked["I4"].checked = deliveries
-        checked["I3"].checked = len(self.control.views) + (positions if self.control.views else 0)
-        checked["lists"].checked = len(self.control.versions())
+        count_total(self.control, judgement, deliveries, positions)
         if self.control.settled:
-            self._in_the_end(positions)
-        else:
-            checked["I2"].note = checked["I5"].note = "the trace has no end mark: not judged"
-        return made
+            tops = {
+                (span.site, span.life): span.last[0] + 1
+                for result in results
+                for span in result.sites
+            }
+            judgement.add(judge_ends(self.control, tops))
+            self._count_own()
+        return judgement
 
-    def _in_the_end(self, positions: int) -> None:
-        """I2: everybody up has what anybody has.  I5, as far as numbers tell."""
-        control, made = self.control, self.made
-        tops: dict[tuple[int, int], int] = {}
-        for result in self.results:
-            for stretch in result.stretches:
-                tops[stretch.site, stretch.life] = stretch.last[0] + 1
-        stand = {
-            site: control.beyond(site, tops.get((site, control.last_life(site)), 0))
-            for site in self.run.users
-        }
-        end = max([*tops.values(), *stand.values()], default=0)
-        made.invariants["I2"].checked = positions * len(control.up)
-        for site in sorted(control.up):
-            if stand[site] < end:
-                detail = (
-                    f"never delivered the positions {stand[site]} to {end - 1}, which others did"
-                )
-                made.add([Finding("I2", site, control.last_ns, detail, seq=stand[site])])
+    def _count_own(self) -> None:
+        """I5, as far as numbers tell."""
+        up, verdict = self.control.up, self.judgement.invariants["I5"]
         due = dict.fromkeys(self.run.users, 0)
-        for group in sorted(self.groups, key=lambda g: (g.part, g.group)):
+        for group in sorted(self.groups, key=lambda g: g.place):
             for site in group.ended:
                 due[site] = 0
             for site, count in group.own.items():
                 due[site] += count
-        seen = {site: sum(r.own.get(site, 0) for r in self.results) for site in control.up}
-        verdict = made.invariants["I5"]
-        verdict.checked = sum(due[site] for site in control.up)
-        if not made.holds or self.suspects or any(due[s] != seen[s] for s in control.up):
+        delivered = {site: sum(r.own.get(site, 0) for r in self.results) for site in up}
+        verdict.checked = sum(due[site] for site in up)
+        if not self.judgement.holds or self.suspects or any(due[s] != delivered[s] for s in up):
             verdict.note = OPEN
 
-    def _join_stretches(self) -> None:
+    def _join_sites(self) -> None:
         """I1 from range to range: nothing left out, nothing the wrong way round."""
-        by_life: dict[tuple[int, int], list[Stretch]] = {}
+        by_life: dict[tuple[int, int], list[SiteSpan]] = {}
         for result in self.results:
-            for stretch in result.stretches:
-                by_life.setdefault((stretch.site, stretch.life), []).append(stretch)
-        missing = [one for result in self.results for one in result.missing]
-        for (site, life), stretches in by_life.items():
+            for span in result.sites:
+                by_life.setdefault((span.site, span.life), []).append(span)
+        missing = [span for result in self.results for span in result.missing]
+        for (site, life), spans in by_life.items():
             last = (-1, -1, -1)
-            for stretch in stretches:
-                if stretch.first[0] > last[0] + 1:
-                    missing.append((site, life, last[0] + 1, stretch.first[0], stretch.first[2]))
-                if stretch.first[1] < last[1] or stretch.first[2] < last[2]:
-                    detail = f"delivers position {last[0]} after position {stretch.first[0]}"
-                    self.made.add(
-                        [Finding("I1", site, last[2], detail, last[0], from_ns=stretch.first[2])]
-                    )
-                last = stretch.last
-        for site, life, lo, hi, time in missing:
-            if not self.control.covered(site, life, lo, hi, time):
-                detail = f"goes from position {lo} to {hi} without a word about what lies between"
-                self.made.add([Finding("I1", site, time, detail, lo)])
+            for span in spans:
+                position, place, time = span.first
+                if position > last[0] + 1:
+                    missing.append((site, life, last[0] + 1, position, time))
+                if place < last[1] or time < last[2]:
+                    self.judgement.add([backwards(site, last[2], last[0], position, time)])
+                last = span.last
+        self.judgement.add(
+            skipped(site, time, lo, hi)
+            for site, life, lo, hi, time in missing
+            if not self.control.covered(site, life, lo, hi, time)
+        )
 
     def _join_numbers(self) -> None:
-        last: dict[int, Numbers] = {}
-        for result in self.results:
-            for one in result.numbers:
-                before = last.get(one.source)
-                if before is not None and 0 <= one.first[0] <= before.last[0]:
-                    same = one.first[:2] == before.last[:2]  # a bundle across the border
-                    if not same:
-                        detail = (
-                            f"position {one.first[1]} is number {one.first[0]} of source "
-                            f"{one.source}, after its number {before.last[0]}"
+        """I4 from range to range: the numbers of a source rise."""
+        last: dict[int, NumberSpan] = {}
+        for span in (span for result in self.results for span in result.numbers):
+            number, seq, time = span.first
+            before = last.get(span.source)
+            # A bundle may lie across the border.
+            if (
+                before is not None
+                and 0 <= number <= before.last[0]
+                and ((number, seq) != before.last[:2])
+            ):
+                detail = (
+                    f"position {seq} is number {number} of source {span.source}, "
+                    f"after its number {before.last[0]}"
+                )
+                since = before.last[2]
+                self.judgement.add(
+                    [
+                        Counterexample(
+                            "I4", -1, time, detail, seq, span.source, number, from_ns=since
                         )
-                        self.made.add([Finding(
-                            "I4", -1, one.first[2], detail, one.first[1], one.source,
-                            one.first[0], from_ns=before.last[2],
-                        )])  # fmt: skip
-                last[one.source] = one
+                    ]
+                )
+            last[span.source] = span
 
-    def _join_lines(self) -> None:
+    def _join_sources(self) -> None:
         """I1: from range to range, too, a source's messages keep their order."""
-        high: dict[tuple[int, int], Line] = {}
-        for result in self.results:
-            for line in result.lines:
-                before = high.get((line.source, line.life))
-                if before is not None and line.low[0] <= before.high[0]:
-                    self.suspects.append(
-                        Suspect(line.low[1], line.low[2], -1, 0, line.source, -1, BACKWARDS)
-                    )
-                if before is None or line.high[0] > before.high[0]:
-                    high[line.source, line.life] = line
+        highest: dict[tuple[int, int], SourceSpan] = {}
+        for span in (span for result in self.results for span in result.sources):
+            before = highest.get((span.source, span.life))
+            if before is not None and span.low[0] <= before.high[0]:
+                _, position, fp = span.low
+                self.suspects.append(Suspect(position, fp, -1, 0, span.source, -1, BACKWARDS))
+            if before is None or span.high[0] > before.high[0]:
+                highest[span.source, span.life] = span
 
     # -- the search ------------------------------------------------------------------------
 
     def _search(self) -> None:
         """What becomes of messages that were not found, or not where they should be."""
-        found = search(self.run, self.mapper, {suspect.fp for suspect in self.suspects})
-        done: set[tuple[int, int, str]] = set()
-        for suspect in sorted(self.suspects, key=lambda one: one.position):
-            name = (suspect.position, suspect.fp, suspect.why)
-            if name in done:
-                continue
-            done.add(name)
-            self._settle(suspect, found.get(suspect.fp, Found()))
+        occurrences = search(self.run, self.mapper, {suspect.fp for suspect in self.suspects})
+        by_name: dict[tuple[int, int, str], Suspect] = {}
+        for suspect in self.suspects:
+            by_name.setdefault((suspect.position, suspect.fp, suspect.why), suspect)
+        for suspect in sorted(by_name.values(), key=lambda one: one.position):
+            self._settle(suspect, occurrences.get(suspect.fp, Occurrences()))
 
-    def _settle(self, suspect: Suspect, found: Found) -> None:
+    def _settle(self, suspect: Suspect, found: Occurrences) -> None:
         positions = sorted({position for position, *_ in found.deliveries})
         first = next((d for d in found.deliveries if d[0] == suspect.position), None)
         site, time = suspect.site, suspect.time
@@ -353,29 +322,33 @@ class _Finish:
         at = suspect.position
 
         def report(invariant: str, detail: str, since: int) -> None:
-            self.made.add([Finding(
-                invariant, site, time, f"position {at}: {detail}", at, source, number, suspect.fp,
-                since,
-            )])  # fmt: skip
+            detail = f"position {at}: {detail}"
+            self.judgement.add(
+                [
+                    Counterexample(
+                        invariant, site, time, detail, at, source, number, suspect.fp, since
+                    )
+                ]
+            )
 
-        what = f"number {number} of source {source}"
+        name = f"number {number} of source {source}"
         since = min((d[2] for d in found.deliveries), default=-1)
         if not found.submits:
-            report("I4", f"nobody submitted {what} with this content", -1)
+            report("I4", f"nobody submitted {name} with this content", -1)
         elif suspect.why == OTHER:
             return  # a message of another position: that two have changed places is said already
         elif len(positions) > len(found.submits):
             if at != positions[0]:
-                report("I4", f"{what} was delivered at position {positions[0]} already", since)
+                report("I4", f"{name} was delivered at position {positions[0]} already", since)
         elif suspect.why == BACKWARDS and len(found.submits) == 1:
             origin = found.submits[0]
-            report("I1", f"{what} comes after a later one of site {origin[0]}", origin[1])
+            report("I1", f"{name} comes after a later one of site {origin[0]}", origin[1])
         else:
             # Submitted longer ago than the fast way looks back, or one of several that are alike.
-            raise Unsure
+            raise Undecided
 
 
-class Found(Struct):
+class Occurrences(Struct):
     """Where a message occurs."""
 
     submits: list[tuple[int, int]] = field(default_factory=list)
@@ -384,33 +357,32 @@ class Found(Struct):
     """Position, site, time, source, number."""
 
 
-def search(run: Run, mapper: Mapper, fps: set[int]) -> dict[int, Found]:
+def search(run: TracedRun, mapper: Mapper, fps: set[int]) -> dict[int, Occurrences]:
     """All that a trace says about these messages."""
     wanted = np.array(sorted(fps), np.int64)
-    every = [(p, g) for p, part in enumerate(run.parts) for g in range(len(part.rows))]
+    every = run.row_groups
     items = [every[i : i + SEARCH_GROUPS] for i in range(0, len(every), SEARCH_GROUPS)]
 
-    def task(groups: list[tuple[int, int]]) -> bytes:
-        readers: dict[int, Reader] = {}
-        submits: list[tuple[int, ...]] = []
-        deliveries: list[tuple[int, ...]] = []
-        for reader, group in read(readers, run.parts, groups):
-            for rows, out in zip(
-                reader.messages(group, run.users), (submits, deliveries), strict=True
-            ):
-                these = rows.of(np.isin(rows.fp, wanted))
-                columns = [these.fp, these.site, these.time]
-                if out is deliveries:
-                    columns = [these.fp, these.position, these.site, these.time, these.source,
-                               these.number]  # fmt: skip
-                out += zip(*(values.tolist() for values in columns), strict=True)
-        return msgspec.msgpack.encode((submits, deliveries))
+    def task(places: list[tuple[int, int]]) -> bytes:
+        found: dict[int, Occurrences] = {}
+        for submits, deliveries in RowGroups(run).messages(places):
+            for row in np.flatnonzero(np.isin(submits.fp, wanted)).tolist():
+                cells = submits.cells(row)
+                here = found.setdefault(int(submits.fp[row]), Occurrences())
+                here.submits.append((cells["site"], cells["time"]))
+            for row in np.flatnonzero(np.isin(deliveries.fp, wanted)).tolist():
+                cells = deliveries.cells(row)
+                here = found.setdefault(int(deliveries.fp[row]), Occurrences())
+                here.deliveries.append(
+                    (cells["seq"], cells["site"], cells["time"], cells["source"], cells["number"])
+                )
+        return msgspec.msgpack.encode(found)
 
-    found: dict[int, Found] = {}
+    decode = msgspec.msgpack.Decoder(dict[int, Occurrences]).decode
+    found: dict[int, Occurrences] = {}
     for result in mapper(task, items):
-        submits, deliveries = msgspec.msgpack.decode(result)
-        for fp, *rest in submits:
-            found.setdefault(fp, Found()).submits.append(tuple(rest))
-        for fp, *rest in deliveries:
-            found.setdefault(fp, Found()).deliveries.append(tuple(rest))
+        for fp, there in decode(result).items():
+            here = found.setdefault(fp, Occurrences())
+            here.submits += there.submits
+            here.deliveries += there.deliveries
     return found

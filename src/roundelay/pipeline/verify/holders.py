@@ -8,12 +8,16 @@ trace, so whoever got any of that meanwhile is given the benefit of the doubt.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as fn
 
-from roundelay.pipeline.verify.frames import ROWS, Frames
-from roundelay.pipeline.verify.verdict import Finding, Judgement
+from roundelay.pipeline.verify.frames import ROWS, Frames, picked
+from roundelay.pipeline.verify.verdict import NO_SENDS, Counterexample, RunJudgement
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 CARRIERS: Final = ("B", "RETX_MSG")
 """PDUs of the token protocol that bring one message, with its name."""
@@ -21,73 +25,85 @@ BULK: Final = ("RETX_BULK", "RECOVER_DATA")
 """PDUs that bring several, without."""
 
 
-def judge_holders(frames: Frames, made: Judgement) -> None:
+def judge_holders(frames: Frames, judgement: RunJudgement) -> None:
     """At its first commit a message is at L + 1 sites, as far as PDUs in the trace show it."""
-    verdict, run = made.invariants["holders"], frames.run
-    if run.resilience is None:
+    verdict, level = judgement.invariants["holders"], frames.run.resilience
+    if level is None:
         verdict.note = "no L: a promise of the token protocol, if the trace says what L is"
         return
-    if not frames.sends:
-        verdict.note = "the trace has no transmissions"
+    sends = _transmissions(frames, CARRIERS)
+    if not frames.sends or sends.limit(1).count() == 0:
+        verdict.note = NO_SENDS
         return
-    sends = frames.rows.filter(fn.col("event") == "SEND")
-    carried = sends.filter(fn.col("kind").isin(*CARRIERS)).select(
-        "ref", "source", "number", "moment", fn.col("site").alias("peer")
-    )
-    if carried.limit(1).count() == 0:
-        verdict.note = "the trace has no transmissions"
-        return
+    held = _holders(frames, sends).cache()
+    try:
+        verdict.checked = held.count()
+        few = held.filter(fn.col("holders") < level + 1).limit(ROWS)
+        verdict.add(
+            _too_few(row, level)
+            for row in _with_bulk(frames, few).collect()
+            if len({*row.sites, *row.bulk}) <= level
+        )
+    finally:
+        held.unpersist()
+
+
+def _too_few(row: Any, level: int) -> Counterexample:
+    sites = sorted({*row.sites, *row.bulk})
+    detail = f"commits position {row.pos}, which only the sites {sites} have; L = {level}"
+    return Counterexample("holders", row.by, row.time, detail, row.pos, row.source, row.number)
+
+
+def _transmissions(frames: Frames, kinds: Sequence[str]) -> DataFrame:
+    """PDUs of these kinds that were sent: which, when, by whom (`peer`)."""
+    sends = frames.rows.filter((fn.col("event") == "SEND") & fn.col("kind").isin(*kinds))
+    return sends.select("ref", "source", "number", "moment", fn.col("site").alias("peer"))
+
+
+def _arrivals(frames: Frames, sends: DataFrame) -> DataFrame:
+    """Transmissions with each site at which one `came`, and when."""
     arrived = frames.rows.filter(fn.col("event") == "RECEIVE").select(
         "ref", "peer", "site", fn.col("moment").alias("came")
     )
-    commits = frames.deliveries.groupBy("source", "number").agg(
-        fn.min("moment").alias("commit"),
-        *(fn.min_by(name, "moment").alias(name) for name in ("site", "time", "pos")),
-    )  # fmt: skip
+    return sends.join(arrived, ["ref", "peer"])
+
+
+def _holders(frames: Frames, sends: DataFrame) -> DataFrame:
+    """Every message at its first commit, `by` a site: how many have it, which, and since when."""
+    name = ["source", "number"]
+    commits = frames.deliveries.groupBy(*name).agg(
+        fn.min("moment").alias("commit"), *picked(fn.min_by, ("site", "time", "pos"), "moment")
+    )
+    arrived = _arrivals(frames, sends).filter(fn.col("came") >= fn.col("moment"))
+    sent = sends.select(*name, fn.col("peer").alias("site"), fn.col("moment").alias("came"))
+    first = commits.select(*name, "site", fn.col("commit").alias("came"))
     has = (
-        carried.join(arrived, ["ref", "peer"])
-        .filter(fn.col("came") >= fn.col("moment"))
-        .select("source", "number", "site", "came")
-        .unionByName(carried.select("source", "number", fn.col("peer").alias("site"),
-                                    fn.col("moment").alias("came")))
-        .unionByName(commits.select("source", "number", "site", fn.col("commit").alias("came")))
-        .groupBy("source", "number", "site")
+        arrived.select(*name, "site", "came")
+        .unionByName(sent)
+        .unionByName(first)
+        .groupBy(*name, "site")
         .agg(fn.min("came").alias("came"))
-    )  # fmt: skip
-    held = (
+    )
+    return (
         commits.withColumnRenamed("site", "by")
-        .join(has, ["source", "number"])
+        .join(has, name)
         .filter(fn.col("came") <= fn.col("commit"))
-        .groupBy("source", "number", "by", "time", "pos", "commit")
-        .agg(fn.count("*").alias("holders"), fn.min("came").alias("since"),
-             fn.collect_set("site").alias("sites"))
-    )  # fmt: skip
-    held = held.cache()
-    try:
-        verdict.checked = held.count()
-        few = held.filter(fn.col("holders") < run.resilience + 1)
-        # Whoever got messages in bulk meanwhile may have this one.
-        bulk = (
-            sends.filter(fn.col("kind").isin(*BULK))
-            .select("ref", fn.col("site").alias("peer"))
-            .join(arrived, ["ref", "peer"])
-            .select(fn.col("site").alias("bulk_site"), "came")
+        .groupBy(*name, "by", "time", "pos", "commit")
+        .agg(
+            fn.count("*").alias("holders"),
+            fn.min("came").alias("since"),
+            fn.collect_set("site").alias("sites"),
         )
-        rows = (
-            few.limit(ROWS)
-            .join(bulk, (fn.col("came") >= fn.col("since")) & (fn.col("came") <= fn.col("commit")),
-                  "left")
-            .groupBy("source", "number", "by", "time", "pos")
-            .agg(fn.first("sites").alias("sites"), fn.collect_set("bulk_site").alias("bulk"))
-        )  # fmt: skip
-        for row in rows.collect():
-            sites = sorted({*row.sites, *row.bulk})
-            if len(sites) <= run.resilience:
-                detail = (
-                    f"commits position {row.pos}, which only the sites {sites} have; "
-                    f"L = {run.resilience}"
-                )
-                verdict.add([Finding("holders", row.by, row.time, detail, row.pos, row.source,
-                                     row.number)])  # fmt: skip
-    finally:
-        held.unpersist()
+    )
+
+
+def _with_bulk(frames: Frames, held: DataFrame) -> DataFrame:
+    """With the sites that got messages in `bulk` meanwhile: they may have this one."""
+    bulk = _arrivals(frames, _transmissions(frames, BULK).drop("source", "number"))
+    bulk = bulk.select(fn.col("site").alias("bulk_site"), "came")
+    meanwhile = (fn.col("came") >= fn.col("since")) & (fn.col("came") <= fn.col("commit"))
+    return (
+        held.join(bulk, meanwhile, "left")
+        .groupBy("source", "number", "by", "time", "pos")
+        .agg(fn.first("sites").alias("sites"), fn.collect_set("bulk_site").alias("bulk"))
+    )

@@ -5,7 +5,7 @@ there and in the row groups behind, until everything that is owed has been found
 be true of a message at each site is then a comparison of arrays; how the windows follow one
 another is settled on the driver by their first and last deliveries.
 
-This way proves a trace clean or says nothing (`Unsure`): whatever is odd, a delivery that no
+This way proves a trace clean or says nothing (`Undecided`): whatever is odd, a delivery that no
 window owns among it, is left to the oracle (`verify.sql_sources`).
 """
 
@@ -13,24 +13,23 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 from msgspec import Struct, field
 
 from roundelay.core.events import SUBMIT
 from roundelay.pipeline.verify.columns import (
-    OFFSET_BITS,
     Array,
     Messages,
-    Reader,
+    RowGroups,
+    TraceFileReader,
     column,
     events_of,
     joined,
     numbers,
-    read,
+    present,
 )
 from roundelay.pipeline.verify.control import Control
-from roundelay.pipeline.verify.runs import Run
+from roundelay.pipeline.verify.runs import TracedRun
 from roundelay.trace.checkers.check import destinations_of
 from roundelay.trace.checkers.checkers import FIFO
 
@@ -38,14 +37,14 @@ BEHIND_MESSAGES: Final = 8_000_000
 """Deliveries read in search of those of one window."""
 
 
-class Window(Struct):
+class SubmissionWindow(Struct):
     """Row groups (part, group) whose submissions are owned, and those behind them in time."""
 
     groups: list[tuple[int, int]]
     behind: list[tuple[int, int]]
 
 
-class Course(Struct):
+class SourceCourse(Struct):
     """What one source, in one life, brought to one site, in one life: first and last delivery."""
 
     site: int
@@ -62,31 +61,26 @@ class WindowResult(Struct):
     first_ns: int = 0
     odd: str = ""
     """Why it is not proved clean, if so."""
-    submits: int = 0
     claimed: int = 0
     due: int = 0
     own: int = 0
-    courses: list[Course] = field(default_factory=list)
+    courses: list[SourceCourse] = field(default_factory=list)
 
 
-def judge_window(run: Run, control: Control, addressed: bool, task: Window) -> WindowResult:
+def judge_window(
+    run: TracedRun, control: Control, addressed: bool, task: SubmissionWindow
+) -> WindowResult:
     """Whether all is well with the messages of `task`."""
     result = WindowResult()
-    readers: dict[int, Reader] = {}
-    submits, deliveries, goes_to = [], [], []
-    for reader, group in read(readers, run.parts, task.groups):
-        submitted, delivered = reader.messages(group, run.users)
-        submits.append(submitted)
-        deliveries.append(delivered)
-        if addressed:
-            goes_to.append(_destinations(run, reader, group))
+    files = RowGroups(run)
+    submits, deliveries = zip(*files.messages(task.groups), strict=True)
     sent = joined(submits)
-    result.submits = len(sent)
     if not len(sent):
         return result
     result.first_ns = int(sent.time.min())
     for_whom = np.ones((len(run.users), len(sent)), bool)
     if addressed:
+        goes_to = [_destinations(run, files.reader(part), group) for part, group in task.groups]
         for_whom = np.concatenate(goes_to, axis=1)
     in_order = np.argsort(sent.fp, kind="stable")
     sent, for_whom = sent.of(in_order), for_whom[:, in_order]
@@ -95,41 +89,42 @@ def judge_window(run: Run, control: Control, addressed: bool, task: Window) -> W
         return result
     owed = _owed(run, control, sent) & for_whom
     result.due = int(owed.sum())
-    seen = _Seen(run, control, sent, for_whom)
+    seen = WindowDeliveries(run, control, sent, for_whom)
     seen.take(joined(deliveries))
     looked = 0
-    for reader, group in read(readers, run.parts, task.behind):
-        if seen.odd or not (owed & ~seen.lately).any() or looked > BEHIND_MESSAGES:
+    behind = files.messages(task.behind, submits=False)
+    while not seen.odd and (owed & ~seen.lately).any() and looked <= BEHIND_MESSAGES:
+        _, delivered = next(behind, (None, None))
+        if delivered is None:
             break
-        _, delivered = reader.messages(group, run.users, submits=False)
         looked += len(delivered)
         seen.take(delivered)
     result.claimed = seen.claimed
     if control.settled and not seen.odd:
         if (owed & ~seen.lately & seen.lately.any(axis=0)).any():
             seen.odd = "not everything that is owed was found"
-        result.own = seen.own(result)
+        result.own = seen.own()
     result.odd = seen.odd
     if not result.odd and run.order == FIFO:
         seen.courses(result)
     return result
 
 
-def _owed(run: Run, control: Control, sent: Messages) -> Array:
+def _owed(run: TracedRun, control: Control, sent: Messages) -> Array:
     """To which of the users (rows) which message (columns) is owed in the end."""
     owed = np.zeros((len(run.users), len(sent)), bool)
-    moment = sent.time if run.apart else sent.place
+    moment = run.moments(sent)
     for row, site in enumerate(run.users):
         if control.settled and site not in control.up:
             continue
-        for source in np.unique(sent.site):
+        for source in present(sent.site):
             mine = sent.site == source
-            for since, till in control.owed.get((int(source), site), []):
+            for since, till in control.owed.get((source, site), []):
                 owed[row] |= mine & (moment >= since) & (moment < till)
     return owed
 
 
-def _destinations(run: Run, reader: Reader, group: int) -> Array:
+def _destinations(run: TracedRun, reader: TraceFileReader, group: int) -> Array:
     """For which users (rows) the messages submitted in a row group (columns) are."""
     table = reader.table(group, ["event", "site", "info", "messages"])
     site = numbers(table, "site")
@@ -145,10 +140,10 @@ def _destinations(run: Run, reader: Reader, group: int) -> Array:
     return spread.T
 
 
-class _Seen:
+class WindowDeliveries:
     """Deliveries of a window's messages, as they are found."""
 
-    def __init__(self, run: Run, control: Control, sent: Messages, for_whom: Array) -> None:
+    def __init__(self, run: TracedRun, control: Control, sent: Messages, for_whom: Array) -> None:
         self.run, self.control, self.sent, self.for_whom = run, control, sent, for_whom
         self.odd = ""
         self.claimed = 0
@@ -169,28 +164,28 @@ class _Seen:
             self.odd = "a message under another name"
         elif (sent.time[at] > rows.time).any():
             self.odd = "a delivery before the submission"
-        moment = rows.time if run.apart else rows.place
+        moment = run.moments(rows)
         for number, site in enumerate(run.users):
             mine = np.flatnonzero(rows.site == site)
             if not len(mine):
                 continue
             if not self.for_whom[number, at[mine]].all():
                 self.odd = "a delivery that is not for the site"
-            life = self.control.life(site, moment[mine])
-            for one in np.unique(life):
-                these = mine[life == one]
-                places = self.places.setdefault((site, int(one)), np.full(len(sent), -1, np.int64))
+            lives = self.control.life(site, moment[mine])
+            for life in present(lives):
+                these = mine[lives == life]
+                places = self.places.setdefault((site, life), np.full(len(sent), -1, np.int64))
                 where = at[these]
                 if (places[where] >= 0).any() or len(np.unique(where)) < len(where):
                     self.odd = "a message twice"
-                places[where] = (rows.place[these] << OFFSET_BITS) | rows.offset[these]
-            self.lately[number, at[mine[life == self.control.last_life(site)]]] = True
+                places[where] = rows.key[these]
+            self.lately[number, at[mine[lives == self.control.last_life(site)]]] = True
 
-    def own(self, result: WindowResult) -> int:
+    def own(self) -> int:
         """I5: own messages that are due; odd if one of them has no fate."""
         sent, control = self.sent, self.control
         count = 0
-        moment = sent.time if self.run.apart else sent.place
+        moment = self.run.moments(sent)
         for number, site in enumerate(self.run.users):
             if site not in control.up:
                 continue
@@ -208,12 +203,12 @@ class _Seen:
     def courses(self, result: WindowResult) -> None:
         """I1: at each site the messages of a source come in its order."""
         sent, control = self.sent, self.control
-        moment = sent.time if self.run.apart else sent.place
+        moment = self.run.moments(sent)
         by_key = np.argsort(sent.key, kind="stable")
-        for source in np.unique(sent.site).tolist():
+        for source in present(sent.site):
             mine = by_key[sent.site[by_key] == source]
             own = control.own_life(source, moment[mine])
-            for own_life in np.unique(own).tolist():
+            for own_life in present(own):
                 these = mine[own == own_life]
                 for (site, life), places in self.places.items():
                     where = places[these]
@@ -221,9 +216,9 @@ class _Seen:
                     if not len(where):
                         continue
                     if (np.diff(where) <= 0).any():
-                        self.odd = result.odd = "messages out of turn"
+                        result.odd = "messages out of turn"
                     result.courses.append(
-                        Course(site, life, source, own_life, int(where[0]), int(where[-1]))
+                        SourceCourse(site, life, source, own_life, int(where[0]), int(where[-1]))
                     )
 
 
@@ -237,7 +232,3 @@ def in_turn(results: list[WindowResult]) -> bool:
                 return False
             last[name] = course.last
     return True
-
-
-encode = msgspec.msgpack.encode
-decode = msgspec.msgpack.Decoder(WindowResult).decode

@@ -20,10 +20,18 @@ from typing import Any, Final
 import numpy as np
 from msgspec import Struct, field
 
-from roundelay.pipeline.verify.columns import Array, Messages, Reader, joined, present, read
-from roundelay.pipeline.verify.control import Control
-from roundelay.pipeline.verify.runs import Run
-from roundelay.pipeline.verify.verdict import KEPT, Finding
+from roundelay.pipeline.verify.columns import (
+    FIELDS,
+    Array,
+    Messages,
+    RowGroups,
+    as_slice,
+    joined,
+    present,
+)
+from roundelay.pipeline.verify.control import Control, outdated
+from roundelay.pipeline.verify.runs import TracedRun
+from roundelay.pipeline.verify.verdict import KEPT, Counterexample, backwards
 
 BACK_MESSAGES: Final = 4_000_000
 """Submissions read in search of those of one range."""
@@ -36,8 +44,10 @@ LOOKED_AT: Final = 1000
 
 LATER: Final = 1 << 62
 
+Triple = tuple[int, int, int]
 
-class Range(Struct):
+
+class PositionRange(Struct):
     """Positions lo…hi-1 and where to read: (part, row group) each, nearest first in `back`."""
 
     lo: int
@@ -46,7 +56,7 @@ class Range(Struct):
     back: list[tuple[int, int]]
 
 
-class Stretch(Struct):
+class SiteSpan(Struct):
     """What one site delivered of a range in one of its lives: its lowest and highest position.
 
     Of each: (position, place of its row, time).
@@ -54,12 +64,12 @@ class Stretch(Struct):
 
     site: int
     life: int
-    first: tuple[int, int, int]
-    last: tuple[int, int, int]
+    first: Triple
+    last: Triple
     count: int
 
 
-class Line(Struct):
+class SourceSpan(Struct):
     """What came of one source, in one of its lives, in a range, in the order of positions.
 
     `low` and `high` are its earliest and its latest submission: (key, position, fingerprint).
@@ -67,16 +77,16 @@ class Line(Struct):
 
     source: int
     life: int
-    low: tuple[int, int, int]
-    high: tuple[int, int, int]
+    low: Triple
+    high: Triple
 
 
-class Numbers(Struct):
+class NumberSpan(Struct):
     """First and last bundle of a source in a range: (number, where the bundle begins, time)."""
 
     source: int
-    first: tuple[int, int, int]
-    last: tuple[int, int, int]
+    first: Triple
+    last: Triple
 
 
 class Suspect(Struct):
@@ -102,13 +112,13 @@ class RangeResult(Struct):
     lo: int
     deliveries: int = 0
     positions: int = 0
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[Counterexample] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
-    stretches: list[Stretch] = field(default_factory=list)
+    sites: list[SiteSpan] = field(default_factory=list)
     missing: list[tuple[int, int, int, int, int]] = field(default_factory=list)
     """Site, life, from, to, time of the delivery behind: positions left out inside the range."""
-    lines: list[Line] = field(default_factory=list)
-    numbers: list[Numbers] = field(default_factory=list)
+    sources: list[SourceSpan] = field(default_factory=list)
+    numbers: list[NumberSpan] = field(default_factory=list)
     suspects: list[Suspect] = field(default_factory=list)
     suspected: int = 0
     own: dict[int, int] = field(default_factory=dict)
@@ -116,31 +126,39 @@ class RangeResult(Struct):
     equal: bool = False
     """Whether equal messages were submitted: their order then needs a search."""
 
-    def some(self, name: str, rows: Array) -> Array:
+    def some(self, name: str, rows: Array) -> list[int]:
         """The first of many rows that break an invariant; the others are only counted."""
         if len(rows) > LOOKED_AT:
             self.counts[name] = self.counts.get(name, 0) + len(rows) - LOOKED_AT
-        return rows[:LOOKED_AT]
+        return [int(row) for row in rows[:LOOKED_AT]]
 
-    def report(self, finding: Finding) -> None:
+    def report(self, finding: Counterexample) -> None:
         name = finding.invariant
         self.counts[name] = self.counts.get(name, 0) + 1
         if self.counts[name] <= KEPT:
             self.findings.append(finding)
 
+    def suspect(self, messages: Messages, rows: Array, why: str) -> None:
+        """Hand messages back, to be searched for; the others are only counted."""
+        self.suspected += len(rows)
+        for row in rows[: max(0, HANDED_BACK - len(self.suspects))]:
+            cells = messages.cells(row)
+            position = cells.pop("seq")
+            self.suspects.append(Suspect(position, int(messages.fp[row]), why=why, **cells))
 
-class Canon:
+
+def ends(*columns: Array) -> tuple[Any, Any]:
+    """The first and the last row of three columns, as numbers."""
+    first, last = (tuple(int(values[row]) for values in columns) for row in (0, -1))
+    return first, last
+
+
+class FirstDeliveries:
     """What stands at each position of a range, according to whoever delivered it first."""
 
-    def __init__(self, base: int, size: int) -> None:
-        self.base = base
+    def __init__(self, size: int) -> None:
         self.moment = np.full(size, LATER, np.int64)
-        self.fp = np.zeros(size, np.int64)
-        self.time = np.zeros(size, np.int64)
-        self.site = np.full(size, -1, np.int64)
-        self.source = np.zeros(size, np.int64)
-        self.number = np.zeros(size, np.int64)
-        self.seq = np.zeros(size, np.int64)
+        self.rows = Messages(*(np.zeros(size, np.int64) for _ in FIELDS))
 
     def take(self, at: Any, rows: Messages, moment: Array) -> None:
         """Compare with what is there: the earlier one stays."""
@@ -148,22 +166,20 @@ class Canon:
         if not sooner.any():
             return
         if sooner.all():
-            sooner = slice(None)
-            where = at
+            sooner, where = slice(None), at
         else:
             where = np.flatnonzero(sooner) + at.start if isinstance(at, slice) else at[sooner]
         self.moment[where] = moment[sooner]
-        for name in ("fp", "time", "site", "source", "number", "seq"):
-            getattr(self, name)[where] = getattr(rows, name)[sooner]
+        for name in FIELDS:
+            getattr(self.rows, name)[where] = getattr(rows, name)[sooner]
 
 
-def judge_range(run: Run, control: Control, task: Range) -> RangeResult:
+def judge_range(run: TracedRun, control: Control, task: PositionRange) -> RangeResult:
     """Everything that can be said about the positions of `task` by themselves."""
-    readers: dict[int, Reader] = {}
+    files = RowGroups(run)
     result = RangeResult(task.lo)
     submits, deliveries = [], []
-    for reader, group in read(readers, run.parts, task.groups):
-        submitted, delivered = reader.messages(group, run.users)
+    for submitted, delivered in files.messages(task.groups):
         submits.append(submitted)
         position = delivered.position
         inside = (position >= task.lo) & (position < task.hi)
@@ -176,157 +192,127 @@ def judge_range(run: Run, control: Control, task: Range) -> RangeResult:
     base, top = int(position.min()), int(position.max()) + 1
     if top - base > 8 * len(rows) + 1024:  # positions far apart: number those that there are
         known, dense = np.unique(position, return_inverse=True)
+        canon = FirstDeliveries(len(known))
     else:
-        known, dense = None, position - base
-    canon = Canon(base, len(known) if known is not None else top - base)
-    lives = list(_by_life(run, control, rows))
-    each = [rows.of(mine) for _, _, mine in lives]
-    for (site, life, _), here in zip(lives, each, strict=True):
-        _judge_stretch(control, result, site, life, here)
-    for (_, _, mine), here in zip(lives, each, strict=True):
-        at = dense[mine]
-        where: Any = at
-        if len(at) and np.array_equal(at, np.arange(at[0], at[0] + len(at))):
-            where = slice(int(at[0]), int(at[0]) + len(at))
-        canon.take(where, here, here.time if run.apart else here.place)
+        dense = position - base
+        canon = FirstDeliveries(top - base)
+    by_life = _by_life(run, control, rows)
+    lives = [(site, life, dense[mine], rows.of(mine)) for site, life, mine in by_life]
+    for site, life, at, here in lives:
+        _judge_site(result, site, life, here)
+        canon.take(as_slice(at), here, run.moments(here))
     there = np.flatnonzero(canon.moment < LATER)
     result.positions = len(there)
-    where = there + base if known is None else known[there]
-    for (_, _, mine), here in zip(lives, each, strict=True):
-        _compare(control, result, canon, dense[mine], here, position[mine])
-    judge_commits(control, result, canon.site[there], canon.time[there], where)
-    sent = _trace_back(run, control, task, readers, joined(submits), canon, there)
-    _judge_sources(result, canon, there, where, sent)
-    _judge_lines(result, canon, there, where, sent)
-    _count_own(control, result, rows, dense, canon, there, sent)
+    first = canon.rows.of(there)
+    for _, _, at, here in lives:
+        _compare(control, result, canon.rows.of(at), here)
+    judge_commits(control, result, first.site, first.time, first.position)
+    sent = _trace_back(control, task, files, joined(submits), first.fp)
+    _judge_sources(result, first, sent)
+    _judge_source_order(result, first, sent)
+    if control.settled:
+        for site in control.up:
+            own = np.flatnonzero((rows.site == site) & (rows.source == site))
+            own = own[rows.fp[own] == canon.rows.fp[dense[own]]]
+            seen = np.zeros(len(canon.moment), bool)
+            seen[dense[own]] = True
+            mine = sent.hit & (sent.site == site) & (sent.life == control.last_own_life(site))
+            result.own[site] = int((seen[there] & mine).sum())
     return result
 
 
-def _by_life(run: Run, control: Control, rows: Messages) -> Iterator[tuple[int, int, Array]]:
+def _by_life(run: TracedRun, control: Control, rows: Messages) -> Iterator[tuple[int, int, Array]]:
     """Site, life, and which rows are theirs."""
     for site in run.users:
         mine = np.flatnonzero(rows.site == site)
-        if not len(mine):
-            continue
-        if site not in control.afresh:
-            yield site, 0, mine
-            continue
-        moment = rows.time if run.apart else rows.place
-        life = control.life(site, moment[mine])
-        for number in np.unique(life):
-            yield site, int(number), mine[life == number]
+        life = control.life(site, run.moments(rows)[mine])
+        for number in present(life):
+            yield site, number, mine[life == number]
 
 
 # -- each site by itself -----------------------------------------------------------------------
 
 
-def _judge_stretch(
-    control: Control, result: RangeResult, site: int, life: int, rows: Messages
-) -> None:
+def _judge_site(result: RangeResult, site: int, life: int, rows: Messages) -> None:
     """I1 and I4: every position once, in the order of positions."""
-    position, place, time = rows.position, rows.place, rows.time
+    position, time = rows.position, rows.time
     if not (np.diff(position) == 1).all() or (np.diff(time) < 0).any():
-        in_order = np.lexsort((rows.offset, place, position))
-        position, place, time = position[in_order], place[in_order], time[in_order]
-        source, number = rows.source[in_order], rows.number[in_order]
+        rows = rows.of(np.lexsort((rows.offset, rows.place, position)))
+        position, time = rows.position, rows.time
         step = np.diff(position)
         for i in result.some("I4", np.flatnonzero(step == 0) + 1):
             detail = f"delivers position {position[i]} again"
-            result.report(Finding(
-                "I4", site, int(time[i]), detail, int(position[i]), int(source[i]),
-                int(number[i]), from_ns=int(time[i - 1]),
-            ))  # fmt: skip
+            since = int(time[i - 1])
+            result.report(Counterexample("I4", detail=detail, from_ns=since, **rows.cells(i)))
         # A bundle's messages share a row, so a place may stay the same.
-        back = (np.diff(place) < 0) | (np.diff(time) < 0)
+        back = (np.diff(rows.place) < 0) | (np.diff(time) < 0)
         for i in result.some("I1", np.flatnonzero(back & (step > 0))):
-            detail = f"delivers position {position[i]} after position {position[i + 1]}"
-            result.report(Finding(
-                "I1", site, int(time[i]), detail, int(position[i]), int(source[i]),
-                int(number[i]), from_ns=int(time[i + 1]),
-            ))  # fmt: skip
+            cells = rows.cells(i)
+            at, later, since = cells.pop("seq"), int(position[i + 1]), int(time[i + 1])
+            result.report(backwards(position=at, later=later, since=since, **cells))
         for i in result.some("I1", np.flatnonzero(step > 1)):
             result.missing.append(
                 (site, life, int(position[i]) + 1, int(position[i + 1]), int(time[i + 1]))
             )
-    result.stretches.append(Stretch(
-        site, life, (int(position[0]), int(place[0]), int(time[0])),
-        (int(position[-1]), int(place[-1]), int(time[-1])), len(position),
-    ))  # fmt: skip
+    result.sites.append(SiteSpan(site, life, *ends(position, rows.place, time), len(position)))
 
 
-def _compare(
-    control: Control,
-    result: RangeResult,
-    canon: Canon,
-    dense: Array,
-    rows: Messages,
-    position: Array,
-) -> None:
-    """I1: the same message at every position; I2 if the first one is gone; I4: the same name."""
-    other = rows.fp != canon.fp[dense]
-    named = (rows.source != canon.source[dense]) | (rows.number != canon.number[dense])
+def _compare(control: Control, result: RangeResult, canon: Messages, rows: Messages) -> None:
+    """I1: the same message at every position; I2 if the first one is gone; I4: the same name.
+
+    `canon` is, row by row, what was delivered first at the positions of `rows`.
+    """
+    other = rows.fp != canon.fp
+    named = (rows.source != canon.source) | (rows.number != canon.number)
     if not (other.any() or named.any()):
         return
     for i in result.some("I1" if other.any() else "I4", np.flatnonzero(other | named)):
-        at = int(dense[i])
-        site, time = int(rows.site[i]), int(rows.time[i])
-        source, number = int(rows.source[i]), int(rows.number[i])
-        was = f"number {canon.number[at]} of source {canon.source[at]} at site {canon.site[at]}"
-        fp, seq, since = int(rows.fp[i]), int(position[i]), int(canon.time[at])
-        known: dict[str, Any] = {
-            "seq": seq, "source": source, "number": number, "fp": fp, "from_ns": since,
-        }  # fmt: skip
+        first = canon.cells(i)
+        cells: dict[str, Any] = rows.cells(i)
+        cells |= {"fp": int(rows.fp[i]), "from_ns": first["time"]}
+        place = f"position {cells['seq']}"
+        here = f"{place} is number {cells['number']} of source {cells['source']} here, but"
+        was = f"number {first['number']} of source {first['source']} at site {first['site']}"
         if not other[i]:
-            detail = f"position {seq} is number {number} of source {source} here, but {was}"
-            result.report(Finding("I4", site, time, detail, **known))
+            result.report(Counterexample("I4", detail=f"{here} {was}", **cells))
             continue
-        detail = f"position {seq} is number {number} of source {source} here, but was {was}"
-        result.report(Finding("I1", site, time, detail, **known))
-        if canon.site[at] == site or not control.is_up(int(canon.site[at]), time):
-            detail = f"position {seq} was replaced: no site that is up has the first"
-            result.report(Finding("I2", site, time, detail, **known))
-        suspect(result, Suspect(seq, fp, site, time, source, number, OTHER))
+        result.report(Counterexample("I1", detail=f"{here} was {was}", **cells))
+        if first["site"] == cells["site"] or not control.is_up(first["site"], cells["time"]):
+            detail = f"{place} was replaced: no site that is up has the first"
+            result.report(Counterexample("I2", detail=detail, **cells))
+        result.suspect(rows, np.array([i]), OTHER)
 
 
 def judge_commits(
-    control: Control, result: RangeResult, sites: Array, times: Array, where: Array
+    control: Control, result: RangeResult, sites: Array, times: Array, positions: Array
 ) -> None:
     """I3: whoever is first to commit behind the start of a list has that list in force.
 
-    `sites` and `times` say who was the first at each of the positions `where`, and when.
+    `sites` and `times` say who was the first at each of the positions, and when.
     """
     starts, ranks = control.required()
     if not len(starts):
         return
-    versions = control.versions()
-    at = np.searchsorted(starts, where, "right") - 1
+    at = np.searchsorted(starts, positions, "right") - 1
     least = np.where(at >= 0, ranks[np.maximum(at, 0)], -1)
     for site in present(sites):
         mine = np.flatnonzero(sites == site)
-        when, newest = control.in_force(int(site))
+        when, newest = control.in_force(site)
         step = np.searchsorted(when, times[mine], "right") - 1
-        held = np.where(step >= 0, newest[np.maximum(step, 0)], -1) if len(when) else -1
+        held = np.append(newest, -1)[step]
         late = held < least[mine]
         if late.any():
             # What a site delivers in the instant of its return was committed before it left.
-            late &= ~np.isin(times[mine], np.array(control.returned.get(int(site), []), np.int64))
-        held = np.broadcast_to(held, late.shape)
+            late &= ~np.isin(times[mine], np.array(control.returned.get(site, []), np.int64))
         for i in result.some("I3", np.flatnonzero(late)):
-            row = mine[i]
-            seq, time = int(where[row]), int(times[row])
-            old = "none" if held[i] < 0 else ".".join(map(str, versions[held[i]]))
-            new = ".".join(map(str, versions[least[row]]))
-            detail = (
-                f"commits position {seq} under list {old}, but list {new} starts at position "
-                f"{starts[at[row]]}"
-            )
-            result.report(Finding("I3", int(site), time, detail, seq))
+            time, position = int(times[mine[i]]), int(positions[mine[i]])
+            result.report(outdated(control, site, time, position, int(held[i])))
 
 
 # -- submissions -------------------------------------------------------------------------------
 
 
-class Sent(Struct):
+class FoundSubmissions(Struct):
     """The submissions of the positions that are there, one item each."""
 
     hit: Array
@@ -340,137 +326,82 @@ class Sent(Struct):
 
 
 def _trace_back(
-    run: Run,
-    control: Control,
-    task: Range,
-    readers: dict[int, Reader],
-    submits: Messages,
-    canon: Canon,
-    there: Array,
-) -> Sent:
+    control: Control, task: PositionRange, files: RowGroups, submits: Messages, fps: Array
+) -> FoundSubmissions:
     """The submission of every position's message, as far as it is found."""
-    wanted = canon.fp[there]
-    site, key, time, life = (np.zeros(len(wanted), np.int64) for _ in range(4))
-    sent = Sent(np.zeros(len(wanted), bool), site, key, time, life)
+    site, key, time, life = (np.zeros(len(fps), np.int64) for _ in range(4))
+    sent = FoundSubmissions(np.zeros(len(fps), bool), site, key, time, life)
     looked = len(submits)
-    back = iter(task.back)
+    back = files.messages(task.back, deliveries=False)
     while True:
-        _match(run, control, submits, wanted, sent)
+        _match(files.run, control, submits, fps, sent)
         more = None if sent.hit.all() or looked >= BACK_MESSAGES else next(back, None)
         if more is None:
             return sent
-        for reader, group in read(readers, run.parts, [more]):
-            submits, _ = reader.messages(group, run.users, deliveries=False)
-            looked += len(submits)
+        submits, _ = more
+        looked += len(submits)
 
 
-def _match(run: Run, control: Control, submits: Messages, wanted: Array, sent: Sent) -> None:
+def _match(
+    run: TracedRun, control: Control, submits: Messages, wanted: Array, sent: FoundSubmissions
+) -> None:
     if not len(submits):
         return
     in_order = np.argsort(submits.fp, kind="stable")
     fps = submits.fp[in_order]
     sent.equal = sent.equal or bool((fps[1:] == fps[:-1]).any())
-    left = np.flatnonzero(~sent.hit)
-    at = np.minimum(np.searchsorted(fps, wanted[left]), len(fps) - 1)
-    found = fps[at] == wanted[left]
-    rows, which = left[found], in_order[at[found]]
+    missing = np.flatnonzero(~sent.hit)
+    at = np.minimum(np.searchsorted(fps, wanted[missing]), len(fps) - 1)
+    same = fps[at] == wanted[missing]
+    rows, matching = missing[same], submits.of(in_order[at[same]])
     sent.hit[rows] = True
-    sent.site[rows], sent.time[rows] = submits.site[which], submits.time[which]
-    sent.key[rows] = submits.key[which]
-    if control.ended:
-        moment = submits.time[which] if run.apart else submits.place[which]
-        for site in control.ended:
-            mine = submits.site[which] == site
-            sent.life[rows[mine]] = control.own_life(site, moment[mine])
+    sent.site[rows], sent.time[rows], sent.key[rows] = matching.site, matching.time, matching.key
+    for site in control.ended:
+        mine = matching.site == site
+        sent.life[rows[mine]] = control.own_life(site, run.moments(matching)[mine])
 
 
-def _judge_sources(
-    result: RangeResult, canon: Canon, there: Array, where: Array, sent: Sent
-) -> None:
+def falling_numbers(number: Array, seq: Array) -> Array:
+    """Where a source's number is not above that of the bundle before it."""
+    same = (number[1:] == number[:-1]) & (seq[1:] != seq[:-1])
+    return np.flatnonzero((number[1:] >= 0) & ((number[1:] < number[:-1]) | same)) + 1
+
+
+def _judge_sources(result: RangeResult, first: Messages, sent: FoundSubmissions) -> None:
     """I4: submitted before, by whom it is said; the numbers of a source rise."""
     result.equal = sent.equal
-    source, number, seq = canon.source[there], canon.number[there], canon.seq[there]
-    time, by, fps = canon.time[there], canon.site[there], canon.fp[there]
 
     def report(i: int, detail: str, since: int) -> None:
-        result.report(Finding(
-            "I4", int(by[i]), int(time[i]), f"position {where[i]} {detail}", int(where[i]),
-            int(source[i]), int(number[i]), int(fps[i]), since,
-        ))  # fmt: skip
+        cells = first.cells(i)
+        detail = f"position {cells['seq']} {detail}"
+        result.report(
+            Counterexample("I4", detail=detail, fp=int(first.fp[i]), from_ns=since, **cells)
+        )
 
-    strange = np.flatnonzero(~sent.hit)
-    result.suspected += max(0, len(strange) - HANDED_BACK)
-    for i in strange[:HANDED_BACK]:
-        _suspect(result, canon, there[i], where[i], MISSING)
-    for i in result.some("I4", np.flatnonzero(sent.hit & (sent.site != source))):
-        said = f"is said to come from site {source[i]}; site {sent.site[i]} submitted it"
-        report(i, said, int(sent.time[i]))
-    for i in result.some("I4", np.flatnonzero(sent.hit & (sent.time > time))):
-        report(i, "is delivered before it is submitted", int(time[i]))
-    for one in present(source):
-        mine = np.flatnonzero(source == one)
-        n, s = number[mine], seq[mine]
-        same = (n[1:] == n[:-1]) & (s[1:] != s[:-1])
-        for i in result.some("I4", np.flatnonzero((n[1:] >= 0) & ((n[1:] < n[:-1]) | same)) + 1):
-            said = f"is number {n[i]} of source {one}, after its number {n[i - 1]}"
-            report(int(mine[i]), said, int(time[mine[i - 1]]))
-        result.numbers.append(Numbers(
-            int(one), (int(n[0]), int(s[0]), int(time[mine[0]])),
-            (int(n[-1]), int(s[-1]), int(time[mine[-1]])),
-        ))  # fmt: skip
+    result.suspect(first, np.flatnonzero(~sent.hit), MISSING)
+    for i in result.some("I4", np.flatnonzero(sent.hit & (sent.site != first.source))):
+        detail = f"is said to come from site {first.source[i]}; site {sent.site[i]} submitted it"
+        report(i, detail, int(sent.time[i]))
+    for i in result.some("I4", np.flatnonzero(sent.hit & (sent.time > first.time))):
+        report(i, "is delivered before it is submitted", int(first.time[i]))
+    for source in present(first.source):
+        mine = np.flatnonzero(first.source == source)
+        number, seq, time = first.number[mine], first.seq[mine], first.time[mine]
+        for i in result.some("I4", falling_numbers(number, seq)):
+            detail = f"is number {number[i]} of source {source}, after its number {number[i - 1]}"
+            report(int(mine[i]), detail, int(time[i - 1]))
+        result.numbers.append(NumberSpan(source, *ends(number, seq, time)))
 
 
-def _judge_lines(result: RangeResult, canon: Canon, there: Array, where: Array, sent: Sent) -> None:
+def _judge_source_order(result: RangeResult, first: Messages, sent: FoundSubmissions) -> None:
     """I1: submissions of one life of a source rise with the positions; how the range ends."""
-    fps = canon.fp[there]
     for source in present(sent.site[sent.hit]):
         mine = np.flatnonzero(sent.hit & (sent.site == source))
         for life in present(sent.life[mine]):
             rows = mine[sent.life[mine] == life]
             keys = sent.key[rows]
-            if not (np.diff(keys) > 0).all():
-                before = np.concatenate([[-1], np.maximum.accumulate(keys)[:-1]])
-                behind = np.flatnonzero(keys <= before)
-                result.suspected += max(0, len(behind) - HANDED_BACK)
-                for i in behind[:HANDED_BACK]:
-                    _suspect(result, canon, there[rows[i]], where[rows[i]], BACKWARDS)
-            low, high = rows[keys.argmin()], rows[keys.argmax()]
-            result.lines.append(Line(
-                int(source), int(life),
-                (int(sent.key[low]), int(where[low]), int(fps[low])),
-                (int(sent.key[high]), int(where[high]), int(fps[high])),
-            ))  # fmt: skip
-
-
-def _count_own(
-    control: Control,
-    result: RangeResult,
-    rows: Messages,
-    dense: Array,
-    canon: Canon,
-    there: Array,
-    sent: Sent,
-) -> None:
-    """I5: how many own messages of its last life each site has seen delivered."""
-    if not control.settled:
-        return
-    for site in control.up:
-        own = np.flatnonzero((rows.site == site) & (rows.source == site))
-        own = own[rows.fp[own] == canon.fp[dense[own]]]
-        seen = np.zeros(len(canon.fp), bool)
-        seen[dense[own]] = True
-        mine = sent.hit & (sent.site == site) & (sent.life == control.last_own_life(site))
-        result.own[site] = int((seen[there] & mine).sum())
-
-
-def _suspect(result: RangeResult, canon: Canon, at: int, position: int, why: str) -> None:
-    suspect(result, Suspect(
-        int(position), int(canon.fp[at]), int(canon.site[at]), int(canon.time[at]),
-        int(canon.source[at]), int(canon.number[at]), why,
-    ))  # fmt: skip
-
-
-def suspect(result: RangeResult, one: Suspect) -> None:
-    result.suspected += 1
-    if len(result.suspects) < HANDED_BACK:
-        result.suspects.append(one)
+            before = np.concatenate([[-1], np.maximum.accumulate(keys)[:-1]])
+            result.suspect(first, rows[keys <= before], BACKWARDS)
+            extremes = rows[[keys.argmin(), keys.argmax()]]
+            low, high = ends(sent.key[extremes], first.position[extremes], first.fp[extremes])
+            result.sources.append(SourceSpan(source, life, low, high))

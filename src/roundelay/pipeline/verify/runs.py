@@ -27,7 +27,7 @@ DEPTH: Final = 4
 """How far below a folder runs are looked for."""
 
 
-class Part(Struct, frozen=True):
+class TracePart(Struct, frozen=True):
     """One file of a run: `first` is the place of its first row among those of all files."""
 
     path: str
@@ -39,15 +39,14 @@ class Part(Struct, frozen=True):
     """The least and the greatest site it has rows of."""
 
     def may_have(self, site: int) -> bool:
-        """Whether it may have rows of a site."""
         return self.low <= site <= self.high
 
 
-class Run(Struct, frozen=True):
+class TracedRun(Struct, frozen=True):
     """A group's history, and what is known about it before anybody looks inside."""
 
     name: str
-    parts: tuple[Part, ...]
+    parts: tuple[TracePart, ...]
     sites: tuple[int, ...]
     users: tuple[int, ...]
     """Sites with applications: the others have nothing to be judged by."""
@@ -65,19 +64,28 @@ class Run(Struct, frozen=True):
         """Whether sites have files of their own: then only time tells what came first."""
         return len(self.parts) > 1
 
+    @property
+    def row_groups(self) -> list[tuple[int, int]]:
+        """All of them, each as (part, row group)."""
+        return [(p, g) for p, part in enumerate(self.parts) for g in range(len(part.rows))]
 
-def find_runs(paths: Sequence[Path], scratch: Path) -> list[Run]:
+    def moments(self, rows: Any) -> Any:
+        """What orders the rows of all sites (`verify.control`)."""
+        return rows.time if self.apart else rows.place
+
+
+def find_runs(paths: Sequence[Path], scratch: Path) -> list[TracedRun]:
     """All runs behind `paths`; UsageError if there is none, or one that cannot be judged."""
-    runs: list[Run] = []
+    runs: list[TracedRun] = []
     for path in paths:
-        found = _runs_of(Path(path), scratch, DEPTH)
-        if not found:
+        below = _runs_of(Path(path), scratch, DEPTH)
+        if not below:
             raise ConfigError("path", path, ALLOWED)
-        runs += found
+        runs += below
     return runs
 
 
-def _runs_of(path: Path, scratch: Path, depth: int) -> list[Run]:
+def _runs_of(path: Path, scratch: Path, depth: int) -> list[TracedRun]:
     if path.is_file():
         if path.suffix == SUFFIX:
             raise ConfigError("path", path, f"the folder of it: a {SUFFIX} file is one site's only")
@@ -96,18 +104,17 @@ def _runs_of(path: Path, scratch: Path, depth: int) -> list[Run]:
     return [run for folder in below for run in _runs_of(folder, scratch, depth - 1)]
 
 
-def _grouped(folder: Path, files: Iterable[Path]) -> list[Run]:
+def _grouped(folder: Path, files: Iterable[Path]) -> list[TracedRun]:
     """Files that say the same about their run are parts of it."""
     by_run: dict[bytes, list[Path]] = {}
     for file in files:
         about = {k: v for k, v in TraceFile(file).params.items() if k != "site"}
         by_run.setdefault(msgspec.json.encode(about, order="deterministic"), []).append(file)
-    if len(by_run) == 1:
-        return [_run(str(folder), paths) for paths in by_run.values()]
-    return [_run(str(paths[0]), paths) for paths in by_run.values()]
+    alone = len(by_run) == 1
+    return [_run(str(folder if alone else paths[0]), paths) for paths in by_run.values()]
 
 
-def _merged(folder: Path, group: str, scratch: Path) -> Run:
+def _merged(folder: Path, group: str, scratch: Path) -> TracedRun:
     home = scratch / f"merged-{len(list(scratch.glob('merged-*')))}"
     home.mkdir(parents=True)
     trace = home / "trace.parquet"
@@ -122,7 +129,7 @@ def _is_trace(path: Path) -> bool:
         raise UsageError(f"trace {path} cannot be read: {str(error).splitlines()[0]}") from None
 
 
-def _run(name: str, paths: list[Path]) -> Run:
+def _run(name: str, paths: list[Path]) -> TracedRun:
     traces = [TraceFile(path) for path in paths]
     params = traces[0].params
     where = paths[0]
@@ -139,17 +146,17 @@ def _run(name: str, paths: list[Path]) -> Run:
     for trace in traces:
         metadata = parquet().read_metadata(trace.path)
         rows = tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
-        parts.append(Part(str(trace.path.resolve()), rows, first, *_span(metadata)))
+        parts.append(TracePart(str(trace.path.resolve()), rows, first, *_span(metadata)))
         first += sum(rows)
-    for one, other in pairwise(sorted(parts, key=lambda part: part.low)):
-        if other.low <= one.high:
+    for part, other in pairwise(sorted(parts, key=lambda part: part.low)):
+        if other.low <= part.high:
             raise UsageError(
-                f"{one.path} and {other.path} are parts of one run, but both have rows of site "
+                f"{part.path} and {other.path} are parts of one run, but both have rows of site "
                 f"{other.low}: verify them one by one"
             )
     protocol = params.get("protocol", "")
     resilience = params.get("resilience") if protocol == "token" else None
-    return Run(
+    return TracedRun(
         name=name,
         parts=tuple(parts),
         sites=sites,

@@ -6,8 +6,8 @@ order of positions, then those of a position are laid together, then each messag
 its submission, then those of a source are looked at in order.  Every step is a window or a group
 in SQL, every row is looked at once, and what comes back is a row of counts.
 
-`looked_at` says None if anything is odd, also where that may have a good reason (a crash, a gap
-that was announced, messages that are alike): then `verify.sql` asks its questions one by one.
+`counts_if_clean` says None if anything is odd, also where that may have a good reason (a crash, a
+gap that was announced, messages that are alike): then `verify.sql` asks its questions one by one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as fn
 
 from roundelay.pipeline.verify.control import ALWAYS
-from roundelay.pipeline.verify.frames import Frames
+from roundelay.pipeline.verify.frames import Frames, picked
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -43,7 +43,7 @@ class Counts(Struct, frozen=True):
     submits: int
 
 
-def looked_at(frames: Frames) -> Counts | None:
+def counts_if_clean(frames: Frames) -> Counts | None:
     """How much there is, if all of it is clean."""
     control = frames.control
     if any(control.ended.values()) or any(control.afresh.values()) or control.gaps:
@@ -52,18 +52,18 @@ def looked_at(frames: Frames) -> Counts | None:
     if late is None:
         return None
     beside = _beside(frames, _positions(_deliveries(frames), late))
-    found = _in_turn(frames, beside).first()
-    assert found is not None
-    users = len(frames.run.users)
-    positions = found.positions or 0
+    counts = _in_turn(frames, beside).first()
+    assert counts is not None
+    users = set(frames.run.users)
+    positions = counts.positions or 0
     complete = not control.settled or (
-        control.up == set(frames.run.users) and found.deliveries == users * positions
+        control.up == users
+        and counts.deliveries == len(users) * positions
+        and counts.own == counts.submits
     )
-    if found.odd or (positions and found.top != positions - 1) or not complete:
+    if counts.odd or (positions and counts.top != positions - 1) or not complete:
         return None
-    if control.settled and found.own != found.submits:
-        return None
-    return Counts(found.deliveries or 0, positions, found.submits or 0)
+    return Counts(counts.deliveries or 0, positions, counts.submits or 0)
 
 
 def _tasks(frames: Frames) -> int:
@@ -76,10 +76,8 @@ def _deliveries(frames: Frames) -> DataFrame:
     block = fn.shiftright("pos", BLOCK_BITS)
     at_end = fn.col("pos").bitwiseAND(LAST) == LAST
     blocks = fn.when(at_end, fn.array(block, block + 1)).otherwise(fn.array(block))
-    rows = frames.deliveries.select(
-        "site", "time", "place", "moment", "pos", "seq", "source", "number", "fp",
-        fn.explode(blocks).alias("block"),
-    ).repartition(_tasks(frames), "block")  # fmt: skip
+    rows = frames.deliveries.withColumn("block", fn.explode(blocks))
+    rows = rows.repartition(_tasks(frames), "block")
     w = Window.partitionBy("block", "site").orderBy("pos", "place")
     last_pos, last_place, last_time = (fn.lag(name).over(w) for name in ("pos", "place", "time"))
     before = fn.greatest(fn.shiftleft("block", BLOCK_BITS) - 1, fn.lit(0))
@@ -95,12 +93,12 @@ def _positions(rows: DataFrame, late: Column) -> DataFrame:
     """What stands at each position; `odd` if somebody says something else, or out of order."""
     same = fn.xxhash64("fp", "source", "number")
     canon = rows.groupBy("block", "pos").agg(
-        *(fn.min_by(name, "moment").alias(name) for name in ("site", "time")),
+        *picked(fn.min_by, ("site", "time"), "moment"),
         *(fn.min(name).alias(name) for name in ("fp", "source", "number", "seq")),
         fn.count("*").alias("n"),
         fn.count_if(fn.col("site") == fn.col("source")).alias("own"),
         ((fn.min(same) != fn.max(same)) | fn.bool_or("out")).alias("odd"),
-    )  # fmt: skip
+    )
     own_block = fn.shiftright("pos", BLOCK_BITS) == fn.col("block")
     canon = canon.withColumn("odd", fn.col("odd") | late | fn.col("source").isNull())
     # The copy of a block's last position has served its purpose, but what it shows counts.
@@ -116,7 +114,7 @@ def _late(frames: Frames) -> Column | None:
     if len(starts) > LISTS_MAX:
         return None
     ends = [*starts[1:].tolist(), ALWAYS]
-    found: list[Column] = [fn.lit(False)]
+    late: list[Column] = [fn.lit(False)]
     for start, end, rank in zip(starts.tolist(), ends, ranks.tolist(), strict=True):
         inside = (fn.col("pos") >= start) & (fn.col("pos") < end)
         for site in frames.run.users:
@@ -126,8 +124,8 @@ def _late(frames: Frames) -> Column | None:
                 if list_held < rank:
                     break
                 since = time
-            found.append(inside & (fn.col("site") == site) & (fn.col("time") < since))
-    return reduce(or_, found)
+            late.append(inside & (fn.col("site") == site) & (fn.col("time") < since))
+    return reduce(or_, late)
 
 
 def _beside(frames: Frames, canon: DataFrame) -> DataFrame:
@@ -135,63 +133,63 @@ def _beside(frames: Frames, canon: DataFrame) -> DataFrame:
     submits = frames.submits.select(
         "fp", "key", fn.col("site").alias("sub_site"), fn.col("time").alias("sub_time")
     )
-    told = ("pos", "time", "seq", "source", "number", "n", "own", "key", "sub_site", "sub_time")
+    names = ("pos", "time", "seq", "source", "number", "n", "own", "key", "sub_site", "sub_time")
     grouped = (
         canon.unionByName(submits, allowMissingColumns=True)
         .repartition(_tasks(frames), "fp")
         .groupBy("fp")
         .agg(
-            fn.count("pos").alias("n_pos"), fn.count("key").alias("n_key"),
-            fn.bool_or("odd").alias("odd"), *(fn.max(name).alias(name) for name in told),
+            fn.count("pos").alias("n_pos"),
+            fn.count("key").alias("n_key"),
+            fn.bool_or("odd").alias("odd"),
+            *(fn.max(name).alias(name) for name in names),
         )
-    )  # fmt: skip
+    )
+    unlike = (
+        (fn.col("n_key") == 0)
+        | (fn.col("sub_site") != fn.col("source"))
+        | (fn.col("sub_time") > fn.col("time"))
+    )
     odd = (
         fn.coalesce(fn.col("odd"), fn.lit(False))
         | (fn.col("n_pos") > 1)
         | (fn.col("n_key") > 1)
-        | ((fn.col("n_pos") > 0) & (
-            (fn.col("n_key") == 0)
-            | (fn.col("sub_site") != fn.col("source"))
-            | (fn.col("sub_time") > fn.col("time"))
-        ))
-    )  # fmt: skip
+        | ((fn.col("n_pos") > 0) & unlike)
+    )
     return grouped.withColumn("odd", odd).drop("fp", "time", "sub_time", "n_pos")
 
 
 def _in_turn(frames: Frames, rows: DataFrame) -> DataFrame:
     """Counts, and whether the messages of a source come in the order in which it submitted."""
+    names = ("key", "number", "seq")
     rows = rows.withColumn("block", fn.shiftright("pos", BLOCK_BITS))
     rows = rows.repartition(_tasks(frames), "sub_site", "block")
     w = Window.partitionBy("sub_site", "block").orderBy("pos")
-    last = {name: fn.lag(name).over(w) for name in ("key", "number", "seq")}
-    back = (fn.col("key") <= last["key"]) | (
-        (fn.col("number") >= 0) & (
-            (fn.col("number") < last["number"])
-            | ((fn.col("number") == last["number"]) & (fn.col("seq") != last["seq"]))
-        )
-    )  # fmt: skip
-    rows = rows.withColumn("back", fn.coalesce(back, fn.lit(False)) & fn.col("pos").isNotNull())
+    back = _falls({name: (fn.col(name), fn.lag(name).over(w)) for name in names})
+    rows = rows.withColumn("back", back & fn.col("pos").isNotNull())
+    sums = {"n": "deliveries", "n_key": "submits", "own": "own"}
     blocks = rows.groupBy("sub_site", "block").agg(
-        fn.sum("n").alias("deliveries"), fn.count("pos").alias("positions"),
-        fn.max("pos").alias("top"), fn.sum("n_key").alias("submits"), fn.sum("own").alias("own"),
+        *(fn.sum(name).alias(alias) for name, alias in sums.items()),
+        fn.count("pos").alias("positions"),
+        fn.max("pos").alias("top"),
         fn.count_if(fn.col("odd") | fn.col("back")).alias("odd"),
-        *(fn.min(name).alias(f"low_{name}") for name in ("key", "number", "seq")),
-        *(fn.max(name).alias(f"high_{name}") for name in ("key", "number", "seq")),
-    )  # fmt: skip
-    w = Window.partitionBy("sub_site").orderBy("block")
-    high = {name: fn.lag(f"high_{name}").over(w) for name in ("key", "number", "seq")}
-    # One bundle may lie on both sides of a border.
-    over = (fn.col("low_key") <= high["key"]) | (
-        (fn.col("low_number") >= 0) & (
-            (fn.col("low_number") < high["number"])
-            | ((fn.col("low_number") == high["number"]) & (fn.col("low_seq") != high["seq"]))
-        )
-    )  # fmt: skip
-    blocks = blocks.withColumn(
-        "over", fn.coalesce(over, fn.lit(False)) & fn.col("block").isNotNull()
+        *(fn.min(name).alias(f"low_{name}") for name in names),
+        *(fn.max(name).alias(f"high_{name}") for name in names),
     )
+    w = Window.partitionBy("sub_site").orderBy("block")
+    # One bundle may lie on both sides of a border.
+    over = _falls({name: (fn.col(f"low_{name}"), fn.lag(f"high_{name}").over(w)) for name in names})
+    blocks = blocks.withColumn("over", over & fn.col("block").isNotNull())
     return blocks.agg(
-        fn.sum("deliveries").alias("deliveries"), fn.sum("positions").alias("positions"),
-        fn.max("top").alias("top"), fn.sum("submits").alias("submits"),
-        fn.sum("own").alias("own"), (fn.sum("odd") + fn.count_if("over")).alias("odd"),
-    )  # fmt: skip
+        *(fn.sum(name).alias(name) for name in ("deliveries", "positions", "submits", "own")),
+        fn.max("top").alias("top"),
+        (fn.sum("odd") + fn.count_if("over")).alias("odd"),
+    )
+
+
+def _falls(pairs: dict[str, tuple[Column, Column]]) -> Column:
+    """Whether a key, or the number of a bundle, is not above the one before it."""
+    (key, last_key), (number, last_number), (seq, last_seq) = pairs.values()
+    again = (number == last_number) & (seq != last_seq)
+    falls = (key <= last_key) | ((number >= 0) & ((number < last_number) | again))
+    return fn.coalesce(falls, fn.lit(False))

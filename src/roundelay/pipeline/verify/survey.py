@@ -17,17 +17,18 @@ from roundelay.core.events import DELIVER, NOBODY, NOTICE, SEND, SUBMIT
 from roundelay.pipeline.verify.columns import (
     CODES,
     PROVISIONAL,
-    Reader,
+    Array,
+    RowGroups,
+    TraceFileReader,
     column,
     events_of,
+    final_deliveries,
     numbers,
     present,
-    read,
-    word_is,
 )
-from roundelay.pipeline.verify.control import EVENTS, NOTICES, ROWS_MAX, Special
+from roundelay.pipeline.verify.control import EVENTS, NOTICES, Control, Special, control_of
 from roundelay.pipeline.verify.positions import LATER
-from roundelay.pipeline.verify.runs import Run
+from roundelay.pipeline.verify.runs import TracedRun
 from roundelay.pipeline.verify.tasks import Mapper
 from roundelay.trace.checkers.checkers import TOTAL
 from roundelay.trace.reader import rows_of
@@ -45,11 +46,11 @@ SPECIAL: Final = np.isin(np.arange(len(CODES)), [CODES[name] for name in EVENTS]
 """By the code of an event: whether its rows are special."""
 
 
-class Group(Struct):
+class RowGroup(Struct):
     """What a row group has."""
 
     part: int
-    group: int
+    number: int
     first_ns: int = 0
     last_ns: int = 0
     lo: int = LATER
@@ -64,48 +65,66 @@ class Group(Struct):
     sends: bool = False
     specials: list[Special] = field(default_factory=list)
 
+    @property
+    def place(self) -> tuple[int, int]:
+        return self.part, self.number
 
-def survey(run: Run, mapper: Mapper) -> list[Group]:
-    """What every row group of a run has."""
-    every = [(p, g) for p, part in enumerate(run.parts) for g in range(len(part.rows))]
+
+class Survey(Struct):
+    """What is known of a run after the first pass."""
+
+    groups: list[RowGroup]
+    control: Control
+
+    @property
+    def deliveries(self) -> int:
+        return sum(group.deliveries for group in self.groups)
+
+    @property
+    def sends(self) -> bool:
+        """Whether the trace has transmissions."""
+        return any(group.sends for group in self.groups)
+
+    @property
+    def addressed(self) -> bool:
+        """Whether any message has destinations."""
+        return any(group.addressed for group in self.groups)
+
+
+def survey(run: TracedRun, mapper: Mapper) -> Survey:
+    """What every row group of a run has, and the tables that its special rows make."""
+    every = run.row_groups
     share = max(SURVEY_LEAST, min(SURVEY_GROUPS, len(every) // SURVEY_TASKS + 1))
     items = [every[i : i + share] for i in range(0, len(every), share)]
 
-    def task(groups: list[tuple[int, int]]) -> bytes:
-        readers: dict[int, Reader] = {}
-        found = [
-            _survey_one(run, reader, part, group)
-            for (reader, group), (part, _) in zip(
-                read(readers, run.parts, groups), groups, strict=True
-            )
-        ]
-        return msgspec.msgpack.encode(found)
-
-    decode = msgspec.msgpack.Decoder(list[Group]).decode
-    groups = [group for result in mapper(task, items) for group in decode(result)]
-    if sum(len(group.specials) for group in groups) > ROWS_MAX:
-        raise UsageError(
-            f"{run.name}: more than {ROWS_MAX} crashes, notices and marks: verify it in parts"
+    def task(places: list[tuple[int, int]]) -> bytes:
+        files = RowGroups(run)
+        return msgspec.msgpack.encode(
+            [_surveyed(run, files.reader(part), RowGroup(part, number)) for part, number in places]
         )
-    return groups
+
+    decode = msgspec.msgpack.Decoder(list[RowGroup]).decode
+    groups = [group for result in mapper(task, items) for group in decode(result)]
+    control = control_of(run, [special for group in groups for special in group.specials])
+    control.last_ns = max((group.last_ns for group in groups), default=0)
+    return Survey(groups, control)
 
 
-def _survey_one(run: Run, reader: Reader, part: int, number: int) -> Group:
+def _surveyed(run: TracedRun, reader: TraceFileReader, group: RowGroup) -> RowGroup:
     """Where a row group has nothing but messages, its statistics say most of it."""
-    group = Group(part, number)
+    number = group.number
     event = events_of(reader.table(number, ["event"]))
     if not len(event):
         return group
     if event.min() < 0:
         raise UsageError(f"trace {reader.part.path} has an event that no trace has")
-    delivered, sent = event == DELIVER, event == SUBMIT
-    deliveries, submits = int(np.count_nonzero(delivered)), int(np.count_nonzero(sent))
+    deliveries, submits = (int(np.count_nonzero(event == code)) for code in (DELIVER, SUBMIT))
     plain = deliveries + submits == len(event)
     known: dict[str, Any] = {
         name: reader.only(number, name) if plain else None for name in CONSTANT
     }
     span = reader.bounds(number, "seq") if plain else None
-    names = [name for name, value in known.items() if value is None or value in PROVISIONAL]
+    names = [name for name, value in known.items() if value in (None, PROVISIONAL)]
     names += [] if span else ["seq"]
     names += [] if run.order == TOTAL else ["info"]
     group.first_ns, group.last_ns = reader.times(number)
@@ -116,7 +135,7 @@ def _survey_one(run: Run, reader: Reader, part: int, number: int) -> Group:
         if deliveries:
             group.lo, group.hi = span[0], span[1] + size
         return group
-    table, submitted = reader.table(number, names), np.flatnonzero(sent)
+    table = reader.table(number, names)
     site, count = (
         numbers(table, name) if known[name] is None else np.full(len(event), known[name])
         for name in ("site", "count")
@@ -125,54 +144,56 @@ def _survey_one(run: Run, reader: Reader, part: int, number: int) -> Group:
     if unknown:
         raise UsageError(f"trace {reader.part.path}: there is no site {min(unknown)} in this group")
     group.sends = bool((event == SEND).any())
-    if "kind" in names:
-        for stage in PROVISIONAL:
-            provisional = word_is(table, "kind", stage)
-            if provisional is not None:
-                delivered &= ~provisional
+    delivered = final_deliveries(table, event)
     if delivered.any():
-        size = count[delivered]
+        sizes = count[delivered]
         if span is not None:
-            group.lo, group.hi = span[0], span[1] + int(size.max())
+            group.lo, group.hi = span[0], span[1] + int(sizes.max())
         else:
             seq = numbers(table, "seq")[delivered]
-            group.lo, group.hi = int(seq.min()), int((seq + size).max())
-        group.deliveries = int(size.sum())
-    if len(submitted):
-        group.submits = int(count[submitted].sum())
-        if run.order != TOTAL:
-            info = column(table, "info").take(arrow().array(submitted))
-            group.addressed = info.null_count < len(info)
-    _specials(reader, group, table, event)
+            group.lo, group.hi = int(seq.min()), int((seq + sizes).max())
+        group.deliveries = int(sizes.sum())
+    group.specials = _specials(reader, number, table, event)
+    rows = np.flatnonzero(event == SUBMIT)
+    _count_submits(run, group, int(reader.first[number]), rows, site, count)
+    if submits and run.order != TOTAL:
+        info = column(table, "info").take(arrow().array(rows))
+        group.addressed = info.null_count < len(info)
+    return group
+
+
+def _count_submits(
+    run: TracedRun, group: RowGroup, first: int, submitted: Array, site: Array, count: Array
+) -> None:
+    """How much was submitted in a row group, and how much of that behind a crash of its site."""
     crashes = {
-        special.row.site: special.place - int(reader.first[number])
+        special.row.site: special.place - first
         for special in group.specials
         if special.row.event == "CRASH" and special.row.kind != "memory"
     }
     group.ended = sorted(crashes)
-    if len(submitted):
-        for one in run.users:
-            mine = submitted[site[submitted] == one]
-            group.own[one] = int(count[mine[mine > crashes.get(one, -1)]].sum())
-    return group
+    group.submits = int(count[submitted].sum())
+    for user in run.users if len(submitted) else ():
+        mine = submitted[site[submitted] == user]
+        group.own[user] = int(count[mine[mine > crashes.get(user, -1)]].sum())
 
 
-def _specials(reader: Reader, group: Group, table: Any, event: Any) -> None:
+def _specials(reader: TraceFileReader, number: int, table: Any, event: Array) -> list[Special]:
     rows = np.flatnonzero(SPECIAL[event])
     if not len(rows):
-        return
+        return []
     kinds = column(table, "kind").take(arrow().array(rows)).to_pylist()
-    wanted = [
+    chosen = [
         int(row)
         for row, kind in zip(rows, kinds, strict=True)
         if event[row] != NOTICE or kind in NOTICES
     ]
-    if not wanted:
-        return
-    whole = reader.table(group.group).take(arrow().array(wanted))
-    first = int(reader.first[group.group])
-    lines = [line for batch in whole.to_batches() for line in rows_of(_plain(batch))]
-    group.specials = [Special(first + row, line) for row, line in zip(wanted, lines, strict=True)]
+    if not chosen:
+        return []
+    batches = reader.table(number).take(arrow().array(chosen)).to_batches()
+    trace_rows = [row for batch in batches for row in rows_of(_plain(batch))]
+    first = int(reader.first[number])
+    return [Special(first + row, line) for row, line in zip(chosen, trace_rows, strict=True)]
 
 
 def _plain(batch: Any) -> Any:

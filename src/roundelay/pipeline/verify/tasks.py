@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 Mapper = Callable[[Callable[[Any], bytes], Sequence[Any]], list[bytes]]
 """Calls a function on each item, somewhere, and returns what came of it in the same order."""
 
+RIGHT: Final = b"+"
+WRONG: Final = b"-"
+
 
 def here(call: Callable[[Any], bytes], items: Sequence[Any]) -> list[bytes]:
     """In this process."""
@@ -25,32 +28,27 @@ def on(spark: SparkSession) -> Mapper:
 
     def mapped(call: Callable[[Any], bytes], items: Sequence[Any]) -> list[bytes]:
         pa = arrow()
-        things = list(items)
 
         def task(batches: Iterator[Any]) -> Iterator[Any]:
             for batch in batches:
                 for i in batch.column(0).to_pylist():
-                    result = pa.array([_told(call, things[i])], pa.binary())
+                    result = pa.array([_outcome(call, items[i])], pa.binary())
                     yield pa.record_batch({"id": pa.array([i]), "result": result})
 
-        count = len(things)
+        count = len(items)
         if not count:
             return []
         rows = spark.range(0, count, 1, count).mapInArrow(task, "id long, result binary").collect()
         results = [bytes(row.result) for row in sorted(rows, key=lambda row: int(row.id))]
-        wrong = next((result for result in results if result[:1] == WRONG), None)
-        if wrong is not None:
-            raise UsageError(wrong[1:].decode())
+        for result in results:
+            if result[:1] == WRONG:
+                raise UsageError(result[1:].decode())
         return [result[1:] for result in results]
 
     return mapped
 
 
-RIGHT: Final = b"+"
-WRONG: Final = b"-"
-
-
-def _told(call: Callable[[Any], bytes], item: Any) -> bytes:
+def _outcome(call: Callable[[Any], bytes], item: Any) -> bytes:
     """What came of it; wrong input is an answer, too, and no failure of the job."""
     try:
         return RIGHT + call(item)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from shlex import quote
 from typing import Any, Final
 
 from msgspec import Struct, field
 
 from roundelay.core.engine import MS
-from roundelay.pipeline.verify.runs import Part, Run
+from roundelay.pipeline.verify.runs import TracedRun, TracePart
 from roundelay.trace.checkers.verdict import INVARIANTS as CHECKED
 
 HOLDERS: Final = "holders"
@@ -29,7 +30,7 @@ AROUND_NS: Final = 10 * MS
 """How much of the trace before and after a counterexample is worth looking at."""
 
 
-class Finding(Struct, frozen=True):
+class Counterexample(Struct, frozen=True):
     """A counterexample: `invariant` was broken at `site` (-1: nowhere in particular) at `time`."""
 
     invariant: str
@@ -44,45 +45,52 @@ class Finding(Struct, frozen=True):
     """When the story of it begins, if that is not `time`."""
 
 
-class Verdict(Struct):
+class InvariantVerdict(Struct):
     """Of one invariant: how much was checked, how often it was broken, the first rows of that."""
 
     checked: int = 0
     broken: int = 0
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[Counterexample] = field(default_factory=list)
     note: str = ""
 
-    def add(self, findings: Iterable[Finding], count: int | None = None) -> None:
+    def add(self, findings: Iterable[Counterexample], count: int | None = None) -> None:
         """Take findings in; `count` if there are more than these."""
-        kept = list(findings)
-        self.broken += len(kept) if count is None else count
-        self.findings = sorted(self.findings + kept, key=lambda one: (one.time, one.seq))[:KEPT]
+        new = list(findings)
+        self.broken += len(new) if count is None else count
+        self.findings = sorted(self.findings + new, key=lambda one: (one.time, one.seq))[:KEPT]
 
 
-class Judgement(Struct):
+class RunJudgement(Struct):
     """Of one run."""
 
     run: str
-    parts: tuple[Part, ...]
+    parts: tuple[TracePart, ...]
     order: str
     sites: int
     rows: int
     strategy: str
     settled: bool
-    invariants: dict[str, Verdict] = field(
-        default_factory=lambda: {name: Verdict() for name in INVARIANTS}
+    invariants: dict[str, InvariantVerdict] = field(
+        default_factory=lambda: {name: InvariantVerdict() for name in INVARIANTS}
     )
 
     @classmethod
-    def of(cls, run: Run, strategy: str, settled: bool) -> Judgement:
+    def of(cls, run: TracedRun, strategy: str, settled: bool) -> RunJudgement:
         """One that has found nothing yet."""
-        return cls(
-            run.name, run.parts, run.order, len(run.users), run.rows, strategy, settled,
-        )  # fmt: skip
+        return cls(run.name, run.parts, run.order, len(run.users), run.rows, strategy, settled)
 
-    def add(self, findings: Iterable[Finding]) -> None:
+    def add(self, findings: Iterable[Counterexample]) -> None:
         for finding in findings:
             self.invariants[finding.invariant].add([finding])
+
+    def checked(self, count: int, *names: str) -> None:
+        """So much was looked at for each of these invariants."""
+        for name in names:
+            self.invariants[name].checked = count
+
+    def note(self, text: str, *names: str) -> None:
+        for name in names:
+            self.invariants[name].note = text
 
     @property
     def holds(self) -> bool:
@@ -90,24 +98,24 @@ class Judgement(Struct):
 
     def trace_of(self, site: int) -> str:
         """The file to draw: the site's own if sites have files of their own."""
-        return next((part.path for part in self.parts if part.low <= site <= part.high),
-                    self.parts[0].path)  # fmt: skip
+        mine = (part.path for part in self.parts if part.may_have(site))
+        return next(mine, self.parts[0].path)
 
 
-def as_json(judgements: list[Judgement]) -> dict[str, Any]:
+def as_json(judgements: list[RunJudgement]) -> dict[str, Any]:
     """All runs together under `invariants`, and each by itself under `runs`."""
     together: dict[str, Any] = {}
     for name in INVARIANTS:
-        verdicts = [(one, one.invariants[name]) for one in judgements]
-        rows = [_row(one, f) for one, verdict in verdicts for f in verdict.findings]
+        verdicts = [judgement.invariants[name] for judgement in judgements]
+        rows = [_row(one, f) for one in judgements for f in one.invariants[name].findings]
         together[name] = {
             "about": INVARIANTS[name],
-            "holds": not any(verdict.broken for _, verdict in verdicts),
-            "checked": sum(verdict.checked for _, verdict in verdicts),
-            "broken": sum(verdict.broken for _, verdict in verdicts),
+            "holds": not any(verdict.broken for verdict in verdicts),
+            "checked": sum(verdict.checked for verdict in verdicts),
+            "broken": sum(verdict.broken for verdict in verdicts),
             "counterexamples": rows[:KEPT],
         }
-        notes = sorted({verdict.note for _, verdict in verdicts if verdict.note})
+        notes = sorted({verdict.note for verdict in verdicts if verdict.note})
         if notes:
             together[name]["note"] = "; ".join(notes)
     return {
@@ -132,16 +140,15 @@ def as_json(judgements: list[Judgement]) -> dict[str, Any]:
     }
 
 
-def _row(judgement: Judgement, finding: Finding) -> dict[str, Any]:
+def _row(judgement: RunJudgement, finding: Counterexample) -> dict[str, Any]:
     from_ms, to_ms = window(finding)
     trace = judgement.trace_of(finding.site)
+    known = {name: getattr(finding, name) for name in ("seq", "source", "number")}
     return {
         "run": judgement.run,
         "site": finding.site,
         "time_ns": finding.time,
-        "seq": finding.seq if finding.seq >= 0 else None,
-        "source": finding.source if finding.source >= 0 else None,
-        "number": finding.number if finding.number >= 0 else None,
+        **{name: value if value >= 0 else None for name, value in known.items()},
         "fingerprint": finding.fp,
         "detail": finding.detail,
         "from_ms": from_ms,
@@ -150,10 +157,10 @@ def _row(judgement: Judgement, finding: Finding) -> dict[str, Any]:
     }
 
 
-def window(finding: Finding) -> tuple[float, float]:
+def window(finding: Counterexample) -> tuple[float, float]:
     """The stretch of the trace that shows it, in ms.
 
-    >>> window(Finding("I1", 2, 50_000_000, "", from_ns=45_000_000))
+    >>> window(Counterexample("I1", 2, 50_000_000, "", from_ns=45_000_000))
     (35.0, 60.0)
     """
     start = finding.time if finding.from_ns < 0 else min(finding.from_ns, finding.time)
@@ -163,8 +170,27 @@ def window(finding: Finding) -> tuple[float, float]:
 
 
 def quoted(path: str) -> str:
-    from shlex import quote
-
-    here = Path.cwd()
-    place = Path(path)
+    here, place = Path.cwd(), Path(path)
     return quote(str(place.relative_to(here)) if place.is_relative_to(here) else path)
+
+
+# -- what both ways say in the same words --------------------------------------------------------
+
+
+def skipped(site: int, time: int, lo: int, hi: int) -> Counterexample:
+    """I1: positions lo…hi-1 are left out, and no notice covers them."""
+    detail = f"goes from position {lo} to {hi} without a word about what lies between"
+    return Counterexample("I1", site, time, detail, lo)
+
+
+def backwards(
+    site: int, time: int, position: int, later: int, since: int, source: int = -1, number: int = -1
+) -> Counterexample:
+    """I1: a site delivers `position` after `later`, which is the greater one."""
+    detail = f"delivers position {position} after position {later}"
+    return Counterexample("I1", site, time, detail, position, source, number, from_ns=since)
+
+
+NO_END: Final = "the trace has no end mark: not judged"
+NO_ORDER: Final = "the service promises no order"
+NO_SENDS: Final = "the trace has no transmissions"

@@ -134,17 +134,18 @@ def watch(
             number += 1
             cut = time.monotonic_ns()
             groups = _groups(paths)
-            results = mapper(lambda item: _trigger(*item), [
+            items = [
                 (str(home), folder, group, files, cut) for (folder, group), files in groups.items()
-            ])  # fmt: skip
-            made = Trigger(number, 0.0, len(groups), 0)
+            ]
+            results = mapper(lambda item: _trigger(*item), items)
+            trigger = Trigger(number, 0.0, len(groups), 0)
             for result in results:
                 rows, alarms = msgspec.msgpack.decode(result, type=tuple[int, list[Alarm]])
-                made.rows += rows
-                made.alarms += alarms
-            made.alarms += _finished(spark, paths, home, finished)
-            made.seconds = clock() - started
-            yield made
+                trigger.rows += rows
+                trigger.alarms += alarms
+            trigger.alarms += _finished(spark, paths, home, finished)
+            trigger.seconds = clock() - started
+            yield trigger
             if for_s is not None and clock() - begin >= for_s:
                 return
             time.sleep(max(0.0, every_s - (clock() - started)))
@@ -235,15 +236,15 @@ class Watched:
     def __init__(self, tail: Tail, params: dict[str, Any]) -> None:
         self.tail = tail
         order = params.get("order", TOTAL)
-        self.said = SaidDestinations(tail.sites)
+        self.destinations = SaidDestinations(tail.sites)
         self.checker = Checker(
             tail.sites,
             order=order,
-            destinations=self.said if params.get("protocol") == "spo" else None,
+            destinations=self.destinations if params.get("protocol") == "spo" else None,
             horizon=HORIZON,
         )
         self.up = set(tail.sites)
-        self.told = 0
+        self.reported = 0
 
     def take(self, files: list[tuple[LiveFile, int]], cut: int) -> int:
         """Show the checker the rows that are new, in the order of time."""
@@ -267,7 +268,7 @@ class Watched:
 
     def _tell(self, row: TraceRow) -> None:
         if row.event == "SUBMIT":
-            self.said.row = row
+            self.destinations.row = row
         if row.event in ("SEND", "RECEIVE", "LOSE", "FAULT", "ROLE"):
             return
         if row.event == "MARK" and row.kind == END:
@@ -277,8 +278,8 @@ class Watched:
 
     def alarms(self) -> list[Any]:
         """Violations that nobody has been told of."""
-        new = self.checker.violations[self.told :]
-        self.told += len(new)
+        new = self.checker.violations[self.reported :]
+        self.reported += len(new)
         return new
 
     def _new(
