@@ -19,6 +19,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from roundelay.core.engine import MS, SECOND
+from roundelay.node.roles.member import shortened
 from roundelay.node.storage.store import Began, Born
 from roundelay.wire.codec import group_id
 from roundelay.wire.control import MEMBERS_MAX as SHOWN_MAX
@@ -31,8 +32,6 @@ ASK_NS: Final = 250 * MS
 """How often to ask for what is needed to begin."""
 INC_EPOCH_S: Final = 1_704_067_200
 """2024-01-01: starts of a member are numbered by the second since then."""
-NAMED_MAX: Final = 8
-"""Members that a state names."""
 
 
 class Bootstrap:
@@ -120,8 +119,8 @@ class Bootstrap:
         others = [name for name in council if name != self.node.name]
         missing = [name for name in others if name not in self.lives or not self.node.alive(name)]
         if missing:
-            waits = ", ".join(missing[:NAMED_MAX]) + (" …" if len(missing) > NAMED_MAX else "")
-            self.group.status_view.say(f"forming: waiting for {waits}{self.other_files}")
+            waits = f"forming: waiting for {shortened(missing)}"
+            self.group.status_view.say(f"{waits}{self.other_files}")
         elif member.me == member.roles.retransmitters[0]:
             lives = {name: life for name, (life, _) in self.lives.items()}
             lives[self.node.name] = self.node.uuid

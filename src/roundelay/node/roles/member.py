@@ -41,7 +41,7 @@ class RoleMember:
     def known_as(self, sites: Iterable[int]) -> str:
         """Members by name, with their roles."""
         shown = [f"{self.roster[site]} ({', '.join(self.file.titles[site])})" for site in sites]
-        return ", ".join(shown[:NAMED_MAX]) + (" …" if len(shown) > NAMED_MAX else "")
+        return shortened(shown)
 
     def gone(self, sites: Iterable[int]) -> tuple[int, ...]:
         """Those of them whose nodes are not heard of, on any line."""
@@ -51,3 +51,8 @@ class RoleMember:
         known = self.node.directory.by_name.get(name)
         recent = known is not None and time.monotonic_ns() - known.seen < THERE_NS
         return recent or self.node.alive(name)
+
+
+def shortened(names: list[str]) -> str:
+    """The first of them."""
+    return ", ".join(names[:NAMED_MAX]) + (" …" if len(names) > NAMED_MAX else "")
