@@ -158,13 +158,11 @@ class Replaying(ABC):
         since: Moment = START,
         until: int | datetime | None = None,
         *,
-        conference: int | Iterable[int] | None = None,
-        sender: str | Iterable[str] | None = None,
-        kind: int | Iterable[int] | None = None,
         missing: str = "raise",
+        **which: Any,
     ) -> Replay[Batch]:
         """As `replay`, messages that were delivered together as one batch: the fast way."""
-        request = request_of(since, until, conference=conference, sender=sender, kind=kind)
+        request = request_of(since, until, **which)
         return self._replay(since, request, self._batches(since, request, missing))
 
     def _replay(
@@ -184,11 +182,11 @@ class Replaying(ABC):
     ) -> AsyncGenerator[list[Run], None]:
         """What comes, as long as it is of the history of `at`, or else of that of the first of it:
         recorders have what the group is in, and that may be another one after a break."""
-        async with aclosing(chunks) as found:
+        async with aclosing(chunks):
             while at.history and not self.view.history:
                 await self.changed_view(self.view)
             self._check_history(at)
-            async for chunk in found:
+            async for chunk in chunks:
                 self._check_history(at)
                 at = Position(self.view.history or at.history, chunk[-1].end if chunk else at.seq)
                 yield chunk
