@@ -36,26 +36,34 @@ class Strikes:
     async def strike(self, trouble: Trouble) -> None:
         self.round.say(_told(trouble))
         self.struck[trouble.kind] += 1
-        await getattr(self, f"_{trouble.kind.replace('-', '_')}")(trouble)
+        machines = [self.round.machines[name] for name in trouble.who]
+        await getattr(self, f"_{trouble.kind.replace('-', '_')}")(trouble, machines)
 
-    async def _kill(self, trouble: Trouble) -> None:
-        machine = self.round.machines[trouble.who[0]]
+    async def _restart(self, machines: list[Machine]) -> None:
+        for machine in machines:
+            await machine.start(self.round.since(machine))
+
+    async def _kill_all(self, machines: list[Machine]) -> None:
+        await asyncio.gather(*[machine.kill() for machine in machines])
+
+    async def _kill(self, trouble: Trouble, machines: list[Machine]) -> None:
+        [machine] = machines
         wiped = trouble.kind == kinds.WIPE
         await machine.kill(plans.MACHINE if wiped else trouble.scope)
         if wiped:
             machine.wipe()
         await asyncio.sleep(trouble.lasts_s)
-        await machine.start(self.round.since(machine))
+        await self._restart(machines)
 
     _wipe = _kill
 
-    async def _pause(self, trouble: Trouble) -> None:
-        machine = self.round.machines[trouble.who[0]]
+    async def _pause(self, trouble: Trouble, machines: list[Machine]) -> None:
+        [machine] = machines
         machine.pause(trouble.scope)
         await asyncio.sleep(trouble.lasts_s)
         machine.wake(trouble.scope)
 
-    async def _partition(self, trouble: Trouble) -> None:
+    async def _partition(self, trouble: Trouble, machines: list[Machine]) -> None:
         rest = [name for name in self.round.setup.names if name not in trouble.who]
         for rule in kinds.rules(trouble.kind, list(trouble.who), rest, trouble.lasts_s):
             self.round.switch.apply(rule)
@@ -66,34 +74,34 @@ class Strikes:
 
     _one_way = _split = _flap = _clog = _partition
 
-    async def _storm(self, trouble: Trouble) -> None:
+    async def _storm(self, trouble: Trouble, machines: list[Machine]) -> None:
         self.round.switch.apply({"loss": 0.3})
         await asyncio.sleep(trouble.lasts_s)
         self.round.switch.apply({"loss": self.round.plan.weather["loss"]})
 
-    async def _twin(self, trouble: Trouble) -> None:
+    async def _twin(self, trouble: Trouble, machines: list[Machine]) -> None:
         """A second process of a name: it must not get in, and must not do harm."""
-        twin = self._another(trouble.who[0], 1000 + len(self.round.others), TWIN)
+        [original] = machines
+        twin = self._another(original, 1000 + len(self.round.others), TWIN)
         if self.round.setup.disks and self.round.rng.random() < 0.5:
-            twin.disk = self.round.machines[trouble.who[0]].disk
+            twin.disk = original.disk
         await twin.start(tries=1)
         with suppress(Hang):
             await self.round.until("the twin to end", lambda: _ended(twin), TWIN_S)
         await twin.kill()
 
-    async def _replaced(self, trouble: Trouble) -> None:
+    async def _replaced(self, trouble: Trouble, machines: list[Machine]) -> None:
         """Stopped, replaced, woken: as an operator does who takes a machine for dead."""
-        name = trouble.who[0]
-        old = self.round.machines[name]
+        [old] = machines
         old.pause()
         since = self.round.since(old)
-        new = self._another(name, old.life.number + 1, MEMBER)
-        self.round.machines[name] = new
+        new = self._another(old, old.life.number + 1, MEMBER)
+        self.round.machines[old.name] = new
         old.role = old.life.role = REPLACED
         new.word = old.word
         await new.start(since)
         await asyncio.sleep(trouble.lasts_s)
-        self.round.woken[f"{name}.{old.life.number}"] = time.monotonic_ns()
+        self.round.woken[f"{old.name}.{old.life.number}"] = time.monotonic_ns()
         errors = len(old.look().errors)
         old.wake()
         with suppress(Hang):
@@ -102,9 +110,9 @@ class Strikes:
             )
         await old.kill()
 
-    def _another(self, name: str, number: int, role: str) -> Machine:
+    def _another(self, original: Machine, number: int, role: str) -> Machine:
         """A machine of that name beside the one there is."""
-        original = self.round.machines[name]
+        name = original.name
         mode = plans.EMBEDDED if role == TWIN else original.mode
         another = self.round.machine(name, mode)
         another.role = role
@@ -125,42 +133,42 @@ class Strikes:
             machine.address["seeds"] += f",{listen}"
         return listen
 
-    async def _clock(self, trouble: Trouble) -> None:
-        machine = self.round.machines[trouble.who[0]]
+    async def _clock(self, trouble: Trouble, machines: list[Machine]) -> None:
+        [machine] = machines
         if machine.clock.library is None:
             self.round.undone.append("clock: no C compiler")
         machine.clock.step(trouble.value)
         await asyncio.sleep(trouble.lasts_s)
         machine.clock.step(0.0)
 
-    async def _late_link(self, trouble: Trouble) -> None:
-        machine = self.round.machines[trouble.who[0]]
+    async def _late_link(self, trouble: Trouble, machines: list[Machine]) -> None:
+        [machine] = machines
         await machine.kill()
         rest = [name for name in self.round.setup.names if name != machine.name]
         self.round.switch.apply({"partition": [[machine.name], rest]})
         if self.round.spaces is not None:
             self.round.spaces.link(machine.name, up=False)
-        await machine.start(self.round.since(machine))
+        await self._restart(machines)
         await asyncio.sleep(trouble.lasts_s)
         self.round.heal()
         if self.round.spaces is not None:
             self.round.spaces.link(machine.name, up=True)
 
-    async def _old_folder(self, trouble: Trouble) -> None:
+    async def _old_folder(self, trouble: Trouble, machines: list[Machine]) -> None:
         """As from a backup: what was promised since then is forgotten."""
-        machine = self.round.machines[trouble.who[0]]
+        [machine] = machines
         copy = self.round.folder / "disks" / f"{machine.name}-copy"
         await machine.kill()
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(machine.disk, copy)
-        await machine.start(self.round.since(machine))
+        await self._restart(machines)
         await self.round.recovered("before an old folder")
         await asyncio.sleep(trouble.lasts_s)
         await machine.kill()
         machine.wipe()
         shutil.copytree(copy, machine.disk, dirs_exist_ok=True)
         begun = time.monotonic_ns()
-        await machine.start(self.round.since(machine))
+        await self._restart(machines)
         with suppress(Hang):
             went_on = partial(self.round.confirmed, machine, begun)
             await self.round.until("a member with an old folder", went_on, HEALS_ITSELF_S)
@@ -171,18 +179,15 @@ class Strikes:
         )
         await machine.kill()
         machine.wipe()
-        await machine.start(self.round.since(machine))
+        await self._restart(machines)
 
-    async def _all(self, trouble: Trouble) -> None:
-        machines = [self.round.machines[name] for name in trouble.who]
-        await asyncio.gather(*[machine.kill() for machine in machines])
+    async def _all(self, trouble: Trouble, machines: list[Machine]) -> None:
+        await self._kill_all(machines)
         await asyncio.sleep(trouble.lasts_s)
-        for machine in machines:
-            await machine.start(self.round.since(machine))
+        await self._restart(machines)
 
-    async def _power_cut(self, trouble: Trouble) -> None:
+    async def _power_cut(self, trouble: Trouble, machines: list[Machine]) -> None:
         """As `all`, or a kill, but what was not synced is lost."""
-        machines = [self.round.machines[name] for name in trouble.who]
         disks = [machine.power_disk for machine in machines if machine.power_disk is not None]
         if not disks:
             self.round.undone.append(f"{trouble.kind}: no disks that can be cut off here")
@@ -190,44 +195,40 @@ class Strikes:
             machine.pause()
         for disk in disks:
             disk.cut()
-        await asyncio.gather(*[machine.kill() for machine in machines])
+        await self._kill_all(machines)
         await asyncio.sleep(trouble.lasts_s)
         for disk in disks:
             disk.restore()
-        for machine in machines:
-            await machine.start(self.round.since(machine))
+        await self._restart(machines)
 
     _blackout = _power_cut
 
-    async def _some(self, trouble: Trouble) -> None:
-        machines = [self.round.machines[name] for name in trouble.who]
-        await asyncio.gather(*[machine.kill() for machine in machines])
+    async def _some(self, trouble: Trouble, machines: list[Machine]) -> None:
+        await self._kill_all(machines)
         await asyncio.sleep(trouble.lasts_s)
         most = len(machines) // 2 + 1
         begun = time.monotonic_ns()
-        for machine in machines[:most]:
-            await machine.start(self.round.since(machine))
         returned = machines[:most]
+        await self._restart(returned)
         with suppress(Hang):
             await self.round.until(
                 "some to go on", lambda: self.round.all_sent(returned, begun), SOME_S
             )
         state = machines[0].life.state
         self.round.say(f"{most} of {len(machines)} have returned: {state}")
-        for machine in machines[most:]:
-            await machine.start(self.round.since(machine))
+        await self._restart(machines[most:])
 
-    async def _address(self, trouble: Trouble) -> None:
+    async def _address(self, trouble: Trouble, machines: list[Machine]) -> None:
         if self.round.spaces is not None:
             self.round.spaces.move(trouble.who[0])
         await asyncio.sleep(trouble.lasts_s)
 
-    async def _moved(self, trouble: Trouble) -> None:
-        machine = self.round.machines[trouble.who[0]]
+    async def _moved(self, trouble: Trouble, machines: list[Machine]) -> None:
+        [machine] = machines
         await machine.kill()
         machine.address["listen"] = self._elsewhere(a_seed=True)
         await asyncio.sleep(trouble.lasts_s)
-        await machine.start(self.round.since(machine))
+        await self._restart(machines)
 
 
 def _ended(machine: Machine) -> bool:
