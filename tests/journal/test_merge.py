@@ -18,7 +18,7 @@ from roundelay.core.bundle import Bundle
 from roundelay.core.positions import union
 from roundelay.journal.archive import Digest, Writer, read_archived
 from roundelay.journal.arrow import pieces, read_piece
-from roundelay.journal.damage.chain import examine, follow
+from roundelay.journal.damage.check import examine, follow
 from roundelay.journal.files import segments_of
 from roundelay.journal.format import Run, encode_block, head_only
 from roundelay.journal.journal import JournalConfig

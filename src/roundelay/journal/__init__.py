@@ -12,7 +12,7 @@ no daemon.
 
     upkeep/   opening: taking over what was left; keeper: sealing, filling, letting go; rewrite:
               sealing, writing a segment anew; sealing: the process that seals
-    damage/   check: finding it; chain: the hash chain, by segment; repair: putting it right;
+    damage/   check: finding it, in a journal or in one segment; repair: putting it right;
               salvage: what can be had of a damaged block
 
 Deviations from the design: the hash chain goes from segment to segment, not from block to block,

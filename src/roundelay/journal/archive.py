@@ -112,19 +112,19 @@ def read_manifest(folder: Path) -> Manifest:
     except (FileNotFoundError, NotADirectoryError):
         raise ConfigError("archive", folder, f"a folder with {MANIFEST}") from None
     try:
-        found = msgspec.json.decode(text, type=Manifest)
+        manifest = msgspec.json.decode(text, type=Manifest)
     except msgspec.MsgspecError as error:
         raise ArchiveDamaged(f"{folder / MANIFEST} is not as it was written: {error}") from None
-    if found.format != FORMAT or found.messages > VERSION:
+    if manifest.format != FORMAT or manifest.messages > VERSION:
         raise ConfigError(
             "archive", folder, f"format {FORMAT} and messages up to version {VERSION}"
         )
-    return found
+    return manifest
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """From now on this is what the archive has: written aside, synced, renamed."""
-    manifest.files.sort(key=lambda one: (one.group, one.day, one.lo, one.path))
+    manifest.files.sort(key=lambda file: (file.group, file.day, file.lo, file.path))
     manifest.groups = {group: manifest.groups[group] for group in sorted(manifest.groups)}
     put_json(folder / MANIFEST, msgspec.json.encode(manifest))
 
@@ -165,18 +165,13 @@ def day_of(us: int) -> str:
     return (_EPOCH + timedelta(days=us // DAY_US)).isoformat()
 
 
-def first_us(day: str) -> int:
-    """When a day begins."""
-    return (date.fromisoformat(day) - _EPOCH).days * DAY_US
-
-
 def folder_of(group: str, day: str) -> str:
     """Where the files of a group's day are.
 
     >>> folder_of("token:orders", "2026-01-31")
     'group=token%3Aorders/day=2026-01-31'
     """
-    return f"group={_SPECIAL.sub(lambda found: f'%{ord(found[0]):02X}', group)}/day={day}"
+    return f"group={_SPECIAL.sub(lambda match: f'%{ord(match[0]):02X}', group)}/day={day}"
 
 
 def moment(us: int) -> datetime:
@@ -252,7 +247,9 @@ class Writer:
         self._aside = aside
         self._group = group
         self._file_bytes = file_bytes
-        self._not_before = first_us(not_before) if not_before else None
+        self._not_before: int | None = None
+        if not_before:
+            self._not_before = (date.fromisoformat(not_before) - _EPOCH).days * DAY_US
         self._open: dict[str, _Open] = {}
         self.files: list[File] = []
         self.let_go: list[Range] = []
@@ -280,13 +277,13 @@ class Writer:
             day = day_of(number * DAY_US)
             if day not in self._open:
                 self._open[day] = _Open(self._aside, self._group, day)
-            one = self._open[day]
-            one.add(part)
-            if one.size >= self._file_bytes:
+            file = self._open[day]
+            file.add(part)
+            if file.size >= self._file_bytes:
                 self.files.append(self._open.pop(day).close())
 
     def finish(self) -> list[File]:
-        self.files += [one.close() for one in self._open.values()]
+        self.files += [file.close() for file in self._open.values()]
         self._open = {}
         return self.files
 
@@ -383,13 +380,13 @@ def files_with(
 ) -> list[File]:
     """The files that can hold something of `selection`."""
     return [
-        one
-        for one in manifest.files
-        if (groups is None or one.group in groups)
-        and one.lo < selection.until
-        and one.hi > selection.since
-        and one.earliest * 1000 < selection.until_time
-        and one.latest * 1000 + 999 >= selection.since_time
+        file
+        for file in manifest.files
+        if (groups is None or file.group in groups)
+        and file.lo < selection.until
+        and file.hi > selection.since
+        and file.earliest * 1000 < selection.until_time
+        and file.latest * 1000 + 999 >= selection.since_time
     ]
 
 
@@ -405,16 +402,16 @@ def read_archived(
     path = path or folder / file.path
     try:
         with pa.parquet.ParquetFile(path, page_checksum_verification=True) as parquet:
-            wanted = [
+            row_groups = [
                 number
                 for number in range(parquet.num_row_groups)
                 if _may_hold(parquet.metadata.row_group(number), selection)
             ]
-            for batch in parquet.iter_batches(ROWS, row_groups=wanted):
+            for batch in parquet.iter_batches(ROWS, row_groups=row_groups):
                 group = pa.repeat(pa.scalar(file.group, pa.string()), batch.num_rows)
-                whole = pa.record_batch([group, *batch.columns], schema=schema())
-                mask = _mask(whole, selection)
-                yield whole if mask is None else whole.filter(mask)
+                rows = pa.record_batch([group, *batch.columns], schema=schema())
+                mask = _mask(rows, selection)
+                yield rows if mask is None else rows.filter(mask)
     except FileNotFoundError:
         raise ArchiveDamaged(f"{path} is gone; {MANIFEST} names it") from None
     except (OSError, pa.ArrowException) as error:
@@ -422,19 +419,15 @@ def read_archived(
 
 
 def _may_hold(row_group: Any, selection: Selection) -> bool:
-    statistics = row_group.column(0).statistics
-    known = statistics is not None and statistics.has_min_max
-    if known and (statistics.max < selection.since or statistics.min >= selection.until):
+    seqs, times = (row_group.column(number).statistics for number in (0, 1))
+    known = seqs is not None and seqs.has_min_max
+    if known and (seqs.max < selection.since or seqs.min >= selection.until):
         return False
-    statistics = row_group.column(1).statistics
-    if statistics is not None and statistics.has_min_max:
-        lo = moment(max(0, selection.since_time) // 1000)
-        if statistics.max < lo:
+    if times is not None and times.has_min_max:
+        if times.max < moment(max(0, selection.since_time) // 1000):
             return False
-        if selection.until_time < POSITION_MAX and statistics.min >= moment(
-            -(-selection.until_time // 1000)
-        ):
-            return False
+        until = selection.until_time
+        return until >= POSITION_MAX or times.min < moment(-(-until // 1000))
     return True
 
 
@@ -454,7 +447,7 @@ def _mask(batch: Any, selection: Selection) -> Any:
         # Rows have microseconds: a time selects those that begin with it.
         parts.append(pc.greater_equal(time, -(-selection.since_time // 1000)))
         parts.append(pc.less(time, -(-selection.until_time // 1000)))
-    for name, wanted in selection.filters.items():
+    for name, values in selection.filters.items():
         column = batch.column(name)
-        parts.append(pc.is_in(column, value_set=pa.array(sorted(wanted), column.type)))
+        parts.append(pc.is_in(column, value_set=pa.array(sorted(values), column.type)))
     return reduce(pc.and_, parts) if parts else None

@@ -42,6 +42,7 @@ from roundelay.journal.format import (
     RUN,
     UNIFORM,
     Run,
+    decode_names,
     padded,
 )
 from roundelay.journal.index import BLOCK, index_beside
@@ -80,6 +81,10 @@ _BLOCK_FIELDS: Final = {
     "offsets": [0, 24, 28],
     "itemsize": BLOCK.size,
 }
+
+
+Block = tuple[int, int, int, int, int, int]
+"""(offset, base, count, runs, bytes of names, size)"""
 
 
 def _numpy() -> Any:
@@ -144,7 +149,7 @@ def pieces(
     Nothing but indexes is read; whoever follows a journal keeps its reader and calls `refresh`.
     With `overlap`, positions that two segments claim (somebody copied files) are in two pieces.
     """
-    found: list[Piece] = []
+    pieces: list[Piece] = []
     at = selection.since
     for segment in reader.segments:
         lo, hi = max(at, segment.base), min(segment.end, selection.until)
@@ -153,10 +158,10 @@ def pieces(
         at = selection.since if overlap else hi
         if _can_hold(segment, selection):
             try:
-                found += _of_segment(reader, segment, lo, hi, piece_bytes)
+                pieces += _of_segment(reader, segment, lo, hi, piece_bytes)
             except FileNotFoundError:  # retention let it go meanwhile
                 continue
-    return found
+    return pieces
 
 
 def _can_hold(segment: Segment, selection: Selection) -> bool:
@@ -218,10 +223,6 @@ def _of_segment(
 # ------------------------------------------------------------------------ reading
 
 
-class _Odd(Exception):
-    """Something is not as expected: to be read with care."""
-
-
 def read_piece(
     piece: Piece,
     selection: Selection = EVERYTHING,
@@ -249,7 +250,7 @@ def read_piece(
             try:
                 yield from rows.read(file.fileno(), at, hi)
                 return
-            except _Odd:
+            except MalformedPdu:
                 at = max(rows.done, at)
         yield from _carefully(piece, at, hi, selection, lost)
     except FileNotFoundError:  # retention let it go
@@ -304,13 +305,13 @@ class _Rows:
         """Records below this position were given."""
 
     def read(self, file: int, lo: int, hi: int) -> Iterator[Any]:
-        """All that is selected, or _Odd where it cannot go on."""
+        """All that is selected, or MalformedPdu where it has to be read with care."""
         at, end = self._piece.offset, self._piece.end_offset
         expected = -1
         while at < end and self.done < hi:
             data = os.pread(file, min(CHUNK_BYTES, end - at), at)
             if not data:
-                raise _Odd  # the file is shorter than it was
+                raise MalformedPdu("block", "cut off")
             if len(data) >= BLOCK_HEAD.size:
                 (size,) = struct.unpack_from("<I", data, 4)
                 if len(data) < size <= min(BLOCK_BYTES_MAX, end - at):
@@ -321,30 +322,27 @@ class _Rows:
                 if not blocks:
                     if used:
                         break  # the last one is not all in this chunk
-                    raise _Odd
+                    raise MalformedPdu("block", "short")
                 if expected < 0 and blocks[0][1] > lo:
-                    raise _Odd
+                    raise MalformedPdu("block", "positions")
                 yield from self._batches(data, blocks, lo, hi)
                 used = stop
                 self.done = expected = blocks[-1][1] + blocks[-1][2]
             at += used
         # Fewer records than there should be: it was written anew meanwhile.
         if self.done < hi:
-            raise _Odd
+            raise MalformedPdu("block", "count")
 
-    def _blocks(
-        self, data: bytes, at: int, expected: int
-    ) -> tuple[list[tuple[int, int, int, int, int, int]], int]:
-        """Checked blocks from offset `at` on, about as many as make a batch:
-        (offset, base, count, runs, bytes of names, size) of each; and where they end."""
-        found: list[tuple[int, int, int, int, int, int]] = []
+    def _blocks(self, data: bytes, at: int, expected: int) -> tuple[list[Block], int]:
+        """Checked blocks from offset `at` on, about as many as make a batch; where they end."""
+        blocks: list[Block] = []
         view = memoryview(data)
         rows, end = 0, len(data)
         while end - at >= BLOCK_HEAD.size and rows < ROWS:
             head = BLOCK_HEAD.unpack_from(data, at)
             magic, size, checksum, runs, base, count, names, _, journal, _ = head
             if magic != BLOCK_MAGIC or size < BLOCK_HEAD.size:
-                raise _Odd
+                raise MalformedPdu("block", "head")
             if at + size > end:
                 break
             runs_end = BLOCK_HEAD.size + padded(names) + RUN.size * runs
@@ -355,43 +353,37 @@ class _Rows:
                 or journal != self._journal
                 or crc32c(view[at + 12 : at + size]) != checksum
             ):
-                if found:
+                if blocks:
                     break  # what is before it is good
-                raise _Odd
-            found.append((at, base, count, runs, names, size))
+                raise MalformedPdu("block", "not what was written")
+            blocks.append((at, base, count, runs, names, size))
             expected = base + count
             rows += count
             at += size
-        return found, at
+        return blocks, at
 
     def _senders(self, table: bytes) -> Numbers:
         """The names of one block, as numbers among all names."""
         known = self._tables.get(table)
         if known is None:
-            numbers, at = [], 0
             try:
-                while at < len(table):
-                    (size,) = struct.unpack_from("<H", table, at)
-                    name = table[at + 2 : at + 2 + size].decode()
-                    numbers.append(self._names.setdefault(name, len(self._names)))
-                    at += 2 + size
-            except (struct.error, UnicodeDecodeError):
-                raise _Odd from None
+                names = decode_names(table, 0, len(table))
+            except (struct.error, UnicodeDecodeError) as error:
+                raise MalformedPdu("block", str(error)) from None
+            numbers = [self._names.setdefault(name, len(self._names)) for name in names]
             known = self._tables[table] = self._np.array(numbers, self._np.int64)
         return known
 
-    def _batches(
-        self, data: bytes, blocks: list[tuple[int, int, int, int, int, int]], lo: int, hi: int
-    ) -> Iterator[Any]:
+    def _batches(self, data: bytes, blocks: list[Block], lo: int, hi: int) -> Iterator[Any]:
         np, view = self._np, memoryview(data)
         start = BLOCK_HEAD.size
         tables = [
             (at + start + padded(names), RUN.size * runs) for at, _, _, runs, names, _ in blocks
         ]
         runs = np.frombuffer(b"".join([view[at : at + size] for at, size in tables]), self._layout)
-        per_block = np.array([one[3] for one in blocks])
+        per_block = np.array([block[3] for block in blocks])
         first = np.cumsum(per_block) - per_block
-        block = np.repeat(np.arange(len(blocks)), per_block)
+        of_block = np.repeat(np.arange(len(blocks)), per_block)
         counts, sizes = runs["count"].astype(np.int64), runs["bytes"].astype(np.int64)
         flags = runs["flags"]
         gaps, heads = (flags & GAP) != 0, (flags & HEADS_ONLY) != 0
@@ -403,24 +395,25 @@ class _Rows:
         sizes_at = np.array([at + size for at, size in tables])
         heap_at = sizes_at + (4 * per_block_sized + 7) // 8 * 8
         heap_bytes = np.add.reduceat(sizes, first)
-        ends = np.array([one[0] + one[5] for one in blocks])
-        whole = (
+        records = np.array([block[2] for block in blocks])
+        ends = np.array([block[0] + block[5] for block in blocks])
+        sound = (
             (counts > 0).all()
             and (runs["position"] == blocks[0][1] + before.astype(np.uint64)).all()
-            and (np.add.reduceat(counts, first) == np.array([one[2] for one in blocks])).all()
+            and (np.add.reduceat(counts, first) == records).all()
             and not sizes[gaps | heads].any()
             and (sizes[uniform] > 0).all()
             and not (sizes[uniform] % counts[uniform]).any()
             and (heap_at + heap_bytes <= ends).all()
         )
-        if not whole:
-            raise _Odd
+        if not sound:
+            raise MalformedPdu("block", "not what a journal writes")
         missing = zip(runs["position"][gaps].tolist(), counts[gaps].tolist(), strict=True)
         names = [self._senders(data[at + start : at + start + n]) for at, _, _, _, n, _ in blocks]
-        known = np.array([len(one) for one in names])
-        if (runs["sender"] >= known[block]).any():
-            raise _Odd
-        senders = np.concatenate(names)[(np.cumsum(known) - known)[block] + runs["sender"]]
+        known = np.array([len(numbers) for numbers in names])
+        if (runs["sender"] >= known[of_block]).any():
+            raise MalformedPdu("block", "senders")
+        senders = np.concatenate(names)[(np.cumsum(known) - known)[of_block] + runs["sender"]]
         chosen = self._chosen(runs, senders, gaps)
         if chosen.all():
             heaps = [
@@ -429,12 +422,12 @@ class _Rows:
             tables_ = zip(sizes_at.tolist(), per_block_sized.tolist(), strict=True)
         else:
             offset = np.cumsum(sizes) - sizes
-            heap = (heap_at[block] + offset - offset[first][block])[chosen]
+            heap = (heap_at[of_block] + offset - offset[first][of_block])[chosen]
             heaps = [
                 view[a : a + n] for a, n in zip(heap.tolist(), sizes[chosen].tolist(), strict=True)
             ]
             offset = np.cumsum(table_sizes) - table_sizes
-            sized_at = (sizes_at[block] + 4 * (offset - offset[first][block]))[chosen]
+            sized_at = (sizes_at[of_block] + 4 * (offset - offset[first][of_block]))[chosen]
             tables_ = zip(sized_at.tolist(), table_sizes[chosen].tolist(), strict=True)
             runs, senders, counts = runs[chosen], senders[chosen], counts[chosen]
             sizes, heads, uniform = sizes[chosen], heads[chosen], uniform[chosen]
@@ -455,8 +448,8 @@ class _Rows:
         if selection.kinds is not None:
             chosen &= np.isin(runs["kind"], list(selection.kinds))
         if selection.senders is not None:
-            wanted = [self._names[name] for name in selection.senders if name in self._names]
-            chosen &= np.isin(senders, wanted)
+            numbers = [self._names[name] for name in selection.senders if name in self._names]
+            chosen &= np.isin(senders, numbers)
         times = runs["time"]
         return chosen & (times >= selection.since_time) & (times < selection.until_time)
 
@@ -476,11 +469,10 @@ class _Rows:
         before = np.cumsum(counts) - counts
         each = np.repeat(np.where(uniform, sizes // counts, 0), counts)
         if len(sized):
-            told = ~uniform
-            each[np.repeat(told, counts)] = sized
+            each[np.repeat(~uniform, counts)] = sized
             wrong = np.add.reduceat(each, before) != sizes
             if (wrong & ~heads).any():
-                raise _Odd
+                raise MalformedPdu("block", "sizes")
             if heads.any():
                 each[np.repeat(heads, counts)] = 0
         offsets = np.zeros(len(each) + 1, np.int32)

@@ -38,7 +38,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Final
 
@@ -211,7 +211,7 @@ def encode_parts(
         tables.append(packed)
         total += count
         heap_bytes += size
-    named = b"".join([struct.pack("<H", len(name)) + name for name in map(str.encode, names)])
+    named = encode_names(names)
     size_bytes = sizes.tobytes()
     small = b"".join(
         [named, bytes(-len(named) % ALIGN), *tables, size_bytes, bytes(-len(size_bytes) % ALIGN)]
@@ -239,10 +239,10 @@ def encode_block(runs: Sequence[Run], journal: bytes, written: int, durable: int
     return b"".join(encode_parts(runs, journal, written, durable)[0])
 
 
-def decode_block_head(data: bytes | memoryview, at: int = 0) -> BlockHead:
-    if len(data) - at < BLOCK_HEAD.size:
+def decode_block_head(data: bytes | memoryview) -> BlockHead:
+    if len(data) < BLOCK_HEAD.size:
         raise MalformedPdu("block", "short")
-    magic, size, *rest = BLOCK_HEAD.unpack_from(data, at)
+    magic, size, *rest = BLOCK_HEAD.unpack_from(data)
     if magic != BLOCK_MAGIC or size < BLOCK_HEAD.size or size % ALIGN or size > BLOCK_BYTES_MAX:
         raise MalformedPdu("block", "head")
     return BlockHead(size, *rest)
@@ -287,13 +287,21 @@ def run_heads(data: bytes | memoryview, head: BlockHead) -> Iterator[RunHead]:
         raise MalformedPdu("block", str(error)) from None
 
 
-def _run_heads(data: bytes | memoryview, head: BlockHead) -> Iterator[RunHead]:
+def encode_names(names: Iterable[str]) -> bytes:
+    return b"".join([struct.pack("<H", len(name)) + name for name in map(str.encode, names)])
+
+
+def decode_names(data: bytes | memoryview, at: int, end: int) -> list[str]:
     names = []
-    at, end = BLOCK_HEAD.size, BLOCK_HEAD.size + head.names_bytes
     while at < end:
         (size,) = struct.unpack_from("<H", data, at)
         names.append(str(data[at + 2 : at + 2 + size], "utf-8"))
         at += 2 + size
+    return names
+
+
+def _run_heads(data: bytes | memoryview, head: BlockHead) -> Iterator[RunHead]:
+    names = decode_names(data, BLOCK_HEAD.size, BLOCK_HEAD.size + head.names_bytes)
     runs_at = BLOCK_HEAD.size + padded(head.names_bytes)
     sizes_at = runs_at + RUN.size * head.runs
     if sizes_at > head.size:
@@ -344,16 +352,16 @@ def run_of(head: RunHead, sizes: bytes | memoryview, heap: bytes) -> Run:
     )
 
 
-Wanted = Callable[[RunHead], bool]
+RunFilter = Callable[[RunHead], bool]
 
 
 def decode_block(
-    data: bytes | memoryview, head: BlockHead, wanted: Wanted | None = None
+    data: bytes | memoryview, head: BlockHead, takes: RunFilter | None = None
 ) -> list[Run]:
-    """The runs of a checked block, all or those that are wanted."""
+    """The runs of a checked block, all or those that `takes` takes."""
     runs = []
     for run in run_heads(data, head):
-        if wanted is None or wanted(run):
+        if takes is None or takes(run):
             sizes = data[run.sizes_at : run.sizes_at + run.sizes_bytes]
             runs.append(run_of(run, sizes, bytes(data[run.heap_at : run.heap_at + run.bytes])))
     return runs

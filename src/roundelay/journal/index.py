@@ -41,7 +41,15 @@ from msgspec import Struct, structs
 
 from roundelay.core.errors import MalformedPdu
 from roundelay.journal.files import index_of
-from roundelay.journal.format import GAP, NO_LINK, BlockHead, RunHead, padded, run_heads
+from roundelay.journal.format import (
+    GAP,
+    NO_LINK,
+    BlockHead,
+    RunHead,
+    encode_names,
+    padded,
+    run_heads,
+)
 
 T = TypeVar("T")
 
@@ -113,7 +121,9 @@ class Builder:
         earliest, latest = NEVER, 0
         for run in run_heads(data, block):
             if run.flags & GAP:
-                self._gap(run.position, run.position + run.count)
+                joined = self._gaps and self._gaps[-1][1] == run.position
+                lo = self._gaps.pop()[0] if joined else run.position
+                self._gaps.append((lo, run.position + run.count))
             sender = names.setdefault(run.sender, len(names))
             heap = view[run.heap_at : run.heap_at + run.bytes]
             sizes = view[run.sizes_at : run.sizes_at + run.sizes_bytes]
@@ -136,11 +146,6 @@ class Builder:
         head.end, head.end_offset = block.end, at + block.size
         self._blocks.append((block.base, head.latest, earliest, at, block.size, before))
 
-    def _gap(self, lo: int, hi: int) -> None:
-        if self._gaps and self._gaps[-1][1] == lo:
-            lo = self._gaps.pop()[0]
-        self._gaps.append((lo, hi))
-
     @property
     def link(self) -> bytes:
         """The segment's link of the hash chain."""
@@ -154,8 +159,7 @@ class Builder:
             earliest = min(earliest, own)
             blocks.append(BLOCK.pack(position, latest, earliest, at, size, before))
         blocks.reverse()
-        encoded = [name.encode() for name in self._names]
-        names = b"".join([struct.pack("<H", len(name)) + name for name in encoded])
+        names = encode_names(self._names)
         names += bytes(padded(len(names)) - len(names))
         keys, postings, first = [], [], 0
         for kind, posted in ((False, self._by_conference), (True, self._by_sender)):

@@ -130,22 +130,23 @@ class Journal:
         self.waiting: list[Run] = []
         self._gaps_wait = False
         self.syncs = 0
-        self.appended = 0
         self.broken: str = ""
-        self._next = opened.end
+        self.next = opened.end
+        """The position of the next record."""
         self._begun = bool(opened.segments)
         self._lock = threading.Lock()  # the list of segments, the present file, what is dirty
         self._appending = threading.RLock()
         self._syncing = threading.Lock()
-        self._active: Segment | None = None
+        self.active: Segment | None = None
+        """The segment that is being appended to."""
         self._file = -1
         self._retired: list[int] = []
         self._dirty = self._named = False
         self._synced_file = os.open(folder / SYNCED, os.O_RDWR | os.O_CREAT, 0o600)
         if opened.resume:
-            self._active = self.segments[-1]
-            self._file = os.open(self._active.path, os.O_WRONLY)
-            os.lseek(self._file, self._active.size, os.SEEK_SET)
+            self.active = self.segments[-1]
+            self._file = os.open(self.active.path, os.O_WRONLY)
+            os.lseek(self._file, self.active.size, os.SEEK_SET)
         self.durable = opened.end
         self._gone = opened.gone
         """What no segment is left of: said on, until the journal begins again behind it."""
@@ -175,16 +176,6 @@ class Journal:
         return segments[-1].end if segments else 0
 
     @property
-    def next(self) -> int:
-        """The position of the next record."""
-        return self._next
-
-    @property
-    def active(self) -> Segment | None:
-        """The segment that is being appended to."""
-        return self._active
-
-    @property
     def missing(self) -> list[Range]:
         """Positions that are not here, half-open: to be fetched from another recorder."""
         segments = self.segments
@@ -197,8 +188,8 @@ class Journal:
         """Put a run into the next commit.  Positions must follow; a hole becomes missing."""
         if self.broken:
             raise JournalBroken(self.broken)
-        if run.position == self._next and self._begun:  # the usual case, kept short
-            self._next += run.count or len(run.bundle.sizes)
+        if run.position == self.next and self._begun:  # the usual case, kept short
+            self.next += run.count or len(run.bundle.sizes)
             self.waiting.append(run)
         elif run.records:
             self._add(run)
@@ -206,7 +197,7 @@ class Journal:
     def _add(self, run: Run) -> None:
         """A run that does not begin where the last one ended."""
         with self._appending:
-            expected = self._next
+            expected = self.next
             if not self._begun:
                 expected = run.position  # a journal may begin anywhere
                 self._begun = True
@@ -222,7 +213,7 @@ class Journal:
                     self._flush()
                     self.complete()
             self.waiting.append(run)
-            self._next = run.end
+            self.next = run.end
 
     def commit(self) -> int:
         """Write what was added as one block; with policy `always`, durable when it returns.
@@ -259,7 +250,7 @@ class Journal:
         except (struct.error, OverflowError) as error:
             self._break(f"a record between {base} and {end} cannot be written: {error}")
         try:
-            segment = self._active
+            segment = self.active
             if segment is None or (
                 segment.size + size > self.config.segment_bytes and segment.end > segment.base
             ):
@@ -276,7 +267,6 @@ class Journal:
         with self._lock:
             segment.note(segment.size, base, end, size, latest)
             self._dirty = True
-        self.appended += end - base
 
     def sync(self) -> None:
         """Make everything written durable."""
@@ -295,7 +285,7 @@ class Journal:
                     self.disk.sync(old)
                 if self.config.sync == OS:  # complete segments were closed without a sync
                     for segment in self.segments:
-                        if segment.end > self.durable and segment is not self._active:
+                        if segment.end > self.durable and segment is not self.active:
                             with suppress(FileNotFoundError):  # let go meanwhile
                                 make_durable(segment, self.disk)
                 if file >= 0:
@@ -335,11 +325,11 @@ class Journal:
     def complete(self) -> None:
         """The present segment is complete: it can be sealed."""
         with self._appending:
-            if self._active is None:
+            if self.active is None:
                 return
             with self._lock:
                 self._retired.append(self._file)
-                self._file, self._active = -1, None
+                self._file, self.active = -1, None
             if self.config.sync == OS:
                 with self._syncing, self._lock:
                     for old in self._retired:
@@ -355,7 +345,7 @@ class Journal:
         segment, file = create(self.folder, head, self.disk)
         with self._lock:
             self.segments = [*self.segments, segment]
-            self._active, self._file, self._named = segment, file, True
+            self.active, self._file, self._named = segment, file, True
         if len(self.segments) == 1:
             self._first = base if self._gone is None else min(base, self._gone[0])
             self._gone = None
@@ -402,15 +392,15 @@ class Journal:
     def put_in(self, segment: Segment) -> None:
         """A segment takes its place; one that begins at the same position goes."""
         with self._lock:
-            others = [one for one in self.segments if one.base != segment.base]
-            insort(others, segment, key=lambda one: one.base)
+            others = [other for other in self.segments if other.base != segment.base]
+            insort(others, segment, key=lambda other: other.base)
             self.segments = others
             self._first = min(self._first, segment.base)
 
     def let_go(self, segment: Segment) -> None:
         """The first segment is not wanted any more."""
         with self._lock:
-            self.segments = [one for one in self.segments if one is not segment]
+            self.segments = [other for other in self.segments if other is not segment]
             self._first = self.begin
 
     # -- reading ---------------------------------------------------------------------------
@@ -458,6 +448,6 @@ class Journal:
                 for file in (*self._retired, self._file):
                     if file >= 0:
                         os.close(file)
-                self._retired, self._file, self._active = [], -1, None
+                self._retired, self._file, self.active = [], -1, None
             os.close(self._synced_file)
             self._lock_file.close()

@@ -64,7 +64,7 @@ class Job(Struct, frozen=True):
 
     @property
     def bytes(self) -> int:
-        return sum(_share(one.piece, self.lo, self.hi) for one in self.copies)
+        return sum(_share(copy.piece, self.lo, self.hi) for copy in self.copies)
 
 
 class Dispute(Struct, frozen=True):
@@ -111,22 +111,22 @@ def jobs_of(
         raise ConfigError("journals", len(journals), f"at most {RECORDERS_MAX} of one group")
     copies = [
         Copy(recorder, lane, piece)
-        for recorder, found in enumerate(journals)
-        for lane, piece in _lanes(found)
+        for recorder, pieces in enumerate(journals)
+        for lane, piece in _lanes(pieces)
     ]
     if not copies:
         return []
-    copies.sort(key=lambda one: one.piece.lo)
-    edges = sorted({edge for one in copies for edge in (one.piece.lo, one.piece.hi)})
+    copies.sort(key=lambda copy: copy.piece.lo)
+    edges = sorted({edge for copy in copies for edge in (copy.piece.lo, copy.piece.hi)})
     cuts, size = [edges[0]], 0
     for (lo, hi), here in _beside(list(pairwise(edges)), copies):
-        more = max((_share(one.piece, lo, hi) for one in here), default=0)
+        more = max((_share(copy.piece, lo, hi) for copy in here), default=0)
         if size and size + more > job_bytes:
             cuts.append(lo)
             size = 0
         size += more
-    wanted = [(edges[0], edges[-1])] if within is None else union(list(within))
-    ranges = intersection(list(pairwise([*cuts, edges[-1]])), wanted)
+    positions = [(edges[0], edges[-1])] if within is None else union(list(within))
+    ranges = intersection(list(pairwise([*cuts, edges[-1]])), positions)
     return [Job(group, lo, hi, tuple(here)) for (lo, hi), here in _beside(ranges, copies)]
 
 
@@ -140,7 +140,7 @@ def _beside(
         while start < len(copies) and copies[start].piece.lo < hi:
             alive.append(copies[start])
             start += 1
-        alive = [one for one in alive if one.piece.hi > lo]
+        alive = [copy for copy in alive if copy.piece.hi > lo]
         yield (lo, hi), list(alive)
 
 
@@ -153,7 +153,7 @@ def _share(piece: Piece, lo: int, hi: int) -> int:
 def _lanes(pieces: Sequence[Piece]) -> Iterator[tuple[int, Piece]]:
     """Each piece with the first lane that has room for it."""
     ends: list[int] = []
-    for piece in sorted(pieces, key=lambda one: (one.lo, one.segment)):
+    for piece in sorted(pieces, key=lambda piece: (piece.lo, piece.segment)):
         lane = next((n for n, end in enumerate(ends) if end <= piece.lo), len(ends))
         if lane == len(ends):
             ends.append(0)
@@ -177,12 +177,12 @@ def merge(
         for (recorder, _), pieces in sorted(_by_lane(job).items())
     ]
     rank = {recorder: number for number, recorder in enumerate(prefer)}
-    streams.sort(key=lambda one: (rank.get(one.recorder, len(rank)), one.recorder))
+    streams.sort(key=lambda stream: (rank.get(stream.recorder, len(rank)), stream.recorder))
     at = job.lo
     while at < job.hi:
         end = min([stream.known for stream in streams], default=job.hi)
         parts = [(stream.recorder, stream.take(end)) for stream in streams]
-        batch = _window([one for one in parts if one[1] is not None], findings)
+        batch = _window([part for part in parts if part[1] is not None], findings)
         if batch is None:
             findings.missing.append((at, end))
         else:
@@ -229,7 +229,7 @@ class _Stream:
         self._next()
 
     def _next(self) -> None:
-        self._batch = next((one for one in self._batches if one.num_rows), None)
+        self._batch = next((batch for batch in self._batches if batch.num_rows), None)
         if self._batch is not None:
             self._last = self._batch.column("seq")[-1].as_py()
 
@@ -324,35 +324,37 @@ class _Window:
         np = self._np
         own = self.row[number]
         agree = np.ones(len(own), bool)
-        told = np.flatnonzero(own >= 0)
-        told = told[own[told] != chosen[told]]
-        if len(told):
-            mine, theirs = self._rows.take(own[told]), self._rows.take(chosen[told])
-            same = np.ones(len(told), bool)
+        others = np.flatnonzero(own >= 0)
+        others = others[own[others] != chosen[others]]
+        if len(others):
+            mine, theirs = self._rows.take(own[others]), self._rows.take(chosen[others])
+            same = np.ones(len(others), bool)
             for name in COMPARED:
                 equal = pc.equal(mine.column(name), theirs.column(name))
                 same &= np.asarray(pc.fill_null(equal, True))  # heads only: nothing to compare
-            agree[told] = same
+            agree[others] = same
         return agree
 
     def _dispute(self, column: int, chosen: Any, agree: Any, findings: Findings) -> None:
         """One position on which they differ: most copies win, then whoever comes first."""
         rows = {number: int(row) for number, row in enumerate(self.row[:, column]) if row >= 0}
         hashes = {number: self._hash(row) for number, row in rows.items()}
-        whole = {number for number, row in rows.items() if self._full[row]} or set(rows)
+        full = {number for number, row in rows.items() if self._full[row]} or set(rows)
         # A recorder counts once, however many copies it has.
         votes = {
-            text: len({self._recorders[one] for one in whole if hashes[one] == text})
+            text: len({self._recorders[number] for number in full if hashes[number] == text})
             for text in hashes.values()
         }
-        winner = max(whole, key=lambda one: (votes[hashes[one]], -one))
+        winner = max(full, key=lambda number: (votes[hashes[number]], -number))
         chosen[column] = rows[winner]
         for number, text in hashes.items():
-            head = number not in whole and self._same_head(rows[number], rows[winner])
+            head = number not in full and self._same_head(rows[number], rows[winner])
             agree[number, column] = text == hashes[winner] or head
         findings.disputed += 1
         if len(findings.disputes) < DISPUTES_MAX:
-            copies = tuple((self._recorders[one], text) for one, text in sorted(hashes.items()))
+            copies = tuple(
+                (self._recorders[number], text) for number, text in sorted(hashes.items())
+            )
             findings.disputes.append(
                 Dispute(int(self.seqs[column]), self._recorders[winner], copies)
             )

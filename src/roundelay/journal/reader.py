@@ -16,14 +16,14 @@ from roundelay.core.errors import MalformedPdu
 from roundelay.core.positions import Range, union
 from roundelay.core.selection import EVERYTHING, POSITION_MAX, Selection
 from roundelay.journal.files import read_ends, read_mark, read_meta, segments_of
-from roundelay.journal.format import GAP, Run, Wanted, gap, part_of
+from roundelay.journal.format import GAP, Run, RunFilter, gap, part_of
 from roundelay.journal.segment import Segment, View
 
 DENSE: Final = 8
 """A selection that takes more than one run in so many is read block by block."""
 
 
-def wanted_by(selection: Selection) -> Wanted:
+def filter_of(selection: Selection) -> RunFilter:
     """Which runs of a journal are given to whoever selects: those it takes, and every gap."""
     takes = selection.takes
     return lambda run: bool(run.flags & GAP) or takes(run)
@@ -48,7 +48,7 @@ class Reader:
     def refresh(self) -> None:
         """Look what has come since."""
         known = {segment.path: segment for segment in self.segments}
-        found = []
+        segments = []
         with suppress(MalformedPdu):  # a damaged mark hides nothing but a lost end
             self._mark = read_mark(self.folder)  # before the rest: the mark follows the records
         ends, _ = read_ends(self.folder)
@@ -65,8 +65,8 @@ class Reader:
                     segment.refresh()
             except FileNotFoundError:  # let go meanwhile
                 continue
-            found.append(segment)
-        self.segments = found
+            segments.append(segment)
+        self.segments = segments
         ends, _ = read_ends(self.folder)  # after the rest: what is let go is noted first
         if ends is not None:
             self._first = ends.first
@@ -106,11 +106,11 @@ class Reader:
 
 def missing_of(segments: Sequence[Segment]) -> list[Range]:
     """Positions between the first and the last that no segment has."""
-    found = [one for segment in segments for one in segment.missing]
-    found += [
+    missing = [lost for segment in segments for lost in segment.missing]
+    missing += [
         (before.end, after.base) for before, after in pairwise(segments) if before.end < after.base
     ]
-    return union(found)
+    return union(missing)
 
 
 def read_segments(segments: Sequence[Segment], selection: Selection) -> Iterator[Run]:
@@ -146,9 +146,9 @@ def _read(segment: Segment, selection: Selection) -> Iterator[Run]:
         if view.index is not None and selection.by_content:
             yield from _by_index(view, selection)
         else:
-            wanted = None if selection.everything else wanted_by(selection)
+            takes = None if selection.everything else filter_of(selection)
             first, last = _blocks(view, selection)
-            yield from view.read_runs(first, last, wanted)
+            yield from view.read_runs(first, last, takes)
 
 
 def _blocks(view: View, selection: Selection) -> tuple[int, int]:
@@ -180,34 +180,27 @@ def _by_index(view: View, selection: Selection) -> Iterator[Run]:
     blocks = view.blocks
     from_run = blocks[first].runs_before
     to_run = blocks[last].runs_before if last < len(blocks) else index.head.runs
-    wanted = wanted_by(selection)
+    takes = filter_of(selection)
     try:
         chosen = index.matching(selection.conferences, selection.senders, from_run, to_run)
     except MalformedPdu:
         chosen = None
     if chosen is None or len(chosen) * DENSE > to_run - from_run:
-        yield from view.read_runs(first, last, wanted)
+        yield from view.read_runs(first, last, takes)
         return
     holes = [gap(lo, hi) for lo, hi in reversed(view.gaps)]
-    whole = -1  # block that was read whole, because something in it was wrong
+    damaged = -1  # block that was read whole, because something in it was wrong
     for number in chosen:
-        if whole >= 0 and number < _runs_until(view, whole):
+        if damaged >= 0 and blocks.with_run(number) == damaged:
             continue
         try:
-            run = view.read_run(number, wanted)
+            run = view.read_run(number, takes)
             runs = [] if run is None else [run]
         except MalformedPdu:
-            whole = blocks.with_run(number)
-            runs = view.read_block(whole, wanted)
+            damaged = blocks.with_run(number)
+            runs = view.read_block(damaged, takes)
         for run in runs:
             while holes and holes[-1].position < run.position:
                 yield holes.pop()
             yield run
     yield from reversed(holes)
-
-
-def _runs_until(view: View, block: int) -> int:
-    assert view.index is not None
-    if block + 1 < len(view.blocks):
-        return view.blocks[block + 1].runs_before
-    return view.index.head.runs

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from crc32c import crc32c
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from roundelay.core.errors import MalformedPdu
 from roundelay.core.positions import Range
@@ -26,7 +26,7 @@ from roundelay.journal.format import (
     BlockHead,
     Head,
     Run,
-    Wanted,
+    RunFilter,
     check_block,
     decode_block,
     decode_block_head,
@@ -50,6 +50,12 @@ class Damage(Struct, frozen=True):
     hi: int
     """Positions that are lost with them, half-open; hi = -1: nobody can say how many."""
     why: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.bytes} bytes at {self.offset} are damaged ({self.why}), positions {self.lo} to "
+            f"{self.hi - 1}"
+        )
 
 
 class Segment:
@@ -97,8 +103,12 @@ class Segment:
     @property
     def missing(self) -> list[Range]:
         """Positions it ought to have and does not."""
-        lost = [(one.lo, one.hi) for one in self.damages if one.hi > one.lo]
-        return sorted(self.gaps + lost)
+        return sorted(self.gaps + self.holes)
+
+    @property
+    def holes(self) -> list[Range]:
+        """Positions that were lost with damaged bytes."""
+        return sorted((damage.lo, damage.hi) for damage in self.damages if damage.hi > damage.lo)
 
     # -- finding out -----------------------------------------------------------------------
 
@@ -136,28 +146,27 @@ class Segment:
         the good blocks do not reach it, that is a loss and not an unfinished write.
         """
         self._restart()
-        with self.path.open("rb") as file:
-            file_size = os.fstat(file.fileno()).st_size
-            bad_from = self._scan(file.fileno(), file_size)
-        left = file_size - bad_from
-        if self.end < max(mark, self.durable):
-            hi = max(mark, self.durable)
-            why = self._why or "cut off"
-            self.damages.append(Damage(self.path, bad_from, max(0, left), self.end, hi, why))
-            self.end = hi
-        elif left > 0:
-            self.tail = Damage(self.path, bad_from, left, self.end, -1, self._why)
+        self.refresh(mark)
 
-    def refresh(self) -> None:
+    def refresh(self, mark: int = 0) -> None:
         """Read on where the last scan ended: a recorder may have written more."""
         with self.path.open("rb") as file:
             file_size = os.fstat(file.fileno()).st_size
-            if file_size > self.size:
-                self.tail = None
-                bad_from = self._scan(file.fileno(), file_size)
-                if bad_from < file_size:
-                    left = file_size - bad_from
-                    self.tail = Damage(self.path, bad_from, left, self.end, -1, self._why)
+            bad_from = self._scan(file.fileno(), file_size)
+        rest, mark = max(0, file_size - bad_from), max(mark, self.durable)
+        self.tail = None
+        if self.end < mark:
+            why = self._why or "cut off"
+            self.damages.append(Damage(self.path, bad_from, rest, self.end, mark, why))
+            self.end = mark
+        elif rest:
+            self.tail = Damage(self.path, bad_from, rest, self.end, -1, self._why)
+
+    def lose_tail(self, end: int) -> None:
+        """The unfinished end held positions up to `end`: they are lost."""
+        assert self.tail is not None
+        self.damages.append(structs.replace(self.tail, hi=end))
+        self.tail, self.end = None, end
 
     def _scan(self, file: int, file_size: int) -> int:
         """Take in all good blocks from `size` on; where the bad end begins."""
@@ -233,11 +242,11 @@ def _next_magic(file: int, at: int, file_size: int) -> int:
     """Where the next block can begin."""
     while at < file_size:
         data = os.pread(file, SCAN_BYTES, at)
-        found = data.find(BLOCK_MAGIC)
-        while found >= 0 and (at + found) % ALIGN:
-            found = data.find(BLOCK_MAGIC, found + 1)
-        if found >= 0:
-            return at + found
+        place = data.find(BLOCK_MAGIC)
+        while place >= 0 and (at + place) % ALIGN:
+            place = data.find(BLOCK_MAGIC, place + 1)
+        if place >= 0:
+            return at + place
         if at + len(data) >= file_size or not data:
             break
         at += SCAN_BYTES - ALIGN
@@ -251,7 +260,7 @@ class View:
         self.segment = segment
         self.base = segment.base
         self.index: Index | None = None
-        self.holes = sorted((one.lo, one.hi) for one in segment.damages if one.hi > one.lo)
+        self.holes = segment.holes
         self.gaps = segment.gaps
         # The order matters: whoever appends or seals changes these in the opposite one.
         blocks = segment.blocks
@@ -307,14 +316,14 @@ class View:
         check_block(data, head)
         return head, data
 
-    def read_block(self, number: int, wanted: Wanted | None = None) -> list[Run]:
-        """The runs of a block that are wanted, and gaps; a gap if it is damaged."""
+    def read_block(self, number: int, takes: RunFilter | None = None) -> list[Run]:
+        """The runs of a block that `takes` takes, and gaps; a gap if it is damaged."""
         entry = self.blocks[number]
         try:
             head, data = self.raw(entry)
             if head.base != entry.position:
                 raise MalformedPdu("block", "not the one that was there")
-            return decode_block(data, head, wanted)
+            return decode_block(data, head, takes)
         except MalformedPdu:
             return [gap(entry.position, self.end_of(number))]
 
@@ -324,7 +333,7 @@ class View:
             return self.blocks[number + 1].position
         return self.end
 
-    def read_runs(self, first: int, last: int, wanted: Wanted | None = None) -> Iterator[Run]:
+    def read_runs(self, first: int, last: int, takes: RunFilter | None = None) -> Iterator[Run]:
         """The runs of these blocks, with gaps where something is missing between them."""
         holes = [hole for hole in self.holes if not first or hole[0] >= self.blocks[first].position]
         holes.reverse()
@@ -332,15 +341,15 @@ class View:
             position = self.blocks[number].position
             while holes and holes[-1][0] < position:
                 yield gap(*holes.pop())
-            yield from self.read_block(number, wanted)
+            yield from self.read_block(number, takes)
         for hole in reversed(holes):
             yield gap(*hole)
 
-    def read_run(self, number: int, wanted: Wanted) -> Run | None:
+    def read_run(self, number: int, takes: RunFilter) -> Run | None:
         """One run by the index, without the rest of its block; MalformedPdu if it is damaged."""
         assert self.index is not None
         head, checksum = self.index.run(number)
-        if not wanted(head):
+        if not takes(head):
             return None
         sized = head.sizes_bytes
         if head.sizes_at + sized == head.heap_at or not sized:

@@ -31,7 +31,7 @@ def combined(fingerprints: tuple[int, ...]) -> int:
     """The 64 bits that stand for a whole bundle, made from those of its messages."""
     if len(fingerprints) == 1:
         return fingerprints[0]
-    parts = b"".join([one.to_bytes(8, "big", signed=True) for one in fingerprints])
+    parts = b"".join([part.to_bytes(8, "big", signed=True) for part in fingerprints])
     return int.from_bytes(blake2b(parts, digest_size=8).digest(), "big", signed=True)
 
 
@@ -52,14 +52,14 @@ class Fingerprints:
         same = self._by_id.get(id(bundle))
         if same is not None and same[0] is bundle:
             return same[1]
-        found = self._by_content.get(bundle)
-        if found is None:
-            found = tuple([fingerprint(message) for message in bundle])
+        fingerprints = self._by_content.get(bundle)
+        if fingerprints is None:
+            fingerprints = tuple([fingerprint(message) for message in bundle])
             if len(self._by_content) >= CACHE_SIZE:
                 # Sites are rarely further apart than this: start over, cheaply.
                 self._by_content.clear()
-            self._by_content[bundle] = found
+            self._by_content[bundle] = fingerprints
         if len(self._by_id) >= CACHE_SIZE:
             self._by_id.clear()
-        self._by_id[id(bundle)] = (bundle, found)  # held, so the id stays its own
-        return found
+        self._by_id[id(bundle)] = (bundle, fingerprints)  # held, so the id stays its own
+        return fingerprints

@@ -278,8 +278,8 @@ class LiveFile:
 def lives_of(folder: Path, group: str, name: str) -> dict[int, Path]:
     """The files of a process in a group, by boot."""
     pattern = re.compile(re.escape(_stem(group, name)) + r"-(\d{1,6})" + re.escape(SUFFIX))
-    found = ((pattern.fullmatch(path.name), path) for path in folder.glob(f"*{SUFFIX}"))
-    return {int(match[1]): path for match, path in found if match is not None}
+    matches = ((pattern.fullmatch(path.name), path) for path in folder.glob(f"*{SUFFIX}"))
+    return {int(match[1]): path for match, path in matches if match is not None}
 
 
 def live_files(folder: Path, group: str | None = None) -> list[LiveFile]:

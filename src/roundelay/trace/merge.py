@@ -79,10 +79,9 @@ def merge(
         writer.discard()
         raise
     writer.close()
-    return Merged(
-        path, rows, len(files), sites, len({file.header.machine for file in files}),
-        tuple(file.path.name for file in files if not file.whole),
-    )  # fmt: skip
+    machines = {file.header.machine for file in files}
+    torn = tuple(file.path.name for file in files if not file.whole)
+    return Merged(path, rows, len(files), sites, len(machines), torn)
 
 
 def _in_order(files: list[LiveFile], offsets: list[int]) -> Iterator[Batch]:
@@ -94,14 +93,14 @@ def _in_order(files: list[LiveFile], offsets: list[int]) -> Iterator[Batch]:
     return heapq.merge(*streams, key=lambda batch: batch[:2])
 
 
-def _batches(number: int, file: LiveFile, offset: int, left: str) -> Iterator[Batch]:
+def _batches(number: int, file: LiveFile, offset: int, keeps: str) -> Iterator[Batch]:
     """The batches of a file, and the crash at its end that `left` the process something."""
     last = file.header.monotonic_ns
     for time, rows in file.batches():
         last = max(time, last)
         yield last + offset, number, rows
-    if left:
-        crash: LiveRow = [file.header.site, CRASH, NO_REF, NOBODY, left]
+    if keeps:
+        crash: LiveRow = [file.header.site, CRASH, NO_REF, NOBODY, keeps]
         yield last + 1 + offset, number, [crash]
 
 

@@ -113,9 +113,9 @@ class TraceFile:
                 yield from rows_of(batch)
             return
         compute = import_module("pyarrow.compute")
-        wanted = arrow().array(sorted(events))
+        names = arrow().array(sorted(events))
         for batch in self.batches(from_ns, to_ns):
-            yield from rows_of(batch.filter(compute.is_in(batch.column("event"), wanted)))
+            yield from rows_of(batch.filter(compute.is_in(batch.column("event"), names)))
 
 
 def read(path: Path, from_ns: int | None = None, to_ns: int | None = None) -> Iterator[TraceRow]:
@@ -141,12 +141,11 @@ def rows_of(batch: Any) -> Iterator[TraceRow]:
         yield TraceRow(*cells)
 
 
-def _blanks() -> dict[str, Any]:
-    fields = msgspec.structs.fields(TraceRow)
-    return {f.name: f.default for f in fields if isinstance(f.default, int | str)}
-
-
-_BLANKS: Final = _blanks()
+_BLANKS: Final[dict[str, Any]] = {
+    field.name: field.default
+    for field in msgspec.structs.fields(TraceRow)
+    if isinstance(field.default, int | str)
+}
 
 
 def _reason(error: Exception) -> str:

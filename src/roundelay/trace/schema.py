@@ -111,8 +111,8 @@ def arrow_schema(metadata: dict[bytes, bytes] | None = None) -> Any:
         pa.field("peer", pa.int32(), nullable=False),
     ]
     for name, kind in SPARSE.items():
-        made = pa.list_(pa.int64()) if kind == "list" else getattr(pa, kind)()
-        fields.append(pa.field(name, made))
+        column = pa.list_(pa.int64()) if kind == "list" else getattr(pa, kind)()
+        fields.append(pa.field(name, column))
     return pa.schema(fields, metadata=metadata)
 
 
@@ -127,9 +127,7 @@ def kind_of(pdu_class: type) -> str:
 
 
 # Fields of PDUs that have a column of their own, whichever protocol they belong to.
-_COLUMN_OF_FIELD: Final = {
-    "s": SOURCE, "n": NUMBER, "ts": TS, "by": BY, "next": NEXT, "seq": SEQ,
-}  # fmt: skip
+_COLUMN_OF_FIELD: Final = {"s": SOURCE, "n": NUMBER, "ts": TS, "by": BY, "next": NEXT, "seq": SEQ}
 _VERSIONS: Final = ("v", "tl")  # a pair (version #, originator): two columns, the first there is
 _INNER: Final = ("ack", "b")  # a PDU inside a PDU: its fields count as the outer one's
 _COUNTED: Final = ("entries",)  # tuples of which only the length is kept
@@ -237,7 +235,7 @@ class Flattener:
             cells[column] = getattr(pdu, name)
         if not rest:
             return
-        left: list[object] = [type(pdu)]
+        fields: list[object] = [type(pdu)]
         for name in rest:
             value = getattr(pdu, name)
             if name == version:
@@ -252,28 +250,27 @@ class Flattener:
             elif name == "payload":  # AutoRM: a part of a message, of which a trace has none
                 cells[SIZE] = len(value)
             elif type(value) is bytes:  # AutoRM: a UUID
-                left += (name, value.hex())
+                fields += (name, value.hex())
             else:
-                left += (name, len(value) if name in _COUNTED else value)
-        if len(left) > 1:
-            cells[INFO] = self._remembered(tuple(left))
+                fields += (name, len(value) if name in _COUNTED else value)
+        if len(fields) > 1:
+            cells[INFO] = self._remembered(tuple(fields))
 
-    def _remembered(self, left: tuple[object, ...]) -> str:
+    def _remembered(self, fields: tuple[object, ...]) -> str:
         """JSON of (class, name, value, name, value, …); the same few come again and again."""
         try:
-            text = self._json.get(left)
+            text = self._json.get(fields)
         except TypeError:  # a value that cannot be a key
-            return _json_of(left)
+            return _json_of(fields)
         if text is None:
             if len(self._json) >= 4096:
                 self._json.clear()
-            text = self._json[left] = _json_of(left)
+            text = self._json[fields] = _json_of(fields)
         return text
 
 
-def _json_of(left: tuple[object, ...]) -> str:
-    fields = dict(zip(left[1::2], left[2::2], strict=True))
-    return msgspec.json.encode(fields).decode()
+def _json_of(fields: tuple[object, ...]) -> str:
+    return msgspec.json.encode(dict(zip(fields[1::2], fields[2::2], strict=True))).decode()
 
 
 def _plan(pdu_class: type[Struct]) -> _Plan:

@@ -1,5 +1,7 @@
-"""Bytes ⇄ PDUs.
+"""Bytes ⇄ PDUs, and the other packets that nodes, frontends and the switch exchange.
 
-`codec` has the envelope that all PDUs share, `layouts` the table of every PDU's body, `fields` the
-kinds of fields those tables are made of.  `docs/wire.md` shows the result byte by byte.
+`envelope` has what all PDUs share, `layouts` the table of their types, `compiler` makes readers and
+writers of what their classes say (`core.fields`), and `codec` puts these together.  `docs/wire.md`
+shows the result byte by byte.  Datagrams are cut by `fragments` and sealed by `seal`; AutoRM's
+packets are in `beamon`, ours beside them in `control`.
 """

@@ -106,10 +106,10 @@ def _encode_data(packet: Data) -> bytes:
         and not packet.flags & ~FLAGS,
         packet,
     )
+    source, destination, seq = packet.source, packet.destination, packet.seq
     head = _DATA.pack(
-        DATA, packet.source, packet.destination, packet.seq, packet.count, packet.number,
-        packet.flags, len(name),
-    )  # fmt: skip
+        DATA, source, destination, seq, packet.count, packet.number, packet.flags, len(name)
+    )
     return b"".join((head, name, packet.payload))
 
 
@@ -124,9 +124,8 @@ def _encode_acknowledgement(packet: Acknowledgement) -> bytes:
         packet,
     )
     head = _ACK.pack(
-        ACKNOWLEDGEMENT, packet.source, packet.destination, packet.seq, packet.highest,
-        len(missing),
-    )  # fmt: skip
+        ACKNOWLEDGEMENT, packet.source, packet.destination, packet.seq, packet.highest, len(missing)
+    )
     return head + struct.pack(f">{len(missing)}I", *missing)
 
 

@@ -93,17 +93,11 @@ def encode(
 
 
 def encode_parts(
-    pdu: Pdu,
-    sender: int,
-    group_id: int,
-    chan_seq: int = 0,
-    flags: int = 0,
-    line: int = LINE_A,
-    life: int = 0,
+    pdu: Pdu, sender: int, group_id: int, chan_seq: int = 0, life: int = 0
 ) -> list[bytes]:
     """The bytes of `pdu` but for the checksum, not joined: a large bundle is not copied."""
     try:
-        return _writers[type(pdu)](pdu, flags, line, sender, group_id, chan_seq, life)
+        return _writers[type(pdu)](pdu, 0, LINE_A, sender, group_id, chan_seq, life)
     except (KeyError, MalformedPdu, struct.error) as error:
         raise _unreadable(pdu, error) from error
 

@@ -99,11 +99,11 @@ def split_parts(parts: Iterable[bytes], mtu: int, ident: int) -> list[list[bytes
     at, views = 0, views[::-1]
     for index in range(count):
         datagram: list[bytes | memoryview] = [HEAD.pack(FRAGMENT, ident, index, count)]
-        left = room
-        while left and views:
-            taken = views[-1][at : at + left]
+        rest = room
+        while rest and views:
+            taken = views[-1][at : at + rest]
             datagram.append(taken)
-            left -= len(taken)
+            rest -= len(taken)
             at += len(taken)
             if at == len(views[-1]):
                 views.pop()
@@ -151,11 +151,6 @@ class Reassembly:
     >>> [len(piece) for piece in reassembly.collect("peer", pieces[0], now=1)]
     [1191, 810]
     """
-
-    __slots__ = (
-        "_count_max", "_due", "_message_max", "_order", "_patience", "_peer_max", "_peers",
-        "_total_max", "cost", "drops",
-    )  # fmt: skip
 
     def __init__(
         self,

@@ -104,9 +104,6 @@ TO_APPLICATION: Final = (
     Command("ANSW", "B", "the answer to a question", named=False, json=True),
 )
 
-RESERVED: Final = ("AUTH",)
-"""Kept for authentication; refused until there is such a thing."""
-
 
 class Packet(Struct, frozen=True, gc=False):
     """One packet; the message of type A is empty."""
@@ -129,7 +126,8 @@ def _rules(commands: Iterable[Command], message_bytes: int, json_bytes: int) -> 
         return json_bytes if command.json else message_bytes + _TABLES
 
     return {
-        one.name.encode(): (one.name, one.layout == "B", one.named, limit(one)) for one in commands
+        command.name.encode(): (command.name, command.layout == "B", command.named, limit(command))
+        for command in commands
     }
 
 
@@ -163,13 +161,13 @@ class Parser:
         """For what applications say: the paper's commands and HELO, until `extend`."""
         every = _rules(TO_NODE, message_bytes, JSON_BYTES)
         few = {word: rule for word, rule in every.items() if word == b"HELO"}
-        few |= _rules([one for one in TO_NODE if one.paper], message_bytes, JSON_BYTES)
+        few |= _rules([command for command in TO_NODE if command.paper], message_bytes, JSON_BYTES)
         return cls(few, every)
 
     @classmethod
-    def at_application(cls, message_bytes: int = MESSAGE_BYTES_MOST) -> Parser:
+    def at_application(cls) -> Parser:
         """For what a node says."""
-        every = _rules(TO_APPLICATION, message_bytes, message_bytes)
+        every = _rules(TO_APPLICATION, MESSAGE_BYTES_MOST, MESSAGE_BYTES_MOST)
         return cls(every, every)
 
     def extend(self) -> None:
@@ -208,13 +206,13 @@ class Parser:
             if known and data.startswith(known, pos):
                 start = pos + len(known)
             else:
-                left = end - pos
-                if left < 4:
+                available = end - pos
+                if available < 4:
                     return self._wait(4)
                 new = self._rules.get(data[pos : pos + 4])
                 if new is None:
                     raise MalformedPdu(UNKNOWN_COMMAND, repr(data[pos : pos + 4])[1:])
-                if left < 5:
+                if available < 5:
                     return self._wait(5)
                 start = pos + 5 + data[pos + 4]
                 if end < start:

@@ -84,7 +84,7 @@ def read_replay(incoming: Packet) -> ReplayRequest:
         value = content[field]
         if field in SETS:
             kind: type = str if field == "senders" else int
-            if not isinstance(value, list) or not all(type(one) is kind for one in value):
+            if not isinstance(value, list) or not all(type(item) is kind for item in value):
                 raise ConfigError(field, str(value)[:60], "a list")
             value = frozenset(value)
         elif field == "own":
@@ -131,13 +131,13 @@ class Ended(Struct, frozen=True):
 
 def ended_packet(group: str, ended: Ended) -> bytes:
     """RPLE: a JSON object."""
-    said: dict[str, object] = {"id": ended.id, "next": ended.next}
-    return json_packet("RPLE", group, said | ({"error": ended.error} if ended.error else {}))
+    content: dict[str, object] = {"id": ended.id, "next": ended.next}
+    return json_packet("RPLE", group, content | ({"error": ended.error} if ended.error else {}))
 
 
 def read_ended(incoming: Packet) -> Ended:
-    said = read_json(incoming)
-    number, following = said.get("id"), said.get("next", 0)
+    content = read_json(incoming)
+    number, following = content.get("id"), content.get("next", 0)
     if type(number) is not int or type(following) is not int:
         raise MalformedPdu(BAD_BODY, "RPLE without an id")
-    return Ended(number, following, str(said.get("error", "")))
+    return Ended(number, following, str(content.get("error", "")))

@@ -44,7 +44,6 @@ RANKS_MAX: Final = 128
 Read = Callable[[bytes, int, int, int], tuple[Any, int]]
 """(data, where the tail begins, end of the body, count) → (value, where the tail ends)"""
 Write = Callable[[Any], bytes | list[bytes]]
-Pairs = tuple[tuple[int, int], ...]
 
 NUMBERS: Final = tuple(struct.Struct(f">{count}I") for count in range(U8 + 1))
 COUNTER: Final = struct.Struct(">HI")
@@ -66,9 +65,9 @@ def part_of(kind: Kind, name: str) -> PartCodec:
     if isinstance(kind, NumberVector):
         return _numbers(name)
     if isinstance(kind, CounterVector):
-        return _pairs(name, COUNTER, _check_counters)
+        return _counters(name)
     if isinstance(kind, RangeVector):
-        return _pairs(name, RANGE, _check_ranges)
+        return _ranges(name)
     if isinstance(kind, MemberIds):
         return _members(kind.fewest)
     if isinstance(kind, RankSet):
@@ -101,33 +100,46 @@ def _numbers(name: str) -> PartCodec:
     return PartCodec("B", len, read, write)
 
 
-def _pairs(name: str, layout: struct.Struct, check: Callable[[str, Pairs], None]) -> PartCodec:
-    def read(data: bytes, pos: int, end: int, count: int) -> tuple[Pairs, int]:
-        after = pos + layout.size * count
+def _counters(name: str) -> PartCodec:
+    def read(data: bytes, pos: int, end: int, count: int) -> tuple[tuple[Any, ...], int]:
+        after = pos + COUNTER.size * count
         if after > end:
             raise short(f"{count} {name}")
-        pairs = tuple(layout.iter_unpack(data[pos:after]))
-        check(name, pairs)
+        pairs = tuple(COUNTER.iter_unpack(data[pos:after]))
+        sources = {source for source, _ in pairs}
+        if NO_ID in sources or len(sources) < count:
+            raise MalformedPdu(BAD_VALUE, f"{name}: {len(sources)} different sources")
         return pairs, after
 
-    def write(pairs: Pairs) -> bytes:
-        check_count(pairs, name)
-        check(name, pairs)
-        return b"".join([layout.pack(*pair) for pair in pairs])
+    def write(pairs: tuple[tuple[int, int], ...]) -> bytes:
+        sources = {source for source, _ in pairs}
+        if NO_ID in sources or len(sources) < len(pairs) or len(pairs) > U8:
+            raise MalformedPdu(BAD_VALUE, f"{name}: {len(sources)} different sources")
+        return b"".join([COUNTER.pack(source, number) for source, number in pairs])
 
     return PartCodec("B", len, read, write)
 
 
-def _check_counters(name: str, counters: Pairs) -> None:
-    sources = {source for source, _ in counters}
-    if NO_ID in sources or len(sources) < len(counters):
-        raise MalformedPdu(BAD_VALUE, f"{name}: {len(sources)} different sources")
+def _ranges(name: str) -> PartCodec:
+    def check(ranges: tuple[tuple[int, int], ...]) -> None:
+        for lo, hi in ranges:
+            if not 0 <= lo < hi <= S63:
+                raise MalformedPdu(BAD_VALUE, f"{name}: from {lo} up to {hi}")
 
+    def read(data: bytes, pos: int, end: int, count: int) -> tuple[tuple[Any, ...], int]:
+        after = pos + RANGE.size * count
+        if after > end:
+            raise short(f"{count} {name}")
+        ranges = tuple(RANGE.iter_unpack(data[pos:after]))
+        check(ranges)
+        return ranges, after
 
-def _check_ranges(name: str, ranges: Pairs) -> None:
-    for lo, hi in ranges:
-        if not 0 <= lo < hi <= S63:
-            raise MalformedPdu(BAD_VALUE, f"{name}: from {lo} up to {hi}")
+    def write(ranges: tuple[tuple[int, int], ...]) -> bytes:
+        check_count(ranges, name)
+        check(ranges)
+        return b"".join([RANGE.pack(*pair) for pair in ranges])
+
+    return PartCodec("B", len, read, write)
 
 
 def _members(fewest: int) -> PartCodec:

@@ -206,8 +206,8 @@ _seals: WeakSet[Seal] = WeakSet()
 
 
 def _part_copies() -> None:
-    for one in list(_seals):
-        one.part()
+    for seal in list(_seals):
+        seal.part()
 
 
 os.register_at_fork(after_in_child=_part_copies)

@@ -28,6 +28,7 @@ from a datagram that is not sealed yet.
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from socket import inet_aton, inet_ntoa
 from typing import Final
 
@@ -70,18 +71,14 @@ AUTORM_KINDS: Final = {1: "HEARTBEAT", 2: "DATA", 3: "ACKNOWLEDGEMENT"}
 _CLUSTER: Final = {TO: "TO_", PO: "PO_", SPO: "SPO_"}
 
 
-def _names() -> dict[int, tuple[str, ...]]:
-    names: dict[int, tuple[str, ...]] = {}
-    for layout in LAYOUTS:
-        family = _CLUSTER.get(layout.proto)
-        longer = () if family is None else (family + layout.name,)
-        names[layout.proto << 8 | layout.type] = (layout.name, *longer)
-    for number, name in AUTORM_KINDS.items():
-        names[AUTORM << 8 | number] = (name,)
-    return names
-
-
-KIND_NAMES: Final[dict[int, tuple[str, ...]]] = _names()
+KIND_NAMES: Final[Mapping[int, tuple[str, ...]]] = {
+    layout.proto << 8 | layout.type: (
+        (layout.name, _CLUSTER[layout.proto] + layout.name)
+        if layout.proto in _CLUSTER
+        else (layout.name,)
+    )
+    for layout in LAYOUTS
+} | {AUTORM << 8 | number: (name,) for number, name in AUTORM_KINDS.items()}
 """By protocol and type (`hint_of`): what a PDU is called.  DT of the cluster protocol PO also goes
 by the name PO_DT; the first name is the short one."""
 

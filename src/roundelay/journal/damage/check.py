@@ -4,10 +4,15 @@
 records by their positions, and everything else (blocks exchanged, cut out, written by somebody
 else) by the hash chain.  Indexes and Parquet follow from the segments: they are made again and
 compared.  It can be used while a recorder is writing.
+
+Of the hash chain alone many segments can be looked at at once: `examine` reads one segment, every
+byte of it, and needs no other one; `follow` puts together what was found in all segments of a
+journal.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Final
@@ -71,7 +76,8 @@ class Verdict(Struct):
 
     @property
     def missing(self) -> list[Range]:
-        return union([(one.lo, one.hi) for one in self.problems if one.hi > one.lo >= 0])
+        ranges = [(problem.lo, problem.hi) for problem in self.problems]
+        return union([(lo, hi) for lo, hi in ranges if hi > lo >= 0])
 
     @property
     def good(self) -> bool:
@@ -89,7 +95,7 @@ class _Check:
         meta, wrong = look(folder)
         paths = segments_of(folder)
         if meta is None:
-            known = next(filter(None, map(id_in, paths)), None)
+            known = id_in(paths)
             if known is None:
                 raise ConfigError("journal", folder, f"a folder with {META}")
             meta = Meta(known, "")
@@ -247,3 +253,137 @@ class _Check:
         wrong = matches(segment, self._meta.group)
         if wrong:
             self._problem(path.name, wrong)
+
+
+# ------------------------------------------------------------------------ by segment
+
+
+class Examined(Struct, frozen=True):
+    """What one segment says of itself; links are in hex, empty where there is none."""
+
+    segment: str
+    base: int
+    end: int
+    bytes: int
+    sealed: bool = False
+    filled: bool = False
+    rewritten: int = 0
+    before: str = ""
+    link: str = ""
+    """As its index has it."""
+    computed: str = ""
+    """As its blocks have it."""
+    origin: str = ""
+    anchor_base: int = 0
+    anchor: str = ""
+    problems: tuple[str, ...] = ()
+    missing: tuple[tuple[int, int], ...] = ()
+    """Positions it ought to have and does not."""
+    gone: bool = False
+
+
+class Chain(Struct):
+    """Does the hash chain of a journal hold?"""
+
+    link: str = ""
+    """The last one; journals with the same have written the same bytes."""
+    checked: int = 0
+    """Sealed segments whose blocks have the link that was computed when they were sealed."""
+    unsealed: int = 0
+    """Segments that have no link yet."""
+    problems: list[str] = field(default_factory=list)
+    distrusted: list[str] = field(default_factory=list)
+    """Segments whose blocks are good one by one, but not the ones that were sealed."""
+    broken: bool = False
+    """One of the problems is in the chain itself, not only a damaged block."""
+
+
+def examine(path: Path, journal: bytes) -> Examined:
+    """Read a segment, believe nothing."""
+    try:
+        segment = Segment(path, journal)
+        segment.scan()
+    except FileNotFoundError:  # retention let it go
+        return Examined(path.name, int(path.stem), int(path.stem), 0, gone=True)
+    problems = [segment.head_wrong] if segment.head_wrong else []
+    problems += map(str, segment.damages)
+    end, missing = segment.end, segment.missing
+    before = link = computed = b""
+    try:
+        with Index(index_of(path)) as index:
+            before, link, sealed = index.head.before, index.head.link, True
+            if index.head.end > end:
+                problems.append(f"cut off: positions {end} to {index.head.end - 1} are gone")
+                missing = [*missing, (end, index.head.end)]
+                end = index.head.end
+            if segment.size > index.head.end_offset:
+                sealed, before, link = False, b"", b""  # opened again, and appended to
+    except (OSError, MalformedPdu, ValueError) as error:
+        sealed = False
+        if not isinstance(error, FileNotFoundError):
+            problems.append(f"{index_of(path).name}: {error}")
+    if sealed and not problems:
+        computed = build(segment, before).link
+    head = segment.head
+    return Examined(
+        path.name,
+        segment.base,
+        end,
+        segment.size,
+        sealed=sealed,
+        filled=segment.filled,
+        rewritten=head.rewritten,
+        before=before.hex(),
+        link=link.hex(),
+        computed=computed.hex(),
+        origin=head.origin.hex() if head.rewritten else "",
+        anchor_base=head.anchor_base,
+        anchor=head.anchor.hex() if head.anchor != NO_LINK else "",
+        problems=tuple(problems),
+        missing=tuple(missing),
+    )
+
+
+def follow(examined: Sequence[Examined]) -> Chain:
+    """Go along the segments of one journal, in the order of their positions."""
+    chain = Chain()
+    link, known, expected = "", False, -1
+    links: dict[int, str] = {}
+    for segment in examined:
+        if segment.gone:
+            known = False
+            continue
+        chain.problems += [f"{segment.segment}: {what}" for what in segment.problems]
+        chain.unsealed += not segment.sealed
+        if 0 <= expected < segment.base:
+            known = False  # something is missing before it
+        expected = max(expected, segment.end)
+        if segment.anchor and links.get(segment.anchor_base, segment.anchor) != segment.anchor:
+            _broken(
+                chain,
+                segment,
+                f"has another link for the segment that begins at {segment.anchor_base}",
+            )
+        apart = segment.filled or segment.rewritten > 0
+        if segment.sealed and segment.computed:
+            if segment.computed != segment.link:
+                _broken(chain, segment, DISTRUSTED)
+                chain.distrusted.append(segment.segment)
+            elif known and not apart and segment.before != link:
+                _broken(chain, segment, "does not follow the one before it in the hash chain")
+            else:
+                chain.checked += 1
+        if segment.filled:
+            known = False  # it may stand for an original that was lost
+            continue
+        known = segment.sealed or segment.rewritten > 0
+        link = segment.origin if segment.rewritten else segment.link
+        if known:
+            links[segment.base] = link
+    chain.link = link if known else ""
+    return chain
+
+
+def _broken(chain: Chain, segment: Examined, what: str) -> None:
+    chain.problems.append(f"{segment.segment}: {what}")
+    chain.broken = True

@@ -19,7 +19,6 @@ from msgspec import Struct, field
 from roundelay.core.errors import ConfigError
 from roundelay.core.positions import Range, difference, union
 from roundelay.core.selection import Selection
-from roundelay.durable import Disk
 from roundelay.journal.damage.check import DISTRUSTED, Problem, Verdict, check
 from roundelay.journal.damage.salvage import salvage
 from roundelay.journal.files import (
@@ -88,9 +87,7 @@ def _good(reader: Reader, lo: int, hi: int) -> Iterator[Run]:
     return (run for run in reader.read(Selection(since=lo, until=hi)) if not run.flags & GAP)
 
 
-def repair(
-    folder: Path, sources: Sequence[Path] = (), group: str = "", disk: Disk | None = None
-) -> Repair:
+def repair(folder: Path, sources: Sequence[Path] = (), group: str = "") -> Repair:
     """Put in what is missing, as far as a source has it; nobody may be recording meanwhile."""
     others = Sources(sources)
     lock(folder).close()  # whoever records here must not be disturbed, nor be read half-way
@@ -127,7 +124,7 @@ def repair(
         if DISTRUSTED in problem.what:
             distrusted.add(problem.file)
     config = JournalConfig(parquet=any(folder.glob(f"*{PARQUET}")))
-    journal = Journal(folder, group, config, disk=disk)
+    journal = Journal(folder, group, config)
     try:
         journal.scrub()  # else it depends on the keeper's thread what is known to be missing
         for lo, hi in lost:  # no segment is left: what others have is recorded once more
@@ -162,11 +159,15 @@ def _saved(folder: Path, verdict: Verdict) -> dict[str, list[Run]]:
     saved: dict[str, list[Run]] = {}
     paths = segments_of(folder)
     for path, following in zip_longest(paths, paths[1:]):
-        lost = [one for one in verdict.problems if one.file == path.name and one.hi > one.lo]
+        lost = [
+            problem
+            for problem in verdict.problems
+            if problem.file == path.name and problem.hi > problem.lo
+        ]
         if not lost:
             continue
         saved[path.name] = []
-        if meta is not None and not any(DISTRUSTED in one.what for one in lost):
+        if meta is not None and not any(DISTRUSTED in problem.what for problem in lost):
             segment = Segment(path, meta.journal)
             behind = None if following is None else int(following.stem)
             look_through(segment, behind, reached(folder), has_mark(folder))
@@ -211,7 +212,7 @@ def _mend(
 
 def _looked_at(segment: Segment, segments: Sequence[Segment]) -> Segment:
     """The index said it is good; the blocks know better."""
-    after = next((one.base for one in segments if one.base > segment.base), 0)
+    after = next((other.base for other in segments if other.base > segment.base), 0)
     again = Segment(segment.path, segment.journal)
     again.scan(0 if after else segment.end)
     if after:

@@ -38,7 +38,7 @@ from roundelay.journal.format import (
     run_of,
 )
 from roundelay.journal.index import Index, index_beside
-from roundelay.journal.segment import Damage, Segment
+from roundelay.journal.segment import Segment
 
 POLYNOMIAL: Final = 0x82F63B78
 """Of CRC-32C, bits in the order in which they are taken in."""
@@ -151,10 +151,7 @@ def damaged_end(segment: Segment) -> None:
         return
     complete = head.size <= len(block) and head.journal == segment.journal
     if complete and head.base == segment.end and not _unwritten(block[: head.size], tail.offset):
-        segment.damages.append(
-            Damage(tail.path, tail.offset, tail.bytes, segment.end, head.end, tail.why)
-        )
-        segment.tail, segment.end = None, head.end
+        segment.lose_tail(head.end)
 
 
 def _unwritten(data: bytes, offset: int) -> bool:

@@ -20,7 +20,6 @@ from roundelay.journal.files import JournalBroken, index_of, parquet_of, path_of
 from roundelay.journal.format import FILLED, GAP, NO_LINK, Head, Run, part_of
 from roundelay.journal.index import Index, index_beside
 from roundelay.journal.segment import Segment
-from roundelay.journal.upkeep.opening import describe
 from roundelay.journal.upkeep.rewrite import Fetch, Filling, link_of, rewrite, seal, verify
 from roundelay.journal.upkeep.sealing import WORTH_BYTES, Sealer, Task
 
@@ -145,16 +144,9 @@ class Keeper:
         """Seal a large segment in another process; None if that is not worth it or not possible."""
         if segment.size < WORTH_BYTES or type(self._disk) is not Disk:
             return None
-        link = self._sealer.seal(
-            Task(
-                str(segment.path),
-                segment.journal.hex(),
-                segment.size,
-                before.hex(),
-                self._journal.group,
-                self._journal.config.parquet,
-            )
-        )
+        group, parquet = self._journal.group, self._journal.config.parquet
+        path = str(segment.path)
+        link = self._sealer.seal(Task(path, segment.journal, segment.size, before, group, parquet))
         if link is not None:
             with Index(index_of(segment.path)) as index:
                 segment.learn(index)
@@ -170,7 +162,7 @@ class Keeper:
                     self._read_through(segment)
 
     def _read_through(self, segment: Segment) -> None:
-        task = Task(str(segment.path), segment.journal.hex(), segment.size, verify=True)
+        task = Task(str(segment.path), segment.journal, segment.size, verify=True)
         try:
             worth = segment.size >= WORTH_BYTES
             if not worth or self._sealer.seal(task) is None:
@@ -179,7 +171,7 @@ class Keeper:
             bad = Segment(segment.path, segment.journal)
             bad.scan(segment.end)
             for damage in bad.damages:
-                self._journal.say(describe(damage))
+                self._journal.say(f"{damage.path.name}: {damage} are missing")
             self._journal.put_in(bad)
 
     def _parquet(self, segment: Segment) -> None:
@@ -230,7 +222,11 @@ class Keeper:
             return
         now = time.time_ns()
         for segment in self._journal.segments:
-            old = {one for one, seconds in kept.items() if now - segment.newest > seconds * 1e9}
+            old = {
+                conference
+                for conference, seconds in kept.items()
+                if now - segment.newest > seconds * 1e9
+            }
             self._drop(segment, frozenset(old))
 
     def _drop(self, segment: Segment, conferences: frozenset[int]) -> int:
@@ -244,12 +240,12 @@ class Keeper:
         with index:
             known = index.conferences
         self._forgotten[segment.base] = self._forgotten.get(segment.base, frozenset()) | new
-        if not any(known.get(one) for one in new):
+        if not any(known.get(conference) for conference in new):
             return 0
-        done = rewrite(segment, self._journal.segments, self._disk, drop=new)
-        self._journal.put_in(done.segment)
-        self._parquet(done.segment)
-        return segment.size - done.segment.size
+        smaller, _ = rewrite(segment, self._journal.segments, self._disk, drop=new)
+        self._journal.put_in(smaller)
+        self._parquet(smaller)
+        return segment.size - smaller.size
 
     def forget(self, conferences: frozenset[int], before: int | None) -> int:
         with self._shape:
@@ -266,24 +262,21 @@ class Keeper:
     # -- filling ---------------------------------------------------------------------------
 
     def fill(self, runs: Iterable[Run]) -> list[Range]:
+        filled: list[Range] = []
+        patches: dict[int, list[Run]] = {}
         try:
-            return self._fill(runs)
+            with self._shape:
+                for run in runs:
+                    if not run.flags & GAP:
+                        self._place(run, patches, filled)
+                if self._filling is not None:
+                    self._filling.sync()
+                for base, parts in patches.items():
+                    filled += self._patch(base, sorted(parts, key=lambda run: run.position))
         except OSError as error:
             self._filling = None
             raise JournalBroken(f"what was missing could not be written: {error}") from error
-
-    def _fill(self, runs: Iterable[Run]) -> list[Range]:
-        with self._shape:
-            filled: list[Range] = []
-            patches: dict[int, list[Run]] = {}
-            for run in runs:
-                if not run.flags & GAP:
-                    self._place(run, patches, filled)
-            if self._filling is not None:
-                self._filling.sync()
-            for base, parts in patches.items():
-                filled += self._patch(base, sorted(parts, key=lambda one: one.position))
-            return union(filled)
+        return union(filled)
 
     def _place(self, run: Run, patches: dict[int, list[Run]], filled: list[Range]) -> None:
         """Cut a run along the segments: what lies between them, what belongs into one."""
@@ -334,11 +327,12 @@ class Keeper:
     def mend(self, segment: Segment, fetch: Fetch, distrust: bool = False) -> list[Range]:
         """Write a segment anew, with what it lacks as far as it can be had."""
         with self._shape:
-            done = rewrite(segment, self._journal.segments, self._disk, fetch, distrust=distrust)
-            self._journal.put_in(done.segment)
+            segments = self._journal.segments
+            mended, restored = rewrite(segment, segments, self._disk, fetch, distrust=distrust)
+            self._journal.put_in(mended)
             self._forgotten.pop(segment.base, None)
-            self._parquet(done.segment)
-            return done.restored
+            self._parquet(mended)
+            return restored
 
     def _patch(self, base: int, parts: list[Run]) -> list[Range]:
         """Write a segment anew with what it lacked."""
@@ -347,9 +341,9 @@ class Keeper:
         if active is not None and active.base == base:
             journal.complete()
         self._seal_all()
-        segment = next((one for one in journal.segments if one.base == base), None)
+        segment = next((other for other in journal.segments if other.base == base), None)
         if segment is None:
             return []  # let go meanwhile
         return self.mend(
-            segment, lambda lo, hi: [one for one in parts if one.end > lo and one.position < hi]
+            segment, lambda lo, hi: [run for run in parts if run.end > lo and run.position < hi]
         )

@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -126,7 +127,7 @@ def settle_meta(folder: Path, group: str, disk: Disk, say: Say) -> Meta:
     if meta is not None and meta.group != group:
         raise ConfigError("group", group, f"{meta.group}: that is what {folder} holds")
     if meta is None:
-        known = next(filter(None, map(id_in, segments_of(folder))), None)
+        known = id_in(segments_of(folder))
         present = [name for name in (META, META_COPY) if (folder / name).exists()]
         if known is None and present and segments_of(folder):
             raise MalformedPdu("journal", f"{folder}: {', '.join(wrong)}, and no segment tells")
@@ -138,12 +139,12 @@ def settle_meta(folder: Path, group: str, disk: Disk, say: Say) -> Meta:
     return meta
 
 
-def id_in(path: Path) -> bytes | None:
-    try:
-        with path.open("rb") as file:
+def id_in(paths: list[Path]) -> bytes | None:
+    """The id of the journal that these segments are of, from the first that tells."""
+    for path in paths:
+        with suppress(MalformedPdu), path.open("rb") as file:
             return decode_head(file.read(SEGMENT_HEAD.size)).journal
-    except MalformedPdu:
-        return None
+    return None
 
 
 def settle_mark(folder: Path, say: Say) -> int:
@@ -193,26 +194,15 @@ def look_through(segment: Segment, following: int | None, mark: int, marked: boo
 def lost_end(segment: Segment, following: int) -> None:
     """An unfinished end with a hole behind it, and another segment: that was more than one block
     that nobody had acknowledged."""
-    tail = segment.tail
-    if tail is not None and segment.end < following:
-        segment.damages.append(
-            Damage(tail.path, tail.offset, tail.bytes, segment.end, following, tail.why)
-        )
-        segment.tail, segment.end = None, following
-
-
-def describe(damage: Damage) -> str:
-    return (
-        f"{damage.path.name}: {damage.bytes} bytes at {damage.offset} are damaged ({damage.why}), "
-        f"positions {damage.lo} to {damage.hi - 1} are missing"
-    )
+    if segment.tail is not None and segment.end < following:
+        segment.lose_tail(following)
 
 
 def _account(segment: Segment, disk: Disk, say: Say) -> None:
     """Damage in a segment: say it, keep the bytes."""
     name = segment.path.name
     for damage in segment.damages:
-        say(describe(damage))
+        say(f"{damage.path.name}: {damage} are missing")
     if segment.tail is not None and not segment.damages:
         tail = segment.tail
         say(

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from roundelay.core.errors import MalformedPdu
 from roundelay.core.positions import Range
@@ -43,10 +43,6 @@ GAP_RECORDS_MAX: Final = 1 << 31
 
 Fetch = Callable[[int, int], Iterable[Run]]
 """Gives the records from one position up to another, as far as somebody has them."""
-
-
-def nothing(lo: int, hi: int) -> Iterable[Run]:
-    return ()
 
 
 # ------------------------------------------------------------------------ sealing
@@ -109,7 +105,7 @@ def link_of(segment: Segment, segments: Sequence[Segment]) -> bytes | None:
     for other in segments:
         if other.head.anchor_base == segment.base and other.head.anchor != NO_LINK:
             return other.head.anchor
-    later = (one.path for one in segments if one.base > segment.base and not one.filled)
+    later = (other.path for other in segments if other.base > segment.base and not other.filled)
     following = next(later, None)
     head = None if following is None else index_head(following)
     return None if head is None or head.rewritten else head.before
@@ -202,25 +198,19 @@ class Filling(Writer):
         self._disk.sync_folder(self.path.parent)
 
 
-class Rewritten(Struct):
-    """What became of a segment."""
-
-    segment: Segment
-    restored: list[Range]
-
-
 def rewrite(
     segment: Segment,
     segments: Sequence[Segment],
     disk: Disk,
-    fetch: Fetch = nothing,
+    fetch: Fetch = lambda lo, hi: (),
     *,
     drop: frozenset[int] = frozenset(),
     distrust: bool = False,
-) -> Rewritten:
+) -> tuple[Segment, list[Range]]:
     """Write a segment anew: what it lacks from `fetch`, without the payload of some conferences.
 
-    With `distrust` nothing it has is taken over.  What nobody has becomes a gap.
+    With `distrust` nothing it has is taken over.  What nobody has becomes a gap.  Returns the
+    segment and the positions that `fetch` had.
     """
     origin = link_of(segment, segments)
     head = structs.replace(
@@ -275,7 +265,7 @@ def rewrite(
     new = Segment(segment.path, segment.journal)
     new.scan()
     seal(new, NO_LINK, disk)
-    return Rewritten(new, restored)
+    return new, restored
 
 
 def _dropped(run: Run, drop: frozenset[int]) -> Run:

@@ -34,9 +34,9 @@ class Task(Struct, frozen=True):
     """Seal a segment, or only read it through."""
 
     path: str
-    journal: str
+    journal: bytes
     size: int
-    before: str = ""
+    before: bytes = b""
     group: str = ""
     parquet: bool = False
     verify: bool = False
@@ -45,7 +45,7 @@ class Task(Struct, frozen=True):
 class Done(Struct, frozen=True):
     """It is sealed, or why not."""
 
-    link: str = ""
+    link: bytes = b""
     damaged: str = ""
     failed: str = ""
 
@@ -71,7 +71,7 @@ class Sealer:
             raise MalformedPdu("segment", done.damaged)
         if done.failed:
             raise OSError(done.failed)
-        return bytes.fromhex(done.link)
+        return done.link
 
     def _ask(self, task: Task) -> Done:
         if self._process is None:
@@ -94,13 +94,13 @@ class Sealer:
 
 
 def carry_out(task: Task) -> Done:
-    segment = Segment(Path(task.path), bytes.fromhex(task.journal))
+    segment = Segment(Path(task.path), task.journal)
     segment.size = task.size
     try:
         if task.verify:
             verify(segment)
             return Done(link=task.before)
-        link = seal(segment, bytes.fromhex(task.before), Disk())
+        link = seal(segment, task.before, Disk())
         if task.parquet and not parquet_of(segment.path).exists():
             from roundelay.journal.parquet import to_parquet
 
@@ -109,7 +109,7 @@ def carry_out(task: Task) -> Done:
         return Done(damaged=str(error))
     except OSError as error:
         return Done(failed=str(error))
-    return Done(link=link.hex())
+    return Done(link=link)
 
 
 def main() -> None:

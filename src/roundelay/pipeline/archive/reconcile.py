@@ -28,7 +28,7 @@ from roundelay.core.errors import ConfigError
 from roundelay.core.positions import Range, difference, union
 from roundelay.journal.archive import PROOF, File, Holding, Manifest, lock, put_json, says
 from roundelay.journal.arrow import pieces
-from roundelay.journal.damage.chain import Chain, Examined, examine, follow
+from roundelay.journal.damage.check import Chain, Examined, examine, follow
 from roundelay.journal.merge import jobs_of
 from roundelay.pipeline.archive import Session, Sizes
 from roundelay.pipeline.archive.tasks import (

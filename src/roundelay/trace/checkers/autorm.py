@@ -34,7 +34,7 @@ from roundelay.core.autorm.packets import Heartbeat
 from roundelay.core.engine import Pdu
 from roundelay.core.events import NOBODY
 from roundelay.core.notices import NodeDown, NodeDropped, Notice, TransferEnded
-from roundelay.trace.checkers.verdict import LIMIT, Judge
+from roundelay.trace.checkers.verdict import Judge
 
 
 class Fate:
@@ -62,10 +62,8 @@ class AutoRmChecker(Judge):
     go to another node when the first does not answer.
     """
 
-    def __init__(
-        self, *, per_group: bool = False, failover: bool = False, limit: int = LIMIT
-    ) -> None:
-        super().__init__(limit)
+    def __init__(self, *, per_group: bool = False, failover: bool = False) -> None:
+        super().__init__()
         self.per_group = per_group
         self.failover = failover
         self.uuids: dict[int, bytes] = {}  # site → its present UUID

@@ -48,9 +48,9 @@ def check_trace(
     # Where only some sites have applications, the others have nothing to be judged by.
     users = params.get("users") or every
     order = order or params.get("order", TOTAL)
-    said = SaidDestinations(tuple(users))
+    stated = SaidDestinations(tuple(users))
     if destinations is None and order != TOTAL and _some_are_addressed(trace):
-        destinations = said
+        destinations = stated
     checker = Checker(
         users,
         order=order,
@@ -71,7 +71,7 @@ def check_trace(
             settled = True
         else:
             if row.event == "SUBMIT":
-                said.row = row
+                stated.row = row
             tell(checker, row, up)
     checker.finished(trace.last_ns, up, settled)
     return checker

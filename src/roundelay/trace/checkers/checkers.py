@@ -4,18 +4,18 @@
 deliveries, notices, crashes and restarts as they happen, and it says what was violated.  It never
 looks into an engine.  `check_trace` runs the same checker over a trace file.
 
-=====  ============================================================================  ============
-I1     every position holds one message, whoever delivers it; no site leaves one     total.py
-       out unannounced; each source's messages keep their order (`fifo`: this alone)  per_source.py
+=====  =============================================================================  ===========
+I1     every position holds one message, whoever delivers it; no site leaves one out  total_order,
+       unannounced; each source's messages keep their order (`fifo`: this alone)      per_source
 I2     what anybody delivered, everybody up has delivered in the end                  both
-I3     lists: versions rise, members agree and are a majority, no commit behind the   views.py
+I3     lists: versions rise, members agree and are a majority, no commit behind the   views
        back of a newer list
 I4     at most once, only what was submitted, as it was submitted, by whom            both
-I5     own messages of a site that stays up are delivered or declared indeterminate   promises.py
-I6     samples of buffers are within their caps                                       verdict.py
-I7     after healing, own messages of sites that stay up are delivered in time        promises.py
-I8     all and only what is destined to a site (given destination sets)               per_source.py
-=====  ============================================================================  ============
+I5     own messages of a site that stays up are delivered or declared indeterminate   promises
+I6     samples of buffers are within their caps                                       verdict
+I7     after healing, own messages of sites that stay up are delivered in time        promises
+I8     all and only what is destined to a site (given destination sets)               per_source
+=====  =============================================================================  ===========
 
 Groups with recorders and AutoRM promise something else: `journal.py`, `autorm.py`.
 
@@ -167,7 +167,8 @@ class Checker(Judge):
 
     def healed(self, time: int) -> None:
         self._promises.healed_at = time
-        self._log.healed()
+        if isinstance(self._log, PerSource):  # total order is promised through faults
+            self._log.healed()
 
     def finished(self, time: int, up: Collection[int], settled: bool = True) -> list[Violation]:
         """Judge what should have happened by now, unless the run was cut short (not settled)."""

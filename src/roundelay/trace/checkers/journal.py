@@ -21,7 +21,7 @@ level must agree; nodes that do not repair (`excused`) may lack what they said t
 Besides what `core.events.Observer` has, a `JournalChecker` is told of these::
 
     asked(time, site, inc, parts, conference, kind)   an application submits
-    selected(time, site, wanted)                      what it wants from here on
+    selected(time, site, selection)                   what it wants from here on
     archived(time, archives, users)                   the end: what the recorders have on disk, and
                                                       the users that must have all of it by now
 """
@@ -40,13 +40,13 @@ from roundelay.core.grsb.stable import GrsbStable
 from roundelay.core.notices import GapUnavailable, Notice, OwnPlaced, Retracted
 from roundelay.core.selection import EVERYTHING, Selection
 from roundelay.core.wide.stable import GlobalStable
-from roundelay.trace.checkers.verdict import LIMIT, Judge
+from roundelay.trace.checkers.verdict import Judge
 
 Placed = tuple[int, Bundle]
 """A position, and the messages delivered there."""
 
 
-def due_to(log: list[Message], wanted: Selection) -> list[Placed]:
+def due_to(log: list[Message], selection: Selection) -> list[Placed]:
     """Return what a user that wants this delivers of `log`."""
     due: list[Placed] = []
     open_units: dict[tuple[int, int], list[Message]] = {}
@@ -55,7 +55,7 @@ def due_to(log: list[Message], wanted: Selection) -> list[Placed]:
             for key in [key for key in open_units if key[0] == message.sender]:
                 del open_units[key]
             continue
-        if not wanted.takes(message):
+        if not selection.takes(message):
             continue
         key = (message.sender, message.conference)
         unit = open_units.get(key, [])
@@ -78,10 +78,8 @@ class JournalChecker(Judge):
     not repair.
     """
 
-    def __init__(
-        self, *, wide: bool = False, excused: Collection[int] = (), limit: int = LIMIT
-    ) -> None:
-        super().__init__(limit)
+    def __init__(self, *, wide: bool = False, excused: Collection[int] = ()) -> None:
+        super().__init__()
         self.wide = wide
         self.excused = frozenset(excused)
         self.known: dict[bytes, tuple[int, int, int]] = {}  # message → sender, conference, kind
@@ -90,7 +88,7 @@ class JournalChecker(Judge):
         self.at: dict[int, tuple[int, Bundle]] = {}  # position → source, what was delivered there
         self.logs: dict[int, list[Placed]] = {}  # site → its deliveries
         self.confirmed: list[tuple[int, bytes, int]] = []  # site, first message, position
-        self.wanted: dict[int, Selection] = {}
+        self.selections: dict[int, Selection] = {}
         self.delivered_somewhere: set[bytes] = set()
         self.deliveries = 0
         self.replayed: dict[tuple[int, int], list[Placed]] = {}
@@ -121,8 +119,8 @@ class JournalChecker(Judge):
         if keeps != MEMORY:
             self.incs[site] = self.incs.get(site, 1) + 1
 
-    def selected(self, time: int, site: int, wanted: Selection) -> None:
-        self.wanted[site] = wanted
+    def selected(self, time: int, site: int, selection: Selection) -> None:
+        self.selections[site] = selection
 
     def delivered(self, time: int, site: int, delivery: GrsbDelivery) -> None:
         self.deliveries += 1
@@ -182,7 +180,7 @@ class JournalChecker(Judge):
                 if message.mtype != ABORT and placed.setdefault(data, message.gseq) != message.gseq:
                     self.report("I4", message.sender, time, f"{data[:12]!r} has two positions")
         for site in users:
-            due = due_to(log, self.wanted.get(site, EVERYTHING))
+            due = due_to(log, self.selections.get(site, EVERYTHING))
             if site in self.excused:
                 self._judge_excused(time, site, due)
             else:

@@ -127,9 +127,6 @@ class TotalOrder:
             for fingerprint in self.fingerprints[start:stop]:
                 own.open.pop(fingerprint, None)
 
-    def healed(self) -> None:
-        """Nothing changes: what is promised here is promised through faults."""
-
     def crashed(self, time: int, site: int, kept_memory: bool) -> None:
         standing = self.standing[site]
         standing.up = False

@@ -3,7 +3,7 @@
 Time runs from left to right, every site is a lane, every PDU an arrow from its sender's lane at
 the time of sending to its receiver's lane at the time of arrival.  A lost copy ends on its way in
 a red cross.  A golden band marks the token, a dot a delivery with its position, a flag a notice, a
-grey stretch a site that is down.  Quiet time is shortened (see `axis`).  Hovering over an arrow
+grey stretch a site that is down.  Quiet time is shortened (`time_axis`).  Hovering over an arrow
 shows the PDU's fields and lights up all copies of the transmission.
 
 The picture is one file without scripts or links.  Labels give way to each other: what does not
@@ -47,7 +47,6 @@ RIGHT: Final = 36
 TOP: Final = 112  # title, axis
 WIDTH: Final = 1560  # px aimed at for the lanes
 
-STRIKES: Final = ("CRASH", "PAUSE")
 WORDS: Final = {"count": "messages", "size": "bytes"}
 """What the hover text calls columns that it does not call by their name."""
 
@@ -116,17 +115,20 @@ class _Picture:
         self.y = {site: TOP + 30 + i * self.lane_px for i, site in enumerate(scene.sites)}
         self.bottom = TOP + 30 + max(0, count - 1) * self.lane_px + 34
         transits = [
-            copy.time - one.row.time
-            for one in scene.transmissions
-            for copy in one.copies
-            if not copy.lost and copy.time > one.row.time
+            copy.time - transmission.row.time
+            for transmission in scene.transmissions
+            for copy in transmission.copies
+            if not copy.lost and copy.time > transmission.row.time
         ]
         span = scene.to_ns - scene.from_ns
         self.transit = int(median(transits)) if transits else max(1, span // 40)
         # A submission happens in an application: no reason to stretch the network's time.
         times = [row.time for row in scene.events if row.event != "SUBMIT"]
-        for one in scene.transmissions:
-            times += (one.row.time, *(self._end(one, copy) for copy in one.copies))
+        for transmission in scene.transmissions:
+            times += (
+                transmission.row.time,
+                *(self._end(transmission, copy) for copy in transmission.copies),
+            )
         for stretch in (*scene.roles, *scene.downs):
             times += (stretch.start, stretch.end)
         self.skip_ns = -1  # where the stretch begins that is left out
@@ -135,7 +137,7 @@ class _Picture:
             self.skip_ns = max((t for t in times if t <= scene.skip_from), default=scene.from_ns)
         self.axis = Axis(times, scene.from_ns, scene.to_ns, self.transit, left=LEFT, width=WIDTH)
         self.places = Places(LEFT - 4, self.axis.right + RIGHT - 6)
-        self.kinds = Counter(one.row.kind for one in scene.transmissions)
+        self.kinds = Counter(transmission.row.kind for transmission in scene.transmissions)
         self.colours = colours_of(self.kinds)
         self.marks = {row.event for row in scene.events}
         self.marks |= {row.kind for row in scene.events if row.event == "NOTICE"}
@@ -204,7 +206,7 @@ class _Picture:
     def _breaks_and_ticks(self) -> None:
         axis = self.axis
         skip_x = axis.x(self.skip_ns)
-        for x0, x1, length in sorted(axis.breaks, key=lambda one: abs(one[0] - skip_x)):
+        for x0, x1, length in sorted(axis.breaks, key=lambda stretch: abs(stretch[0] - skip_x)):
             skip = self.skip_ns >= 0 and abs(x0 - skip_x) < 1
             self.parts.append(
                 f'<rect x="{x0:.1f}" y="{TOP}" width="{x1 - x0:.1f}" '
@@ -254,33 +256,34 @@ class _Picture:
 
     # -- PDUs ------------------------------------------------------------------------------
 
-    def _end(self, one: Transmission, copy: Copy) -> int:
+    def _end(self, transmission: Transmission, copy: Copy) -> int:
         """When a copy arrives.  One that was lost on leaving would have taken the usual time."""
-        if copy.lost and copy.time <= one.row.time:
-            return one.row.time + self.transit
+        if copy.lost and copy.time <= transmission.row.time:
+            return transmission.row.time + self.transit
         return copy.time
 
     def _arrows(self) -> None:
         numbers = {kind: i for i, kind in enumerate(self.colours)}
-        for one in self.scene.transmissions:
-            row = one.row
+        for transmission in self.scene.transmissions:
+            row = transmission.row
             if row.site not in self.y:
                 continue
             colour = self.colours[row.kind]
             x0, y0 = self.axis.x(row.time), self.y[row.site]
             lines = [
-                self._arrow(one, copy, x0, y0, numbers[row.kind])
-                for copy in one.copies
+                self._arrow(transmission, copy, x0, y0, numbers[row.kind])
+                for copy in transmission.copies
                 if copy.site in self.y
             ]
             self.parts.append(
-                f'<g class="p" stroke="{colour}"><title>{escape(_hover(one, self.name))}</title>'
-                + "".join(lines)
-                + "</g>"
+                f'<g class="p" stroke="{colour}">'
+                f"<title>{escape(_hover(transmission, self.name))}</title>{''.join(lines)}</g>"
             )
 
-    def _arrow(self, one: Transmission, copy: Copy, x0: float, y0: float, number: int) -> str:
-        x1, y1 = self.axis.x(self._end(one, copy)), self.y[copy.site]
+    def _arrow(
+        self, transmission: Transmission, copy: Copy, x0: float, y0: float, number: int
+    ) -> str:
+        x1, y1 = self.axis.x(self._end(transmission, copy)), self.y[copy.site]
         if not copy.lost:
             return (
                 f'<line class="hit" x1="{x0:.1f}" y1="{y0}" x2="{x1:.1f}" y2="{y1}"/>'
@@ -298,8 +301,8 @@ class _Picture:
 
     def _pdu_labels(self) -> None:
         last = None
-        for one in self.scene.transmissions:
-            row = one.row
+        for transmission in self.scene.transmissions:
+            row = transmission.row
             x, y = self.axis.x(row.time), self.y.get(row.site)
             if y is None or not self.axis.left <= x <= self.axis.right:
                 continue
@@ -313,9 +316,8 @@ class _Picture:
     # -- events ----------------------------------------------------------------------------
 
     def _events(self) -> None:
-        struck = {
-            (row.site, row.time) for row in self.scene.events if row.event in ("CRASH", "PAUSE")
-        }
+        strikes = [row for row in self.scene.events if row.event in ("CRASH", "PAUSE")]
+        struck = {(row.site, row.time) for row in strikes}
         for row in self.scene.events:
             if row.event == "FAULT" and (row.site, row.time) in struck:
                 continue  # the fault is what is marked there anyway
@@ -475,9 +477,9 @@ def _short(row: TraceRow) -> str:
     return row.kind
 
 
-def _hover(one: Transmission, name: Callable[[int], str]) -> str:
+def _hover(transmission: Transmission, name: Callable[[int], str]) -> str:
     """All there is to say about a transmission."""
-    row = one.row
+    row = transmission.row
     to = "everyone" if row.peer < 0 else name(row.peer)
     lines = [f"{row.kind}: {name(row.site)} to {to}, sent {_ms(row.time)} ms"]
     columns = ("ts", "source", "number", "by", "next", "seq", "count", "size")
@@ -489,7 +491,7 @@ def _hover(one: Transmission, name: Callable[[int], str]) -> str:
         fields.append(row.info.strip("{}").replace('"', "").replace(":", " ").replace(",", ", "))
     if fields:
         lines.append(", ".join(fields))
-    for copy in sorted(one.copies, key=lambda copy: copy.site):
+    for copy in sorted(transmission.copies, key=lambda copy: copy.site):
         fate = f"lost ({copy.lost})" if copy.lost else f"arrives {_ms(copy.time)} ms"
         lines.append(f"{name(copy.site)}: {fate}")
     return "\n".join(lines)

@@ -68,10 +68,10 @@ SIGNS: Final = (
 
 def colours_of(kinds: Collection[str]) -> dict[str, str]:
     """A colour for each kind: the known ones in their order, then the others by name."""
-    found = {kind: colour for kind, colour in COLOURS.items() if kind in kinds}
+    colours = {kind: colour for kind, colour in COLOURS.items() if kind in kinds}
     for i, kind in enumerate(sorted(set(kinds) - COLOURS.keys())):
-        found[kind] = SPARE[i % len(SPARE)]
-    return found
+        colours[kind] = SPARE[i % len(SPARE)]
+    return colours
 
 
 class Places:

@@ -24,6 +24,9 @@ LEGIBLE: Final = 26
 STRETCH: Final = 1.5
 """… but not wider than this many times."""
 
+TRANSIT_PX: Final = 110.0
+"""Most px for a transit time."""
+
 TICK_PX: Final = 84
 """Least distance of two labelled ticks."""
 
@@ -32,7 +35,7 @@ class Axis:
     """Maps times (ns) to x coordinates (px).
 
     `times` are those of all events, `transit_ns` a typical time of travel; the result is about
-    `width` px wide, unless transit times would be shorter than legible or longer than `most` px.
+    `width` px wide, unless transit times would be shorter than legible or longer than TRANSIT_PX.
     """
 
     def __init__(
@@ -44,12 +47,11 @@ class Axis:
         *,
         left: float,
         width: float,
-        most: float = 110.0,
     ) -> None:
         knots = sorted({time for time in times if from_ns < time < to_ns} | {from_ns, to_ns})
         steps = [b - a for a, b in pairwise(knots)]
         unit = max(1, transit_ns)
-        unit_px, break_px = most, float(BREAK_PX)
+        unit_px, break_px = TRANSIT_PX, float(BREAK_PX)
         quiet = QUIET * unit
         # The scale decides which stretches are worth shortening, and these decide the scale.
         for _ in range(6):
@@ -59,7 +61,7 @@ class Axis:
             break_px = max(BREAK_PX / 2, min(BREAK_PX, 0.4 * width / max(1, breaks)))
             room = max(0.2 * width, width - break_px * breaks)
             wider = min(LEGIBLE, (STRETCH * width - break_px * breaks) / scaled)
-            unit_px = min(most, max(4.0, room / scaled, wider))
+            unit_px = min(TRANSIT_PX, max(4.0, room / scaled, wider))
         self.px_per_ns = unit_px / unit
         self.knots = knots
         self.xs = [left]
@@ -95,14 +97,14 @@ class Axis:
         """(x, label in ms) of marks at round times, and where a run without any begins."""
         step = _round_up(TICK_PX / self.px_per_ns)
         decimals = max(0, 6 - (len(str(step)) - 1))
-        found: list[tuple[float, str]] = []
+        ticks: list[tuple[float, str]] = []
         for start, stop in self._runs():
             first = -(-start // step) * step
             if first > stop:
-                found.append((self.x(start), f"{start / 1e6:,.{max(1, decimals)}f}"))
+                ticks.append((self.x(start), f"{start / 1e6:,.{max(1, decimals)}f}"))
             for time in range(first, stop + 1, step):
-                found.append((self.x(time), f"{time / 1e6:,.{decimals}f}"))
-        return found
+                ticks.append((self.x(time), f"{time / 1e6:,.{decimals}f}"))
+        return ticks
 
     def _runs(self) -> list[tuple[int, int]]:
         """Stretches of time without a break."""

@@ -216,9 +216,8 @@ def _sites(trace: TraceFile, rows: Sequence[TraceRow]) -> list[int]:
         return list(range(stated))
     if isinstance(stated, list):
         return sorted(stated)
-    return sorted({row.site for row in rows if row.site >= 0} | {
-        row.peer for row in rows if row.peer >= 0
-    })  # fmt: skip
+    sites = {row.site for row in rows} | {row.peer for row in rows}
+    return sorted(site for site in sites if site >= 0)
 
 
 def _join(scene: Scene, trace: TraceFile, inside: Sequence[TraceRow]) -> None:
@@ -246,7 +245,9 @@ def _join(scene: Scene, trace: TraceFile, inside: Sequence[TraceRow]) -> None:
             transmission.copies.append(Copy(row.site, row.time, lost))
             scene.arrows += 1
             scene.lost += bool(lost)
-    scene.transmissions = sorted(by_ref.values(), key=lambda one: (one.row.time, one.row.ref))
+    scene.transmissions = sorted(
+        by_ref.values(), key=lambda transmission: (transmission.row.time, transmission.row.ref)
+    )
 
 
 def _stretches(scene: Scene, trace: TraceFile, inside: Sequence[TraceRow]) -> None:
