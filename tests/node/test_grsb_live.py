@@ -893,15 +893,22 @@ class Failing(Disk):
         raise OSError(5, "Input/output error")
 
 
-def test_a_disk_that_fails_stops_its_recorder_and_nobody_else(tmp_path: Path) -> None:
-    """It acknowledges nothing more; the others are given what it would have kept."""
+@pytest.mark.parametrize("fsync", ["always", "interval"])
+def test_a_disk_that_fails_stops_its_recorder_and_nobody_else(
+    fsync: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It acknowledges nothing more; the others are given what it would have kept.
+
+    With `interval` the table of senders is the first to be synced: that failed the whole group."""
+    if fsync == "interval":
+        monkeypatch.setattr("roundelay.node.roles.journal.SENDERS_EVERY", 0)
 
     async def test() -> None:
         async with Net("multicast") as net:
             names = ["a", "b", "c", "ann"]
             table = {
                 "members": names, "retransmitters": ["a"], "acknowledgers": ["b"],
-                "recorders": ["a", "c"],
+                "recorders": ["a", "c"], "journal": {"sync": fsync},
             }  # fmt: skip
             town = Town(
                 net, tmp_path, table | {"parameters": {"da_buffer": 16, "overwrite_group": 4}}

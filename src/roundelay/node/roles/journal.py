@@ -188,11 +188,11 @@ class RecorderJournal:
                 self.journal.commit()
                 if self.both and self.journal.config.sync != ALWAYS:
                     self.journal.sync()
+            if self.journal.durable - self.senders_at >= SENDERS_EVERY:
+                self._keep_senders(rest)
         except (JournalBroken, ConfigError, OSError) as error:
             self._stop(str(error))
             return [record for record in records if not self.archive.is_record(record)]
-        if self.journal.durable - self.senders_at >= SENDERS_EVERY:
-            self._keep_senders(rest)
         self.recorder.recorded += self.journal.end - self.recorder.next
         self.recorder.next = self.journal.end
         if self.journal.durable > self.told:
