@@ -78,7 +78,6 @@ class Family(Struct, frozen=True):
     """Has L, the number of sites that may fail at once."""
 
 
-TOKEN_STAGES: Final = (STAMPED, COMMITTED)
 cluster = partial(Family, config=ClusterConfig, stable=None, stages=STAGES, is_cluster=True)
 
 RECORDS: Final = (

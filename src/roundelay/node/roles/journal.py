@@ -6,7 +6,8 @@ position that has been synced, and when that rises it tells the acknowledger by 
 told to be recorded is, whatever the policy.
 
 A journal that cannot be written or synced stops the recorder, and only that: it answers no more
-polls and serves no more replays, the acknowledger gives it up, and the other recorders go on.
+polls and no users' requests, the acknowledger gives it up, and the other recorders go on.  What it
+has recorded by then can still be replayed.
 """
 
 from __future__ import annotations
