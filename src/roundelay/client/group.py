@@ -281,11 +281,6 @@ class Group(Sending, Replaying, Client):
         self._check_open()
         raise AssertionError("views end with the group only")
 
-    async def answered(self, timeout: float) -> None:
-        """Wait until the node has said something of the group; raises if it refused us."""
-        async with asyncio.timeout(timeout):
-            await self.changed_view(self._view)
-
     async def changed_view(self, known: View | None) -> View:
         """The present view as soon as it is another one than `known`."""
         while self._view is known:
@@ -468,7 +463,8 @@ async def _through_daemon(options: Options, spec: GroupSpec, since: Since | None
         wishes = spec if words_of(spec) else None
         daemon.join(group, spec.name, since or Since(), wishes)
         if wishes is not None:  # which may be refused
-            await group.answered(options.timeout)
+            async with asyncio.timeout(options.timeout):
+                await group.changed_view(group.view)
     except BaseException:
         await daemon.close()
         raise

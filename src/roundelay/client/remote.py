@@ -62,7 +62,6 @@ class RemoteNodeApi(asyncio.Protocol):
         self.where = where
         self.node = ""
         """The node's name."""
-        self.version = ""
         self.error: ConnectionLost | None = None
         """Set when the connection has ended."""
         self._tell = lost
@@ -239,12 +238,6 @@ class RemoteNodeApi(asyncio.Protocol):
         self._protocol.hold(group, stop)
         self._soon()
 
-    async def drain(self) -> None:
-        """Wait until everything sent so far is with the operating system or the node."""
-        protocol, transport = self._protocol, self._transport
-        while self.error is None and (protocol.pending or transport.get_write_buffer_size()):
-            await asyncio.sleep(0.001)
-
     async def close(self) -> None:
         """Leave everything and end the connection."""
         if self.error is None:
@@ -331,7 +324,7 @@ class RemoteNodeApi(asyncio.Protocol):
     # -- what the node says
 
     def _hello(self, hello: Hello) -> None:
-        self.node, self.version = hello.node, hello.version
+        self.node = hello.node
         if not self._greeted.done():
             self._greeted.set_result(None)
 

@@ -100,7 +100,8 @@ class Sending(ABC):
         recorders are known than have to sync it.
         """
         bundle = bundle_of([data], "data", conference, kind)
-        return await self._send(bundle, recorders=self._synced(durability, recorders))
+        count = synced(durability, recorders, self._recorders)
+        return await self._send(bundle, recorders=count)
 
     async def broadcast_many(
         self,
@@ -115,7 +116,8 @@ class Sending(ABC):
         bundle = bundle_of(messages, "messages", conference, kind)
         if not 0 < len(bundle) <= MESSAGES_MAX:
             raise ConfigError("messages", len(bundle), f"1 to {MESSAGES_MAX} at once")
-        return await self._send(bundle, recorders=self._synced(durability, recorders))
+        count = synced(durability, recorders, self._recorders)
+        return await self._send(bundle, recorders=count)
 
     async def broadcast_unit(
         self,
@@ -135,7 +137,8 @@ class Sending(ABC):
         bundle = bundle_of(parts, "parts", conference, kind)
         if not 0 < len(bundle) <= MESSAGES_MAX:
             raise ConfigError("parts", len(bundle), f"1 to {MESSAGES_MAX} of a unit")
-        return await self._send(bundle, recorders=self._synced(durability, recorders), unit=True)
+        count = synced(durability, recorders, self._recorders)
+        return await self._send(bundle, recorders=count, unit=True)
 
     async def send(
         self, data: bytes, to: Iterable[str], *, conference: int = 0, kind: int = 0
@@ -147,10 +150,6 @@ class Sending(ABC):
     async def send_someone(self, data: bytes) -> Receipt:
         """Send `data` to exactly one application of one member, whichever."""
         return await self._send(bundle_of([data]), someone=True)
-
-    def _synced(self, durability: str | None, recorders: int | None) -> int:
-        """How many recorders a receipt waits for."""
-        return synced(durability, recorders, self._recorders)
 
     async def _send(self, bundle: Bundle, **how: Any) -> Receipt:
         """`how` is as `NodeApi.send` has it."""

@@ -180,7 +180,6 @@ class Faults:
 
     def __init__(self, node: Node) -> None:
         self.node = node
-        self.count = 0
 
     # -- a group that is opened --------------------------------------------------------------
 
@@ -315,7 +314,6 @@ class Faults:
         try:
             call(*arguments)
         except Exception as error:
-            self.count += 1
             self.node.drop(f"fault of the {what}")
             where = "".join(traceback.format_exception(error))
             self.node.log("error", f"{what}.fault", reason=reason_of(error), where=where)
@@ -367,7 +365,6 @@ class Faults:
 
     def _report(self, failed: FailedGroup, before: FailedGroup | None = None) -> None:
         """Once for each reason: a disk that is full stays so for a while."""
-        self.count += 1
         if before is not None and before.reason == failed.reason:
             return
         details: dict[str, object] = {}

@@ -100,8 +100,6 @@ class Outbox:
         self.turned_away: dict[int, Subscriber] = {}  # who was told QueueFull
         self.again: deque[Underway] = deque()  # to be sent once more, before all others
         self.slowed = False  # a recorder is behind: nothing new for now
-        self.settled = 0
-        self.unsettled = 0  # given up on, as far as the caller is concerned
 
     def __bool__(self) -> bool:
         return bool((self.items and not self.slowed) or self.again)
@@ -203,7 +201,6 @@ class Outbox:
             return None
         settled = bundle or self.underway[0]
         self.underway.remove(settled)
-        self.settled += len(settled.bundle)
         for application, tag, index, _ in settled.waiters:
             place = seq + index if seq >= 0 else -1
             application.receipt(Receipt(self.group, tag, place, time, resilience=resilience))
@@ -220,7 +217,6 @@ class Outbox:
     def lose_track(self, bundle: Underway, reason: str) -> None:
         """Nobody can say what became of a bundle; it is no longer followed."""
         self.underway.remove(bundle)
-        self.unsettled += len(bundle.bundle)
         self._refuse(bundle.waiters, reason, indeterminate=True)
 
     def refuse(self, bundle: Underway, reason: str) -> None:
