@@ -73,7 +73,7 @@ from roundelay.core.events import (
     Row,
 )  # fmt: skip
 from roundelay.core.families import TOKEN
-from roundelay.sim.families.registry import PROTOCOLS, SIMULATED_FAMILIES, Config, SimFamily
+from roundelay.sim.families.registry import PROTOCOLS, SIMULATED_FAMILIES, SimFamily
 from roundelay.sim.kernel.world import World
 from roundelay.sim.network.links import (
     PLAIN,
@@ -161,7 +161,7 @@ class Scenario:
             )  # fmt: skip
         return self._world
 
-    def configuration(self) -> Config:
+    def configuration(self) -> Any:
         kind = self.family.config
         values: dict[str, Any] = {}
         for name, word in self.fields.items():
@@ -173,8 +173,7 @@ class Scenario:
                 values[name] = word == "yes"
             else:
                 values[name] = int(word) if word.isdigit() else word
-        config: Config = kind(**values).check(self.sites)
-        return config
+        return kind(**values).check(self.sites)
 
     def flush(self) -> None:
         """The scenario is its own recorder; rows are printed after each command."""

@@ -31,7 +31,6 @@ from roundelay.core.families import AUTORM, GRSB, TOKEN, WIDE
 from roundelay.runs.folder import as_row
 from roundelay.sim.families.registry import SIMULATED_FAMILIES, SWARMED
 from roundelay.sim.families.token.fast_draft import ANY
-from roundelay.sim.families.wide.group import WideGroup
 from roundelay.sim.mutants.registry import mutant_named
 from roundelay.sim.swarm.fault_kinds import FAULT_KINDS
 from roundelay.sim.swarm.fault_runner import Outcome, Setting, run_plan
@@ -179,9 +178,7 @@ def _of_nodes(plan: Plan, members: tuple[int, ...]) -> Judge:
 
 
 def _of_networks(plan: Plan, members: tuple[int, ...]) -> Judge:
-    group = plan.settings()
-    assert isinstance(group, WideGroup)
-    return JournalChecker(wide=True, excused=group.excused(plan.sites))
+    return JournalChecker(wide=True, excused=plan.settings().excused(plan.sites))
 
 
 def _of_a_group(plan: Plan, members: tuple[int, ...]) -> Judge:

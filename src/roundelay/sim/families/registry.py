@@ -48,7 +48,6 @@ from roundelay.sim.kernel.ports import EngineFactory
 from roundelay.sim.swarm.fault_kinds import CLUSTER_TARGETS, FAULT_KINDS
 from roundelay.sim.swarm.fault_runner import Striker
 
-Config = TokenConfig | PositiveAckConfig | ClusterConfig | AutoRmConfig | GrsbGroup | WideGroup
 Factories = Callable[[int, Any, type[Any]], EngineFactory]
 """(sites, configuration, class of the engines) → what makes the engines, and is their applications
 where these do more than submit and receive."""

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from roundelay.core.errors import ConfigError
 from roundelay.core.families import TOKEN
-from roundelay.sim.families.registry import SIMULATED_FAMILIES, SWARMED, Config, SimFamily
+from roundelay.sim.families.registry import SIMULATED_FAMILIES, SWARMED, SimFamily
 from roundelay.sim.families.token.fast_draft import ANY, FAST, PROFILES
 from roundelay.sim.kernel.load import Destinations
 from roundelay.sim.kernel.ports import EngineFactory
@@ -101,10 +101,9 @@ class Plan(Struct, frozen=True, kw_only=True):
         """The contents of params.json."""
         return msgspec.json.format(msgspec.json.encode(self), indent=1)
 
-    def settings(self) -> Config:
+    def settings(self) -> Any:
         """The configuration of the engines, checked."""
-        config: Config = self.family.config(**self.config).check(self.sites)
-        return config
+        return self.family.config(**self.config).check(self.sites)
 
     def engines(self, site_class: type[Any] | None = None) -> EngineFactory:
         """Makes the engines; `site_class` may be a mutant."""

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from roundelay.core.engine import Notice
 from roundelay.core.events import DISK
+from roundelay.core.grsb.config import Roles
 from roundelay.core.grsb.pdu import DUAL, LINE_A, LINE_B
 from roundelay.core.grsb.site import GrsbSite
 from roundelay.sim.families.grsb.applications import Lines
@@ -34,10 +35,8 @@ class GrsbDriver(LineDriver[GrsbSite]):
 
     def assign(self) -> None:
         plan = self.plan
-        group = plan.settings()
-        assert isinstance(group, GrsbGroup)
-        self.group = group
-        self.roles = group.roles(plan.sites)
+        self.group: GrsbGroup = plan.settings()
+        self.roles: Roles = self.group.roles(plan.sites)
         self.users = self.roles.users
         self.top = Level(self.roles, lambda site: site, lambda stable: stable)
 

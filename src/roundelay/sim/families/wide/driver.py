@@ -32,10 +32,8 @@ class WideDriver(LineDriver[WideSite]):
 
     def assign(self) -> None:
         plan = self.plan
-        group = plan.settings()
-        assert isinstance(group, WideGroup)
-        self.group = group
-        self.atlas = Atlas(group.topology(plan.sites))
+        self.group: WideGroup = plan.settings()
+        self.atlas = Atlas(self.group.topology(plan.sites))
         self.networks = tuple(self.atlas.networks.values())
         self.users = tuple(self.atlas.origins)
         globe, local = attrgetter("globe"), attrgetter("local")
