@@ -33,8 +33,8 @@ from roundelay.runs.chaos_api.notes import (
     TWIN,
     Confirmed,
     Life,
-    Seen,
     Sent,
+    ViewNote,
 )
 
 TOTAL: Final = ("resilient", "total", "hub", "journal", "wide")
@@ -424,7 +424,7 @@ def _went_with_its_node(
     return not any(given.ident in later and given.time < end for given in life.given)
 
 
-def _is_in(view: Seen) -> bool:
+def _is_in(view: ViewNote) -> bool:
     return view.state == "open"
 
 

@@ -72,7 +72,7 @@ class Confirmed(Struct, frozen=True):
     given_up: tuple[str, ...] | None
 
 
-class Trouble(Struct, frozen=True):
+class ErrorNote(Struct, frozen=True):
     """An error that an application got."""
 
     at: int
@@ -82,7 +82,7 @@ class Trouble(Struct, frozen=True):
     last: int | None
 
 
-class Seen(Struct, frozen=True):
+class ViewNote(Struct, frozen=True):
     """A view."""
 
     time: int
@@ -104,8 +104,8 @@ class Life(Struct):
     confirmed: dict[str, Confirmed] = field(default_factory=dict)
     denied: set[str] = field(default_factory=set)
     doubtful: set[str] = field(default_factory=set)
-    errors: list[Trouble] = field(default_factory=list)
-    views: list[Seen] = field(default_factory=list)
+    errors: list[ErrorNote] = field(default_factory=list)
+    views: list[ViewNote] = field(default_factory=list)
     joins: list[tuple[int, tuple[str, int] | None]] = field(default_factory=list)
     there: list[tuple[int, int]] = field(default_factory=list)
     """When it was in the group: from each `joined` until the next error, or the end."""
@@ -169,10 +169,12 @@ class Life(Struct):
         elif event == "failed":
             (self.denied if line["kind"] in NOTHING_QUEUED else self.doubtful).add(ident)
         elif event == "error":
-            self.errors.append(Trouble(at, time, line["kind"], line.get("first"), line.get("last")))
+            self.errors.append(
+                ErrorNote(at, time, line["kind"], line.get("first"), line.get("last"))
+            )
             self.state = f"{line['kind']}: {line.get('why', '')}"
         elif event == "view":
-            self.views.append(Seen(time, members, line["state"]))
+            self.views.append(ViewNote(time, members, line["state"]))
             self.state = line["state"]
         elif event == "started":
             self.name, self.number, self.since = line["name"], line["life"], _since(line["since"])

@@ -52,7 +52,7 @@ class GroupLoad(Scattered):
         return number if taken else -1
 
 
-class Books:
+class AutoRmBooks:
     """An observer that knows which messages have not ended."""
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class AutoRmDriver(Striker):
     pause_factor = 2
 
     def prepare(self, setting: Setting) -> Iterable[object]:
-        self.books = Books()
+        self.books = AutoRmBooks()
         return setting.observers
 
     def arrange(self) -> None:

@@ -43,7 +43,7 @@ class ClusterDriver(Striker):
     def prepare(self, setting: Setting) -> Iterable[object]:
         plan = self.plan
         self.to = plan.destinations()
-        self.books = Books(self.receivers)
+        self.books = ClusterBooks(self.receivers)
         self.tap = WireTap(self.breach, repeats=not plan.family.core.one_channel)
         self.successors = setting.successors
         self.members = tuple(range(plan.sites))
@@ -218,7 +218,7 @@ class ClusterDriver(Striker):
             self.breach("I5", detail, site)
 
 
-class Books:
+class ClusterBooks:
     """An observer that knows what is still to be delivered, and who has given up on whom."""
 
     def __init__(self, receivers: Callable[[int, int], Collection[int]]) -> None:

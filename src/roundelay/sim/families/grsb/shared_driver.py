@@ -59,7 +59,7 @@ class UserLoad(Scattered):
         return self.applications.send(site, parts, conference, kind)
 
 
-class Books:
+class LineBooks:
     """An observer that counts messages."""
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ class LineDriver(Striker, Generic[S]):
 
     def prepare(self, setting: Setting) -> Iterable[object]:
         self.assign()
-        self.books = Books()
+        self.books = LineBooks()
         return setting.observers
 
     def arrange(self) -> None:

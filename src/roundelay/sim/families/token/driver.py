@@ -27,7 +27,7 @@ class Driver(Striker):
     """One run of a plan of the token protocol or of positive acknowledgement."""
 
     def prepare(self, setting: Setting) -> Iterable[object]:
-        self.books = Books(self.plan.sites)
+        self.books = TokenBooks(self.plan.sites)
         self.budget = max(1, self.plan.resilience)
         return setting.observers
 
@@ -182,7 +182,7 @@ class Driver(Striker):
         return not self.books.wiped() or forgetful <= self.plan.resilience
 
 
-class Books:
+class TokenBooks:
     """An observer that knows what is pending and which sites are weak."""
 
     def __init__(self, sites: int) -> None:
