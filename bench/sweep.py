@@ -21,7 +21,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from roundelay.pipeline.research.grid import Grid, Run, bins, parse
+from roundelay.pipeline.research.grid import Grid, SweepRun, bins, parse
 from roundelay.pipeline.research.sweep import RUNS, measured, sweep
 from roundelay.pipeline.session import SparkOptions, spark_session
 
@@ -37,7 +37,7 @@ def grid_of(runs: int) -> Grid:
     return parse(POINTS, "bench", MESSAGES, max(1, round(runs / 10)))
 
 
-def one_process(runs: list[Run]) -> tuple[float, list[float], dict[str, dict[str, Any]]]:
+def one_process(runs: list[SweepRun]) -> tuple[float, list[float], dict[str, dict[str, Any]]]:
     """Seconds in all, seconds of each, and the rows."""
     each = []
     rows = {}

@@ -16,9 +16,9 @@ from roundelay.core.engine import MS
 from roundelay.core.errors import ConfigError
 from roundelay.journal.format import Run
 from roundelay.pipeline.research.advise import (
-    Candidate,
-    Tried,
-    Wish,
+    GroupCandidate,
+    Requirements,
+    TrialResult,
     best,
     candidates,
     present,
@@ -62,7 +62,7 @@ def test_a_trace_tells_arrivals_sizes_loss_and_transit(recorded: Path) -> None:
     assert said["loss"] == pytest.approx(LOSS, abs=0.01)
     assert said["transit_ms"] == 0.02
     assert all(before[0] <= after[0] for before, after in pairwise(workload.arrivals))
-    assert present(workload) == Candidate(
+    assert present(workload) == GroupCandidate(
         protocol="token", profile="paper", resilience=1, hold_ms=20.0
     )
 
@@ -127,10 +127,10 @@ def test_a_longer_transit_shows_in_every_delay(recorded: Path) -> None:
 # -- the criterion -----------------------------------------------------------------------------
 
 
-def tried(protocol: str, pdus: float, p99: float, **given: Any) -> Tried:
+def tried(protocol: str, pdus: float, p99: float, **given: Any) -> TrialResult:
     level = given.pop("resilience", 1 if protocol == "token" else 0)
-    one = Candidate(protocol=protocol, profile="paper", resilience=level, hold_ms=50.0)
-    usual = Tried(
+    one = GroupCandidate(protocol=protocol, profile="paper", resilience=level, hold_ms=50.0)
+    usual = TrialResult(
         candidate=one, runs=3, pdus_per_message=pdus, pdus_ci95=0.1, control_per_message=pdus - 1,
         delay_ms_mean=p99 / 3, delay_ms_p99=p99, storage_max=4, delivered=True, violations=0,
     )  # fmt: skip
@@ -146,20 +146,20 @@ def test_the_fewest_pdus_win_among_those_that_give_what_is_asked_for() -> None:
     broken = tried("token", 2.0, 10, violations=1)
     lost = tried("token", 2.1, 10, delivered=False)
     everyone = [cheap, slow, good, dear, frail, broken, lost]
-    assert best(everyone, Wish()) == good
-    assert best(everyone, Wish(delay_ms=50)) == dear
-    assert best(everyone, Wish(delay_ms=1000)) == slow
-    assert best(everyone, Wish(resilience=0)) == frail
-    assert best(everyone, Wish(order="none", resilience=0)) == cheap
-    assert best(everyone, Wish(delay_ms=1)) == dear  # the quickest, if none is quick enough
-    assert best(everyone, Wish(resilience=2)) is None
+    assert best(everyone, Requirements()) == good
+    assert best(everyone, Requirements(delay_ms=50)) == dear
+    assert best(everyone, Requirements(delay_ms=1000)) == slow
+    assert best(everyone, Requirements(resilience=0)) == frail
+    assert best(everyone, Requirements(order="none", resilience=0)) == cheap
+    assert best(everyone, Requirements(delay_ms=1)) == dear  # the quickest, if none is quick enough
+    assert best(everyone, Requirements(resilience=2)) is None
     nearly = tried("token", 4.03, 20)
-    assert best([*everyone, nearly], Wish()) == nearly
+    assert best([*everyone, nearly], Requirements()) == nearly
     stuck = tried("token", 3.6, 60, delay_ms_mean=20_000.0)  # one in a hundred waits for the next
-    assert best([*everyone, stuck], Wish()) == good
-    assert stuck.misses(Wish()) == ["after 20000 ms on average"]
-    assert "not quick enough" in " ".join(words(dear, None, everyone, Wish(delay_ms=1)))
-    assert "None of 7" in words(None, None, everyone, Wish(resilience=2))[0]
+    assert best([*everyone, stuck], Requirements()) == good
+    assert stuck.misses(Requirements()) == ["after 20000 ms on average"]
+    assert "not quick enough" in " ".join(words(dear, None, everyone, Requirements(delay_ms=1)))
+    assert "None of 7" in words(None, None, everyone, Requirements(resilience=2))[0]
 
 
 def test_candidates_are_what_the_group_could_be() -> None:

@@ -20,7 +20,7 @@ from roundelay.pipeline.research.claims import (
     STORAGE,
     model,
     parts,
-    place_of,
+    setting_of,
     tolerance,
 )
 from roundelay.pipeline.research.grid import READY, bins, expected_s, load, parse, seed_of
@@ -209,7 +209,7 @@ def test_the_model_of_a_point_is_the_sum_of_its_parts() -> None:
         SimulateParams(sites=10, kr=3, tau=2.0, loss=0.02),
         SimulateParams(sites=5, kw=4, load="isolated"),
     ):
-        place = place_of(sweep.measured(SimulateParams(messages=1)) | _where(params.settled()))
+        place = setting_of(sweep.measured(SimulateParams(messages=1)) | _where(params.settled()))
         assert sum(model(place, part) or 0.0 for part in PARTS) == pytest.approx(model(place, PDUS))
         assert model(place, STORAGE) is not None
     assert parts("po", {"PO_DT": 3}, 1) == dict.fromkeys(PARTS)
@@ -224,7 +224,7 @@ def _where(params: SimulateParams) -> dict[str, Any]:
 def test_tolerances_are_those_of_the_specification() -> None:
     def of(**given: Any) -> tuple[float, float] | None:
         given = {"messages": 1} | given
-        return tolerance(place_of(_where(SimulateParams(**given).settled())), PDUS)
+        return tolerance(setting_of(_where(SimulateParams(**given).settled())), PDUS)
 
     assert of(loss=0.0) == (-0.02, 0.02)
     assert of(loss=0.1) == (-0.15, 0.25)

@@ -111,7 +111,7 @@ def _advise(spark: Any, workload: Any, given: dict[str, Any]) -> dict[str, Any]:
         resilience = min(1, most) if now is None else now.resilience
     elif resilience > most:
         raise ConfigError("resilience", resilience, f"0 to {most} for {sites} sites")
-    wish = job.Wish(
+    required = job.Requirements(
         order=given["order"] or ("total" if now is None else now.order),
         resilience=resilience,
         delay_ms=given["delay_ms"] or job.DELAY_MS,
@@ -125,7 +125,7 @@ def _advise(spark: Any, workload: Any, given: dict[str, Any]) -> dict[str, Any]:
         holds_ms=holds,
     )
     advice = job.advise(
-        spark, workload, wish, tried, loss=loss, transit_ms=transit_ms, seeds=given["seeds"]
+        spark, workload, required, tried, loss=loss, transit_ms=transit_ms, seeds=given["seeds"]
     )
     if given["loss"] is None and workload.loss is None:
         advice["words"].append("The record does not tell what was lost: none is assumed (--loss).")

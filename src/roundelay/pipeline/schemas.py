@@ -50,24 +50,18 @@ def _trace() -> Any:
     return trace.arrow_schema({trace.VERSION_KEY: str(trace.VERSION).encode()})
 
 
-def _runs() -> Any:
+def _of_sweep(columns: str) -> Any:
     from roundelay.pipeline.research import sweep
 
-    return sweep.arrow_schema(sweep.RUN_COLUMNS)
-
-
-def _summary() -> Any:
-    from roundelay.pipeline.research import sweep
-
-    return sweep.arrow_schema(sweep.SUMMARY_COLUMNS)
+    return sweep.arrow_schema(getattr(sweep, columns))
 
 
 TABLES: Final[dict[str, Callable[[], Any]]] = {
     MESSAGES: journal.schema,
     TRACE: _trace,
     GAPS: _gaps,
-    RUNS: _runs,
-    SUMMARY: _summary,
+    RUNS: lambda: _of_sweep("RUN_COLUMNS"),
+    SUMMARY: lambda: _of_sweep("SUMMARY_COLUMNS"),
 }
 
 
@@ -88,19 +82,6 @@ def from_arrow(schema: Any) -> StructType:
     from pyspark.sql.pandas.types import from_arrow_schema
     from pyspark.sql.types import StructField, StructType
 
-    made: StructType = from_arrow_schema(schema)
     metadata = {key.decode(): text.decode() for key, text in (schema.metadata or {}).items()}
-    first = made.fields[0]
-    named = StructField(first.name, first.dataType, first.nullable, metadata)
-    return StructType([named, *made.fields[1:]])
-
-
-def ddl(table: str) -> str:
-    """A schema as Spark's functions take it, columns and types.
-
-    >>> ddl("gaps")
-    'group string, journal string, since bigint, until bigint'
-    """
-    return ", ".join(
-        f"{field.name} {field.dataType.simpleString()}" for field in spark_schema(table)
-    )  # fmt: skip
+    first, *others = from_arrow_schema(schema).fields
+    return StructType([StructField(first.name, first.dataType, first.nullable, metadata), *others])

@@ -13,6 +13,7 @@ If none is quick enough, the quickest of the others is named, and so is what it 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -24,10 +25,11 @@ from roundelay.core.families import FAMILIES, PO, POSITIVE_ACK, TO, TOKEN, Famil
 from roundelay.pipeline.research.grid import EVENT_S, seed_of
 from roundelay.pipeline.research.summary import mean_and_ci95
 from roundelay.pipeline.research.workload import Workload
+from roundelay.pipeline.schemas import from_arrow
 from roundelay.pipeline.spark.failures import spark_errors
 from roundelay.pipeline.spark.progress import watching
 from roundelay.runs.measured import FAST, PAPER, PROFILES
-from roundelay.runs.replay import Arrival, replay
+from roundelay.runs.replay import replay
 from roundelay.runs.simulate import HOLD_MS_DEFAULT, SimulateParams
 from roundelay.sim.families.registry import PROTOCOLS
 from roundelay.trace.checkers.checkers import FIFO, NONE, TOTAL
@@ -54,10 +56,18 @@ LEVELS_MAX: Final = 5
 CLOSE: Final = 1.01
 """Counts this near to each other are as good as equal."""
 
-COLUMNS: Final = (
-    "candidate int, seed bigint, pdus_per_message double, control_per_message double, "
-    "delay_ms_mean double, delay_ms_p99 double, storage_max bigint, delivered boolean, "
-    "violations int"
+MEANS: Final = ("pdus_per_message", "control_per_message", "delay_ms_mean", "delay_ms_p99")
+"""Measures of a trial of which the mean is told."""
+
+COLUMNS: Final = pa.schema(
+    [
+        ("candidate", pa.int32()),
+        ("seed", pa.int64()),
+        *((name, pa.float64()) for name in MEANS),
+        ("storage_max", pa.int64()),
+        ("delivered", pa.bool_()),
+        ("violations", pa.int32()),
+    ]
 )
 
 
@@ -70,7 +80,7 @@ def _failures(count: int) -> str:
     return f"{count or 'no'} failure{'s' if count > 1 else ''}"
 
 
-class Wish(Struct, frozen=True, kw_only=True):
+class Requirements(Struct, frozen=True, kw_only=True):
     """What is asked for."""
 
     order: str = TOTAL
@@ -87,7 +97,7 @@ class Wish(Struct, frozen=True, kw_only=True):
         )
 
 
-class Candidate(Struct, frozen=True, kw_only=True):
+class GroupCandidate(Struct, frozen=True):
     """A group as it could be."""
 
     protocol: str
@@ -117,16 +127,20 @@ class Candidate(Struct, frozen=True, kw_only=True):
 
     def params(self, sites: int, loss: float, seed: int) -> SimulateParams:
         return SimulateParams(
-            protocol=self.protocol, profile=self.profile, sites=sites, loss=loss, seed=seed,
+            protocol=self.protocol,
+            profile=self.profile,
+            sites=sites,
+            loss=loss,
+            seed=seed,
             resilience=self.resilience if self.family.resilient else None,
             hold_ms=self.hold_ms or HOLD_MS_DEFAULT,
-        )  # fmt: skip
+        )
 
 
-class Tried(Struct, frozen=True, kw_only=True):
+class TrialResult(Struct, frozen=True, kw_only=True):
     """A candidate, and what it did with the workload.  Means over the repetitions."""
 
-    candidate: Candidate
+    candidate: GroupCandidate
     runs: int
     pdus_per_message: float
     pdus_ci95: float | None
@@ -137,24 +151,24 @@ class Tried(Struct, frozen=True, kw_only=True):
     delivered: bool
     violations: int
 
-    def misses(self, wish: Wish) -> list[str]:
+    def misses(self, required: Requirements) -> list[str]:
         """What it lacks of what is asked for."""
-        one = self.candidate
-        found = []
-        if ORDERS.index(one.order) < ORDERS.index(wish.order):
-            found.append({FIFO: "no common order", NONE: "no order"}[one.order])
-        if one.resilience < wish.resilience:
-            found.append(f"survives {_failures(one.resilience)}")
+        order, level = self.candidate.order, self.candidate.resilience
+        missed = []
+        if ORDERS.index(order) < ORDERS.index(required.order):
+            missed.append({FIFO: "no common order", NONE: "no order"}[order])
+        if level < required.resilience:
+            missed.append(f"survives {_failures(level)}")
         if self.violations:
-            found.append("broke a promise")
+            missed.append("broke a promise")
         elif not self.delivered:
-            found.append("did not deliver everything")
-        if self.delay_ms_p99 > wish.delay_ms:
-            found.append(f"99 % within {self.delay_ms_p99:.0f} ms only")
-        elif self.delay_ms_mean > wish.delay_ms:
+            missed.append("did not deliver everything")
+        if self.delay_ms_p99 > required.delay_ms:
+            missed.append(f"99 % within {self.delay_ms_p99:.0f} ms only")
+        elif self.delay_ms_mean > required.delay_ms:
             # One in a hundred that waits for the next message, in a group that is hardly used.
-            found.append(f"after {self.delay_ms_mean:.0f} ms on average")
-        return found
+            missed.append(f"after {self.delay_ms_mean:.0f} ms on average")
+        return missed
 
 
 # -- candidates --------------------------------------------------------------------------------
@@ -168,7 +182,7 @@ def candidates(
     profiles: Sequence[str] = PROFILES,
     holds_ms: Sequence[float] = (),
     levels: Sequence[int] = (),
-) -> list[Candidate]:
+) -> list[GroupCandidate]:
     """All that is tried; what is not given is chosen."""
     for protocol in protocols:
         if protocol not in PROTOCOLS:
@@ -185,72 +199,34 @@ def candidates(
     chosen = list(holds_ms) or [hold for hold in HOLDS_MS if hold >= least_ms]
     chosen = chosen or [least_ms, 2 * least_ms, 5 * least_ms]
     tried_levels = list(levels) or list(range(min(most, LEVELS_MAX - 1) + 1))
-    found: dict[Candidate, None] = {}
+    found: list[GroupCandidate] = []
     for protocol in protocols:
-        if FAMILIES[protocol].is_cluster:  # nothing in them waits for T
-            profile = FAST if FAST in profiles else PAPER
-            found[Candidate(protocol=protocol, profile=profile, resilience=0, hold_ms=None)] = None
+        family = FAMILIES[protocol]
+        if family.is_cluster:  # nothing in them waits for T
+            found.append(GroupCandidate(protocol, FAST if FAST in profiles else PAPER, 0, None))
             continue
         for profile in profiles:
-            for level in tried_levels if FAMILIES[protocol].resilient else (0,):
-                for period in chosen if profile == PAPER else (None,):
-                    one = Candidate(
-                        protocol=protocol, profile=profile, resilience=level, hold_ms=period
-                    )
-                    found[one] = None
-    return list(found)
+            holds = chosen if profile == PAPER else (None,)
+            all_levels = tried_levels if family.resilient else (0,)
+            found += [GroupCandidate(protocol, profile, *one) for one in product(all_levels, holds)]
+    return list(dict.fromkeys(found))
 
 
-def present(workload: Workload) -> Candidate | None:
+def present(workload: Workload) -> GroupCandidate | None:
     """The group as it was recorded, if the record says so."""
-    said = workload.params
-    protocol, profile = said.get("protocol"), said.get("profile", FAST)
+    params = workload.params
+    protocol, profile = params.get("protocol"), params.get("profile", FAST)
     if protocol not in PROTOCOLS or profile not in PROFILES:
         return None
     family = FAMILIES[protocol]
     timed = not family.is_cluster and profile == PAPER
-    level = said.get("resilience")
-    return Candidate(
-        protocol=protocol,
-        profile=profile,
-        resilience=level if family.resilient and isinstance(level, int) else 0,
-        hold_ms=float(said.get("hold_ms") or HOLD_MS_DEFAULT) if timed else None,
-    )
+    level = params.get("resilience")
+    level = level if family.resilient and isinstance(level, int) else 0
+    hold_ms = float(params.get("hold_ms") or HOLD_MS_DEFAULT) if timed else None
+    return GroupCandidate(protocol, profile, level, hold_ms)
 
 
 # -- on Spark ----------------------------------------------------------------------------------
-
-
-class _Trial:
-    """Of a task: runs candidates on the arrivals it carries."""
-
-    def __init__(self, arrivals: tuple[Arrival, ...], transit_ns: int) -> None:
-        self.arrivals = arrivals
-        self.transit_ns = transit_ns
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for task in batch.to_pylist():
-                params = msgspec.json.decode(task["params"], type=SimulateParams)
-                found = replay(params, self.arrivals, self.transit_ns)
-                row = {
-                    "candidate": task["candidate"],
-                    "seed": params.seed,
-                    **{name: found[name] for name in _MEASURED},
-                    "delivered": found["delivered_everywhere"],
-                    "violations": len(found["violations"]),
-                }
-                yield pa.RecordBatch.from_pylist([row], _ARROW)
-
-
-_MEASURED: Final = ("pdus_per_message", "control_per_message", "delay_ms_mean", "delay_ms_p99",
-                    "storage_max")  # fmt: skip
-_ARROW: Final = pa.schema([
-    ("candidate", pa.int32()), ("seed", pa.int64()), ("pdus_per_message", pa.float64()),
-    ("control_per_message", pa.float64()), ("delay_ms_mean", pa.float64()),
-    ("delay_ms_p99", pa.float64()), ("storage_max", pa.int64()), ("delivered", pa.bool_()),
-    ("violations", pa.int32()),
-])  # fmt: skip
 
 
 def _weight(params: SimulateParams, messages: int) -> float:
@@ -262,7 +238,7 @@ def _weight(params: SimulateParams, messages: int) -> float:
 def trials(
     spark: SparkSession,
     workload: Workload,
-    tried: Sequence[Candidate],
+    tried: Sequence[GroupCandidate],
     loss: float,
     transit_ms: float,
     seeds: int,
@@ -279,48 +255,55 @@ def trials(
         for place, (number, params) in enumerate(work)
     ]
     frame = spark.createDataFrame(rows, "place int, candidate int, params string")
-    trial = _Trial(workload.arrivals, max(1, int(transit_ms * 1e6)))
-    return frame.repartitionById(len(rows), "place").mapInArrow(trial, COLUMNS)
+    arrivals, transit_ns = workload.arrivals, max(1, int(transit_ms * 1e6))
+
+    def trial(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for task in (task for batch in batches for task in batch.to_pylist()):
+            params = msgspec.json.decode(task["params"], type=SimulateParams)
+            results = replay(params, arrivals, transit_ns)
+            row = {
+                "candidate": task["candidate"],
+                "seed": params.seed,
+                **{name: results[name] for name in (*MEANS, "storage_max")},
+                "delivered": results["delivered_everywhere"],
+                "violations": len(results["violations"]),
+            }
+            yield pa.RecordBatch.from_pylist([row], COLUMNS)
+
+    return frame.repartitionById(len(rows), "place").mapInArrow(trial, from_arrow(COLUMNS))
 
 
-def gathered(rows: Iterable[Any], tried: Sequence[Candidate]) -> list[Tried]:
-    """One `Tried` per candidate, of the rows of `trials`."""
-    by: dict[int, list[Any]] = {}
+def gathered(rows: Iterable[Any], tried: Sequence[GroupCandidate]) -> list[TrialResult]:
+    """One `TrialResult` per candidate, of the rows of `trials`."""
+    by_candidate: dict[int, list[Any]] = {}
     for row in rows:
-        by.setdefault(row["candidate"], []).append(row)
-    found = []
+        by_candidate.setdefault(row["candidate"], []).append(row)
+    outcomes = []
     for number, candidate in enumerate(tried):
-        mine = sorted(by[number], key=lambda row: row["seed"])
-
-        def mean(name: str, mine: list[Any] = mine) -> float:
-            return mean_and_ci95([row[name] for row in mine])[0]
-
-        pdus, ci95 = mean_and_ci95([row["pdus_per_message"] for row in mine])
-        found.append(
-            Tried(
+        mine = by_candidate[number]
+        means = {name: mean_and_ci95([row[name] for row in mine]) for name in MEANS}
+        outcomes.append(
+            TrialResult(
                 candidate=candidate,
                 runs=len(mine),
-                pdus_per_message=pdus,
-                pdus_ci95=ci95,
-                control_per_message=mean("control_per_message"),
-                delay_ms_mean=mean("delay_ms_mean"),
-                delay_ms_p99=mean("delay_ms_p99"),
+                pdus_ci95=means["pdus_per_message"][1],
                 storage_max=max(row["storage_max"] for row in mine),
                 delivered=all(row["delivered"] for row in mine),
                 violations=sum(row["violations"] for row in mine),
+                **{name: mean for name, (mean, _) in means.items()},
             )
         )
-    return found
+    return outcomes
 
 
 # -- the answer --------------------------------------------------------------------------------
 
 
-def best(tried: Sequence[Tried], wish: Wish) -> Tried | None:
+def best(tried: Sequence[TrialResult], required: Requirements) -> TrialResult | None:
     """The one to recommend, by the criterion at the top; None if none keeps its promises."""
     sound = [one for one in tried if not one.violations and one.delivered]
-    patient = structs.replace(wish, delay_ms=float("inf"))
-    good = [one for one in sound if not one.misses(wish)]
+    patient = structs.replace(required, delay_ms=float("inf"))
+    good = [one for one in sound if not one.misses(required)]
     if good:
         fewest = min(one.pdus_per_message for one in good)
         close = [one for one in good if one.pdus_per_message <= CLOSE * fewest]
@@ -329,57 +312,64 @@ def best(tried: Sequence[Tried], wish: Wish) -> Tried | None:
     return min(slow, key=lambda one: max(one.delay_ms_p99, one.delay_ms_mean), default=None)
 
 
-def words(chosen: Tried | None, now: Tried | None, tried: Sequence[Tried], wish: Wish) -> list[str]:
+def words(
+    chosen: TrialResult | None,
+    now: TrialResult | None,
+    tried: Sequence[TrialResult],
+    required: Requirements,
+) -> list[str]:
     """The recommendation in sentences, with the figures behind it."""
     if chosen is None:
         return [
-            f"None of {len(tried)} candidates gives what is asked for: "
-            f"{wish.order} order, {_failures(wish.resilience)} survived, everything delivered."
+            f"None of {len(tried)} candidates gives what is asked for: {required.order} order, "
+            f"{_failures(required.resilience)} survived, everything delivered."
         ]
     one = chosen.candidate
-    said = [
+    sentences = [
         f"Use {one.name}: {chosen.pdus_per_message:.2f} PDUs per broadcast"
         + (f" (±{chosen.pdus_ci95:.2f})" if chosen.pdus_ci95 is not None else "")
         + f", delivered everywhere after {chosen.delay_ms_mean:.1f} ms on average and 99 % within "
         f"{chosen.delay_ms_p99:.1f} ms; a site keeps at most {chosen.storage_max} messages.",
     ]
-    missed = chosen.misses(wish)
+    missed = chosen.misses(required)
     if missed:
-        said.append(f"It is the quickest, but not quick enough: {', '.join(missed)}.")
+        sentences.append(f"It is the quickest, but not quick enough: {', '.join(missed)}.")
     if now is not None and now.candidate == one:
-        said.append("That is what was recorded: leave it as it is.")
+        sentences.append("That is what was recorded: leave it as it is.")
     elif now is not None:
         less = 1 - chosen.pdus_per_message / now.pdus_per_message
         than = f"{abs(less):.0%} {'fewer' if less > 0 else 'more'} PDUs than now"
-        reason = now.misses(wish)
-        said.append(
+        reason = now.misses(required)
+        sentences.append(
             f"That is {than} ({now.candidate.name}: {now.pdus_per_message:.2f}, 99 % within "
             f"{now.delay_ms_p99:.1f} ms" + (f"; {', '.join(reason)}" if reason else "") + ")."
         )
-    cheaper = [t for t in tried if t.pdus_per_message < chosen.pdus_per_message and t.misses(wish)]
+    cheaper = [
+        t for t in tried if t.pdus_per_message < chosen.pdus_per_message and t.misses(required)
+    ]
     if cheaper:
         other = min(cheaper, key=lambda t: t.pdus_per_message)
-        said.append(
+        sentences.append(
             f"Cheaper, but not what is asked for: {other.candidate.name} with "
-            f"{other.pdus_per_message:.2f} ({', '.join(other.misses(wish))})."
+            f"{other.pdus_per_message:.2f} ({', '.join(other.misses(required))})."
         )
     call = f'roundelay.join(GROUP, service="{one.family.service}"'
     call += f", resilience={one.resilience})" if one.family.resilient else ")"
     if one.profile == FAST:
-        said.append(f"Live: {call}.")
+        sentences.append(f"Live: {call}.")
     elif one.family.resilient:
-        said.append(
+        sentences.append(
             f"T is a parameter of the simulator's paper profile; live groups pass the token at "
             f"once ({call}), which --profile {FAST} compares."
         )
-    return said
+    return sentences
 
 
 def advise(
     spark: SparkSession,
     workload: Workload,
-    wish: Wish,
-    tried: Sequence[Candidate],
+    required: Requirements,
+    tried: Sequence[GroupCandidate],
     *,
     loss: float,
     transit_ms: float,
@@ -394,20 +384,20 @@ def advise(
     with watching(spark, "advise"), spark_errors():
         found = gathered(frame.collect(), everyone)  # a row per candidate and repetition
     allowed = [one for one in found if one.candidate in tried]
-    chosen = best(allowed, wish)
+    chosen = best(allowed, required)
     recorded = next((one for one in found if one.candidate == now), None)
-    ranked = sorted(found, key=lambda one: (bool(one.misses(wish)), one.pdus_per_message))
+    ranked = sorted(found, key=lambda one: (bool(one.misses(required)), one.pdus_per_message))
     return {
         "workload": workload.described() | {"loss": loss, "transit_ms": transit_ms},
-        "criterion": wish.text(),
-        "recommendation": None if chosen is None else _shown(chosen, wish),
-        "recorded_as": None if recorded is None else _shown(recorded, wish),
-        "words": words(chosen, recorded, allowed, wish),
-        "candidates": [_shown(one, wish) for one in ranked],
+        "criterion": required.text(),
+        "recommendation": None if chosen is None else _shown(chosen, required),
+        "recorded_as": None if recorded is None else _shown(recorded, required),
+        "words": words(chosen, recorded, allowed, required),
+        "candidates": [_shown(one, required) for one in ranked],
     }
 
 
-def _shown(one: Tried, wish: Wish) -> dict[str, Any]:
+def _shown(one: TrialResult, required: Requirements) -> dict[str, Any]:
     found = structs.asdict(one)
     candidate = found.pop("candidate")
     return {
@@ -415,5 +405,5 @@ def _shown(one: Tried, wish: Wish) -> dict[str, Any]:
         **structs.asdict(candidate),
         "order": candidate.order,
         **found,
-        "misses": one.misses(wish),
+        "misses": one.misses(required),
     }

@@ -33,13 +33,17 @@ ROUNDS: Final = "rounds"
 SLOTS: Final = "slots"
 
 PARTS: Final = (BROADCASTS, ACKS, CONFIRMS, REPAIRS)
-MEASURES: Final = (
-    PDUS, CONTROL, *PARTS, STORAGE, "delay_ms_mean", "delay_ms_p99", ROUNDS, SLOTS,
-)  # fmt: skip
+DELAYS: Final = ("delay_ms_mean", "delay_ms_p99")
+MEASURES: Final = (PDUS, CONTROL, *PARTS, STORAGE, *DELAYS, ROUNDS, SLOTS)
 """What a run is measured by, in the order of a summary."""
 
-KINDS_OF_PART: Final = {"B": BROADCASTS, "PA_B": BROADCASTS, "ACK": ACKS, "PA_ACK": ACKS,
-                        "CONFIRM": CONFIRMS}  # fmt: skip
+KINDS_OF_PART: Final = {
+    "B": BROADCASTS,
+    "PA_B": BROADCASTS,
+    "ACK": ACKS,
+    "PA_ACK": ACKS,
+    "CONFIRM": CONFIRMS,
+}
 
 
 def parts(protocol: str, pdus_by_kind: Mapping[str, int], messages: int) -> dict[str, float | None]:
@@ -59,7 +63,7 @@ def parts(protocol: str, pdus_by_kind: Mapping[str, int], messages: int) -> dict
 # -- models ------------------------------------------------------------------------------------
 
 
-class Place(Struct, frozen=True):
+class ModelSetting(Struct, frozen=True):
     """What the models depend on: the columns of a run or of a summary that say where it is."""
 
     protocol: str
@@ -75,40 +79,46 @@ class Place(Struct, frozen=True):
     kr: int
 
 
-PLACE: Final = Place.__struct_fields__
+SETTING: Final = ModelSetting.__struct_fields__
 
 
-def place_of(row: Mapping[str, Any]) -> Place:
-    return Place(*(row[name] for name in PLACE))
+def setting_of(row: Mapping[str, Any]) -> ModelSetting:
+    return ModelSetting(*(row[name] for name in SETTING))
 
 
-def model(place: Place, measure: str) -> float | None:
+def model(setting: ModelSetting, measure: str) -> float | None:
     """What the paper's analysis says, or None where it says nothing."""
-    if place.profile == FAST:
+    if setting.profile == FAST:
         return None
-    if place.protocol == TOKEN:
-        return _token(place, measure)
-    if place.protocol == POSITIVE_ACK:
-        total = cost.x_b_positive_ack(place.sites, place.loss)
+    if setting.protocol == TOKEN:
+        return _token(setting, measure)
+    if setting.protocol == POSITIVE_ACK:
+        total = cost.x_b_positive_ack(setting.sites, setting.loss)
         return {PDUS: total, CONTROL: total - 1}.get(measure)
-    if place.protocol in CLUSTERS and place.load == ISOLATED and not place.loss:
-        return _cluster(place, measure)
+    if setting.protocol in CLUSTERS and setting.load == ISOLATED and not setting.loss:
+        return _cluster(setting, measure)
     return None
 
 
-def _idle(place: Place) -> float:
+def _idle(setting: ModelSetting) -> float:
     """P_q̄: the chance that a token site waits T in vain."""
-    if place.load == POISSON:
-        assert place.tau is not None
-        return exp(-place.tau)
-    return 1.0 if place.load == ISOLATED else 0.0
+    if setting.load == POISSON:
+        assert setting.tau is not None
+        return exp(-setting.tau)
+    return 1.0 if setting.load == ISOLATED else 0.0
 
 
-def _token(place: Place, measure: str) -> float | None:
-    sites, level, loss, kw, kr = place.sites, place.resilience, place.loss, place.kw, place.kr
+def _token(setting: ModelSetting, measure: str) -> float | None:
+    sites, level, loss, kw, kr = (
+        setting.sites,
+        setting.resilience,
+        setting.loss,
+        setting.kw,
+        setting.kr,
+    )
     if measure == STORAGE:
         return float(cost.storage_messages(sites, kw, kr))
-    idle = _idle(place)
+    idle = _idle(setting)
     ya = cost.acks_and_nulls(level, idle, kw, kr)
     yc = cost.confirmations(level, idle, kw, kr)
     terms = {
@@ -121,13 +131,13 @@ def _token(place: Place, measure: str) -> float | None:
     return {PDUS: total, CONTROL: total - 1, **terms}.get(measure)
 
 
-def _cluster(place: Place, measure: str) -> float | None:
-    n = place.sites
-    if place.destinations is not None and place.destinations < n:
-        pdus = 2 * (place.destinations + 1)
-    elif place.policy == EAGER:
+def _cluster(setting: ModelSetting, measure: str) -> float | None:
+    n = setting.sites
+    if setting.destinations is not None and setting.destinations < n:
+        pdus = 2 * (setting.destinations + 1)
+    elif setting.policy == EAGER:
         pdus = n * n - n + 1
-    elif n == 2 and place.protocol != SPO:
+    elif n == 2 and setting.protocol != SPO:
         pdus = 3
     else:
         pdus = 2 * n
@@ -150,46 +160,46 @@ BEYOND: Final = 0.2
 """The figure ends here; nothing is claimed of higher losses."""
 
 
-def tolerance(place: Place, measure: str) -> tuple[float, float] | None:
+def tolerance(setting: ModelSetting, measure: str) -> tuple[float, float] | None:
     """The deviations that are allowed (PROTOCOLS §9.2–9.5), or None where nothing is claimed."""
-    if model(place, measure) is None:
+    if model(setting, measure) is None:
         return None
-    if place.protocol in CLUSTERS:
+    if setting.protocol in CLUSTERS:
         return -EXACT, EXACT
     if measure == STORAGE:
         # Reached when all are busy; never exceeded, whatever is lost.
-        reached = place.load == SATURATED and not place.loss
+        reached = setting.load == SATURATED and not setting.loss
         return (-EXACT if reached else -1.0), EXACT
     if measure not in (PDUS, CONTROL):
         return None
-    if place.protocol == POSITIVE_ACK:
+    if setting.protocol == POSITIVE_ACK:
         return -0.02, 0.02
-    if not place.loss:
+    if not setting.loss:
         return -0.02, 0.02
-    if measure == CONTROL or place.load != POISSON or place.loss > BEYOND:
+    if measure == CONTROL or setting.load != POISSON or setting.loss > BEYOND:
         return None
-    if place.loss <= 0.1:
+    if setting.loss <= 0.1:
         return -0.15, 0.25
-    assert place.tau is not None
-    if place.sites >= 30 and place.tau >= 10:
+    assert setting.tau is not None
+    if setting.sites >= 30 and setting.tau >= 10:
         return -0.29, 0.22  # acknowledgements queue up, which the model ignores
     return -0.22, 0.22
 
 
 WHY: Final[dict[tuple[str, bool], str]] = {
     (BROADCASTS, True): "a source repeats what the token site missed or has queued; the model "
-                        "counts a broadcast once (n_b = 1)",
+    "counts a broadcast once (n_b = 1)",
     (ACKS, True): "an acknowledgement is repeated, too, when the sign that it was taken is lost; "
-                  "the model repeats it until it is taken (n_a)",
+    "the model repeats it until it is taken (n_a)",
     (ACKS, False): "messages queue behind a lost transfer, and behind one that waits no NULL is "
-                   "needed",
+    "needed",
     (CONFIRMS, True): "a repeated transfer ends in a confirmation of its own",
     (CONFIRMS, False): "messages queue behind a lost transfer, so fewer waits for T are in vain",
     (REPAIRS, True): "the site that passes the token and the one that takes it may both answer a "
-                     "request, and repeated broadcasts are answered, too; the model has one answer",
+    "request, and repeated broadcasts are answered, too; the model has one answer",
     (REPAIRS, False): "what is repeated reaches everybody, and repairs what the model has each "
-                      "site ask for",
-}  # fmt: skip
+    "site ask for",
+}
 """Why a term of X_p is larger (True) or smaller than the model has it."""
 
 SMALL: Final = 0.02
@@ -201,17 +211,14 @@ def explain(off: float | None, measured: Callable[[str], tuple[float, float] | N
 
     `measured` gives (mean, model) of a part.
     """
-    if off is None or abs(off) <= SMALL:
+    pairs = [(part, pair) for part in PARTS if (pair := measured(part)) is not None]
+    if off is None or abs(off) <= SMALL or not pairs:
         return ""
-    found = []
-    for part in PARTS:
-        pair = measured(part)
-        if pair is not None:
-            found.append((pair[0] - pair[1], part))
-    if not found:
-        return ""
-    found.sort(key=lambda one: -abs(one[0]))
-    said = ", ".join(f"{part.split('_')[0]} {more:+.2f}" for more, part in found)
-    same = [one for one in found if (one[0] > 0) == (off > 0)]
-    more, part = same[0] if same else found[0]
-    return f"{said}: {WHY.get((part, more > 0), '')}".rstrip(": ")
+    terms = sorted(
+        ((mean - predicted, part) for part, (mean, predicted) in pairs),
+        key=lambda term: -abs(term[0]),
+    )
+    listed = ", ".join(f"{part.split('_')[0]} {more:+.2f}" for more, part in terms)
+    same = [term for term in terms if (term[0] > 0) == (off > 0)]
+    more, part = (same or terms)[0]
+    return f"{listed}: {WHY.get((part, more > 0), '')}".rstrip(": ")

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from roundelay.core.errors import ConfigError, UsageError
 from roundelay.pipeline.research import plots
+from roundelay.pipeline.research.claims import SETTING
 from roundelay.pipeline.research.sweep import SUMMARY, SUMMARY_COLUMNS
 from roundelay.pipeline.research.verdicts import (
     COMPLEXITY,
@@ -37,11 +38,9 @@ from roundelay.runs.folder import json_text
 CSV: Final = "figures.csv"
 VERDICT: Final = "verdict.json"
 
-COLUMNS: Final = (
-    "figure", "panel", "point", "protocol", "sites", "resilience", "tau", "loss", "profile",
-    "load", "policy", "destinations", "kw", "kr", "hold_ms", "measure", "runs", "messages",
-    "violations", "mean", "ci95", "model", "deviation", "low", "high", "verdict", "why",
-)  # fmt: skip
+_COUNTS: Final = ("measure", "runs", "messages", "violations")
+_JUDGED: Final = ("mean", "ci95", "model", "deviation", "low", "high", "verdict", "why")
+COLUMNS: Final = ("figure", "panel", "point", *SETTING, "hold_ms", *_COUNTS, *_JUDGED)
 """Of `figures.csv`."""
 
 Draw = Callable[[Sequence[Row]], Any]
@@ -147,16 +146,14 @@ def _verdict(judged: Sequence[Row], files: list[str]) -> dict[str, Any]:
 
 
 def _of_figure(name: str, rows: Sequence[Row]) -> dict[str, Any]:
-    rows = [row for row in rows if row["figure"] == name]
     judged = [row for row in rows if row["verdict"] != NO_CLAIM]
     off = [row for row in judged if row["deviation"] is not None and row["low"] != -1.0]
     worst = max(off, key=lambda row: abs(row["deviation"]), default=None)
+    of_worst = ("point", "deviation", "why")
     return {
         "figure": name,
         "points": len({(row["experiment"], row["index"]) for row in rows}),
         "judged": len(judged),
         "outside": sum(row["verdict"] == OUTSIDE for row in judged),
-        "worst": None
-        if worst is None
-        else {"point": worst["point"], "deviation": worst["deviation"], "why": worst["why"]},
+        "worst": None if worst is None else {key: worst[key] for key in of_worst},
     }

@@ -84,7 +84,7 @@ class Point(Struct, frozen=True):
     """Settled; the seed in it means nothing."""
 
 
-class Run(Struct, frozen=True):
+class SweepRun(Struct, frozen=True):
     """One repetition at one point."""
 
     run: str
@@ -108,12 +108,12 @@ class Grid(Struct, frozen=True):
     @property
     def fingerprint(self) -> str:
         """The same for grids with the same points, whatever the number of seeds."""
-        said = [self.name, *(_run_name(self.name, point) for point in self.points)]
-        return _hash("\n".join(said))
+        names = [self.name, *(_run_name(self.name, point) for point in self.points)]
+        return _hash("\n".join(names))
 
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[SweepRun]:
         return [
-            Run(
+            SweepRun(
                 f"{_run_name(self.name, point)}-{repetition}",
                 point,
                 repetition,
@@ -242,10 +242,8 @@ def _table1() -> list[Axes]:
 
 
 def _complexity() -> list[Axes]:
-    return [
-        {"protocol": [TO, TO_CHANNEL, PO], "sites": list(range(2, 13)), "load": ISOLATED,
-         "policy": [DEFERRED, EAGER]},
-    ]  # fmt: skip
+    alone: Axes = {"load": ISOLATED, "policy": [DEFERRED, EAGER]}
+    return [{"protocol": [TO, TO_CHANNEL, PO], "sites": list(range(2, 13)), **alone}]
 
 
 def _spo() -> list[Axes]:
@@ -276,27 +274,27 @@ def load(source: str, messages: int | None = None, seeds: int | None = None) -> 
     if path.suffix != ".toml" and not path.exists():
         raise ConfigError("grid", source, f"{', '.join(READY)}, or a TOML file")
     try:
-        said = tomllib.loads(path.read_text(encoding="utf-8"))
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"grid {source} is no TOML: {error}") from None
     except UnicodeDecodeError:
         raise UsageError(f"grid {source} is no text") from None
     except OSError as error:
         raise ConfigError("grid", source, f"a file that can be read ({error.strerror})") from None
-    return parse(said, path.stem, messages, seeds)
+    return parse(document, path.stem, messages, seeds)
 
 
 def parse(
-    said: Mapping[str, Any],
+    document: Mapping[str, Any],
     name: str,
     messages: int | None = None,
     seeds: int | None = None,
 ) -> Grid:
     """The grid that a TOML document describes; raises ConfigError with the key's name."""
-    given = dict(said)
-    said_name: Any = given.pop("name", name)
-    if not isinstance(said_name, str) or not said_name:
-        raise ConfigError("name", said_name, "a word")
+    given = dict(document)
+    grid_name: Any = given.pop("name", name)
+    if not isinstance(grid_name, str) or not grid_name:
+        raise ConfigError("name", grid_name, "a word")
     repetitions = given.pop("seeds", 5)
     if isinstance(repetitions, bool) or not isinstance(repetitions, int):
         raise ConfigError("seeds", repetitions, "a whole number: how often each point is run")
@@ -314,7 +312,7 @@ def parse(
     combined = [
         {**shared, **_axes(table, f"grid[{number}].")} for number, table in enumerate(tables)
     ]
-    return make(said_name, combined, seeds or repetitions, messages)
+    return make(grid_name, combined, seeds or repetitions, messages)
 
 
 def _axes(table: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -333,8 +331,8 @@ def _axes(table: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 def _typed(field: str, value: Any, kind: type) -> Any:
     if isinstance(value, bool) or not isinstance(value, (int, float) if kind is float else kind):
-        said = msgspec.json.encode(value, enc_hook=str).decode()
-        raise ConfigError(field, said, f"{KINDS[kind]}, or a list of them")
+        shown = msgspec.json.encode(value, enc_hook=str).decode()
+        raise ConfigError(field, shown, f"{KINDS[kind]}, or a list of them")
     return kind(value)
 
 
@@ -366,7 +364,7 @@ def expected_s(params: SimulateParams) -> float:
     return messages * events * EVENT_S
 
 
-def bins(runs: Sequence[Run]) -> list[list[Run]]:
+def bins(runs: Sequence[SweepRun]) -> list[list[SweepRun]]:
     """The runs in bins, long ones first and alone, short ones together.
 
     Whoever takes the next bin when it has done its last is never far from done when the others
@@ -375,7 +373,7 @@ def bins(runs: Sequence[Run]) -> list[list[Run]]:
     timed = sorted(((expected_s(run.params), run.run, run) for run in runs), reverse=True)
     total = sum(seconds for seconds, _, _ in timed)
     full = min(BIN_S, max(BIN_LEAST_S, total / BINS_LEAST))
-    found: list[tuple[float, list[Run]]] = []
+    found: list[tuple[float, list[SweepRun]]] = []
     for seconds, _, run in timed:
         if found and found[-1][0] + seconds <= full:
             before, together = found[-1]

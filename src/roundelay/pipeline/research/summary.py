@@ -10,9 +10,9 @@ from functools import lru_cache
 from math import cos, fsum, pi, sin, sqrt, tan
 from typing import Any, Final
 
-from roundelay.pipeline.research.claims import MEASURES, PDUS, PLACE, deviation, model, place_of
+from roundelay.pipeline.research.claims import MEASURES, PDUS, SETTING, deviation, model, setting_of
 
-WHERE: Final = ("experiment", "index", "point", *PLACE, "hold_ms", "size")
+WHERE: Final = ("experiment", "index", "point", *SETTING, "hold_ms", "size")
 """The columns of a run that are the same for all runs of its point."""
 
 MANY: Final = 1000
@@ -74,7 +74,7 @@ def summarise(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     runs = list({row["run"]: row for row in rows}.values())
     first = runs[0]
     where = {name: first[name] for name in WHERE}
-    place = place_of(first)
+    setting = setting_of(first)
     broken = sum(row["violations"] for row in runs)
     undelivered = sum(not row["delivered_everywhere"] for row in runs)
     for measure in MEASURES:
@@ -82,7 +82,7 @@ def summarise(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
         if not values and measure != PDUS:
             continue
         mean, ci95 = mean_and_ci95(values) if values else (None, None)
-        predicted = model(place, measure)
+        predicted = model(setting, measure)
         yield {
             **where,
             "measure": measure,

@@ -28,9 +28,9 @@ from msgspec import Struct, structs
 from roundelay.core.errors import ConfigError
 from roundelay.pipeline import schemas
 from roundelay.pipeline.research.claims import CONTROL, PARTS, PDUS, ROUNDS, SLOTS, STORAGE, parts
-from roundelay.pipeline.research.grid import Grid, Run, bins
+from roundelay.pipeline.research.grid import Grid, SweepRun, bins
 from roundelay.pipeline.research.summary import WHERE, summarise
-from roundelay.pipeline.schemas import spark_schema
+from roundelay.pipeline.schemas import from_arrow, spark_schema
 from roundelay.pipeline.spark.failures import spark_errors
 from roundelay.pipeline.spark.progress import watching
 from roundelay.runs.folder import PARAMS, json_text
@@ -44,55 +44,49 @@ SUMMARY: Final = "summary.parquet"
 VERSION: Final = 1
 VERSION_KEY: Final = b"roundelay.sweep.version"
 
-_WHERE_TYPES: Final = {
-    "experiment": "string", "index": "int", "point": "string", "protocol": "string",
-    "sites": "int", "resilience": "int", "tau": "double", "loss": "double", "profile": "string",
-    "load": "string", "policy": "string", "destinations": "int", "kw": "int", "kr": "int",
-    "hold_ms": "double", "size": "int",
-}  # fmt: skip
+TYPES: Final[dict[str, str]] = {
+    "string": """experiment point protocol profile load policy run violation measure params""",
+    "int": """index sites resilience destinations kw kr size repetition violations runs undelivered
+        bin place""",
+    "bigint": f"""seed messages pdus drain_pdus events lost_copies {STORAGE}""",
+    "double": f"""tau loss hold_ms rate delay_ms_mean delay_ms_p50 delay_ms_p99 delay_ms_max
+        virtual_s mean ci95 model deviation {PDUS} {CONTROL} {ROUNDS} {SLOTS} {" ".join(PARTS)}""",
+    "boolean": """delivered_everywhere same_order""",
+}
+"""Spark's types, and the columns of each."""
 
-RUN_COLUMNS: Final[dict[str, str]] = {
-    **{name: _WHERE_TYPES[name] for name in WHERE},
-    "rate": "double", "repetition": "int", "run": "string", "seed": "bigint",
-    "messages": "bigint", "pdus": "bigint",
-    PDUS: "double", CONTROL: "double", **dict.fromkeys(PARTS, "double"),
-    "drain_pdus": "bigint", STORAGE: "bigint",
-    "delay_ms_mean": "double", "delay_ms_p50": "double", "delay_ms_p99": "double",
-    "delay_ms_max": "double", ROUNDS: "double", SLOTS: "double",
-    "virtual_s": "double", "events": "bigint", "lost_copies": "bigint",
-    "delivered_everywhere": "boolean", "same_order": "boolean",
-    "violations": "int", "violation": "string",
-}  # fmt: skip
+_TYPE_OF: Final = {name: kind for kind, names in TYPES.items() for name in names.split()}
+_ARROW: Final = {
+    "string": pa.string(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+}
+
+
+def _columns(names: str) -> dict[str, str]:
+    return {name: _TYPE_OF[name] for name in names.split()}
+
+
+RUN_COLUMNS: Final = _columns(
+    f"""{" ".join(WHERE)} rate repetition run seed messages pdus {PDUS} {CONTROL} {" ".join(PARTS)}
+    drain_pdus {STORAGE} delay_ms_mean delay_ms_p50 delay_ms_p99 delay_ms_max {ROUNDS} {SLOTS}
+    virtual_s events lost_copies delivered_everywhere same_order violations violation"""
+)
 """Of `runs.parquet`: name → Spark's type.  docs/sweep.md says what each means."""
 
-SUMMARY_COLUMNS: Final[dict[str, str]] = {
-    **{name: _WHERE_TYPES[name] for name in WHERE},
-    "measure": "string", "runs": "int", "messages": "bigint", "violations": "int",
-    "undelivered": "int",
-    "mean": "double", "ci95": "double", "model": "double", "deviation": "double",
-}  # fmt: skip
-
-TASK_COLUMNS: Final = {
-    "bin": "int", "place": "int", "experiment": "string", "index": "int", "point": "string",
-    "repetition": "int", "run": "string", "params": "string",
-}  # fmt: skip
-
-_ARROW: Final = {
-    "string": pa.string(), "int": pa.int32(), "bigint": pa.int64(), "double": pa.float64(),
-    "boolean": pa.bool_(),
-}  # fmt: skip
+SUMMARY_COLUMNS: Final = _columns(
+    f"""{" ".join(WHERE)} measure runs messages violations undelivered mean ci95 model deviation"""
+)
+TASK_COLUMNS: Final = _columns("bin place experiment index point repetition run params")
 
 AS_THEY_END: Final = {"mapreduce.fileoutputcommitter.algorithm.version": "2"}
 """A task's file gets its name when the task ends, not when the job does."""
 
 
-def ddl(columns: Mapping[str, str]) -> str:
-    """A schema as Spark reads it."""
-    return ", ".join(f"`{name}` {kind}" for name, kind in columns.items())
-
-
 def arrow_schema(columns: Mapping[str, str]) -> pa.Schema:
-    """The same for Arrow, with the version of the tables."""
+    """The schema of a table, with the version of the tables."""
     fields = [(name, _ARROW[kind]) for name, kind in columns.items()]
     return pa.schema(fields, metadata={VERSION_KEY: str(VERSION).encode()})
 
@@ -109,13 +103,13 @@ def measured(params: SimulateParams) -> dict[str, Any]:
     row: dict[str, Any] = dict.fromkeys(RUN_COLUMNS)
     row |= {name: value for name, value in structs.asdict(params).items() if name in row}
     try:
-        found = simulate(params, hashed=False)
+        results = simulate(params, hashed=False)
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
         return row | {"violations": 1, "violation": text, "delivered_everywhere": False}
-    violations = found["violations"]
-    row |= {name: value for name, value in found.items() if name in row}
-    row |= parts(params.protocol, found["pdus_by_kind"], found["messages"])
+    violations = results["violations"]
+    row |= {name: value for name, value in results.items() if name in row}
+    row |= parts(params.protocol, results["pdus_by_kind"], results["messages"])
     row["violations"] = len(violations)
     if violations:
         row["violation"] = f"{violations[0]['invariant']}: {violations[0]['detail']}"
@@ -137,24 +131,16 @@ def run_bin(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 # -- many --------------------------------------------------------------------------------------
 
 
-def tasks(spark: SparkSession, grid: Grid, runs: Sequence[Run]) -> DataFrame:
+def tasks(spark: SparkSession, grid: Grid, runs: Sequence[SweepRun]) -> DataFrame:
     """What is to be run, one partition a bin."""
     together = bins(runs)
-    rows = [
-        (
-            number,
-            place,
-            grid.name,
-            run.point.index,
-            run.point.key,
-            run.repetition,
-            run.run,
-            msgspec.json.encode(run.params).decode(),
-        )
-        for number, one in enumerate(together)
-        for place, run in enumerate(one)
-    ]
-    frame = spark.createDataFrame(rows, ddl(TASK_COLUMNS))
+    rows = []
+    for number, some in enumerate(together):
+        for place, run in enumerate(some):
+            params = msgspec.json.encode(run.params).decode()
+            point = (grid.name, run.point.index, run.point.key)
+            rows.append((number, place, *point, run.repetition, run.run, params))
+    frame = spark.createDataFrame(rows, from_arrow(arrow_schema(TASK_COLUMNS)))
     return frame.repartitionById(len(together), "bin").sortWithinPartitions("bin", "place")
 
 
@@ -195,9 +181,9 @@ def sweep(spark: SparkSession, grid: Grid, out: Path, *, force: bool = False) ->
     out = out.resolve()
     claim(out, grid, force)
     path = f"file://{out / RUNS}"
-    wanted = grid.runs()
-    done = finished(out) & {run.run for run in wanted}
-    missing = [run for run in wanted if run.run not in done]
+    runs = grid.runs()
+    done = finished(out) & {run.run for run in runs}
+    missing = [run for run in runs if run.run not in done]
     count = 0
     if missing:
         work = tasks(spark, grid, missing)
@@ -218,11 +204,11 @@ def sweep(spark: SparkSession, grid: Grid, out: Path, *, force: bool = False) ->
         (row["point"], row["messages"]): row
         for row in pq.read_table(out / SUMMARY, columns=columns).to_pylist()
     }
-    return Swept(
-        grid.name, len(grid.points), len(wanted), len(done), count,
-        sum(row["violations"] for row in points.values()),
-        sum(row["undelivered"] for row in points.values()),
-    )  # fmt: skip
+    violations, undelivered = (
+        sum(row[name] for row in points.values()) for name in ("violations", "undelivered")
+    )
+    points_and_runs = (len(grid.points), len(runs), len(done))
+    return Swept(grid.name, *points_and_runs, count, violations, undelivered)
 
 
 def finished(out: Path) -> set[str]:
@@ -230,14 +216,14 @@ def finished(out: Path) -> set[str]:
 
     A file that cannot be read is removed: its runs are made again, as if it had never been there.
     """
-    found: set[str] = set()
+    runs: set[str] = set()
     for file in (out / RUNS).glob("part-*.parquet"):
         try:
-            found.update(pq.read_table(file, columns=["run"]).column("run").to_pylist())
+            runs.update(pq.read_table(file, columns=["run"]).column("run").to_pylist())
         except (pa.ArrowException, OSError):
             file.unlink()
             file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
-    return found
+    return runs
 
 
 def claim(out: Path, grid: Grid, force: bool = False) -> None:
@@ -259,7 +245,7 @@ def claim(out: Path, grid: Grid, force: bool = False) -> None:
         )
     try:
         out.mkdir(parents=True, exist_ok=True)
-        said = {
+        described = {
             "command": "sweep",
             "grid": grid.name,
             "fingerprint": grid.fingerprint,
@@ -267,7 +253,7 @@ def claim(out: Path, grid: Grid, force: bool = False) -> None:
             "seeds": grid.seeds,
             "messages": sorted({point.params.messages for point in grid.points}),
         }
-        params.write_text(json_text(said) + "\n", encoding="utf-8")
+        params.write_text(json_text(described) + "\n", encoding="utf-8")
     except OSError as error:
         reason = error.strerror or str(error)
         raise ConfigError("out", out, f"a folder that can be written ({reason})") from None

@@ -21,7 +21,7 @@ from roundelay.pipeline.research.claims import (
     SLOTS,
     STORAGE,
     explain,
-    place_of,
+    setting_of,
     tolerance,
 )
 from roundelay.pipeline.research.summary import t95
@@ -86,7 +86,7 @@ def judge(summary: Iterable[Row]) -> list[Row]:
 
 def _judged(row: Row, point: dict[str, Row]) -> Row:
     figure, panel = figure_of(row)
-    allowed = tolerance(place_of(row), row["measure"])
+    allowed = tolerance(setting_of(row), row["measure"])
     off = row["deviation"]
     verdict = NO_CLAIM
     if row["violations"] or row["undelivered"]:
@@ -154,9 +154,8 @@ def claims(judged: Sequence[Row]) -> list[dict[str, Any]]:
         if mine:
             for figure, text, judge_ in judges:
                 exceptions = judge_(mine)
-                found.append({
-                    "figure": figure, "claim": text, "holds": not exceptions, "except": exceptions,
-                })  # fmt: skip
+                claim = {"figure": figure, "claim": text}
+                found.append(claim | {"holds": not exceptions, "except": exceptions})
     return found
 
 
@@ -302,14 +301,15 @@ def _error(row: Row) -> float:
     return row["ci95"] / t95(runs - 1) if row["ci95"] is not None and runs > 1 else 0.0
 
 
+CHEAPER: Final = "10 sites or more: cheaper than positive acks, but for L = 4, τ = 0.1, P_e ≥ 0.1"
+ISOLATED_COST: Final = "2n slots, or 2(d + 1) with d destinations whatever n; 3 rounds in parallel"
 _SHAPES: Final[dict[str, list[tuple[str, str, Callable[[list[Row]], list[str]]]]]] = {
     "fig6": [
         (FIG6, "the busier the system, the fewer messages", _busier_is_cheaper),
         (FIG6, "the more is lost, the more messages", _loss_costs),
         (FIG6, "the advantage over positive acknowledgement grows with N", _gains_with_n),
         (FIG6, "at τ = 10 the count does not depend on L", _resilience_is_free_when_busy),
-        (FIG6, "10 sites or more: cheaper than positive acks, but for L = 4, τ = 0.1, P_e ≥ 0.1",
-         _cheaper_but_for_one),
+        (FIG6, CHEAPER, _cheaper_but_for_one),
     ],
     "table1": [
         (TABLE1, "more control messages buy less storage", _storage_for_messages),
@@ -320,9 +320,8 @@ _SHAPES: Final[dict[str, list[tuple[str, str, Callable[[list[Row]], list[str]]]]
         (COMPLEXITY, "3 rounds on parallel channels, whatever n", _exact(ROUNDS)),
     ],
     "spo": [
-        (SPO1, "2n slots, or 2(d + 1) with d destinations whatever n; 3 rounds in parallel",
-         _exact(SLOTS, ROUNDS)),
+        (SPO1, ISOLATED_COST, _exact(SLOTS, ROUNDS)),
         (SPO2, "the delay rises with the chance of loss", _rises),
         (SPO2, "and ever faster: no slope falls by 3 standard errors", _convex),
     ],
-}  # fmt: skip
+}
