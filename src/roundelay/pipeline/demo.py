@@ -15,7 +15,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -67,7 +67,8 @@ def on_spark(
         checked = sum(one["checked"] for one in verified["invariants"].values())
         tell(f"verify: {checked:,} checks, {'all hold' if verified['holds'] else 'BROKEN'}")
         with timed("reconcile"):
-            proof = reconcile(lambda: _kept(spark), journals, home / ARCHIVE)
+            # It would make a session of its own, and stop it.
+            proof = reconcile(lambda: nullcontext(spark), journals, home / ARCHIVE)
         tell(f"reconcile: {_says(proof)}")
         with timed("sweep"):
             for name, messages, seeds in SWEEPS:
@@ -82,12 +83,6 @@ def on_spark(
         "seconds": seconds,
         "good": verified["holds"] and proof.complete and proof.agreed,
     }
-
-
-@contextmanager
-def _kept(spark: SparkSession) -> Iterator[SparkSession]:
-    """A session for a job that would make one of its own, and stop it."""
-    yield spark
 
 
 def _verify(spark: SparkSession, home: Path) -> dict[str, Any]:
@@ -110,16 +105,15 @@ def sections(home: Path, found: dict[str, Any]) -> list[str]:
         if one["checked"]
     ]
     proof = msgspec.convert(found["reconcile"], Proof)
+    archived = html_verdict(proof.complete and proof.agreed, _says(proof) + ".")
+    pictures = [name for name in found["figures"]["files"] if name.endswith(".png")]
     return [
         html_table("Proved on Spark from the traces of all sites", ("", "", "checks", ""), rows),
-        "<h2>One archive of two recorders</h2>" + html_verdict(
-            proof.complete and proof.agreed, _says(proof) + "."
-        ),
+        f"<h2>One archive of two recorders</h2>{archived}",
         "<h2>The papers' figures</h2><p>Few messages a point; docs/sweep.md has the commands for "
-        "more.</p>" + "".join(_image(home / FIGURES / name) for name in found["figures"]["files"]
-                              if name.endswith(".png")),
+        "more.</p>" + "".join(_image(home / FIGURES / name) for name in pictures),
         html_table("Seconds on Spark", ("", ""), list(found["seconds"].items())),
-    ]  # fmt: skip
+    ]
 
 
 def _image(path: Path) -> str:

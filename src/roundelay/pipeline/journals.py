@@ -47,7 +47,7 @@ T = TypeVar("T", bound=Struct)
 # ------------------------------------------------------------------------ what there is
 
 
-class Recorded(Struct):
+class OpenJournal(Struct):
     """A journal, opened."""
 
     folder: Path
@@ -58,6 +58,11 @@ class Recorded(Struct):
     @property
     def group(self) -> str:
         return self.reader.meta.group
+
+    def comparable(self, other: OpenJournal) -> bool:
+        """Whether positions mean the same: a group that began anew has a new history, at 0."""
+        unknown = not (self.history and other.history)
+        return self.group == other.group and (unknown or bool(self.history & other.history))
 
 
 def find(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
@@ -85,8 +90,8 @@ def _below(folder: Path, depth: int) -> Iterator[Path]:
                 yield from _below(Path(entry.path), depth - 1)
 
 
-def opened(folders: Iterable[Path]) -> list[Recorded]:
-    return [Recorded(folder, Reader(folder), _history(folder)) for folder in folders]
+def opened(folders: Iterable[Path]) -> list[OpenJournal]:
+    return [OpenJournal(folder, Reader(folder), _history(folder)) for folder in folders]
 
 
 def _history(folder: Path) -> frozenset[str]:
@@ -99,22 +104,23 @@ def _history(folder: Path) -> frozenset[str]:
     return frozenset(filter(None, (name, origin.rpartition(":")[0])))
 
 
-def same_history(one: Recorded, other: Recorded) -> bool:
-    """May their positions be compared?  A group that began anew has a new history, at 0 again."""
-    return not (one.history and other.history) or bool(one.history & other.history)
-
-
-def together(journals: Sequence[Recorded]) -> list[list[Recorded]]:
+def together(journals: Sequence[OpenJournal]) -> list[list[OpenJournal]]:
     """Journals of the same history of the same group, side by side."""
-    found: list[list[Recorded]] = []
-    for one in journals:
-        for others in found:
-            if others[0].group == one.group and all(same_history(one, x) for x in others):
-                others.append(one)
+    groups: list[list[OpenJournal]] = []
+    for journal in journals:
+        for others in groups:
+            if all(journal.comparable(other) for other in others):
+                others.append(journal)
                 break
         else:
-            found.append([one])
-    return found
+            groups.append([journal])
+    return groups
+
+
+def span_of(side_by_side: Sequence[OpenJournal]) -> Range:
+    """From the first position that any of them has to the last that any of them had."""
+    begins = [one.reader.begin for one in side_by_side if one.reader.segments]
+    return min(begins, default=0), max(one.reader.end for one in side_by_side)
 
 
 # ------------------------------------------------------------------------ work for executors
@@ -164,7 +170,7 @@ def messages(
     *,
     groups: frozenset[str] | None = None,
     native: bool = True,
-    taken: Callable[[Recorded], Sequence[Range]] = lambda journal: (),
+    taken: Callable[[OpenJournal], Sequence[Range]] = lambda journal: (),
 ) -> DataFrame:
     """The records of journals that are selected; in no order.
 
@@ -183,10 +189,8 @@ def messages(
             whole = [one for one in whole if one.segment not in touched]
             parquet += dict.fromkeys(map(path_of_parquet, whole))
             found = [[one for one in found[0] if one not in whole]]
-        jobs += jobs_of(
-            side_by_side[0].group, found, within=difference(_spanned(found), had),
-            job_bytes=PIECE_BYTES,
-        )  # fmt: skip
+        within = difference([(one.lo, one.hi) for some in found for one in some], had)
+        jobs += jobs_of(side_by_side[0].group, found, within=within, job_bytes=PIECE_BYTES)
     frame = merged_jobs(spark, jobs, selection)
     if parquet:
         native_rows = (
@@ -199,9 +203,7 @@ def messages(
     return frame
 
 
-def whole_segments(
-    reader: Reader, found: Sequence[Piece], selection: Selection
-) -> list[Piece]:  # fmt: skip
+def whole_segments(reader: Reader, found: Sequence[Piece], selection: Selection) -> list[Piece]:
     """The pieces that can be had as Parquet: all of their segment, but for the selection."""
     ends = {segment.path.name: (segment.base, segment.end) for segment in reader.segments}
     wanted = [(selection.since, selection.until)]
@@ -214,10 +216,6 @@ def whole_segments(
         if one.parquet
         and covered[one.segment] == count_of(intersection([ends[one.segment]], wanted))
     ]
-
-
-def _spanned(found: Sequence[Sequence[Piece]]) -> list[Range]:
-    return [(one.lo, one.hi) for some in found for one in some]
 
 
 def merged_jobs(
@@ -267,7 +265,7 @@ def gaps(spark: SparkSession, folders: Iterable[Path]) -> DataFrame:
     known = [
         (one.group, str(one.folder), lo, hi) for one in journals for lo, hi in one.reader.missing
     ]
-    told = spark.createDataFrame(known, spark_schema(GAPS))
+    announced = spark.createDataFrame(known, spark_schema(GAPS))
     found = [piece for one in journals for piece in pieces(one.reader)]
 
     def work(batches: Iterator[Any]) -> Iterator[Any]:
@@ -286,4 +284,4 @@ def gaps(spark: SparkSession, folders: Iterable[Path]) -> DataFrame:
                 yield pa.RecordBatch.from_pylist(rows, schema=schema)
 
     lost = done_by(spark, found, lambda piece: piece.bytes, work, spark_schema(GAPS))
-    return told.union(lost).distinct()
+    return announced.union(lost).distinct()

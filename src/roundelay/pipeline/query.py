@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,7 +24,7 @@ from roundelay.core.selection import EVERYTHING, Selection
 from roundelay.journal.archive import File, files_with, ranges_of, read_archived, read_manifest
 from roundelay.pipeline.journals import (
     CHECKED,
-    Recorded,
+    OpenJournal,
     done_by,
     find,
     items_in,
@@ -108,11 +109,11 @@ def table(
     for folder in archives:
         manifest = read_manifest(folder)
         whole: list[File] = []
-        before = [
-            (group, frozenset(holding.histories), holding.positions)
+        holdings = [
+            _Taken(group, frozenset(holding.histories), holding.positions)
             for group, holding in manifest.groups.items()
         ]
-        had = {group: _had(taken, group, history) for group, history, _ in before}
+        had = {one.group: _had(taken, one.group, one.history) for one in holdings}
         for file in files_with(manifest, selection, groups):
             left = difference(file.ranges, had.get(file.group, []))
             if left == list(file.ranges):
@@ -121,13 +122,13 @@ def table(
                 parts.append(_Part(str(folder), file, tuple(left)))
         if whole:
             frames.append(_archived(spark, folder, whole))
-        taken += [_Taken(*one) for one in before]
+        taken += holdings
     frames = [selected(frame, selection) for frame in frames]
     if parts:
         frames.append(_partly(spark, parts, selection))
     if journals:
 
-        def had_of(journal: Recorded) -> Sequence[Range]:
+        def had_of(journal: OpenJournal) -> Sequence[Range]:
             return _had(taken, journal.group, journal.history)
 
         frames.append(
@@ -135,10 +136,7 @@ def table(
         )
     if not frames:
         return spark.createDataFrame([], spark_schema(MESSAGES))
-    whole_frame = frames[0]
-    for frame in frames[1:]:
-        whole_frame = whole_frame.union(frame)
-    return whole_frame
+    return reduce(lambda some, more: some.union(more), frames)
 
 
 def _had(taken: Sequence[_Taken], group: str, history: frozenset[str]) -> Sequence[Range]:

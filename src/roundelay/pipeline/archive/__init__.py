@@ -27,16 +27,18 @@ from roundelay.pipeline.archive.tasks import (
     FILE_BYTES,
     SMALL_BYTES,
     TOGETHER_BYTES,
+    Compacted,
     Compaction,
     Ingest,
+    answers,
     aside_of,
     bins,
     committed,
+    compact,
     prepared,
-    run_compactions,
     run_ingests,
 )
-from roundelay.pipeline.journals import Recorded, opened, together
+from roundelay.pipeline.journals import OpenJournal, opened, span_of, together
 from roundelay.pipeline.spark.progress import watching
 
 if TYPE_CHECKING:
@@ -150,7 +152,7 @@ def _oldest(keep_days: Mapping[str, int], now: datetime) -> Callable[[str], str]
 
 
 def _work(
-    journals: list[Recorded],
+    journals: list[OpenJournal],
     manifest: Manifest,
     aside: Path,
     oldest: Callable[[str], str],
@@ -169,33 +171,33 @@ def _work(
         found = [pieces(one.reader, overlap=True) for one in side_by_side]
         have = [(one.lo, one.hi) for some in found for one in some]
         # What all of them know they lack is not looked for again and again.
-        lacking = difference(have, [
+        there = [
             positions
             for one, some in zip(side_by_side, found, strict=True)
             for positions in difference([(x.lo, x.hi) for x in some], one.reader.missing)
-        ])  # fmt: skip
+        ]
+        lacking = difference(have, there)
         within = difference(have, [*holding.positions, *holding.let_go, *lacking])
         jobs = jobs_of(group, found, within=within, job_bytes=sizes.of_job(found))
         work += [Ingest(job, str(aside), sizes.file_bytes, oldest(group)) for job in jobs]
-        begin = min((one.reader.begin for one in side_by_side if one.reader.segments), default=0)
-        end = max(one.reader.end for one in side_by_side)
+        begin, end = span_of(side_by_side)
         spans[group] = [(begin, end)] if begin < end else []
     return work, spans
 
 
-def _enter(holding: Holding, journal: Recorded) -> None:
+def _enter(holding: Holding, journal: OpenJournal) -> None:
     """The archive and the journal must be of one history of the group."""
     if journal.history and holding.histories and not journal.history & set(holding.histories):
         _refuse(journal)
     holding.histories = sorted({*holding.histories, *journal.history})
 
 
-def _refuse(journal: Recorded) -> None:
-    raise ConfigError(
-        "journal", journal.folder,
+def _refuse(journal: OpenJournal) -> None:
+    allowed = (
         f"a journal of the same history of {journal.group}; this group began anew, and positions "
-        "with it: archive this journal into another folder",
-    )  # fmt: skip
+        "with it: archive this journal into another folder"
+    )
+    raise ConfigError("journal", journal.folder, allowed)
 
 
 def _gone(out: Path, manifest: Manifest) -> list[str]:
@@ -229,9 +231,9 @@ def _take(spark: SparkSession, work: list[Ingest], manifest: Manifest, done: Arc
         holding.positions = union([*holding.positions, *difference(vouched, one.let_go)])
         holding.let_go = union([*holding.let_go, *one.let_go])
         manifest.files += one.files
-        told = done.groups.setdefault(one.group, GroupArchived())
-        told.new += sum(file.rows for file in one.files)
-        told.disagreements += one.findings.disputed
+        group_done = done.groups.setdefault(one.group, GroupArchived())
+        group_done.new += sum(file.rows for file in one.files)
+        group_done.disagreements += one.findings.disputed
 
 
 def _compact(
@@ -240,9 +242,10 @@ def _compact(
     """Small files of a day, new ones too, become one."""
     found = bins(manifest.files, sizes.small_bytes, sizes.together_bytes)
     items = [Compaction(str(out), str(aside), files) for files in found]
-    for one in run_compactions(spark, items):
-        replaced = set(one.replaced)
-        manifest.files = [file for file in manifest.files if file.path not in replaced] + one.made
+    for compacted in answers(spark, items, compact, Compacted):
+        replaced = set(compacted.replaced)
+        kept = [file for file in manifest.files if file.path not in replaced]
+        manifest.files = kept + compacted.made
         done.compacted += len(replaced)
 
 
@@ -251,10 +254,10 @@ def _sum_up(manifest: Manifest, done: Archived) -> None:
     for file in manifest.files:
         by_group.setdefault(file.group, []).append(file)
     for group, files in by_group.items():
-        told = done.groups.setdefault(group, GroupArchived())
-        told.records = sum(file.rows for file in files)
-        told.files, told.bytes = len(files), sum(file.bytes for file in files)
-        told.days = len({file.day for file in files})
-        told.positions = manifest.holding(group).positions
-        told.let_go = count_of(manifest.holding(group).let_go)
+        group_done = done.groups.setdefault(group, GroupArchived())
+        group_done.records = sum(file.rows for file in files)
+        group_done.files, group_done.bytes = len(files), sum(file.bytes for file in files)
+        group_done.days = len({file.day for file in files})
+        group_done.positions = manifest.holding(group).positions
+        group_done.let_go = count_of(manifest.holding(group).let_go)
     done.groups = {group: done.groups[group] for group in sorted(done.groups)}

@@ -17,9 +17,9 @@ The same journals make the same archive and the same proof, byte by byte.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec import Struct, field
@@ -34,13 +34,13 @@ from roundelay.pipeline.archive import Session, Sizes
 from roundelay.pipeline.archive.tasks import (
     Ingest,
     Ingested,
-    answer_schema,
+    answers,
     aside_of,
     committed,
     prepared,
     run_ingests,
 )
-from roundelay.pipeline.journals import Recorded, done_by, items_in, opened, together
+from roundelay.pipeline.journals import OpenJournal, opened, span_of, together
 from roundelay.pipeline.spark.progress import watching
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class GroupProof(Struct):
     """The last file's: archives with the same one have the same rows."""
 
 
-class Missing(Struct, frozen=True):
+class MissingPositions(Struct, frozen=True):
     """Positions that no recorder has, half-open."""
 
     group: str
@@ -134,7 +134,7 @@ class Proof(Struct):
     """No position is missing."""
     agreed: bool = True
     """No recorders disagree."""
-    missing: list[Missing] = field(default_factory=list)
+    missing: list[MissingPositions] = field(default_factory=list)
     groups: dict[str, GroupProof] = field(default_factory=dict)
     journals: list[JournalProof] = field(default_factory=list)
 
@@ -143,41 +143,29 @@ class Proof(Struct):
 
 
 class _Segment(Struct, frozen=True):
-    path: str
+    folder: str
+    name: str
     journal: str
     bytes: int
 
+    def examined(self) -> tuple[str, Examined]:
+        path = Path(self.folder, self.name)
+        return self.folder, examine(path, bytes.fromhex(self.journal))
 
-class _Answer(Struct, frozen=True):
-    folder: str
-    examined: Examined
 
-
-def examined(
-    spark: SparkSession, journals: Sequence[Recorded]
-) -> dict[Path, list[Examined]]:  # fmt: skip
+def examined(spark: SparkSession, journals: Sequence[OpenJournal]) -> dict[Path, list[Examined]]:
     """Every segment of the journals, read in parallel."""
     items = [
-        _Segment(str(segment.path), one.reader.meta.journal.hex(), segment.size)
+        _Segment(str(one.folder), segment.path.name, one.reader.meta.journal.hex(), segment.size)
         for one in journals
         for segment in one.reader.segments
     ]
-
-    def work(batches: Iterator[Any]) -> Iterator[Any]:
-        import pyarrow as pa
-
-        for item in items_in(batches, _Segment):
-            path = Path(item.path)
-            found = _Answer(str(path.parent), examine(path, bytes.fromhex(item.journal)))
-            yield pa.RecordBatch.from_pydict({"answer": [msgspec.json.encode(found).decode()]})
-
-    answers: dict[Path, list[Examined]] = {one.folder: [] for one in journals}
-    for row in done_by(spark, items, lambda one: one.bytes, work, answer_schema()).collect():
-        answer = msgspec.json.decode(row.answer, type=_Answer)
-        answers[Path(answer.folder)].append(answer.examined)
-    for found in answers.values():
-        found.sort(key=lambda one: (one.base, one.segment))
-    return answers
+    by_folder: dict[Path, list[Examined]] = {one.folder: [] for one in journals}
+    for folder, segment in answers(spark, items, _Segment.examined, tuple[str, Examined]):
+        by_folder[Path(folder)].append(segment)
+    for segments in by_folder.values():
+        segments.sort(key=lambda segment: (segment.base, segment.segment))
+    return by_folder
 
 
 # ------------------------------------------------------------------------ all of it
@@ -211,7 +199,7 @@ def reconcile(
     return proof
 
 
-def _one_history(groups: Sequence[Sequence[Recorded]]) -> None:
+def _one_history(groups: Sequence[Sequence[OpenJournal]]) -> None:
     seen: dict[str, Path] = {}
     for some in groups:
         group, folder = some[0].group, some[0].folder
@@ -222,7 +210,7 @@ def _one_history(groups: Sequence[Sequence[Recorded]]) -> None:
 
 
 def _work(
-    side_by_side: Sequence[Recorded], chains: Mapping[Path, Chain], aside: Path, sizes: Sizes
+    side_by_side: Sequence[OpenJournal], chains: Mapping[Path, Chain], aside: Path, sizes: Sizes
 ) -> list[Ingest]:
     found = []
     for one in side_by_side:
@@ -234,19 +222,11 @@ def _work(
         range(len(side_by_side)), key=lambda n: (chains[side_by_side[n].folder].broken, n)
     )
     jobs = jobs_of(side_by_side[0].group, found, job_bytes=sizes.of_job(found))
-    return [
-        Ingest(job, str(aside), sizes.file_bytes, prefer=tuple(prefer)) for job in jobs
-    ]  # fmt: skip
-
-
-def _span(side_by_side: Sequence[Recorded]) -> tuple[int, int]:
-    """From the first position that any of them has to the last that any of them had."""
-    begins = [one.reader.begin for one in side_by_side if one.reader.segments]
-    return min(begins, default=0), max(one.reader.end for one in side_by_side)
+    return [Ingest(job, str(aside), sizes.file_bytes, prefer=tuple(prefer)) for job in jobs]
 
 
 def _proved(
-    groups: Sequence[Sequence[Recorded]],
+    groups: Sequence[Sequence[OpenJournal]],
     chains: Mapping[Path, Chain],
     done: Sequence[Ingested],
 ) -> tuple[Proof, Manifest]:
@@ -254,24 +234,23 @@ def _proved(
     for side_by_side in sorted(groups, key=lambda some: some[0].group):
         group = side_by_side[0].group
         mine = [one for one in done if one.group == group]
-        told = _group(side_by_side, mine)
-        proof.groups[group] = told
-        proof.missing += [Missing(group, lo, hi) for lo, hi in told.missing]
-        proof.agreed = proof.agreed and not told.disagreements
+        group_proof = _group(side_by_side, mine)
+        proof.groups[group] = group_proof
+        proof.missing += [MissingPositions(group, lo, hi) for lo, hi in group_proof.missing]
+        proof.agreed = proof.agreed and not group_proof.disagreements
         files = sorted((file for one in mine for file in one.files), key=_by_position)
         manifest.files += files
         manifest.groups[group] = Holding(
-            union([(one.lo, one.hi) for one in told.vouched]),
+            union([(one.lo, one.hi) for one in group_proof.vouched]),
             histories=sorted({name for one in side_by_side for name in one.history}),
         )
         for number, one in enumerate(side_by_side):
             lost = [positions for job in mine for positions in job.findings.lost.get(number, [])]
             chain = chains[one.folder]
-            told_of = JournalProof(
-                str(one.folder), one.reader.meta.journal.hex(), group, one.reader.begin,
-                one.reader.end, not chain.broken, chain, union([*one.reader.missing, *lost]),
-            )  # fmt: skip
-            proof.journals.append(told_of)
+            span = (one.reader.begin, one.reader.end)
+            missing = union([*one.reader.missing, *lost])
+            name = (str(one.folder), one.reader.meta.journal.hex(), group)
+            proof.journals.append(JournalProof(*name, *span, not chain.broken, chain, missing))
     proof.complete = not proof.missing
     return proof, manifest
 
@@ -280,35 +259,37 @@ def _by_position(file: File) -> tuple[int, str]:
     return file.lo, file.path
 
 
-def _group(side_by_side: Sequence[Recorded], done: Sequence[Ingested]) -> GroupProof:
+def _group(side_by_side: Sequence[OpenJournal], done: Sequence[Ingested]) -> GroupProof:
     names = [str(one.folder) for one in side_by_side]
-    begin, end = _span(side_by_side)
-    told = GroupProof(begin, end)
+    begin, end = span_of(side_by_side)
+    group_proof = GroupProof(begin, end)
     for one in done:
         findings = one.findings
-        told.records += findings.records
-        told.missing += findings.missing
-        told.heads_only += findings.heads
-        told.disagreements += findings.disputed
+        group_proof.records += findings.records
+        group_proof.missing += findings.missing
+        group_proof.heads_only += findings.heads
+        group_proof.disagreements += findings.disputed
         for dispute in findings.disputes:
-            if len(told.disagreeing) < DISAGREEMENTS_MAX:
+            if len(group_proof.disagreeing) < DISAGREEMENTS_MAX:
                 copies = [CopyOf(names[who], text) for who, text in dispute.copies]
-                told.disagreeing.append(
+                group_proof.disagreeing.append(
                     Disagreement(dispute.position, names[dispute.chosen], copies)
                 )
         for lo, hi, bits in findings.vouched:
             by = [name for number, name in enumerate(names) if bits >> number & 1]
-            last = told.vouched[-1] if told.vouched else None
+            last = group_proof.vouched[-1] if group_proof.vouched else None
             if last is not None and last.hi == lo and last.by == by:
-                told.vouched.pop()
+                group_proof.vouched.pop()
                 lo = last.lo
-            told.vouched.append(Vouched(lo, hi, by))
+            group_proof.vouched.append(Vouched(lo, hi, by))
     covered = [(one.lo, one.hi) for one in done]
-    told.missing = union([*told.missing, *difference([(begin, end)], covered)])
-    told.heads_only = union(told.heads_only)
+    group_proof.missing = union([*group_proof.missing, *difference([(begin, end)], covered)])
+    group_proof.heads_only = union(group_proof.heads_only)
     link = hashlib.sha256(side_by_side[0].group.encode()).hexdigest()
     for file in sorted((file for one in done for file in one.files), key=_by_position):
         link = hashlib.sha256(bytes.fromhex(link) + bytes.fromhex(file.sha256)).hexdigest()
-        told.files.append(FileProof(file.path, file.lo, file.hi, file.rows, file.sha256, link))
-    told.link = link
-    return told
+        group_proof.files.append(
+            FileProof(file.path, file.lo, file.hi, file.rows, file.sha256, link)
+        )
+    group_proof.link = link
+    return group_proof

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -47,6 +47,9 @@ TOGETHER_BYTES: Final = 128 << 20
 """… up to this size."""
 ONE_FILE: Final = 1 << 62
 
+T = TypeVar("T", bound=Any)
+A = TypeVar("A")
+
 
 class Ingest(Struct, frozen=True):
     """A job, and where its rows go."""
@@ -57,6 +60,10 @@ class Ingest(Struct, frozen=True):
     not_before: str = ""
     """Rows of earlier days are let go."""
     prefer: tuple[int, ...] = ()
+
+    @property
+    def bytes(self) -> int:
+        return self.job.bytes
 
 
 class Ingested(Struct):
@@ -92,71 +99,63 @@ class Compacted(Struct):
 # ------------------------------------------------------------------------ in a task
 
 
-def ingest(one: Ingest) -> Ingested:
+def ingest(item: Ingest) -> Ingested:
     """Merge the copies and write what they have."""
+    job, findings = item.job, Findings()
     writer = Writer(
-        Path(one.aside), one.job.group, file_bytes=one.file_bytes, not_before=one.not_before
+        Path(item.aside), job.group, file_bytes=item.file_bytes, not_before=item.not_before
     )
-    findings = Findings()
-    for batch in merge(one.job, findings, prefer=one.prefer):
+    for batch in merge(job, findings, prefer=item.prefer):
         writer.add(batch)
     files = writer.finish()
-    let_go = union(writer.let_go)
-    return Ingested(one.job.group, one.job.lo, one.job.hi, files, findings, let_go)
+    return Ingested(job.group, job.lo, job.hi, files, findings, union(writer.let_go))
 
 
-def compact(one: Compaction) -> Compacted:
+def compact(item: Compaction) -> Compacted:
     """The rows of small files as one file, in the order of `seq`."""
     import pyarrow as pa
 
-    archive, aside = Path(one.archive), Path(one.aside)
+    archive, aside = Path(item.archive), Path(item.aside)
 
     def rows() -> Iterator[Any]:
-        for file in one.files:
+        for file in item.files:
             new = aside / Path(file.path).name  # written in this run, not yet in its place
             yield from read_archived(archive, file, path=new if new.exists() else None)
 
     batches: Iterable[Any] = rows()
-    if any(a.hi > b.lo for a, b in pairwise(one.files)):  # what came later is between the others
+    if any(a.hi > b.lo for a, b in pairwise(item.files)):  # what came later is between the others
         batches = pa.Table.from_batches(rows()).sort_by("seq").to_batches()
-    writer = Writer(aside, one.files[0].group, file_bytes=ONE_FILE)
+    writer = Writer(aside, item.files[0].group, file_bytes=ONE_FILE)
     for batch in batches:
         writer.add(batch)
-    return Compacted(writer.finish(), [file.path for file in one.files])
+    return Compacted(writer.finish(), [file.path for file in item.files])
 
 
-def _answers(batches: Iterator[Any], kind: Any, work: Any) -> Iterator[Any]:
-    import pyarrow as pa
+def answers(
+    spark: SparkSession, items: Sequence[T], work: Callable[[T], Any], kind: type[A]
+) -> list[A]:
+    """What `work`, on the executors, makes of each item; answers are few and small."""
+    from pyspark.sql.types import StringType, StructField, StructType
 
-    for item in items_in(batches, kind):
-        text = msgspec.json.encode(work(item)).decode()
-        yield pa.RecordBatch.from_pydict({"answer": [text]})
+    if not items:
+        return []
+    item_kind = type(items[0])
+
+    def task(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        for item in items_in(batches, item_kind):
+            text = msgspec.json.encode(work(item)).decode()
+            yield pa.RecordBatch.from_pydict({"answer": [text]})
+
+    schema = StructType([StructField("answer", StringType(), False)])
+    rows = done_by(spark, items, lambda item: item.bytes, task, schema).collect()
+    return [msgspec.json.decode(row.answer, type=kind) for row in rows]
 
 
 def run_ingests(spark: SparkSession, items: Sequence[Ingest]) -> list[Ingested]:
-    """Do it on the executors; answers are few and small, one for each job."""
-
-    def work(batches: Iterator[Any]) -> Iterator[Any]:
-        return _answers(batches, Ingest, ingest)
-
-    rows = done_by(spark, items, lambda one: one.job.bytes, work, answer_schema()).collect()
-    found = [msgspec.json.decode(row.answer, type=Ingested) for row in rows]
-    return sorted(found, key=lambda one: (one.group, one.lo))
-
-
-def run_compactions(spark: SparkSession, items: Sequence[Compaction]) -> list[Compacted]:
-    def work(batches: Iterator[Any]) -> Iterator[Any]:
-        return _answers(batches, Compaction, compact)
-
-    rows = done_by(spark, items, lambda one: one.bytes, work, answer_schema()).collect()
-    return [msgspec.json.decode(row.answer, type=Compacted) for row in rows]
-
-
-def answer_schema() -> Any:
-    """Of what tasks answer: JSON, one a row."""
-    from pyspark.sql.types import StringType, StructField, StructType
-
-    return StructType([StructField("answer", StringType(), False)])
+    """All of them done on the executors, in the order of positions."""
+    return sorted(answers(spark, items, ingest, Ingested), key=lambda one: (one.group, one.lo))
 
 
 # ------------------------------------------------------------------------ on the driver
@@ -223,18 +222,15 @@ def committed(folder: Path, aside: Path, manifest: Manifest) -> None:
 
 def bins(files: Iterable[File], small: int, room: int) -> list[tuple[File, ...]]:
     """Small files of each day that can become one, at most `room` bytes together."""
-    found: list[tuple[File, ...]] = []
+    full: list[list[File]] = []
     by_day: dict[tuple[str, str], list[File]] = {}
     for file in files:
         if file.bytes < small:
             by_day.setdefault((file.group, file.day), []).append(file)
     for some in by_day.values():
-        some.sort(key=lambda one: (one.lo, one.path))
-        together: list[File] = []
-        for file in some:
-            if together and sum(one.bytes for one in together) + file.bytes > room:
-                found.append(tuple(together))
-                together = []
-            together.append(file)
-        found.append(tuple(together))
-    return [one for one in found if len(one) > 1]
+        full.append([])
+        for file in sorted(some, key=lambda file: (file.lo, file.path)):
+            if full[-1] and sum(other.bytes for other in full[-1]) + file.bytes > room:
+                full.append([])
+            full[-1].append(file)
+    return [tuple(together) for together in full if len(together) > 1]

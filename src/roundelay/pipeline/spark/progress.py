@@ -28,10 +28,9 @@ def watching(spark: SparkSession, what: str) -> Iterator[None]:
         if not console.is_terminal:
             yield
             return
-        bar = Progress(
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-            TextColumn("tasks"), TimeElapsedColumn(), console=console, transient=True,
-        )  # fmt: skip
+        counts = (MofNCompleteColumn(), TextColumn("tasks"), TimeElapsedColumn())
+        what_and_bar = (TextColumn("{task.description}"), BarColumn())
+        bar = Progress(*what_and_bar, *counts, console=console, transient=True)
         with bar, (_remote if _is_remote(spark) else _classic)(spark, bar, what):
             yield
     except KeyboardInterrupt:

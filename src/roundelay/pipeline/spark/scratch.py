@@ -22,11 +22,11 @@ def private_folder(path: Path) -> Path:
     found = path.lstat()  # of a link itself, not of where it leads
     ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
     if not ours or found.st_mode & 0o077:
-        raise ConfigError(
-            "folder", path,
+        allowed = (
             "a folder of your own that others cannot enter: somebody made this one; remove it, or "
-            "set TMPDIR to another place",
-        )  # fmt: skip
+            "set TMPDIR to another place"
+        )
+        raise ConfigError("folder", path, allowed)
     return path
 
 
