@@ -19,9 +19,9 @@ from roundelay.client.recorder import RecorderClient
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import ConfigError
 from roundelay.pipeline import sink
-from roundelay.pipeline.sink import STAGED, Settings, SinkTrouble, parse
+from roundelay.pipeline.sink import STAGED, SinkSettings, SinkTrouble, parse
 from roundelay.pipeline.sink.envelope import Marker, decode_marker, encode_marker
-from roundelay.pipeline.sink.stage import Manifest, PartFile, Stage
+from roundelay.pipeline.sink.stage import EpochManifest, PartFile, Stage
 from tools.recording_node import RecordingNode
 
 if TYPE_CHECKING:
@@ -38,15 +38,17 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RecordingNode]:
 
 
 @pytest.fixture
-def settings(node: RecordingNode, tmp_path: Path) -> Settings:
-    return Settings(node.where, "token:out", f"query of {tmp_path}", str(tmp_path), timeout_s=60)
+def settings(node: RecordingNode, tmp_path: Path) -> SinkSettings:
+    return SinkSettings(
+        node.where, "token:out", f"query of {tmp_path}", str(tmp_path), timeout_s=60
+    )
 
 
 def rows(partition: int, text: str = "") -> list[bytes]:
     return [f"{text}{partition}:{row}".encode() for row in range(ROWS)]
 
 
-def staged(settings: Settings, text: str = "") -> list[PartFile]:
+def staged(settings: SinkSettings, text: str = "") -> list[PartFile]:
     """What the tasks of an epoch leave behind."""
     stage = Stage(settings.folder)
     found = []
@@ -63,19 +65,21 @@ def wanted(text: str = "") -> list[bytes]:
     return [row for partition in range(PARTITIONS) for row in rows(partition, text)]
 
 
-def in_group(settings: Settings, since: int = 0) -> list[bytes]:
+def in_group(settings: SinkSettings, since: int = 0) -> list[bytes]:
     """All messages of the group that are no markers, in order."""
     with RecorderClient(settings.node, settings.group) as client:
         messages = [one for run in client.read(since) for one in run.bundle]
     return [message for message in messages if decode_marker(message) is None]
 
 
-def end_of(settings: Settings) -> int:
+def end_of(settings: SinkSettings) -> int:
     with RecorderClient(settings.node, settings.group) as client:
         return client.status().next
 
 
-def _commit_and_die(settings: Settings, parts: list[PartFile], epoch: int, packets: int) -> None:
+def _commit_and_die(
+    settings: SinkSettings, parts: list[PartFile], epoch: int, packets: int
+) -> None:
     """A commit that is killed when that many packets are on their way."""
     send = Publisher.send
 
@@ -92,7 +96,7 @@ def _commit_and_die(settings: Settings, parts: list[PartFile], epoch: int, packe
     sink.commit(settings, parts, epoch)
 
 
-def killed_commit(settings: Settings, parts: list[PartFile], epoch: int, packets: int) -> None:
+def killed_commit(settings: SinkSettings, parts: list[PartFile], epoch: int, packets: int) -> None:
     fork = multiprocessing.get_context("fork")
     process = fork.Process(target=_commit_and_die, args=(settings, parts, epoch, packets))
     process.start()
@@ -100,7 +104,7 @@ def killed_commit(settings: Settings, parts: list[PartFile], epoch: int, packets
     assert process.exitcode == -signal.SIGKILL
 
 
-def test_an_epoch_is_sent_once_however_often_it_is_committed(settings: Settings) -> None:
+def test_an_epoch_is_sent_once_however_often_it_is_committed(settings: SinkSettings) -> None:
     since = end_of(settings)
     parts = staged(settings)
     sink.commit(settings, parts, 0)
@@ -114,7 +118,9 @@ def test_an_epoch_is_sent_once_however_often_it_is_committed(settings: Settings)
 
 
 @pytest.mark.parametrize("packets", [0, 1, 7, 15])
-def test_a_commit_that_is_killed_is_finished_by_the_next(settings: Settings, packets: int) -> None:
+def test_a_commit_that_is_killed_is_finished_by_the_next(
+    settings: SinkSettings, packets: int
+) -> None:
     since = end_of(settings)
     killed_commit(settings, staged(settings), 4, packets)
     # Spark repeats the epoch, and divides its rows in another way: what was begun counts.
@@ -126,7 +132,7 @@ def test_a_commit_that_is_killed_is_finished_by_the_next(settings: Settings, pac
 
 
 def test_a_commit_that_is_killed_after_the_last_row_sends_nothing_again(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
+    settings: SinkSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     since = end_of(settings)
     monkeypatch.setattr(Stage, "finish", lambda self, epoch: 1 / 0)
@@ -137,7 +143,7 @@ def test_a_commit_that_is_killed_after_the_last_row_sends_nothing_again(
     assert in_group(settings, since) == wanted()
 
 
-def test_rows_that_a_killed_node_left_out_of_a_packet_are_sent(settings: Settings) -> None:
+def test_rows_that_a_killed_node_left_out_of_a_packet_are_sent(settings: SinkSettings) -> None:
     since = end_of(settings)
     parts = staged(settings)
     killed_commit(settings, parts, 1, 0)
@@ -151,7 +157,7 @@ def test_rows_that_a_killed_node_left_out_of_a_packet_are_sent(settings: Setting
     assert sorted(found) == sorted([*wanted(), b"of somebody else"])
 
 
-def test_a_commit_waits_for_one_that_is_still_running(settings: Settings) -> None:
+def test_a_commit_waits_for_one_that_is_still_running(settings: SinkSettings) -> None:
     since = end_of(settings)
     older = Publisher(
         settings.node, settings.group, name=f"spark sink {settings.id.hex()} of a killed driver"
@@ -166,9 +172,9 @@ def test_a_commit_waits_for_one_that_is_still_running(settings: Settings) -> Non
 
 
 def test_without_a_recorder_the_node_itself_is_asked_what_it_sent(
-    settings: Settings, node: RecordingNode
+    settings: SinkSettings, node: RecordingNode
 ) -> None:
-    bare = Settings(node.where, "token:bare", settings.query, settings.stage, timeout_s=60)
+    bare = SinkSettings(node.where, "token:bare", settings.query, settings.stage, timeout_s=60)
     killed_commit(bare, staged(bare), 0, 5)
     sink.commit(bare, staged(bare), 0)
     with Publisher(node.where, "token:bare") as publisher:
@@ -178,7 +184,7 @@ def test_without_a_recorder_the_node_itself_is_asked_what_it_sent(
 
 
 def test_an_epoch_begun_through_another_node_that_is_still_there_is_refused(
-    settings: Settings,
+    settings: SinkSettings,
 ) -> None:
     killed_commit(settings, staged(settings), 0, 1)
     stage = Stage(settings.folder)
@@ -190,10 +196,10 @@ def test_an_epoch_begun_through_another_node_that_is_still_there_is_refused(
             sink._check_left(publisher, manifest_of(manifest, ("a",)))
 
 
-def manifest_of(manifest: object, nodes: tuple[str, ...]) -> Manifest:
+def manifest_of(manifest: object, nodes: tuple[str, ...]) -> EpochManifest:
     from msgspec import structs
 
-    assert isinstance(manifest, Manifest)
+    assert isinstance(manifest, EpochManifest)
     return structs.replace(manifest, nodes=nodes)
 
 
@@ -214,7 +220,7 @@ def test_wrong_options_are_named(options: dict[str, str], says: str) -> None:
         parse(options, streaming=True)
 
 
-def test_a_table_is_written_to_a_group(spark: SparkSession, settings: Settings) -> None:
+def test_a_table_is_written_to_a_group(spark: SparkSession, settings: SinkSettings) -> None:
     since = end_of(settings)
     table = spark.createDataFrame([(f"row {i}", 7) for i in range(100)], "data string, kind int")
     writing = table.coalesce(1).write.format("roundelay").mode("append")

@@ -21,7 +21,7 @@ from roundelay.journal.journal import Journal, JournalConfig
 from roundelay.journal.parquet import schema
 from roundelay.pipeline.archive import archive
 from roundelay.pipeline.sink.envelope import Marker, encode_marker, query_id
-from roundelay.pipeline.source import Stream, planned, read
+from roundelay.pipeline.source import StreamReader, planned, read
 from roundelay.pipeline.source.options import SourceOptions, narrowed, parse
 from roundelay.pipeline.source.plan import divided
 from roundelay.pipeline.source.read import DataLost, read_tasks
@@ -316,7 +316,7 @@ def test_a_stream_waits_at_a_gap_and_then_fails(tmp_path: Path) -> None:
     everything = ReadAllAvailable()
     write(tmp_path / "a", RUNS[:10])
     columns = spark_schema(MESSAGES)
-    stream = Stream(parse({"path": f"{tmp_path}/*", "gap_wait": "0"}), columns)
+    stream = StreamReader(parse({"path": f"{tmp_path}/*", "gap_wait": "0"}), columns)
     start = stream.initialOffset()
     assert start == {GROUP: 0}
     end = stream.latestOffset(start, everything)
@@ -332,5 +332,5 @@ def test_a_stream_waits_at_a_gap_and_then_fails(tmp_path: Path) -> None:
     # A group that appears later begins with its first position.
     write(tmp_path / "c", RUNS[4:6], group="token:new")
     assert stream.latestOffset({GROUP: 2500}, everything) == {GROUP: 2500, "token:new": 200}
-    latest = Stream(parse({"path": f"{tmp_path}/b", "seq_from": "latest"}), columns)
+    latest = StreamReader(parse({"path": f"{tmp_path}/b", "seq_from": "latest"}), columns)
     assert latest.initialOffset() == {GROUP: 2100}

@@ -64,7 +64,8 @@ from roundelay.core.errors import (
 from roundelay.core.positions import Range, difference, union
 from roundelay.journal.format import GAP
 from roundelay.pipeline.sink.envelope import FENCE, Marker, decode_marker, encode_marker, query_id
-from roundelay.pipeline.sink.stage import Manifest, PartFile, Stage
+from roundelay.pipeline.sink.stage import EpochManifest, PartFile, Stage
+from roundelay.pipeline.source.options import known_options
 from roundelay.pipeline.source.plan import is_ordered, local_path
 from roundelay.pipeline.spark.scratch import private_temporary_folder
 
@@ -97,7 +98,7 @@ class SinkTrouble(RoundelayError):
     """A commit that could not be done now; the query goes on from here when it is restarted."""
 
 
-class Settings(Struct, frozen=True):
+class SinkSettings(Struct, frozen=True):
     """The options, checked."""
 
     node: str
@@ -116,19 +117,17 @@ class Settings(Struct, frozen=True):
         return Path(self.stage) / f"sink-{self.id.hex()[:16]}"
 
 
-def parse(options: Mapping[str, str], streaming: bool) -> Settings:
-    given = {key.lower(): value for key, value in options.items()}
-    for key, value in given.items():
-        if key not in KNOWN:
-            raise ConfigError(key, value, f"an option of {', '.join(KNOWN)}")
+def parse(options: Mapping[str, str], streaming: bool) -> SinkSettings:
+    given = known_options(options, KNOWN)
     for key in ("node", "group"):
         if not given.get(key):
             raise ConfigError(key, "", KNOWN[key])
     if not is_ordered(given["group"]):
-        raise ConfigError(
-            "group", given["group"], "a group with a total order (token:, to:, grsb:, wide:): in "
-            "others nobody can tell which rows are there already",
-        )  # fmt: skip
+        allowed = (
+            "a group with a total order (token:, to:, grsb:, wide:): in others nobody can tell "
+            "which rows are there already"
+        )
+        raise ConfigError("group", given["group"], allowed)
     for key in ("recorders", "timeout"):
         if key in given and not given[key].isdigit():
             raise ConfigError(key, given[key], "a whole number from 0 up")
@@ -136,21 +135,16 @@ def parse(options: Mapping[str, str], streaming: bool) -> Settings:
     checkpoint = given.get("checkpointlocation", "")
     if streaming:
         if not stage and not checkpoint:
-            raise ConfigError(
-                "stage",
-                "",
-                "a folder that executors and driver share, or option checkpointLocation",
-            )
-        stage = (
-            local_path(stage, "stage") if stage else local_path(checkpoint, "checkpointLocation")
-        )
+            allowed = "a folder that executors and driver share, or option checkpointLocation"
+            raise ConfigError("stage", "", allowed)
+        named = (stage, "stage") if stage else (checkpoint, "checkpointLocation")
+        stage = local_path(*named)
         query = query or _checkpoint_id(checkpoint)
     elif not stage:
         stage = str(private_temporary_folder() / "stage")
-    return Settings(
-        given["node"], given["group"], query or uuid.uuid4().hex, stage,
-        int(given.get("recorders", -1)), float(given.get("timeout", 120)),
-    )  # fmt: skip
+    recorders, timeout_s = int(given.get("recorders", -1)), float(given.get("timeout", 120))
+    query = query or uuid.uuid4().hex
+    return SinkSettings(given["node"], given["group"], query, stage, recorders, timeout_s)
 
 
 def _checkpoint_id(checkpoint: str) -> str:
@@ -183,7 +177,7 @@ class Staged(WriterCommitMessage):
 class _Sink:
     """What both sinks have in common."""
 
-    def __init__(self, settings: Settings, schema: StructType) -> None:
+    def __init__(self, settings: SinkSettings, schema: StructType) -> None:
         names = schema.names
         self.column = "data" if "data" in names or len(names) != 1 else names[0]
         if self.column not in names:
@@ -254,7 +248,7 @@ class BatchSink(_Sink, DataSourceArrowWriter):
 # ------------------------------------------------------------------------ the commit
 
 
-def commit(settings: Settings, parts: Sequence[PartFile], epoch: int) -> None:
+def commit(settings: SinkSettings, parts: Sequence[PartFile], epoch: int) -> None:
     """Send the rows of an epoch that are not in the group yet.  See the module."""
     stage = Stage(settings.folder)
     deadline = time.monotonic() + settings.timeout_s
@@ -278,7 +272,7 @@ def commit(settings: Settings, parts: Sequence[PartFile], epoch: int) -> None:
 
 
 @contextmanager
-def alone(settings: Settings, deadline: float) -> Iterator[Publisher]:
+def alone(settings: SinkSettings, deadline: float) -> Iterator[Publisher]:
     """A connection of which there is one only, for this query, at the node."""
     label = f"spark sink {settings.id.hex()}"
     while True:
@@ -297,9 +291,13 @@ def alone(settings: Settings, deadline: float) -> Iterator[Publisher]:
 
 
 def _send(
-    settings: Settings, stage: Stage, publisher: Publisher, parts: Sequence[PartFile], epoch: int,
+    settings: SinkSettings,
+    stage: Stage,
+    publisher: Publisher,
+    parts: Sequence[PartFile],
+    epoch: int,
     deadline: float,
-) -> None:  # fmt: skip
+) -> None:
     recorded = _recorded(settings)
     recorders = settings.recorders if settings.recorders >= 0 else int(recorded is not None)
     manifest = stage.manifest(epoch)
@@ -307,7 +305,7 @@ def _send(
     if manifest is None:
         since = recorded if recorded is not None else _position(publisher)
         ordered = tuple(sorted(parts, key=lambda part: part.partition))
-        manifest = stage.name(Manifest(epoch, since, ordered, (publisher.node,)))
+        manifest = stage.name(EpochManifest(epoch, since, ordered, (publisher.node,)))
     else:
         if publisher.node not in manifest.nodes:
             _check_left(publisher, manifest)
@@ -322,7 +320,7 @@ def _send(
         pass
 
 
-def _check_left(publisher: Publisher, manifest: Manifest) -> None:
+def _check_left(publisher: Publisher, manifest: EpochManifest) -> None:
     """An epoch that was begun through another node can go on here if that one has left: what it
     had not sent by then is not sent any more."""
     members = publisher.ask("members", publisher.group).get("members", ())
@@ -335,7 +333,7 @@ def _check_left(publisher: Publisher, manifest: Manifest) -> None:
             )
 
 
-def _recorded(settings: Settings) -> int | None:
+def _recorded(settings: SinkSettings) -> int | None:
     """The position behind all that is recorded; None where nobody records the group."""
     try:
         with RecorderClient(settings.node, settings.group) as client:
@@ -372,15 +370,12 @@ def parcels_of(
                 following = int(np.searchsorted(changes, row, "right"))
                 change = int(changes[following]) if following < len(changes) else last
                 end = max(row + 1, min(end, row + PARCEL_ROWS, change, last))
-                marker = Marker(query, epoch, part.partition, at + row, end - row)
+                first = encode_marker(Marker(query, epoch, part.partition, at + row, end - row))
                 sizes = np.diff(offsets[row : end + 1]).tolist()
-                first = encode_marker(marker)
                 start, stop = int(offsets[row]), int(offsets[end])
                 content = heap.slice(start, stop - start).to_pybytes() if stop > start else b""
-                yield Parcel(
-                    Bundle((len(first), *sizes), first + content),
-                    int(mark[0, row]), int(mark[1, row]), recorders,
-                )  # fmt: skip
+                bundle = Bundle((len(first), *sizes), first + content)
+                yield Parcel(bundle, int(mark[0, row]), int(mark[1, row]), recorders)
                 row = end
         at += len(data)
 
@@ -389,13 +384,17 @@ def parcels_of(
 
 
 def published(
-    settings: Settings, stage: Stage, publisher: Publisher, manifest: Manifest, recorders: int,
+    settings: SinkSettings,
+    stage: Stage,
+    publisher: Publisher,
+    manifest: EpochManifest,
+    recorders: int,
     deadline: float,
-) -> dict[int, list[Range]]:  # fmt: skip
+) -> dict[int, list[Range]]:
     """Rows of an epoch that are in the group already, by partition."""
     fence = encode_marker(Marker(settings.id, manifest.epoch, FENCE, 0, 0))
     (until,) = publisher.send([Parcel(Bundle.of(fence), recorders=recorders)])
-    found = _Found(settings.id, stage, manifest)
+    found = _PublishedRows(settings.id, stage, manifest)
     at = manifest.since
     while at < until:
         try:
@@ -422,10 +421,10 @@ def published(
     return found.ranges()
 
 
-class _Found:
+class _PublishedRows:
     """Rows found in the group, as nodes sent them, in order."""
 
-    def __init__(self, query: bytes, stage: Stage, manifest: Manifest) -> None:
+    def __init__(self, query: bytes, stage: Stage, manifest: EpochManifest) -> None:
         self._query = query
         self._stage = stage
         self._epoch = manifest.epoch

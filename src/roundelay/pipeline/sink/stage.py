@@ -19,7 +19,7 @@ import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 PART: Final = "part-"
 DONE: Final = "done.json"
+T = TypeVar("T", bound=Struct)
 
 
 class PartFile(Struct, frozen=True):
@@ -42,7 +43,7 @@ class PartFile(Struct, frozen=True):
     rows: int
 
 
-class Manifest(Struct, frozen=True):
+class EpochManifest(Struct, frozen=True):
     """What an epoch is."""
 
     epoch: int
@@ -94,10 +95,8 @@ class Stage:
             ):
                 yield from rows
         except FileNotFoundError:
-            raise ConfigError(
-                "stage", self.folder, f"a folder that executors and driver share: {part.file} "
-                "was written by a task and is not here",
-            ) from None  # fmt: skip
+            allowed = f"a folder that executors and driver share: {part.file} was written by a task"
+            raise ConfigError("stage", self.folder, f"{allowed} and is not here") from None
 
     # -- the commit ------------------------------------------------------------------------
 
@@ -107,11 +106,10 @@ class Stage:
         found = self._json(DONE, _Done)
         return -1 if found is None else found.epoch
 
-    def manifest(self, epoch: int) -> Manifest | None:
-        found: Manifest | None = self._json(f"epoch-{epoch}.json", Manifest)
-        return found
+    def manifest(self, epoch: int) -> EpochManifest | None:
+        return self._json(f"epoch-{epoch}.json", EpochManifest)
 
-    def name(self, manifest: Manifest) -> Manifest:
+    def name(self, manifest: EpochManifest) -> EpochManifest:
         """From now on the epoch is what `manifest` says."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         path = self.folder / f"epoch-{manifest.epoch}.json"
@@ -130,7 +128,7 @@ class Stage:
         done, needed, orphans = self.done, set(), 0
         with suppress(FileNotFoundError):
             for path in self.folder.glob("epoch-*.json"):
-                found = self._json(path.name, Manifest)
+                found = self._json(path.name, EpochManifest)
                 if found is not None and found.epoch > done:
                     needed |= {part.file for part in found.parts}
                     continue
@@ -146,16 +144,15 @@ class Stage:
 
     def discard(self, parts: Iterable[PartFile]) -> None:
         """Parts of an epoch that failed; those that an epoch names stay."""
-        needed = set()
-        for path in self.folder.glob("epoch-*.json"):
-            found = self._json(path.name, Manifest)
-            if found is not None:
-                needed |= {part.file for part in found.parts}
+        manifests = [
+            self._json(path.name, EpochManifest) for path in self.folder.glob("epoch-*.json")
+        ]
+        needed = {part.file for manifest in manifests if manifest for part in manifest.parts}
         for part in parts:
             if part.file not in needed:
                 (self.folder / part.file).unlink(missing_ok=True)
 
-    def _json(self, name: str, kind: type[Any]) -> Any:
+    def _json(self, name: str, kind: type[T]) -> T | None:
         try:
             return msgspec.json.decode((self.folder / name).read_bytes(), type=kind)
         except FileNotFoundError:

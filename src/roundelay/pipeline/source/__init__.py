@@ -58,8 +58,8 @@ from roundelay.pipeline.schemas import MESSAGES, spark_schema
 from roundelay.pipeline.sink.envelope import MAGIC, MARKER_BYTES
 from roundelay.pipeline.source.options import LATEST, SKIP, SourceOptions, narrowed, parse
 from roundelay.pipeline.source.plan import (
-    Places,
-    Task,
+    MessageStores,
+    ReadTask,
     decode,
     divided,
     encode,
@@ -91,10 +91,10 @@ class RoundelaySource(DataSource):
         return spark_schema(MESSAGES)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return Batch(parse(self.options), schema)
+        return BatchReader(parse(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        return Stream(parse(self.options), schema)
+        return StreamReader(parse(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         from roundelay.pipeline.sink import BatchSink
@@ -114,10 +114,10 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(RoundelaySource)
 
 
-class Part(InputPartition):
+class SourcePartition(InputPartition):
     """Tasks that one Spark task carries out."""
 
-    def __init__(self, tasks: Sequence[Task]) -> None:
+    def __init__(self, tasks: Sequence[ReadTask]) -> None:
         self.tasks = encode(tasks)
 
 
@@ -136,7 +136,9 @@ class _Reading:
         self._target = to_arrow_schema(schema, timezone="UTC")
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, Part):  # Spark makes one up where nothing is to be read
+        if not isinstance(
+            partition, SourcePartition
+        ):  # Spark makes one up where nothing is to be read
             return iter(())
         return read_tasks(decode(partition.tasks), self.options, self._target)
 
@@ -154,7 +156,7 @@ class _PushFilters:
 
     __func__ = staticmethod(DataSourceReader.pushFilters)
 
-    def __init__(self, reader: Batch) -> None:
+    def __init__(self, reader: BatchReader) -> None:
         self._reader = reader
 
     def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
@@ -162,7 +164,7 @@ class _PushFilters:
         return rest
 
 
-class Batch(_Reading, DataSourceReader):
+class BatchReader(_Reading, DataSourceReader):
     """Everything that is there when it is planned."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
@@ -174,10 +176,10 @@ class Batch(_Reading, DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         options = self.options
-        return [Part(some) for some in divided(planned(options), options.partitions)]
+        return [SourcePartition(some) for some in divided(planned(options), options.partitions)]
 
 
-def planned(options: SourceOptions) -> list[Task]:
+def planned(options: SourceOptions) -> list[ReadTask]:
     """All that is to be read, each position once; DataLost where something is missing."""
     selection = options.selection
     if options.groups is not None and not options.groups:
@@ -189,25 +191,25 @@ def planned(options: SourceOptions) -> list[Task]:
         for chosen in (selection.conferences, selection.senders, selection.kinds)
     ):
         return []
-    places = Places(options)
-    found: list[Task] = []
-    for group in sorted(places.by_group):
+    stores = MessageStores(options)
+    found: list[ReadTask] = []
+    for group in sorted(stores.by_group):
         if options.gaps != SKIP:
-            _check_gaps(places, group, options)
-        found += _sized(places, group, options)
+            _check_gaps(stores, group, options)
+        found += _sized(stores, group, options)
     return found
 
 
-def _check_gaps(places: Places, group: str, options: SourceOptions) -> None:
-    missing = gaps_in(places.have(group), options.selection)
+def _check_gaps(stores: MessageStores, group: str, options: SourceOptions) -> None:
+    missing = gaps_in(stores.have(group), options.selection)
     if missing:
         raise DataLost(lost_message(group, missing))
 
 
-def _sized(places: Places, group: str, options: SourceOptions) -> list[Task]:
+def _sized(stores: MessageStores, group: str, options: SourceOptions) -> list[ReadTask]:
     """Tasks of a size that suits how much there is."""
-    total = sum(task.weight for task in places.tasks(group, options.selection, WHOLE_BYTES))
-    return places.tasks(group, options.selection, task_size(total, options.partitions))
+    total = sum(task.weight for task in stores.tasks(group, options.selection, WHOLE_BYTES))
+    return stores.tasks(group, options.selection, task_size(total, options.partitions))
 
 
 def read(spark: SparkSession, path: str, **options: Any) -> DataFrame:
@@ -221,9 +223,9 @@ def read(spark: SparkSession, path: str, **options: Any) -> DataFrame:
 
     chosen = parse({"path": path, **{key: _text(value) for key, value in options.items()}})
     if chosen.gaps != SKIP:
-        places = Places(chosen)
-        for group in places.by_group:
-            _check_gaps(places, group, chosen)
+        stores = MessageStores(chosen)
+        for group in stores.by_group:
+            _check_gaps(stores, group, chosen)
     found = table(spark, expanded(chosen.paths), chosen.selection, chosen.groups)
     return found if chosen.markers else found.where(f"NOT ({IS_MARKER})")
 
@@ -242,41 +244,41 @@ Offset = dict[str, int]
 """Group to the position behind the last row."""
 
 
-class Stream(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """What comes, from where the checkpoint says."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         super().__init__(options, schema)
-        self._known: Places | None = None
+        self._known: MessageStores | None = None
         self._target_offset: Offset | None = None
         self._waiting_since: float | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_known": None}  # executors plan nothing
 
-    def _places(self) -> Places:
+    def _stores(self) -> MessageStores:
         if self._known is None:
-            self._known = Places(self.options)
+            self._known = MessageStores(self.options)
         else:
             self._known.refresh()
         return self._known
 
     def initialOffset(self) -> Offset:  # noqa: N802
-        places, options = self._places(), self.options
+        stores, options = self._stores(), self.options
         found = {}
-        for group in sorted(places.by_group):
-            have = places.have(group)
+        for group in sorted(stores.by_group):
+            have = stores.have(group)
             first, last = (have[0][0], have[-1][1]) if have else (0, 0)
             found[group] = last if options.start == LATEST else max(first, options.selection.since)
         return found
 
     def _ends(self, start: Offset) -> Offset:
         """How far each group can be read from `start` without a gap."""
-        places, options = self._places(), self.options
+        stores, options = self._stores(), self.options
         found = dict(start)
         stuck: list[str] = []
-        for group in sorted(places.by_group):
-            have = places.have(group)
+        for group in sorted(stores.by_group):
+            have = stores.have(group)
             if not have:
                 continue
             if group not in start:
@@ -318,30 +320,24 @@ class Stream(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(rows) if rows else ReadAllAvailable()
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802
-        places = self._known
-        if places is None:
-            return None
-        return {group: have[-1][1] for group in places.by_group if (have := places.have(group))}
+        return None if self._known is None else self._known.ends()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        places = self._places()
-        self._target_offset = {
-            group: have[-1][1] for group in places.by_group if (have := places.have(group))
-        }
+        self._target_offset = self._stores().ends()
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         if all(end[group] <= start.get(group, end[group]) for group in end):
             return []
         options = self.options
-        places = self._known or self._places()
-        tasks: list[Task] = []
+        stores = self._known or self._stores()
+        tasks: list[ReadTask] = []
         for group in sorted(end):
             lo, hi = start.get(group, end[group]), end[group]
             if lo >= hi:
                 continue
-            if group not in places.by_group:
+            if group not in stores.by_group:
                 raise DataLost(lost_message(group, [(lo, hi)]))
-            missing = difference([(lo, hi)], places.have(group))
+            missing = difference([(lo, hi)], stores.have(group))
             if missing and options.gaps != SKIP:
                 raise DataLost(lost_message(group, missing))
             wanted = structs.replace(
@@ -349,8 +345,8 @@ class Stream(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
                 since=max(lo, options.selection.since),
                 until=min(hi, options.selection.until),
             )
-            tasks += _sized(places, group, structs.replace(options, selection=wanted))
-        return [Part(some) for some in divided(tasks, options.partitions)]
+            tasks += _sized(stores, group, structs.replace(options, selection=wanted))
+        return [SourcePartition(some) for some in divided(tasks, options.partitions)]
 
 
 def _limited(start: Offset, ends: Offset, rows: int) -> Offset:

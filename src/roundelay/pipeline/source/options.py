@@ -68,10 +68,7 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
     >>> parse({"path": "a,b", "seq_from": "7"}).selection.since
     7
     """
-    given = {key.lower(): value for key, value in options.items()}
-    for key, value in given.items():
-        if key not in KNOWN:
-            raise ConfigError(key, value, f"an option of {', '.join(KNOWN)}")
+    given = known_options(options, KNOWN)
     paths, recorders = _listed(given.get("path")), _listed(given.get("recorder"))
     groups = _listed(given.get("group"))
     if bool(paths) == bool(recorders):
@@ -82,13 +79,18 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
     if gaps not in (FAIL, SKIP):
         raise ConfigError("gaps", gaps, f"{FAIL} or {SKIP}")
     first = given.get("seq_from", EARLIEST).lower()
+    limits = {
+        name: read(option, given[option])
+        for name, option, read in (
+            ("until", "seq_until", _number),
+            ("since_time", "time_from", _time),
+            ("until_time", "time_until", _time),
+        )
+        if option in given
+    }
     selection = Selection(
         since=0 if first in (EARLIEST, LATEST) else _number("seq_from", first),
-        until=_number("seq_until", given["seq_until"]) if "seq_until" in given else POSITION_MAX,
-        since_time=_time("time_from", given["time_from"]) if "time_from" in given else 0,
-        until_time=_time("time_until", given["time_until"])
-        if "time_until" in given
-        else POSITION_MAX,
+        **limits,
         conferences=_numbers("conference", given.get("conference")),
         senders=frozenset(_listed(given["sender"])) if "sender" in given else None,
         kinds=_numbers("kind", given.get("kind")),
@@ -106,6 +108,15 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
         pushdown=_yes("pushdown", given.get("pushdown", "false")),
         markers=_yes("markers", given.get("markers", "false")),
     )
+
+
+def known_options(options: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
+    """Options by their names in lower case; ConfigError if one is none of those that are known."""
+    given = {key.lower(): value for key, value in options.items()}
+    for key, value in given.items():
+        if key not in known:
+            raise ConfigError(key, value, f"an option of {', '.join(known)}")
+    return given
 
 
 def _listed(text: str | None) -> tuple[str, ...]:
@@ -188,23 +199,18 @@ def _range(options: SourceOptions, one: Filter, column: str) -> SourceOptions | 
         value, step = nanoseconds(value), 1000  # rows have microseconds, records nanoseconds
     if not isinstance(value, int):
         return None
-    lo, hi = 0, POSITION_MAX
-    if isinstance(one, ds.EqualTo | ds.EqualNullSafe):
-        lo, hi = value, value + step
-    elif isinstance(one, ds.GreaterThan):
-        lo = value + step
-    elif isinstance(one, ds.GreaterThanOrEqual):
-        lo = value
-    elif isinstance(one, ds.LessThan):
-        hi = value
-    elif isinstance(one, ds.LessThanOrEqual):
-        hi = value + step
-    else:
-        return None
-    names = ("since", "until") if column == "seq" else ("since_time", "until_time")
-    had = options.selection
-    both = {
-        names[0]: max(getattr(had, names[0]), lo),
-        names[1]: max(0, min(getattr(had, names[1]), hi)),
+    spans: dict[type, tuple[int, int]] = {
+        ds.EqualTo: (value, value + step),
+        ds.EqualNullSafe: (value, value + step),
+        ds.GreaterThan: (value + step, POSITION_MAX),
+        ds.GreaterThanOrEqual: (value, POSITION_MAX),
+        ds.LessThan: (0, value),
+        ds.LessThanOrEqual: (0, value + step),
     }
+    if type(one) not in spans:
+        return None
+    lo, hi = spans[type(one)]
+    since, until = ("since", "until") if column == "seq" else ("since_time", "until_time")
+    had = options.selection
+    both = {since: max(getattr(had, since), lo), until: max(0, min(getattr(had, until), hi))}
     return structs.replace(options, selection=structs.replace(had, **both))

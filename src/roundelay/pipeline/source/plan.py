@@ -1,12 +1,12 @@
 """Where the data source reads from, and how the reading is divided among tasks.
 
-A *place* is a journal, an archive, or a live recorder.  What several places have of one group is
-covered once: positions of a totally ordered group are the same everywhere, so what one place lacks
+A *store* is a journal, an archive, or a live recorder.  What several stores have of one group is
+covered once: positions of a totally ordered group are the same everywhere, so what one store lacks
 is read from another.  Journals of several recorders are read side by side and compared
 (`journal.merge`, as `query` and `reconcile` do): where they disagree, most copies win.  In a group
-without a total order positions are one recorder's own, and only one place can be read.
+without a total order positions are one recorder's own, and only one store can be read.
 
-A `Task` is small and has no open files: it is made where Spark plans and carried out by an
+A `ReadTask` is small and has no open files: it is made where Spark plans and carried out by an
 executor that sees the same folders or reaches the same recorders.
 """
 
@@ -17,7 +17,7 @@ import os
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import combinations
 from pathlib import Path
@@ -38,8 +38,6 @@ from roundelay.journal.merge import Copy, jobs_of
 from roundelay.pipeline.journals import find, opened
 from roundelay.pipeline.source.options import SourceOptions
 
-"""Positions, half-open."""
-
 TOTAL_ORDER: Final = ("token:", "to:", "grsb:", "wide:")
 """Groups in which a position means the same message to everybody."""
 ROW_BYTES: Final = 128
@@ -47,14 +45,14 @@ ROW_BYTES: Final = 128
 TASK_BYTES_LEAST: Final = 1 << 20
 
 
-class Archived(Struct, frozen=True):
+class ArchivedFile(Struct, frozen=True):
     """A file of an archive."""
 
     folder: str
     file: File
 
 
-class Task(Struct, frozen=True):
+class ReadTask(Struct, frozen=True):
     """Positions `lo` up to `hi` of a group, and where to read them."""
 
     group: str
@@ -67,22 +65,22 @@ class Task(Struct, frozen=True):
     """What several journals have of it."""
     others: tuple[str, ...] = ()
     """Journals of the same group, to be asked for what turns out to be damaged."""
-    archived: Archived | None = None
+    archived: ArchivedFile | None = None
     recorders: tuple[str, ...] = ()
 
-    def part(self, lo: int, hi: int) -> Task:
+    def part(self, lo: int, hi: int) -> ReadTask:
         weight = max(1, self.weight * (hi - lo) // max(1, self.hi - self.lo))
         return structs.replace(self, lo=lo, hi=hi, weight=weight)
 
 
-_tasks = msgspec.json.Decoder(list[Task])
+_tasks = msgspec.json.Decoder(list[ReadTask])
 
 
-def encode(tasks: Sequence[Task]) -> bytes:
+def encode(tasks: Sequence[ReadTask]) -> bytes:
     return msgspec.json.encode(tasks)
 
 
-def decode(data: bytes | str) -> list[Task]:
+def decode(data: bytes | str) -> list[ReadTask]:
     return _tasks.decode(data)
 
 
@@ -91,7 +89,7 @@ def is_ordered(group: str) -> bool:
     return group.startswith(TOTAL_ORDER)
 
 
-class Place(ABC):
+class MessageStore(ABC):
     """One journal, archive or recorder, of one group."""
 
     group: str
@@ -106,11 +104,11 @@ class Place(ABC):
         """Positions that are here, in order."""
 
     @abstractmethod
-    def tasks(self, selection: Selection, task_bytes: int) -> list[Task]:
+    def tasks(self, selection: Selection, task_bytes: int) -> list[ReadTask]:
         """What Spark's tasks are to read of it, about `task_bytes` each."""
 
 
-class JournalPlace(Place):
+class JournalStore(MessageStore):
     """A journal's folder."""
 
     def __init__(self, folder: Path) -> None:
@@ -135,15 +133,15 @@ class JournalPlace(Place):
     def pieces(self, selection: Selection, task_bytes: int) -> list[Piece]:
         return pieces(self._reader, selection, piece_bytes=task_bytes)
 
-    def tasks(self, selection: Selection, task_bytes: int) -> list[Task]:
-        found = []
-        for piece in self.pieces(selection, task_bytes):
-            # A block is read whole, but what of it is wanted is what counts as work.
-            found.append(Task(self.group, piece.lo, piece.hi, piece.bytes, piece=piece))
-        return found
+    def tasks(self, selection: Selection, task_bytes: int) -> list[ReadTask]:
+        # A block is read whole, but what of it is wanted is what counts as work.
+        return [
+            ReadTask(self.group, piece.lo, piece.hi, piece.bytes, piece=piece)
+            for piece in self.pieces(selection, task_bytes)
+        ]
 
 
-class ArchivePlace(Place):
+class ArchiveStore(MessageStore):
     """What an archive has of one group."""
 
     def __init__(self, folder: Path, group: str, manifest: Manifest) -> None:
@@ -155,22 +153,18 @@ class ArchivePlace(Place):
     def have(self) -> list[Range]:
         return union([one for file in self._files for one in file.ranges])
 
-    def tasks(self, selection: Selection, task_bytes: int) -> list[Task]:
-        found = []
+    def tasks(self, selection: Selection, task_bytes: int) -> list[ReadTask]:
+        tasks = []
         for file in self._files:
+            archived = ArchivedFile(str(self._folder), file)
             step = max(1, file.rows * task_bytes // max(1, file.bytes))
-            for first, last in file.ranges:
-                lo, hi = max(first, selection.since), min(last, selection.until)
-                while lo < hi:
-                    end = min(hi, lo + step)
-                    weight = max(1, file.bytes * (end - lo) // max(1, file.rows))
-                    archived = Archived(str(self._folder), file)
-                    found.append(Task(self.group, lo, end, weight, archived=archived))
-                    lo = end
-        return found
+            for lo, hi in _steps(file.ranges, selection, step):
+                weight = max(1, file.bytes * (hi - lo) // max(1, file.rows))
+                tasks.append(ReadTask(self.group, lo, hi, weight, archived=archived))
+        return tasks
 
 
-class RecorderPlace(Place):
+class RecorderStore(MessageStore):
     """A group as nodes with recorders serve it."""
 
     def __init__(self, recorders: tuple[str, ...], group: str, patience_s: float) -> None:
@@ -199,44 +193,44 @@ class RecorderPlace(Place):
     def have(self) -> list[Range]:
         return self._have
 
-    def tasks(self, selection: Selection, task_bytes: int) -> list[Task]:
-        found = []
-        rows = max(1, task_bytes // ROW_BYTES)
-        number = 0
-        for first, last in self._have:
-            lo, hi = max(first, selection.since), min(last, selection.until)
-            while lo < hi:
-                end = min(hi, lo + rows)
-                turn = number % len(self._recorders)
-                order = self._recorders[turn:] + self._recorders[:turn]
-                weight = (end - lo) * ROW_BYTES
-                found.append(Task(self.group, lo, end, weight, recorders=order))
-                lo = end
-                number += 1
-        return found
+    def tasks(self, selection: Selection, task_bytes: int) -> list[ReadTask]:
+        tasks: list[ReadTask] = []
+        for lo, hi in _steps(self._have, selection, max(1, task_bytes // ROW_BYTES)):
+            turn = len(tasks) % len(self._recorders)
+            order = self._recorders[turn:] + self._recorders[:turn]
+            tasks.append(ReadTask(self.group, lo, hi, (hi - lo) * ROW_BYTES, recorders=order))
+        return tasks
 
 
-# ------------------------------------------------------------------------ finding places
+def _steps(ranges: Iterable[Range], selection: Selection, step: int) -> Iterator[Range]:
+    """The positions that are selected, at most `step` at a time."""
+    for first, last in ranges:
+        lo, hi = max(first, selection.since), min(last, selection.until)
+        for begin in range(lo, hi, step):
+            yield begin, min(hi, begin + step)
 
 
-class Places:
-    """All places that the options name; a stream keeps them and looks again at each trigger."""
+# ------------------------------------------------------------------------ finding stores
+
+
+class MessageStores:
+    """All stores that the options name; a stream keeps them and looks again at each trigger."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
-        self._journals: dict[Path, JournalPlace] = {}
-        self._recorders: dict[str, RecorderPlace] = {}
-        self.by_group: dict[str, list[Place]] = {}
+        self._journals: dict[Path, JournalStore] = {}
+        self._recorders: dict[str, RecorderStore] = {}
+        self.by_group: dict[str, list[MessageStore]] = {}
         self.refresh()
 
     def refresh(self) -> None:
         options = self.options
-        found: list[Place] = []
+        found: list[MessageStore] = []
         wanted = options.groups
         for group in sorted(wanted or ()) if options.recorders else ():
             recorder = self._recorders.get(group)
             if recorder is None:
-                recorder = self._recorders[group] = RecorderPlace(
+                recorder = self._recorders[group] = RecorderStore(
                     options.recorders, group, options.gap_wait_s
                 )
             else:
@@ -246,43 +240,46 @@ class Places:
         for folder in folders:
             journal = self._journals.get(folder)
             if journal is None:
-                journal = self._journals[folder] = JournalPlace(folder)
+                journal = self._journals[folder] = JournalStore(folder)
             else:
                 journal.refresh()
             found.append(journal)
         for folder in archives:
             manifest = read_manifest(folder)
-            found[:0] = [ArchivePlace(folder, group, manifest) for group in manifest.groups]
+            found[:0] = [ArchiveStore(folder, group, manifest) for group in manifest.groups]
         self.by_group = {}
-        for place in found:
-            if wanted is None or place.group in wanted:
-                self.by_group.setdefault(place.group, []).append(place)
-        for group, places in self.by_group.items():
-            _check_history(group, places)
-            if len(places) > 1 and not is_ordered(group):
-                raise ConfigError(
-                    "path", ",".join(options.paths), f"one journal of {group}: it has no total "
-                    "order, so each recorder has positions of its own",
-                )  # fmt: skip
+        for store in found:
+            if wanted is None or store.group in wanted:
+                self.by_group.setdefault(store.group, []).append(store)
+        for group, stores in self.by_group.items():
+            _check_history(group, stores)
+            if len(stores) > 1 and not is_ordered(group):
+                allowed = f"one journal of {group}: it has no total order, so each recorder has "
+                paths = ",".join(options.paths)
+                raise ConfigError("path", paths, allowed + "positions of its own")
 
     def have(self, group: str) -> list[Range]:
-        return union([one for place in self.by_group[group] for one in place.have()])
+        return union([one for store in self.by_group[group] for one in store.have()])
 
-    def tasks(self, group: str, selection: Selection, task_bytes: int) -> list[Task]:
+    def ends(self) -> dict[str, int]:
+        """Group → the position behind the last that there is."""
+        return {group: have[-1][1] for group in self.by_group if (have := self.have(group))}
+
+    def tasks(self, group: str, selection: Selection, task_bytes: int) -> list[ReadTask]:
         """What is to be read for the selection, each position once."""
-        places = self.by_group[group]
-        journals = [place for place in places if isinstance(place, JournalPlace)]
-        folders = tuple(str(place.folder) for place in journals)
+        stores = self.by_group[group]
+        journals = [store for store in stores if isinstance(store, JournalStore)]
+        folders = tuple(str(store.folder) for store in journals)
         taken: list[Range] = []
-        chosen: list[Task] = []
+        chosen: list[ReadTask] = []
         compared = False
-        for place in places:
+        for store in stores:
             mine = []
-            if len(journals) > 1 and isinstance(place, JournalPlace):
+            if len(journals) > 1 and isinstance(store, JournalStore):
                 tasks = [] if compared else side_by_side(group, journals, selection, task_bytes)
                 compared = True
             else:
-                tasks = place.tasks(selection, task_bytes)
+                tasks = store.tasks(selection, task_bytes)
             for task in tasks:
                 others = folders
                 if task.piece is not None:
@@ -299,25 +296,26 @@ class Places:
 
 
 def side_by_side(
-    group: str, journals: Sequence[JournalPlace], selection: Selection, task_bytes: int
-) -> list[Task]:
+    group: str, journals: Sequence[JournalStore], selection: Selection, task_bytes: int
+) -> list[ReadTask]:
     """What is to be read of several journals, all copies of a position in one task."""
-    found = [place.pieces(selection, task_bytes) for place in journals]
+    found = [store.pieces(selection, task_bytes) for store in journals]
     spans = union([(piece.lo, piece.hi) for some in found for piece in some])
     return [
-        Task(job.group, job.lo, job.hi, max(1, job.bytes), copies=job.copies)
+        ReadTask(job.group, job.lo, job.hi, max(1, job.bytes), copies=job.copies)
         for job in jobs_of(group, found, within=spans, job_bytes=task_bytes)
     ]
 
 
-def _check_history(group: str, places: Sequence[Place]) -> None:
+def _check_history(group: str, stores: Sequence[MessageStore]) -> None:
     """A group that began anew has other messages at the same positions."""
-    for one, another in combinations(places, 2):
+    for one, another in combinations(stores, 2):
         if one.history and another.history and not one.history & another.history:
-            raise ConfigError(
-                "path", group, "journals and archives of one history of the group: it began anew, "
-                "and its positions with it; read them one at a time",
-            )  # fmt: skip
+            allowed = (
+                "journals and archives of one history of the group: it began anew, and its "
+                "positions with it; read them one at a time"
+            )
+            raise ConfigError("path", group, allowed)
 
 
 def expanded(paths: Iterable[str]) -> list[Path]:
@@ -360,13 +358,13 @@ def task_size(rows_bytes: int, partitions: int) -> int:
     return max(TASK_BYTES_LEAST, min(PIECE_BYTES, rows_bytes // wanted + 1))
 
 
-def divided(tasks: Sequence[Task], partitions: int) -> list[list[Task]]:
+def divided(tasks: Sequence[ReadTask], partitions: int) -> list[list[ReadTask]]:
     """The tasks in order, put together so that none is tiny."""
     total = sum(task.weight for task in tasks)
     if not total:
         return []
     target = total // partitions + 1 if partitions else task_size(total, 0)
-    found: list[list[Task]] = []
+    found: list[list[ReadTask]] = []
     weight = 0
     for task in tasks:
         if not found or weight + task.weight // 2 > target:

@@ -21,7 +21,7 @@ from roundelay.journal.parquet import batch_of, grouped
 from roundelay.journal.reader import Reader
 from roundelay.pipeline.sink.envelope import drop_markers
 from roundelay.pipeline.source.options import SKIP, SourceOptions
-from roundelay.pipeline.source.plan import Task
+from roundelay.pipeline.source.plan import ReadTask
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,7 +45,7 @@ def lost_message(group: str, ranges: Sequence[Range]) -> str:
 
 
 def read_tasks(
-    tasks: Sequence[Task], options: SourceOptions, target: pa.Schema
+    tasks: Sequence[ReadTask], options: SourceOptions, target: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     """The rows of the tasks that the options select, with the columns of `target`."""
     for task in tasks:
@@ -70,7 +70,7 @@ def shaped(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=target)
 
 
-def _read(task: Task, selection: Selection, lost: list[Range]) -> Iterator[pa.RecordBatch]:
+def _read(task: ReadTask, selection: Selection, lost: list[Range]) -> Iterator[pa.RecordBatch]:
     inside = structs.replace(
         selection, since=max(selection.since, task.lo), until=min(selection.until, task.hi)
     )
@@ -89,7 +89,7 @@ def _read(task: Task, selection: Selection, lost: list[Range]) -> Iterator[pa.Re
         yield from _recorders(task, inside, lost)
 
 
-def _compared(task: Task, wanted: Selection, lost: list[Range]) -> Iterator[pa.RecordBatch]:
+def _compared(task: ReadTask, wanted: Selection, lost: list[Range]) -> Iterator[pa.RecordBatch]:
     """What several journals have, each position once; where they disagree, what most have."""
     findings = Findings()
     yield from merge(Job(task.group, wanted.since, wanted.until, task.copies), findings, wanted)
@@ -101,7 +101,7 @@ def _compared(task: Task, wanted: Selection, lost: list[Range]) -> Iterator[pa.R
     warn_of_disputes(task.group, findings)
 
 
-def _from_others(task: Task, wanted: Selection, lost: list[Range]) -> Iterator[pa.RecordBatch]:
+def _from_others(task: ReadTask, wanted: Selection, lost: list[Range]) -> Iterator[pa.RecordBatch]:
     """What is damaged in one journal may be whole in another."""
     missing = [(wanted.since, wanted.until)]
     for folder in task.others:
@@ -123,7 +123,7 @@ def _from_others(task: Task, wanted: Selection, lost: list[Range]) -> Iterator[p
 # ------------------------------------------------------------------------ live recorders
 
 
-def _recorders(task: Task, selection: Selection, lost: list[Range]) -> Iterator[pa.RecordBatch]:
+def _recorders(task: ReadTask, selection: Selection, lost: list[Range]) -> Iterator[pa.RecordBatch]:
     """From the first recorder that answers; when one is gone, the next goes on where it was."""
     at = selection.since
     failures = []
