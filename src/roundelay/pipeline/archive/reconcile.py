@@ -226,9 +226,7 @@ def _work(
 
 
 def _proved(
-    groups: Sequence[Sequence[OpenJournal]],
-    chains: Mapping[Path, Chain],
-    done: Sequence[Ingested],
+    groups: Sequence[Sequence[OpenJournal]], chains: Mapping[Path, Chain], done: Sequence[Ingested]
 ) -> tuple[Proof, Manifest]:
     proof, manifest = Proof(), Manifest(made_by=MAKER)
     for side_by_side in sorted(groups, key=lambda some: some[0].group):

@@ -329,7 +329,7 @@ def words(
         f"Use {one.name}: {chosen.pdus_per_message:.2f} PDUs per broadcast"
         + (f" (±{chosen.pdus_ci95:.2f})" if chosen.pdus_ci95 is not None else "")
         + f", delivered everywhere after {chosen.delay_ms_mean:.1f} ms on average and 99 % within "
-        f"{chosen.delay_ms_p99:.1f} ms; a site keeps at most {chosen.storage_max} messages.",
+        f"{chosen.delay_ms_p99:.1f} ms; a site keeps at most {chosen.storage_max} messages."
     ]
     missed = chosen.misses(required)
     if missed:

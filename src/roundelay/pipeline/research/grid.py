@@ -112,16 +112,12 @@ class Grid(Struct, frozen=True):
         return _hash("\n".join(names))
 
     def runs(self) -> list[SweepRun]:
-        return [
-            SweepRun(
-                f"{_run_name(self.name, point)}-{repetition}",
-                point,
-                repetition,
-                seed_of(self.name, point.key, repetition),
-            )
-            for point in self.points
-            for repetition in range(self.seeds)
-        ]
+        runs = []
+        for point, repetition in product(self.points, range(self.seeds)):
+            name = f"{_run_name(self.name, point)}-{repetition}"
+            seed = seed_of(self.name, point.key, repetition)
+            runs.append(SweepRun(name, point, repetition, seed))
+        return runs
 
 
 def seed_of(experiment: str, key: str, repetition: int) -> int:
@@ -147,16 +143,11 @@ Axes = Mapping[str, Any]
 """Key → value or list of values."""
 
 
-def make(
-    name: str,
-    tables: Iterable[Axes],
-    seeds: int,
-    messages: int | None = None,
-) -> Grid:
+def make(name: str, tables: Iterable[Axes], seeds: int, messages: int | None = None) -> Grid:
     """The grid of all combinations in each table; a point that occurs twice counts once."""
     if not 1 <= seeds <= RUNS_MAX:
         raise ConfigError("seeds", seeds, f"a whole number from 1 to {RUNS_MAX}")
-    found: dict[str, SimulateParams] = {}
+    by_key: dict[tuple[str, int], SimulateParams] = {}
     for axes in tables:
         lists = {key: value if isinstance(value, list) else [value] for key, value in axes.items()}
         if messages is not None:
@@ -168,13 +159,11 @@ def make(
                 raise ConfigError(key, f"{len(values)} values", f"at most {RUNS_MAX} runs in all")
         for combined in product(*lists.values()):
             params = _settled(dict(zip(lists, combined, strict=True)))
-            found.setdefault(_identity(params), params)
-            if len(found) * seeds > RUNS_MAX:
+            by_key.setdefault((key_of(params), params.messages), params)
+            if len(by_key) * seeds > RUNS_MAX:
                 raise ConfigError("seeds", seeds, f"at most {RUNS_MAX} runs in all")
-    points = tuple(
-        Point(index, key_of(params), params) for index, params in enumerate(found.values())
-    )
-    return Grid(name, points, seeds)
+    points = [Point(index, key, by_key[key, count]) for index, (key, count) in enumerate(by_key)]
+    return Grid(name, tuple(points), seeds)
 
 
 def _settled(values: dict[str, Any]) -> SimulateParams:
@@ -184,16 +173,10 @@ def _settled(values: dict[str, Any]) -> SimulateParams:
     try:
         return SimulateParams(**values).settled()
     except ConfigError as error:
-        beside = {
-            k: v for k, v in values.items() if k in ("protocol", "sites") and k != error.field
-        }
-        with_ = ", ".join(f"{key} = {value}" for key, value in beside.items())
-        allowed = f"{error.allowed} (at {with_})" if with_ else error.allowed
+        beside = [key for key in values if key in ("protocol", "sites") and key != error.field]
+        at = ", ".join(f"{key} = {values[key]}" for key in beside)
+        allowed = f"{error.allowed} (at {at})" if at else error.allowed
         raise ConfigError(error.field, error.value, allowed) from None
-
-
-def _identity(params: SimulateParams) -> str:
-    return f"{key_of(params)}/{params.messages}"
 
 
 _DEFAULTS: Final = SimulateParams()
@@ -285,10 +268,7 @@ def load(source: str, messages: int | None = None, seeds: int | None = None) -> 
 
 
 def parse(
-    document: Mapping[str, Any],
-    name: str,
-    messages: int | None = None,
-    seeds: int | None = None,
+    document: Mapping[str, Any], name: str, messages: int | None = None, seeds: int | None = None
 ) -> Grid:
     """The grid that a TOML document describes; raises ConfigError with the key's name."""
     given = dict(document)
@@ -373,13 +353,13 @@ def bins(runs: Sequence[SweepRun]) -> list[list[SweepRun]]:
     timed = sorted(((expected_s(run.params), run.run, run) for run in runs), reverse=True)
     total = sum(seconds for seconds, _, _ in timed)
     full = min(BIN_S, max(BIN_LEAST_S, total / BINS_LEAST))
-    found: list[tuple[float, list[SweepRun]]] = []
+    filled: list[tuple[float, list[SweepRun]]] = []
     for seconds, _, run in timed:
-        if found and found[-1][0] + seconds <= full:
-            before, together = found[-1]
+        if filled and filled[-1][0] + seconds <= full:
+            before, together = filled[-1]
             together.append(run)
-            found[-1] = (before + seconds, together)
+            filled[-1] = (before + seconds, together)
         else:
-            found.append((seconds, [run]))
-    found.sort(key=lambda one: -one[0])
-    return [together for _, together in found]
+            filled.append((seconds, [run]))
+    filled.sort(key=lambda one: -one[0])
+    return [together for _, together in filled]

@@ -91,27 +91,20 @@ class Workload(Struct, frozen=True, kw_only=True):
 
 def read_workload(path: Path, messages: int, group: str | None = None) -> Workload:
     """The last `messages` of whatever is at `path`."""
-    if path.is_dir() and (path / META).exists():
+    groups = sorted({file.header.group for file in live_files(path)} if path.is_dir() else ())
+    trace = path / TRACE if path.is_dir() else path
+    if (path / META).exists():
         if group is not None:
             raise ConfigError("group", group, "only with a folder of traces of live nodes")
-        return _enough(_of_journal(path, messages))
-    if path.is_dir():
-        found = sorted({file.header.group for file in live_files(path)})
-        if found:
-            return _enough(_of_live(path, messages, group, found))
-        file = path / TRACE
-        if not file.exists():
-            allowed = "a trace file, or a folder with a journal or traces"
-            raise ConfigError("path", path, allowed)
-        return _enough(_of_trace(file, messages, path))
-    if not path.exists():
+        workload = _of_journal(path, messages)
+    elif groups:
+        workload = _of_live(path, messages, group, groups)
+    elif trace.exists():
+        workload = _of_trace(trace, messages, path)
+    else:
         raise ConfigError("path", path, "a trace file, or a folder with a journal or traces")
-    return _enough(_of_trace(path, messages, path))
-
-
-def _enough(workload: Workload) -> Workload:
-    if len(workload.arrivals) < MESSAGES_LEAST:
-        count = len(workload.arrivals)
+    count = len(workload.arrivals)
+    if count < MESSAGES_LEAST:
         raise ConfigError("path", workload.source, f"a record of some messages (it has {count})")
     return workload
 

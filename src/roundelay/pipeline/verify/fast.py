@@ -25,12 +25,7 @@ from msgspec import Struct, field
 from roundelay.pipeline.verify.clean import judge_clean
 from roundelay.pipeline.verify.columns import RowGroups
 from roundelay.pipeline.verify.control import count_total, judge_ends
-from roundelay.pipeline.verify.messages import (
-    SubmissionWindow,
-    WindowResult,
-    in_turn,
-    judge_window,
-)
+from roundelay.pipeline.verify.messages import SubmissionWindow, WindowResult, in_turn, judge_window
 from roundelay.pipeline.verify.positions import (
     BACKWARDS,
     LATER,

@@ -182,8 +182,7 @@ def _commits(frames: Frames, canon: DataFrame) -> Iterable[Counterexample]:
         return
     lists = zip(pairwise([*starts.tolist(), ALWAYS]), ranks.tolist(), strict=True)
     least = frames.spark.createDataFrame(
-        [(start, till, rank) for (start, till), rank in lists],
-        "start long, till long, least long",
+        [(start, till, rank) for (start, till), rank in lists], "start long, till long, least long"
     )
     spans = []
     for site in frames.run.users:
