@@ -11,8 +11,8 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
-from typing import Any, TypeVar
+from collections.abc import AsyncGenerator, Callable, Iterable
+from typing import Any
 
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import PayloadTooLarge, QueueFull, UsageError
@@ -30,18 +30,6 @@ from roundelay.node.node_api import (
     View,
 )
 from roundelay.wire.frontend_replay import ReplayRequest
-
-T = TypeVar("T")
-
-
-def run(test: Callable[[], Awaitable[T]], seconds: float = 60) -> T:
-    """Run an asynchronous test; hanging is failing."""
-
-    async def bounded() -> T:
-        async with asyncio.timeout(seconds):
-            return await test()
-
-    return asyncio.run(bounded())
 
 
 async def until(condition: Callable[[], Any], what: str = "") -> None:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import random
 import socket
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Self
 
@@ -18,16 +18,6 @@ from roundelay.node.node import Node
 from roundelay.node.roles.group import RoleGroup
 
 PATIENCE_S = 20.0
-
-
-def run(test: Callable[[], Awaitable[None]], seconds: float = 60.0) -> None:
-    """Run an asynchronous test; hanging is failing."""
-
-    async def bounded() -> None:
-        async with asyncio.timeout(seconds):
-            await test()
-
-    asyncio.run(bounded())
 
 
 async def until(condition: Callable[[], Any], what: str, seconds: float = PATIENCE_S) -> None:

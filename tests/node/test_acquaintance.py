@@ -19,7 +19,7 @@ from roundelay.node.medium.media import Address, FanoutMedium
 from roundelay.wire import control
 from roundelay.wire.control import Knock
 from roundelay.wire.seal import HEAD_SIZE, Seal
-from tests.node.live import Net, multicast, run, until
+from tests.node.live import Net, multicast, until
 
 SECRET = bytes(32)
 
@@ -124,35 +124,31 @@ def test_peers_that_are_not_heard_expire_but_seeds_stay() -> None:
         known.medium.close()
 
 
-def test_a_node_that_says_it_is_elsewhere_sends_nobody_our_traffic() -> None:
+async def test_a_node_that_says_it_is_elsewhere_sends_nobody_our_traffic() -> None:
     """Whoever was named in an INFO was sent everything from then on, for ever."""
-
-    async def test() -> None:
-        async with Net("fanout") as net:
-            a = await net.join("a", service="fifo")
-            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as victim:
-                victim.bind(("127.0.0.1", 0))
-                victim.setblocking(False)
-                named: Address = victim.getsockname()
-                said = control.Info("x", os.urandom(16), named, (), (named, ("127.0.0.4", 9)))
-                host, port = a.node.medium.address
-                with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
-                    stranger.sendto(control.encode(said), (host, port))
-                await until(lambda: a.node.directory.by_name.get("x"), "it was heard")
-                for _ in range(3):
-                    await a.group.broadcast(b"not for strangers")
-                await asyncio.sleep(0.6)
-                got = []
-                while True:
-                    try:
-                        got.append(control.decode(victim.recv(65536)))
-                    except BlockingIOError:
-                        break
-                assert got
-                assert all(isinstance(one, Knock) and not one.back for one in got), got
-                assert named not in a.node.medium.peers  # type: ignore[attr-defined]
-            b = await net.join("b", service="fifo")
-            await until(lambda: len(b.group.view.members) == 2, "who answers is met")
-            await until(lambda: len(a.group.view.members) == 2, "on both sides")
-
-    run(test)
+    async with Net("fanout") as net:
+        a = await net.join("a", service="fifo")
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as victim:
+            victim.bind(("127.0.0.1", 0))
+            victim.setblocking(False)
+            named: Address = victim.getsockname()
+            said = control.Info("x", os.urandom(16), named, (), (named, ("127.0.0.4", 9)))
+            host, port = a.node.medium.address
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+                stranger.sendto(control.encode(said), (host, port))
+            await until(lambda: a.node.directory.by_name.get("x"), "it was heard")
+            for _ in range(3):
+                await a.group.broadcast(b"not for strangers")
+            await asyncio.sleep(0.6)
+            got = []
+            while True:
+                try:
+                    got.append(control.decode(victim.recv(65536)))
+                except BlockingIOError:
+                    break
+            assert got
+            assert all(isinstance(one, Knock) and not one.back for one in got), got
+            assert named not in a.node.medium.peers  # type: ignore[attr-defined]
+        b = await net.join("b", service="fifo")
+        await until(lambda: len(b.group.view.members) == 2, "who answers is met")
+        await until(lambda: len(a.group.view.members) == 2, "on both sides")

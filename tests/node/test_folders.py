@@ -19,7 +19,7 @@ from roundelay.journal.reader import Reader
 from roundelay.node.groups import NAME_BYTES_MAX, check_name
 from roundelay.node.storage.folders import claim_group, claim_journal, group_folder, journal_folder
 from roundelay.trace.live import LiveTrace
-from tests.node.live import Net, delivered, run
+from tests.node.live import Net, delivered
 
 SLASH, RING = "token:team/alpha", "token:team˺lpha"
 """Two names that earlier versions wrote as token%3ateam%2falpha."""
@@ -69,19 +69,15 @@ def test_names_of_ascii_keep_their_folders(name: str) -> None:
     assert file_name(name) == old
 
 
-def test_members_of_two_groups_whose_folders_were_one(tmp_path: Path) -> None:
+async def test_members_of_two_groups_whose_folders_were_one(tmp_path: Path) -> None:
     """The second one deleted the promises of the first."""
-
-    async def main() -> None:
-        async with Net() as net:
-            for group in (SLASH, RING):
-                member = await net.join("a", group, dir=tmp_path, min_members=1)
-                await member.group.broadcast(group.encode())
-                await member.die()
-        files = {path.parent.name: path for path in tmp_path.glob("groups/*/ring-*.log")}
-        assert len(files) == 2, f"{len(files)} of two files of promises are there"
-
-    run(main)
+    async with Net() as net:
+        for group in (SLASH, RING):
+            member = await net.join("a", group, dir=tmp_path, min_members=1)
+            await member.group.broadcast(group.encode())
+            await member.die()
+    files = {path.parent.name: path for path in tmp_path.glob("groups/*/ring-*.log")}
+    assert len(files) == 2, f"{len(files)} of two files of promises are there"
 
 
 def _old_journal(folder: Path, group: str) -> None:
@@ -122,23 +118,20 @@ def test_old_promises_are_found_and_never_those_of_another_group(tmp_path: Path)
     assert (claim_group(tmp_path, "token:Orders") / "token.log").read_bytes() == b"promises"
 
 
-def test_a_member_goes_on_in_the_folder_of_an_earlier_version(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with Net() as net:
-            group, members = "Straße", ("a", "b")
-            options = {"members": members, "resilience": 0}
-            both = [await net.join(name, group, dir=tmp_path / name, **options) for name in "ab"]
-            await both[0].group.broadcast(b"one")
-            await delivered(both, 1)
-            for member in both:
-                await member.die()
-            for name in members:  # as it was
-                folder = group_folder(tmp_path / name, f"token:{group}")
-                (folder / "group").unlink()
-                folder.rename(folder.with_name("token%3aStra%dfe"))
-            both = [await net.join(n, group, dir=tmp_path / n, since=0, **options) for n in "ab"]
-            await both[1].group.broadcast(b"two")
-            await delivered(both, 2)
-            assert both[0].data == [b"one", b"two"]
-
-    run(main)
+async def test_a_member_goes_on_in_the_folder_of_an_earlier_version(tmp_path: Path) -> None:
+    async with Net() as net:
+        group, members = "Straße", ("a", "b")
+        options = {"members": members, "resilience": 0}
+        both = [await net.join(name, group, dir=tmp_path / name, **options) for name in "ab"]
+        await both[0].group.broadcast(b"one")
+        await delivered(both, 1)
+        for member in both:
+            await member.die()
+        for name in members:  # as it was
+            folder = group_folder(tmp_path / name, f"token:{group}")
+            (folder / "group").unlink()
+            folder.rename(folder.with_name("token%3aStra%dfe"))
+        both = [await net.join(n, group, dir=tmp_path / n, since=0, **options) for n in "ab"]
+        await both[1].group.broadcast(b"two")
+        await delivered(both, 2)
+        assert both[0].data == [b"one", b"two"]

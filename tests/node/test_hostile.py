@@ -27,7 +27,7 @@ from roundelay.node.membership.group import GroupMembership
 from roundelay.node.membership.roster_messages import MARK, Change, Drained, Hold, TailPiece, encode
 from roundelay.wire import codec, control
 from roundelay.wire.seal import Seal
-from tests.node.live import Member, Net, delivered, run, together, until
+from tests.node.live import Member, Net, delivered, together, until
 from tests.wire.examples import EXAMPLES
 
 KEY = bytes(range(32))
@@ -191,265 +191,233 @@ def state(member: Member) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("sealed", [False, True])
-def test_malformed_datagrams_are_counted_and_change_nothing(sealed: bool, tmp_path: Path) -> None:
+async def test_malformed_datagrams_are_counted_and_change_nothing(
+    sealed: bool, tmp_path: Path
+) -> None:
     (tmp_path / "key").write_text(KEY.hex())
     (tmp_path / "key").chmod(0o600)
     errors: list[dict[str, Any]] = []
 
-    async def test() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _, what: errors.append(what))
-        options: dict[str, Any] = {"insecure": False, "key": tmp_path / "key"} if sealed else {}
-        async with Net() as net:
-            a, b = await net.form("ab", **options)
-            await a.group.broadcast(b"before")
-            await delivered([a, b], 1)
-            stranger = Stranger(net)
-            before = state(a)
-            tracemalloc.start()
-            bad = malformed()
-            for start in range(0, len(bad), 25):
-                some = bad[start : start + 25]
-                was = sum(drops(a).values())
-                await stranger.say(a, *some)
-                assert sum(drops(a).values()) >= was + 2 * len(some) - 1, start
-            grown, _ = tracemalloc.get_traced_memory()
-            tracemalloc.stop()
-            assert grown < 32 << 20
-            assert state(a) == before
-            assert not errors
-            dropped = drops(a)
-            if sealed:
-                assert {"short", "not sealed", "format version"} <= set(dropped)
-            else:
-                wanted = {
-                    "short", "checksum", "format version", "packet type", "short packet",
-                    "node packet", "group not hosted here", "sealed, and we have no key",
-                }  # fmt: skip
-                assert wanted <= set(dropped)
-            assert (await b.group.broadcast(b"after")).seq == 1
-            await delivered([a, b], 2)
-            assert a.data == b.data == [b"before", b"after"]
-
-    run(test)
+    asyncio.get_running_loop().set_exception_handler(lambda _, what: errors.append(what))
+    options: dict[str, Any] = {"insecure": False, "key": tmp_path / "key"} if sealed else {}
+    async with Net() as net:
+        a, b = await net.form("ab", **options)
+        await a.group.broadcast(b"before")
+        await delivered([a, b], 1)
+        stranger = Stranger(net)
+        before = state(a)
+        tracemalloc.start()
+        bad = malformed()
+        for start in range(0, len(bad), 25):
+            some = bad[start : start + 25]
+            was = sum(drops(a).values())
+            await stranger.say(a, *some)
+            assert sum(drops(a).values()) >= was + 2 * len(some) - 1, start
+        grown, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert grown < 32 << 20
+        assert state(a) == before
+        assert not errors
+        dropped = drops(a)
+        if sealed:
+            assert {"short", "not sealed", "format version"} <= set(dropped)
+        else:
+            wanted = {
+                "short", "checksum", "format version", "packet type", "short packet",
+                "node packet", "group not hosted here", "sealed, and we have no key",
+            }  # fmt: skip
+            assert wanted <= set(dropped)
+        assert (await b.group.broadcast(b"after")).seq == 1
+        await delivered([a, b], 2)
+        assert a.data == b.data == [b"before", b"after"]
 
 
-def test_every_pdu_from_somebody_who_is_no_member_is_refused() -> None:
+async def test_every_pdu_from_somebody_who_is_no_member_is_refused() -> None:
     """Without a seal: well-formed PDUs of every kind, by a sender outside the roster."""
-
-    async def test() -> None:
-        async with Net() as net:
-            a, b = await net.form("ab")
-            await a.group.broadcast(b"before")
-            await delivered([a, b], 1)
-            stranger = Stranger(net)
-            before = state(a)
-            group = before["ring"]
-            datagrams = [
-                codec.encode(pdu, sender=sender, group_id=group, chan_seq=9)
-                for pdu in EXAMPLES
-                for sender in (2, 7, 65_534)
-            ]
-            await stranger.say(a, *datagrams)
-            assert state(a) == before
-            assert drops(a)["sender is no other member"] >= 2 * 3 * len(EXAMPLES)
-            assert (await b.group.broadcast(b"after")).seq == 1
-
-    run(test)
+    async with Net() as net:
+        a, b = await net.form("ab")
+        await a.group.broadcast(b"before")
+        await delivered([a, b], 1)
+        stranger = Stranger(net)
+        before = state(a)
+        group = before["ring"]
+        datagrams = [
+            codec.encode(pdu, sender=sender, group_id=group, chan_seq=9)
+            for pdu in EXAMPLES
+            for sender in (2, 7, 65_534)
+        ]
+        await stranger.say(a, *datagrams)
+        assert state(a) == before
+        assert drops(a)["sender is no other member"] >= 2 * 3 * len(EXAMPLES)
+        assert (await b.group.broadcast(b"after")).seq == 1
 
 
-def test_a_replay_is_refused(tmp_path: Path) -> None:
+async def test_a_replay_is_refused(tmp_path: Path) -> None:
     (tmp_path / "key").write_text(KEY.hex())
     (tmp_path / "key").chmod(0o600)
 
-    async def test() -> None:
-        async with Net() as net:
-            tap = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-            tap.setblocking(False)
-            tap.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            group = parse_address(net.address, "multicast")
-            tap.bind(group)
-            member = socket.inet_aton(group[0]) + socket.inet_aton("127.0.0.1")
-            tap.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, member)
-            a, b = await net.form("ab", insecure=False, key=tmp_path / "key")
-            for number in range(20):
-                await b.group.broadcast(b"%d" % number)
-            await delivered([a, b], 20)
-            captured = []
-            while True:
-                try:
-                    captured.append(tap.recv(65_535))
-                except BlockingIOError:
-                    break
-            tap.close()
-            assert all(datagram[0] == 0x20 for datagram in captured[6:])  # after the probes
-            stranger = Stranger(net)
-            sealed = [one for one in captured if one[0] == 0x20]
-            assert not any(b"token:g" in one for one in sealed)
-            before = state(a)
-            await stranger.say(a, *sealed)
-            await asyncio.sleep(0.1)
-            assert state(a) == before
-            assert drops(a)["replay"] >= 20
-
-    run(test)
+    async with Net() as net:
+        tap = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        tap.setblocking(False)
+        tap.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        group = parse_address(net.address, "multicast")
+        tap.bind(group)
+        member = socket.inet_aton(group[0]) + socket.inet_aton("127.0.0.1")
+        tap.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, member)
+        a, b = await net.form("ab", insecure=False, key=tmp_path / "key")
+        for number in range(20):
+            await b.group.broadcast(b"%d" % number)
+        await delivered([a, b], 20)
+        captured = []
+        while True:
+            try:
+                captured.append(tap.recv(65_535))
+            except BlockingIOError:
+                break
+        tap.close()
+        assert all(datagram[0] == 0x20 for datagram in captured[6:])  # after the probes
+        stranger = Stranger(net)
+        sealed = [one for one in captured if one[0] == 0x20]
+        assert not any(b"token:g" in one for one in sealed)
+        before = state(a)
+        await stranger.say(a, *sealed)
+        await asyncio.sleep(0.1)
+        assert state(a) == before
+        assert drops(a)["replay"] >= 20
 
 
-def test_a_wrong_key_is_seen_in_the_status(tmp_path: Path) -> None:
-    async def test() -> None:
-        for name, key in (("one", KEY), ("two", bytes(32))):
-            (tmp_path / name).write_text(key.hex())
-            (tmp_path / name).chmod(0o600)
-        async with Net() as net:
-            a = await net.join("a", insecure=False, key=tmp_path / "one", min_members=1)
-            b = await net.join("b", insecure=False, key=tmp_path / "two", min_members=1)
-            c = await net.join("c")
-            await together([a])
-            await together([b])  # they do not know of each other
-            await until(lambda: drops(a).get("seal"), "a seal that does not fit")
-            await until(lambda: drops(a).get("not sealed"), "a datagram without a seal")
-            await until(lambda: drops(c).get("sealed, and we have no key"), "a sealed one")
-
-    run(test)
+async def test_a_wrong_key_is_seen_in_the_status(tmp_path: Path) -> None:
+    for name, key in (("one", KEY), ("two", bytes(32))):
+        (tmp_path / name).write_text(key.hex())
+        (tmp_path / name).chmod(0o600)
+    async with Net() as net:
+        a = await net.join("a", insecure=False, key=tmp_path / "one", min_members=1)
+        b = await net.join("b", insecure=False, key=tmp_path / "two", min_members=1)
+        c = await net.join("c")
+        await together([a])
+        await together([b])  # they do not know of each other
+        await until(lambda: drops(a).get("seal"), "a seal that does not fit")
+        await until(lambda: drops(a).get("not sealed"), "a datagram without a seal")
+        await until(lambda: drops(c).get("sealed, and we have no key"), "a sealed one")
 
 
-def test_inside_the_seal_nothing_is_believed_either(tmp_path: Path) -> None:
+async def test_inside_the_seal_nothing_is_believed_either(tmp_path: Path) -> None:
     (tmp_path / "key").write_text(KEY.hex())
     (tmp_path / "key").chmod(0o600)
 
-    async def test() -> None:
-        async with Net() as net:
-            a, b = await net.form("ab", insecure=False, key=tmp_path / "key")
-            stranger = Stranger(net)
-            seal = Seal(KEY, os.urandom(16))
-            before = state(a)
-            bad = [seal.seal(datagram) for datagram in malformed() if len(datagram) < 60_000]
-            await stranger.say(a, *bad)
-            assert state(a) == before
-            assert {"checksum", "packet type", "node packet"} <= set(drops(a))
-            assert (await b.group.broadcast(b"after")).seq == 0
-
-    run(test)
+    async with Net() as net:
+        a, b = await net.form("ab", insecure=False, key=tmp_path / "key")
+        stranger = Stranger(net)
+        seal = Seal(KEY, os.urandom(16))
+        before = state(a)
+        bad = [seal.seal(datagram) for datagram in malformed() if len(datagram) < 60_000]
+        await stranger.say(a, *bad)
+        assert state(a) == before
+        assert {"checksum", "packet type", "node packet"} <= set(drops(a))
+        assert (await b.group.broadcast(b"after")).seq == 0
 
 
-def test_a_second_node_with_our_name_is_noticed(caplog: pytest.LogCaptureFixture) -> None:
-    async def test() -> None:
-        async with Net() as net:
-            a = await net.join("same", min_members=1)
-            await together([a])
-            for _ in range(2):
-                with pytest.raises(NameTaken):
-                    await net.join("same")
-            assert drops(a)[NAME_TAKEN] >= 2
-
-    run(test)
+async def test_a_second_node_with_our_name_is_noticed(caplog: pytest.LogCaptureFixture) -> None:
+    async with Net() as net:
+        a = await net.join("same", min_members=1)
+        await together([a])
+        for _ in range(2):
+            with pytest.raises(NameTaken):
+                await net.join("same")
+        assert drops(a)[NAME_TAKEN] >= 2
     said = [line for line in caplog.messages if "node.name_taken" in line]
     assert len(said) == 1  # by the one who has the name, and not again
     assert "start one of them with another --name" in said[0]
 
 
-def test_what_cannot_be_read_is_said_once_with_what_to_do(
+async def test_what_cannot_be_read_is_said_once_with_what_to_do(
     caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    async def test() -> None:
-        async with Net() as net:
-            nodes = [await net.join("clear")]
-            for name in ("sealed", "other"):
-                # Three nodes that cannot read each other: each of them is alone.
-                key = tmp_path / name
-                key.write_text(os.urandom(32).hex())
-                key.chmod(0o600)
-                nodes.append(await net.join(name, insecure=False, key=str(key)))
-            await Stranger(net).say(
-                nodes[0], bytes((control.INFO, control.VERSION + 1)) + bytes(30)
-            )
-            for node, reason in ((0, NO_KEY), (1, "not sealed"), (1, "seal")):
-                enough = HINTS[reason].after + 2
-                member = nodes[node]
-                await until(lambda m=member, r=reason, n=enough: drops(m).get(r, 0) >= n, reason)  # type: ignore[misc]
-
-    run(test)
+    async with Net() as net:
+        nodes = [await net.join("clear")]
+        for name in ("sealed", "other"):
+            # Three nodes that cannot read each other: each of them is alone.
+            key = tmp_path / name
+            key.write_text(os.urandom(32).hex())
+            key.chmod(0o600)
+            nodes.append(await net.join(name, insecure=False, key=str(key)))
+        await Stranger(net).say(nodes[0], bytes((control.INFO, control.VERSION + 1)) + bytes(30))
+        for node, reason in ((0, NO_KEY), (1, "not sealed"), (1, "seal")):
+            enough = HINTS[reason].after + 2
+            member = nodes[node]
+            await until(lambda m=member, r=reason, n=enough: drops(m).get(r, 0) >= n, reason)  # type: ignore[misc]
     said = caplog.text
     for reason in (NO_KEY, "not sealed", "seal", "format version"):
         assert HINTS[reason].text in said
     assert said.count(HINTS[NO_KEY].text) == 1  # further datagrams are not worth another line
 
 
-def test_a_larger_group_that_nobody_is_alive_in_ends_nothing() -> None:
-    async def test() -> None:
-        async with Net() as net:
-            a, b = await net.form("ab")
-            stranger = Stranger(net)
-            packet = packed(
-                control.INFO,
-                "zz",
-                UUID,
-                HERE,
-                [("token:g", "ffff", 5, 200), ("h", "x", 1, 1)],
-                [],
-                "",
-            )
-            # In the clear anybody can say anything; but who is not alive is not believed.
-            await stranger.say(a, packet)
-            assert (await b.group.broadcast(b"still")).seq == 0
-            assert a.node.group_hosts["token:g"].roster == ("a", "b")
-
-    run(test)
+async def test_a_larger_group_that_nobody_is_alive_in_ends_nothing() -> None:
+    async with Net() as net:
+        a, b = await net.form("ab")
+        stranger = Stranger(net)
+        packet = packed(
+            control.INFO,
+            "zz",
+            UUID,
+            HERE,
+            [("token:g", "ffff", 5, 200), ("h", "x", 1, 1)],
+            [],
+            "",
+        )
+        # In the clear anybody can say anything; but who is not alive is not believed.
+        await stranger.say(a, packet)
+        assert (await b.group.broadcast(b"still")).seq == 0
+        assert a.node.group_hosts["token:g"].roster == ("a", "b")
 
 
 @pytest.mark.parametrize("service", ["resilient", "total", "partial", "selective", "reliable"])
-def test_a_member_that_lies_stops_nobody(service: str) -> None:
+async def test_a_member_that_lies_stops_nobody(service: str) -> None:
     """In the clear anybody can forge the PDUs of a member; that must not be an error here."""
     errors: list[dict[str, Any]] = []
 
-    async def test() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _, what: errors.append(what))
-        async with Net() as net:
-            a, b = await net.form("ab", service=service)
-            await a.group.broadcast(b"before")
-            await delivered([a, b], 1)
-            stranger = Stranger(net)
-            membership = a.node.group_hosts[a.group.name]
-            assert isinstance(membership, GroupMembership)
-            group = membership.state
-            assert group.ring is not None
-            assert group.data is not None
-            forged = [
-                codec.encode(pdu, sender=1, group_id=hosted.id, chan_seq=(1 << 31) + number)
-                for number, pdu in enumerate(EXAMPLES)
-                for hosted in {group.ring, group.data}
-            ]
-            await stranger.say(a, *forged)
-            random.Random(5).shuffle(forged)
-            await stranger.say(a, *forged)
-            await asyncio.sleep(0.5)
-            assert a.node.fatal is None
-            assert not errors
-            assert a.data[:1] == [b"before"]
-
-    run(test)
+    asyncio.get_running_loop().set_exception_handler(lambda _, what: errors.append(what))
+    async with Net() as net:
+        a, b = await net.form("ab", service=service)
+        await a.group.broadcast(b"before")
+        await delivered([a, b], 1)
+        stranger = Stranger(net)
+        membership = a.node.group_hosts[a.group.name]
+        assert isinstance(membership, GroupMembership)
+        group = membership.state
+        assert group.ring is not None
+        assert group.data is not None
+        forged = [
+            codec.encode(pdu, sender=1, group_id=hosted.id, chan_seq=(1 << 31) + number)
+            for number, pdu in enumerate(EXAMPLES)
+            for hosted in {group.ring, group.data}
+        ]
+        await stranger.say(a, *forged)
+        random.Random(5).shuffle(forged)
+        await stranger.say(a, *forged)
+        await asyncio.sleep(0.5)
+        assert a.node.fatal is None
+        assert not errors
+        assert a.data[:1] == [b"before"]
 
 
-def test_the_hub_passes_nothing_on_of_who_is_no_member() -> None:
+async def test_the_hub_passes_nothing_on_of_who_is_no_member() -> None:
     """A sender beyond the roster, in a PDU on its way to the hub, was the end of the group."""
-
-    async def test() -> None:
-        async with Net() as net:
-            a, b = await net.form("ab", service="total", hub=True)
-            data = a.node.group_hosts[a.group.name].data
-            assert data is not None
-            before = data.link.sent
-            null = next(one for one in EXAMPLES if isinstance(one, ToNull))
-            strange = [
-                codec.encode(null, sender=sender, group_id=data.id, chan_seq=UNSTAMPED)
-                for sender in (2, 60_000, 0xFFFE)
-            ]
-            await Stranger(net).say(a, *strange)
-            assert data.link.sent == before
-            assert drops(a)["sender is no other member"] == 2 * len(strange)
-            assert (await b.group.broadcast(b"after")).seq == 0
-            await delivered([a, b], 1)
-
-    run(test)
+    async with Net() as net:
+        a, b = await net.form("ab", service="total", hub=True)
+        data = a.node.group_hosts[a.group.name].data
+        assert data is not None
+        before = data.link.sent
+        null = next(one for one in EXAMPLES if isinstance(one, ToNull))
+        strange = [
+            codec.encode(null, sender=sender, group_id=data.id, chan_seq=UNSTAMPED)
+            for sender in (2, 60_000, 0xFFFE)
+        ]
+        await Stranger(net).say(a, *strange)
+        assert data.link.sent == before
+        assert drops(a)["sender is no other member"] == 2 * len(strange)
+        assert (await b.group.broadcast(b"after")).seq == 0
+        await delivered([a, b], 1)
 
 
 WORDS = [
@@ -477,109 +445,95 @@ WORDS = [
 
 
 @pytest.mark.parametrize("service", ["resilient", "total"])
-def test_words_that_no_member_says_change_nothing(service: str) -> None:
-    async def test() -> None:
-        async with Net() as net:
-            a, b = await net.form("ab", service=service)
-            await a.group.broadcast(b"before")
-            await delivered([a, b], 1)
-            liar = b.node.group_hosts[b.group.name]
-            assert isinstance(liar, GroupMembership)
-            for word in WORDS:
-                if not isinstance(word, Drained):
-                    word = structs.replace(word, epoch=liar.state.epoch)
-                liar.reconfiguration.say(word)  # type: ignore[arg-type]
-            await a.group.broadcast(b"after")
-            # In a token group each has a position, which must not be missing: it is a message.
-            given = len(WORDS) if service == "resilient" else 0
-            await delivered([a, b], 2 + given)
-            assert [m.seq for m in a.got] == list(range(2 + given))
-            refused = (
-                "word of the ring",
-                "piece of a tail out of place",
-                "tail that cannot be read",
-            )
-            await until(
-                lambda: sum(drops(a).get(reason, 0) for reason in refused) == len(WORDS),
-                "all of them to be refused",
-            )
-            for member in (a, b):
-                place = member.node.group_hosts[member.group.name]
-                assert isinstance(place, GroupMembership)
-                assert (place.state.condition, place.roster) == ("open", ("a", "b"))
-                assert place.reconfiguration.ending.drained == {}
-
-    run(test)
-
-
-def test_an_application_cannot_speak_as_a_node() -> None:
-    """Its message was confirmed and given to nobody, and could change the roster."""
-
-    async def test() -> None:
-        async with Net() as net:
-            a, b = await net.form("ab")
-            place = a.node.group_hosts[a.group.name]
+async def test_words_that_no_member_says_change_nothing(service: str) -> None:
+    async with Net() as net:
+        a, b = await net.form("ab", service=service)
+        await a.group.broadcast(b"before")
+        await delivered([a, b], 1)
+        liar = b.node.group_hosts[b.group.name]
+        assert isinstance(liar, GroupMembership)
+        for word in WORDS:
+            if not isinstance(word, Drained):
+                word = structs.replace(word, epoch=liar.state.epoch)
+            liar.reconfiguration.say(word)  # type: ignore[arg-type]
+        await a.group.broadcast(b"after")
+        # In a token group each has a position, which must not be missing: it is a message.
+        given = len(WORDS) if service == "resilient" else 0
+        await delivered([a, b], 2 + given)
+        assert [m.seq for m in a.got] == list(range(2 + given))
+        refused = (
+            "word of the ring",
+            "piece of a tail out of place",
+            "tail that cannot be read",
+        )
+        await until(
+            lambda: sum(drops(a).get(reason, 0) for reason in refused) == len(WORDS),
+            "all of them to be refused",
+        )
+        for member in (a, b):
+            place = member.node.group_hosts[member.group.name]
             assert isinstance(place, GroupMembership)
-            own = place.reconfiguration.mark()
-            forged = encode(Change(place.state.epoch, ("b",), (b"",), 0, 0))
-            for message in (own + forged, own + b"x", MARK):
-                with pytest.raises(UsageError, match="begins with"):
-                    await a.group.broadcast(message)
-                with pytest.raises(UsageError, match="begins with"):
-                    await a.group.broadcast_many([b"first", message])
-            await a.group.broadcast(b"\0" + own + forged)
-            await b.group.broadcast(b"after")
-            await delivered([a, b], 2)
-            assert a.data == b.data == [b"\0" + own + forged, b"after"]
-            assert place.roster == ("a", "b")
-
-    run(test)
+            assert (place.state.condition, place.roster) == ("open", ("a", "b"))
+            assert place.reconfiguration.ending.drained == {}
 
 
-def test_a_change_that_counts_tails_which_nobody_said_is_no_error() -> None:
+async def test_an_application_cannot_speak_as_a_node() -> None:
+    """Its message was confirmed and given to nobody, and could change the roster."""
+    async with Net() as net:
+        a, b = await net.form("ab")
+        place = a.node.group_hosts[a.group.name]
+        assert isinstance(place, GroupMembership)
+        own = place.reconfiguration.mark()
+        forged = encode(Change(place.state.epoch, ("b",), (b"",), 0, 0))
+        for message in (own + forged, own + b"x", MARK):
+            with pytest.raises(UsageError, match="begins with"):
+                await a.group.broadcast(message)
+            with pytest.raises(UsageError, match="begins with"):
+                await a.group.broadcast_many([b"first", message])
+        await a.group.broadcast(b"\0" + own + forged)
+        await b.group.broadcast(b"after")
+        await delivered([a, b], 2)
+        assert a.data == b.data == [b"\0" + own + forged, b"after"]
+        assert place.roster == ("a", "b")
+
+
+async def test_a_change_that_counts_tails_which_nobody_said_is_no_error() -> None:
     """Who is told to hand over by a tail of its own, and has said none, fell.
 
     Applications are told that something may be missing, as nobody can know, and get what follows.
     """
-
-    async def test() -> None:
-        async with Net() as net:
-            a, b = await net.form("ab", service="partial")
-            liar = b.node.group_hosts[b.group.name]
-            assert isinstance(liar, GroupMembership)
-            epoch, lives = liar.state.epoch, liar.state.lives
-            liar.reconfiguration.say(Change(epoch, liar.roster, lives, 1, 0, ("a", "b")))
-            await until(lambda: liar.state.epoch > epoch, "the next epoch")
-            await together([a, b])
-            await a.group.broadcast(b"after")
-            await delivered([a, b], 1)
-            assert a.data == b.data == [b"after"]
-            assert isinstance(a.error, LeftOut)
-            assert isinstance(b.error, LeftOut)
-
-    run(test)
+    async with Net() as net:
+        a, b = await net.form("ab", service="partial")
+        liar = b.node.group_hosts[b.group.name]
+        assert isinstance(liar, GroupMembership)
+        epoch, lives = liar.state.epoch, liar.state.lives
+        liar.reconfiguration.say(Change(epoch, liar.roster, lives, 1, 0, ("a", "b")))
+        await until(lambda: liar.state.epoch > epoch, "the next epoch")
+        await together([a, b])
+        await a.group.broadcast(b"after")
+        await delivered([a, b], 1)
+        assert a.data == b.data == [b"after"]
+        assert isinstance(a.error, LeftOut)
+        assert isinstance(b.error, LeftOut)
 
 
-def test_a_node_of_another_version_is_refused_and_seen_in_the_status(tmp_path: Path) -> None:
+async def test_a_node_of_another_version_is_refused_and_seen_in_the_status(tmp_path: Path) -> None:
     (tmp_path / "key").write_text(KEY.hex())
     (tmp_path / "key").chmod(0o600)
 
-    async def test() -> None:
-        with_key: dict[str, Any] = {"insecure": False, "key": tmp_path / "key"}
-        for options in ({}, with_key):
-            async with Net() as net:
-                a, b = await net.form("ab", **options)
-                stranger = Stranger(net)
-                before = state(a)
-                good = codec.encode(EXAMPLES[0], sender=1, group_id=before["ring"], chan_seq=1)
-                newer = sealed_by(good[:1] + b"\3" + good[2:-4])
-                if options:
-                    sealed = Seal(KEY, os.urandom(16)).seal(good)
-                    newer = sealed[:1] + b"\2" + sealed[2:]
-                was = drops(a).get("format version", 0)
-                await stranger.say(a, newer)
-                assert drops(a)["format version"] >= was + 2
-                assert state(a) == before
-                assert (await b.group.broadcast(b"as if nothing had happened")).seq == 0
-
-    run(test)
+    with_key: dict[str, Any] = {"insecure": False, "key": tmp_path / "key"}
+    for options in ({}, with_key):
+        async with Net() as net:
+            a, b = await net.form("ab", **options)
+            stranger = Stranger(net)
+            before = state(a)
+            good = codec.encode(EXAMPLES[0], sender=1, group_id=before["ring"], chan_seq=1)
+            newer = sealed_by(good[:1] + b"\3" + good[2:-4])
+            if options:
+                sealed = Seal(KEY, os.urandom(16)).seal(good)
+                newer = sealed[:1] + b"\2" + sealed[2:]
+            was = drops(a).get("format version", 0)
+            await stranger.say(a, newer)
+            assert drops(a)["format version"] >= was + 2
+            assert state(a) == before
+            assert (await b.group.broadcast(b"as if nothing had happened")).seq == 0

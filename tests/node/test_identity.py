@@ -24,7 +24,6 @@ from tests.node.live import (
     check_total_order,
     freeze,
     membership_of,
-    run,
     thaw,
     together,
     until,
@@ -32,78 +31,59 @@ from tests.node.live import (
 
 
 @pytest.mark.parametrize("service", ["resilient", "total", "fifo"])
-def test_a_name_that_is_taken_fails_the_join_and_nothing_is_committed(service: str) -> None:
+async def test_a_name_that_is_taken_fails_the_join_and_nothing_is_committed(service: str) -> None:
     """Two nodes of one name formed two groups, which both gave position 0 to other messages."""
-
-    async def test() -> None:
-        async with Net() as net:
-            a, b = await net.form("ab", service=service)
-            with pytest.raises(NameTaken, match="another name") as raised:
-                await net.join("a", service=service)
-            assert raised.value.name == "a"
-            await together([a, b])
-            await b.group.broadcast(b"only one")
-            assert a.node.fatal is None
-            assert a.node.directory.by_name["a"].uuid == a.node.uuid
-            assert b.node.directory.by_name["a"].uuid == a.node.uuid
-
-    run(test)
+    async with Net() as net:
+        a, b = await net.form("ab", service=service)
+        with pytest.raises(NameTaken, match="another name") as raised:
+            await net.join("a", service=service)
+        assert raised.value.name == "a"
+        await together([a, b])
+        await b.group.broadcast(b"only one")
+        assert a.node.fatal is None
+        assert a.node.directory.by_name["a"].uuid == a.node.uuid
+        assert b.node.directory.by_name["a"].uuid == a.node.uuid
 
 
-def test_a_name_is_taken_over_seeds_that_only_others_know(tmp_path: Path) -> None:
+async def test_a_name_is_taken_over_seeds_that_only_others_know(tmp_path: Path) -> None:
     """Without multicast the one who has the name may be no seed: a seed tells of it."""
-
-    async def test() -> None:
-        async with Net("fanout") as net:
-            await net.form("ab", service="fifo")
-            with pytest.raises(NameTaken):
-                await net.join("b", service="fifo")
-
-    run(test)
+    async with Net("fanout") as net:
+        await net.form("ab", service="fifo")
+        with pytest.raises(NameTaken):
+            await net.join("b", service="fifo")
 
 
-def test_of_two_that_start_at_once_under_one_name_one_gets_in() -> None:
-    async def test() -> None:
-        async with Net() as net:
-            tries = await asyncio.gather(
-                *(net.join("same", service="fifo") for _ in range(4)), return_exceptions=True
-            )
-            refused = [one for one in tries if isinstance(one, NameTaken)]
-            assert len(refused) == 3, tries
-
-    run(test)
+async def test_of_two_that_start_at_once_under_one_name_one_gets_in() -> None:
+    async with Net() as net:
+        tries = await asyncio.gather(
+            *(net.join("same", service="fifo") for _ in range(4)), return_exceptions=True
+        )
+        refused = [one for one in tries if isinstance(one, NameTaken)]
+        assert len(refused) == 3, tries
 
 
-def test_a_folder_belongs_to_one_node_from_its_start_to_its_end(tmp_path: Path) -> None:
+async def test_a_folder_belongs_to_one_node_from_its_start_to_its_end(tmp_path: Path) -> None:
     """The lock belonged to one command; two `join`s shared a folder and overwrote promises."""
-
-    async def test() -> None:
-        async with Net() as net:
-            a = await net.join("a", dir=tmp_path)
-            with pytest.raises(FolderInUse, match=str(os.getpid())) as raised:
-                await net.join("b", dir=tmp_path)
-            assert raised.value.pid == os.getpid()
-            await a.leave()
-            b = await net.join("b", dir=tmp_path)
-            await b.die()  # the kernel lets go of a dead process's lock
+    async with Net() as net:
+        a = await net.join("a", dir=tmp_path)
+        with pytest.raises(FolderInUse, match=str(os.getpid())) as raised:
             await net.join("b", dir=tmp_path)
+        assert raised.value.pid == os.getpid()
+        await a.leave()
+        b = await net.join("b", dir=tmp_path)
+        await b.die()  # the kernel lets go of a dead process's lock
+        await net.join("b", dir=tmp_path)
 
-    run(test)
 
-
-def test_a_made_up_name_in_a_copied_folder_is_taken(tmp_path: Path) -> None:
+async def test_a_made_up_name_in_a_copied_folder_is_taken(tmp_path: Path) -> None:
     """The copy was not asked whether its name is free: the first one stopped."""
-
-    async def test() -> None:
-        async with Net() as net:
-            first = await net.join("", service="fifo", dir=tmp_path / "a")
-            (tmp_path / "b").mkdir()
-            shutil.copy(tmp_path / "a" / "name", tmp_path / "b")
-            with pytest.raises(NameTaken):
-                await net.join("", service="fifo", dir=tmp_path / "b")
-            assert first.node.fatal is None
-
-    run(test)
+    async with Net() as net:
+        first = await net.join("", service="fifo", dir=tmp_path / "a")
+        (tmp_path / "b").mkdir()
+        shutil.copy(tmp_path / "a" / "name", tmp_path / "b")
+        with pytest.raises(NameTaken):
+            await net.join("", service="fifo", dir=tmp_path / "b")
+        assert first.node.fatal is None
 
 
 def test_a_folder_on_a_full_disk_is_still_locked(
@@ -121,137 +101,125 @@ def test_a_folder_on_a_full_disk_is_still_locked(
     Folder(tmp_path).take()
 
 
+@pytest.mark.seconds(90)
 @pytest.mark.parametrize("service", ["resilient", "total", "partial", "reliable"])
-def test_a_process_that_was_replaced_while_it_slept_stops_and_confirms_nothing_false(
+async def test_a_process_that_was_replaced_while_it_slept_stops_and_confirms_nothing_false(
     service: str,
 ) -> None:
     """SIGSTOP, a replacement under the same name, SIGCONT: each took the other's receipts, and
     members delivered different messages at one position."""
+    async with Net() as net:
+        a, b, c = await net.form("abc", service=service)
+        confirmed: set[bytes] = set()
+        open_: set[bytes] = set()
 
-    async def test() -> None:
-        async with Net() as net:
-            a, b, c = await net.form("abc", service=service)
-            confirmed: set[bytes] = set()
-            open_: set[bytes] = set()
+        async def talk(member: Member, word: str, count: int) -> None:
+            for number in range(count):
+                data = f"{word} {number}".encode()
+                try:
+                    await member.group.broadcast(data)
+                except GroupTrouble:
+                    open_.add(data)
+                except GroupClosed:
+                    return
+                else:
+                    confirmed.add(data)
 
-            async def talk(member: Member, word: str, count: int) -> None:
-                for number in range(count):
-                    data = f"{word} {number}".encode()
-                    try:
-                        await member.group.broadcast(data)
-                    except GroupTrouble:
-                        open_.add(data)
-                    except GroupClosed:
-                        return
-                    else:
-                        confirmed.add(data)
-
-            await asyncio.gather(*(talk(one, f"first {one.name}", 5) for one in (a, b, c)))
-            under_way = [asyncio.create_task(talk(c, f"slept {i}", 2)) for i in range(8)]
-            await asyncio.sleep(0)
-            freeze(c.node)
-            new = await net.join("c", service=service)
-            await together([a, b, new], 30)
-            await talk(new, "in", 1)  # before that it would give way
-            talking = [asyncio.create_task(talk(one, f"then {one.name}", 20)) for one in (a, new)]
-            await asyncio.sleep(0.05)
-            thaw(c.node)
-            await until(lambda: c.node.fatal is not None, "the older one stops")
-            assert isinstance(c.node.fatal, NameTaken)
-            assert c.node.fatal.replaced
-            await asyncio.gather(*under_way)
-            await asyncio.gather(*talking)
-            assert new.node.fatal is None
-            await together([a, b, new], 30)
-            await talk(b, "the end", 1)
-            for one in (a, b):
-                await until(lambda m=one: b"the end 0" in m.data, "the end")  # type: ignore[misc]
-                missing = confirmed - set(one.data)
-                assert not missing, f"confirmed, and not at {one.name}: {sorted(missing)[:5]}"
-                assert len(set(one.data)) == len(one.data)
-            if service in ("resilient", "total"):
-                check_total_order([a, b, c, new])
-
-    run(test, 90)
+        await asyncio.gather(*(talk(one, f"first {one.name}", 5) for one in (a, b, c)))
+        under_way = [asyncio.create_task(talk(c, f"slept {i}", 2)) for i in range(8)]
+        await asyncio.sleep(0)
+        freeze(c.node)
+        new = await net.join("c", service=service)
+        await together([a, b, new], 30)
+        await talk(new, "in", 1)  # before that it would give way
+        talking = [asyncio.create_task(talk(one, f"then {one.name}", 20)) for one in (a, new)]
+        await asyncio.sleep(0.05)
+        thaw(c.node)
+        await until(lambda: c.node.fatal is not None, "the older one stops")
+        assert isinstance(c.node.fatal, NameTaken)
+        assert c.node.fatal.replaced
+        await asyncio.gather(*under_way)
+        await asyncio.gather(*talking)
+        assert new.node.fatal is None
+        await together([a, b, new], 30)
+        await talk(b, "the end", 1)
+        for one in (a, b):
+            await until(lambda m=one: b"the end 0" in m.data, "the end")  # type: ignore[misc]
+            missing = confirmed - set(one.data)
+            assert not missing, f"confirmed, and not at {one.name}: {sorted(missing)[:5]}"
+            assert len(set(one.data)) == len(one.data)
+        if service in ("resilient", "total"):
+            check_total_order([a, b, c, new])
 
 
+@pytest.mark.seconds(90)
 @pytest.mark.parametrize("leave", [False, True])
-def test_what_a_replaced_process_asks_for_is_void(leave: bool) -> None:
+async def test_what_a_replaced_process_asks_for_is_void(leave: bool) -> None:
     """It woke up, learned of the roster, and asked to be opened again with it: the group did so,
     and the one that had replaced it was shut out of an epoch."""
-
-    async def test() -> None:
-        async with Net() as net:
-            a, b, c = await net.form("abc", service="partial")
-            freeze(c.node)
-            new = await net.join("c", service="partial")
-            await together([a, b, new], 30)
-            await new.group.broadcast(b"in")
-            seat = membership_of(a)
-            epoch = seat.state.epoch
-            ask = Ask(a.group.name, seat.state.incarnation, "c", leave, epoch, c.node.uuid)
-            reason = "of an earlier life of its sender"
-            before = [one.node.drops.get(reason, 0) for one in (a, b, new)]
-            c.node.send_control(ask)
-            for one, count in zip((a, b, new), before, strict=True):
-                await until(lambda m=one, n=count: m.node.drops.get(reason, 0) > n, "a drop")  # type: ignore[misc]
-            for number in range(30):
-                await a.group.broadcast(b"%d" % number)
-                await asyncio.sleep(0.02)
-            await until(lambda: b"29" in new.data, "what a has sent")
-            assert new.from_("a") == [b"%d" % number for number in range(30)]
-            assert (seat.state.epoch, new.error) == (epoch, None)
-
-    run(test, 90)
+    async with Net() as net:
+        a, b, c = await net.form("abc", service="partial")
+        freeze(c.node)
+        new = await net.join("c", service="partial")
+        await together([a, b, new], 30)
+        await new.group.broadcast(b"in")
+        seat = membership_of(a)
+        epoch = seat.state.epoch
+        ask = Ask(a.group.name, seat.state.incarnation, "c", leave, epoch, c.node.uuid)
+        reason = "of an earlier life of its sender"
+        before = [one.node.drops.get(reason, 0) for one in (a, b, new)]
+        c.node.send_control(ask)
+        for one, count in zip((a, b, new), before, strict=True):
+            await until(lambda m=one, n=count: m.node.drops.get(reason, 0) > n, "a drop")  # type: ignore[misc]
+        for number in range(30):
+            await a.group.broadcast(b"%d" % number)
+            await asyncio.sleep(0.02)
+        await until(lambda: b"29" in new.data, "what a has sent")
+        assert new.from_("a") == [b"%d" % number for number in range(30)]
+        assert (seat.state.epoch, new.error) == (epoch, None)
 
 
+@pytest.mark.seconds(90)
 @pytest.mark.parametrize("service", ["partial", "selective"])
-def test_who_is_shut_out_by_another_life_of_its_name_is_told(service: str) -> None:
+async def test_who_is_shut_out_by_another_life_of_its_name_is_told(service: str) -> None:
     """The others cannot know yet that it is the earlier one: an epoch has it as a member."""
-
-    async def test() -> None:
-        async with Net() as net:
-            a, b, c = await net.form("abc", service=service)
-            await a.group.broadcast(b"before")
-            await until(lambda: b"before" in c.data, "what was sent before")
-            seat = membership_of(a)
-            epoch = seat.state.epoch
-            stranger = Ask(a.group.name, seat.state.incarnation, "c", False, epoch, os.urandom(16))
-            for one in (a, b):
-                membership_of(one).told(stranger, time.monotonic_ns())
-            await until(lambda: seat.state.epoch > epoch and seat.works(), "the next epoch")
-            sending = asyncio.create_task(a.group.broadcast(b"between"))
-            await until(lambda: c.error or b"between" in c.data, "something")
-            if c.error is not None:
-                assert isinstance(c.error, LeftOut)
-                assert (c.error.epoch, c.data) == (epoch + 1, [b"before"])
-            await sending
-
-    run(test, 90)
+    async with Net() as net:
+        a, b, c = await net.form("abc", service=service)
+        await a.group.broadcast(b"before")
+        await until(lambda: b"before" in c.data, "what was sent before")
+        seat = membership_of(a)
+        epoch = seat.state.epoch
+        stranger = Ask(a.group.name, seat.state.incarnation, "c", False, epoch, os.urandom(16))
+        for one in (a, b):
+            membership_of(one).told(stranger, time.monotonic_ns())
+        await until(lambda: seat.state.epoch > epoch and seat.works(), "the next epoch")
+        sending = asyncio.create_task(a.group.broadcast(b"between"))
+        await until(lambda: c.error or b"between" in c.data, "something")
+        if c.error is not None:
+            assert isinstance(c.error, LeftOut)
+            assert (c.error.epoch, c.data) == (epoch + 1, [b"before"])
+        await sending
 
 
-def test_one_that_hears_too_late_that_its_name_is_taken_stops_and_the_older_goes_on(
+async def test_one_that_hears_too_late_that_its_name_is_taken_stops_and_the_older_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The older one did not get to answer in time: it stopped, for one that had done nothing."""
     monkeypatch.setattr(identity, "FRESH_NS", 60 * SECOND)  # however slow the machine is
 
-    async def test() -> None:
-        async with Net() as net:
-            a, b = await net.form("ab", service="resilient")
-            freeze(a.node)
-            twin = await net.join("a", service="resilient")
-            thaw(a.node)
-            await until(lambda: a.node.fatal or twin.node.fatal, "one of them stops")
-            assert a.node.fatal is None
-            assert isinstance(twin.node.fatal, NameTaken)
-            assert not twin.node.fatal.replaced
-            await together([a, b], 30)
-            await b.group.broadcast(b"on")
-            await until(lambda: b"on" in a.data, "the older one is in")
-            assert twin.data == []
-
-    run(test)
+    async with Net() as net:
+        a, b = await net.form("ab", service="resilient")
+        freeze(a.node)
+        twin = await net.join("a", service="resilient")
+        thaw(a.node)
+        await until(lambda: a.node.fatal or twin.node.fatal, "one of them stops")
+        assert a.node.fatal is None
+        assert isinstance(twin.node.fatal, NameTaken)
+        assert not twin.node.fatal.replaced
+        await together([a, b], 30)
+        await b.group.broadcast(b"on")
+        await until(lambda: b"on" in a.data, "the older one is in")
+        assert twin.data == []
 
 
 def test_a_late_datagram_of_a_dead_process_does_not_stop_its_successor() -> None:
@@ -265,7 +233,7 @@ def test_a_late_datagram_of_a_dead_process_does_not_stop_its_successor() -> None
     assert life.meet(late, ("127.0.0.1", 1)) == YIELD
 
 
-def test_a_taken_name_is_refused_at_a_loss_of_30_percent() -> None:
+async def test_a_taken_name_is_refused_at_a_loss_of_30_percent() -> None:
     """Of 300 that asked for it some got in: their few questions, or the answers, were all lost."""
     taken = Identity("a", given=True)
     taken.claims = False
@@ -290,23 +258,16 @@ def test_a_taken_name_is_refused_at_a_loss_of_30_percent() -> None:
             return False
         return True
 
-    async def test() -> None:
-        found = await asyncio.gather(*(ask(random.Random(seed)) for seed in range(300)))
-        assert sum(found) == 0
-
-    run(test)
+    found = await asyncio.gather(*(ask(random.Random(seed)) for seed in range(300)))
+    assert sum(found) == 0
 
 
-def test_several_that_ask_for_a_name_at_once_do_not_hide_who_has_it() -> None:
+async def test_several_that_ask_for_a_name_at_once_do_not_hide_who_has_it() -> None:
     """The switch kept two ports of a name: the third took that of the node that had it."""
-
-    async def test() -> None:
-        async with Net("switch") as net:
-            holder = await net.join("same", service="fifo")
-            tries = await asyncio.gather(
-                *(net.join("same", service="fifo") for _ in range(5)), return_exceptions=True
-            )
-            assert [type(one) for one in tries] == [NameTaken] * 5
-            assert holder.node.fatal is None
-
-    run(test)
+    async with Net("switch") as net:
+        holder = await net.join("same", service="fifo")
+        tries = await asyncio.gather(
+            *(net.join("same", service="fifo") for _ in range(5)), return_exceptions=True
+        )
+        assert [type(one) for one in tries] == [NameTaken] * 5
+        assert holder.node.fatal is None

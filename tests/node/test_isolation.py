@@ -32,7 +32,7 @@ from roundelay.node.node_config import NodeConfig
 from roundelay.node.recording.recorder import RecordConfig
 from roundelay.wire.control import Start
 from tests.node.board import Listener
-from tests.node.live import Net, kill, multicast, run, until
+from tests.node.live import Net, kill, multicast, until
 
 SOUND = "token:sound"
 
@@ -89,19 +89,16 @@ def sound(**options: Any) -> GroupSpec:
     return GroupSpec(name=SOUND, protocol="token", **options)
 
 
-def test_options_that_do_not_go_together_fail_their_group_only() -> None:
-    async def main() -> None:
-        bad = parse_group("x:total:hub=yes:stage=accepted")
-        async with nodes("ab", bad, sound()) as both:
-            await still_works(both)
-            for node in both:
-                await until(lambda node=node: state(node, "to:x").startswith("failed: "), "failed")  # type: ignore[misc]
-                assert "stage" in state(node, "to:x")
-                assert "to:x" not in claimed(node)
-            with pytest.raises(ConfigError):
-                both[0].join(Listener(), "to:x")
-
-    run(main)
+async def test_options_that_do_not_go_together_fail_their_group_only() -> None:
+    bad = parse_group("x:total:hub=yes:stage=accepted")
+    async with nodes("ab", bad, sound()) as both:
+        await still_works(both)
+        for node in both:
+            await until(lambda node=node: state(node, "to:x").startswith("failed: "), "failed")  # type: ignore[misc]
+            assert "stage" in state(node, "to:x")
+            assert "to:x" not in claimed(node)
+        with pytest.raises(ConfigError):
+            both[0].join(Listener(), "to:x")
 
 
 VERBS = {"token": "receive", "to": "on_timer", "po": "take", "spo": "receive", "pa": "take"}
@@ -111,50 +108,48 @@ def _driven(node: Node, group: str) -> Any:
     return node.group_hosts[group].data
 
 
-def test_a_broken_engine_fails_its_group_only_and_can_be_joined_again() -> None:
-    async def main() -> None:
-        groups = [f"{protocol}:x" for protocol in VERBS]
-        async with nodes("abc", sound()) as three:
-            ears = {(node.name, group): Listener() for node in three for group in groups}
-            for (name, group), ear in ears.items():
-                three["abc".index(name)].join(ear, group)
-            await until(
-                lambda: all(
-                    ear.views[-1].state == "open" and len(ear.views[-1].members) == 3
-                    for ear in ears.values()
-                ),
-                "open",
-            )
+@pytest.mark.seconds(120.0)
+async def test_a_broken_engine_fails_its_group_only_and_can_be_joined_again() -> None:
+    groups = [f"{protocol}:x" for protocol in VERBS]
+    async with nodes("abc", sound()) as three:
+        ears = {(node.name, group): Listener() for node in three for group in groups}
+        for (name, group), ear in ears.items():
+            three["abc".index(name)].join(ear, group)
+        await until(
+            lambda: all(
+                ear.views[-1].state == "open" and len(ear.views[-1].members) == 3
+                for ear in ears.values()
+            ),
+            "open",
+        )
 
-            def broken(*arguments: Any) -> Any:
-                raise InvariantBroken("planted")
+        def broken(*arguments: Any) -> Any:
+            raise InvariantBroken("planted")
 
-            node = three[0]
-            for group, verb in zip(groups, VERBS.values(), strict=True):
-                hosted = _driven(node, group)
-                hosted.driver.engine = _Broken(hosted.engine, verb, broken)
-                if hosted.token is not None:
-                    hosted.token = hosted.engine
-                for one in three:
-                    one.send(ears[one.name, group], group, Bundle.of(b"one"), tag=1)
-            for group in groups:
-                mine = ears["a", group]
-                await until(lambda g=group: state(node, g).startswith("failed: "), "failed")  # type: ignore[misc]
-                assert "planted" in state(node, group)
-                assert mine.views[-1].state == state(node, group)
-                assert len([*mine.receipts, *mine.refusals]) >= 1, "its sender is told"
-                assert group not in claimed(node)
-            await still_works(three)
-            for group in groups:  # the cause is gone
-                node.join(ears["a", group], group)
-            back = [ears["a", group] for group in groups]
-            await until(lambda: all(ear.views[-1].state == "open" for ear in back), "again", 40.0)
-            for group in groups:
-                node.send(ears["a", group], group, Bundle.of(b"two"), tag=2)
-            await until(lambda: all(any(r.tag == 2 for r in e.receipts) for e in back), "receipts")
-            assert node.fatal is None
-
-    run(main, 120.0)
+        node = three[0]
+        for group, verb in zip(groups, VERBS.values(), strict=True):
+            hosted = _driven(node, group)
+            hosted.driver.engine = _Broken(hosted.engine, verb, broken)
+            if hosted.token is not None:
+                hosted.token = hosted.engine
+            for one in three:
+                one.send(ears[one.name, group], group, Bundle.of(b"one"), tag=1)
+        for group in groups:
+            mine = ears["a", group]
+            await until(lambda g=group: state(node, g).startswith("failed: "), "failed")  # type: ignore[misc]
+            assert "planted" in state(node, group)
+            assert mine.views[-1].state == state(node, group)
+            assert len([*mine.receipts, *mine.refusals]) >= 1, "its sender is told"
+            assert group not in claimed(node)
+        await still_works(three)
+        for group in groups:  # the cause is gone
+            node.join(ears["a", group], group)
+        back = [ears["a", group] for group in groups]
+        await until(lambda: all(ear.views[-1].state == "open" for ear in back), "again", 40.0)
+        for group in groups:
+            node.send(ears["a", group], group, Bundle.of(b"two"), tag=2)
+        await until(lambda: all(any(r.tag == 2 for r in e.receipts) for e in back), "receipts")
+        assert node.fatal is None
 
 
 class _Broken:
@@ -167,173 +162,144 @@ class _Broken:
         return self._broken if name == self._verb else getattr(self._engine, name)
 
 
-def test_a_full_disk_in_one_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.seconds(120.0)
+async def test_a_full_disk_in_one_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_faults, "RETRY_NS", SECOND)
-
-    async def main() -> None:
-        other = GroupSpec(name="token:x", protocol="token")
-        async with nodes("ab", sound(), other, base=tmp_path) as both:
-            await still_works(both, "token:x")
-            store = _driven(both[0], "token:x").store
-            full = os.open("/dev/full", os.O_RDWR)
-            os.dup2(full, store._file)
-            ear = Listener()
-            both[0].join(ear, "token:x")
-            both[0].send(ear, "token:x", Bundle.of(b"no room"), tag=1)
-            await until(lambda: state(both[0], "token:x").startswith("failed: "), "failed")
-            os.close(full)
-            assert "No space left" in state(both[0], "token:x")
-            assert ear.refusals[0].indeterminate
-            await still_works(both)
-            # There is room again, and the node was told to host the group: it is back by itself.
-            await until(lambda: state(both[0], "token:x") == "open", "open again", 40.0)
-            await still_works(both, "token:x")
-
-    run(main, 120.0)
+    other = GroupSpec(name="token:x", protocol="token")
+    async with nodes("ab", sound(), other, base=tmp_path) as both:
+        await still_works(both, "token:x")
+        store = _driven(both[0], "token:x").store
+        full = os.open("/dev/full", os.O_RDWR)
+        os.dup2(full, store._file)
+        ear = Listener()
+        both[0].join(ear, "token:x")
+        both[0].send(ear, "token:x", Bundle.of(b"no room"), tag=1)
+        await until(lambda: state(both[0], "token:x").startswith("failed: "), "failed")
+        os.close(full)
+        assert "No space left" in state(both[0], "token:x")
+        assert ear.refusals[0].indeterminate
+        await still_works(both)
+        # There is room again, and the node was told to host the group: it is back by itself.
+        await until(lambda: state(both[0], "token:x") == "open", "open again", 40.0)
+        await still_works(both, "token:x")
 
 
-def test_an_application_that_asks_too_early_does_not_end_the_tries_of_its_node(
+@pytest.mark.seconds(120.0)
+async def test_an_application_that_asks_too_early_does_not_end_the_tries_of_its_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_faults, "RETRY_NS", SECOND)
-
-    async def main() -> None:
-        other = GroupSpec(name="to:x", protocol="to")
-        async with nodes("ab", sound(), other, base=tmp_path) as both:
-            await still_works(both, "to:x")
-            both[0].faults.fail_group("to:x", OSError(28, "No space left on device"))
-            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-            resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
-            try:
-                with pytest.raises(GroupFailed, match="Too many open files"):
-                    both[0].join(Listener(), "to:x")
-            finally:
-                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-            with pytest.raises(ConfigError, match="stage"):
-                both[0].join(
-                    Listener(), "to:x", wishes=parse_group("x:total:hub=yes:stage=accepted")
-                )
-            assert "Too many open files" in state(both[0], "to:x")
-            await until(lambda: state(both[0], "to:x") == "open", "open again", 40.0)
-            await still_works(both, "to:x")
-
-    run(main, 120.0)
+    other = GroupSpec(name="to:x", protocol="to")
+    async with nodes("ab", sound(), other, base=tmp_path) as both:
+        await still_works(both, "to:x")
+        both[0].faults.fail_group("to:x", OSError(28, "No space left on device"))
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        try:
+            with pytest.raises(GroupFailed, match="Too many open files"):
+                both[0].join(Listener(), "to:x")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        with pytest.raises(ConfigError, match="stage"):
+            both[0].join(Listener(), "to:x", wishes=parse_group("x:total:hub=yes:stage=accepted"))
+        assert "Too many open files" in state(both[0], "to:x")
+        await until(lambda: state(both[0], "to:x") == "open", "open again", 40.0)
+        await still_works(both, "to:x")
 
 
-def test_no_file_can_be_opened_for_one_group(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with nodes("ab", sound(), base=tmp_path) as both:
-            await still_works(both)
-            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-            ear = Listener()
-            resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
-            try:
-                with pytest.raises(GroupFailed, match="Too many open files"):
-                    both[0].join(ear, "pa:late")
-            finally:
-                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-            assert "Too many open files" in state(both[0], "pa:late")
-            await still_works(both)
-            both[0].join(ear, "pa:late")
-            await until(lambda: ear.views[-1].state.startswith("open"), "open")
-
-    run(main)
+async def test_no_file_can_be_opened_for_one_group(tmp_path: Path) -> None:
+    async with nodes("ab", sound(), base=tmp_path) as both:
+        await still_works(both)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        ear = Listener()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        try:
+            with pytest.raises(GroupFailed, match="Too many open files"):
+                both[0].join(ear, "pa:late")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert "Too many open files" in state(both[0], "pa:late")
+        await still_works(both)
+        both[0].join(ear, "pa:late")
+        await until(lambda: ear.views[-1].state.startswith("open"), "open")
 
 
-def test_a_nul_in_an_incarnation(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with nodes("ab", sound(), base=tmp_path) as both:
-            await still_works(both)
-            ear = Listener()
-            both[0].join(ear, "token:x")
-            for incarnation in ("a\0b", "../../../../escaped", "x" * 64):
-                start = Start("token:x", incarnation, 1, ("a",), (both[0].uuid,), 0, 1)
-                both[1].send_control(start)
-            await asyncio.sleep(0.2)
-            await still_works(both)
-            assert not list(tmp_path.parent.rglob("*escaped*"))
-
-    run(main)
+async def test_a_nul_in_an_incarnation(tmp_path: Path) -> None:
+    async with nodes("ab", sound(), base=tmp_path) as both:
+        await still_works(both)
+        ear = Listener()
+        both[0].join(ear, "token:x")
+        for incarnation in ("a\0b", "../../../../escaped", "x" * 64):
+            start = Start("token:x", incarnation, 1, ("a",), (both[0].uuid,), 0, 1)
+            both[1].send_control(start)
+        await asyncio.sleep(0.2)
+        await still_works(both)
+        assert not list(tmp_path.parent.rglob("*escaped*"))
 
 
-def test_an_acknowledgement_of_nobody() -> None:
-    async def main() -> None:
-        other = GroupSpec(name="token:x", protocol="token")
-        async with nodes("ab", sound(), other) as both:
-            await still_works(both, "token:x")
-            for node in both:
-                hosted = _driven(node, "token:x")
-                engine = hosted.engine
-                for ts in range(
-                    engine.token_list.start_ts, engine.nts
-                ):  # the holder answers old ones
-                    hosted.link.transmit(EVERYONE, Ack(engine.tl, ts, DATA, 0, 0, 60000, 0), 0, 0)
-            await asyncio.sleep(0.3)
-            await still_works(both)
-
-    run(main)
+async def test_an_acknowledgement_of_nobody() -> None:
+    other = GroupSpec(name="token:x", protocol="token")
+    async with nodes("ab", sound(), other) as both:
+        await still_works(both, "token:x")
+        for node in both:
+            hosted = _driven(node, "token:x")
+            engine = hosted.engine
+            for ts in range(engine.token_list.start_ts, engine.nts):  # the holder answers old ones
+                hosted.link.transmit(EVERYONE, Ack(engine.tl, ts, DATA, 0, 0, 60000, 0), 0, 0)
+        await asyncio.sleep(0.3)
+        await still_works(both)
 
 
-def test_a_recorder_that_cannot_be_opened(tmp_path: Path) -> None:
-    async def main() -> None:
-        journals = tmp_path / "a" / "journals"
-        journals.mkdir(parents=True)
-        (journals / "token%3ax").write_text("no folder")
-        records = (RecordConfig(group="token:x"), RecordConfig(group=SOUND))
-        async with nodes("a", sound(min_members=1), base=tmp_path, records=records) as (node,):
-            failed: Any = node.status()["recorders"]
-            assert set(failed["failed"]) == {"token:x"}
-            assert [one["group"] for one in failed["own"]] == [SOUND]
-            await still_works([node])
-
-    run(main)
+async def test_a_recorder_that_cannot_be_opened(tmp_path: Path) -> None:
+    journals = tmp_path / "a" / "journals"
+    journals.mkdir(parents=True)
+    (journals / "token%3ax").write_text("no folder")
+    records = (RecordConfig(group="token:x"), RecordConfig(group=SOUND))
+    async with nodes("a", sound(min_members=1), base=tmp_path, records=records) as (node,):
+        failed: Any = node.status()["recorders"]
+        assert set(failed["failed"]) == {"token:x"}
+        assert [one["group"] for one in failed["own"]] == [SOUND]
+        await still_works([node])
 
 
-def test_an_error_in_a_fifo_group() -> None:
-    async def main() -> None:
-        async with nodes("ab", sound()) as both:
-            ears = [Listener(), Listener()]
-            for node, ear in zip(both, ears, strict=True):
-                node.join(ear, "plain")
-            await until(lambda: all(len(ear.views[-1].members) == 2 for ear in ears), "both")
+async def test_an_error_in_a_fifo_group() -> None:
+    async with nodes("ab", sound()) as both:
+        ears = [Listener(), Listener()]
+        for node, ear in zip(both, ears, strict=True):
+            node.join(ear, "plain")
+        await until(lambda: all(len(ear.views[-1].members) == 2 for ear in ears), "both")
 
-            def broken(batch: Batch) -> None:
-                raise RuntimeError("planted")
+        def broken(batch: Batch) -> None:
+            raise RuntimeError("planted")
 
-            ears[0].deliver = broken  # type: ignore[method-assign]
-            both[1].send(ears[1], "plain", Bundle.of(b"one"), tag=1)
-            await until(lambda: state_or_none(both[0], "plain"), "failed")
-            assert ears[0].views[-1].state == "failed: RuntimeError: planted"
-            await still_works(both)
-            del ears[0].deliver
-            both[0].join(ears[0], "plain")
-            await until(lambda: len(ears[1].views[-1].members) == 2, "back")
-            await until(lambda: ears[0].views[-1].state == "open", "back")
-            both[1].send(ears[1], "plain", Bundle.of(b"two"), tag=2)
-            await until(lambda: b"two" in ears[0].messages, "a delivery")
-
-    run(main)
+        ears[0].deliver = broken  # type: ignore[method-assign]
+        both[1].send(ears[1], "plain", Bundle.of(b"one"), tag=1)
+        await until(lambda: state_or_none(both[0], "plain"), "failed")
+        assert ears[0].views[-1].state == "failed: RuntimeError: planted"
+        await still_works(both)
+        del ears[0].deliver
+        both[0].join(ears[0], "plain")
+        await until(lambda: len(ears[1].views[-1].members) == 2, "back")
+        await until(lambda: ears[0].views[-1].state == "open", "back")
+        both[1].send(ears[1], "plain", Bundle.of(b"two"), tag=2)
+        await until(lambda: b"two" in ears[0].messages, "a delivery")
 
 
-def test_an_error_in_a_journal_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_error_in_a_journal_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_faults, "RETRY_NS", SECOND)
-
-    async def main() -> None:
-        file = tmp_path / "news.toml"
-        file.write_text(
-            'members = ["a", "b"]\nretransmitters = ["a"]\nacknowledgers = ["b"]\n'
-            'recorders = ["b"]\nusers = ["a"]\nlines = 1\n'
-        )
-        news = GroupSpec(name="grsb:news", protocol="grsb", config=str(file))
-        async with nodes("ab", sound(), news, base=tmp_path) as both:
-            await until(lambda: all(state(node, "grsb:news") == "open" for node in both), "open")
-            seat: Any = both[1].group_hosts["grsb:news"]
-            seat.carry_out = broken_disk
-            await until(lambda: state(both[1], "grsb:news").startswith("failed: "), "failed")
-            await still_works(both)
-            await until(lambda: state(both[1], "grsb:news") == "open", "open again", 40.0)
-
-    run(main)
+    file = tmp_path / "news.toml"
+    file.write_text(
+        'members = ["a", "b"]\nretransmitters = ["a"]\nacknowledgers = ["b"]\n'
+        'recorders = ["b"]\nusers = ["a"]\nlines = 1\n'
+    )
+    news = GroupSpec(name="grsb:news", protocol="grsb", config=str(file))
+    async with nodes("ab", sound(), news, base=tmp_path) as both:
+        await until(lambda: all(state(node, "grsb:news") == "open" for node in both), "open")
+        seat: Any = both[1].group_hosts["grsb:news"]
+        seat.carry_out = broken_disk
+        await until(lambda: state(both[1], "grsb:news").startswith("failed: "), "failed")
+        await still_works(both)
+        await until(lambda: state(both[1], "grsb:news") == "open", "open again", 40.0)
 
 
 def broken_disk(*arguments: Any) -> None:
@@ -345,82 +311,70 @@ def state_or_none(node: Node, group: str) -> bool:
     return any(one["group"] == group and one["state"].startswith("failed: ") for one in groups)
 
 
-def test_joining_a_group_that_cannot_be_opened_raises(tmp_path: Path) -> None:
-    async def main() -> None:
+async def test_joining_a_group_that_cannot_be_opened_raises(tmp_path: Path) -> None:
+    async with Net() as net:
+        (tmp_path / "groups").write_text("no folder")
+        with pytest.raises(GroupFailed):
+            await net.join("a", dir=tmp_path)
+
+
+async def test_an_embedded_application_is_told_that_its_group_has_failed() -> None:
+    async with Net() as net:
+        member = await net.join("a", min_members=1)
+        await member.group.ready()
+        member.node.faults.fail_group("token:g", OSError(28, "No space left on device"))
+        assert member.group.view.state == "failed: No space left on device"
+        await asyncio.wait_for(member._reader, 5.0)  # it does not wait for ever
+        with pytest.raises(Exception, match="No space left"):
+            await member.group.broadcast(b"to nobody")
+
+
+async def test_an_application_behind_a_daemon_is_told_that_its_group_has_failed() -> None:
+    async with nodes("a", sound(min_members=1)) as (node,):
+        server = FrontendServer(node, ("127.0.0.1:0",), name="a")
+        await server.start()
         async with Net() as net:
-            (tmp_path / "groups").write_text("no folder")
-            with pytest.raises(GroupFailed):
-                await net.join("a", dir=tmp_path)
-
-    run(main)
-
-
-def test_an_embedded_application_is_told_that_its_group_has_failed() -> None:
-    async def main() -> None:
-        async with Net() as net:
-            member = await net.join("a", min_members=1)
+            there = {"node": server.addresses[0], "multicast": "", "interface": ""}
+            member = await net.join("x", "x", min_members=1, **there)
+            other = await net.join("y", "sound", **there)
             await member.group.ready()
-            member.node.faults.fail_group("token:g", OSError(28, "No space left on device"))
+            await other.group.ready()
+            node.faults.fail_group("token:x", OSError(28, "No space left on device"))
+            await asyncio.wait_for(member._reader, 5.0)
             assert member.group.view.state == "failed: No space left on device"
-            await asyncio.wait_for(member._reader, 5.0)  # it does not wait for ever
-            with pytest.raises(Exception, match="No space left"):
-                await member.group.broadcast(b"to nobody")
-
-    run(main)
-
-
-def test_an_application_behind_a_daemon_is_told_that_its_group_has_failed() -> None:
-    async def main() -> None:
-        async with nodes("a", sound(min_members=1)) as (node,):
-            server = FrontendServer(node, ("127.0.0.1:0",), name="a")
-            await server.start()
-            async with Net() as net:
-                there = {"node": server.addresses[0], "multicast": "", "interface": ""}
-                member = await net.join("x", "x", min_members=1, **there)
-                other = await net.join("y", "sound", **there)
-                await member.group.ready()
-                await other.group.ready()
-                node.faults.fail_group("token:x", OSError(28, "No space left on device"))
-                await asyncio.wait_for(member._reader, 5.0)
-                assert member.group.view.state == "failed: No space left on device"
-                await other.group.broadcast(b"still here")
-                again = await net.join("x", "x", min_members=1, **there)
-                await again.group.ready()
-                for one in (member, other, again):
-                    await one.leave()
-                net.members.clear()
-            await server.close()
-
-    run(main)
+            await other.group.broadcast(b"still here")
+            again = await net.join("x", "x", min_members=1, **there)
+            await again.group.ready()
+            for one in (member, other, again):
+                await one.leave()
+            net.members.clear()
+        await server.close()
 
 
-def test_an_error_of_one_connection_ends_that_connection() -> None:
-    async def main() -> None:
-        async with nodes("a", sound(min_members=1)) as (node,):
-            server = FrontendServer(node, ("127.0.0.1:0",), name="a")
-            await server.start()
-            async with Net() as net:
-                there = {"node": server.addresses[0], "multicast": "", "interface": ""}
-                pair = [await net.join(name, "sound", **there) for name in "xy"]
-                for one in pair:
-                    await one.group.ready()
-                first = min(server._connections, key=lambda one: one.name)
+async def test_an_error_of_one_connection_ends_that_connection() -> None:
+    async with nodes("a", sound(min_members=1)) as (node,):
+        server = FrontendServer(node, ("127.0.0.1:0",), name="a")
+        await server.start()
+        async with Net() as net:
+            there = {"node": server.addresses[0], "multicast": "", "interface": ""}
+            pair = [await net.join(name, "sound", **there) for name in "xy"]
+            for one in pair:
+                await one.group.ready()
+            first = min(server._connections, key=lambda one: one.name)
 
-                def broken(*arguments: Any) -> None:
-                    raise RuntimeError("planted")
+            def broken(*arguments: Any) -> None:
+                raise RuntimeError("planted")
 
-                first._write = broken  # type: ignore[method-assign, assignment]
-                await pair[1].group.broadcast(b"two")
-                await until(lambda: len(server._connections) == 1, "one is gone")
-                await pair[1].group.broadcast(b"three")
-                assert pair[1].data == [b"two", b"three"]
-                assert server.status()["drops"] == {"fault of the connection": 1}
-                for one in pair:
-                    await one.leave()
-                net.members.clear()
-            await server.close()
-
-    run(main)
+            first._write = broken  # type: ignore[method-assign, assignment]
+            await pair[1].group.broadcast(b"two")
+            await until(lambda: len(server._connections) == 1, "one is gone")
+            await pair[1].group.broadcast(b"three")
+            assert pair[1].data == [b"two", b"three"]
+            assert server.status()["drops"] == {"fault of the connection": 1}
+            for one in pair:
+                await one.leave()
+            net.members.clear()
+        await server.close()
 
 
 class _FullDisk(io.StringIO):
@@ -428,53 +382,43 @@ class _FullDisk(io.StringIO):
         raise OSError(28, "No space left on device")
 
 
-def test_a_log_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_log_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """Standard error on a full disk: the first line that a group's fault was worth stopped the
     node."""
-
-    async def main() -> None:
-        bad = parse_group("x:total:hub=yes:stage=accepted")
-        logger = logging.getLogger(LOGGER)
-        monkeypatch.setattr(sys, "stderr", _FullDisk())
-        for name in ("handlers", "propagate"):
-            monkeypatch.setattr(logger, name, getattr(logger, name))  # put back at the end
-        log_as_json()
-        async with nodes("ab", bad, sound()) as both:
-            await still_works(both)
-            both[0].faults.fail_group(SOUND, OSError(28, "No space left on device"))
-            assert state(both[0], SOUND).startswith("failed: ")
-            await still_works(both, "token:other")
-
-    run(main)
+    bad = parse_group("x:total:hub=yes:stage=accepted")
+    logger = logging.getLogger(LOGGER)
+    monkeypatch.setattr(sys, "stderr", _FullDisk())
+    for name in ("handlers", "propagate"):
+        monkeypatch.setattr(logger, name, getattr(logger, name))  # put back at the end
+    log_as_json()
+    async with nodes("ab", bad, sound()) as both:
+        await still_works(both)
+        both[0].faults.fail_group(SOUND, OSError(28, "No space left on device"))
+        assert state(both[0], SOUND).startswith("failed: ")
+        await still_works(both, "token:other")
 
 
-def test_groups_that_have_failed_keep_no_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_groups_that_have_failed_keep_no_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """256 of them, and nobody could join a group at that node any more."""
     monkeypatch.setattr(node_module, "GROUPS_MAX", 8)
 
-    async def main() -> None:
-        configured = GroupSpec(name="to:told", protocol="to", stage="never")
-        async with nodes("a", sound(min_members=1), configured) as (node,):
-            wishes = GroupSpec(name="to:x", protocol="to", stage="never")
-            for number in range(20):
-                with pytest.raises(ConfigError):
-                    node.join(Listener(), f"to:{number}", wishes=wishes)
-            assert "to:19" in node.group_hosts
-            assert "to:told" in node.group_hosts
-            for number in range(6):
-                node.join(Listener(), f"token:{number}")
-            with pytest.raises(UsageError, match="leave one first"):
-                node.join(Listener(), "token:7")
-            await still_works([node])
-
-    run(main)
-
-
-def test_one_who_is_refused_leaves_no_group_open() -> None:
-    async def main() -> None:
-        async with nodes("a", sound(min_members=1)) as (node,):
+    configured = GroupSpec(name="to:told", protocol="to", stage="never")
+    async with nodes("a", sound(min_members=1), configured) as (node,):
+        wishes = GroupSpec(name="to:x", protocol="to", stage="never")
+        for number in range(20):
             with pytest.raises(ConfigError):
-                node.join(Listener(), "po:x", -5)
-            assert "po:x" not in node.group_hosts
+                node.join(Listener(), f"to:{number}", wishes=wishes)
+        assert "to:19" in node.group_hosts
+        assert "to:told" in node.group_hosts
+        for number in range(6):
+            node.join(Listener(), f"token:{number}")
+        with pytest.raises(UsageError, match="leave one first"):
+            node.join(Listener(), "token:7")
+        await still_works([node])
 
-    run(main)
+
+async def test_one_who_is_refused_leaves_no_group_open() -> None:
+    async with nodes("a", sound(min_members=1)) as (node,):
+        with pytest.raises(ConfigError):
+            node.join(Listener(), "po:x", -5)
+        assert "po:x" not in node.group_hosts

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 import roundelay
-from tests.node.live import Net, delivered, freeze, membership_of, run, thaw, together, until
+from tests.node.live import Net, delivered, freeze, membership_of, thaw, together, until
 
 NULLS = {"partial": "PO_NULL", "selective": "SPO_NULL"}
 
@@ -15,35 +15,31 @@ NULLS = {"partial": "PO_NULL", "selective": "SPO_NULL"}
 @pytest.mark.parametrize(
     ("service", "seconds"), [("partial", 0.5), ("selective", 0.5), ("partial", 6.0)]
 )
-def test_who_was_stopped_after_a_confirmation_is_given_it_or_told(
+async def test_who_was_stopped_after_a_confirmation_is_given_it_or_told(
     service: str, seconds: float
 ) -> None:
     """d has accepted it, and hears of the others' acknowledgements only when all is over."""
-
-    async def test() -> None:
-        async with Net("switch", seed=3) as net:
-            members = await net.form("abcd", service=service)
-            d = members[3]
-            epoch = membership_of(d).state.epoch
-            left = members[:3]
-            await members[0].group.broadcast(b"before")
-            await delivered(members, 1)
-            lost = {"kind": NULLS[service], "nth": 1, "many": 10_000, "to": "d"}
-            net.switch.apply({"drop": lost})
-            sending = asyncio.create_task(members[0].group.broadcast(b"confirmed"))
-            await asyncio.sleep(0.1)
-            freeze(d.node)
-            await sending
-            await together(left)
-            await asyncio.sleep(seconds)
-            net.switch.apply({"heal": True})
-            thaw(d.node)
-            await together(members)
-            await members[1].group.broadcast(b"after")
-            await delivered(left, 3)
-            await until(lambda: d.error or b"after" in d.data, "something")
-            if d.data != [b"before", b"confirmed", b"after"]:
-                assert isinstance(d.error, roundelay.LeftOut)
-                assert (d.error.epoch, d.data[:1]) == (epoch, [b"before"])
-
-    run(test)
+    async with Net("switch", seed=3) as net:
+        members = await net.form("abcd", service=service)
+        d = members[3]
+        epoch = membership_of(d).state.epoch
+        left = members[:3]
+        await members[0].group.broadcast(b"before")
+        await delivered(members, 1)
+        lost = {"kind": NULLS[service], "nth": 1, "many": 10_000, "to": "d"}
+        net.switch.apply({"drop": lost})
+        sending = asyncio.create_task(members[0].group.broadcast(b"confirmed"))
+        await asyncio.sleep(0.1)
+        freeze(d.node)
+        await sending
+        await together(left)
+        await asyncio.sleep(seconds)
+        net.switch.apply({"heal": True})
+        thaw(d.node)
+        await together(members)
+        await members[1].group.broadcast(b"after")
+        await delivered(left, 3)
+        await until(lambda: d.error or b"after" in d.data, "something")
+        if d.data != [b"before", b"confirmed", b"after"]:
+            assert isinstance(d.error, roundelay.LeftOut)
+            assert (d.error.epoch, d.data[:1]) == (epoch, [b"before"])

@@ -19,7 +19,7 @@ import pytest
 from roundelay.core.errors import RoundelayError
 from roundelay.node.medium.interfaces import Interface
 from roundelay.node.medium.second_channel import open_line
-from tests.node.live import Net, multicast, run, together, until
+from tests.node.live import Net, multicast, together, until
 from tests.node.test_namespaces import ip, spaces
 
 __all__ = ["spaces"]
@@ -128,41 +128,36 @@ def test_a_member_whose_address_changes_is_heard_again(
     assert orders[0][:shortest] == orders[1][:shortest] == orders[2][:shortest]
 
 
-def test_a_recorder_whose_address_changes_is_asked_at_the_new_one(tmp_path: Path) -> None:
+async def test_a_recorder_whose_address_changes_is_asked_at_the_new_one(tmp_path: Path) -> None:
     """Who wanted a replay connected to the new address, where nobody listened."""
-
-    async def test() -> None:
-        async with Net("fanout") as net:
-            a = await net.join("a")
-            c = await net.join("c", record=True, dir=tmp_path)
-            await together([a, c])
-            for number in range(5):
-                await a.group.broadcast(b"%d" % number, durability="recorded")
-            c.node.watch._name = ""  # else it goes back
-            c.node.watch._reopen(Interface("lo", "127.0.0.3", 65_536))
-            known = a.node.directory.by_name
-            await until(lambda: known["c"].address[0] == "127.0.0.3", "to hear of it")
-            async with asyncio.timeout(20):
-                found = [one.data async for one in a.group.replay(since=0)]
-            assert found == [b"%d" % number for number in range(5)]
-
-    run(test)
+    async with Net("fanout") as net:
+        a = await net.join("a")
+        c = await net.join("c", record=True, dir=tmp_path)
+        await together([a, c])
+        for number in range(5):
+            await a.group.broadcast(b"%d" % number, durability="recorded")
+        c.node.watch._name = ""  # else it goes back
+        c.node.watch._reopen(Interface("lo", "127.0.0.3", 65_536))
+        known = a.node.directory.by_name
+        await until(lambda: known["c"].address[0] == "127.0.0.3", "to hear of it")
+        async with asyncio.timeout(20):
+            found = [one.data async for one in a.group.replay(since=0)]
+        assert found == [b"%d" % number for number in range(5)]
 
 
-def test_line_b_follows_its_interface(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test() -> None:
-        async with Net("fanout") as net:
-            a = await net.join("a")
-            made = open_line(a.node, "", "")
-            assert made.watch is not None
-            assert made.address[0] == "127.0.0.1"
-            elsewhere = [Interface("lo", "127.0.0.3", 65_536)]
-            monkeypatch.setattr("roundelay.node.medium.watch.interfaces", lambda: elsewhere)
-            made.watch.look(time.monotonic_ns())
-            assert made.address[0] == "127.0.0.3"
-            made.close()
-
-    run(test)
+async def test_line_b_follows_its_interface(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Net("fanout") as net:
+        a = await net.join("a")
+        made = open_line(a.node, "", "")
+        assert made.watch is not None
+        assert made.address[0] == "127.0.0.1"
+        elsewhere = [Interface("lo", "127.0.0.3", 65_536)]
+        monkeypatch.setattr("roundelay.node.medium.watch.interfaces", lambda: elsewhere)
+        made.watch.look(time.monotonic_ns())
+        assert made.address[0] == "127.0.0.3"
+        made.close()
 
 
 def test_datagrams_of_the_smallest_network_are_enough(
@@ -178,17 +173,15 @@ def test_datagrams_of_the_smallest_network_are_enough(
         talkers.end()
 
 
-def test_a_wall_clock_that_is_set_back_lets_nobody_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_wall_clock_that_is_set_back_lets_nobody_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Waits that were measured by it starved an application for as long as it was set back."""
-
-    async def test() -> None:
-        async with Net() as net:
-            members = await net.form("ab", service="partial")
-            wall, wall_ns = time.time, time.time_ns
-            monkeypatch.setattr(time, "time", lambda: wall() - 3600)
-            monkeypatch.setattr(time, "time_ns", lambda: wall_ns() - 3600 * 10**9)
-            replay = members[0].group.replay(since=0)
-            with pytest.raises(RoundelayError, match="no recorder"):  # it listens for one a while
-                await asyncio.wait_for(anext(aiter(replay)), 20)
-
-    run(test)
+    async with Net() as net:
+        members = await net.form("ab", service="partial")
+        wall, wall_ns = time.time, time.time_ns
+        monkeypatch.setattr(time, "time", lambda: wall() - 3600)
+        monkeypatch.setattr(time, "time_ns", lambda: wall_ns() - 3600 * 10**9)
+        replay = members[0].group.replay(since=0)
+        with pytest.raises(RoundelayError, match="no recorder"):  # it listens for one a while
+            await asyncio.wait_for(anext(aiter(replay)), 20)

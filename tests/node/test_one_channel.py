@@ -23,7 +23,7 @@ from roundelay.node.medium.one_channel import (
     OneChannel,
 )
 from roundelay.wire.codec import decode, encode, group_id
-from tests.node.live import Member, Net, check_total_order, delivered, run
+from tests.node.live import Member, Net, check_total_order, delivered
 
 N = 4
 GROUP = group_id("g")
@@ -175,7 +175,7 @@ def test_nothing_grows_without_a_bound() -> None:
     assert len(reader._early) == HELD_MAX
 
 
-def test_members_other_than_the_hub_get_their_messages_through() -> None:
+async def test_members_other_than_the_hub_get_their_messages_through() -> None:
     """Five members at 10 % loss and delays up to 10 ms: only the one with the hub ever did
     (`chaos --api --seed 9002 --rounds 1 --service hub`)."""
 
@@ -183,12 +183,9 @@ def test_members_other_than_the_hub_get_their_messages_through() -> None:
         for k in range(10):
             await member.group.broadcast(b"%d" % k)
 
-    async def test() -> None:
-        async with Net("switch", seed=3) as net:
-            members = await net.form("abcde", service="total", hub=True)
-            net.switch.apply({"loss": 0.1, "duplicate": 0.1, "delay_ms": [0, 10]})
-            await asyncio.gather(*map(talk, members))
-            await delivered(members, 50)
-            check_total_order(members)
-
-    run(test)
+    async with Net("switch", seed=3) as net:
+        members = await net.form("abcde", service="total", hub=True)
+        net.switch.apply({"loss": 0.1, "duplicate": 0.1, "delay_ms": [0, 10]})
+        await asyncio.gather(*map(talk, members))
+        await delivered(members, 50)
+        check_total_order(members)

@@ -22,7 +22,7 @@ from roundelay.core.bundle import Bundle
 from roundelay.core.errors import ConfigError, GroupClosed
 from roundelay.node.frontend.server import FrontendServer
 from roundelay.node.node_api import UNIT, Batch
-from tests.node.live import multicast, node_of, run
+from tests.node.live import multicast, node_of
 
 MANY = [b"%d" % number for number in range(400)]
 WAYS = pytest.mark.parametrize("through_daemon", [False, True])
@@ -52,143 +52,131 @@ async def joined(through_daemon: bool, **more: Any) -> AsyncIterator[Group]:
 
 
 @WAYS
-def test_what_is_not_read_before_break_is_read_after_it(through_daemon: bool) -> None:
-    async def test() -> None:
-        async with joined(through_daemon) as group:
-            await group.broadcast_many(MANY)
-            got: list[Message] = []
-            with suppress(TimeoutError):  # then the next line says what is missing
-                async with asyncio.timeout(5):
-                    while len(got) < len(MANY):
-                        async for message in group:
-                            got.append(message)
-                            if len(got) % 50 == 0:
-                                break
-                        assert group.position is not None
-                        assert group.position.seq == len(got)  # not the end of the batch
-            assert [message.data for message in got] == MANY, f"got {len(got)} of 400"
-            assert [message.seq for message in got] == list(range(400))
+async def test_what_is_not_read_before_break_is_read_after_it(through_daemon: bool) -> None:
+    async with joined(through_daemon) as group:
+        await group.broadcast_many(MANY)
+        got: list[Message] = []
+        with suppress(TimeoutError):  # then the next line says what is missing
+            async with asyncio.timeout(5):
+                while len(got) < len(MANY):
+                    async for message in group:
+                        got.append(message)
+                        if len(got) % 50 == 0:
+                            break
+                    assert group.position is not None
+                    assert group.position.seq == len(got)  # not the end of the batch
+        assert [message.data for message in got] == MANY, f"got {len(got)} of 400"
+        assert [message.seq for message in got] == list(range(400))
 
-            # The ways to read can be mixed; a batch is the rest of one that was begun.
-            await group.broadcast_many(MANY, conference=7)
-            mixed = [await group.receive(), await anext(aiter(group))]
-            async for batch in group.batches():
-                mixed += messages_of(batch)
-                break
-            while len(mixed) < len(MANY):
-                mixed.append(await group.receive(timeout=20))
-            assert [message.data for message in mixed] == MANY
-            assert [message.seq for message in mixed] == list(range(400, 800))
-            assert {message.conference for message in mixed} == {7}
+        # The ways to read can be mixed; a batch is the rest of one that was begun.
+        await group.broadcast_many(MANY, conference=7)
+        mixed = [await group.receive(), await anext(aiter(group))]
+        async for batch in group.batches():
+            mixed += messages_of(batch)
+            break
+        while len(mixed) < len(MANY):
+            mixed.append(await group.receive(timeout=20))
+        assert [message.data for message in mixed] == MANY
+        assert [message.seq for message in mixed] == list(range(400, 800))
+        assert {message.conference for message in mixed} == {7}
 
-            with pytest.raises(TimeoutError):
-                await group.receive(timeout=0)
-            with pytest.raises(TimeoutError):
-                await group.receive(timeout=0.01)
-            with pytest.raises(ConfigError, match=r"timeout = -1 .* from 0 up"):
-                await group.receive(timeout=-1)
-        with pytest.raises(GroupClosed):
-            await group.receive(timeout=20)
-        assert [message async for message in group] == []  # its own `leave` ends it quietly
-
-    run(test)
+        with pytest.raises(TimeoutError):
+            await group.receive(timeout=0)
+        with pytest.raises(TimeoutError):
+            await group.receive(timeout=0.01)
+        with pytest.raises(ConfigError, match=r"timeout = -1 .* from 0 up"):
+            await group.receive(timeout=-1)
+    with pytest.raises(GroupClosed):
+        await group.receive(timeout=20)
+    assert [message async for message in group] == []  # its own `leave` ends it quietly
 
 
 @WAYS
-def test_a_cancelled_reader_loses_nothing(through_daemon: bool) -> None:
+async def test_a_cancelled_reader_loses_nothing(through_daemon: bool) -> None:
     """Readers are cancelled, time out and stop while messages come in, several at a time."""
     chance = random.Random(11)
 
-    async def test() -> None:
-        async with joined(through_daemon) as group:
-            got: list[Message] = []
-            reader, batches = aiter(group), group.batches()
+    async with joined(through_daemon) as group:
+        got: list[Message] = []
+        reader, batches = aiter(group), group.batches()
 
-            async def one() -> None:
-                got.append(await anext(reader))
+        async def one() -> None:
+            got.append(await anext(reader))
 
-            async def soon() -> None:
-                got.append(await asyncio.wait_for(anext(reader), chance.random() / 500))
+        async def soon() -> None:
+            got.append(await asyncio.wait_for(anext(reader), chance.random() / 500))
 
-            async def some() -> None:
-                async for message in group:
-                    got.append(message)
-                    if chance.random() < 0.1:
-                        break
+        async def some() -> None:
+            async for message in group:
+                got.append(message)
+                if chance.random() < 0.1:
+                    break
 
-            async def batch() -> None:
-                got.extend(messages_of(await anext(batches)))
+        async def batch() -> None:
+            got.extend(messages_of(await anext(batches)))
 
-            async def timed() -> None:
-                got.append(await group.receive(timeout=chance.random() / 500))
+        async def timed() -> None:
+            got.append(await group.receive(timeout=chance.random() / 500))
 
-            async def send() -> None:
-                for start in range(0, 4000, 40):
-                    await group.post([b"%d" % number for number in range(start, start + 40)])
-                    if chance.random() < 0.5:
-                        await asyncio.sleep(chance.random() / 200)
+        async def send() -> None:
+            for start in range(0, 4000, 40):
+                await group.post([b"%d" % number for number in range(start, start + 40)])
+                if chance.random() < 0.5:
+                    await asyncio.sleep(chance.random() / 200)
 
-            sending = asyncio.create_task(send())
-            while len(got) < 4000:
-                tasks = [
-                    asyncio.create_task(chance.choice((one, soon, some, batch, timed))())
-                    for _ in range(chance.randrange(1, 4))
-                ]
-                await asyncio.sleep(chance.random() / 500)
-                for task in tasks:
-                    task.cancel()
-                for outcome in await asyncio.gather(*tasks, return_exceptions=True):
-                    assert outcome is None or isinstance(
-                        outcome, TimeoutError | asyncio.CancelledError
-                    ), outcome
-            await sending
-            # Readers side by side finish in any order, but each message came once.
-            assert sorted(message.seq or 0 for message in got) == list(range(4000))
-            with suppress(TimeoutError):
-                pytest.fail(f"twice: {await group.receive(timeout=0.05)}")
-
-    run(test)
+        sending = asyncio.create_task(send())
+        while len(got) < 4000:
+            tasks = [
+                asyncio.create_task(chance.choice((one, soon, some, batch, timed))())
+                for _ in range(chance.randrange(1, 4))
+            ]
+            await asyncio.sleep(chance.random() / 500)
+            for task in tasks:
+                task.cancel()
+            for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+                assert outcome is None or isinstance(
+                    outcome, TimeoutError | asyncio.CancelledError
+                ), outcome
+        await sending
+        # Readers side by side finish in any order, but each message came once.
+        assert sorted(message.seq or 0 for message in got) == list(range(4000))
+        with suppress(TimeoutError):
+            pytest.fail(f"twice: {await group.receive(timeout=0.05)}")
 
 
-def test_two_readers_share_what_comes() -> None:
-    async def test() -> None:
-        async with joined(False) as group:
-            got: list[list[int]] = [[], []]
+async def test_two_readers_share_what_comes() -> None:
+    async with joined(False) as group:
+        got: list[list[int]] = [[], []]
 
-            async def read(mine: list[int]) -> None:
-                async for message in group:
-                    mine.append(message.seq or 0)
-                    if message.seq == 399:
-                        return
-                    await asyncio.sleep(0)
+        async def read(mine: list[int]) -> None:
+            async for message in group:
+                mine.append(message.seq or 0)
+                if message.seq == 399:
+                    return
+                await asyncio.sleep(0)
 
-            readers = [asyncio.create_task(read(mine)) for mine in got]
-            await group.broadcast_many(MANY)
-            await asyncio.wait(readers, return_when=asyncio.FIRST_COMPLETED)
-            for reader in readers:
-                reader.cancel()
-            await asyncio.gather(*readers, return_exceptions=True)
-            assert all(mine == sorted(mine) and len(mine) > 100 for mine in got)
-            assert sorted(got[0] + got[1]) == list(range(400))
-
-    run(test)
+        readers = [asyncio.create_task(read(mine)) for mine in got]
+        await group.broadcast_many(MANY)
+        await asyncio.wait(readers, return_when=asyncio.FIRST_COMPLETED)
+        for reader in readers:
+            reader.cancel()
+        await asyncio.gather(*readers, return_exceptions=True)
+        assert all(mine == sorted(mine) and len(mine) > 100 for mine in got)
+        assert sorted(got[0] + got[1]) == list(range(400))
 
 
-def test_views_go_on_after_a_wait_that_was_cancelled() -> None:
-    async def test() -> None:
-        async with joined(False) as group:
-            views = group.views()
-            assert (await anext(views)).members == ("a",)
-            for _ in range(2):
-                with pytest.raises(TimeoutError):
-                    await asyncio.wait_for(anext(views), 0.01)
-            await group.leave()
-            with pytest.raises(StopAsyncIteration):
-                await anext(views)
-            with pytest.raises(GroupClosed):
-                await group.ready()
-
-    run(test)
+async def test_views_go_on_after_a_wait_that_was_cancelled() -> None:
+    async with joined(False) as group:
+        views = group.views()
+        assert (await anext(views)).members == ("a",)
+        for _ in range(2):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(anext(views), 0.01)
+        await group.leave()
+        with pytest.raises(StopAsyncIteration):
+            await anext(views)
+        with pytest.raises(GroupClosed):
+            await group.ready()
 
 
 @contextmanager
@@ -266,39 +254,36 @@ def test_a_blocking_reader_may_stop_and_go_on(through_daemon: bool) -> None:
 
 
 @WAYS
-def test_a_replay_may_be_left_cancelled_and_gone_on_with(
+async def test_a_replay_may_be_left_cancelled_and_gone_on_with(
     through_daemon: bool, tmp_path: Path
 ) -> None:
-    async def test() -> None:
-        complaints: list[dict[str, Any]] = []
-        asyncio.get_running_loop().set_exception_handler(lambda _, what: complaints.append(what))
-        more: dict[str, Any] = {"dir": tmp_path, "record": True}
-        async with joined(through_daemon, **more) as group:
-            for start in range(0, 400, 50):
-                await group.broadcast_many(MANY[start : start + 50], durability="recorded")
-            for count in range(1, 8):
-                async for message in group.replay():
-                    if message.seq == count:
-                        break
-            replay = group.replay()
-            got: list[bytes] = []
-            while len(got) < 400:
-                waiting = asyncio.create_task(anext(replay))
-                await asyncio.sleep(0)
-                if not waiting.done():
-                    waiting.cancel()  # before the first block is there, too
-                with suppress(asyncio.CancelledError):
-                    got.append((await waiting).data)
-            assert got == MANY
-            with pytest.raises(StopAsyncIteration):
-                await anext(replay)
-            left = group.replay()
-            await anext(left)  # open when the group is left
-        with pytest.raises(GroupClosed):
-            await anext(left)
-        assert not complaints
-
-    run(test)
+    complaints: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, what: complaints.append(what))
+    more: dict[str, Any] = {"dir": tmp_path, "record": True}
+    async with joined(through_daemon, **more) as group:
+        for start in range(0, 400, 50):
+            await group.broadcast_many(MANY[start : start + 50], durability="recorded")
+        for count in range(1, 8):
+            async for message in group.replay():
+                if message.seq == count:
+                    break
+        replay = group.replay()
+        got: list[bytes] = []
+        while len(got) < 400:
+            waiting = asyncio.create_task(anext(replay))
+            await asyncio.sleep(0)
+            if not waiting.done():
+                waiting.cancel()  # before the first block is there, too
+            with suppress(asyncio.CancelledError):
+                got.append((await waiting).data)
+        assert got == MANY
+        with pytest.raises(StopAsyncIteration):
+            await anext(replay)
+        left = group.replay()
+        await anext(left)  # open when the group is left
+    with pytest.raises(GroupClosed):
+        await anext(left)
+    assert not complaints
 
 
 def test_a_blocking_replay_may_be_left(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from roundelay.client.recorder import RecorderClient
 from roundelay.core.errors import Indeterminate, NoRecorder, Refused, SlowConsumer
 from roundelay.journal.format import Run
 from roundelay.node.frontend.server import FrontendServer
-from tests.node.live import Member, Net, delivered, run, together, until
+from tests.node.live import Member, Net, delivered, together, until
 
 
 async def daemon(
@@ -40,42 +40,8 @@ def messages(runs: list[Run]) -> list[tuple[int, bytes]]:
     ]  # fmt: skip
 
 
-def test_a_daemon_replays_and_hands_over_as_an_embedded_node_does(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with Net() as net:
-            a = await net.join("a", dir=tmp_path, record=True)
-            b = await net.join("b")
-            await together([a, b])
-            server, where = await daemon(b)  # the one that does not record
-            before = datetime.now(UTC)
-            async with roundelay.join("g", node=where) as remote:
-                await remote.broadcast_many([b"one", b"two"], conference=7, kind=2)
-                await remote.broadcast_many([b"three"], durability="recorded")
-                await a.group.broadcast(b"four", conference=7)
-                with pytest.raises(Refused, match=r"^group token:g: 1 recorders that sync"):
-                    await remote.broadcast(b"five", durability="recorded", recorders=2)
-                got = []
-                async for message in remote:
-                    got.append((message.seq, message.data, message.conference, message.kind))
-                    if len(got) == 4:
-                        break
-                assert got == [
-                    (0, b"one", 7, 2), (1, b"two", 7, 2), (2, b"three", 0, 0), (3, b"four", 7, 0),
-                ]  # fmt: skip
-                chosen = [m.seq async for m in remote.replay(conference=7, sender="b")]
-                assert chosen == [0, 1]
-                assert [m.seq async for m in remote.replay(since=before)] == [0, 1, 2, 3]
-                assert [m.seq async for m in remote.replay(until=before)] == []
-                assert [m.seq async for m in remote.replay(since=datetime.now(UTC))] == []
-            there = 4
-            for since, first in (("start", 0), (2, 2), (before, 0)):
-                async with roundelay.join("g", node=where, since=since) as late:
-                    await expect(late, list(range(first, there)))
-                    await late.broadcast(b"again")
-                    await expect(late, [there])
-                    there += 1
-            await server.close()
-
+@pytest.mark.seconds(20)
+async def test_a_daemon_replays_and_hands_over_as_an_embedded_node_does(tmp_path: Path) -> None:
     async def expect(group: Group, seqs: list[int]) -> None:
         got: list[int | None] = []
         async for message in group:
@@ -84,113 +50,117 @@ def test_a_daemon_replays_and_hands_over_as_an_embedded_node_does(tmp_path: Path
                 break
         assert got == seqs
 
-    run(test, 20)
+    async with Net() as net:
+        a = await net.join("a", dir=tmp_path, record=True)
+        b = await net.join("b")
+        await together([a, b])
+        server, where = await daemon(b)  # the one that does not record
+        before = datetime.now(UTC)
+        async with roundelay.join("g", node=where) as remote:
+            await remote.broadcast_many([b"one", b"two"], conference=7, kind=2)
+            await remote.broadcast_many([b"three"], durability="recorded")
+            await a.group.broadcast(b"four", conference=7)
+            with pytest.raises(Refused, match=r"^group token:g: 1 recorders that sync"):
+                await remote.broadcast(b"five", durability="recorded", recorders=2)
+            got = []
+            async for message in remote:
+                got.append((message.seq, message.data, message.conference, message.kind))
+                if len(got) == 4:
+                    break
+            assert got == [
+                (0, b"one", 7, 2), (1, b"two", 7, 2), (2, b"three", 0, 0), (3, b"four", 7, 0),
+            ]  # fmt: skip
+            chosen = [m.seq async for m in remote.replay(conference=7, sender="b")]
+            assert chosen == [0, 1]
+            assert [m.seq async for m in remote.replay(since=before)] == [0, 1, 2, 3]
+            assert [m.seq async for m in remote.replay(until=before)] == []
+            assert [m.seq async for m in remote.replay(since=datetime.now(UTC))] == []
+        there = 4
+        for since, first in (("start", 0), (2, 2), (before, 0)):
+            async with roundelay.join("g", node=where, since=since) as late:
+                await expect(late, list(range(first, there)))
+                await late.broadcast(b"again")
+                await expect(late, [there])
+                there += 1
+        await server.close()
 
 
 @pytest.mark.parametrize("recorded", [True, False])
-def test_who_reads_too_slowly_behind_a_daemon_catches_up_from_the_recorder(
+async def test_who_reads_too_slowly_behind_a_daemon_catches_up_from_the_recorder(
     recorded: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_module, "INBOX_BYTES", 2 << 20)
+    async with Net() as net:
+        a = await net.join("a", dir=tmp_path, record=recorded, fsync="os")
+        b = await net.join("b")
+        await together([a, b])
+        server, where = await daemon(b)
+        async with roundelay.join("g", node=where) as slow:
+            await slow.ready(2)
+            for number in range(40):
+                data = b"%d %s" % (number, bytes(4000))
+                await a.group.broadcast_many([data] * 50)
+                receipt = await slow.broadcast(b"mine")  # who does not read may still send
+            assert receipt.seq == 40 * 51 - 1
+            await delivered([a], 40 * 51)
+            assert slow.inbox.bytes <= 2 << 20
+            if recorded:
+                assert b.node.recorders.replays.status()
+            found = []
 
-    async def test() -> None:
-        async with Net() as net:
-            a = await net.join("a", dir=tmp_path, record=recorded, fsync="os")
-            b = await net.join("b")
-            await together([a, b])
-            server, where = await daemon(b)
-            async with roundelay.join("g", node=where) as slow:
-                await slow.ready(2)
-                for number in range(40):
-                    data = b"%d %s" % (number, bytes(4000))
-                    await a.group.broadcast_many([data] * 50)
-                    receipt = await slow.broadcast(b"mine")  # who does not read may still send
-                assert receipt.seq == 40 * 51 - 1
-                await delivered([a], 40 * 51)
-                assert slow.inbox.bytes <= 2 << 20
-                if recorded:
-                    assert b.node.recorders.replays.status()
-                found = []
+            async def read(slow: Group) -> None:
+                async for message in slow:
+                    found.append((message.seq, message.data))
+                    if len(found) == 40 * 51:
+                        break
 
-                async def read(slow: Group) -> None:
-                    async for message in slow:
-                        found.append((message.seq, message.data))
-                        if len(found) == 40 * 51:
-                            break
-
-                if recorded:
+            if recorded:
+                await read(slow)
+            else:
+                with pytest.raises(SlowConsumer, match="from position"):
                     await read(slow)
-                else:
-                    with pytest.raises(SlowConsumer, match="from position"):
-                        await read(slow)
-                assert found == [(m.seq, m.data) for m in a.got][: len(found)]
-            await server.close()
-
-    run(test)
+            assert found == [(m.seq, m.data) for m in a.got][: len(found)]
+        await server.close()
 
 
+@pytest.mark.seconds(20)
 @pytest.mark.parametrize("recorded", [True, False])
-def test_who_begins_with_more_than_fits_its_queue_gets_each_message_once(
+async def test_who_begins_with_more_than_fits_its_queue_gets_each_message_once(
     recorded: bool, tmp_path: Path
 ) -> None:
-    async def test() -> None:
-        async with Net() as net:
-            a = await net.join("a", dir=tmp_path, record=recorded, fsync="os")
-            b = await net.join("b")
-            await together([a, b])
-            # A Unix socket keeps little by itself.
-            server, where = await daemon(
-                b, f"unix:{tmp_path}/socket", max_message=1 << 16, queue_bytes_max=1 << 17
-            )
-            for _ in range(40):  # ten times the queue, all of it in the member's memory
-                await a.group.broadcast_many([bytes(3000)] * 10)
-            await delivered([a, b], 400)
-            async with roundelay.join("g", node=where, since=0) as late:
-                found = []
-                async for message in late:
-                    found.append(message.seq)
-                    if len(found) == 400:
-                        break
-                assert found == list(range(400))
-            await server.close()
-
-    run(test, 20)
+    async with Net() as net:
+        a = await net.join("a", dir=tmp_path, record=recorded, fsync="os")
+        b = await net.join("b")
+        await together([a, b])
+        # A Unix socket keeps little by itself.
+        server, where = await daemon(
+            b, f"unix:{tmp_path}/socket", max_message=1 << 16, queue_bytes_max=1 << 17
+        )
+        for _ in range(40):  # ten times the queue, all of it in the member's memory
+            await a.group.broadcast_many([bytes(3000)] * 10)
+        await delivered([a, b], 400)
+        async with roundelay.join("g", node=where, since=0) as late:
+            found = []
+            async for message in late:
+                found.append(message.seq)
+                if len(found) == 400:
+                    break
+            assert found == list(range(400))
+        await server.close()
 
 
-def test_the_callers_timeout_holds_behind_a_daemon_too(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with Net() as net:
-            a = await net.join("a", members=("a", "b", "c"), dir=tmp_path)  # the others never come
-            server, where = await daemon(a)
-            async with roundelay.join("g", node=where, timeout=0.2) as remote:
-                with pytest.raises(Indeterminate, match=r"in 0\.2 s \(forming: .*\); it may still"):
-                    await remote.broadcast(b"one")
-            await server.close()
-
-    run(test)
+async def test_the_callers_timeout_holds_behind_a_daemon_too(tmp_path: Path) -> None:
+    async with Net() as net:
+        a = await net.join("a", members=("a", "b", "c"), dir=tmp_path)  # the others never come
+        server, where = await daemon(a)
+        async with roundelay.join("g", node=where, timeout=0.2) as remote:
+            with pytest.raises(Indeterminate, match=r"in 0\.2 s \(forming: .*\); it may still"):
+                await remote.broadcast(b"one")
+        await server.close()
 
 
-def test_a_reader_without_asyncio_gets_ranges_on_credit(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with Net() as net:
-            a = await net.join("a", dir=tmp_path, record=True, fsync="os")
-            b = await net.join("b")
-            await together([a, b])
-            for number in range(40):
-                data = [b"%d %s" % (number, bytes(1000))] * 50
-                await a.group.broadcast_many(data, conference=number % 4)
-            await delivered([a], 2000)
-            recorder = a.node.recorders.own["token:g"]
-            await until(lambda: recorder.journal.end == 2000, "all is written")
-            (one, at_a), (two, at_b) = await daemon(a), await daemon(b)
-            expected = [(m.seq, m.data) for m in a.got]
-            heard = b.node.recorders.sources
-            await until(lambda: heard("token:g")[0].word.next == 2000, "b knows of it")
-            await asyncio.to_thread(read, at_a, expected)
-            await asyncio.to_thread(read, at_b, expected)
-            await one.close()
-            await two.close()
-
+@pytest.mark.seconds(20)
+async def test_a_reader_without_asyncio_gets_ranges_on_credit(tmp_path: Path) -> None:
     def read(where: str, expected: list[Any]) -> None:
         with RecorderClient(where, "token:g") as client:
             status = client.status()
@@ -210,66 +180,78 @@ def test_a_reader_without_asyncio_gets_ranges_on_credit(tmp_path: Path) -> None:
             with nobody, pytest.raises(Refused):
                 nobody.status()
 
-    run(test, 20)
+    async with Net() as net:
+        a = await net.join("a", dir=tmp_path, record=True, fsync="os")
+        b = await net.join("b")
+        await together([a, b])
+        for number in range(40):
+            data = [b"%d %s" % (number, bytes(1000))] * 50
+            await a.group.broadcast_many(data, conference=number % 4)
+        await delivered([a], 2000)
+        recorder = a.node.recorders.own["token:g"]
+        await until(lambda: recorder.journal.end == 2000, "all is written")
+        (one, at_a), (two, at_b) = await daemon(a), await daemon(b)
+        expected = [(m.seq, m.data) for m in a.got]
+        heard = b.node.recorders.sources
+        await until(lambda: heard("token:g")[0].word.next == 2000, "b knows of it")
+        await asyncio.to_thread(read, at_a, expected)
+        await asyncio.to_thread(read, at_b, expected)
+        await one.close()
+        await two.close()
 
 
-def test_a_reader_waits_for_a_node_that_is_about_to_enter_the_group(tmp_path: Path) -> None:
+async def test_a_reader_waits_for_a_node_that_is_about_to_enter_the_group(tmp_path: Path) -> None:
     """It was told that nobody records when the node that does had just started."""
 
     def first(where: str) -> int:
         with RecorderClient(where, "token:g") as client:
             return client.status().first
 
-    async def test() -> None:
-        async with Net() as net:
-            a = await net.join("a", dir=tmp_path, record=True)
-            server, where = await daemon(a)
-            assert not a.node.recorders.listed("token:g")
-            asked = asyncio.create_task(asyncio.to_thread(first, where))
-            await together([a, await net.join("b")])
-            assert await asked == 0
-            await server.close()
-
-    run(test)
+    async with Net() as net:
+        a = await net.join("a", dir=tmp_path, record=True)
+        server, where = await daemon(a)
+        assert not a.node.recorders.listed("token:g")
+        asked = asyncio.create_task(asyncio.to_thread(first, where))
+        await together([a, await net.join("b")])
+        assert await asked == 0
+        await server.close()
 
 
-def test_listen_prints_what_was_recorded_and_then_what_comes(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with Net() as net:
-            (a,) = await net.form("a", dir=tmp_path, record=True)
-            server, where = await daemon(a)
-            await a.group.broadcast(b"zero")
-            await a.group.broadcast(b"one", conference=7)
-            await a.group.broadcast(b"two")
+@pytest.mark.seconds(20)
+async def test_listen_prints_what_was_recorded_and_then_what_comes(tmp_path: Path) -> None:
+    async with Net() as net:
+        (a,) = await net.form("a", dir=tmp_path, record=True)
+        server, where = await daemon(a)
+        await a.group.broadcast(b"zero")
+        await a.group.broadcast(b"one", conference=7)
+        await a.group.broadcast(b"two")
 
-            def command(*words: str) -> str:
-                found = CliRunner().invoke(cli, [*words, "--node", where, "--json"])
-                assert found.exit_code == 0, found.output
-                return found.output
+        def command(*words: str) -> str:
+            found = CliRunner().invoke(cli, [*words, "--node", where, "--json"])
+            assert found.exit_code == 0, found.output
+            return found.output
 
-            sent = await asyncio.to_thread(
-                command, "send", "token:g", "three", "--conference", "7", "--recorded", "1"
-            )
-            assert json.loads(sent)["seq"] == 3
-            for words, expected in (
-                (["--since", "start", "--count", "4"], [0, 1, 2, 3]),
-                (["--since", "1", "--conference", "7", "--count", "2"], [1, 3]),
-                (["--since", "2020-01-01T00:00Z", "--sender", "a", "--count", "4"], [0, 1, 2, 3]),
-            ):
-                printed = await asyncio.to_thread(command, "listen", "token:g", *words)
-                lines = [json.loads(line) for line in printed.splitlines()]
-                assert [line["seq"] for line in lines] == expected
-                assert [line.get("conference", 0) for line in lines] == [
-                    7 if seq in (1, 3) else 0 for seq in expected
-                ]
-            shown = json.loads(await asyncio.to_thread(command, "status"))
-            status = shown["recorders"]["own"][0]
-            assert status["fsync"] == "always"
-            assert status["durable"] == 4
-            assert status["folder"].endswith("journals/token%3ag")
-            await server.close()
-
-    run(test, 20)
+        sent = await asyncio.to_thread(
+            command, "send", "token:g", "three", "--conference", "7", "--recorded", "1"
+        )
+        assert json.loads(sent)["seq"] == 3
+        for words, expected in (
+            (["--since", "start", "--count", "4"], [0, 1, 2, 3]),
+            (["--since", "1", "--conference", "7", "--count", "2"], [1, 3]),
+            (["--since", "2020-01-01T00:00Z", "--sender", "a", "--count", "4"], [0, 1, 2, 3]),
+        ):
+            printed = await asyncio.to_thread(command, "listen", "token:g", *words)
+            lines = [json.loads(line) for line in printed.splitlines()]
+            assert [line["seq"] for line in lines] == expected
+            assert [line.get("conference", 0) for line in lines] == [
+                7 if seq in (1, 3) else 0 for seq in expected
+            ]
+        shown = json.loads(await asyncio.to_thread(command, "status"))
+        status = shown["recorders"]["own"][0]
+        assert status["fsync"] == "always"
+        assert status["durable"] == 4
+        assert status["folder"].endswith("journals/token%3ag")
+        await server.close()
 
 
 def test_a_blocking_group_replays_too(tmp_path: Path) -> None:

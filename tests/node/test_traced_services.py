@@ -12,7 +12,7 @@ from roundelay.node.driver.tracing import Tracing
 from roundelay.trace import LiveTrace, check_trace, merge, read
 from roundelay.trace.checkers.promises import Submission
 from roundelay.trace.live import live_files
-from tests.node.live import Net, delivered, run, together
+from tests.node.live import Net, delivered, together
 
 MEDIA = ["multicast", "fanout", "switch"]
 SERVICES = {
@@ -43,26 +43,23 @@ def say_end(folder: Path, group: str) -> None:
 
 @pytest.mark.parametrize("medium", MEDIA)
 @pytest.mark.parametrize("service", SERVICES)
-def test_the_order_property_of_a_service_holds_on_its_trace(
+async def test_the_order_property_of_a_service_holds_on_its_trace(
     service: str, medium: str, tmp_path: Path
 ) -> None:
     tracings = {name: Tracing(tmp_path, name) for name in "abc"}
 
-    async def test() -> None:
-        rules = [{"loss": 0.1, "duplicate": 0.05}]
-        async with Net(medium, rules=rules if medium == "switch" else ()) as net:
-            members = []
-            for name in "abc":
-                members.append(await net.join(name, service=service, tracer=tracings[name]))
-            await together(members)
-            for number in range(EACH):
-                for member in members:
-                    await member.group.post([f"{member.name} {number}".encode()])
-            await delivered(members, 3 * EACH)
-            for tracing in tracings.values():
-                tracing.close()
-
-    run(test)
+    rules = [{"loss": 0.1, "duplicate": 0.05}]
+    async with Net(medium, rules=rules if medium == "switch" else ()) as net:
+        members = []
+        for name in "abc":
+            members.append(await net.join(name, service=service, tracer=tracings[name]))
+        await together(members)
+        for number in range(EACH):
+            for member in members:
+                await member.group.post([f"{member.name} {number}".encode()])
+        await delivered(members, 3 * EACH)
+        for tracing in tracings.values():
+            tracing.close()
     group = roster_of_three(tmp_path)
     say_end(tmp_path, group)
     merged = merge(tmp_path, tmp_path / "trace.parquet", group=group)
@@ -80,27 +77,24 @@ def test_the_order_property_of_a_service_holds_on_its_trace(
 
 
 @pytest.mark.parametrize("medium", MEDIA)
-def test_a_selective_group_delivers_all_and_only_what_is_destined(
+async def test_a_selective_group_delivers_all_and_only_what_is_destined(
     medium: str, tmp_path: Path
 ) -> None:
     """Message k of everybody goes to a and to the member k mod 3 (and to its sender)."""
     tracings = {name: Tracing(tmp_path, name) for name in "abc"}
 
-    async def test() -> None:
-        async with Net(medium) as net:
-            members = []
-            for name in "abc":
-                members.append(await net.join(name, service="selective", tracer=tracings[name]))
-            await together(members)
-            for number in range(EACH):
-                for member in members:
-                    to = {"a", "abc"[number % 3]}
-                    await member.group.send(f"{member.name} {number}".encode(), to=to)
-            await delivered(members[:1], 3 * EACH)
-            for tracing in tracings.values():
-                tracing.close()
-
-    run(test)
+    async with Net(medium) as net:
+        members = []
+        for name in "abc":
+            members.append(await net.join(name, service="selective", tracer=tracings[name]))
+        await together(members)
+        for number in range(EACH):
+            for member in members:
+                to = {"a", "abc"[number % 3]}
+                await member.group.send(f"{member.name} {number}".encode(), to=to)
+        await delivered(members[:1], 3 * EACH)
+        for tracing in tracings.values():
+            tracing.close()
     group = roster_of_three(tmp_path)
     say_end(tmp_path, group)
 

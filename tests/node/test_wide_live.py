@@ -16,7 +16,7 @@ from roundelay.node.roles.group import RoleGroup
 from roundelay.node.roles.wide.file import parse, read_file
 from roundelay.node.roles.wide.kept import WideKept
 from roundelay.node.storage.store import Store
-from tests.node.live import Member, Net, check_total_order, delivered, run, until
+from tests.node.live import Member, Net, check_total_order, delivered, until
 
 NETWORKS = (("a1", "a2", "a3"), ("b1", "b2", "b3"), ("c1", "c2", "c3"))
 NAMES = tuple(name for network in NETWORKS for name in network)
@@ -53,68 +53,65 @@ class World:
         return [self.members[name] for name in names]
 
 
+@pytest.mark.seconds(150)
 @pytest.mark.parametrize("medium", ["switch", "multicast"])
-def test_three_networks_have_one_order(medium: str, tmp_path: Path) -> None:
-    async def test() -> None:
-        async with Net(medium) as net:
-            world = World(net, tmp_path)
-            await world.start(*NAMES)
-            receipt = await world.members["c3"].group.broadcast(b"alone", durability="recorded")
-            assert receipt.seq == 0
-            for name in USERS:
-                texts = [b"%d of %s" % (i, name.encode()) for i in range(20)]
-                await world.members[name].group.post(texts)
-            await delivered(world.of(*USERS), 20 * len(USERS) + 1, 60)
-            check_total_order(world.of(*USERS))
-            assert {len(one.got) for one in world.of(*USERS)} == {20 * len(USERS) + 1}
-            status = world.seat("a1").status()
-            assert status["roles"] == ["GCR", "LCR", "LPR"]
-            assert status["network"] == 1
-            shown: Any = status["global"]
-            assert set(shown["networks"]) == {"1", "2", "3"}
-            if medium == "multicast":  # each network has its own line
-                lines = {world.seat(network[0]).status()["line_b"] for network in NETWORKS}
-                assert len(lines) == 3
-
-    run(test, 150)
+async def test_three_networks_have_one_order(medium: str, tmp_path: Path) -> None:
+    async with Net(medium) as net:
+        world = World(net, tmp_path)
+        await world.start(*NAMES)
+        receipt = await world.members["c3"].group.broadcast(b"alone", durability="recorded")
+        assert receipt.seq == 0
+        for name in USERS:
+            texts = [b"%d of %s" % (i, name.encode()) for i in range(20)]
+            await world.members[name].group.post(texts)
+        await delivered(world.of(*USERS), 20 * len(USERS) + 1, 60)
+        check_total_order(world.of(*USERS))
+        assert {len(one.got) for one in world.of(*USERS)} == {20 * len(USERS) + 1}
+        status = world.seat("a1").status()
+        assert status["roles"] == ["GCR", "LCR", "LPR"]
+        assert status["network"] == 1
+        shown: Any = status["global"]
+        assert set(shown["networks"]) == {"1", "2", "3"}
+        if medium == "multicast":  # each network has its own line
+            lines = {world.seat(network[0]).status()["line_b"] for network in NETWORKS}
+            assert len(lines) == 3
 
 
-def test_a_network_that_was_cut_off_gets_everything_in_the_same_order(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with Net("switch") as net:
-            world = World(net, tmp_path)
-            await world.start(*NAMES)
-            await world.members["a3"].group.broadcast(b"before")
-            await delivered(world.of(*USERS), 1, 60)
-            net.switch.apply({"partition": [[*NETWORKS[0], *NETWORKS[1]], [*NETWORKS[2]]]})
-            many = 400
-            for name in ("a3", "b3"):
-                texts = [b"%d of %s" % (i, name.encode()) for i in range(many // 2)]
-                await world.members[name].group.broadcast_many(texts)
-            near = world.of("a2", "a3", "b2", "b3")
-            await delivered(near, many + 1, 60)
-            far = world.of("c2", "c3")
-            assert all(len(one.got) == 1 for one in far)
-            await until(lambda: not _networks(world)["3"]["active"], "the network is given up", 30)
-            state = "blocked: waiting for a1 (GCR, LCR, LPR)"  # the trunk is cut, and it says so
-            assert world.members["a3"].group.view.state == "open"
-            for name in NETWORKS[2]:
-                seen = world.members[name].group
-                await until(lambda g=seen: g.view.state == state, f"{name} says so")  # type: ignore[misc]
-            assert state in world.seat("c3").trouble()
-            net.switch.apply({"heal": True})
-            await delivered(far, many + 1, 60)
-            for one in world.of(*NETWORKS[2]):
-                await until(lambda m=one: m.group.view.state == "open", "it goes on")  # type: ignore[misc]
-            await world.members["c3"].group.broadcast(b"after")
-            await delivered(world.of(*USERS), many + 2, 60)
-            check_total_order(world.of(*USERS))
-            await until(lambda: _networks(world)["3"]["active"], "the network is active", 30)
-
-    run(test, 200)
+@pytest.mark.seconds(200)
+async def test_a_network_that_was_cut_off_gets_everything_in_the_same_order(tmp_path: Path) -> None:
+    async with Net("switch") as net:
+        world = World(net, tmp_path)
+        await world.start(*NAMES)
+        await world.members["a3"].group.broadcast(b"before")
+        await delivered(world.of(*USERS), 1, 60)
+        net.switch.apply({"partition": [[*NETWORKS[0], *NETWORKS[1]], [*NETWORKS[2]]]})
+        many = 400
+        for name in ("a3", "b3"):
+            texts = [b"%d of %s" % (i, name.encode()) for i in range(many // 2)]
+            await world.members[name].group.broadcast_many(texts)
+        near = world.of("a2", "a3", "b2", "b3")
+        await delivered(near, many + 1, 60)
+        far = world.of("c2", "c3")
+        assert all(len(one.got) == 1 for one in far)
+        await until(lambda: not _networks(world)["3"]["active"], "the network is given up", 30)
+        state = "blocked: waiting for a1 (GCR, LCR, LPR)"  # the trunk is cut, and it says so
+        assert world.members["a3"].group.view.state == "open"
+        for name in NETWORKS[2]:
+            seen = world.members[name].group
+            await until(lambda g=seen: g.view.state == state, f"{name} says so")  # type: ignore[misc]
+        assert state in world.seat("c3").trouble()
+        net.switch.apply({"heal": True})
+        await delivered(far, many + 1, 60)
+        for one in world.of(*NETWORKS[2]):
+            await until(lambda m=one: m.group.view.state == "open", "it goes on")  # type: ignore[misc]
+        await world.members["c3"].group.broadcast(b"after")
+        await delivered(world.of(*USERS), many + 2, 60)
+        check_total_order(world.of(*USERS))
+        await until(lambda: _networks(world)["3"]["active"], "the network is active", 30)
 
 
-def test_nodes_behind_a_broadcaster_take_part(tmp_path: Path) -> None:
+@pytest.mark.seconds(240)
+async def test_nodes_behind_a_broadcaster_take_part(tmp_path: Path) -> None:
     text = """
 [[networks]]
 members = ["a1", "a2", "a3", "x", "y", "z"]
@@ -125,35 +122,32 @@ edges = [["a3", "x"], ["x", "y"], ["y", "z"], ["x", "z"]]
 members = ["b1", "b2"]
 """
 
-    async def test() -> None:
-        async with Net("switch") as net:
-            world = World(net, tmp_path, text)
-            everybody = ("a1", "a2", "a3", "x", "y", "z", "b1", "b2")
-            await world.start(*everybody)
-            users = ("a2", "a3", "x", "y", "z", "b2")
-            receipt = await world.members["z"].group.broadcast(b"from behind")
-            assert receipt.seq == 0
-            await world.members["b2"].group.broadcast_many([b"%d" % i for i in range(20)])
-            await delivered(world.of(*users), 21, 60)
-            check_total_order(world.of(*users))
-            assert world.seat("y").status()["roles"] == ["node behind LB"]
-            assert world.seat("a3").status()["roles"] == ["user", "LB"]
-            # Off for a while: what it missed comes from its neighbours, or from the recorder.
-            for name in ("y", "a3"):
-                await world.members[name].die()
-            await world.members["b2"].group.broadcast_many([b"off %d" % i for i in range(20)])
-            await world.start("a3", "y")
-            await delivered(world.of("a2", "x", "z", "b2"), 41, 60)
-            expected = world.members["b2"].order
-            await until(
-                lambda: world.members["y"].order
-                and world.members["y"].order == expected[-len(world.members["y"].order) :]
-                and len(world.members["y"].order) >= 20,
-                "the node is back", 60,
-            )  # fmt: skip
-            check_total_order(world.of("a2", "x", "y", "z", "b2"))
-
-    run(test, 240)
+    async with Net("switch") as net:
+        world = World(net, tmp_path, text)
+        everybody = ("a1", "a2", "a3", "x", "y", "z", "b1", "b2")
+        await world.start(*everybody)
+        users = ("a2", "a3", "x", "y", "z", "b2")
+        receipt = await world.members["z"].group.broadcast(b"from behind")
+        assert receipt.seq == 0
+        await world.members["b2"].group.broadcast_many([b"%d" % i for i in range(20)])
+        await delivered(world.of(*users), 21, 60)
+        check_total_order(world.of(*users))
+        assert world.seat("y").status()["roles"] == ["node behind LB"]
+        assert world.seat("a3").status()["roles"] == ["user", "LB"]
+        # Off for a while: what it missed comes from its neighbours, or from the recorder.
+        for name in ("y", "a3"):
+            await world.members[name].die()
+        await world.members["b2"].group.broadcast_many([b"off %d" % i for i in range(20)])
+        await world.start("a3", "y")
+        await delivered(world.of("a2", "x", "z", "b2"), 41, 60)
+        expected = world.members["b2"].order
+        await until(
+            lambda: world.members["y"].order
+            and world.members["y"].order == expected[-len(world.members["y"].order) :]
+            and len(world.members["y"].order) >= 20,
+            "the node is back", 60,
+        )  # fmt: skip
+        check_total_order(world.of("a2", "x", "y", "z", "b2"))
 
 
 SPREAD = """
@@ -178,7 +172,8 @@ attempts = 5
 """
 
 
-def test_a_hierarchy_that_stands_still_names_who_is_missing(tmp_path: Path) -> None:
+@pytest.mark.seconds(120)
+async def test_a_hierarchy_that_stands_still_names_who_is_missing(tmp_path: Path) -> None:
     """The GDA is dead: the GCR, which is there, cannot go on, and was taken for the missing one.
 
     Behind the broadcaster nothing was said at all.
@@ -186,31 +181,28 @@ def test_a_hierarchy_that_stands_still_names_who_is_missing(tmp_path: Path) -> N
     text = SPREAD.replace('"b1", "b2"]', '"b1", "b2", "g"]')
     title = "g (GDA, user)"
 
-    async def test() -> None:
-        async with Net("switch") as net:
-            world = World(net, tmp_path, text)
-            everybody = ("a1", "a2", "x", "b1", "b2", "g")
-            await world.start(*everybody)
-            await world.members["x"].group.broadcast(b"0")
-            await world.members["g"].die()
-            for name in ("a1", "a2", "x", "b2"):
-                seen = world.members[name].group
-                await until(
-                    lambda g=seen: (
-                        g.view.state.startswith("blocked: waiting for")  # type: ignore[misc]
-                        and title in g.view.state
-                    ),
-                    f"{name} says so",
-                )
-                assert "g" in world.seat(name).status()["slowed_by"]  # type: ignore[operator]
-                assert title in world.seat(name).trouble()
-            await world.start("g")
-            for name in everybody:
-                seen = world.members[name].group
-                await until(lambda g=seen: g.view.state == "open", f"{name} goes on")  # type: ignore[misc]
-            await world.members["x"].group.broadcast(b"1")
-
-    run(test, 120)
+    async with Net("switch") as net:
+        world = World(net, tmp_path, text)
+        everybody = ("a1", "a2", "x", "b1", "b2", "g")
+        await world.start(*everybody)
+        await world.members["x"].group.broadcast(b"0")
+        await world.members["g"].die()
+        for name in ("a1", "a2", "x", "b2"):
+            seen = world.members[name].group
+            await until(
+                lambda g=seen: (
+                    g.view.state.startswith("blocked: waiting for")  # type: ignore[misc]
+                    and title in g.view.state
+                ),
+                f"{name} says so",
+            )
+            assert "g" in world.seat(name).status()["slowed_by"]  # type: ignore[operator]
+            assert title in world.seat(name).trouble()
+        await world.start("g")
+        for name in everybody:
+            seen = world.members[name].group
+            await until(lambda g=seen: g.view.state == "open", f"{name} goes on")  # type: ignore[misc]
+        await world.members["x"].group.broadcast(b"1")
 
 
 FORGETS = (
@@ -235,53 +227,50 @@ async def _fall_behind(world: World, many: int) -> None:
     world.net.switch.apply({"heal": True})
 
 
-def test_a_network_that_nobody_can_help_any_more_says_so_and_stays_with_it(tmp_path: Path) -> None:
+@pytest.mark.seconds(120)
+async def test_a_network_that_nobody_can_help_any_more_says_so_and_stays_with_it(
+    tmp_path: Path,
+) -> None:
     """It said `broken` for a moment, then `open`, and its users `open` all the time."""
     # The GCR, too, has let go of it.
     few = "attempts = 5\nda_buffer = 8\nwindow = 8\noverwrite_group = 2\nhistory = 16"
     text = FORGETS.replace("attempts = 5", few)
 
-    async def test() -> None:
-        async with Net("switch") as net:
-            world = World(net, tmp_path, text)
-            await _fall_behind(world, 60)
-            lcr, user = world.members["a1"].group, world.members["a2"].group
-            await until(lambda: lcr.view.state.startswith("broken: no GPR has"), "the LCR says so")
-            waits = "blocked: waiting for b1 (GCR, GPR, LCR, LPR)"
-            await until(lambda: user.view.state == waits, "a user says so")
-            for _ in range(30):
-                await asyncio.sleep(0.05)
-                assert lcr.view.state.startswith("broken: no GPR has")
-                assert user.view.state == waits
-            assert world.members["b2"].group.view.state == "open"
-            got, whole = world.members["a2"].order, world.members["b2"].order
-            assert got == whole[: len(got)] != whole  # not the end without the beginning
-
-    run(test, 120)
+    async with Net("switch") as net:
+        world = World(net, tmp_path, text)
+        await _fall_behind(world, 60)
+        lcr, user = world.members["a1"].group, world.members["a2"].group
+        await until(lambda: lcr.view.state.startswith("broken: no GPR has"), "the LCR says so")
+        waits = "blocked: waiting for b1 (GCR, GPR, LCR, LPR)"
+        await until(lambda: user.view.state == waits, "a user says so")
+        for _ in range(30):
+            await asyncio.sleep(0.05)
+            assert lcr.view.state.startswith("broken: no GPR has")
+            assert user.view.state == waits
+        assert world.members["b2"].group.view.state == "open"
+        got, whole = world.members["a2"].order, world.members["b2"].order
+        assert got == whole[: len(got)] != whole  # not the end without the beginning
 
 
-def test_what_the_gprs_have_let_go_comes_from_the_gcr(tmp_path: Path) -> None:
+@pytest.mark.seconds(120)
+async def test_what_the_gprs_have_let_go_comes_from_the_gcr(tmp_path: Path) -> None:
     """The network said `broken`, though all the while it was given what it lacked."""
+    async with Net("switch") as net:
+        world = World(net, tmp_path, FORGETS)
+        await _fall_behind(world, 60)
+        lcr, user = world.members["a1"].group, world.members["a2"]
+        seen: list[str] = []
 
-    async def test() -> None:
-        async with Net("switch") as net:
-            world = World(net, tmp_path, FORGETS)
-            await _fall_behind(world, 60)
-            lcr, user = world.members["a1"].group, world.members["a2"]
-            seen: list[str] = []
+        def caught_up() -> bool:
+            seen.append(lcr.view.state)
+            return len(user.got) == 60
 
-            def caught_up() -> bool:
-                seen.append(lcr.view.state)
-                return len(user.got) == 60
-
-            await until(caught_up, "all of it", 60)
-            await until(lambda: user.group.view.state == lcr.view.state == "open", "it goes on")
-            await world.members["a2"].group.broadcast(b"after")
-            await delivered(world.of("a2", "b2"), 61)
-            assert not [state for state in seen if state.startswith("broken")]
-            check_total_order(world.of("a2", "b2"))
-
-    run(test, 120)
+        await until(caught_up, "all of it", 60)
+        await until(lambda: user.group.view.state == lcr.view.state == "open", "it goes on")
+        await world.members["a2"].group.broadcast(b"after")
+        await delivered(world.of("a2", "b2"), 61)
+        assert not [state for state in seen if state.startswith("broken")]
+        check_total_order(world.of("a2", "b2"))
 
 
 def _networks(world: World) -> dict[str, Any]:
@@ -290,33 +279,32 @@ def _networks(world: World) -> dict[str, Any]:
     return networks
 
 
-def test_nodes_that_are_killed_and_started_again_lose_nothing(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with Net("switch") as net:
-            world = World(net, tmp_path)
-            await world.start(*NAMES)
-            await world.members["b3"].group.broadcast_many([b"first %d" % i for i in range(30)])
-            await delivered(world.of(*USERS), 30, 60)
-            for name in ("c1", "c3", "a1"):  # LCR with LPR, a user, the GCR
-                await world.members[name].die()
-            await world.start("a1", "c1", "c3")
-            await world.members["b3"].group.broadcast_many([b"second %d" % i for i in range(30)])
-            await delivered(world.of("a2", "a3", "b2", "b3", "c2"), 60, 90)
-            await until(
-                lambda: [one for one in world.members["c3"].data if one.startswith(b"second")]
-                == [b"second %d" % i for i in range(30)], "the user is back", 60,
-            )  # fmt: skip
-            check_total_order(world.of("a2", "a3", "b2", "b3", "c2"))
-            # What was before is in the journal of its network.
-            before = [
-                message.data async for message in world.members["c3"].group.replay(since=0)
-            ]  # fmt: skip
-            assert before[:30] == [b"first %d" % i for i in range(30)]
-
-    run(test, 240)
+@pytest.mark.seconds(240)
+async def test_nodes_that_are_killed_and_started_again_lose_nothing(tmp_path: Path) -> None:
+    async with Net("switch") as net:
+        world = World(net, tmp_path)
+        await world.start(*NAMES)
+        await world.members["b3"].group.broadcast_many([b"first %d" % i for i in range(30)])
+        await delivered(world.of(*USERS), 30, 60)
+        for name in ("c1", "c3", "a1"):  # LCR with LPR, a user, the GCR
+            await world.members[name].die()
+        await world.start("a1", "c1", "c3")
+        await world.members["b3"].group.broadcast_many([b"second %d" % i for i in range(30)])
+        await delivered(world.of("a2", "a3", "b2", "b3", "c2"), 60, 90)
+        await until(
+            lambda: [one for one in world.members["c3"].data if one.startswith(b"second")]
+            == [b"second %d" % i for i in range(30)], "the user is back", 60,
+        )  # fmt: skip
+        check_total_order(world.of("a2", "a3", "b2", "b3", "c2"))
+        # What was before is in the journal of its network.
+        before = [
+            message.data async for message in world.members["c3"].group.replay(since=0)
+        ]  # fmt: skip
+        assert before[:30] == [b"first %d" % i for i in range(30)]
 
 
-def test_who_is_killed_is_told_nothing_twice_and_closes_each_journal_once(
+@pytest.mark.seconds(120)
+async def test_who_is_killed_is_told_nothing_twice_and_closes_each_journal_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I4: also the last batch, for which no later one has said that it was delivered."""
@@ -337,29 +325,26 @@ members = ["b1", "b2"]
 
     monkeypatch.setattr(Journal, "close", counted)
 
-    async def test() -> None:
-        async with Net("switch") as net:
-            world = World(net, tmp_path, text)
-            names = ("a1", "a2", "x", "b1", "b2")
-            await world.start(*names)
-            await world.members["a2"].group.broadcast(b"before")
-            receipt = await world.members["x"].group.broadcast_unit([b"1", b"2", b"3"])
-            assert receipt.seq == 3
-            await delivered(world.of("a2", "x", "b2"), 4, 60)
-            for one in world.of("a2", "x", "b2"):  # a unit is where its last part is
-                assert [(got.seq, got.unit) for got in one.got[1:]] == [
-                    (3, "start"), (3, "middle"), (3, "end"),
-                ]  # fmt: skip
-            for name in ("x", "b2"):  # behind LB, and at a network
-                await world.members[name].die()
-            await world.start("x", "b2")
-            await world.members["a2"].group.broadcast(b"after")
-            await delivered(world.of("x", "b2"), 1, 60)
-            assert [one.order for one in world.of("x", "b2")] == [[(4, "a2", b"after")]] * 2
-            for name in names:
-                await world.members[name].die()
-
-    run(test, 120)
+    async with Net("switch") as net:
+        world = World(net, tmp_path, text)
+        names = ("a1", "a2", "x", "b1", "b2")
+        await world.start(*names)
+        await world.members["a2"].group.broadcast(b"before")
+        receipt = await world.members["x"].group.broadcast_unit([b"1", b"2", b"3"])
+        assert receipt.seq == 3
+        await delivered(world.of("a2", "x", "b2"), 4, 60)
+        for one in world.of("a2", "x", "b2"):  # a unit is where its last part is
+            assert [(got.seq, got.unit) for got in one.got[1:]] == [
+                (3, "start"), (3, "middle"), (3, "end"),
+            ]  # fmt: skip
+        for name in ("x", "b2"):  # behind LB, and at a network
+            await world.members[name].die()
+        await world.start("x", "b2")
+        await world.members["a2"].group.broadcast(b"after")
+        await delivered(world.of("x", "b2"), 1, 60)
+        assert [one.order for one in world.of("x", "b2")] == [[(4, "a2", b"after")]] * 2
+        for name in names:
+            await world.members[name].die()
     assert len(closed) >= 3  # of two networks, and of the global level
     assert len(set(map(id, closed))) == len(closed)
 
