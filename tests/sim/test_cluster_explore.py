@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from roundelay.cli.main import run
 from roundelay.core.cluster.po import PoSite
 from roundelay.core.engine import PREACKNOWLEDGED
 from roundelay.core.errors import ConfigError
-from roundelay.core.families import CLUSTERS, FAMILIES
-from roundelay.sim.explore.cluster import ClusterScope, ClusterSearch, explore_cluster
-from roundelay.sim.explore.cluster_states import LEFT_OUT
+from roundelay.core.families import CLUSTERS
+from roundelay.sim.explore.cluster.member_states import LEFT_OUT, Delivered, Local
+from roundelay.sim.explore.cluster.model import ClusterModel, State
+from roundelay.sim.explore.cluster.scope import ClusterScope
+from roundelay.sim.explore.families import explore
+from roundelay.sim.explore.search import Search
 from roundelay.sim.mutants.cluster import CLUSTER_MUTANTS
+
+MAX_STATES = 1_000_000
 
 
 def scope(protocol: str, sites: int, messages: int, losses: int, **more: Any) -> ClusterScope:
@@ -38,7 +45,7 @@ def scope(protocol: str, sites: int, messages: int, losses: int, **more: Any) ->
     ids=lambda one: one.command().removeprefix("roundelay explore --protocol "),
 )
 def test_every_run_of_a_small_cluster_keeps_the_promises_and_ends(small: ClusterScope) -> None:
-    found = explore_cluster(small)
+    found = explore(small)
     assert found.complete
     assert found.violations == ()
     assert found.states > 100
@@ -49,16 +56,34 @@ EXPLORED = [mutant for mutant in CLUSTER_MUTANTS if mutant.scope is not None]
 
 @pytest.mark.parametrize("mutant", EXPLORED, ids=lambda mutant: mutant.name)
 def test_a_rule_taken_back_is_noticed_and_the_shipped_engine_is_clean_there(mutant: Any) -> None:
-    found = explore_cluster(mutant.scope, mutant=mutant)
+    found = explore(mutant.scope, mutant=mutant)
     (one,) = found.violations
     assert mutant.expected(one.invariant, one.detail)
     assert one.steps
     assert not found.complete
-    assert explore_cluster(mutant.scope).violations == ()
+    assert explore(mutant.scope).violations == ()
 
 
 def test_every_protocol_has_a_mutant() -> None:
     assert {mutant.protocol for mutant in EXPLORED} == set(CLUSTERS)
+
+
+class UnreducedModel(ClusterModel):
+    """Nothing is put off."""
+
+    def ahead(self, state: State, locals_: list[Local], submit: bool) -> Sequence[int]:
+        return self.group
+
+
+def outcomes(
+    model: ClusterModel, states: list[State]
+) -> set[tuple[tuple[tuple[Delivered, ...], ...], int]]:
+    """What each member has delivered when nothing is under way, and losses left."""
+    return {
+        (tuple(model.local(state, k).delivered for k in model.group), state[model.losses])
+        for state in states
+        if not model.under_way(state)
+    }
 
 
 @pytest.mark.parametrize(
@@ -73,16 +98,16 @@ def test_every_protocol_has_a_mutant() -> None:
     ids=lambda one: one.command().removeprefix("roundelay explore --protocol "),
 )
 def test_what_is_put_off_changes_nothing_in_what_can_come_of_it(small: ClusterScope) -> None:
-    kind = FAMILIES[small.protocol].engine
-    whole, part = (ClusterSearch(small, kind, reduced=reduced) for reduced in (False, True))
-    assert whole.run().complete
-    assert part.run().complete
-    assert part.outcomes == whole.outcomes
-    assert len(part.numbers) < len(whole.numbers)
+    model, unreduced_model = ClusterModel(small), UnreducedModel(small)
+    search, unreduced = Search(model, MAX_STATES), Search(unreduced_model, MAX_STATES)
+    assert search.run().complete
+    assert unreduced.run().complete
+    assert outcomes(model, search.states) == outcomes(unreduced_model, unreduced.states)
+    assert len(search.states) < len(unreduced.states)
 
 
 def test_a_search_that_is_cut_short_says_so() -> None:
-    found = explore_cluster(scope("po", 3, 1, 1), max_states=200)
+    found = explore(scope("po", 3, 1, 1), max_states=200)
     assert not found.complete
     assert found.violations == ()
 
@@ -114,7 +139,8 @@ class Stumbles(PoSite):
     "kind, rule", [(BelievesTooMuch, "I8"), (GivesUp, "TR-15"), (Stumbles, "engine")]
 )
 def test_other_ways_to_go_wrong_are_noticed_as_well(kind: type[Any], rule: str) -> None:
-    (one,) = ClusterSearch(scope("po", 2, 1, 1), kind).run().violations
+    mutant = structs.replace(EXPLORED[0], site_class=kind)
+    (one,) = explore(scope("po", 2, 1, 1), mutant).violations
     assert one.invariant == rule
 
 
@@ -128,7 +154,7 @@ def test_whatever_is_left_out_of_a_comparison_exists() -> None:
 )
 def test_a_scope_that_makes_no_sense_is_refused(field: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=field):
-        explore_cluster(ClusterScope(**{field: value}))
+        explore(ClusterScope(**{field: value}))
 
 
 # -- the command -----------------------------------------------------------------------------

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from roundelay.core.errors import ConfigError
 from roundelay.core.token.config import COLD
-from roundelay.sim.explore.explorer import Search, explore
-from roundelay.sim.explore.scope import Scope
-from roundelay.sim.explore.unreduced import PlainSearch
+from roundelay.sim.explore.families import explore
+from roundelay.sim.explore.search import Search
+from roundelay.sim.explore.token.model import TokenModel
+from roundelay.sim.explore.token.scope import Scope
+from roundelay.sim.explore.token.site_states import Deliveries
+from tests.sim.unreduced import UnreducedModel
+
+MAX_STATES = 1_000_000
 
 
 @pytest.mark.parametrize(
@@ -18,7 +25,9 @@ from roundelay.sim.explore.unreduced import PlainSearch
 def test_a_small_scope_is_complete_and_clean(
     resilience: int, timestamps: int, crashes: int, attempts: int
 ) -> None:
-    found = explore(3, resilience, timestamps, crashes, attempts=attempts)
+    found = explore(
+        Scope(resilience=resilience, timestamps=timestamps, crashes=crashes, attempts=attempts)
+    )
     assert found.complete
     assert not found.violations
     assert found.states > 1
@@ -35,28 +44,38 @@ SMALLEST = [
 ]
 
 
+def delivered_from(model: TokenModel, state: int) -> set[tuple[Deliveries, ...]]:
+    """What the sites can have delivered at the same time, in a state or silently after it."""
+    silently = model.group.silently(model.unpacked(state))
+    return set(product(*[{fact.delivered for fact in silent.facts} for silent in silently]))
+
+
 @pytest.mark.parametrize("scope", SMALLEST, ids=Scope.command)
 def test_the_reductions_lose_nothing_that_can_be_delivered_together(scope: Scope) -> None:
     """Step by step, with every PDU kept and every field compared, the same things can happen."""
-    search = Search(scope)
+    model, unreduced_model = TokenModel(scope), UnreducedModel(scope)
+    search, unreduced = Search(model, MAX_STATES), Search(unreduced_model, MAX_STATES)
     assert search.run().complete
-    plain = PlainSearch(scope).run()
-    assert plain.complete
-    assert not plain.broken
-    assert search.outcomes() == plain.outcomes
-    assert len(plain.outcomes) > 1
-    assert len(search.states) < plain.states
+    result = unreduced.run()
+    assert result.complete
+    assert not result.violations
+    outcomes = set(map(unreduced_model.delivered, unreduced.states))
+    assert set().union(*(delivered_from(model, state) for state in search.states)) == outcomes
+    assert len(outcomes) > 1
+    assert len(search.states) < result.states
+
+
+ONE_STAMP = Scope(timestamps=1, crashes=0, attempts=1)
 
 
 def test_the_same_scope_gives_the_same_states() -> None:
-    first = explore(3, 1, 1, 0, attempts=1)
-    assert explore(3, 1, 1, 0, attempts=1) == first
+    assert explore(ONE_STAMP) == explore(ONE_STAMP)
 
 
 def test_a_search_that_is_cut_short_says_so() -> None:
-    assert not explore(3, 0, 1, 0, attempts=1, max_states=50).complete
+    assert not explore(ONE_STAMP, max_states=50).complete
 
 
 def test_a_scope_that_cannot_be_is_refused() -> None:
     with pytest.raises(ConfigError, match="timestamps = 0"):
-        explore(3, 1, 0, 1)
+        explore(Scope(timestamps=0))

@@ -1,7 +1,6 @@
 """Exploring: every state a small group can reach, as a run with results.
 
-The explorer itself is `sim.explore.explorer`, that of clusters `sim.explore.cluster`; rules to
-switch off are in `sim.mutants`.
+The explorer itself is `sim.explore`; rules to switch off are in `sim.mutants`.
 """
 
 from __future__ import annotations
@@ -11,11 +10,12 @@ from typing import Any
 from msgspec import structs, to_builtins
 
 from roundelay.core.errors import ConfigError
-from roundelay.core.families import CLUSTERS, PO, TOKEN
-from roundelay.sim.explore.cluster import ClusterScope, explore_cluster
-from roundelay.sim.explore.explorer import Progress, explore
-from roundelay.sim.explore.scope import Scope
-from roundelay.sim.mutants.registry import MUTANTS, mutant_named
+from roundelay.core.families import TOKEN
+from roundelay.sim.explore.families import EXPLORED, explore
+from roundelay.sim.explore.scope import Bounds
+from roundelay.sim.explore.search import Progress
+from roundelay.sim.mutants.mutant import Mutant
+from roundelay.sim.mutants.registry import MUTANTS
 
 
 def run_explorer(
@@ -27,45 +27,34 @@ def run_explorer(
 ) -> dict[str, Any]:
     """Explore, and say what was found.
 
-    Bounds (fields of `Scope`, or of `ClusterScope`) that are None are the mutant's own, or else the
-    usual ones.
+    Bounds (fields of the family's scope) that are None are the mutant's own, or else the usual
+    ones.
     """
-    given: dict[str, Any] = {name: value for name, value in bounds.items() if value is not None}
     broken = MUTANTS.get(mutant or "")
-    if protocol in CLUSTERS or (protocol is None and broken and broken.protocol in CLUSTERS):
-        return _run_cluster_explorer(protocol, mutant, progress, given)
-    if protocol not in (None, TOKEN):
-        raise ConfigError("protocol", protocol, f"{TOKEN} or {' or '.join(CLUSTERS)}")
-    _only(given, Scope, TOKEN)
-    if mutant is not None:
-        broken = mutant_named(mutant, TOKEN)
-    usual = broken.scope if broken and isinstance(broken.scope, Scope) else Scope()
-    scope = structs.replace(usual, **given).check()
-    result = explore(**structs.asdict(scope), mutant=broken, progress=progress)
+    if protocol is None:
+        protocol = broken.protocol if broken and broken.protocol in EXPLORED else TOKEN
+    if protocol not in EXPLORED:
+        raise ConfigError("protocol", protocol, " or ".join(EXPLORED))
+    if mutant is not None and (broken is None or broken.protocol != protocol):
+        names = [each.name for each in MUTANTS.values() if each.scope and each.protocol == protocol]
+        raise ConfigError("mutant", mutant, f"with {protocol} one of {', '.join(names)}")
+    scope = _scope(protocol, broken, bounds)
+    result = explore(scope, broken, progress=progress)
     return {**structs.asdict(scope), "mutant": mutant, **to_builtins(result)}
 
 
-def _run_cluster_explorer(
-    protocol: str | None, mutant: str | None, progress: Progress | None, given: dict[str, Any]
-) -> dict[str, Any]:
-    broken = MUTANTS.get(mutant or "")
-    if mutant is not None and (broken is None or protocol not in (None, broken.protocol)):
-        fits = [m.name for m in MUTANTS.values() if m.scope and m.protocol == protocol]
-        raise ConfigError("mutant", mutant, f"with {protocol} one of {', '.join(fits)}")
-    scope = ClusterScope(protocol=protocol or (broken.protocol if broken else PO))
-    if broken is not None and isinstance(broken.scope, ClusterScope):
-        scope = broken.scope
-    _only(given, ClusterScope, scope.protocol)
-    scope = structs.replace(scope, **given).check()
-    result = explore_cluster(scope, mutant=broken, progress=progress)
-    return {**structs.asdict(scope), "mutant": mutant, **to_builtins(result)}
-
-
-def _only(given: dict[str, Any], scope: type[Scope] | type[ClusterScope], protocol: str) -> None:
-    """Refuse bounds of other protocols."""
+def _scope(protocol: str, mutant: Mutant | None, bounds: dict[str, Any]) -> Bounds:
+    """Return the usual bounds, or those of a mutant, with what is given in their place."""
+    scope = mutant.scope if mutant is not None else None
+    if scope is None:
+        scope = EXPLORED[protocol].scope()
+        if "protocol" in scope.__struct_fields__:
+            scope = structs.replace(scope, protocol=protocol)
+    given = {name: value for name, value in bounds.items() if value is not None}
     for name, value in given.items():
         if name not in scope.__struct_fields__:
             raise ConfigError(name, value, f"not with {protocol}: leave it out")
+    return structs.replace(scope, **given).check()
 
 
 def mutants() -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from roundelay.core.families import PO, SPO, TO, TO_CHANNEL
-from roundelay.sim.explore.cluster import ClusterScope
+from roundelay.sim.explore.cluster.scope import ClusterScope
 from roundelay.sim.mutants import cluster_sites as broken
 from roundelay.sim.mutants.mutant import Mutant
 

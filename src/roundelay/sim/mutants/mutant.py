@@ -15,9 +15,8 @@ from typing import Any, Final
 from msgspec import Struct
 
 from roundelay.core.families import CLUSTERS, FAMILIES, TOKEN
-from roundelay.sim.explore.cluster import ClusterScope
-from roundelay.sim.explore.relevance import JOINED
-from roundelay.sim.explore.scope import Scope
+from roundelay.sim.explore.scope import Bounds
+from roundelay.sim.explore.token.relevance import JOINED
 
 CLUSTER: Final = "cluster"
 
@@ -49,13 +48,13 @@ class Mutant(Struct, frozen=True, kw_only=True):
     stable_class: type[Any] | None = None
     patches: tuple[Patch, ...] = ()
     """Where the rule belongs to a part that the engine makes itself."""
-    scope: Scope | ClusterScope | None = None
+    scope: Bounds | None = None
     """The exploration that catches it."""
     seeds: tuple[int, int] | None = None
     """Otherwise the seeds, A up to but not including B, the first of which that goes wrong has to
     show it."""
     memory: str = JOINED
-    """What its sites never forget, see `explore.relevance`."""
+    """What its sites never forget, see `explore.token.relevance`."""
 
     @property
     def family(self) -> str:

@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import Final
 
 from roundelay.core.token.config import COLD
-from roundelay.sim.explore.relevance import LISTED
-from roundelay.sim.explore.scope import Scope
+from roundelay.sim.explore.token.relevance import LISTED
+from roundelay.sim.explore.token.scope import Scope
 from roundelay.sim.mutants import token_sites as broken
 from roundelay.sim.mutants.mutant import Mutant
 

@@ -47,6 +47,7 @@ from roundelay.core.token.pdu import (
     Vote1,
     Vote2,
 )
+from roundelay.sim.explore.pdus import Numbered, describe
 
 NO_TOP: Final = -1
 
@@ -60,7 +61,7 @@ class Item(NamedTuple):
 
 
 def left_out(pdu: Pdu) -> bool:
-    """Whether `pdu` brings about nothing new; the reasons are above."""
+    """Return whether `pdu` brings about nothing new; the reasons are above."""
     if isinstance(pdu, Vote1):
         return not pdu.yes
     if isinstance(pdu, Vote2):
@@ -69,37 +70,36 @@ def left_out(pdu: Pdu) -> bool:
 
 
 def canonical(pdu: Pdu) -> Pdu:
-    """`pdu` without what makes no difference."""
+    """Return `pdu` without what makes no difference."""
     return Confirm(pdu.tl, pdu.ts, pdu.by, NO_TOP) if isinstance(pdu, Confirm) else pdu
 
 
 class Pool:
-    """Numbers the PDUs that were sent in any state; `plain` leaves none out."""
+    """Numbers the PDUs that were sent in any state."""
 
-    def __init__(self, group: tuple[int, ...], plain: bool = False) -> None:
+    def __init__(self, group: tuple[int, ...]) -> None:
         self.group = group
-        self.plain = plain
-        self.items: list[Item] = []
+        self.items: Numbered[Item] = Numbered()
         self.addressed = dict.fromkeys(group, 0)  # set of what may be delivered to each site
         self.messages: dict[tuple[Version, int, int], int] = {}  # (tl, s, n) → bit of that B
-        self._numbers: dict[Item, int] = {}
         self._stamps: dict[tuple[Version, int], int] = {}  # (tl, ts) → set of ACKs
 
     def bit(self, source: int, destination: int, pdu: Pdu) -> int:
-        """The set of this one PDU, or the empty set if it is left out."""
-        if not self.plain:
-            if left_out(pdu):
-                return 0
-            pdu = canonical(pdu)
-        item = Item(source, destination, pdu)
-        number = self._numbers.get(item)
-        if number is None:
-            number = self._numbers[item] = len(self.items)
-            self._add(item, 1 << number)
+        """Return the set of this PDU alone, or the empty set if it is left out."""
+        kept = self.kept(pdu)
+        if kept is None:
+            return 0
+        known = len(self.items)
+        number = self.items.number(Item(source, destination, kept))
+        if number == known:
+            self._add(self.items[number], 1 << number)
         return 1 << number
 
+    def kept(self, pdu: Pdu) -> Pdu | None:
+        """Return what of `pdu` makes a difference."""
+        return None if left_out(pdu) else canonical(pdu)
+
     def _add(self, item: Item, bit: int) -> None:
-        self.items.append(item)
         for site in self.group:
             if site != item.source and item.destination in (site, EVERYONE):
                 self.addressed[site] |= bit
@@ -114,52 +114,31 @@ class Pool:
         return self.items[bit.bit_length() - 1]
 
     def stamped_twice(self, sent: int) -> str:
-        """Two ACKs in `sent` with the same (tl, ts), in words, or '' (CM-T3)."""
+        """Return in words two ACKs in `sent` with the same (tl, ts), or '' (CM-T3)."""
         for stamps in self._stamps.values():
             both = stamps & sent
             if both & (both - 1):
-                one, other = (self.item(bit).pdu for bit in bits(both)[:2])
-                return f"CM-T3: {describe(one)} and {describe(other)}"
+                first, second = (describe(self.item(bit).pdu) for bit in bits(both)[:2])
+                return f"CM-T3: {first} and {second}"
         return ""
 
 
+class WholePool(Pool):
+    """Leaves no PDU out, and nothing of any."""
+
+    def kept(self, pdu: Pdu) -> Pdu:
+        return pdu
+
+
 def bits(mask: int) -> list[int]:
-    """The one-element sets in `mask`.
+    """Return the one-element sets in `mask`.
 
     >>> bits(0b1101)
     [1, 4, 8]
     """
-    found = []
+    singles = []
     while mask:
         low = mask & -mask
-        found.append(low)
+        singles.append(low)
         mask ^= low
-    return found
-
-
-def describe(pdu: Pdu) -> str:
-    """`pdu` in a trace.
-
-    >>> describe(Confirm((1, 2), 0, 1, 4))
-    'CONFIRM(tl=1.2 ts=0 by=1 top=4)'
-    """
-    parts = []
-    for name in pdu.__struct_fields__:
-        value = getattr(pdu, name)
-        if isinstance(value, tuple) and len(value) == 2 and name in _VERSIONS:
-            value = f"{value[0]}.{value[1]}"
-        elif isinstance(value, Pdu):
-            value = describe(value)
-        elif name == "bundle":
-            value = value.data.decode()
-        elif name == "entries":
-            value = [_entry(entry.ack, entry.bundle.data) for entry in value]
-        parts.append(f"{name}={value}")
-    return f"{type(pdu).__name__.upper()}({' '.join(parts)})"
-
-
-_VERSIONS: Final = frozenset(("tl", "v", "old", "max_joined"))
-
-
-def _entry(ack: Ack, data: bytes) -> str:
-    return f"{ack.ts}:{data.decode() or 'NULL'}"
+    return singles

@@ -1,4 +1,4 @@
-"""Which PDUs can still matter, and to whom: reduction 4 of `explore.reductions`.
+"""Which PDUs can still matter, and to whom: reduction 4 of `reductions.py`.
 
 The network of the explorer forgets nothing, so there has to be somebody who says when a PDU has had
 its day.  It has when neither its destination nor, where it takes part, its source can ever again
@@ -26,8 +26,8 @@ from roundelay.core.token.pdu import (
     Vote2,
 )
 from roundelay.core.token.phases import NORMAL, O1, O2, S1, S2
-from roundelay.sim.explore.network import Pool
-from roundelay.sim.explore.site_states import Profile
+from roundelay.sim.explore.token.network import Pool
+from roundelay.sim.explore.token.site_states import Profile
 
 # Versions up to which a site refuses to join, whatever happens to it: those it has joined, since
 # it never forgets them.  After the loss of a disk it does, and some mutants forget more easily.
@@ -37,14 +37,14 @@ NEVER_SURE: Final = "never sure"
 
 
 def refuses(at: Profile, version: Version, memory: str) -> bool:
-    """Whether a site like `at` will never join `version` again."""
+    """Return whether a site like `at` will never join `version` again."""
     if memory == JOINED:
         return version <= at.max_joined
     return memory == LISTED and version <= at.tl
 
 
 def can_use(at: Profile, pdu: Pdu, memory: str = JOINED) -> bool:
-    """Whether a site like `at` can do anything with `pdu`, now or after steps of its own."""
+    """Return whether a site like `at` can do anything with `pdu`, now or after steps of its own."""
     if isinstance(pdu, Ack | B | Confirm):
         return (at.phase == NORMAL and at.tl == pdu.tl) or at.attempt == pdu.tl
     if isinstance(pdu, Invite):
@@ -57,9 +57,7 @@ def can_use(at: Profile, pdu: Pdu, memory: str = JOINED) -> bool:
         )
     if isinstance(pdu, Vote2):
         return at.phase == O2 and at.attempt == pdu.v
-    if isinstance(pdu, NewToken):
-        return at.attempt == pdu.v or (at.phase == NORMAL and at.tl == pdu.v)
-    if isinstance(pdu, RecoverReq):
+    if isinstance(pdu, NewToken | RecoverReq):
         return at.attempt == pdu.v or (at.phase == NORMAL and at.tl == pdu.v)
     if isinstance(pdu, RecoverData):
         return at.phase in (S2, O2) and at.attempt == pdu.v and at.tl != pdu.v
@@ -67,7 +65,7 @@ def can_use(at: Profile, pdu: Pdu, memory: str = JOINED) -> bool:
 
 
 def stands_by(at: Profile, pdu: Pdu, last: bool) -> bool:
-    """Whether it matters that somebody gets `pdu`, once a site like `at` has sent it.
+    """Return whether it matters that somebody gets `pdu`, once a site like `at` has sent it.
 
     An answer to RECOVER_REQ needs somebody who waits for it.  A list that its originator has given
     up cannot be formed; to join it all the same makes a difference only to later attempts.
@@ -80,21 +78,21 @@ def stands_by(at: Profile, pdu: Pdu, last: bool) -> bool:
 
 
 class Masks:
-    """A set of PDUs with a property, brought up to date as PDUs are met."""
+    """The set of PDUs with a property, brought up to date as PDUs are met."""
 
-    __slots__ = ("holds", "items", "mask", "upto")
+    __slots__ = ("_has_property", "_items", "_mask", "_tested")
 
-    def __init__(self, pool: Pool, holds: Callable[[Pdu], bool]) -> None:
-        self.items = pool.items
-        self.holds = holds
-        self.mask = 0
-        self.upto = 0
+    def __init__(self, pool: Pool, has_property: Callable[[Pdu], bool]) -> None:
+        self._items = pool.items
+        self._has_property = has_property
+        self._mask = 0
+        self._tested = 0
 
     def get(self) -> int:
-        items = self.items
-        if self.upto < len(items):
-            for number in range(self.upto, len(items)):
-                if self.holds(items[number].pdu):
-                    self.mask |= 1 << number
-            self.upto = len(items)
-        return self.mask
+        items = self._items
+        if self._tested < len(items):
+            for number in range(self._tested, len(items)):
+                if self._has_property(items[number].pdu):
+                    self._mask |= 1 << number
+            self._tested = len(items)
+        return self._mask

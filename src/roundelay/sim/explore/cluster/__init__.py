@@ -1,0 +1,1 @@
+"""Exploring the cluster protocols."""
