@@ -21,12 +21,12 @@ from roundelay.core.cluster.spo import SpoSite
 from roundelay.core.cluster.to import ToSite
 from roundelay.core.engine import NEVER
 from roundelay.core.limits import UNLIMITED
-from roundelay.sim.mutants.cluster_sites import (
+from roundelay.sim.mutants.cluster import (
     ClaimsItsOwn,
     FlowControlForAll,
     FreshVectors,
-    TreqIsTheLastOne,
-    WithoutSelfAcknowledgement,
+    NoSelfAcknowledgement,
+    TreqIsTheLast,
 )
 from tests.core.cluster_net import MS, Net, Unsound, Watcher, watched
 
@@ -38,7 +38,7 @@ LONG = 700 * MS  # seven polls: what has not happened by then never will
 
 @pytest.mark.parametrize("sites", [3, 4, 6])
 def test_e_19_without_self_acknowledgement_2n_pdus_deliver_nothing(sites: int) -> None:
-    for kind, logs in ((PoSite, ["x"]), (WithoutSelfAcknowledgement, [])):
+    for kind, logs in ((PoSite, ["x"]), (NoSelfAcknowledgement, [])):
         net = Net(kind, sites)
         net.submit(0, "x")
         net.run(50 * MS)
@@ -144,7 +144,7 @@ def test_e_27_without_the_lower_bound_acknowledgements_fall() -> None:
 
 
 def test_e_28_if_treq_is_the_last_number_nothing_is_ever_acknowledged() -> None:
-    for kind, logs in ((SpoSite, ["x"]), (TreqIsTheLastOne, [])):
+    for kind, logs in ((SpoSite, ["x"]), (TreqIsTheLast, [])):
         net = Net(kind, 3)
         net.submit(0, "x", to=[1, 2])
         net.run(LONG)

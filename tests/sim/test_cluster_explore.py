@@ -19,7 +19,7 @@ from roundelay.sim.explore.cluster.model import ClusterModel, State
 from roundelay.sim.explore.cluster.scope import ClusterScope
 from roundelay.sim.explore.families import explore
 from roundelay.sim.explore.search import Search
-from roundelay.sim.mutants.cluster import CLUSTER_MUTANTS
+from roundelay.sim.mutants.cluster import broken
 
 MAX_STATES = 1_000_000
 
@@ -51,7 +51,7 @@ def test_every_run_of_a_small_cluster_keeps_the_promises_and_ends(small: Cluster
     assert found.states > 100
 
 
-EXPLORED = [mutant for mutant in CLUSTER_MUTANTS if mutant.scope is not None]
+EXPLORED = [mutant for mutant in broken.mutants if mutant.scope is not None]
 
 
 @pytest.mark.parametrize("mutant", EXPLORED, ids=lambda mutant: mutant.name)

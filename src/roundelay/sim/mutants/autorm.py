@@ -10,20 +10,12 @@ from roundelay.core.autorm.beamon import Beamon
 from roundelay.core.autorm.packets import Acknowledgement, Data
 from roundelay.core.autorm.reassembly import Inbound, Owed
 from roundelay.core.families import AUTORM
-from roundelay.sim.mutants.mutant import Mutant
+from roundelay.sim.mutants.mutant import MutantTable
 
-
-class ForgetsTheDead(Beamon):
-    """AR-14 without memory of those who left the table."""
-
-    def _remove(self, uuid: bytes, now: int, verdict: str) -> None:
-        super()._remove(uuid, now, verdict)
-        self.inbound.done.pop(uuid, None)
+broken: Final = MutantTable(protocol=AUTORM, seeds=(0, 60))
 
 
 class Careless(Inbound):
-    __slots__ = ()
-
     def accept(self, packet: Data, now: int) -> bytes | str | None:
         """Only the last message is known again."""
         done = self.done.get(packet.source, {})
@@ -32,6 +24,30 @@ class Careless(Inbound):
         return super().accept(packet, now)
 
 
+class Optimist(Inbound):
+    def _answer(self, me: bytes, source: bytes, seq: int, owed: Owed) -> Acknowledgement | None:
+        return Acknowledgement(me, source, seq, owed.count - 1, ())
+
+
+@broken(
+    "AR-14: what was delivered of a node is forgotten when it leaves the table",
+    "one that was merely asleep is taken for new, and its messages are delivered again",
+    "I4",
+)
+class ForgetsTheDead(Beamon):
+    """AR-14 without memory of those who left the table."""
+
+    def _remove(self, uuid: bytes, now: int, verdict: str) -> None:
+        super()._remove(uuid, now, verdict)
+        self.inbound.done.pop(uuid, None)
+
+
+@broken(
+    "AR-14: only the last message of a sender is known again",
+    "an older one that comes late is delivered again, out of order",
+    "I1",
+    "I4",
+)
 class DeliversOldMessages(Beamon):
     """AR-14: seq ≠ done instead of seq > done."""
 
@@ -40,13 +56,12 @@ class DeliversOldMessages(Beamon):
         self.inbound = Careless(self.config)
 
 
-class Optimist(Inbound):
-    __slots__ = ()
-
-    def _answer(self, me: bytes, source: bytes, seq: int, owed: Owed) -> Acknowledgement | None:
-        return Acknowledgement(me, source, seq, owed.count - 1, ())
-
-
+@broken(
+    "AR-15: every answer says that all of a message is there",
+    "its sender lets it go, and nobody ever completes it",
+    "I5",
+    "I7",
+)
 class AcknowledgesWhatItLacks(Beamon):
     """AR-15: always complete."""
 
@@ -55,6 +70,11 @@ class AcknowledgesWhatItLacks(Beamon):
         self.inbound = Optimist(self.config)
 
 
+@broken(
+    "AR-7: each group has its own turn, whatever was agreed",
+    "messages of one sender overtake each other",
+    "I1",
+)
 class TwoAtATime(Beamon):
     """AR-7 not observed: each group has its own turn, whatever was agreed."""
 
@@ -63,6 +83,11 @@ class TwoAtATime(Beamon):
         super().__init__(me, group, config, *given, **named)
 
 
+@broken(
+    "AR-12, E 48: a message to someone goes to another when the first does not answer",
+    "two nodes work on what was meant for one",
+    "I4",
+)
 class AsksSomeoneElse(Beamon):
     """E 48 without being asked to."""
 
@@ -71,6 +96,11 @@ class AsksSomeoneElse(Beamon):
         super().__init__(me, group, config, *given, **named)
 
 
+@broken(
+    "AR-10: a target is given up at once, and stays in the table",
+    "the sender is told of a loss that nobody else sees",
+    "I5",
+)
 class GivesUpQuietly(Beamon):
     """AR-10 without leaving the table."""
 
@@ -79,6 +109,11 @@ class GivesUpQuietly(Beamon):
             self._lose(transfer, uuid, now)
 
 
+@broken(
+    "AR-15: acknowledgements are sent with every heartbeat",
+    "the network never falls silent",
+    "QUIET",
+)
 class NeverQuiet(Beamon):
     def _beat(self, now: int) -> None:
         super()._beat(now)
@@ -86,6 +121,11 @@ class NeverQuiet(Beamon):
             self._send(Acknowledgement(self.uuid, uuid, 1, 0, ()))
 
 
+@broken(
+    "AR-14: now and then a message is delivered twice",
+    "applications do the work twice",
+    "I4",
+)
 class DeliversTwice(Beamon):
     def _deliver(self, *given: Any) -> None:
         super()._deliver(*given)
@@ -93,7 +133,12 @@ class DeliversTwice(Beamon):
             super()._deliver(*given)
 
 
-class ForgetsGroups(Beamon):
+@broken(
+    "AR-13: what is not joined is delivered",
+    "an application is given what it has not asked for",
+    "I4",
+)
+class IgnoresGroups(Beamon):
     """AR-13: delivers what is not joined."""
 
     def _on_data(self, packet: Data, source: int, now: int) -> None:
@@ -101,133 +146,36 @@ class ForgetsGroups(Beamon):
         super()._on_data(packet, source, now)
 
 
+@broken(
+    "AR-14: the parts of a message are put together wrongly",
+    "an application is given what nobody sent",
+    "I4",
+)
 class MixesUpParts(Beamon):
     def _deliver(self, source: int, seq: int, data: bytes, *rest: Any) -> None:
         super()._deliver(source, seq, data[:500] + data[500:][::-1], *rest)
 
 
-class Hoarder(Beamon):
+@broken(
+    "AR-4: the dead are kept",
+    "memory has no bound",
+    "I6",
+)
+class Hoards(Beamon):
     """I6: says that it keeps more than it may."""
 
     def usage(self) -> dict[str, int]:
         return {**super().usage(), "nodes": len(self.environment.nodes) * 10_000}
 
 
+@broken(
+    "AR-1: new nodes are not taken after a while",
+    "messages never reach them",
+    "I7",
+)
 class Deaf(Beamon):
     """AR-1: does not take new nodes after a while."""
 
     def _on_heartbeat(self, packet: Any, node: Any, now: int) -> None:
         if self.hb_sent < 10**9 or node.reported:
             super()._on_heartbeat(packet, node, now)
-
-
-AUTORM_MUTANTS: Final = (
-    Mutant(
-        name="forgets-the-dead",
-        rule="AR-14: what was delivered of a node is forgotten when it leaves the table",
-        wrong="one that was merely asleep is taken for new, and its messages are delivered again",
-        expects=("I4",),
-        protocol=AUTORM,
-        site_class=ForgetsTheDead,
-        seeds=(0, 60),
-    ),
-    Mutant(
-        name="delivers-old-messages",
-        rule="AR-14: only the last message of a sender is known again",
-        wrong="an older one that comes late is delivered again, out of order",
-        expects=("I1", "I4"),
-        protocol=AUTORM,
-        site_class=DeliversOldMessages,
-        seeds=(0, 60),
-    ),
-    Mutant(
-        name="acknowledges-what-it-lacks",
-        rule="AR-15: every answer says that all of a message is there",
-        wrong="its sender lets it go, and nobody ever completes it",
-        expects=("I5", "I7"),
-        protocol=AUTORM,
-        site_class=AcknowledgesWhatItLacks,
-        seeds=(0, 60),
-    ),
-    Mutant(
-        name="two-at-a-time",
-        rule="AR-7: each group has its own turn, whatever was agreed",
-        wrong="messages of one sender overtake each other",
-        expects=("I1",),
-        protocol=AUTORM,
-        site_class=TwoAtATime,
-        seeds=(0, 60),
-    ),
-    Mutant(
-        name="asks-someone-else",
-        rule="AR-12, E 48: a message to someone goes to another when the first does not answer",
-        wrong="two nodes work on what was meant for one",
-        expects=("I4",),
-        protocol=AUTORM,
-        site_class=AsksSomeoneElse,
-        seeds=(0, 60),
-    ),
-    Mutant(
-        name="gives-up-quietly",
-        rule="AR-10: a target is given up at once, and stays in the table",
-        wrong="the sender is told of a loss that nobody else sees",
-        expects=("I5",),
-        protocol=AUTORM,
-        site_class=GivesUpQuietly,
-        seeds=(0, 60),
-    ),
-    Mutant(
-        name="never-quiet",
-        rule="AR-15: acknowledgements are sent with every heartbeat",
-        wrong="the network never falls silent",
-        expects=("QUIET",),
-        protocol=AUTORM,
-        site_class=NeverQuiet,
-        seeds=(0, 60),
-    ),
-    Mutant(
-        name="delivers-twice",
-        rule="AR-14: now and then a message is delivered twice",
-        wrong="applications do the work twice",
-        expects=("I4",),
-        protocol=AUTORM,
-        site_class=DeliversTwice,
-        seeds=(0, 60),
-    ),
-    Mutant(
-        name="ignores-groups",
-        rule="AR-13: what is not joined is delivered",
-        wrong="an application is given what it has not asked for",
-        expects=("I4",),
-        protocol=AUTORM,
-        site_class=ForgetsGroups,
-        seeds=(0, 60),
-    ),
-    Mutant(
-        name="mixes-up-parts",
-        rule="AR-14: the parts of a message are put together wrongly",
-        wrong="an application is given what nobody sent",
-        expects=("I4",),
-        protocol=AUTORM,
-        site_class=MixesUpParts,
-        seeds=(0, 60),
-    ),
-    Mutant(
-        name="hoards",
-        rule="AR-4: the dead are kept",
-        wrong="memory has no bound",
-        expects=("I6",),
-        protocol=AUTORM,
-        site_class=Hoarder,
-        seeds=(0, 60),
-    ),
-    Mutant(
-        name="deaf",
-        rule="AR-1: new nodes are not taken after a while",
-        wrong="messages never reach them",
-        expects=("I7",),
-        protocol=AUTORM,
-        site_class=Deaf,
-        seeds=(0, 60),
-    ),
-)

@@ -8,9 +8,10 @@ attribute shows nothing about the checkers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 
@@ -29,6 +30,12 @@ class Patch(Struct, frozen=True):
     owner: type[Any]
     name: str
     value: object
+
+    @staticmethod
+    def of(owner: type[Any], name: str, function: Callable[..., Any]) -> Patch:
+        """Return a patch by `function`, as a property if it stands for one."""
+        is_property = isinstance(getattr(owner, name), property)
+        return Patch(owner, name, property(function) if is_property else function)
 
 
 class Mutant(Struct, frozen=True, kw_only=True):
@@ -113,3 +120,58 @@ class Mutant(Struct, frozen=True, kw_only=True):
                     delattr(patch.owner, patch.name)
                 else:
                     setattr(patch.owner, patch.name, value)
+
+
+Broken = TypeVar("Broken", bound=Callable[..., Any])
+"""The class or function that breaks a rule."""
+
+
+class MutantTable:
+    """The mutants of a family.
+
+    Each is declared by a decorator of what breaks its rule, and has the name of that.
+
+    >>> broken = MutantTable(protocol="positive-ack", seeds=(0, 60))
+    >>> @broken("PA-3: no receiver is awaited", "who lost a copy never gets it", "I2")
+    ... class CountsOnTheFirstCopy: ...
+    >>> broken.mutants[0].name, broken.mutants[0].expects, broken.mutants[0].seeds
+    ('counts-on-the-first-copy', ('I2',), (0, 60))
+    """
+
+    def __init__(
+        self,
+        breaks: Callable[..., dict[str, Any]] = lambda broken: {"site_class": broken},
+        **usual: Any,
+    ) -> None:
+        self.mutants: list[Mutant] = []
+        self._breaks = breaks
+        self._usual = usual
+
+    def __call__(
+        self,
+        rule: str,
+        wrong: str,
+        *expects: str,
+        patches: tuple[type[Any], str] | None = None,
+        also: tuple[type[Any], ...] = (),
+        **fields: Any,
+    ) -> Callable[[Broken], Broken]:
+        """Declare a mutant, by the fields of `Mutant` that are not the table's usual ones.
+
+        `patches`: the attribute of a part that the decorated function replaces.  `also`: other
+        parts that have to be broken with the decorated one.
+        """
+        if "scope" in fields:
+            fields.setdefault("seeds", None)
+
+        def declare(broken: Broken) -> Broken:
+            if patches is None:
+                how = self._breaks(broken, *also)
+            else:
+                how = {"patches": (Patch.of(*patches, broken),)}
+            name = re.sub("(?<!^)(?=[A-Z])|_", "-", broken.__name__).lower()
+            stated = {"name": name, "rule": rule, "wrong": wrong, "expects": expects}
+            self.mutants.append(Mutant(**(self._usual | stated | how | fields)))
+            return broken
+
+        return declare

@@ -5,24 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from roundelay.core.errors import ConfigError
-from roundelay.sim.mutants.autorm import AUTORM_MUTANTS
-from roundelay.sim.mutants.cluster import CLUSTER_MUTANTS
-from roundelay.sim.mutants.grsb import GRSB_MUTANTS
+from roundelay.sim.mutants import autorm, cluster, grsb, positive_ack, token, wide
 from roundelay.sim.mutants.mutant import Mutant
-from roundelay.sim.mutants.positive_ack import POSITIVE_ACK_MUTANTS
-from roundelay.sim.mutants.token import TOKEN_MUTANTS
-from roundelay.sim.mutants.wide import WIDE_MUTANTS
 
 MUTANTS: Final[dict[str, Mutant]] = {
     mutant.name: mutant
-    for mutant in (
-        *TOKEN_MUTANTS,
-        *POSITIVE_ACK_MUTANTS,
-        *CLUSTER_MUTANTS,
-        *GRSB_MUTANTS,
-        *WIDE_MUTANTS,
-        *AUTORM_MUTANTS,
-    )
+    for family in (token, positive_ack, cluster, grsb, wide, autorm)
+    for mutant in family.broken.mutants
 }
 
 FAMILIES: Final = tuple(dict.fromkeys(mutant.family for mutant in MUTANTS.values()))
