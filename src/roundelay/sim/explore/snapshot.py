@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import cache
 from operator import attrgetter
 from random import Random
 from typing import Any, Final
@@ -114,18 +115,20 @@ def _recipe(value: Any) -> Recipe:
         if not value:
             return _EMPTY[kind]
         content = value.values() if kind is dict else value
-        if not any(_changes(item) for item in content):
+        if not any(map(_changes, set(map(type, content)))):
             return kind, tuple(value.items() if kind is dict else value)
         keys = tuple(value) if kind is dict else None
         return _nested, (kind, keys, tuple([_recipe(item) for item in content]))
-    if _changes(value):
+    if _changes(kind):
         fields = [_recipe(getattr(value, name)) for name in value.__struct_fields__]
         return _struct, (kind, tuple(fields))
     return _same, value
 
 
-def _changes(value: Any) -> bool:
-    return value.__class__ in _EMPTY or (isinstance(value, Struct) and not _is_frozen(value))
+@cache
+def _changes(kind: type[Any]) -> bool:
+    """Return whether values of that class can change."""
+    return kind in _EMPTY or (issubclass(kind, Struct) and not kind.__struct_config__.frozen)
 
 
 def _same(value: Any) -> Any:
