@@ -16,7 +16,7 @@ from msgspec import structs
 
 from roundelay.core.bundle import Bundle
 from roundelay.core.positions import union
-from roundelay.journal.archive import Digest, Writer, read_archived
+from roundelay.journal.archive import ArchiveWriter, Digest, read_archived
 from roundelay.journal.arrow import pieces, read_piece
 from roundelay.journal.damage.check import examine, follow
 from roundelay.journal.files import segments_of
@@ -219,7 +219,7 @@ def test_the_digest_of_rows_does_not_depend_on_how_they_are_cut(tmp_path: Path) 
 
 def test_a_file_says_what_is_in_it_and_gives_it_back(tmp_path: Path) -> None:
     folder = journal(tmp_path / "a", (20, 30))
-    writer = Writer(tmp_path / "aside", GROUP, file_bytes=1 << 30)
+    writer = ArchiveWriter(tmp_path / "aside", GROUP, file_bytes=1 << 30)
     batches = [one for piece in pieces(Reader(folder)) for one in read_piece(piece)]
     for batch in batches:
         writer.add(batch)

@@ -30,7 +30,7 @@ from roundelay.runs.chaos.plan import (
     troubles,
     weather,
 )
-from roundelay.runs.chaos.run import Chaos, Failed, Site, chaos
+from roundelay.runs.chaos.run import Chaos, RunFailed, Site, chaos
 from roundelay.runs.chaos.site import Orders, Word
 from roundelay.runs.folder import run_folder
 from roundelay.trace import check_trace, read
@@ -154,7 +154,7 @@ def test_a_run_that_failed_counts_what_its_living_sites_have_found(
         self.sites.append(fake_site(self, false=2, over=""))
         self.sites[0].last_words.append(killed)
         self.sites.append(fake_site(self, false=1, over="pending has 9, its limit is 8"))
-        raise Failed("planted")
+        raise RunFailed("planted")
 
     monkeypatch.setattr(Chaos, "_play", play)
     results = run(SHORT, tmp_path / "run")

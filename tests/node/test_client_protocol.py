@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from roundelay.client.protocol import Answer, ClientProtocol, Event, Failed, Hello, Room, Settled
+from roundelay.client.protocol import (
+    Answer,
+    ClientProtocol,
+    Event,
+    Hello,
+    RequestFailed,
+    Room,
+    Settled,
+)
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import MalformedPdu, PayloadTooLarge
 from roundelay.node.node_api import Batch, Receipt, Refusal, View
@@ -109,7 +117,7 @@ def test_a_refused_join_room_and_a_node_that_closes() -> None:
     assert said(protocol, head("GOON", GROUP)) == [Room(GROUP)]
     assert not protocol.stopped
     refused = fail_packet(GROUP, -1, REFUSED_JOIN, "full")
-    assert said(protocol, refused) == [Failed(Refusal(GROUP, -1, "full", False), True)]
+    assert said(protocol, refused) == [RequestFailed(Refusal(GROUP, -1, "full", False), True)]
     assert not protocol.joined
     assert said(protocol, fail_packet("", -1, CLOSING, "bye"))
     assert protocol.closing == "bye"

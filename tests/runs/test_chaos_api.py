@@ -22,7 +22,7 @@ from roundelay.runs.chaos.disks import available as disks_available
 from roundelay.runs.chaos_api import application as app
 from roundelay.runs.chaos_api.machine import Machine
 from roundelay.runs.chaos_api.nemeses import Strikes
-from roundelay.runs.chaos_api.notes import MEMBER, Notes
+from roundelay.runs.chaos_api.notes import MEMBER, NotesReader
 from roundelay.runs.chaos_api.plan import (
     DAEMON,
     EMBEDDED,
@@ -221,7 +221,7 @@ def test_who_starts_later_finds_those_who_have_moved_meanwhile() -> None:
         one = Still.__new__(Still)
         one.name, one.mode, one.word, one.prefix_words = name, mode, "", []
         one.role, one.application, one.node = MEMBER, None, None
-        one.lives = [Notes(Path("none"), 0, MEMBER)]
+        one.lives = [NotesReader(Path("none"), 0, MEMBER)]
         return one
 
     async def at_once(*_: object) -> None: ...

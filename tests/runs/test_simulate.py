@@ -10,7 +10,7 @@ import pytest
 
 from roundelay.core.cost import storage_messages, x_b_positive_ack
 from roundelay.core.errors import ConfigError
-from roundelay.runs.simulate import Run, SimulateParams, simulate
+from roundelay.runs.simulate import SimulateParams, TokenRun, simulate
 from roundelay.trace.recorder import Recorder
 
 FIG6 = Path(__file__).parents[1] / "core" / "data" / "fig6_values.csv"
@@ -171,7 +171,7 @@ def test_memory_does_not_grow_with_the_run() -> None:
 def kept(messages: int) -> int:
     """How many things a run holds at its end."""
     params = SimulateParams(sites=3, tau=10.0, messages=messages, loss=0.05).settled()
-    run = Run(params, Recorder())
+    run = TokenRun(params, Recorder())
     assert run.run()
     disks: list[Any] = [member.disk for member in run.world.sites]
     engines: list[Any] = [member.engine for member in run.world.sites]

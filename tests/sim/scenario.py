@@ -87,7 +87,7 @@ from roundelay.sim.network.links import (
     names_of,
     plain_name,
 )  # fmt: skip
-from roundelay.sim.network.media import MEDIA, Bus, Medium
+from roundelay.sim.network.media import MEDIA, Bus, SimulatedMedium
 
 SEPARATOR: Final = "---"
 PATIENCE_NS: Final = 60 * SECOND
@@ -113,7 +113,7 @@ class Scenario:
         self.sites = 3
         self.protocol = TOKEN
         self.fields: dict[str, str] = {}
-        self.medium: Medium = Bus(MS)
+        self.medium: SimulatedMedium = Bus(MS)
         self.seed = 0
         self.events = set(SHOWN)
         self.pdus: set[str] = set()  # if not empty: the only kinds of PDUs printed

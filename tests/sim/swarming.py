@@ -12,7 +12,7 @@ import pytest
 
 from roundelay.cli.main import run as run_command
 from roundelay.runs.swarm import judge_of
-from roundelay.sim.swarm.fault_runner import Breach, Outcome, Setting, run_plan
+from roundelay.sim.swarm.fault_runner import Breach, Outcome, RunSetting, run_plan
 from roundelay.sim.swarm.plan import Plan
 from roundelay.trace.checkers.verdict import Violation
 from roundelay.wire.beamon import BeamonCodec
@@ -23,7 +23,7 @@ def judged(plan: Plan) -> tuple[Outcome, list[Breach | Violation]]:
     """The outcome of a plan, and all that was found wrong."""
     judge = judge_of(plan)
     codec = BeamonCodec() if plan.protocol == "autorm" else GroupCodec("swarm")
-    outcome = run_plan(plan, Setting(codec=codec, observers=(judge,)))
+    outcome = run_plan(plan, RunSetting(codec=codec, observers=(judge,)))
     return outcome, [*outcome.breaches, *judge.violations]
 
 

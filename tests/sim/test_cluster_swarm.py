@@ -15,7 +15,7 @@ from roundelay.sim.families.cluster.draft import FAILURE_KINDS, KINDS
 from roundelay.sim.families.cluster.driver import REOPEN, ClusterDriver
 from roundelay.sim.network import links
 from roundelay.sim.swarm.fault_kinds import FAULT_KINDS, LINK_KINDS
-from roundelay.sim.swarm.fault_runner import Outcome, Setting, run_plan
+from roundelay.sim.swarm.fault_runner import Outcome, RunSetting, run_plan
 from roundelay.sim.swarm.plan import Plan
 from roundelay.trace.checkers.verdict import Judge
 from roundelay.wire.codec import GroupCodec
@@ -32,7 +32,7 @@ def checked(plan: Plan, **options: Any) -> tuple[Outcome, list[tuple[str, str]]]
         checkers.append(judge_of(plan, members))
         return checkers[-1:]
 
-    setting = Setting(
+    setting = RunSetting(
         observers=tuple(watch(tuple(range(plan.sites)))),
         codec=GroupCodec("swarm"),
         successors=watch,

@@ -16,7 +16,7 @@ from roundelay.core.token.pdu import DATA, NULL, Ack, Entry
 from roundelay.core.token.site import TokenSite
 from roundelay.core.token.stable import Base, Joined, Listed, Stable, undelivered
 from roundelay.sim.families.registry import SIMULATED_FAMILIES
-from roundelay.sim.kernel.disk import Disk
+from roundelay.sim.kernel.disk import SimulatedDisk
 from roundelay.sim.kernel.world import World
 from roundelay.sim.network.media import Bus
 from tests.sim.gossip import Rows, Watch, gossip, gossip_world
@@ -148,7 +148,7 @@ def test_undelivered_tells_of_what_the_disk_no_longer_has() -> None:
 
 
 def test_a_disk_loses_only_what_needed_no_sync() -> None:
-    disk = Disk(Stable)
+    disk = SimulatedDisk(Stable)
     disk.write([committed(0, 0), Joined((1, 0)), committed(1, 1), committed(2, 2)])
     assert disk.lose_unsynced() == 2
     assert disk.stable.cnts == 1

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from roundelay.sim.swarm.fault_runner import Setting, run_plan
+from roundelay.sim.swarm.fault_runner import RunSetting, run_plan
 from roundelay.sim.swarm.plan import Plan
 from tests.sim.gossip import Rows
 
@@ -25,7 +25,9 @@ print(fingerprint(int(sys.argv[1]), sys.argv[2]))
 def fingerprint(seed: int, protocol: str) -> str:
     """A hash of everything that happened in the run of a plan."""
     rows = Rows()
-    outcome = run_plan(Plan.from_seed(seed, protocol), Setting(recorder=rows, trace_receives=True))
+    outcome = run_plan(
+        Plan.from_seed(seed, protocol), RunSetting(recorder=rows, trace_receives=True)
+    )
     return sha256(repr((rows.kept, outcome)).encode()).hexdigest()
 
 

@@ -13,7 +13,7 @@ import pytest
 from msgspec import structs
 
 from roundelay.core.errors import InvariantBroken
-from roundelay.sim.swarm.fault_runner import Setting, run_plan
+from roundelay.sim.swarm.fault_runner import RunSetting, run_plan
 from roundelay.sim.swarm.plan import Plan
 from roundelay.wire.beamon import BeamonCodec
 from roundelay.wire.codec import GroupCodec
@@ -37,7 +37,7 @@ def test_no_field_of_a_pdu_stops_a_site_or_takes_it_beyond_its_limits(
         liar=Random(seed).randrange(plan.sites),
     )
     try:
-        outcome = run_plan(plan, Setting(codec=codec))  # an exception of an engine ends it
+        outcome = run_plan(plan, RunSetting(codec=codec))  # an exception of an engine ends it
     except InvariantBroken as error:
         # The one thing that stops a site: a list that takes back what it has.  It says where.
         if re.search(r"starts at \d+, below our \d+", str(error)) is None:

@@ -23,13 +23,15 @@ from roundelay.sim.network.links import (
     Reordered,
     Truncated,
 )
-from roundelay.sim.network.media import Bus, Datagram, Medium, Mesh
+from roundelay.sim.network.media import Bus, Datagram, Mesh, SimulatedMedium
 from tests.sim.gossip import Rows, Rumour, Watch, gossip, gossip_world
 
 A = Bundle.of(b"a")
 
 
-def chatter(medium: Medium, messages: int = 300, **options: object) -> list[list[tuple[int, ...]]]:
+def chatter(
+    medium: SimulatedMedium, messages: int = 300, **options: object
+) -> list[list[tuple[int, ...]]]:
     """Three sites talk at once; what each heard: (time, source, number)."""
     world = gossip_world(3, medium=medium, forward=False, **options)
     for i in range(messages):
@@ -137,7 +139,7 @@ class Codec:
 
 
 @pytest.mark.parametrize("medium", [Bus, Mesh, Datagram])
-def test_bytes_on_the_way_change_no_delivery(medium: type[Medium]) -> None:
+def test_bytes_on_the_way_change_no_delivery(medium: type[SimulatedMedium]) -> None:
     def run(codec: Codec | None) -> tuple[list[object], list[object], dict[str, int]]:
         watch, rows = Watch(), Rows()
         links = (
@@ -185,7 +187,9 @@ def disorder() -> Link:
 
 
 @pytest.mark.parametrize("medium", [Mesh(MS, 5 * MS, 1), Datagram(MS, 5 * MS, 0, 1)])
-def test_an_adapted_medium_keeps_the_order_of_each_sender_whatever_happens(medium: Medium) -> None:
+def test_an_adapted_medium_keeps_the_order_of_each_sender_whatever_happens(
+    medium: SimulatedMedium,
+) -> None:
     rows = Rows()
     heard = chatter(medium, links=disorder(), recorder=rows)
     for log in heard:

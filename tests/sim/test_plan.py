@@ -13,7 +13,7 @@ from roundelay.sim.families.registry import PROTOCOLS
 from roundelay.sim.families.token.driver import Driver
 from roundelay.sim.network import links
 from roundelay.sim.swarm.fault_kinds import CLUSTER_TARGETS, FAULT_KINDS, LINK_KINDS
-from roundelay.sim.swarm.fault_runner import Setting, run_plan
+from roundelay.sim.swarm.fault_runner import RunSetting, run_plan
 from roundelay.sim.swarm.plan import Plan
 from tests.sim.gossip import Rows
 
@@ -96,7 +96,7 @@ def test_plans_run_settle_and_agree(protocol: str) -> None:
     for seed in range(25):
         plan = Plan.from_seed(seed, protocol)
         logs = Logs()
-        outcome = run_plan(plan, Setting(observers=(logs,)))
+        outcome = run_plan(plan, RunSetting(observers=(logs,)))
         assert outcome.settled, plan.rerun
         assert not outcome.breaches
         # One message more per site after healing, where there is room for it.
@@ -115,7 +115,7 @@ def test_plans_run_settle_and_agree(protocol: str) -> None:
 def test_a_run_is_repeated_exactly() -> None:
     def run() -> tuple[object, list[object]]:
         rows = Rows()
-        outcome = run_plan(Plan.from_seed(3), Setting(recorder=rows, trace_receives=True))
+        outcome = run_plan(Plan.from_seed(3), RunSetting(recorder=rows, trace_receives=True))
         return outcome, list(rows.kept)
 
     assert run() == run()
@@ -124,7 +124,7 @@ def test_a_run_is_repeated_exactly() -> None:
 def test_the_budget_of_crashes_is_kept() -> None:
     for seed in range(40):
         plan = Plan.from_seed(seed)
-        driver = Driver(plan, Setting(make_engine=plan.engines()))
+        driver = Driver(plan, RunSetting(make_engine=plan.engines()))
         worst = [0]
 
         class Guard:

@@ -14,7 +14,7 @@ from roundelay.core.errors import UsageError
 from roundelay.core.notices import notice
 from roundelay.core.token.pdu import Ack, B, Invite
 from roundelay.trace import Flattener, Recorder, TraceRow, draw, render
-from roundelay.trace.diagram.style import Places
+from roundelay.trace.diagram.style import LabelPlaces
 from roundelay.trace.diagram.time_axis import Axis
 from roundelay.trace.diagram.window import Window, choose, gather
 from tests.trace.memory import Rows, trace_row
@@ -282,7 +282,7 @@ def test_ticks_stand_at_round_times_outside_of_breaks() -> None:
 
 
 def test_labels_do_not_cover_each_other_nor_leave_the_picture() -> None:
-    places = Places(0, 1000)
+    places = LabelPlaces(0, 1000)
     assert places.take(100, 50, "hello", "start")
     assert not places.take(110, 52, "world", "start")
     assert places.take(110, 70, "world", "middle")

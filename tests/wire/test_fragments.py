@@ -19,7 +19,7 @@ from tests.wire.examples import EXAMPLES, packet
 S = 10**9
 
 
-class Reassembly(fragments.Reassembly):
+class Reassembly(fragments.FragmentReassembly):
     def add(self, source: Hashable, data: bytes, now: int) -> bytes | None:
         """The datagram that is complete with this fragment, in one piece."""
         pieces = self.collect(source, data, now)

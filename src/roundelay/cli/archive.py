@@ -34,7 +34,7 @@ from roundelay.core.selection import POSITION_MAX, chosen
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from roundelay.pipeline.archive import Archived
+    from roundelay.pipeline.archive import ArchiveResult
     from roundelay.pipeline.archive.reconcile import GroupProof, Proof
     from roundelay.pipeline.query import Search
 
@@ -215,7 +215,7 @@ def archive(
     return INCOMPLETE if any(group.disagreements for group in done.groups.values()) else 0
 
 
-def _show_archived(done: Archived) -> None:
+def _show_archived(done: ArchiveResult) -> None:
     shown = table("", "group", "new", "records", "days", "files", "MB", "let go", "missing")
     for group, stored in done.groups.items():
         kept = (stored.records, stored.days, stored.files, stored.bytes / 1e6)

@@ -134,7 +134,7 @@ class Moment(click.ParamType):  # type: ignore[type-arg, unused-ignore]
         return nanoseconds(moment)
 
 
-class Line(Struct, frozen=True):
+class RecordLine(Struct, frozen=True):
     """One line of `cat --json`."""
 
     group: str
@@ -151,7 +151,7 @@ class Line(Struct, frozen=True):
     """Of groups with units: `start`, `middle`, `end`; `abort`: the sender started again."""
 
 
-class Missing(Struct, frozen=True):
+class MissingLine(Struct, frozen=True):
     """A line of `cat --json` for records that are not there."""
 
     group: str
@@ -184,14 +184,16 @@ def cat(folder: Path, count: int | None, as_json: bool, **given: Any) -> None:
 
 def _json_lines(run: Run, group: str, most: int) -> str:
     if run.flags & GAP:
-        return json_line(Missing(group, (run.position, run.end)))
+        return json_line(MissingLine(group, (run.position, run.end)))
     lines = []
     when = utc(run.time)
     unit = _unit(run, group)
     marks = (run.sender, when, run.conference, run.kind)
     for number, (size, data) in enumerate(_records(run)[:most]):
         record = {"data": None, "size": size} if data is None else payload(data)
-        lines.append(json_line(Line(group, run.position + number, *marks, unit=unit, **record)))
+        lines.append(
+            json_line(RecordLine(group, run.position + number, *marks, unit=unit, **record))
+        )
     return "".join(lines)
 
 

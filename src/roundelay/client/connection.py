@@ -23,7 +23,7 @@ TIMEOUT_S: Final = 60.0
 """A node that says nothing for so long while it is asked for something counts as lost."""
 
 
-class Connection:
+class NodeConnection:
     """To the node at `where` (HOST:PORT or unix:PATH), for the group of that full name.
 
     `name` is the application's, `start` what a node is to be started with where none answers.

@@ -31,11 +31,18 @@ from msgspec import structs
 from roundelay.client.blocking import BlockingGroup, LoopThread
 from roundelay.client.contiguity import Contiguity, check_missing
 from roundelay.client.daemon import Client, Daemon
-from roundelay.client.inbox import BatchReader, Inbox, Reader, check_timeout, cost_of, following
+from roundelay.client.inbox import (
+    BatchReader,
+    Inbox,
+    InboxReader,
+    check_timeout,
+    cost_of,
+    following,
+)
 from roundelay.client.messages import Message, Receipt, synced
 from roundelay.client.options import RETENTION, Options
 from roundelay.client.replaying import Replaying
-from roundelay.client.sending import Over, Sending, is_open, why_not_sent, why_out
+from roundelay.client.sending import GroupSending, Over, is_open, why_not_sent, why_out
 from roundelay.client.since import Since, since_of
 from roundelay.core.errors import (
     ConfigError,
@@ -58,7 +65,7 @@ INBOX_BYTES: Final = 32 << 20
 how it wants to go on (`SlowConsumer`)."""
 
 
-class Group(Sending, Replaying, Client):
+class Group(GroupSending, Replaying, Client):
     """A group that was joined; made by `join`."""
 
     def __init__(
@@ -69,7 +76,7 @@ class Group(Sending, Replaying, Client):
         recorders: int = 0,
         contiguity: Contiguity | None = None,
     ) -> None:
-        Sending.__init__(self, recorders)
+        GroupSending.__init__(self, recorders)
         Replaying.__init__(self)
         self.name = name
         """The full name, with the prefix of its protocol."""
@@ -220,7 +227,7 @@ class Group(Sending, Replaying, Client):
         is raised once everything that had arrived is read.  To stop in between, to cancel whoever
         waits and to read with several loops at once is safe: nothing is lost or given twice.
         """
-        return Reader(self.inbox)
+        return InboxReader(self.inbox)
 
     def batches(self) -> AsyncIterator[Batch]:
         """Messages as they come, those of one sender together: the fast way to read.

@@ -151,7 +151,7 @@ class Inbox:
         return rest
 
 
-class Reader(AsyncIterator[Message]):
+class InboxReader(AsyncIterator[Message]):
     """`async for` over an inbox; several of them share what there is.
 
     It stays usable when a wait for the next one is cancelled, as by `asyncio.wait_for`.
@@ -162,7 +162,7 @@ class Reader(AsyncIterator[Message]):
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
 
-    def __aiter__(self) -> Reader:
+    def __aiter__(self) -> InboxReader:
         return self
 
     async def __anext__(self) -> Message:

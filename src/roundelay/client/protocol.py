@@ -73,7 +73,7 @@ class Settled(Struct, frozen=True, gc=False):
     fate: Receipt | Refusal
 
 
-class Failed(Struct, frozen=True):
+class RequestFailed(Struct, frozen=True):
     """The node refuses something that was no `send`."""
 
     refusal: Refusal
@@ -102,7 +102,7 @@ class Room(Struct, frozen=True):
     group: str
 
 
-Event = Hello | Batch | View | Missed | Settled | Failed | Answer | Block | Ended | Room
+Event = Hello | Batch | View | Missed | Settled | RequestFailed | Answer | Block | Ended | Room
 
 
 class _Sent(Struct):
@@ -358,7 +358,7 @@ class ClientProtocol:
         sent.receipt = Receipt(sent.group, sent.tag, seq, fate.time, given_up, fate.resilience)
         return self._arrived(sent)
 
-    def _failure(self, packet: Packet) -> Settled | Failed | None:
+    def _failure(self, packet: Packet) -> Settled | RequestFailed | None:
         failure = read_failure(packet)
         if failure.flags & CLOSING:
             self.closing = failure.reason
@@ -370,7 +370,7 @@ class ClientProtocol:
         out = bool(failure.flags & REFUSED_JOIN)
         if out:
             self.joined.discard(packet.group)
-        return Failed(Refusal(packet.group, NO_TAG, failure.reason, indeterminate), out)
+        return RequestFailed(Refusal(packet.group, NO_TAG, failure.reason, indeterminate), out)
 
     def _arrived(self, sent: _Sent) -> Settled | None:
         """The fate of one part is known: when that of all is, it is told as one."""

@@ -19,8 +19,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from roundelay.client.connection import TIMEOUT_S, Connection
-from roundelay.client.protocol import Failed, Settled
+from roundelay.client.connection import TIMEOUT_S, NodeConnection
+from roundelay.client.protocol import RequestFailed, Settled
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import Indeterminate, Refused
 from roundelay.node.node_api import Batch, Refusal
@@ -39,7 +39,7 @@ class Parcel(Struct, frozen=True, gc=False):
     """How many recorders must have synced before the receipt."""
 
 
-class Publisher(Connection):
+class Publisher(NodeConnection):
     """One connection to a node, for one group."""
 
     def __init__(
@@ -81,8 +81,8 @@ class Publisher(Connection):
 
     def _settled(self, settled: dict[int, int], tag: int) -> int:
         while tag not in settled:
-            event = self._await(Settled, Failed)
-            fate = event.refusal if isinstance(event, Failed) else event.fate
+            event = self._await(Settled, RequestFailed)
+            fate = event.refusal if isinstance(event, RequestFailed) else event.fate
             if isinstance(fate, Refusal):
                 kind = Indeterminate if fate.indeterminate else Refused
                 raise kind(f"group {self.group}: {fate.reason}")
@@ -97,8 +97,8 @@ class Publisher(Connection):
         self._protocol.join(self.group, since)
         at = since
         while at < until:
-            event = self._await(Batch, Failed)
-            if isinstance(event, Failed):
+            event = self._await(Batch, RequestFailed)
+            if isinstance(event, RequestFailed):
                 raise Refused(f"group {self.group}: {event.refusal.reason}")
             seq, bundle = event.seq, event.bundle
             if seq > at:

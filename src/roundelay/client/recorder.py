@@ -26,7 +26,7 @@ from typing import Any, Final, TypedDict, Unpack
 
 from msgspec import Struct
 
-from roundelay.client.connection import TIMEOUT_S, Connection
+from roundelay.client.connection import TIMEOUT_S, NodeConnection
 from roundelay.client.protocol import Block
 from roundelay.core.errors import ConnectionLost, Refused, UsageError
 from roundelay.core.selection import POSITION_MAX, several
@@ -70,7 +70,7 @@ class Wanted(TypedDict, total=False):
     """How many blocks may be on their way."""
 
 
-class RecorderClient(Connection):
+class RecorderClient(NodeConnection):
     """See the module.
 
     `where` is the node's frontend address, HOST:PORT or unix:PATH; `group` the full name of the

@@ -21,8 +21,8 @@ from roundelay.client.protocol import (
     Answer,
     Block,
     ClientProtocol,
-    Failed,
     Hello,
+    RequestFailed,
     Room,
     Settled,
 )
@@ -334,7 +334,7 @@ class RemoteNodeApi(asyncio.Protocol):
         else:
             settled.owner.refused(settled.fate)
 
-    def _failed(self, failed: Failed) -> None:
+    def _failed(self, failed: RequestFailed) -> None:
         group, reason = failed.refusal.group, failed.refusal.reason
         application = self._joined.get(group)
         if application is None:
@@ -367,7 +367,7 @@ _HANDLERS: Final[dict[type, Callable[[RemoteNodeApi, Any], None]]] = {
     View: lambda api, view: api._joined[view.group].viewed(view),
     Missed: lambda api, missed: api._joined[missed.group].missed(missed),
     Settled: RemoteNodeApi._settled,
-    Failed: RemoteNodeApi._failed,
+    RequestFailed: RemoteNodeApi._failed,
     Answer: RemoteNodeApi._answered,
     Block: RemoteNodeApi._replayed,
     Ended: RemoteNodeApi._replayed,

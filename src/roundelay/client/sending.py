@@ -54,7 +54,7 @@ def is_open(view: View) -> bool:
     return view.state.startswith("open") and not view.state.startswith("open: waiting")
 
 
-class Sending(ABC):
+class GroupSending(ABC):
     """The part of a `Group` that sends."""
 
     name: str

@@ -239,7 +239,7 @@ class Prediction(Struct, frozen=True, kw_only=True):
     pdus_per_s: float
 
 
-class Plan(Struct, frozen=True, kw_only=True):
+class CostPlan(Struct, frozen=True, kw_only=True):
     """What to expect of a group, beside its neighbours with one resilience less and more."""
 
     sites: int
@@ -259,7 +259,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 def plan(
     sites: int, resilience: int, loss: float, rate: float, hold_ms: float, kw: int = 1, kr: int = 1
-) -> Plan:
+) -> CostPlan:
     """Predict the cost of a group; raises ConfigError for what cannot be."""
     whole("sites", sites, 2, SITES_MAX)
     resilience_max = (sites + 1) // 2 - 1
@@ -290,7 +290,7 @@ def plan(
     tau = rate * hold_ms / 1000
     nearby = [level for level in (resilience - 1, resilience + 1) if 0 <= level <= resilience_max]
     positive_ack = x_b_positive_ack(sites, loss)
-    return Plan(
+    return CostPlan(
         sites=sites,
         resilience=resilience,
         loss=loss,

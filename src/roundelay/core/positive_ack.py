@@ -154,7 +154,7 @@ class Outstanding:
         self.tries = 0  # copies sent to each site that is still awaited
 
 
-class Seen:
+class ReceivedNumbers:
     """The numbers of one source that have arrived: all below `mark`, and those in `above`.
 
     `above` maps to the bundle while `fifo` holds it back, else to None.
@@ -201,7 +201,7 @@ class PositiveAckSite(Engine):
         self.low = self.next_num  # our lowest number under way, or next_num
         self.outstanding: dict[int, Outstanding] = {}  # awaiting[n], by rising n
         self.queue: deque[Bundle] = deque()  # submitted, not transmitted
-        self.seen: dict[int, Seen] = {site: Seen() for site in self.others}
+        self.seen: dict[int, ReceivedNumbers] = {site: ReceivedNumbers() for site in self.others}
         self.suspected: set[int] = set()
 
     # -- source ----------------------------------------------------------------------------
@@ -354,7 +354,7 @@ class PositiveAckSite(Engine):
                 above[n] = None
                 out.deliveries.append(Delivery(-1, source, n, pdu.bundle, ACCEPTED))
 
-    def _skip(self, seen: Seen, source: int, low: int) -> None:
+    def _skip(self, seen: ReceivedNumbers, source: int, low: int) -> None:
         """Nothing below `low` will be sent again: move the mark there."""
         above = seen.above
         for n in sorted(n for n in above if n < low):
@@ -366,7 +366,7 @@ class PositiveAckSite(Engine):
         if above:
             self._advance(seen, source)
 
-    def _advance(self, seen: Seen, source: int) -> None:
+    def _advance(self, seen: ReceivedNumbers, source: int) -> None:
         """Move the mark over the numbers that have arrived."""
         mark, above = seen.mark, seen.above
         while mark in above:

@@ -89,7 +89,7 @@ Names = tuple[str, ...]
 """Names of nodes or kinds, sorted; empty: all."""
 
 
-class Seen(Pdu, frozen=True, gc=False):
+class SeenDatagram(Pdu, frozen=True, gc=False):
     """What a link is shown of a datagram, in place of the PDU inside."""
 
     names: tuple[str, ...]
@@ -97,9 +97,9 @@ class Seen(Pdu, frozen=True, gc=False):
     line: str = "a"
 
 
-def _seen(line: str) -> dict[int, Seen]:
+def _seen(line: str) -> dict[int, SeenDatagram]:
     kinds = {hint: tuple(map(plain_name, names)) for hint, names in KIND_NAMES.items()}
-    return {hint: Seen(names, line) for hint, names in (kinds | {UNKNOWN: ()}).items()}
+    return {hint: SeenDatagram(names, line) for hint, names in (kinds | {UNKNOWN: ()}).items()}
 
 
 SEEN: Final = _seen("a")
@@ -110,7 +110,7 @@ SEEN_B: Final = _seen("b")
 KINDS: Final = frozenset(name for seen in SEEN.values() for name in seen.names)
 
 
-class Setting(Struct, frozen=True):
+class FaultSetting(Struct, frozen=True):
     """A fault and where it strikes; two with the same key are the same setting."""
 
     fault: str
@@ -160,7 +160,7 @@ class OfKind(Link):
 
     def carry(self, time: int, src: int, dst: int, pdu: Pdu, ref: int) -> Fate:
         if (
-            isinstance(pdu, Seen)
+            isinstance(pdu, SeenDatagram)
             and (not self.line or pdu.line == self.line)
             and not (self.kinds and self.kinds.isdisjoint(pdu.names))
         ):
@@ -177,7 +177,7 @@ class Dropped(Targeted):
         return self.seen >= self.kth + self.many
 
     def strikes(self, pdu: Pdu) -> bool:
-        return isinstance(pdu, Seen) and self.name in pdu.names
+        return isinstance(pdu, SeenDatagram) and self.name in pdu.names
 
 
 class LineCut(Link):
@@ -190,7 +190,7 @@ class LineCut(Link):
         self.line = line
 
     def carry(self, time: int, src: int, dst: int, pdu: Pdu, ref: int) -> Fate:
-        return "line cut" if isinstance(pdu, Seen) and pdu.line == self.line else None
+        return "line cut" if isinstance(pdu, SeenDatagram) and pdu.line == self.line else None
 
 
 class Lane:
@@ -218,7 +218,7 @@ class Rules:
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
         self.faults: dict[str, int] = {}
-        self.settings: list[Setting] = []  # in the order of their keys
+        self.settings: list[FaultSetting] = []  # in the order of their keys
         self.episodes: list[Link] = []
         """Asked about every copy, before the lane's own links."""
         self.lanes: dict[tuple[str, str], Lane] = {}
@@ -300,7 +300,7 @@ class Rules:
         for lane in self.lanes.values():
             self._pave(lane)
 
-    def _parsed(self, rule: Any, now: int) -> tuple[list[str], list[Setting], list[Link]]:
+    def _parsed(self, rule: Any, now: int) -> tuple[list[str], list[FaultSetting], list[Link]]:
         if not isinstance(rule, Mapping) or not rule:
             raise ConfigError("rule", rule, 'a JSON object such as {"loss": 0.2}')
         known = (*SETTINGS, *EPISODES, *ENDS, *SCOPE, *FLAPPING)
@@ -312,7 +312,7 @@ class Rules:
         ends = [key for key in ENDS if _flag(key, rule.get(key, False))]
         return ends, self._settings_in(rule), self._episodes_in(rule, now)
 
-    def _settings_in(self, rule: Mapping[str, Any]) -> list[Setting]:
+    def _settings_in(self, rule: Mapping[str, Any]) -> list[FaultSetting]:
         faults = [fault for fault in SETTINGS if fault in rule]
         if not faults:
             return []
@@ -323,7 +323,7 @@ class Rules:
         settings = []
         for fault in faults:
             value = _FAULTS[fault][0](fault, rule[fault])
-            setting = Setting(fault, senders, receivers, kinds, value, line)
+            setting = FaultSetting(fault, senders, receivers, kinds, value, line)
             setting.link()  # refuses what is out of range
             settings.append(setting)
         return settings

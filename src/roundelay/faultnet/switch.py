@@ -38,7 +38,7 @@ from roundelay.faultnet.rules import (
     SEEN_B,
     Lane,
     Rules,
-    Seen,
+    SeenDatagram,
     good_name,
 )
 from roundelay.node.medium.interfaces import parse_address
@@ -299,7 +299,7 @@ class Switch:
             else:
                 self._carry(out, receiver, lane, seen)
 
-    def _carry(self, out: memoryview, receiver: Port, lane: Lane, seen: Seen) -> None:
+    def _carry(self, out: memoryview, receiver: Port, lane: Lane, seen: SeenDatagram) -> None:
         """One copy, past all that can happen to it."""
         now = self.now()
         if 0 < lane.last_due <= now:

@@ -236,7 +236,7 @@ def _bytes_of(column: Any) -> Any:
     return memoryview(data)[int(ends[0]) : int(ends[-1])]
 
 
-class Writer:
+class ArchiveWriter:
     """Files of one group, written aside: a new one each day, or when one is large enough.
 
     Rows come in the order of `seq`.  The files are named by position and content, so the same rows

@@ -45,7 +45,7 @@ DISPUTES_MAX: Final = 1000
 """Positions that a job tells one by one; of others it gives the number."""
 
 
-class Copy(Struct, frozen=True):
+class RecorderCopy(Struct, frozen=True):
     """A piece, and whose it is."""
 
     recorder: int
@@ -60,7 +60,7 @@ class Job(Struct, frozen=True):
     group: str
     lo: int
     hi: int
-    copies: tuple[Copy, ...]
+    copies: tuple[RecorderCopy, ...]
 
     @property
     def bytes(self) -> int:
@@ -110,7 +110,7 @@ def jobs_of(
     if len(journals) > RECORDERS_MAX:
         raise ConfigError("journals", len(journals), f"at most {RECORDERS_MAX} of one group")
     copies = [
-        Copy(recorder, lane, piece)
+        RecorderCopy(recorder, lane, piece)
         for recorder, pieces in enumerate(journals)
         for lane, piece in _lanes(pieces)
     ]
@@ -131,10 +131,10 @@ def jobs_of(
 
 
 def _beside(
-    ranges: Sequence[Range], copies: Sequence[Copy]
-) -> Iterator[tuple[tuple[int, int], list[Copy]]]:
+    ranges: Sequence[Range], copies: Sequence[RecorderCopy]
+) -> Iterator[tuple[tuple[int, int], list[RecorderCopy]]]:
     """Each range with the copies that have something of it; both in the order of positions."""
-    alive: list[Copy] = []
+    alive: list[RecorderCopy] = []
     start = 0
     for lo, hi in ranges:
         while start < len(copies) and copies[start].piece.lo < hi:

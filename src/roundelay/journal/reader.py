@@ -17,7 +17,7 @@ from roundelay.core.positions import Range, union
 from roundelay.core.selection import EVERYTHING, POSITION_MAX, Selection
 from roundelay.journal.files import read_ends, read_mark, read_meta, segments_of
 from roundelay.journal.format import GAP, Run, RunFilter, gap, part_of
-from roundelay.journal.segment import Segment, View
+from roundelay.journal.segment import Segment, SegmentView
 
 DENSE: Final = 8
 """A selection that takes more than one run in so many is read block by block."""
@@ -151,7 +151,7 @@ def _read(segment: Segment, selection: Selection) -> Iterator[Run]:
             yield from view.read_runs(first, last, takes)
 
 
-def _blocks(view: View, selection: Selection) -> tuple[int, int]:
+def _blocks(view: SegmentView, selection: Selection) -> tuple[int, int]:
     """The blocks that can hold something of the selection."""
     blocks = view.blocks
     count = len(blocks)
@@ -170,7 +170,7 @@ def _blocks(view: View, selection: Selection) -> tuple[int, int]:
     return first, max(first, last)
 
 
-def _by_index(view: View, selection: Selection) -> Iterator[Run]:
+def _by_index(view: SegmentView, selection: Selection) -> Iterator[Run]:
     """Only the runs that the index names; where it is damaged, the blocks themselves."""
     index = view.index
     assert index is not None

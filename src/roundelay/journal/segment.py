@@ -1,7 +1,7 @@
 """One file of a journal: what is known of it, what is good in it, reading it.
 
-A `Segment` is only what is known: it holds no file open.  A `View` is a segment opened for reading
-and closed again when the reading is over, so a long journal costs neither descriptors nor maps.
+A `Segment` is only what is known: it holds no file open.  A `SegmentView` is a segment opened for
+reading and closed again when that is over, so a long journal costs neither descriptors nor maps.
 """
 
 from __future__ import annotations
@@ -209,8 +209,8 @@ class Segment:
         self.size = at + size
         self.latest = latest
 
-    def view(self) -> View:
-        return View(self)
+    def view(self) -> SegmentView:
+        return SegmentView(self)
 
 
 def block_at(
@@ -253,7 +253,7 @@ def _next_magic(file: int, at: int, file_size: int) -> int:
     return file_size
 
 
-class View:
+class SegmentView:
     """A segment opened for reading: what was in it at that moment."""
 
     def __init__(self, segment: Segment) -> None:

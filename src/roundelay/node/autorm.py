@@ -61,7 +61,7 @@ UNNAMED_BYTES: Final = 1 << 20
 """How long, and how much, messages wait for the name of their sender."""
 
 
-class Sent(Struct, eq=False):
+class PendingSend(Struct, eq=False):
     """What one `send` brought, until the fate of all its messages is known."""
 
     application: Subscriber
@@ -92,7 +92,7 @@ class AutoRm:
         """What is to be sent."""
         self.directory = directory
         self.applications: dict[str, dict[int, Subscriber]] = {}
-        self.tags: dict[int, Sent] = {}
+        self.tags: dict[int, PendingSend] = {}
         self.next_tag = 0
         self.turns: dict[str, int] = {}
         self.turned_away: dict[tuple[int, str], Subscriber] = {}
@@ -175,7 +175,7 @@ class AutoRm:
                 "wait until some are"
             )
         joined = id(application) in self.applications.get(group, {})
-        sent = Sent(application, group, tag, someone, len(messages), len(messages))
+        sent = PendingSend(application, group, tag, someone, len(messages), len(messages))
         trace = self.trace(group)
         if trace is not None and not someone:
             index = self.submitted.get(group, 0)
@@ -188,7 +188,7 @@ class AutoRm:
             else:
                 beamon.send_everyone(group, message, now, tag=known)
 
-    def _tag(self, sent: Sent) -> int:
+    def _tag(self, sent: PendingSend) -> int:
         inner = self.next_tag
         self.next_tag += 1
         self.tags[inner] = sent
@@ -358,7 +358,7 @@ class AutoRm:
                     self.fault(group, error)
 
 
-def _refusal(sent: Sent, lost: tuple[str, ...]) -> Refusal:
+def _refusal(sent: PendingSend, lost: tuple[str, ...]) -> Refusal:
     """A message to someone that nobody is known to have."""
     if lost:
         reason = (

@@ -18,7 +18,7 @@ from roundelay.core.errors import ConfigError
 from roundelay.core.families import FAMILIES
 from roundelay.runs.cluster import ClusterRun
 from roundelay.runs.measured import POISSON
-from roundelay.runs.simulate import Run, SimulateParams, results
+from roundelay.runs.simulate import SimulateParams, TokenRun, results
 from roundelay.sim.complexity import UNIT_NS
 from roundelay.sim.kernel.load import HEADER, Load
 from roundelay.sim.network.media import Bus
@@ -30,7 +30,7 @@ RETRY_NS = MS
 DELAYS = ("delay_ms_mean", "delay_ms_p50", "delay_ms_p99", "delay_ms_max")
 
 
-class Replay(Load):
+class ReplayedLoad(Load):
     """Exactly these messages, each at its time; a source that is refused tries again."""
 
     def __init__(self, arrivals: Sequence[Arrival], stretch: float = 1.0) -> None:
@@ -59,10 +59,10 @@ class Replay(Load):
             self.world.after(RETRY_NS, partial(self._try, source, size))
 
 
-class ReplayRun(Run):
+class ReplayRun(TokenRun):
     """Token and positive acknowledgement."""
 
-    STEADY = Replay
+    STEADY = ReplayedLoad
 
     def __init__(
         self, params: SimulateParams, arrivals: Sequence[Arrival], transit_ns: int
@@ -75,7 +75,7 @@ class ReplayRun(Run):
         return Bus(self.transit_ns)
 
     def make_load(self) -> Load:
-        return Replay(self.arrivals)
+        return ReplayedLoad(self.arrivals)
 
 
 class ReplayCluster(ClusterRun):
@@ -89,7 +89,7 @@ class ReplayCluster(ClusterRun):
         self.patience_ns += int(lasts)
 
     def make_load(self) -> Load:
-        return Replay(self.arrivals, self.stretch)
+        return ReplayedLoad(self.arrivals, self.stretch)
 
 
 def replay(params: SimulateParams, arrivals: Sequence[Arrival], transit_ns: int) -> dict[str, Any]:

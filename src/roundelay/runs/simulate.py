@@ -204,7 +204,7 @@ class SimulateParams(Struct, frozen=True, kw_only=True):
         ).check(self.sites)
 
 
-class Run(MeasuredRun):
+class TokenRun(MeasuredRun):
     """A run of the token protocol, or of positive acknowledgement."""
 
     STEADY: type[Load] = Poisson
@@ -313,8 +313,8 @@ class Run(MeasuredRun):
 
 
 RUNS: Final[dict[str, type[Any]]] = {
-    TOKEN: Run,
-    POSITIVE_ACK: Run,
+    TOKEN: TokenRun,
+    POSITIVE_ACK: TokenRun,
     **dict.fromkeys(CLUSTERS, cluster.ClusterRun),
     GRSB: grsb.GrsbRun,
     WIDE: wide.WideRun,

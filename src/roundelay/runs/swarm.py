@@ -33,7 +33,7 @@ from roundelay.sim.families.registry import SIMULATED_FAMILIES, SWARMED
 from roundelay.sim.families.token.fast_draft import ANY
 from roundelay.sim.mutants.registry import mutant_named
 from roundelay.sim.swarm.fault_kinds import FAULT_KINDS
-from roundelay.sim.swarm.fault_runner import Outcome, Setting, run_plan
+from roundelay.sim.swarm.fault_runner import Outcome, RunSetting, run_plan
 from roundelay.sim.swarm.plan import Plan, rerun
 from roundelay.trace.checkers.autorm import AutoRmChecker
 from roundelay.trace.checkers.checkers import Checker
@@ -232,7 +232,7 @@ class Checkers:
 
 def _run(plan: Plan, mutant: str | None, checkers: Checkers, recorder: RowSink | None) -> Outcome:
     broken = None if mutant is None else mutant_named(mutant, plan.protocol)
-    setting = Setting(
+    setting = RunSetting(
         observers=(checkers.first,),
         recorder=recorder,
         trace_receives=True,

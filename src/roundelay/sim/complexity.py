@@ -35,7 +35,7 @@ from roundelay.sim.families.registry import SIMULATED_FAMILIES
 from roundelay.sim.kernel.load import Destinations, Isolated
 from roundelay.sim.kernel.world import World
 from roundelay.sim.network.links import PLAIN, Link, Lossy
-from roundelay.sim.network.media import Bus, Medium, Mesh
+from roundelay.sim.network.media import Bus, Mesh, SimulatedMedium
 
 UNIT_NS: Final = MS
 """One round, one slot."""
@@ -193,13 +193,13 @@ def _error(values: Sequence[float]) -> float:
     return stdev(values) / sqrt(len(values))
 
 
-def parallel_channels(protocol: str) -> Medium:
+def parallel_channels(protocol: str) -> SimulatedMedium:
     """Each PDU takes one unit, however many are under way."""
     one_channel = FAMILIES[protocol].one_channel
     return Bus(UNIT_NS, own_copy=True) if one_channel else Mesh(UNIT_NS, UNIT_NS)
 
 
-def serial_channel(protocol: str) -> Medium:
+def serial_channel(protocol: str) -> SimulatedMedium:
     """One PDU after the other, each of them takes one unit."""
     return Bus(0, UNIT_NS, own_copy=FAMILIES[protocol].one_channel)
 
@@ -209,7 +209,7 @@ def _measure(
     sites: int,
     config: ClusterConfig,
     destinations: int | None,
-    medium: Medium,
+    medium: SimulatedMedium,
     links: Link = PLAIN,
     *,
     messages: int,

@@ -12,10 +12,10 @@ A PDU larger than a datagram is fragmented by us, never by IP: each fragment is 
 A fragment has no checksum of its own; the whole has one at its end.  A lost fragment loses its
 message: protocols repair that like any loss, and what they send again has a new ident.
 
-`Reassembly` holds what has come of each message until the rest comes, and trusts nobody: what it
-holds is counted with the cost of holding it, and is bounded by message, by peer and in all.  When
-a bound is reached the oldest goes, so that messages which lost a fragment never keep new ones out.
-Whatever is refused or given up is counted by reason in `drops`.
+`FragmentReassembly` holds what has come of each message until the rest comes, and trusts nobody:
+what it holds is counted with the cost of holding it, and bounded by message, by peer and in all.
+When a bound is reached the oldest goes, so that messages which lost a fragment never keep new
+ones out.  Whatever is refused or given up is counted by reason in `drops`.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class _Peer:
         self.cost = 0
 
 
-class Reassembly:
+class FragmentReassembly:
     """Puts fragments together again.
 
     >>> pieces = split(b"\\x10" + bytes(2000), 1200, ident=7)

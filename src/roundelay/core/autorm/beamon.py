@@ -39,7 +39,7 @@ from typing import Any, Final
 from msgspec import structs
 
 from roundelay.core.autorm.config import AutoRmConfig
-from roundelay.core.autorm.environment import ALIVE, DEAD, DROPPED, Environment, Node
+from roundelay.core.autorm.environment import ALIVE, DEAD, DROPPED, Environment, KnownNode
 from roundelay.core.autorm.packets import (
     CONFIRMATION,
     GROUPS_MAX,
@@ -57,7 +57,7 @@ from roundelay.core.autorm.packets import (
     following,
 )
 from roundelay.core.autorm.reassembly import OWED_MAX, Inbound
-from roundelay.core.autorm.transfer import MESSAGE_OVERHEAD, Outgoing, Pacer, Transfer
+from roundelay.core.autorm.transfer import MESSAGE_OVERHEAD, OutgoingMessage, PacketPacer, Transfer
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import (
     ACCEPTED,
@@ -136,11 +136,11 @@ class Beamon(Engine):
         # Messages of ours.
         self.seq = 0
         self.per_group = self.inbound.per_group
-        self.queues: dict[str, deque[Outgoing]] = {}  # by scope (AR-7)
+        self.queues: dict[str, deque[OutgoingMessage]] = {}  # by scope (AR-7)
         self.active: dict[str, Transfer] = {}  # by scope
         self.by_seq: dict[int, Transfer] = {}
         self.queued_bytes = 0
-        self.pacer = Pacer(config.burst, config.pace_ns)
+        self.pacer = PacketPacer(config.burst, config.pace_ns)
         self.resent = 0  # packets sent more than once
         self.ran = now  # when this node was last called
         self.deadline = self.hb_due
@@ -208,7 +208,7 @@ class Beamon(Engine):
 
         Raises UsageError, PayloadTooLarge or QueueFull, and then changes nothing.
         """
-        self._enqueue(Outgoing(group, data, False, tag, False), now)
+        self._enqueue(OutgoingMessage(group, data, False, tag, False), now)
 
     def send_someone(
         self, group: str, data: bytes, now: int, tag: int = -1, sender_joined: bool = False
@@ -218,9 +218,9 @@ class Beamon(Engine):
         This node can be chosen if it has a member besides the sending application, which is one
         itself if `sender_joined`.
         """
-        self._enqueue(Outgoing(group, data, True, tag, sender_joined), now)
+        self._enqueue(OutgoingMessage(group, data, True, tag, sender_joined), now)
 
-    def _enqueue(self, item: Outgoing, now: int) -> None:
+    def _enqueue(self, item: OutgoingMessage, now: int) -> None:
         _encoded(item.group)
         config = self.config
         if len(item.data) > config.max_message:
@@ -329,7 +329,7 @@ class Beamon(Engine):
         self.hb_due = NEVER
         self.hb_jitter = 1.0 + JITTER * (2.0 * self.rng.random() - 1.0)
 
-    def _on_heartbeat(self, packet: Heartbeat, node: Node, now: int) -> None:
+    def _on_heartbeat(self, packet: Heartbeat, node: KnownNode, now: int) -> None:
         for group in self.environment.heartbeat(node, packet, now):
             # AR-11: it has left the group, and is none the worse for it.
             for transfer in list(self.active.values()):
@@ -370,7 +370,7 @@ class Beamon(Engine):
         if not queue:
             self.queues.pop(scope, None)
 
-    def _transfer(self, item: Outgoing, now: int) -> Transfer | None:
+    def _transfer(self, item: OutgoingMessage, now: int) -> Transfer | None:
         """AR-6: who gets the message; None if no other node does."""
         targets = self.environment.members(item.group)
         destination = ZERO
@@ -392,7 +392,7 @@ class Beamon(Engine):
         return Transfer(self.uuid, self.seq, item, destination, targets, self.config, now)
 
     def _settle(
-        self, item: Outgoing, reached: tuple[bytes, ...], given_up: tuple[bytes, ...]
+        self, item: OutgoingMessage, reached: tuple[bytes, ...], given_up: tuple[bytes, ...]
     ) -> None:
         """Nothing more is done about a message of ours."""
         self.queued_bytes -= item.cost

@@ -27,7 +27,7 @@ DROPPED: Final = "dropped"
 UNKNOWN: Final = "unknown"
 
 
-class Node:
+class KnownNode:
     """Another Beamon, as far as this one knows it."""
 
     __slots__ = (
@@ -58,9 +58,9 @@ class Environment:
 
     def __init__(self, config: AutoRmConfig) -> None:
         self.config = config
-        self.nodes: dict[bytes, Node] = {}
+        self.nodes: dict[bytes, KnownNode] = {}
         self.by_group: dict[str, dict[bytes, None]] = {}  # who declares a group, in order
-        self.gone: dict[bytes, Node] = {}  # the last ones to leave the table
+        self.gone: dict[bytes, KnownNode] = {}  # the last ones to leave the table
         self.scan_due = 1 << 62  # when somebody may be stale
         self._sum = 0  # of `reported`
         self._mean_of = 0  # nodes that have reported
@@ -88,7 +88,7 @@ class Environment:
     def period(self) -> int:
         return self.period_of(self.estimate())
 
-    def stale_ns(self, node: Node | None) -> int:
+    def stale_ns(self, node: KnownNode | None) -> int:
         """AR-4: how long `node` may be silent; None: one that is not in the table."""
         period = self.period()
         if node is not None:
@@ -97,11 +97,11 @@ class Environment:
 
     # -- what is heard ---------------------------------------------------------------------
 
-    def admit(self, uuid: bytes, now: int) -> Node | None:
+    def admit(self, uuid: bytes, now: int) -> KnownNode | None:
         """AR-1: an unknown node is added; None if the table is full."""
         if len(self.nodes) >= self.config.nodes_max:
             return None
-        node = self.nodes[uuid] = Node(uuid, now, self.config.history)
+        node = self.nodes[uuid] = KnownNode(uuid, now, self.config.history)
         last = self.gone.pop(uuid, None)
         if last is not None:  # it is back: what was counted of it still tells something
             node.history, node.heartbeats = last.history, last.heartbeats
@@ -111,7 +111,7 @@ class Environment:
         self.scan_due = min(self.scan_due, now + self.stale_ns(node))
         return node
 
-    def heartbeat(self, node: Node, packet: Heartbeat, now: int) -> tuple[str, ...]:
+    def heartbeat(self, node: KnownNode, packet: Heartbeat, now: int) -> tuple[str, ...]:
         """AR-1: a heartbeat replaces groups and report; returns the groups it has left."""
         node.heartbeats.append(now)
         # Nobody's report may keep the dead alive longer than a full table would.
@@ -130,7 +130,7 @@ class Environment:
         node.groups = groups
         return left
 
-    def _undeclare(self, node: Node, groups: tuple[str, ...]) -> None:
+    def _undeclare(self, node: KnownNode, groups: tuple[str, ...]) -> None:
         for group in groups:
             members = self.by_group.get(group)
             if members is not None:  # else a heartbeat has named the group twice

@@ -81,7 +81,7 @@ class Gaps:
         return tuple(islice(chain.from_iterable(map(range, self.starts, self.ends)), most))
 
 
-class Reassembly:
+class MessageReassembly:
     """A message that is not complete yet."""
 
     __slots__ = ("bytes", "cost", "count", "gaps", "group", "parts", "seq", "touched")
@@ -97,7 +97,7 @@ class Reassembly:
         self.touched = 0
 
 
-class Owed:
+class OwedAck:
     """An acknowledgement that will be sent at `due`, saying what is true by then."""
 
     __slots__ = ("count", "due", "scope", "unwanted")
@@ -121,10 +121,10 @@ class Inbound:
         self.config = config
         self.per_group = config.serial_scope == GROUP
         self.done: dict[bytes, dict[str, int]] = {}  # last sequence delivered, by sender and scope
-        self.assembling: dict[tuple[bytes, str], Reassembly] = {}
+        self.assembling: dict[tuple[bytes, str], MessageReassembly] = {}
         self.per_peer: dict[bytes, int] = {}  # cost of what is being assembled
         self.total = 0
-        self.owed: dict[tuple[bytes, int], Owed] = {}
+        self.owed: dict[tuple[bytes, int], OwedAck] = {}
         self.ack_due = NEVER
         self.packets_max = config.max_message // FRAGMENT_LEAST + 1
         self.list_max = min(MISSING_MAX, (config.mtu - IP_UDP_HEAD - ACK_HEAD) // ACK_ENTRY)
@@ -160,7 +160,7 @@ class Inbound:
         if message is None:
             if packet.count > self.packets_max:
                 return TOO_LARGE
-            message = Reassembly(packet)
+            message = MessageReassembly(packet)
         elif message.count != packet.count or message.group != packet.group:
             return CONTRADICTION
         number = packet.number
@@ -178,7 +178,7 @@ class Inbound:
         self._deliver(source, scope, seq)
         return b"".join([parts[k] for k in range(packet.count)])
 
-    def _take(self, key: tuple[bytes, str], message: Reassembly, packet: Data) -> str:
+    def _take(self, key: tuple[bytes, str], message: MessageReassembly, packet: Data) -> str:
         """Keep a part of a message, within the bounds; an empty part is not free."""
         config = self.config
         size = len(packet.payload)
@@ -234,7 +234,7 @@ class Inbound:
         if owed is None:
             if len(self.owed) >= OWED_MAX:
                 return False
-            self.owed[key] = Owed(due, self.scope(packet.group), packet.count, unwanted)
+            self.owed[key] = OwedAck(due, self.scope(packet.group), packet.count, unwanted)
         else:
             owed.unwanted = unwanted
             due = owed.due
@@ -257,7 +257,7 @@ class Inbound:
         self.ack_due = rest
         return ready
 
-    def _answer(self, me: bytes, source: bytes, seq: int, owed: Owed) -> Acknowledgement | None:
+    def _answer(self, me: bytes, source: bytes, seq: int, owed: OwedAck) -> Acknowledgement | None:
         """What is here of a message; None if nothing is, and its sender has to find out."""
         message = self.assembling.get((source, owed.scope))
         if not owed.unwanted and message is not None and message.seq == seq:

@@ -31,7 +31,7 @@ MESSAGE_OVERHEAD: Final = 64
 NEVER_SENT: Final = "acknowledgement of what was never sent"
 
 
-class Outgoing(Struct, frozen=True):
+class OutgoingMessage(Struct, frozen=True):
     """A message that an application wants sent."""
 
     group: str
@@ -72,7 +72,7 @@ class Transfer:
         self,
         me: bytes,
         seq: int,
-        item: Outgoing,
+        item: OutgoingMessage,
         destination: bytes,
         targets: Iterable[bytes],
         config: AutoRmConfig,
@@ -223,7 +223,7 @@ class Transfer:
             raise InvariantBroken(f"packet {self.sent_upto} of {self.count} of message {self.seq}")
 
 
-class Pacer:
+class PacketPacer:
     """AR-8: at most `burst` packets per `pace_ns`."""
 
     __slots__ = ("burst", "left", "next", "pace_ns")

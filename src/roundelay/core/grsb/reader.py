@@ -33,7 +33,7 @@ UNANSWERED = 6
 BEHIND = -1
 
 
-class Reader:
+class RangeReader:
     """Reads what `wanted` takes from `next` up to `until`, and hands it to `take` in order."""
 
     def __init__(self, host: Host, number: int, wanted: Selection, take: Take) -> None:

@@ -24,7 +24,7 @@ from roundelay.core.grsb.pdu import (
     ReplayEnd,
     SubmitAck,
 )
-from roundelay.core.grsb.reader import Reader
+from roundelay.core.grsb.reader import RangeReader
 from roundelay.core.grsb.submitter import Submitter, Waiting, check
 from roundelay.core.grsb.units import Units
 from roundelay.core.notices import (
@@ -53,7 +53,7 @@ class User(Submitter):
         self.listener = Listener(epoch, min(upto, resume), self.config.heard_max)
         self.entered_at = 0  # so far when the present epoch was first heard of
         self.replayed_to = 0  # recorders have everything below: nothing of it can vanish
-        self.reader = Reader(host, 0, self.wanted, self._replayed)
+        self.reader = RangeReader(host, 0, self.wanted, self._replayed)
         self.readers = {0: self.reader}  # the stream, and questions about the past by number
         self.asked = 0  # the number of the last one
         self.up = True
@@ -211,7 +211,7 @@ class User(Submitter):
                 del self.readers[number]
                 self.host.notice(ReplayComplete(number, end))
 
-        reader = Reader(self.host, number, check(wanted), take)
+        reader = RangeReader(self.host, number, check(wanted), take)
         end = self.listener.next if until is None else min(until, self.listener.next)
         if since >= end:
             self.host.notice(ReplayComplete(number, since))

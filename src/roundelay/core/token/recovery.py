@@ -74,7 +74,7 @@ def parted(
     return None if other < 0 else (same, other)
 
 
-class Recovery:
+class LogRecovery:
     """How a log is completed before a list is entered."""
 
     __slots__ = ("gap", "recover_from", "site", "staged")

@@ -59,7 +59,7 @@ from roundelay.core.token.phases import (
     TRANSITIONS,
     W3,
 )
-from roundelay.core.token.recovery import Recovery
+from roundelay.core.token.recovery import LogRecovery
 from roundelay.core.token.reformation import ANOTHER_LIFE, Reformation
 from roundelay.core.token.retransmission import Answers, Requests
 from roundelay.core.token.stable import Forgot, Stable, Wiped
@@ -215,7 +215,7 @@ class TokenSite(Engine):
         "answers": Answers,
         "ordering": Ordering,
         "reformation": Reformation,
-        "recovery": Recovery,
+        "recovery": LogRecovery,
     }
     BALLOT: ClassVar[type[Ballot]] = Ballot
 
@@ -231,7 +231,7 @@ class TokenSite(Engine):
     answers: Answers  # what others miss
     ordering: Ordering  # how arrivals become entries
     reformation: Reformation  # agreeing on another list
-    recovery: Recovery  # what that list requires
+    recovery: LogRecovery  # what that list requires
 
     def __init__(
         self,

@@ -159,7 +159,7 @@ class Liaison:
         host.send(self.gcr, AckLcr(host.network.net, host.reign.cr, *marks), TRUNK)
 
 
-class Pacer:
+class UplinkPacer:
     """LPR towards the broadcaster: one message every (D+2)T (HG-7, HG-9).
 
     Its queue is the archive from `next` on: the k-th message of it leaves (k-1)(D+2)T from now at
@@ -223,7 +223,7 @@ class LocalSite(GrsbSite):
     retransmitter_class = LocalRetransmitter
     user_class = LocalUser
     liaison: Liaison | None = None
-    pacer: Pacer | None = None
+    pacer: UplinkPacer | None = None
 
     def __init__(
         self, atlas: Atlas, network: Network, wide: WideConfig, loop: Loop, uplink: Uplink | None,
@@ -243,7 +243,7 @@ class LocalSite(GrsbSite):
         if self.acknowledger is not None:
             self.liaison = Liaison(self, now)
         if network.broadcaster >= 0 and me == network.recorders[0]:
-            self.pacer = Pacer(self, flooded, now)
+            self.pacer = UplinkPacer(self, flooded, now)
 
     @property
     def lcr(self) -> LocalRetransmitter | None:

@@ -19,7 +19,7 @@ from roundelay.core.wide.topology import Atlas
 from roundelay.core.wide.uplink import PartHost
 
 
-class Node(Submitter):
+class WideNode(Submitter):
     """`position`: how far the application has come; `resume`: where its open units began."""
 
     host: PartHost

@@ -67,7 +67,7 @@ from roundelay.core.wide.config import WideConfig
 from roundelay.core.wide.global_level import GlobalRecorder, GlobalRetransmitter, GlobalSite
 from roundelay.core.wide.invariants import check_wide_site
 from roundelay.core.wide.network_level import LocalSite
-from roundelay.core.wide.node import Node
+from roundelay.core.wide.node import WideNode
 from roundelay.core.wide.pdu import (
     SUBNET,
     TRUNK,
@@ -118,7 +118,7 @@ class WideSite(RoleEngine):
         self.globe: GlobalSite | None = None
         self.local: LocalSite | None = None
         self.uplink: Uplink | None = None
-        self.node: Node | None = None
+        self.node: WideNode | None = None
         known = stable if stable is not None else WideStable()
         network = self.network
         options: dict[str, Any] = {"inc": inc, "wiped": wiped, "base_us": base_us}
@@ -142,7 +142,7 @@ class WideSite(RoleEngine):
             if me == network.broadcaster:
                 at = 0
             host = PartHost(me, atlas.local_roles[network.net], config, rng, self.loop, SUBNET)
-            self.node = Node(host, atlas, self._lcr, now, inc, at, known.resume, wanted)
+            self.node = WideNode(host, atlas, self._lcr, now, inc, at, known.resume, wanted)
         parts: tuple[tuple[int, Host | None], ...] = (
             (GLOBAL, self.globe),
             (LOCAL, self.local),

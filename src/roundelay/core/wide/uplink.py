@@ -17,7 +17,7 @@ from roundelay.core.grsb.base import Host
 from roundelay.core.grsb.config import Roles
 from roundelay.core.grsb.listener import Listener
 from roundelay.core.grsb.pdu import ABORT, LINE_A, Message, ReplayData, ReplayEnd, Stale, Submit
-from roundelay.core.grsb.reader import Reader
+from roundelay.core.grsb.reader import RangeReader
 from roundelay.core.notices import GroupBroken, TrunkState
 from roundelay.core.selection import EVERYTHING
 from roundelay.core.wide.config import WideConfig
@@ -86,7 +86,7 @@ class Uplink:
         self.up = True  # whether the global level is heard
         self.stopped_by: tuple[int, ...] = ()  # sites without which it gives no places
         self.listener = Listener(0, 0, config.heard_max)
-        self.reader = Reader(host, 0, EVERYTHING, self._replayed)
+        self.reader = RangeReader(host, 0, EVERYTHING, self._replayed)
         self.ready: deque[Message] = deque()
         self.pending: dict[int, Pending] = {}
         self.stuck = False  # nobody has what comes next

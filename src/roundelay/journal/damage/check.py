@@ -282,7 +282,7 @@ class Examined(Struct, frozen=True):
     gone: bool = False
 
 
-class Chain(Struct):
+class ChainCheck(Struct):
     """Does the hash chain of a journal hold?"""
 
     link: str = ""
@@ -344,9 +344,9 @@ def examine(path: Path, journal: bytes) -> Examined:
     )
 
 
-def follow(examined: Sequence[Examined]) -> Chain:
+def follow(examined: Sequence[Examined]) -> ChainCheck:
     """Go along the segments of one journal, in the order of their positions."""
-    chain = Chain()
+    chain = ChainCheck()
     link, known, expected = "", False, -1
     links: dict[int, str] = {}
     for segment in examined:
@@ -384,6 +384,6 @@ def follow(examined: Sequence[Examined]) -> Chain:
     return chain
 
 
-def _broken(chain: Chain, segment: Examined, what: str) -> None:
+def _broken(chain: ChainCheck, segment: Examined, what: str) -> None:
     chain.problems.append(f"{segment.segment}: {what}")
     chain.broken = True

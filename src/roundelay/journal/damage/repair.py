@@ -39,7 +39,7 @@ from roundelay.journal.upkeep.opening import look_through, lost_end, reached
 TOGETHER_BYTES: Final = 8 << 20
 
 
-class Repair(Struct):
+class RepairReport(Struct):
     """What `repair` found and did."""
 
     problems: list[Problem] = field(default_factory=list)
@@ -87,12 +87,12 @@ def _good(reader: Reader, lo: int, hi: int) -> Iterator[Run]:
     return (run for run in reader.read(Selection(since=lo, until=hi)) if not run.flags & GAP)
 
 
-def repair(folder: Path, sources: Sequence[Path] = (), group: str = "") -> Repair:
+def repair(folder: Path, sources: Sequence[Path] = (), group: str = "") -> RepairReport:
     """Put in what is missing, as far as a source has it; nobody may be recording meanwhile."""
     others = Sources(sources)
     lock(folder).close()  # whoever records here must not be disturbed, nor be read half-way
     verdict = check(folder)
-    done = Repair(verdict.problems)
+    done = RepairReport(verdict.problems)
     meta, _ = look(folder)
     if meta is not None:
         group = meta.group
@@ -176,7 +176,12 @@ def _saved(folder: Path, verdict: Verdict) -> dict[str, list[Run]]:
 
 
 def _mend(
-    journal: Journal, name: str, saved: list[Run], distrust: bool, others: Sources, done: Repair
+    journal: Journal,
+    name: str,
+    saved: list[Run],
+    distrust: bool,
+    others: Sources,
+    done: RepairReport,
 ) -> None:
     """Write one damaged segment anew, if that gains something."""
     segments = {segment.path.name: segment for segment in journal.segments}

@@ -21,7 +21,7 @@ from roundelay.journal.format import FILLED, GAP, NO_LINK, Head, Run, part_of
 from roundelay.journal.index import Index, index_beside
 from roundelay.journal.segment import Segment
 from roundelay.journal.upkeep.rewrite import Fetch, Filling, link_of, rewrite, seal, verify
-from roundelay.journal.upkeep.sealing import WORTH_BYTES, Sealer, Task
+from roundelay.journal.upkeep.sealing import WORTH_BYTES, Sealer, SealingTask
 
 if TYPE_CHECKING:
     from roundelay.journal.journal import Journal
@@ -146,7 +146,9 @@ class Keeper:
             return None
         group, parquet = self._journal.group, self._journal.config.parquet
         path = str(segment.path)
-        link = self._sealer.seal(Task(path, segment.journal, segment.size, before, group, parquet))
+        link = self._sealer.seal(
+            SealingTask(path, segment.journal, segment.size, before, group, parquet)
+        )
         if link is not None:
             with Index(index_of(segment.path)) as index:
                 segment.learn(index)
@@ -162,7 +164,7 @@ class Keeper:
                     self._read_through(segment)
 
     def _read_through(self, segment: Segment) -> None:
-        task = Task(str(segment.path), segment.journal, segment.size, verify=True)
+        task = SealingTask(str(segment.path), segment.journal, segment.size, verify=True)
         try:
             worth = segment.size >= WORTH_BYTES
             if not worth or self._sealer.seal(task) is None:

@@ -114,7 +114,7 @@ def link_of(segment: Segment, segments: Sequence[Segment]) -> bytes | None:
 # ------------------------------------------------------------------------ writing
 
 
-class Writer:
+class SegmentWriter:
     """Writes a segment from end to end."""
 
     def __init__(self, path: Path, head: Head, disk: Disk) -> None:
@@ -173,7 +173,7 @@ class Writer:
                 self.file = -1
 
 
-class Filling(Writer):
+class Filling(SegmentWriter):
     """Writes a segment that is filled in between others, and can be read meanwhile."""
 
     def __init__(self, path: Path, head: Head, disk: Disk) -> None:
@@ -223,7 +223,7 @@ def rewrite(
     )
     restored: list[Range] = []
     aside = segment.path.with_name(segment.path.name + ASIDE)
-    writer = Writer(aside, head, disk)
+    writer = SegmentWriter(aside, head, disk)
     at = segment.base
 
     def fill(lo: int, hi: int) -> None:

@@ -5,7 +5,7 @@ it would halve the speed of the appending.  The process is started with the firs
 worth it, works at low priority, and ends with its parent.  Where none can be started the keeper
 does the work itself.
 
-One JSON object a line: a `Task` to the process, a `Done` back.
+One JSON object a line: a `SealingTask` to the process, a `Done` back.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WORTH_BYTES: Final = 4 << 20
 """A smaller segment is sealed on the spot."""
 
 
-class Task(Struct, frozen=True):
+class SealingTask(Struct, frozen=True):
     """Seal a segment, or only read it through."""
 
     path: str
@@ -57,7 +57,7 @@ class Sealer:
         self._process: subprocess.Popen[bytes] | None = None
         self._possible = True
 
-    def seal(self, task: Task) -> bytes | None:
+    def seal(self, task: SealingTask) -> bytes | None:
         """The segment's link; None: do it yourself.  MalformedPdu if a block is damaged."""
         if not self._possible:
             return None
@@ -73,7 +73,7 @@ class Sealer:
             raise OSError(done.failed)
         return done.link
 
-    def _ask(self, task: Task) -> Done:
+    def _ask(self, task: SealingTask) -> Done:
         if self._process is None:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", __name__],
@@ -93,7 +93,7 @@ class Sealer:
                 process.communicate(timeout=60)
 
 
-def carry_out(task: Task) -> Done:
+def carry_out(task: SealingTask) -> Done:
     segment = Segment(Path(task.path), task.journal)
     segment.size = task.size
     try:
@@ -118,7 +118,7 @@ def main() -> None:
     # Ctrl-C is for the parent, which will close our input; one that is gone wants no answer.
     with suppress(KeyboardInterrupt, BrokenPipeError):
         for line in sys.stdin.buffer:
-            done = carry_out(msgspec.json.decode(line, type=Task))
+            done = carry_out(msgspec.json.decode(line, type=SealingTask))
             os.write(1, msgspec.json.encode(done) + b"\n")  # nothing is left to be flushed later
 
 

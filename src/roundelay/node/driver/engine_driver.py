@@ -31,7 +31,7 @@ NEAR_NS: Final = MS // 2
 later time before it is that near, for it may have to be moved once more until then."""
 
 
-class Link(Protocol):
+class EngineLink(Protocol):
     """How PDUs leave, and which of those that arrive are for the engine."""
 
     chan_seq: int
@@ -86,7 +86,7 @@ class EngineDriver:
         engine: Engine,
         me: int,
         host: EngineHost,
-        link: Link,
+        link: EngineLink,
         storage: Storage | None = None,
         trace: Tracer | None = None,
     ) -> None:

@@ -31,7 +31,7 @@ from roundelay.core.errors import (
     RoundelayError,
 )
 from roundelay.node.frontend.packets import (
-    Outgoing,
+    OutgoingPacket,
     gathered,
     miss_packet,
     read_outgoing,
@@ -90,11 +90,11 @@ P = ParamSpec("P")
 
 
 def _contained(
-    method: Callable[Concatenate[Connection, P], None],
-) -> Callable[Concatenate[Connection, P], None]:
+    method: Callable[Concatenate[FrontendConnection, P], None],
+) -> Callable[Concatenate[FrontendConnection, P], None]:
     """An error of one connection ends that connection, and nothing else notices."""
 
-    def contained(self: Connection, /, *args: P.args, **kwargs: P.kwargs) -> None:
+    def contained(self: FrontendConnection, /, *args: P.args, **kwargs: P.kwargs) -> None:
         try:
             method(self, *args, **kwargs)
         except Exception as error:
@@ -103,7 +103,7 @@ def _contained(
     return contained
 
 
-class Connection(Subscriber, asyncio.Protocol):
+class FrontendConnection(Subscriber, asyncio.Protocol):
     """One application behind a socket."""
 
     def __init__(self, server: FrontendServer) -> None:
@@ -111,7 +111,7 @@ class Connection(Subscriber, asyncio.Protocol):
         self._node = server.node
         self._parser = Parser.at_node(server.max_message)
         self._transport: asyncio.Transport = None  # type: ignore[assignment]  # connection_made
-        self._queue: deque[Outgoing | Packet | MalformedPdu] = deque()
+        self._queue: deque[OutgoingPacket | Packet | MalformedPdu] = deque()
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._stopped = ""
@@ -193,7 +193,9 @@ class Connection(Subscriber, asyncio.Protocol):
 
     def _give_up(self) -> None:
         if self._queue:
-            waiting = sum(len(item.bundle) for item in self._queue if isinstance(item, Outgoing))
+            waiting = sum(
+                len(item.bundle) for item in self._queue if isinstance(item, OutgoingPacket)
+            )
             self._server.drop(NO_ROOM, self, f"{waiting} messages for {self._stopped!r}")
             self._queue.clear()
             self._end()
@@ -242,7 +244,7 @@ class Connection(Subscriber, asyncio.Protocol):
         turn = TURN
         while queue:
             item = queue[0]
-            if isinstance(item, Outgoing):
+            if isinstance(item, OutgoingPacket):
                 try:
                     self._node.send(
                         self,

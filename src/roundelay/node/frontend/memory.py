@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from roundelay.node.frontend.connection import Connection
+    from roundelay.node.frontend.connection import FrontendConnection
 
 SHARE_LEAST: Final = 64 << 10
 """What each may have to read before a recorder is asked to give it the rest, at least."""
@@ -29,8 +29,8 @@ class FrontendMemory:
     def __init__(
         self,
         limit_bytes: int,
-        connections: Collection[Connection],
-        cut: Callable[[Connection, str], None],
+        connections: Collection[FrontendConnection],
+        cut: Callable[[FrontendConnection, str], None],
     ) -> None:
         self.limit_bytes = limit_bytes
         self._connections = connections

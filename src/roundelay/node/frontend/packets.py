@@ -13,7 +13,7 @@ from roundelay.wire.frontend_messages import portions, read_send, received_packe
 # -- from the application ------------------------------------------------------------------
 
 
-class Outgoing(Struct):
+class OutgoingPacket(Struct):
     """What one packet asked to be sent, or several that were gathered."""
 
     group: str
@@ -27,25 +27,27 @@ class Outgoing(Struct):
     """The bundle was made here, of messages that were sent one by one."""
 
 
-def gathered(group: str, messages: list[bytes]) -> Outgoing:
+def gathered(group: str, messages: list[bytes]) -> OutgoingPacket:
     """Messages that arrived together, as one bundle."""
-    return Outgoing(group, Bundle.of(*messages), gathered=len(messages) > 1)
+    return OutgoingPacket(group, Bundle.of(*messages), gathered=len(messages) > 1)
 
 
-def singly(item: Outgoing) -> list[Outgoing]:
+def singly(item: OutgoingPacket) -> list[OutgoingPacket]:
     """Its messages one by one; backwards, as `extendleft` wants them."""
-    return [Outgoing(item.group, Bundle.of(message)) for message in reversed(list(item.bundle))]
+    return [
+        OutgoingPacket(item.group, Bundle.of(message)) for message in reversed(list(item.bundle))
+    ]
 
 
-def read_outgoing(packet: Packet, largest: int) -> Outgoing | None:
+def read_outgoing(packet: Packet, largest: int) -> OutgoingPacket | None:
     """What `packet` asks to be sent; None: it asks for something else."""
     group, command = packet.group, packet.command
     if command == "SNDS":
-        return Outgoing(group, Bundle.of(packet.message), someone=True)
+        return OutgoingPacket(group, Bundle.of(packet.message), someone=True)
     if command in ("SNDR", "SNDO", "SNDD", "SNDC", "SNDU"):
         send = read_send(packet, largest)
         how = send.tag, send.to, send.someone, send.recorders, send.unit
-        return Outgoing(group, send.bundle, *how)
+        return OutgoingPacket(group, send.bundle, *how)
     return None
 
 

@@ -1,6 +1,6 @@
 """Frontends: applications in any language that reach the node over TCP or a Unix socket.
 
-`FrontendServer` listens; each application is a `Connection`.
+`FrontendServer` listens; each application is a `FrontendConnection`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 from roundelay import __version__
 from roundelay.core.errors import ConfigError
 from roundelay.core.limits import whole
-from roundelay.node.frontend.connection import GOODBYE_S, Connection
+from roundelay.node.frontend.connection import GOODBYE_S, FrontendConnection
 from roundelay.node.frontend.memory import FrontendMemory
 from roundelay.node.frontend.packets import batch_packets
 from roundelay.node.frontend.sockets import tcp_socket, unix_socket
@@ -79,13 +79,13 @@ class FrontendServer:
         self._endpoints = [address(text, any_port=True) for text in addresses]
         self._servers: list[asyncio.Server] = []
         self._paths: list[tuple[str, int]] = []
-        self._connections: set[Connection] = set()
+        self._connections: set[FrontendConnection] = set()
         self.memory = FrontendMemory(
             max(held_bytes_max, self.queue_bytes_max),
             self._connections,
             lambda connection, detail: connection.cut(ALL_FULL, detail),
         )
-        self._unflushed: list[Connection] = []
+        self._unflushed: list[FrontendConnection] = []
         self._encoded: dict[tuple[bool, bool], tuple[Batch, bytes]] = {}
         self._accepted = 0
         self._drops: Counter[str] = Counter()
@@ -102,13 +102,13 @@ class FrontendServer:
                     sock = unix_socket(endpoint.path)
                     self._paths.append((endpoint.path, os.stat(endpoint.path).st_ino))
                     server = await self.loop.create_unix_server(
-                        lambda: Connection(self), sock=sock, start_serving=False
+                        lambda: FrontendConnection(self), sock=sock, start_serving=False
                     )
                     self.addresses.append(str(endpoint))
                 else:
                     sock = await tcp_socket(self.loop, endpoint, self.open_to_network)
                     server = await self.loop.create_server(
-                        lambda: Connection(self), sock=sock, start_serving=False
+                        lambda: FrontendConnection(self), sock=sock, start_serving=False
                     )
                     host, port = sock.getsockname()[:2]
                     self.addresses.append(str(Address(host, port)))
@@ -146,7 +146,7 @@ class FrontendServer:
 
     # -- what connections need
 
-    def admit(self, connection: Connection) -> bool:
+    def admit(self, connection: FrontendConnection) -> bool:
         if len(self._connections) >= self.connections_max:
             self.drop(TOO_MANY, connection, f"at most {self.connections_max}")
             return False
@@ -154,10 +154,10 @@ class FrontendServer:
         self._connections.add(connection)
         return True
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: FrontendConnection) -> None:
         self._connections.discard(connection)
 
-    def drop(self, reason: str, connection: Connection, detail: str) -> None:
+    def drop(self, reason: str, connection: FrontendConnection, detail: str) -> None:
         """Count why a connection is closed, and say it in the log."""
         self._drops[reason] += 1
         self._log(
@@ -178,7 +178,7 @@ class FrontendServer:
         self._encoded[extended, units] = (batch, data)
         return data
 
-    def to_flush(self, connection: Connection) -> None:
+    def to_flush(self, connection: FrontendConnection) -> None:
         if not self._unflushed:
             self.loop.call_soon(self._flush)
         self._unflushed.append(connection)

@@ -27,7 +27,7 @@ FORGET_NS: Final = 60 * SECOND
 """A peer that has not been heard for so long is gone."""
 
 
-class Candidate(Struct):
+class NamedAddress(Struct):
     """An address that somebody named."""
 
     token: bytes
@@ -40,7 +40,7 @@ class Acquaintances:
 
     def __init__(self, medium: FanoutMedium, knock: Callable[[Address, Knock], None]) -> None:
         self.medium = medium
-        self.candidates: dict[Address, Candidate] = {}
+        self.candidates: dict[Address, NamedAddress] = {}
         self.heard: dict[Address, int] = {}
         """When each peer was last heard."""
         self._knock = knock
@@ -54,7 +54,7 @@ class Acquaintances:
             if len(self.candidates) >= CANDIDATES_MAX:
                 medium.count("too many addresses to ask")
                 return
-            self.candidates[address] = Candidate(os.urandom(KNOCK_BYTES))
+            self.candidates[address] = NamedAddress(os.urandom(KNOCK_BYTES))
             self._ask(address, now)
 
     def spoke(self, address: Address, now: int) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from roundelay.node.node import Node
 
 
-class Line(Protocol):
+class DatagramPath(Protocol):
     """Where datagrams go."""
 
     mtu: int
@@ -58,7 +58,11 @@ class SecondLine:
     """Line B of one group at one node."""
 
     def __init__(
-        self, line: Line, close: Callable[[], None], where: str, watch: MediumWatch | None = None
+        self,
+        line: DatagramPath,
+        close: Callable[[], None],
+        where: str,
+        watch: MediumWatch | None = None,
     ) -> None:
         self.line = line
         self.close = close

@@ -37,7 +37,7 @@ from roundelay.node.membership.epoch import ASK_NS, LINGER_NS, EpochRunner
 from roundelay.node.membership.fixed_roster import FixedRoster
 from roundelay.node.membership.histories import new_history
 from roundelay.node.membership.reconfiguration import Reconfiguration
-from roundelay.node.membership.recovery import Recovery, decreed_start
+from roundelay.node.membership.recovery import HistoryRecovery, decreed_start
 from roundelay.node.membership.roster_messages import MARK, is_marked
 from roundelay.node.membership.settings import SettingsAgreement
 from roundelay.node.membership.state import LOOKING, GroupState
@@ -66,7 +66,7 @@ class GroupMembership:
         self.reconfiguration = Reconfiguration(self.state, self.subscribers, self.epochs)
         self.epochs.listener = self.reconfiguration
         self.fixed = FixedRoster(self.state, self.subscribers)
-        self.recovery = Recovery(self.state, self.epochs)
+        self.recovery = HistoryRecovery(self.state, self.epochs)
         self._told_waiting = False
         # What the node asks of a group (`GroupHost`), and a part of it answers.
         self.outbox, self.memory = self.state.outbox, self.state.memory

@@ -33,7 +33,7 @@ REQUEST: Final = "recover.json"
 LOOK_NS: Final = 900 * MS
 
 
-class Recovery:
+class HistoryRecovery:
     """Begins a history where an operator says so, and gives way to one that began elsewhere."""
 
     def __init__(self, state: GroupState, epochs: EpochRunner) -> None:

@@ -29,17 +29,17 @@ LIVELY_NS: Final = 3 * SECOND
 """One that has said something since is about to say more."""
 
 
-class _Heard(Struct):
+class _HeardMemory(Struct):
     word: Kept
     seen: int
 
 
-class Keepers:
+class MemberMemories:
     """The memories of all members, ours among them."""
 
     def __init__(self, recorders: Recorders) -> None:
         self._recorders = recorders
-        self._heard: dict[tuple[str, str], _Heard] = {}
+        self._heard: dict[tuple[str, str], _HeardMemory] = {}
         self._opening: asyncio.Task[None] | None = None
 
     def memory(self, group: str) -> Memory | None:
@@ -83,7 +83,7 @@ class Keepers:
         if key not in self._heard and len(self._heard) >= HEARD_MAX:
             self._recorders.node.drop("too many memories")
             return
-        self._heard[key] = _Heard(word, now)
+        self._heard[key] = _HeardMemory(word, now)
 
     def on_tick(self, now: int) -> None:
         for key, heard in list(self._heard.items()):

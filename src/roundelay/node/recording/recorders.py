@@ -33,7 +33,7 @@ from roundelay.node.groups import family_of
 from roundelay.node.membership.group import GroupMembership
 from roundelay.node.node_api import Subscriber
 from roundelay.node.recording.durability import Awaited, Durability
-from roundelay.node.recording.keepers import Keepers
+from roundelay.node.recording.keepers import MemberMemories
 from roundelay.node.recording.recorder import RecordConfig, Recorder
 from roundelay.node.recording.source_selection import Replays, Source
 from roundelay.node.recording.synced import Syncing
@@ -59,7 +59,7 @@ SHOWN_MAX: Final = 64
 """Holes that `status` names; it counts all of them."""
 
 
-class _Heard(Struct):
+class _HeardRecorder(Struct):
     """What a recorder elsewhere said last."""
 
     word: Recorded
@@ -75,9 +75,9 @@ class Recorders:
         """By group.  A service with a recorder of its own (its engine's) puts it here, too."""
         self.failed: dict[str, Exception] = {}
         """Groups that were to be recorded and cannot be."""
-        self.heard: dict[tuple[str, str], _Heard] = {}
+        self.heard: dict[tuple[str, str], _HeardRecorder] = {}
         self.server = ReplayServer(self._readable, node.make_seal)
-        self.keepers = Keepers(self)
+        self.keepers = MemberMemories(self)
         self.replays = Replays(self)
         self.durability = Durability(self)
         self.syncing = Syncing(node)
@@ -237,7 +237,7 @@ class Recorders:
         elif (word.group, word.name) not in self.heard and len(self.heard) >= HEARD_MAX:
             self.node.drop("too many recorders")
         else:
-            self.heard[word.group, word.name] = _Heard(word, now)
+            self.heard[word.group, word.name] = _HeardRecorder(word, now)
             self._note_slow(word.group, word.name, word.slow, now)
             self.durability.check(word.group)
 

@@ -64,7 +64,7 @@ class Source(Struct, frozen=True):
         return difference([(max(lo, self.word.begin), min(hi, self.word.next))], self.word.holes)
 
 
-class Replay:
+class GroupReplay:
     """One replay of a group; with `memory`, also from what other members still have."""
 
     def __init__(
@@ -254,7 +254,7 @@ class Replays:
                 f"no recorder of {group} is known here: start one with "
                 f"`roundelay node --record {group}`, or join(…, record=True)"
             )
-        replay = Replay(self._recorders, group, request, memory)
+        replay = GroupReplay(self._recorders, group, request, memory)
         open_end = request.until >= POSITION_MAX
         until = self.end(group, request.own) if open_end else request.until
         if family_of(group).order == TOTAL:
@@ -268,7 +268,7 @@ class Replays:
     def stretch(self, group: str, lo: int, hi: int, *, memory: bool) -> Chunks:
         """Positions lo to hi - 1, as far as the recorders of other nodes have them, or with
         `memory` also other members; for the rest, gaps."""
-        replay = Replay(self._recorders, group, ReplayRequest(), memory)
+        replay = GroupReplay(self._recorders, group, ReplayRequest(), memory)
         return replay.stretch(lo, hi, frozenset({self._recorders.node.name}))
 
     async def _some(self, group: str, own: bool) -> bool:

@@ -36,7 +36,7 @@ HEARD_MAX: Final = 4096
 FORGET_NS: Final = 30 * SECOND
 
 
-class _Heard(Struct):
+class _HeardMember(Struct):
     word: Synced
     seen: int
 
@@ -47,7 +47,7 @@ class Syncing(HeldReceipts):
     def __init__(self, node: Node) -> None:
         super().__init__(node)
         self.syncs = 0
-        self._heard: dict[tuple[str, str], _Heard] = {}
+        self._heard: dict[tuple[str, str], _HeardMember] = {}
         self._wanted: dict[str, int] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._written: dict[str, asyncio.Event] = {}
@@ -108,7 +108,7 @@ class Syncing(HeldReceipts):
         if key not in self._heard and len(self._heard) >= HEARD_MAX:
             self.node.drop("too many members that sync")
             return
-        self._heard[key] = _Heard(word, now)
+        self._heard[key] = _HeardMember(word, now)
         self.check(word.group)
 
     # -- our own file ----------------------------------------------------------------------

@@ -43,7 +43,7 @@ class Receiver:
         self.node = node
         self.schedule = node.schedule
         self.seal = seal
-        self.reassembly = fragments.Reassembly()
+        self.reassembly = fragments.FragmentReassembly()
 
     def receive(self, data: bytes | memoryview, source: Address) -> None:
         """One datagram from the medium."""

@@ -7,7 +7,7 @@ from typing import Final
 
 from roundelay.node.medium.interfaces import LARGEST_DATAGRAM
 from roundelay.node.medium.media import EVERYBODY, Address, FanoutMedium, Medium
-from roundelay.node.medium.second_channel import Line
+from roundelay.node.medium.second_channel import DatagramPath
 from roundelay.node.membership.directory import Directory
 from roundelay.wire import control, fragments
 from roundelay.wire.envelope import CHECKSUM_SIZE, checksum
@@ -23,9 +23,9 @@ class Transmitter:
         self.medium = medium
         self.seal = seal
         self.directory = directory
-        self.stand_ins: dict[str, Line] = {}
+        self.stand_ins: dict[str, DatagramPath] = {}
         """Groups whose line A is out of order, and their line B."""
-        self.second_lines: dict[str, Line] = {}
+        self.second_lines: dict[str, DatagramPath] = {}
         """By group: its line B."""
         self.overhead = OVERHEAD if seal is not None else 0
         self._ident = secrets.randbits(32)
@@ -69,7 +69,7 @@ class Transmitter:
         return True
 
     def send_line(
-        self, line: Line, data: bytes, hint: int = 0, to: Address | None = EVERYBODY
+        self, line: DatagramPath, data: bytes, hint: int = 0, to: Address | None = EVERYBODY
     ) -> None:
         """The same on another line than the medium (`node.medium.second_channel`)."""
         room = min(self.room, line.mtu - self.overhead)

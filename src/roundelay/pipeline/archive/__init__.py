@@ -70,7 +70,7 @@ class GroupArchived(Struct):
     """Positions of which recorders have different records; `reconcile` tells them."""
 
 
-class Archived(Struct):
+class ArchiveResult(Struct):
     """What a run did."""
 
     out: str
@@ -106,7 +106,7 @@ def archive(
     keep_days: Mapping[str, int] | None = None,
     now: datetime | None = None,
     sizes: Sizes | None = None,
-) -> Archived:
+) -> ArchiveResult:
     """Take what is new in the journals; let go what is too old; put small files together.
 
     `keep_days` says for each group how many days stay, counted back from `now`; EVERY_GROUP is the
@@ -114,7 +114,7 @@ def archive(
     """
     sizes = sizes or Sizes()
     oldest = _oldest(keep_days or {}, now or datetime.now(UTC))
-    done = Archived(str(out))
+    done = ArchiveResult(str(out))
     journals = opened(folders)
     with lock(out):
         manifest = prepared(out, "archive")
@@ -224,7 +224,7 @@ def _let_go(manifest: Manifest, oldest: Callable[[str], str]) -> int:
     return len(old)
 
 
-def _take(spark: SparkSession, work: list[Ingest], manifest: Manifest, done: Archived) -> None:
+def _take(spark: SparkSession, work: list[Ingest], manifest: Manifest, done: ArchiveResult) -> None:
     for one in run_ingests(spark, work):
         holding = manifest.holding(one.group)
         vouched = [(lo, hi) for lo, hi, _ in one.findings.vouched]
@@ -237,7 +237,12 @@ def _take(spark: SparkSession, work: list[Ingest], manifest: Manifest, done: Arc
 
 
 def _compact(
-    spark: SparkSession, out: Path, aside: Path, manifest: Manifest, sizes: Sizes, done: Archived
+    spark: SparkSession,
+    out: Path,
+    aside: Path,
+    manifest: Manifest,
+    sizes: Sizes,
+    done: ArchiveResult,
 ) -> None:
     """Small files of a day, new ones too, become one."""
     found = bins(manifest.files, sizes.small_bytes, sizes.together_bytes)
@@ -249,7 +254,7 @@ def _compact(
         done.compacted += len(replaced)
 
 
-def _sum_up(manifest: Manifest, done: Archived) -> None:
+def _sum_up(manifest: Manifest, done: ArchiveResult) -> None:
     by_group: dict[str, list[File]] = {group: [] for group in manifest.groups}
     for file in manifest.files:
         by_group.setdefault(file.group, []).append(file)

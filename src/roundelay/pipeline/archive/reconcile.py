@@ -28,7 +28,7 @@ from roundelay.core.errors import ConfigError
 from roundelay.core.positions import Range, difference, union
 from roundelay.journal.archive import PROOF, File, Holding, Manifest, lock, put_json, says
 from roundelay.journal.arrow import pieces
-from roundelay.journal.damage.check import Chain, Examined, examine, follow
+from roundelay.journal.damage.check import ChainCheck, Examined, examine, follow
 from roundelay.journal.merge import jobs_of
 from roundelay.pipeline.archive import Session, Sizes
 from roundelay.pipeline.archive.tasks import (
@@ -61,7 +61,7 @@ class JournalProof(Struct):
     begin: int
     end: int
     chain_holds: bool
-    chain: Chain
+    chain: ChainCheck
     missing: list[Range] = field(default_factory=list)
     """Positions it lacks: gaps and damage."""
 
@@ -210,7 +210,10 @@ def _one_history(groups: Sequence[Sequence[OpenJournal]]) -> None:
 
 
 def _work(
-    side_by_side: Sequence[OpenJournal], chains: Mapping[Path, Chain], aside: Path, sizes: Sizes
+    side_by_side: Sequence[OpenJournal],
+    chains: Mapping[Path, ChainCheck],
+    aside: Path,
+    sizes: Sizes,
 ) -> list[Ingest]:
     found = []
     for one in side_by_side:
@@ -226,7 +229,9 @@ def _work(
 
 
 def _proved(
-    groups: Sequence[Sequence[OpenJournal]], chains: Mapping[Path, Chain], done: Sequence[Ingested]
+    groups: Sequence[Sequence[OpenJournal]],
+    chains: Mapping[Path, ChainCheck],
+    done: Sequence[Ingested],
 ) -> tuple[Proof, Manifest]:
     proof, manifest = Proof(), Manifest(made_by=MAKER)
     for side_by_side in sorted(groups, key=lambda some: some[0].group):

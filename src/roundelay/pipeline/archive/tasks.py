@@ -26,9 +26,9 @@ from roundelay.journal.archive import (
     ASIDE_FOLDER,
     LOCK,
     MANIFEST,
+    ArchiveWriter,
     File,
     Manifest,
-    Writer,
     read_archived,
     read_manifest,
     write_manifest,
@@ -102,7 +102,7 @@ class Compacted(Struct):
 def ingest(item: Ingest) -> Ingested:
     """Merge the copies and write what they have."""
     job, findings = item.job, Findings()
-    writer = Writer(
+    writer = ArchiveWriter(
         Path(item.aside), job.group, file_bytes=item.file_bytes, not_before=item.not_before
     )
     for batch in merge(job, findings, prefer=item.prefer):
@@ -125,7 +125,7 @@ def compact(item: Compaction) -> Compacted:
     batches: Iterable[Any] = rows()
     if any(a.hi > b.lo for a, b in pairwise(item.files)):  # what came later is between the others
         batches = pa.Table.from_batches(rows()).sort_by("seq").to_batches()
-    writer = Writer(aside, item.files[0].group, file_bytes=ONE_FILE)
+    writer = ArchiveWriter(aside, item.files[0].group, file_bytes=ONE_FILE)
     for batch in batches:
         writer.add(batch)
     return Compacted(writer.finish(), [file.path for file in item.files])

@@ -34,7 +34,7 @@ from roundelay.core.selection import Selection
 from roundelay.journal.archive import File, Manifest, read_manifest
 from roundelay.journal.arrow import PIECE_BYTES, Piece, pieces
 from roundelay.journal.files import read_mark
-from roundelay.journal.merge import Copy, jobs_of
+from roundelay.journal.merge import RecorderCopy, jobs_of
 from roundelay.pipeline.journals import find, opened
 from roundelay.pipeline.source.options import SourceOptions
 
@@ -61,7 +61,7 @@ class ReadTask(Struct, frozen=True):
     weight: int
     """Bytes, about."""
     piece: Piece | None = None
-    copies: tuple[Copy, ...] = ()
+    copies: tuple[RecorderCopy, ...] = ()
     """What several journals have of it."""
     others: tuple[str, ...] = ()
     """Journals of the same group, to be asked for what turns out to be damaged."""

@@ -98,7 +98,7 @@ class Trigger(Struct):
         return "\n".join([head, *lines])
 
 
-class Tail(Struct):
+class GroupTail(Struct):
     """The files of one group, as far as they have been read."""
 
     offsets: dict[str, int] = field(default_factory=dict)
@@ -211,7 +211,7 @@ def _trigger(home: str, folder: str, group: str, files: list[tuple[str, int]], c
     sites = tuple(sorted({file.header.site for file, _ in opened} - {NOBODY}))
     watched = _load(path)
     if watched is None or watched.tail.sites != sites:  # a site more: its group is judged anew
-        watched = Watched(Tail(sites=sites), opened[0][0].header.params) if sites else None
+        watched = Watched(GroupTail(sites=sites), opened[0][0].header.params) if sites else None
     if watched is None:
         return msgspec.msgpack.encode((0, []))
     rows = watched.take(opened, cut)
@@ -233,7 +233,7 @@ def _load(path: Path) -> Watched | None:
 class Watched:
     """The checker of one group, and how far its files have been read."""
 
-    def __init__(self, tail: Tail, params: dict[str, Any]) -> None:
+    def __init__(self, tail: GroupTail, params: dict[str, Any]) -> None:
         self.tail = tail
         order = params.get("order", TOTAL)
         self.destinations = SaidDestinations(tail.sites)

@@ -69,7 +69,7 @@ HARNESS_LOG: Final = "harness.log"
 LINE_MAX: Final = 1 << 16
 
 
-class Failed(RoundelayError):
+class RunFailed(RoundelayError):
     """A run that cannot go on; says why."""
 
 
@@ -156,7 +156,7 @@ class Site:
         try:
             await asyncio.wait_for(self.process.wait(), patience_s)
         except TimeoutError:
-            raise Failed(f"site {self.name} does not stop") from None
+            raise RunFailed(f"site {self.name} does not stop") from None
         assert self._reader is not None
         await self._reader
         return self.process.returncode or 0
@@ -221,7 +221,7 @@ class Chaos:
         failure = ""
         try:
             await self._play()
-        except Failed as error:
+        except RunFailed as error:
             failure = str(error)
         except (
             Exception
@@ -278,7 +278,7 @@ class Chaos:
         ends = await asyncio.gather(*[site.stopped(PATIENT_STOP_S) for site in self.sites])
         for site, status in zip(self.sites, ends, strict=True):
             if status:
-                raise Failed(f"site {site.name} ended with a failure; see {self._log(site)}")
+                raise RunFailed(f"site {site.name} ended with a failure; see {self._log(site)}")
 
     def _shares(self) -> list[int]:
         """Messages for each site; who sends is the seed's choice."""
@@ -358,14 +358,14 @@ class Chaos:
         while not condition():
             for site in self.sites:
                 if site.word is not None and site.word.error:
-                    raise Failed(f"site {site.name}: {site.word.error}")
+                    raise RunFailed(f"site {site.name}: {site.word.error}")
                 if site.process and site.process.returncode is not None and not site.down:
-                    raise Failed(f"site {site.name} has ended; see {self._log(site)}")
+                    raise RunFailed(f"site {site.name} has ended; see {self._log(site)}")
             if self._top() > best:  # it moves: patience begins anew
                 best = self._top()
                 deadline = time.monotonic() + self.params.patience_s
             if time.monotonic() > deadline:
-                raise Failed(f"waited {self.params.patience_s:g} s for {what}: {self._where()}")
+                raise RunFailed(f"waited {self.params.patience_s:g} s for {what}: {self._where()}")
             await asyncio.sleep(LOOK_S)
 
     def _top(self) -> int:

@@ -95,7 +95,7 @@ class Word(Struct, frozen=True, kw_only=True):
     """A buffer that was seen beyond its limit (I6)."""
 
 
-class Sender(Subscriber):
+class SendingApplication(Subscriber):
     """The application."""
 
     def __init__(self, node: Node, orders: Orders) -> None:
@@ -245,7 +245,7 @@ async def run(orders: Orders) -> int:
 
     loop.add_reader(sys.stdin.fileno(), ordered)
     await node.start()
-    sender = Sender(node, orders)
+    sender = SendingApplication(node, orders)
     node.join(sender, GROUP)
 
     def say() -> None:

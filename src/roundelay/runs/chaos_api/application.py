@@ -55,7 +55,7 @@ def ident_of(data: bytes) -> tuple[str, bool]:
     return ident, content(ident, len(data)) == data
 
 
-class Notes:
+class NotesWriter:
     """The append-only log."""
 
     def __init__(self, path: str) -> None:
@@ -71,7 +71,7 @@ class Application:
 
     def __init__(self, orders: dict[str, Any]) -> None:
         self.orders = orders
-        self.notes = Notes(orders["log"])
+        self.notes = NotesWriter(orders["log"])
         self.dice = random.Random(f"{orders['name']}/{orders['life']}")
         self.go, self.settle, self.end = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.number = 0

@@ -33,7 +33,7 @@ from roundelay.runs.chaos_api.notes import (
     TWIN,
     Confirmed,
     Life,
-    Sent,
+    SentNote,
     ViewNote,
 )
 
@@ -389,7 +389,7 @@ def _chain(final: Life, lives: list[Life]) -> list[Life]:
     return chain
 
 
-def _left_out(life: Life, author: Life, start: Sent) -> bool:
+def _left_out(life: Life, author: Life, start: SentNote) -> bool:
     """Whether the life was told that messages may be missing where that one of the author is: it
     was given no later one before it was told so, and was not in again when it was sent."""
     later = {ident for ident, sent in author.sent.items() if sent.number > start.number}
@@ -404,7 +404,7 @@ def _left_out(life: Life, author: Life, start: Sent) -> bool:
     )
 
 
-def _was_there(life: Life, start: Sent, receipt: Confirmed, killed: list[int]) -> bool:
+def _was_there(life: Life, start: SentNote, receipt: Confirmed, killed: list[int]) -> bool:
     """Whether the life was in the group all the while, with one life of its node."""
     return any(
         lo < start.time and receipt.time < min([hi, *(at for at in killed if lo < at)])
@@ -413,7 +413,7 @@ def _was_there(life: Life, start: Sent, receipt: Confirmed, killed: list[int]) -
 
 
 def _went_with_its_node(
-    life: Life, author: Life, start: Sent, receipt: Confirmed, killed: list[int]
+    life: Life, author: Life, start: SentNote, receipt: Confirmed, killed: list[int]
 ) -> bool:
     """Whether the node of that life may have had the message when it was killed: soon after it was
     confirmed, and before it had handed over any later one of the same sender."""

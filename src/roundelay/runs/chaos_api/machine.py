@@ -23,7 +23,7 @@ from roundelay.core.errors import RoundelayError
 from roundelay.runs.chaos.clock import WallClock
 from roundelay.runs.chaos.disks import PowerDisk
 from roundelay.runs.chaos_api import application
-from roundelay.runs.chaos_api.notes import MEMBER, Life, Notes
+from roundelay.runs.chaos_api.notes import MEMBER, Life, NotesReader
 from roundelay.runs.chaos_api.plan import (
     APPLICATION,
     COMMITTED,
@@ -49,7 +49,7 @@ class Hang(RoundelayError):
     """Something that had to happen did not."""
 
 
-class Place(Struct, frozen=True):
+class MeetingPoint(Struct, frozen=True):
     """Where a group meets: the same for all members but for their addresses."""
 
     folder: Path
@@ -63,7 +63,9 @@ class Place(Struct, frozen=True):
 class Machine:
     """A member: its folder, its application, and its daemon if it goes through one."""
 
-    def __init__(self, name: str, mode: str, setup: Setup, place: Place, clock: WallClock) -> None:
+    def __init__(
+        self, name: str, mode: str, setup: Setup, place: MeetingPoint, clock: WallClock
+    ) -> None:
         self.name = name
         self.mode = mode
         self.setup = setup
@@ -78,7 +80,7 @@ class Machine:
         """`disk`, where it can lose what was not synced."""
         self.killed: list[int] = []
         """When its node was killed, in ns of the monotonic clock."""
-        self.lives: list[Notes] = []
+        self.lives: list[NotesReader] = []
         self.application: asyncio.subprocess.Process | None = None
         self.node: asyncio.subprocess.Process | None = None
         self.role = MEMBER
@@ -177,7 +179,7 @@ class Machine:
     async def start_application(self, since: tuple[str, int] | None, tries: int) -> None:
         number = self.life.number + 1 if self.lives else 0
         path = self.place.folder / f"{self.name}.{number}.jsonl"
-        self.lives.append(Notes(path, number, self.role))
+        self.lives.append(NotesReader(path, number, self.role))
         names = [name for name in self.setup.names if name not in self.setup.silent]
         orders = {
             "name": self.name, "life": number, "log": str(path), "group": GROUP,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from roundelay.runs.chaos import kinds
 from roundelay.runs.chaos_api import plan as plans
 from roundelay.runs.chaos_api.machine import Hang, Machine, free_ports
-from roundelay.runs.chaos_api.notes import MEMBER, REPLACED, TWIN, Notes
+from roundelay.runs.chaos_api.notes import MEMBER, REPLACED, TWIN, NotesReader
 from roundelay.runs.chaos_api.plan import Trouble
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class Strikes:
         another.prefix_words = original.prefix_words
         if self.round.setup.medium == plans.FANOUT:
             another.address["listen"] = self._elsewhere(a_seed=role == MEMBER)
-        another.lives = [Notes(self.round.folder / "none", number - 1, role)]
+        another.lives = [NotesReader(self.round.folder / "none", number - 1, role)]
         self.round.others.append(original if role == MEMBER else another)
         return another
 

@@ -56,7 +56,7 @@ class Given(Struct, frozen=True):
     damaged: bool
 
 
-class Sent(Struct, frozen=True):
+class SentNote(Struct, frozen=True):
     time: int
     number: int
     members: tuple[str, ...]
@@ -100,7 +100,7 @@ class Life(Struct):
     begun: int = 0
     ended: int = 0
     given: list[Given] = field(default_factory=list)
-    sent: dict[str, Sent] = field(default_factory=dict)
+    sent: dict[str, SentNote] = field(default_factory=dict)
     confirmed: dict[str, Confirmed] = field(default_factory=dict)
     denied: set[str] = field(default_factory=set)
     doubtful: set[str] = field(default_factory=set)
@@ -153,7 +153,7 @@ class Life(Struct):
             self.given.append(given)
         elif event == "sent":
             to, last = tuple(line.get("to", ())), line.get("last", False)
-            self.sent[ident] = Sent(time, len(self.sent), members, to, last)
+            self.sent[ident] = SentNote(time, len(self.sent), members, to, last)
         elif event == "confirmed":
             given_up = line.get("given_up")
             out = None if given_up is None else tuple(given_up)
@@ -194,7 +194,7 @@ def _since(value: Any) -> tuple[str, int] | None:
     return None if not value or value[1] is None else (value[0] or "", value[1])
 
 
-class Notes:
+class NotesReader:
     """The notes of a life in `path`, read while it goes on."""
 
     def __init__(self, path: Path, number: int, role: str) -> None:
@@ -216,7 +216,7 @@ class Notes:
 
 def read_life(path: Path, role: str = MEMBER) -> Life:
     """The whole life whose notes are in `path`."""
-    return _ended(Notes(path, 0, role).look())
+    return _ended(NotesReader(path, 0, role).look())
 
 
 def life_of(lines: Iterable[Mapping[str, Any]], role: str = MEMBER) -> Life:

@@ -160,7 +160,7 @@ class Trouble(Struct, frozen=True):
     """Of a clock: seconds to add."""
 
 
-class Plan(Struct, frozen=True, kw_only=True):
+class RoundPlan(Struct, frozen=True, kw_only=True):
     """A round."""
 
     seed: int
@@ -174,7 +174,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         return any(trouble.kind in sought for place in self.troubles for trouble in place)
 
 
-def plan_of(params: ApiParams, seed: int) -> Plan:
+def plan_of(params: ApiParams, seed: int) -> RoundPlan:
     """The round of that seed."""
     service = params.services[seed % len(params.services)]
     rng = Random(f"chaos --api/{seed}/{service}")
@@ -196,7 +196,7 @@ def plan_of(params: ApiParams, seed: int) -> Plan:
             second = _second(rng, setup, place[0])
             place += [second] if second else []
         places.append(tuple(place))
-    return Plan(seed=seed, setup=setup, weather=weather, troubles=tuple(places))
+    return RoundPlan(seed=seed, setup=setup, weather=weather, troubles=tuple(places))
 
 
 def _setup(params: ApiParams, rng: Random, service: str) -> Setup:

@@ -40,10 +40,10 @@ from roundelay.runs.chaos.network import NamespaceNet
 from roundelay.runs.chaos.network import available as spaces_available
 from roundelay.runs.chaos_api import plan as plans
 from roundelay.runs.chaos_api.judge import TOTAL, Case, Judgement, judge
-from roundelay.runs.chaos_api.machine import Hang, Machine, Place, free_ports
+from roundelay.runs.chaos_api.machine import Hang, Machine, MeetingPoint, free_ports
 from roundelay.runs.chaos_api.nemeses import Strikes
 from roundelay.runs.chaos_api.notes import read_life
-from roundelay.runs.chaos_api.plan import ApiParams, Plan, Trouble, plan_of
+from roundelay.runs.chaos_api.plan import ApiParams, RoundPlan, Trouble, plan_of
 from roundelay.runs.folder import RunFolder
 
 LOOK_S: Final = 0.1
@@ -59,7 +59,7 @@ class Round:
     """One group and its troubles, in `folder`."""
 
     def __init__(
-        self, params: ApiParams, plan: Plan, folder: Path, tell: Callable[[str], None]
+        self, params: ApiParams, plan: RoundPlan, folder: Path, tell: Callable[[str], None]
     ) -> None:
         self.params = params
         self.plan = plan
@@ -104,7 +104,7 @@ class Round:
             shutil.rmtree(self.place.sockets, ignore_errors=True)
         return self._verdict(hang)
 
-    def _make_place(self) -> Place:
+    def _make_place(self) -> MeetingPoint:
         key = self.folder / "key"
         key.write_text(secrets.token_hex(32) + "\n")
         key.chmod(0o600)
@@ -115,7 +115,7 @@ class Round:
         (self.folder / "disks").mkdir()
         self.clock_library = build(self.folder)
         via = "{}:{}".format(*self.switch.address)
-        return Place(self.folder, Path(mkdtemp(prefix="rl-")), key, via, roles)
+        return MeetingPoint(self.folder, Path(mkdtemp(prefix="rl-")), key, via, roles)
 
     # -- the play ------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ WRITE_BACK: Final = 1024
 """Records after which the operating system has surely written them."""
 
 
-class Disk:
+class SimulatedDisk:
     """Folds persisted records into the state a restart finds.
 
     Records are folded in when somebody looks; those written last can be lost with the machine if

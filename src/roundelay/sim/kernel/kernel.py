@@ -45,12 +45,12 @@ from roundelay.core.events import (
     RowSink,
 )
 from roundelay.core.notices import GapUnavailable
-from roundelay.sim.kernel.disk import Disk
-from roundelay.sim.kernel.member import PAUSED, UP, Consumer, Member
+from roundelay.sim.kernel.disk import SimulatedDisk
+from roundelay.sim.kernel.member import PAUSED, UP, Consumer, SimulatedSite
 from roundelay.sim.kernel.ports import Codec, EngineFactory, StableState
 from roundelay.sim.kernel.twins import Twins
 from roundelay.sim.network.links import PLAIN, Link
-from roundelay.sim.network.media import Bus, Medium
+from roundelay.sim.network.media import Bus, SimulatedMedium
 
 FLUSH_ROWS: Final = 8192
 """Rows kept before the recorder is asked to take them."""
@@ -85,7 +85,7 @@ class Kernel(ABC):
         make_engine: EngineFactory,
         *,
         seed: int | str = 0,
-        medium: Medium | None = None,
+        medium: SimulatedMedium | None = None,
         links: Link = PLAIN,
         make_stable: Callable[[], StableState] | None = None,
         boot: str = "preformed",
@@ -127,7 +127,8 @@ class Kernel(ABC):
 
         self.group = tuple(range(sites))
         self.sites = [
-            Member(site, None if make_stable is None else Disk(make_stable)) for site in self.group
+            SimulatedSite(site, None if make_stable is None else SimulatedDisk(make_stable))
+            for site in self.group
         ]
         self.medium = medium if medium is not None else Bus()
         self.medium.bind(self, self.stream("medium"), codec)
@@ -308,7 +309,12 @@ class Kernel(ABC):
     # -- arrivals --------------------------------------------------------------------------
 
     def arrive(
-        self, src: int, pdu: Pdu, receivers: Sequence[Member], ref: int, line: int = ONLY_LINE
+        self,
+        src: int,
+        pdu: Pdu,
+        receivers: Sequence[SimulatedSite],
+        ref: int,
+        line: int = ONLY_LINE,
     ) -> None:
         """`pdu` reaches all `receivers` at this instant on `line`: the hot path."""
         now = self.now
@@ -336,7 +342,9 @@ class Kernel(ABC):
         if twins is not None:
             twins.arrive(src, pdu, receivers, ref)
 
-    def _arrive_elsewhere(self, site: Member, src: int, pdu: Pdu, ref: int, line: int) -> None:
+    def _arrive_elsewhere(
+        self, site: SimulatedSite, src: int, pdu: Pdu, ref: int, line: int
+    ) -> None:
         """The site is paused (its socket keeps the PDU for a while) or down."""
         if site.state == PAUSED and len(site.queue) < PAUSE_QUEUE:
             site.queue.append((src, pdu, ref, line))
@@ -348,7 +356,7 @@ class Kernel(ABC):
         if self.rows is not None:
             self.rows.append((self.now, site, LOSE, ref, src, reason))
 
-    def look_at_role(self, site: Member, engine: Any) -> None:
+    def look_at_role(self, site: SimulatedSite, engine: Any) -> None:
         """Record who holds the token, for engines that have one."""
         if not site.has_token:
             return
@@ -359,7 +367,7 @@ class Kernel(ABC):
 
     # -- effects ---------------------------------------------------------------------------
 
-    def settle(self, site: Member, engine: Engine) -> None:
+    def settle(self, site: SimulatedSite, engine: Engine) -> None:
         """After any call into `engine`: carry out what it wants, and keep its wake-up early."""
         out = engine.out
         if out.sends or out.deliveries or out.persists or out.notices:
@@ -369,7 +377,7 @@ class Kernel(ABC):
         if self.rows is not None:
             self.look_at_role(site, engine)
 
-    def carry_out(self, site: Member, engine: Engine) -> None:
+    def carry_out(self, site: SimulatedSite, engine: Engine) -> None:
         """Persists, sends, deliveries, notices.
 
         The engine's own batch is worked off and handed back empty for the one after the next:
@@ -399,7 +407,7 @@ class Kernel(ABC):
         out.notices.clear()
         site.spare = out
 
-    def carry_on(self, site: Member, out: Effects) -> None:
+    def carry_on(self, site: SimulatedSite, out: Effects) -> None:
         """What follows the persists."""
         if out.sends:
             send = self.medium.send
@@ -417,10 +425,10 @@ class Kernel(ABC):
                 self.notify(site, notice)
 
     @abstractmethod
-    def offer(self, site: Member, consumer: Consumer, delivery: Delivery) -> None:
+    def offer(self, site: SimulatedSite, consumer: Consumer, delivery: Delivery) -> None:
         """Put `delivery` into the mailbox of a slow reader; a world knows how."""
 
-    def hand_over(self, site: Member, delivery: Delivery) -> None:
+    def hand_over(self, site: SimulatedSite, delivery: Delivery) -> None:
         """The application receives `delivery`."""
         if site.is_twin:
             assert self.twins is not None
@@ -440,7 +448,7 @@ class Kernel(ABC):
         if site.consumer is not None:
             self.offer(site, site.consumer, delivery)
 
-    def notify(self, site: Member, notice: Notice) -> None:
+    def notify(self, site: SimulatedSite, notice: Notice) -> None:
         """The application receives `notice`."""
         if site.is_twin:
             return
@@ -457,7 +465,7 @@ class Kernel(ABC):
 
     # -- timers ----------------------------------------------------------------------------
 
-    def arm(self, site: Member, engine: Engine) -> None:
+    def arm(self, site: SimulatedSite, engine: Engine) -> None:
         """A wake-up at the engine's deadline, which is earlier than the armed one.
 
         Later wake-ups stay in the heap and are ignored when they come; a deadline that moves
@@ -472,7 +480,7 @@ class Kernel(ABC):
         self.tick = tick = self.tick + 1
         heappush(self.heap, (due, tick, self._wake, site, None, None, None))
 
-    def _wake(self, site: Member, _b: None, _c: None, _d: None) -> None:
+    def _wake(self, site: SimulatedSite, _b: None, _c: None, _d: None) -> None:
         now = self.now
         if site.wake != now:
             return  # an earlier wake-up has replaced this one
@@ -494,7 +502,7 @@ class Kernel(ABC):
         elif engine.deadline < site.armed:
             self.arm(site, engine)
 
-    def rearm(self, site: Member) -> None:
+    def rearm(self, site: SimulatedSite) -> None:
         """The clock or the engine was replaced: arm from scratch."""
         site.armed = site.wake = NEVER
         if site.engine is not None and site.engine.deadline < NEVER:
@@ -502,7 +510,7 @@ class Kernel(ABC):
 
     # -- sites -----------------------------------------------------------------------------
 
-    def start(self, site: Member, stable: Any, boot: str) -> None:
+    def start(self, site: SimulatedSite, stable: Any, boot: str) -> None:
         """A new engine for `site`."""
         site.incarnation += 1
         rng = self.stream(f"site/{site.id}/{site.incarnation}")

@@ -270,7 +270,7 @@ class Isolated(Load):
                 self.world.after(self.gap_ns, self._next)
 
 
-class Scattered(Load):
+class RandomTimes(Load):
     """Each message at a random time before `until_ns`; `send_one` says which and how."""
 
     def __init__(self, messages: int, *, until_ns: int, **options: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 
 from roundelay.core.engine import NEVER, Delivery, Effects, Engine, Pdu
 from roundelay.core.events import IDLE, NOTHING_LEFT
-from roundelay.sim.kernel.disk import Disk
+from roundelay.sim.kernel.disk import SimulatedDisk
 
 # States of a site.
 UP: Final = "up"
@@ -45,11 +45,11 @@ class Consumer:
 
 
 @dataclass(slots=True, eq=False)
-class Member:
+class SimulatedSite:
     """A site as the world sees it."""
 
     id: int
-    disk: Disk | None
+    disk: SimulatedDisk | None
     engine: Engine | None = None  # None while nothing can be handed to it
     kept: Engine | None = None  # the engine of a paused or deaf site
     state: str = DOWN

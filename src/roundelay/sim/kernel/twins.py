@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from roundelay.core.engine import ONLY_LINE, Delivery, Pdu
 from roundelay.core.token.ballot import OtherLife
-from roundelay.sim.kernel.member import DOWN, PAUSED, UP, Member
+from roundelay.sim.kernel.member import DOWN, PAUSED, UP, SimulatedSite
 
 if TYPE_CHECKING:
     from roundelay.sim.kernel.kernel import Kernel
@@ -28,17 +28,17 @@ class Twins:
 
     def __init__(self, world: Kernel) -> None:
         self.world = world
-        self.of: dict[int, Member] = {}  # by site
+        self.of: dict[int, SimulatedSite] = {}  # by site
         self.lives: dict[int, int] = {}  # transmission → boot number of the engine that made it
         self.own: dict[int, tuple[int, set[bytes]]] = {}  # first own number, and own messages
         self.order: dict[int, tuple[int, bytes]] = {}
         self.wrong: list[tuple[int, str]] = []
         world.on_delivered.append(self._heard)
 
-    def stop(self, member: Member) -> None:
+    def stop(self, member: SimulatedSite) -> None:
         """The process of `member` stops; whoever replaces it, it will wake up as its twin."""
         engine: Any = member.engine
-        twin = Member(member.id, None)
+        twin = SimulatedSite(member.id, None)
         twin.is_twin = True
         twin.kept, twin.state = engine, PAUSED
         twin.rate, twin.true_clock = member.rate, member.true_clock
@@ -68,13 +68,13 @@ class Twins:
 
     # -- what passes -----------------------------------------------------------------------
 
-    def sent(self, site: Member, ref: int) -> None:
+    def sent(self, site: SimulatedSite, ref: int) -> None:
         self.lives[ref] = getattr(site.engine, "boot", 0)
 
     def life(self, ref: int) -> int:
         return self.lives.get(ref, 0)
 
-    def arrive(self, src: int, pdu: Pdu, receivers: Sequence[Member], ref: int) -> None:
+    def arrive(self, src: int, pdu: Pdu, receivers: Sequence[SimulatedSite], ref: int) -> None:
         """What reaches a site reaches its twin."""
         for site in receivers:
             twin = self.of.get(site.id)
@@ -85,7 +85,7 @@ class Twins:
             elif len(twin.queue) < QUEUE:
                 twin.queue.append((src, pdu, ref, ONLY_LINE))
 
-    def _receive(self, twin: Member, src: int, pdu: Pdu, ref: int) -> None:
+    def _receive(self, twin: SimulatedSite, src: int, pdu: Pdu, ref: int) -> None:
         engine: Any = twin.engine
         if engine is not None:
             engine.receive(pdu, src, twin.local(self.world.now), ONLY_LINE, self.life(ref))
@@ -97,7 +97,7 @@ class Twins:
         if delivery.seq >= 0:
             self.order[delivery.seq] = (delivery.source, delivery.bundle.data)
 
-    def delivered(self, twin: Member, delivery: Delivery) -> None:
+    def delivered(self, twin: SimulatedSite, delivery: Delivery) -> None:
         """The application of a twin is handed `delivery`."""
         known = self.order.setdefault(delivery.seq, (delivery.source, delivery.bundle.data))
         if known != (delivery.source, delivery.bundle.data):

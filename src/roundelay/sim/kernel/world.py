@@ -25,9 +25,9 @@ from roundelay.core.events import (
 )
 from roundelay.core.notices import GapUnavailable
 from roundelay.core.token.stable import undelivered
-from roundelay.sim.kernel.disk import Disk
+from roundelay.sim.kernel.disk import SimulatedDisk
 from roundelay.sim.kernel.kernel import Kernel
-from roundelay.sim.kernel.member import DOWN, PAUSED, UP, Consumer, Member
+from roundelay.sim.kernel.member import DOWN, PAUSED, UP, Consumer, SimulatedSite
 from roundelay.sim.kernel.twins import Twins
 
 DAY_NS = 86_400 * 10**9
@@ -76,7 +76,7 @@ class World(Kernel):
         self.row(site, CRASH, keeps)
         self.tell("crashed", self.now, site, keeps)
 
-    def _die_amid(self, member: Member, keeps: str, out: Effects, steps: int | None) -> bool:
+    def _die_amid(self, member: SimulatedSite, keeps: str, out: Effects, steps: int | None) -> bool:
         """Only the first so many persists and sends happen."""
         most = len(out.persists) + len(out.sends)
         rng = self.stream(f"amid/{member.id}/{member.incarnation}")
@@ -104,7 +104,7 @@ class World(Kernel):
     def fail_disk(self, site: int) -> None:
         """The next write fails half-way: the node stops the site rather than go on."""
 
-        def fail(member: Member, disk: Disk, out: Effects) -> None:
+        def fail(member: SimulatedSite, disk: SimulatedDisk, out: Effects) -> None:
             rng = self.stream(f"fail/{site}/{member.incarnation}")
             disk.write(out.persists[: rng.randrange(len(out.persists))])
             self.fault("disk:error")
@@ -115,7 +115,7 @@ class World(Kernel):
     def slow_disk(self, site: int, lasts_ns: int) -> None:
         """The next write takes `lasts_ns`; what depends on it, and everything else, waits."""
 
-        def wait(member: Member, disk: Disk, out: Effects) -> None:
+        def wait(member: SimulatedSite, disk: SimulatedDisk, out: Effects) -> None:
             disk.write(out.persists)
             member.amid = None
             member.held_back = out
@@ -125,7 +125,9 @@ class World(Kernel):
 
         self._at_next_write(site, wait)
 
-    def _at_next_write(self, site: int, event: Callable[[Member, Disk, Effects], None]) -> None:
+    def _at_next_write(
+        self, site: int, event: Callable[[SimulatedSite, SimulatedDisk, Effects], None]
+    ) -> None:
         """Let `event` happen in place of the next batch that has something to persist."""
         member = self.sites[site]
 
@@ -226,13 +228,13 @@ class World(Kernel):
         if not timers_first and member.state == UP:
             self._wake_up(member)
 
-    def _finish_batch(self, member: Member) -> None:
+    def _finish_batch(self, member: SimulatedSite) -> None:
         """Carry out what a slow disk has held up."""
         rest, member.held_back = member.held_back, None
         if rest is not None:
             self.carry_on(member, rest)
 
-    def _wake_up(self, member: Member) -> None:
+    def _wake_up(self, member: SimulatedSite) -> None:
         """The engine goes on as it was; what is due by now fires at once."""
         if member.kept is not None:
             member.engine, member.kept = member.kept, None
@@ -296,7 +298,7 @@ class World(Kernel):
                 consumer.take()
             self._attach(member, consumer)
 
-    def offer(self, site: Member, consumer: Consumer, delivery: Delivery) -> None:
+    def offer(self, site: SimulatedSite, consumer: Consumer, delivery: Delivery) -> None:
         if consumer.attached and len(consumer.mailbox) >= consumer.limit:
             consumer.attached = False
             self.fault("slow-consumer")
@@ -306,7 +308,7 @@ class World(Kernel):
                 consumer.draining = True
                 self.after(consumer.drain_ns, lambda: self._drain(site, consumer))
 
-    def _drain(self, site: Member, consumer: Consumer) -> None:
+    def _drain(self, site: SimulatedSite, consumer: Consumer) -> None:
         if site.consumer is not consumer:
             return
         consumer.take()
@@ -316,11 +318,11 @@ class World(Kernel):
         elif not consumer.attached:
             self.after(consumer.reattach_ns, lambda: self._reattach(site, consumer))
 
-    def _reattach(self, site: Member, consumer: Consumer) -> None:
+    def _reattach(self, site: SimulatedSite, consumer: Consumer) -> None:
         if site.consumer is consumer:
             self._attach(site, consumer)
 
-    def _attach(self, site: Member, consumer: Consumer) -> None:
+    def _attach(self, site: SimulatedSite, consumer: Consumer) -> None:
         consumer.attached = True
         if consumer.position < site.position:
             missed = (consumer.position, site.position)

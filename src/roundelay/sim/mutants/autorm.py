@@ -8,7 +8,7 @@ from msgspec import structs
 
 from roundelay.core.autorm.beamon import Beamon
 from roundelay.core.autorm.packets import Acknowledgement, Data
-from roundelay.core.autorm.reassembly import Inbound, Owed
+from roundelay.core.autorm.reassembly import Inbound, OwedAck
 from roundelay.core.families import AUTORM
 from roundelay.sim.mutants.mutant import MutantTable
 
@@ -25,7 +25,7 @@ class Careless(Inbound):
 
 
 class Optimist(Inbound):
-    def _answer(self, me: bytes, source: bytes, seq: int, owed: Owed) -> Acknowledgement | None:
+    def _answer(self, me: bytes, source: bytes, seq: int, owed: OwedAck) -> Acknowledgement | None:
         return Acknowledgement(me, source, seq, owed.count - 1, ())
 
 

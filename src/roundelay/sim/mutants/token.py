@@ -37,7 +37,7 @@ from roundelay.core.token.pdu import (
     Vote2,
 )
 from roundelay.core.token.phases import NORMAL, OUT, S1, S2, W3
-from roundelay.core.token.recovery import Recovery
+from roundelay.core.token.recovery import LogRecovery
 from roundelay.core.token.reformation import Reformation
 from roundelay.core.token.retransmission import Answers
 from roundelay.core.token.site import TokenSite
@@ -315,7 +315,7 @@ class StartsTooLow(Ballot):
         return old, min(vote.nts for vote in self.votes.values() if vote.tl == old)
 
 
-class AdoptsAnyList(Recovery):
+class AdoptsAnyList(LogRecovery):
     def adopt(self, new: NewTl, now: int) -> None:
         if new.nts_site == self.site.me:
             self.site.token_list.version = new.old
@@ -351,7 +351,7 @@ class ElectsAnyList(Ballot):
     "I1",
     scope=_small(attempts=2, messages=2),
 )
-class KeepsOldEntries(Recovery):
+class KeepsOldEntries(LogRecovery):
     def adopt(self, new: NewTl, now: int) -> None:
         if self.site.nts <= new.start_ts:
             self.site.token_list.version = new.old
@@ -392,7 +392,7 @@ class VersionUsedTwice(Reformation):
     "I3",
     scope=_small(attempts=2),
 )
-class VotesUnrecovered(Recovery):
+class VotesUnrecovered(LogRecovery):
     def adopt(self, new: NewTl, now: int) -> None:
         if self.site.phase == S2:
             self.site.send(new.v[1], Vote2(new.v, YES, self.site.reformation.inviter))
@@ -471,7 +471,7 @@ class CommitsUnauthorized(TokenList):
     "the list may never be authorized",
     "I3",
 )
-class CommitsOnArrival(Recovery):
+class CommitsOnArrival(LogRecovery):
     def on_recover_data(self, pdu: RecoverData, source: int, now: int) -> None:
         super().on_recover_data(structs.replace(pdu, cnts=1 << 30), source, now)
 

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 from roundelay.core.engine import EVERYONE, MS, ONLY_LINE, Pdu
 from roundelay.core.errors import ConfigError, MalformedPdu
 from roundelay.core.events import LOSE, SEND
-from roundelay.sim.kernel.member import Member
+from roundelay.sim.kernel.member import SimulatedSite
 from roundelay.sim.kernel.ports import Codec
 from roundelay.sim.network.links import Copy, damaged
 
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 
 ORDINARY = Copy()
 
-Members = tuple[Member, ...] | list[Member]
-Late = list[tuple[Member, Copy]]
+Members = tuple[SimulatedSite, ...] | list[SimulatedSite]
+Late = list[tuple[SimulatedSite, Copy]]
 """Copies that a link held back or made, and for whom."""
 
 
-class Medium(ABC):
+class SimulatedMedium(ABC):
     """Base of all media."""
 
     own_copy = False
@@ -61,10 +61,10 @@ class Medium(ABC):
         self.adapted = bool(adapted)
         self.newest: dict[int, int] = {}  # channel at a receiver → last transmission it has had
         self.world: Kernel
-        self.arrive: Callable[[int, Pdu, Sequence[Member], int], None]
+        self.arrive: Callable[[int, Pdu, Sequence[SimulatedSite], int], None]
         self.rng: Random
         self.codec: Codec | None = None
-        self.hearers: tuple[tuple[Member, ...], ...] = ()  # of each site's multicasts
+        self.hearers: tuple[tuple[SimulatedSite, ...], ...] = ()  # of each site's multicasts
 
     def bind(self, world: Kernel, rng: Random, codec: Codec | None) -> None:
         """Called once by the world."""
@@ -77,10 +77,10 @@ class Medium(ABC):
             for site in world.sites
         )
 
-    def _admit(self, src: int, pdu: Pdu, receivers: Sequence[Member], ref: int) -> None:
+    def _admit(self, src: int, pdu: Pdu, receivers: Sequence[SimulatedSite], ref: int) -> None:
         """Copies arrive; those overtaken by newer ones of their channel do not get through."""
         newest = self.newest
-        heard: list[Member] = []
+        heard: list[SimulatedSite] = []
         for site in receivers:
             channel = site.id if self.one_channel else src << 32 | site.id
             if ref > newest.get(channel, 0):
@@ -131,12 +131,12 @@ class Medium(ABC):
 
     def _through_links(
         self, src: int, pdu: Pdu, ref: int, targets: Members, late: Late, data: bytes
-    ) -> list[Member]:
+    ) -> list[SimulatedSite]:
         """The general path: ask the links about every copy."""
         world = self.world
         now = world.now
         carry = world.links.carry
-        heard: list[Member] = []
+        heard: list[SimulatedSite] = []
         for site in targets:
             fate = carry(now, src, site.id, pdu, ref)
             if fate is None:
@@ -168,7 +168,7 @@ class Medium(ABC):
         world.lose(site, ref, src, copy.damage[0][0])
 
 
-class Bus(Medium):
+class Bus(SimulatedMedium):
     """1C: transmissions are serialised, each takes `slot_ns` and arrives `delay_ns` later."""
 
     one_channel = True
@@ -201,7 +201,7 @@ class Bus(Medium):
             heappush(world.heap, (due + copy.delay, tick, self.arrive, src, pdu, (site,), ref))
 
 
-class Datagram(Medium):
+class Datagram(SimulatedMedium):
     """DG: every copy has its own random delay, so PDUs overtake each other."""
 
     def __init__(
@@ -234,7 +234,7 @@ class Datagram(Medium):
         for site, copy in late:
             self._launch_one(src, pdu, ref, site, copy)
 
-    def _launch_one(self, src: int, pdu: Pdu, ref: int, site: Member, copy: Copy) -> None:
+    def _launch_one(self, src: int, pdu: Pdu, ref: int, site: SimulatedSite, copy: Copy) -> None:
         world = self.world
         world.tick = tick = world.tick + 1
         due = self.due(src, site.id, copy)
@@ -285,7 +285,7 @@ class LineMedium(Datagram):
         super().launch(src, pdu, ref, receivers, late)
 
 
-class LineSet(Medium):
+class LineSet(SimulatedMedium):
     """`delays` has the least and the most of each line, by number."""
 
     def __init__(self, *delays: tuple[int, int]) -> None:

@@ -26,7 +26,7 @@ Complain = Callable[[str, str, int], None]
 """(rule, detail, site)."""
 
 
-class Sender:
+class MemberTraffic:
     """What one member has sent in one epoch."""
 
     __slots__ = ("ack", "meant", "next", "sent")
@@ -44,7 +44,7 @@ class WireTap:
     def __init__(self, complain: Complain, repeats: bool = True) -> None:
         self.complain = complain
         self.repeats = repeats
-        self.senders: dict[tuple[int, int], Sender] = {}  # by epoch and rank
+        self.senders: dict[tuple[int, int], MemberTraffic] = {}  # by epoch and rank
         self.asked: dict[int, int] = {}  # requests, by site
         self.concerned: dict[int, int] = {}  # epoch → members that sent or were meant (SPO)
 
@@ -63,7 +63,7 @@ class WireTap:
     def sequenced(self, site: int, pdu: Dt) -> None:
         sender = self.senders.get((pdu.epoch, pdu.src))
         if sender is None:
-            sender = self.senders[pdu.epoch, pdu.src] = Sender(pdu)
+            sender = self.senders[pdu.epoch, pdu.src] = MemberTraffic(pdu)
         if pdu.seq < sender.next:
             if sender.sent.get(pdu.seq) != pdu:
                 self.complain("TR-6", f"number {pdu.seq} is not what it was: {pdu}", site)

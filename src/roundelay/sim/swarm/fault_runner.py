@@ -21,7 +21,7 @@ from roundelay.sim.kernel.ports import Codec, EngineFactory, StableState
 from roundelay.sim.kernel.world import DAY_NS, World
 from roundelay.sim.network import links as link_module
 from roundelay.sim.network.links import PLAIN, Clogged, Link, Partition, Targeted
-from roundelay.sim.network.media import MEDIA, Medium
+from roundelay.sim.network.media import MEDIA, SimulatedMedium
 from roundelay.sim.swarm.fault_kinds import Strike
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def _nobody(members: tuple[int, ...]) -> Iterable[object]:
     return ()
 
 
-class Setting(Struct, frozen=True, kw_only=True):
+class RunSetting(Struct, frozen=True, kw_only=True):
     """What a plan is run with, and who looks on."""
 
     observers: tuple[object, ...] = ()
@@ -82,7 +82,7 @@ class Setting(Struct, frozen=True, kw_only=True):
     told that its run was cut short."""
 
 
-def run_plan(plan: Plan, setting: Setting) -> Outcome:
+def run_plan(plan: Plan, setting: RunSetting) -> Outcome:
     """Run `plan`, of whatever family, to its end."""
     return plan.family.driver(plan, setting).run()
 
@@ -97,7 +97,7 @@ class Striker(ABC):
     pause_factor = 1
     """How much longer than a strike says a pause lasts."""
 
-    def __init__(self, plan: Plan, setting: Setting) -> None:
+    def __init__(self, plan: Plan, setting: RunSetting) -> None:
         self.plan = plan
         self.breaches: list[Breach] = []
         watching = self.prepare(setting)
@@ -125,14 +125,14 @@ class Striker(ABC):
         self.arrange()
 
     @abstractmethod
-    def prepare(self, setting: Setting) -> Iterable[object]:
+    def prepare(self, setting: RunSetting) -> Iterable[object]:
         """Open the `books`, before there is a world; return who looks on besides."""
 
     def arrange(self) -> None:  # noqa: B027 - most have nothing to do here
         """When there is a world, before anything happens in it."""
 
-    def make_medium(self) -> Medium:
-        medium: Medium = MEDIA[self.plan.medium](*self.plan.medium_args)
+    def make_medium(self) -> SimulatedMedium:
+        medium: SimulatedMedium = MEDIA[self.plan.medium](*self.plan.medium_args)
         return medium
 
     @abstractmethod

@@ -37,7 +37,7 @@ from roundelay.core.notices import NodeDown, NodeDropped, Notice, TransferEnded
 from roundelay.trace.checkers.verdict import Judge
 
 
-class Fate:
+class MessageFate:
     """A message, and what became of it."""
 
     __slots__ = ("asked", "at", "end", "group", "number", "order", "sender", "someone")
@@ -68,8 +68,8 @@ class AutoRmChecker(Judge):
         self.failover = failover
         self.uuids: dict[int, bytes] = {}  # site → its present UUID
         self.site_of: dict[bytes, int] = {}
-        self.messages: dict[int, Fate] = {}  # by number
-        self.by_data: dict[bytes, Fate] = {}
+        self.messages: dict[int, MessageFate] = {}  # by number
+        self.by_data: dict[bytes, MessageFate] = {}
         self.orders: dict[bytes, int] = {}  # sender → messages so far
         self.last: dict[tuple[bytes, bytes, str], int] = {}  # order of the last one delivered
         self.member: dict[tuple[bytes, str], int] = {}  # who is in which group, and since when
@@ -103,7 +103,7 @@ class AutoRmChecker(Judge):
     ) -> None:
         sender = self.uuids[site]
         order = self.orders[sender] = self.orders.get(sender, 0) + 1
-        fate = Fate(number, sender, order, group, someone, time)
+        fate = MessageFate(number, sender, order, group, someone, time)
         self.messages[number] = self.by_data[data] = fate
 
     def delivered(self, time: int, site: int, delivery: AutoRmDelivery) -> None:
@@ -168,7 +168,7 @@ class AutoRmChecker(Judge):
                 detail = f"{about}: {self._name(uuid)} is given up, but not lost"
                 self.report("I5", site, time, detail)
 
-    def _has_left(self, uuid: bytes, message: Fate) -> bool:
+    def _has_left(self, uuid: bytes, message: MessageFate) -> bool:
         """Whether a node was outside the group at some time since the message was sent."""
         since = self.member.get((uuid, message.group))
         return since is None or since > message.asked

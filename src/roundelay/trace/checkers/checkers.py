@@ -36,7 +36,7 @@ from roundelay.trace.checkers.per_source import Destinations, PerSource
 from roundelay.trace.checkers.promises import Delivered, Promises
 from roundelay.trace.checkers.total_order import HORIZON, TotalOrder
 from roundelay.trace.checkers.verdict import LIMIT, Judge, Violation
-from roundelay.trace.checkers.views import Version, Views
+from roundelay.trace.checkers.views import Version, ViewChecker
 from roundelay.trace.fingerprint import Fingerprints
 from roundelay.trace.schema import bundles_in
 
@@ -82,7 +82,7 @@ class Checker(Judge):
         self.durable = order == TOTAL if durable is None else durable
         self.everywhere = 0  # messages delivered at all sites that were up in the end
         self._promises = Promises(self.sites, self.report, liveness_ns)
-        self._views = Views(self.sites, self.report)
+        self._views = ViewChecker(self.sites, self.report)
         self._log: TotalOrder | PerSource
         if order == TOTAL:
             self._log = TotalOrder(self.sites, self.report, self._promises, self._views, horizon)

@@ -26,7 +26,7 @@ KEPT: Final = 1 << 16
 """Messages owed to nobody that are kept nevertheless, by default."""
 
 
-class Owed:
+class UndeliveredMessage:
     """A message and whom it has reached; sets of sites are the bits of a number."""
 
     __slots__ = ("destined", "done", "due", "retired", "submission")
@@ -61,7 +61,7 @@ class PerSource:
         self.everyone = (1 << len(self.bits)) - 1
         self.up = self.everyone
         self.given_up = dict.fromkeys(self.bits, 0)  # source → sites it does not wait for
-        self.messages: dict[int, Owed] = {}  # by fingerprint
+        self.messages: dict[int, UndeliveredMessage] = {}  # by fingerprint
         self.retired: deque[int] = deque()
         self.last: dict[tuple[int, int, int], int] = {}  # (site, source, life) → ordinal
         self.top = 0  # messages delivered by somebody
@@ -77,7 +77,9 @@ class PerSource:
                 destined = self._mask(self.destinations(submission))
                 if not destined & self.bits[site]:
                     del self.promises.own[site].open[fingerprint]  # not for itself
-            self.messages[fingerprint] = Owed(submission, destined, destined & owed_to)
+            self.messages[fingerprint] = UndeliveredMessage(
+                submission, destined, destined & owed_to
+            )
 
     def delivered(self, bundle: Delivered) -> None:
         time, site = bundle.time, bundle.site
@@ -169,7 +171,7 @@ class PerSource:
         else:
             self.last[key] = submission.ordinal
 
-    def _release(self, released: Callable[[Owed], int]) -> None:
+    def _release(self, released: Callable[[UndeliveredMessage], int]) -> None:
         """Messages are no longer owed to the sites that `released` says."""
         for fingerprint, owed in list(self.messages.items()):
             if owed.due:
@@ -177,7 +179,7 @@ class PerSource:
                 if not owed.due:
                     self._retire(fingerprint, owed)
 
-    def _retire(self, fingerprint: int, owed: Owed) -> None:
+    def _retire(self, fingerprint: int, owed: UndeliveredMessage) -> None:
         if owed.retired:
             return
         owed.retired = True

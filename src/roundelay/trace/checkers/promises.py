@@ -46,7 +46,7 @@ class Delivered(Struct, frozen=True, gc=False):
     fingerprints: tuple[int, ...]
 
 
-class OwnMessages:
+class OpenMessages:
     """The open messages of one site."""
 
     __slots__ = ("excused_before", "excused_number", "life", "open", "submitted")
@@ -77,7 +77,7 @@ class Promises:
         self.report = report
         self.liveness_ns = liveness_ns
         self.healed_at: int | None = None
-        self.own = {site: OwnMessages() for site in sites}
+        self.own = {site: OpenMessages() for site in sites}
 
     def submit(self, time: int, site: int, index: int, fingerprint: int) -> Submission:
         own = self.own[site]

@@ -17,7 +17,7 @@ from typing import Final
 
 from roundelay.trace.checkers.promises import Delivered, Promises, Submission
 from roundelay.trace.checkers.verdict import Report, span
-from roundelay.trace.checkers.views import Views
+from roundelay.trace.checkers.views import ViewChecker
 
 HORIZON: Final = 1 << 19
 """Positions kept by default: 20 bytes each."""
@@ -47,7 +47,7 @@ class TotalOrder:
         sites: Collection[int],
         report: Report,
         promises: Promises,
-        views: Views,
+        views: ViewChecker,
         horizon: int = HORIZON,
     ) -> None:
         self.report = report

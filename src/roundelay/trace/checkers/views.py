@@ -27,7 +27,7 @@ KEPT: Final = 256
 """Lists remembered; one that old has no say any more."""
 
 
-class Views:
+class ViewChecker:
     """Checks the lists of a group of total order."""
 
     def __init__(self, sites: Collection[int], report: Report) -> None:

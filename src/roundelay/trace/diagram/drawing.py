@@ -26,12 +26,12 @@ from roundelay.trace.diagram.style import (
     RED,
     SIGNS,
     STYLE,
-    Places,
+    LabelPlaces,
     colours_of,
 )
 from roundelay.trace.diagram.time_axis import Axis
 from roundelay.trace.diagram.window import (
-    Copy,
+    DrawnCopy,
     Scene,
     Stretch,
     Transmission,
@@ -136,7 +136,7 @@ class _Picture:
             times = [t for t in times if not scene.skip_from < t < scene.skip_to]
             self.skip_ns = max((t for t in times if t <= scene.skip_from), default=scene.from_ns)
         self.axis = Axis(times, scene.from_ns, scene.to_ns, self.transit, left=LEFT, width=WIDTH)
-        self.places = Places(LEFT - 4, self.axis.right + RIGHT - 6)
+        self.places = LabelPlaces(LEFT - 4, self.axis.right + RIGHT - 6)
         self.kinds = Counter(transmission.row.kind for transmission in scene.transmissions)
         self.colours = colours_of(self.kinds)
         self.marks = {row.event for row in scene.events}
@@ -256,7 +256,7 @@ class _Picture:
 
     # -- PDUs ------------------------------------------------------------------------------
 
-    def _end(self, transmission: Transmission, copy: Copy) -> int:
+    def _end(self, transmission: Transmission, copy: DrawnCopy) -> int:
         """When a copy arrives.  One that was lost on leaving would have taken the usual time."""
         if copy.lost and copy.time <= transmission.row.time:
             return transmission.row.time + self.transit
@@ -281,7 +281,7 @@ class _Picture:
             )
 
     def _arrow(
-        self, transmission: Transmission, copy: Copy, x0: float, y0: float, number: int
+        self, transmission: Transmission, copy: DrawnCopy, x0: float, y0: float, number: int
     ) -> str:
         x1, y1 = self.axis.x(self._end(transmission, copy)), self.y[copy.site]
         if not copy.lost:

@@ -74,7 +74,7 @@ def colours_of(kinds: Collection[str]) -> dict[str, str]:
     return colours
 
 
-class Places:
+class LabelPlaces:
     """Keeps labels from covering each other."""
 
     def __init__(self, left: float, right: float) -> None:

@@ -120,7 +120,7 @@ def _around(trace: TraceFile, point: int, before: int, after: int) -> tuple[int,
 # -- gathering -----------------------------------------------------------------------------
 
 
-class Copy(Struct, gc=False):
+class DrawnCopy(Struct, gc=False):
     """What became of one copy of a transmission: it reached `site` at `time`, or was lost."""
 
     site: int
@@ -132,7 +132,7 @@ class Transmission(Struct):
     """A SEND and its copies."""
 
     row: TraceRow
-    copies: list[Copy] = field(default_factory=list)
+    copies: list[DrawnCopy] = field(default_factory=list)
 
 
 class Stretch(Struct, gc=False):
@@ -242,7 +242,7 @@ def _join(scene: Scene, trace: TraceFile, inside: Sequence[TraceRow]) -> None:
         transmission = by_ref.get(row.ref)
         if transmission is not None:
             lost = row.kind or "lost" if row.event == "LOSE" else ""
-            transmission.copies.append(Copy(row.site, row.time, lost))
+            transmission.copies.append(DrawnCopy(row.site, row.time, lost))
             scene.arrows += 1
             scene.lost += bool(lost)
     scene.transmissions = sorted(

@@ -14,10 +14,10 @@ from roundelay.core.autorm.beamon import AutoRmDelivery, Beamon
 from roundelay.core.events import MEMORY, NOTHING_LEFT
 from roundelay.core.notices import Notice, TransferEnded
 from roundelay.sim.families.autorm.applications import AutoRmApplications
-from roundelay.sim.kernel.load import Scattered, content
+from roundelay.sim.kernel.load import RandomTimes, content
 from roundelay.sim.kernel.member import UP
 from roundelay.sim.swarm.fault_kinds import Strike
-from roundelay.sim.swarm.fault_runner import SETTLE_STEPS, Setting, Striker
+from roundelay.sim.swarm.fault_runner import SETTLE_STEPS, RunSetting, Striker
 
 if TYPE_CHECKING:
     from roundelay.sim.swarm.plan import Plan
@@ -27,7 +27,7 @@ SOMEONE: Final = 0.25
 """How many of the messages are to someone."""
 
 
-class GroupLoad(Scattered):
+class GroupLoad(RandomTimes):
     """Messages of random sites to random groups, at random times, to everyone or to someone."""
 
     def __init__(self, applications: AutoRmApplications, plan: Plan) -> None:
@@ -96,7 +96,7 @@ class AutoRmDriver(Striker):
     storm_keeps = NOTHING_LEFT
     pause_factor = 2
 
-    def prepare(self, setting: Setting) -> Iterable[object]:
+    def prepare(self, setting: RunSetting) -> Iterable[object]:
         self.books = AutoRmBooks()
         return setting.observers
 

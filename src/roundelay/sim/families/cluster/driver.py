@@ -28,7 +28,7 @@ from roundelay.sim.kernel.member import PAUSED
 from roundelay.sim.network.links import Targeted
 from roundelay.sim.network.wiretap import WireTap
 from roundelay.sim.swarm.fault_kinds import Strike
-from roundelay.sim.swarm.fault_runner import Setting, Striker
+from roundelay.sim.swarm.fault_runner import RunSetting, Striker
 
 REOPEN: Final = "reopen"
 """MARK: from here on the cluster is another one."""
@@ -40,7 +40,7 @@ TRIES: Final = 60
 class ClusterDriver(Striker):
     """One run of one plan."""
 
-    def prepare(self, setting: Setting) -> Iterable[object]:
+    def prepare(self, setting: RunSetting) -> Iterable[object]:
         plan = self.plan
         self.to = plan.destinations()
         self.books = ClusterBooks(self.receivers)

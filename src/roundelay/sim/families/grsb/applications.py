@@ -25,7 +25,7 @@ from roundelay.core.grsb.site import GrsbSite
 from roundelay.core.grsb.stable import GrsbStable
 from roundelay.core.selection import EVERYTHING, Selection
 from roundelay.core.wide.site import WideSite
-from roundelay.sim.kernel.member import Member
+from roundelay.sim.kernel.member import SimulatedSite
 from roundelay.sim.kernel.world import World
 from roundelay.sim.network.media import LineSet
 
@@ -41,7 +41,7 @@ class DiskArchive:
     It is looked for at each use: a site that loses its disk has another one.
     """
 
-    def __init__(self, member: Member, stable_of: Callable[[Any], GrsbStable]) -> None:
+    def __init__(self, member: SimulatedSite, stable_of: Callable[[Any], GrsbStable]) -> None:
         self.member = member
         self.stable_of = stable_of
 
@@ -83,7 +83,7 @@ class LineApplications(ABC, Generic[S]):
         )
 
     @abstractmethod
-    def make_site(self, member: Member, rng: Random, now: int, **options: Any) -> S:
+    def make_site(self, member: SimulatedSite, rng: Random, now: int, **options: Any) -> S:
         """The site itself."""
 
     @abstractmethod
@@ -131,7 +131,7 @@ class GrsbApplications(LineApplications[GrsbSite]):
         self.config = config.check(roles.sites)
         self.make = make
 
-    def make_site(self, member: Member, rng: Random, now: int, **options: Any) -> GrsbSite:
+    def make_site(self, member: SimulatedSite, rng: Random, now: int, **options: Any) -> GrsbSite:
         archive = DiskArchive(member, lambda stable: stable)
         site: GrsbSite = self.make(
             member.id, self.roles, self.config, rng, now, archive=archive, **options

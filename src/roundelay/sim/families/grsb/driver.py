@@ -18,7 +18,7 @@ from roundelay.sim.families.grsb.applications import Lines
 from roundelay.sim.families.grsb.draft import AWAY, CUT, GIVEN_UP, LONG_AWAY, TAKE_OVER
 from roundelay.sim.families.grsb.group import GrsbGroup
 from roundelay.sim.families.grsb.shared_driver import Level, LineDriver
-from roundelay.sim.network.media import Medium
+from roundelay.sim.network.media import SimulatedMedium
 from roundelay.sim.swarm.fault_kinds import Strike
 
 THOUSAND: Final = 1000
@@ -45,7 +45,7 @@ class GrsbDriver(LineDriver[GrsbSite]):
             return f"line:{notice.info[0]}"
         return {"reign": TAKE_OVER, "suspect": GIVEN_UP}.get(notice.kind)
 
-    def make_medium(self) -> Medium:
+    def make_medium(self) -> SimulatedMedium:
         return Lines(*self.plan.medium_args)
 
     def settle(self, healed: int) -> bool:

@@ -23,10 +23,10 @@ from roundelay.core.selection import Selection
 from roundelay.core.wide.site import WideSite
 from roundelay.sim.families.grsb.applications import LineApplications
 from roundelay.sim.families.grsb.group import CONFERENCES, KINDS_OF_MESSAGES
-from roundelay.sim.kernel.load import HEADER, Scattered, content
+from roundelay.sim.kernel.load import HEADER, RandomTimes, content
 from roundelay.sim.kernel.member import DOWN, UP
 from roundelay.sim.swarm.fault_kinds import Strike
-from roundelay.sim.swarm.fault_runner import Setting, Striker
+from roundelay.sim.swarm.fault_runner import RunSetting, Striker
 
 if TYPE_CHECKING:
     from roundelay.sim.swarm.plan import Plan
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 S = TypeVar("S", GrsbSite, WideSite)
 
 
-class UserLoad(Scattered):
+class UserLoad(RandomTimes):
     """Messages and units of random users to random conferences, at random times."""
 
     def __init__(
@@ -102,7 +102,7 @@ class LineDriver(Striker, Generic[S]):
     top: Level
     """The level that gives messages their places: what it knows must not be lost."""
 
-    def prepare(self, setting: Setting) -> Iterable[object]:
+    def prepare(self, setting: RunSetting) -> Iterable[object]:
         self.assign()
         self.books = LineBooks()
         return setting.observers

@@ -20,13 +20,13 @@ from roundelay.core.families import TOTAL
 from roundelay.sim.kernel.load import Load, Poisson
 from roundelay.sim.kernel.member import UP
 from roundelay.sim.swarm.fault_kinds import REFORMATION_TARGETS, Strike
-from roundelay.sim.swarm.fault_runner import Setting, Striker
+from roundelay.sim.swarm.fault_runner import RunSetting, Striker
 
 
 class Driver(Striker):
     """One run of a plan of the token protocol or of positive acknowledgement."""
 
-    def prepare(self, setting: Setting) -> Iterable[object]:
+    def prepare(self, setting: RunSetting) -> Iterable[object]:
         self.books = TokenBooks(self.plan.sites)
         self.budget = max(1, self.plan.resilience)
         return setting.observers

@@ -19,7 +19,7 @@ from roundelay.core.wide.site import WideSite
 from roundelay.core.wide.stable import WideStable
 from roundelay.core.wide.topology import Atlas, Topology
 from roundelay.sim.families.grsb.applications import DiskArchive, LineApplications
-from roundelay.sim.kernel.member import Member
+from roundelay.sim.kernel.member import SimulatedSite
 from roundelay.sim.kernel.ports import Codec
 from roundelay.sim.kernel.world import World
 from roundelay.sim.network.media import LineSet
@@ -44,7 +44,7 @@ class WideLines(LineSet):
 
     def bind(self, world: Any, rng: Random, codec: Codec | None) -> None:
         super().bind(world, rng, codec)
-        near: list[tuple[Member, ...]] = []
+        near: list[tuple[SimulatedSite, ...]] = []
         for site in world.sites:
             network = self.atlas.network_of(site.id)
             around = () if network is None else network.attached
@@ -62,7 +62,7 @@ class WideApplications(LineApplications[WideSite]):
         self.config = config.check(topology.sites)
         self.make = make
 
-    def make_site(self, member: Member, rng: Random, now: int, **options: Any) -> WideSite:
+    def make_site(self, member: SimulatedSite, rng: Random, now: int, **options: Any) -> WideSite:
         site: WideSite = self.make(
             member.id,
             self.atlas,

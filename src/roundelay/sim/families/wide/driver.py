@@ -21,7 +21,7 @@ from roundelay.sim.families.wide.draft import OUTCOMES
 from roundelay.sim.families.wide.group import WideGroup
 from roundelay.sim.kernel.member import UP
 from roundelay.sim.network.links import Partition
-from roundelay.sim.network.media import Medium
+from roundelay.sim.network.media import SimulatedMedium
 from roundelay.sim.swarm.fault_kinds import Strike
 
 
@@ -45,7 +45,7 @@ class WideDriver(LineDriver[WideSite]):
     def outcome_of(self, notice: Notice) -> str | None:
         return OUTCOMES.get(notice.kind)
 
-    def make_medium(self) -> Medium:
+    def make_medium(self) -> SimulatedMedium:
         a = self.plan.medium_args
         return WideLines(self.atlas, (a[0], a[1]), (a[2], a[3]), (a[4], a[5]))
 
