@@ -310,11 +310,12 @@ def test_the_line_that_runs_it_again_is_understood(monkeypatch: pytest.MonkeyPat
 
     seen: list[ChaosParams] = []
 
-    def pretend(params: ChaosParams, *rest: object, **more: object) -> dict[str, object]:
+    def pretend(run: object, params: ChaosParams, *rest: object) -> dict[str, object]:
         seen.append(params)
         return {"verdict": "kept"}
 
-    monkeypatch.setattr(command, "_one", pretend)
+    monkeypatch.setattr(command, "run_in_folder", pretend)
+    monkeypatch.setattr(command, "_show", lambda results: None)
     for params in (
         ChaosParams(seed=3),
         params_of(seed=9, sites=7, senders=2, resilience=2, loss=0.05, bytes=100, level="all"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import pickle
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -201,3 +202,9 @@ def test_the_next_trigger_raises_the_alarm(spark: SparkSession, tmp_path: Path) 
     speak(traces, 3, b"four")
     again = next(watch(spark, [folder], every_s=0.01, state=state))
     assert (again.rows, again.alarms) == (4, [])
+    # What another version has kept is not taken: the group is judged anew.
+    (kept,) = state.rglob("*.state")
+    kept.write_bytes(pickle.dumps((-1, None)))
+    anew = next(watch(spark, [folder], every_s=0.01, state=state))
+    assert anew.rows == 16
+    assert "I1" in {alarm.invariant for alarm in anew.alarms}

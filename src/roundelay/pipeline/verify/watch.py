@@ -98,6 +98,10 @@ class Trigger(Struct):
         return "\n".join([head, *lines])
 
 
+STATE: Final = 2
+"""Goes up when what is kept between triggers changes."""
+
+
 class GroupTail(Struct):
     """The files of one group, as far as they have been read."""
 
@@ -218,16 +222,21 @@ def _trigger(home: str, folder: str, group: str, files: list[tuple[str, int]], c
     alarms = [
         Alarm(group, one.invariant, one.site, one.time, one.detail) for one in watched.alarms()
     ]
-    put(path, pickle.dumps(watched, pickle.HIGHEST_PROTOCOL))
+    put(path, pickle.dumps((STATE, watched), pickle.HIGHEST_PROTOCOL))
     return msgspec.msgpack.encode((rows, alarms))
 
 
 def _load(path: Path) -> Watched | None:
-    """The state of an earlier trigger; it is written by us alone, in a folder of our own."""
+    """The state of an earlier trigger; it is written by us alone, in a folder of our own.
+
+    None if there is none, or if another version has written it: the group is judged anew."""
     if not path.exists():
         return None
-    loaded = pickle.loads(path.read_bytes())
-    return loaded if isinstance(loaded, Watched) else None
+    try:
+        version, watched = pickle.loads(path.read_bytes())
+    except (AttributeError, ImportError, TypeError, ValueError, EOFError, pickle.PickleError):
+        return None
+    return watched if version == STATE and isinstance(watched, Watched) else None
 
 
 class Watched:
