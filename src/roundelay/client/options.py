@@ -17,7 +17,6 @@ from roundelay.core.limits import whole
 from roundelay.core.selection import EVERYTHING, Selection, parse_filters
 from roundelay.journal.journal import ALWAYS, JournalConfig
 from roundelay.node.groups import (
-    AUTORM,
     CONFIGURED,
     MEMBERS_MAX,
     SERVICES,
@@ -156,7 +155,7 @@ class Options(Struct, frozen=True, kw_only=True):
             dir=Path(self.dir) if self.dir else None,
             choice=choice,
             secret=secret,
-            groups=(spec,) if spec.protocol != AUTORM else (),
+            groups=() if spec.family.own_packets else (spec,),
             records=self.records(spec.name),
             log_level=self.log_level,
             answer_ns=int(self.timeout * SECOND),

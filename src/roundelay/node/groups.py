@@ -132,7 +132,7 @@ def full_name(name: str, service: str) -> str:
     named = protocol_of(name)
     if named == protocol:
         return name
-    if named != AUTORM:
+    if not FAMILY_OF[named].own_packets:
         raise ConfigError("service", service, f"{SERVICE_OF[named]} for a group named {name}")
     return check_name(f"{protocol}:{name}")
 
@@ -201,14 +201,14 @@ def parse_group(text: str) -> GroupSpec:
             raise ConfigError("group", text, f"options {', '.join(OPTIONS)}")
         options[key] = OPTIONS[key](value)
     service = parts.pop() if len(parts) > 1 and parts[-1] in SERVICES else ""
-    if not service and len(parts) == 2 and protocol_of(":".join(parts)) != AUTORM:
+    if not service and len(parts) == 2 and protocol_of(":".join(parts)) in PREFIXES:
         service = SERVICE_OF[protocol_of(":".join(parts))]
     if service not in SERVICES:
         raise ConfigError(
             "group", text, f"NAME:service[:key=value…] with a service of {', '.join(SERVICES)}"
         )
     name = full_name(":".join(parts), service)
-    if SERVICES[service] == AUTORM and options:
+    if FAMILY_OF[SERVICES[service]].own_packets and options:
         raise ConfigError("group", text, "no options for fifo: who joins is a member")
     return check_roles(GroupSpec(name=name, protocol=SERVICES[service], **options))
 

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from roundelay.core.errors import ConfigError, UsageError
+from roundelay.core.families import FAMILIES
 from roundelay.trace.checkers.checkers import FIFO, NONE, TOTAL
 from roundelay.trace.live import SUFFIX, live_files
 from roundelay.trace.merge import merge
@@ -155,7 +156,8 @@ def _run(name: str, paths: list[Path]) -> TracedRun:
                 f"{other.low}: verify them one by one"
             )
     protocol = params.get("protocol", "")
-    resilience = params.get("resilience") if protocol == "token" else None
+    family = FAMILIES.get(protocol)
+    resilience = params.get("resilience") if family is not None and family.resilient else None
     return TracedRun(
         name=name,
         parts=tuple(parts),

@@ -34,6 +34,7 @@ from msgspec import Struct, field
 
 from roundelay.core.errors import ConfigError, UsageError
 from roundelay.core.events import CRASH, END, EVENT_NAMES, NO_REF, NOBODY
+from roundelay.core.families import FAMILIES
 from roundelay.durable import put
 from roundelay.pipeline.verify.runs import DEPTH
 from roundelay.pipeline.verify.tasks import on
@@ -245,11 +246,13 @@ class Watched:
     def __init__(self, tail: GroupTail, params: dict[str, Any]) -> None:
         self.tail = tail
         order = params.get("order", TOTAL)
+        family = FAMILIES.get(params.get("protocol", ""))
+        selective = family is not None and family.selective
         self.destinations = SaidDestinations(tail.sites)
         self.checker = Checker(
             tail.sites,
             order=order,
-            destinations=self.destinations if params.get("protocol") == "spo" else None,
+            destinations=self.destinations if selective else None,
             horizon=HORIZON,
         )
         self.up = set(tail.sites)
