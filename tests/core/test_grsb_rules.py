@@ -359,7 +359,7 @@ def test_gr_11_recorders_are_polled_before_anything_is_overwritten() -> None:
     bench.hear(Bcast(message(4), 4), CR, LINE_B)
     assert bench.of(DaAck) == [DaAck(0, 5, 2)]
     bench.hear(PollOk(9), PR2)
-    assert bench.site.drops["recorded what was never sent"] == 1
+    assert bench.site.drops["recorded what was never acknowledged"] == 1
 
 
 def test_gr_11_a_recorder_that_does_not_answer_is_given_up() -> None:

@@ -146,7 +146,7 @@ class FragmentReassembly:
     """Puts fragments together again.
 
     >>> pieces = split(b"\\x10" + bytes(2000), 1200, ident=7)
-    >>> reassembly = Reassembly()
+    >>> reassembly = FragmentReassembly()
     >>> reassembly.collect("peer", pieces[1], now=0)
     >>> [len(piece) for piece in reassembly.collect("peer", pieces[0], now=1)]
     [1191, 810]

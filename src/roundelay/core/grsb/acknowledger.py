@@ -268,8 +268,8 @@ class Acknowledger:
     def on_poll_ok(self, ok: PollOk, source: int, now: int) -> None:
         if source not in self.marks or self.epoch < 0:
             return
-        if ok.upto > self.expected:
-            self.host.drop("recorded what was never sent")
+        if ok.upto > self.acked:
+            self.host.drop("recorded what was never acknowledged")
             return
         self.speaks(source)
         self.marks[source] = ok.upto
