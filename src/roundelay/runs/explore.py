@@ -40,7 +40,9 @@ def run_explorer(
         raise ConfigError("mutant", mutant, f"with {protocol} one of {', '.join(names)}")
     scope = _scope(protocol, broken, bounds)
     result = explore(scope, broken, progress=progress)
-    return {**structs.asdict(scope), "mutant": mutant, **to_builtins(result)}
+    shown = to_builtins(result)
+    violations = list(shown.pop("violations"))  # as JSON has them
+    return {**structs.asdict(scope), "mutant": mutant, **shown, "violations": violations}
 
 
 def _scope(protocol: str, mutant: Mutant | None, bounds: dict[str, Any]) -> Bounds:

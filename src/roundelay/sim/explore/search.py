@@ -4,7 +4,7 @@
     >>> from roundelay.sim.explore.token.scope import Scope
     >>> result = explore(Scope(sites=2, resilience=0, timestamps=1, crashes=0, attempts=1))
     >>> result.complete, result.violations
-    (True, [])
+    (True, ())
 
 The search is the same for all protocols.  What may happen in a group, and what must not, is said
 by a `Model`, of which there is one per family (`families.py`): where a group begins, what may
@@ -58,7 +58,7 @@ class Result(Struct, frozen=True):
     """Steps of the longest way that had to be looked at."""
     complete: bool
     """Nothing within the scope was left out."""
-    violations: list[Violation]
+    violations: tuple[Violation, ...]
 
 
 State = TypeVar("State", bound=Hashable)
@@ -121,13 +121,13 @@ class Search(Generic[State, Step, Finding]):
             if finding is not None:
                 return self._violated(number, [], finding, depth)
             if len(states) > self.max_states:
-                return Result(len(states), depth, False, [])
+                return Result(len(states), depth, False, ())
             for step, after, finding in model.steps(state):
                 if finding is not None:
                     return self._violated(number, [step], finding, depth + 1)
                 if after not in self._met:
                     self._meet(after, number)
-        return Result(len(states), depth, True, [])
+        return Result(len(states), depth, True, ())
 
     def _meet(self, state: State, parent: int) -> None:
         self._met.add(state)
@@ -144,7 +144,7 @@ class Search(Generic[State, Step, Finding]):
         steps = [self._step_between(*pair) for pair in pairwise(states)] + last_step
         violation, lines = self.model.explain(states, steps, finding)
         invariant, _, detail = violation.partition(": ")
-        violations = [Violation(invariant, detail, depth, tuple(lines))]
+        violations = (Violation(invariant, detail, depth, tuple(lines)),)
         return Result(len(self.states), depth, False, violations)
 
     def _step_between(self, before: State, after: State) -> Step:
