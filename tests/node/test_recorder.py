@@ -314,6 +314,8 @@ async def test_a_recorded_broadcast_is_on_disk_when_it_returns(tmp_path: Path) -
         c = await net.join("c", dir=tmp_path / "c", record=True, fsync="interval")
         await together([a, b, c])
         other = c.node.recorders.own["token:g"].journal
+        sources = b.node.recorders.sources
+        await until(lambda: len(sources("token:g")) == 2, "b knows of both recorders")
         receipt = await b.group.broadcast(b"z", durability="recorded", recorders=2)
         assert receipt.seq is not None
         assert min(journal.durable, other.durable) > receipt.seq
