@@ -20,6 +20,8 @@ from roundelay.core.position import Position
 from roundelay.node.frontend.server import FrontendServer
 from roundelay.node.membership import reconfiguration
 from roundelay.node.recording import memory
+from roundelay.node.recording.asked import FITS, LONG_S, NONE, WAIT, Asked
+from roundelay.node.recording.recorders import Recorders
 from tests.node.live import Member, Net, delivered, membership_of, together, until
 
 
@@ -401,6 +403,72 @@ async def test_a_position_is_not_refused_while_the_group_waits_for_members() -> 
         await together([a, b, c])
         await delivered([c], 10)
         assert seqs(c) == list(range(30, 40))
+
+
+async def test_a_member_that_is_far_behind_does_not_refuse_where_others_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A wiped member at 30 % loss was at 4 when its application came back to position 25, and
+    after three seconds it was told that 25 is in the future."""
+    async with Net() as net:
+        a, b = await net.form("ab")
+        await say(a, 40)
+        await delivered([a, b], 40)
+        position = Recorders.position
+        behind = True
+
+        def lagging(recorders: Recorders, group: str) -> int:
+            real = position(recorders, group)
+            return min(real, 4) if behind and recorders.node.name == "c" else real
+
+        monkeypatch.setattr(Recorders, "position", lagging)
+        c = await net.join("c", since=roundelay.Position(a.group.history, 25))
+        d = await net.join("d", since=roundelay.Position(a.group.history, 41))
+        await together([a, b, c, d])
+        await asyncio.sleep(LONG_S + 1)
+        assert c.error is None
+        behind = False
+        await say(b, 5, 40)
+        await delivered([c], 20)
+        assert seqs(c) == list(range(25, 45))
+        future = await error_of(d, roundelay.NoSuchPosition)
+        assert "future" in str(future)
+        assert d.got == []
+
+
+def looks(asked: Asked, times: range, position: int, known_end: int = 0, step: int = 0) -> str:
+    """The last verdict on a position by a member that looks every second and goes on by `step`."""
+    verdict = WAIT
+    for now in times:
+        verdict = asked.look(
+            "6f1d",
+            position + step * (now - times[0]),
+            float(now),
+            known_end=known_end,
+            works=True,
+            alone=False,
+            from_disk=False,
+        )
+        if verdict != WAIT:
+            return verdict
+    return verdict
+
+
+def test_a_position_fits_when_others_of_its_history_are_that_far() -> None:
+    assert looks(Asked("6f1d", 25, True, ""), range(1), position=4, known_end=25) == FITS
+    assert looks(Asked("6f1d", 25, True, ""), range(10), position=4, known_end=24) == NONE
+
+
+def test_a_member_that_gets_further_is_waited_for_and_not_for_ever() -> None:
+    assert looks(Asked("6f1d", 25, True, ""), range(12), position=4, step=2) == FITS
+    asked = Asked("6f1d", 1_000, True, "")
+    assert looks(asked, range(12), position=4, step=2) == WAIT
+    assert looks(asked, range(12, 20), position=28, step=2) == NONE
+
+
+def test_a_number_without_a_history_is_compared_with_where_the_member_entered() -> None:
+    asked = Asked("", 25, True, "")
+    assert looks(asked, range(10), position=4, known_end=40, step=10) == NONE
 
 
 def test_a_time_is_gone_on_at_from_memory_or_what_is_missing_is_said(

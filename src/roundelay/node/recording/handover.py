@@ -53,6 +53,8 @@ BACK: Final = 1024
 WIDER: Final = 16
 """Positions to look back for the beginning of a unit, and how many times more if it is not there:
 usually its parts are close together."""
+ASK_S: Final = 0.5
+"""How often others are asked how far they are, while the application's position is in question."""
 STUCK_S: Final = 15.0
 """How long recorders may have nothing new of what is needed next."""
 
@@ -120,6 +122,7 @@ class CatchUp(Subscriber):
             place: Any = node.group_hosts[group]
             self._units = RecordedUnits(place.config.unit_bytes)
         self._began = time.monotonic()
+        self._asked_others = self._began
         self._task: asyncio.Task[None] | None = None
         self._done: Callable[[], None] = lambda: None
 
@@ -245,9 +248,20 @@ class CatchUp(Subscriber):
         else:
             works, alone = _at_work(place), place is None or len(place.roster) < 2
             from_disk, now = place is None or place.recalled, time.monotonic()
+            end = recorders.known_end(self.group, history)
             verdict = self.asked.look(
-                history, position, now, works=works, alone=alone, from_disk=from_disk
+                history,
+                position,
+                now,
+                known_end=end,
+                works=works,
+                alone=alone,
+                from_disk=from_disk,
             )
+            if verdict == WAIT and now > self._asked_others + ASK_S:
+                self._asked_others = now
+                recorders.want(self.group)  # how far the others are, they tell
+            position = end
         if verdict == FITS:
             self.history = history
             recorders.want(self.group)  # whoever has something says so

@@ -99,6 +99,11 @@ class MemberMemories:
             if name == group and now - heard.seen < LIVELY_NS
         ]
 
+    def ends(self, group: str, history: str) -> list[int]:
+        """How far other members have said that they have this history."""
+        words = [heard.word for (name, _), heard in self._heard.items() if name == group]
+        return [word.next for word in words if word.history == history]
+
     def kept_by(self, group: str) -> dict[str, int]:
         """How far the memories of other nodes reach, whatever history it is."""
         words = [heard.word for (name, _), heard in self._heard.items() if name == group]

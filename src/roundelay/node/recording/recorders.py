@@ -371,6 +371,16 @@ class Recorders:
         host = self.node.group_hosts.get(group)
         return -1 if host is None or host.data is None else int(host.data.position)
 
+    def known_end(self, group: str, history: str) -> int:
+        """The position up to which anybody is known to have that history of a group: the member
+        here, recorders, or members by their memory."""
+        heard = [heard.word for (name, _), heard in self.heard.items() if name == group]
+        ends = [word.next for word in heard if word.history == history]
+        mine = self.own.get(group)
+        if mine is not None and mine.history == history:
+            ends.append(mine.next)
+        return max([self.position(group), *ends, *self.keepers.ends(group, history)])
+
     def lineage(self, group: str) -> str:
         """The history that the member here is in; empty: none yet."""
         host = self.node.group_hosts.get(group)
