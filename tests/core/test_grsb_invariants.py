@@ -182,6 +182,7 @@ WIDE_BREAKS: dict[str, tuple[Break, Mapping[str, Break]]] = {
             put("uplink.listener.next", FAR), put("uplink.listener.stable", FAR),
             put("uplink.listener.top", FAR),
         ),
+        "what waits for its place was sent up": lambda lcr: lcr.uplink.pending.update({9: PENDING}),
     }),
     "PACER": (lambda world: world.pacer, {
         "what is under way is the next, and is repeated": put("under_way", message(0)),

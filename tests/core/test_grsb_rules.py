@@ -196,6 +196,16 @@ def test_gr_2_known_numbers_are_answered_again_and_later_ones_ignored() -> None:
     assert first.message.sender == U
 
 
+def test_gr_2_a_late_copy_of_an_earlier_start_takes_no_waiting_submission_away() -> None:
+    bench = Bench(CR)
+    bench.hear(submit(0), V)  # under way: what follows waits
+    bench.hear(submit(0, inc=2, text=b"new"), U)
+    bench.hear(submit(0, inc=1, text=b"old"), U)
+    assert bench.site.drops["submission of an earlier start"] == 1
+    bench.hear(DaAck(0, 1, 0), DA, LINE_B)
+    assert bench.of(Bcast)[-1].message.bundle.data == b"new"
+
+
 def test_gr_2_a_submission_that_is_not_admitted_does_not_use_up_its_number() -> None:
     # The place of the Security Controller: a hook that sees ticket and sender.
     bench = Bench(CR, admit=lambda one, sender: one.bundle.data != b"no")

@@ -159,11 +159,11 @@ class Retransmitter:
             return
         known = self.sequencer.counters.get(sender)
         inc = -1 if known is None else known.inc
-        if submit.inc < inc:
+        waiting = self.queue.get(sender)
+        if submit.inc < max(inc, -1 if waiting is None else waiting.inc):
             self.host.drop("submission of an earlier start")
             return
         expected = known.sseq if known is not None and submit.inc == inc else 0
-        waiting = self.queue.get(sender)
         if waiting is not None:
             if waiting.inc == submit.inc:
                 return

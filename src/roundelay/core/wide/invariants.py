@@ -57,6 +57,7 @@ def _goes_on(lcr: LocalRetransmitter) -> bool:
 LCR: Final[Rules] = {
     "its uplink runs while it reigns": lambda lcr: lcr.uplink.running == lcr.reigning,
     "what comes down goes on where the network is": _goes_on,
+    "what waits for its place was sent up": lambda lcr: set(lcr.uplink.pending) <= set(lcr.queue),
 }
 
 PACER: Final[Rules] = {
