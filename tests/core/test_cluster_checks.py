@@ -209,6 +209,17 @@ def test_the_same_pdus_without_the_change_are_fine() -> None:
     assert not opening.drops
 
 
+def test_what_ends_a_reset_may_not_acknowledge_what_was_never_sent() -> None:
+    site = alone(PoSite, boot="dynamic")
+    for member in (1, 2):
+        site.receive(Rst(**{**RST, "src": member, "have": 7, "done": 0}), member, MS)
+    site.receive(Dt(**{**GOOD, "epoch": 1, "ack": (2, 1, 1)}), 1, MS)
+    assert site.drops == {AHEAD: 1}
+    assert (site.epoch, site.rst) == (0, 1)  # it has not ended on that word
+    site.receive(Dt(**{**GOOD, "epoch": 1}), 1, MS)
+    assert (site.epoch, site.rst) == (1, -1)
+
+
 def test_strangers_are_refused() -> None:
     site = alone(PoSite)
     site.receive(Dt(**GOOD), 9, 0)

@@ -16,6 +16,15 @@ NUMBER_MAX: Final = (1 << 32) - (1 << 20)
 EPOCHS_AHEAD: Final = 1 << 16
 
 
+def _sent(site: ClusterState, epoch: int) -> int:
+    """The highest number that anybody can expect from us next in an epoch."""
+    if epoch == site.epoch:
+        return site.seq
+    if epoch == site.rst and len(site.vecs) == site.n:
+        return min(vec[site.index] for vec in site.vecs.values())  # where we begin in it
+    return NUMBER_MAX  # not for us to judge: nothing of that epoch counts here
+
+
 def refusal(site: ClusterState, pdu: Pdu, source: int) -> str:
     """Why `pdu` from `source` cannot be right, or ""."""
     rank = site.ranks.get(source)
@@ -32,7 +41,7 @@ def refusal(site: ClusterState, pdu: Pdu, source: int) -> str:
             return "sequenced PDU with impossible fields"
         if bool(pdu.bundle.sizes) == isinstance(pdu, (Null, SpoNull)):
             return "data PDU without data, or NULL with data"
-        if pdu.epoch == site.epoch and pdu.ack[site.index] > site.seq:
+        if pdu.ack[site.index] > _sent(site, pdu.epoch):
             return "acknowledgement of what was never sent"
         if not 1 <= min(pdu.ack) <= max(pdu.ack) <= NUMBER_MAX:
             return "sequenced PDU with impossible fields"
@@ -48,7 +57,7 @@ def refusal(site: ClusterState, pdu: Pdu, source: int) -> str:
         numbers = (pdu.seq, *pdu.pseq, *pdu.treq, *pdu.preq)
         if not 1 <= min(numbers) <= max(numbers) <= NUMBER_MAX or pdu.buf < 0:
             return "STAT with impossible fields"
-        if pdu.epoch == site.epoch and pdu.treq[site.index] > site.seq:
+        if pdu.treq[site.index] > _sent(site, pdu.epoch):
             return "acknowledgement of what was never sent"
         return ""
     if isinstance(pdu, Rst):
