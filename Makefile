@@ -16,7 +16,7 @@ INSTALLED := $(VENV)/.installed
 PYTHON ?=
 SEEDS ?= 0:50000
 JOBS ?= 2
-WORKERS ?= 3 # of pytest: live tests mostly wait
+WORKERS ?= 4 # of pytest: live tests mostly wait
 PROTOCOL ?= token
 RUNS ?= 20
 MINUTES ?= 30
@@ -96,7 +96,7 @@ seeds: $(INSTALLED)
 
 coverage: $(INSTALLED)
 	$(PY) -m coverage erase
-	$(PY) -m coverage run -m pytest -n $(WORKERS) $(PYTEST)
+	$(PY) -m coverage run -m pytest -n $(WORKERS) --dist worksteal $(PYTEST)
 	$(PY) -m coverage combine --quiet
 	@mkdir -p build
 	$(PY) -m coverage json --quiet -o build/coverage.json
