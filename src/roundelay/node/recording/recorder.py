@@ -87,6 +87,21 @@ def parse_record(text: str) -> tuple[str, Selection]:
     return group, parse_filters(pieces, text)
 
 
+def recall_history(folder: Path, disk: Disk, say: Callable[[str], None]) -> str:
+    """Return which history of its group a journal holds, empty if none is known; what says so is
+    mended."""
+    try:
+        history, faults = read_history(folder)
+    except OSError:
+        return ""
+    for fault in faults:
+        say(f"{fault}; it is written again")
+    if history:
+        with suppress(OSError):
+            write_history(folder, history, disk)
+    return history
+
+
 class _Enter(Struct, frozen=True):
     """In the queue: what follows belongs to this history."""
 
@@ -123,7 +138,7 @@ class Recorder(Subscriber):
         self._changed = changed
         self._loop = asyncio.get_running_loop()
         self.journal = self._open()
-        self.history = self._read_history()
+        self.history = recall_history(folder, self.journal.disk, self._said)
         """Which history of the group the journal holds; empty: none that is known."""
         self.next = self.journal.next
         """Position of the next delivery, whether those before are written yet or not."""
@@ -286,18 +301,6 @@ class Recorder(Subscriber):
         self._changed()
 
     # -- histories -------------------------------------------------------------------------
-
-    def _read_history(self) -> str:
-        try:
-            history, wrong = read_history(self.folder)
-        except OSError:
-            return ""
-        for what in wrong:
-            self._said(f"{what}; it is written again")
-        if history:
-            with suppress(OSError):
-                write_history(self.folder, history, self.journal.disk)
-        return history
 
     def _enter(self, history: str) -> None:
         known = self.history

@@ -27,10 +27,10 @@ from roundelay.core.grsb.config import Roles
 from roundelay.core.grsb.site import GrsbSite
 from roundelay.core.selection import EVERYTHING
 from roundelay.durable import Disk, numbered
-from roundelay.journal.files import JournalBroken, read_history, write_history
+from roundelay.journal.files import JournalBroken, write_history
 from roundelay.journal.grsb import JournalArchive
 from roundelay.journal.journal import ALWAYS, Journal
-from roundelay.node.recording.recorder import RecordConfig
+from roundelay.node.recording.recorder import RecordConfig, recall_history
 from roundelay.node.roles.member import RoleMember
 from roundelay.node.storage.folders import claim_journal
 from roundelay.node.storage.store import GrsbKept, Senders
@@ -40,71 +40,24 @@ SENDERS_EVERY: Final = 65_536
 PAGE: Final = 4096
 
 
-class GroupRecorder:
-    """The recorder as `node.recording.recorders` knows recorders: whom to ask for a replay, how far
-    it is.
-
-    It is closed with the group, not before.
-    """
-
-    is_recorder = True
-    ordered = True
-    slow = False  # the group has a way of its own to be slowed (GR-12)
-
-    def __init__(self, owner: RecorderJournal, roles: Roles, history: str) -> None:
-        member = owner.member
-        chosen = roles.selection(member.me)
-        self._owner = owner
-        self.group = owner.name
-        self.journal = owner.journal
-        senders = None if chosen.senders is None else member.file.names(tuple(chosen.senders))
-        self.wanted = structs.replace(chosen, senders=senders and frozenset(senders))
-        self.config = RecordConfig(
-            group=self.group, wanted=self.wanted, journal=member.file.journal
-        )
-        self.next = self.recorded = self.journal.end
-        self.history = history
-
-    @property
-    def broken(self) -> str:
-        return self._owner.broken
-
-    def enter(self, history: str) -> None:
-        """The engine knows which history it is in."""
-
-    def status(self) -> dict[str, object]:
-        """As `Recorder.status` has it."""
-        site = self._owner.site
-        engine = site.recorder if site is not None else None
-        slow = engine is not None and (
-            time.monotonic_ns() - engine.slow_at < engine.config.slow_hold_ns
-        )
-        return self._owner.status() | {
-            "fsync": self.journal.config.sync,
-            "slow": slow,  # it has asked the acknowledger for mercy (GR-12)
-            "slowed": 0 if engine is None else engine.slowed,
-            "backlog_bytes": 0,  # what it takes in is written before it says anything
-            "recorded": self.recorded,
-            "filter": self.wanted.shown() or None,
-        }
-
-    def close(self) -> None:
-        """See `RecorderJournal.close`."""
-
-
 class RecorderJournal:
     """A recorder's disk; `tell` is called when there is more on it.
 
     `name` is that of the group, whose applications then are given replays of it, or a name of its
-    own.
+    own.  `node.recording.recorders` looks after it as after a `Recorder`: it knows from it whom to
+    ask for a replay, and how far it is.
     """
+
+    ordered = True
+    slow = False  # the group has a way of its own to be slowed (GR-12)
 
     def __init__(
         self, member: RoleMember, name: str, roles: Roles, history: str, tell: Callable[[], None]
     ) -> None:
         self.member = member
-        self.recorders = member.node.recorders
-        self.name = name
+        self.recorders: Any = member.node.recorders
+        self.name = self.group = name
+        self.history = history
         self.tell = tell
         self.broken = ""
         base = member.node.config.dir
@@ -126,18 +79,17 @@ class RecorderJournal:
         self.site: GrsbSite | None = None
         self.told = 0
         """How far the others were told that it is."""
-        self.recorder: Any = GroupRecorder(self, roles, history)
+        chosen = roles.selection(member.me)
+        senders = None if chosen.senders is None else member.file.names(tuple(chosen.senders))
+        self.wanted = structs.replace(chosen, senders=senders and frozenset(senders))
+        self.config = RecordConfig(group=name, wanted=self.wanted, journal=member.file.journal)
+        self.next = self.recorded = self.journal.end
         self.adopting: asyncio.Task[None] | None = None
 
     def _same_history(self, folder: Path, history: str) -> None:
         """A journal of another history is put aside: its positions hold something else."""
-        with suppress(OSError):
-            known, faults = read_history(folder)
-            for fault in faults:
-                self._say(f"{fault}; it is written again")
-            if known == history:
-                write_history(folder, known, Disk())
-                return
+        if recall_history(folder, Disk(), self._say) == history:
+            return
         if folder.exists() and any(folder.glob("*.rjs")):
             aside = numbered(folder)
             folder.rename(aside)
@@ -172,7 +124,7 @@ class RecorderJournal:
             site.recorder.counters = self.counters
             site.recorder.last_time = self.last_time
         if self.name == self.member.group:
-            self.adopting = self.loop.create_task(self.recorders.adopt(self.recorder))
+            self.adopting = self.loop.create_task(self.recorders.adopt(self))
 
     # -- recording -------------------------------------------------------------------------
 
@@ -194,11 +146,11 @@ class RecorderJournal:
         except (JournalBroken, ConfigError, OSError) as error:
             self._stop(str(error))
             return [record for record in records if not self.archive.is_record(record)]
-        self.recorder.recorded += self.journal.end - self.recorder.next
-        self.recorder.next = self.journal.end
+        self.recorded += self.journal.end - self.next
+        self.next = self.journal.end
         if self.journal.durable > self.told:
             self.told = self.journal.durable
-            self.recorders.changed(self.recorder)
+            self.recorders.changed(self)
         return rest
 
     def _keep_senders(self, rest: list[Struct]) -> None:
@@ -224,7 +176,7 @@ class RecorderJournal:
             self._stop(self.journal.broken)
         elif not self.broken:
             self.tell()
-            self.recorders.changed(self.recorder)
+            self.recorders.changed(self)
 
     def _stop(self, why: str) -> None:
         """The recorder's part is over; the other roles of this site go on."""
@@ -235,14 +187,32 @@ class RecorderJournal:
         if self.site is not None:
             self.site.recorder = None
 
-    def status(self) -> dict[str, object]:
+    def enter(self, history: str) -> None:
+        """The engine knows which history it is in."""
+
+    def journal_status(self) -> dict[str, object]:
+        """What the group shows of it."""
         return self.journal.status() | {"broken": self.broken or None}
+
+    def status(self) -> dict[str, object]:
+        """As `Recorder.status` has it."""
+        engine = self.site.recorder if self.site is not None else None
+        slow = engine is not None and (
+            time.monotonic_ns() - engine.slow_at < engine.config.slow_hold_ns
+        )
+        return self.journal_status() | {
+            "fsync": self.journal.config.sync,
+            "slow": slow,  # it has asked the acknowledger for mercy (GR-12)
+            "slowed": 0 if engine is None else engine.slowed,
+            "backlog_bytes": 0,  # what it takes in is written before it says anything
+            "recorded": self.recorded,
+            "filter": self.wanted.shown() or None,
+        }
 
     def close(self) -> None:
         if self.adopting is not None:
             self.adopting.cancel()
-        own: dict[str, Any] = self.recorders.own
-        if own.get(self.name) is self.recorder:
-            del own[self.name]
+        if self.recorders.own.get(self.name) is self:
+            del self.recorders.own[self.name]
         with suppress(JournalBroken, OSError):
             self.journal.close()

@@ -176,7 +176,7 @@ class StatusView:
             held = (*shown["slowed_by"], *member.file.names((*self.awaited(), *gone)))
             status |= shown | {"slowed_by": list(dict.fromkeys(held))}
         if group.journal is not None:
-            status["journal"] = group.journal.status()
+            status["journal"] = group.journal.journal_status()
         return status | levels.status(group.persistence.journals)
 
 

@@ -192,6 +192,6 @@ class WideLevels(Levels):
                     for branch in gcr.branches.values()
                 }
             if GLOBAL in journals:
-                shown["journal"] = journals[GLOBAL].status()
+                shown["journal"] = journals[GLOBAL].journal_status()
             status["global"] = shown
         return status
