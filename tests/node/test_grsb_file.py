@@ -11,15 +11,14 @@ from roundelay.core.grsb.base import Reign
 from roundelay.core.grsb.pdu import Counter
 from roundelay.core.grsb.stable import Accepted, Handled, Promised
 from roundelay.node.driver.failpoints import Failpoint
-from roundelay.node.roles.grsb.file import read_file
-from roundelay.node.roles.role_file import RoleFile
+from roundelay.node.roles.role_file import RoleFile, parse, read_file
 from roundelay.node.storage.store import Began, Born, GrsbKept, Senders, Store
 
 
 def read(folder: Path, text: str) -> RoleFile:
     file = folder / "g.toml"
     file.write_text(text)
-    return read_file(file)
+    return read_file(file, parse)
 
 
 FAILSAFE = """
@@ -136,7 +135,7 @@ def test_what_is_wrong_with_a_file_is_said_in_one_line(
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nothing\.toml .* can be read \(No such file"):
-        read_file(tmp_path / "nothing.toml")
+        read_file(tmp_path / "nothing.toml", parse)
 
 
 def test_what_a_member_keeps_is_there_after_a_restart(tmp_path: Path) -> None:

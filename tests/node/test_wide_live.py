@@ -13,8 +13,9 @@ from roundelay.core.errors import ConfigError
 from roundelay.core.wide.stable import GLOBAL
 from roundelay.journal.journal import Journal
 from roundelay.node.roles.group import RoleGroup
-from roundelay.node.roles.wide.file import parse, read_file
-from roundelay.node.roles.wide.kept import WideKept
+from roundelay.node.roles.role_file import read_file
+from roundelay.node.roles.wide.file import parse
+from roundelay.node.roles.wide.member import WideKept
 from roundelay.node.storage.store import Store
 from tests.node.live import Member, Net, check_total_order, delivered, until
 
@@ -355,7 +356,7 @@ members = ["b1", "b2"]
 def test_a_file_gives_every_node_its_place(tmp_path: Path) -> None:
     path = tmp_path / "wide.toml"
     path.write_text(FILE)
-    file = read_file(path)
+    file = read_file(path, parse)
     assert file.members == NAMES
     assert file.titles[0] == ["GCR", "LCR", "LPR"]
     assert file.titles[1] == ["GPR", "LDA", "user"]

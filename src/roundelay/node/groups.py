@@ -74,7 +74,7 @@ class GroupSpec(Struct, frozen=True, kw_only=True):
     min_members: int | None = None
     """Nothing is confirmed while the roster has fewer; None: as the group has it, or 2."""
     config: str = ""
-    """The file that says who plays which role (`node.roles.grsb.file`, `node.roles.wide.file`)."""
+    """The file that says who plays which role (`node.roles.role_file`)."""
 
     @property
     def service(self) -> str:

@@ -79,7 +79,7 @@ class Bootstrap:
         """Another node says who it is, and in what groups."""
         member, name = self.member, info.name
         about = next((group for group in info.groups if group.name == member.group), None)
-        if about is None or name not in member.roster:
+        if self.group.closed or about is None or name not in member.roster:
             return
         digest, dot, history = about.incarnation.partition(".")
         if not dot:
@@ -144,6 +144,8 @@ class Bootstrap:
 
     def told(self, word: Ask | Start, now: int) -> None:
         """Somebody asks who was there, or says it."""
+        if self.group.closed:
+            return
         if isinstance(word, Ask):
             if word.incarnation == self.history and now >= self.ask_due:
                 self.ask_due = now + ASK_NS // 4

@@ -3,7 +3,7 @@
 The file says who is retransmitter, acknowledger, recorder and user; this node finds itself in it by
 its name.  A group is made of parts:
 
-- `levels`: the engine, and what `journal` and `wide` groups differ in (`node.roles.levels`);
+- `member`: the engine, and what `journal` and `wide` groups differ in (`node.roles.member`);
 - `persistence`: what is kept on disk (`node.roles.persistence`, `node.roles.journal`);
 - `lines`: how PDUs leave (`node.roles.lines`);
 - `bootstrap`: how the group begins (`node.roles.bootstrap`);
@@ -54,11 +54,10 @@ from roundelay.node.driver.engine_driver import EngineDriver
 from roundelay.node.driver.outbox import LIMIT_BYTES
 from roundelay.node.groups import GRSB, WIDE, GroupSpec, check_roles
 from roundelay.node.membership.settings import check_none
-from roundelay.node.node_api import UNIT, WHOLE, Batch, Missed, Subscriber, View
+from roundelay.node.node_api import UNIT, WHOLE, Batch, Missed, Subscriber
 from roundelay.node.recording.handover import CatchUp, application_of
 from roundelay.node.roles.bootstrap import Bootstrap
 from roundelay.node.roles.journal import RecorderJournal
-from roundelay.node.roles.levels import Levels
 from roundelay.node.roles.lines import Lines
 from roundelay.node.roles.member import RoleMember
 from roundelay.node.roles.outgoing import (
@@ -70,15 +69,15 @@ from roundelay.node.roles.outgoing import (
     is_unit,
 )
 from roundelay.node.roles.persistence import Persistence
+from roundelay.node.roles.role_file import read_file
 from roundelay.node.roles.status import StatusView
-from roundelay.node.roles.wide.levels import WideLevels
+from roundelay.node.roles.wide.member import WideMember
 from roundelay.node.storage.store import Born
-from roundelay.wire.control import Ask, GroupInfo, Info, Start
 
 if TYPE_CHECKING:
     from roundelay.node.node import Node
 
-LEVELS: Final[dict[str, type[Levels]]] = {GRSB: Levels, WIDE: WideLevels}
+MEMBERS: Final[dict[str, type[RoleMember]]] = {GRSB: RoleMember, WIDE: WideMember}
 LOOK_NS: Final = 250 * MS
 """How often to look who is there."""
 BURST_BYTES: Final = 1 << 20
@@ -97,12 +96,12 @@ class RoleGroup:
     def __init__(self, node: Node, spec: GroupSpec, now: int) -> None:
         self.node = node
         self.spec = check_roles(spec)
-        kind = LEVELS[spec.protocol]
-        self.member = RoleMember(node, spec, kind.read_file(Path(spec.config)))
-        self.levels = kind(self.member)
-        self.persistence = Persistence(self.member, self.levels, self.tell_recorded)
+        kind = MEMBERS[spec.protocol]
+        self.member = kind(node, spec, read_file(Path(spec.config), kind.parse_file))
+        self.roster = self.member.roster
+        self.persistence = Persistence(self.member, self.tell_recorded)
         self.persistence.check_members()
-        self.lines = Lines(self.member, self.levels, self.persistence)
+        self.lines = Lines(self.member, self.persistence)
         self.applications: dict[int, Subscriber] = {}
         replays = node.recorders.replays
         self._catch_up = partial(replays.catch_up, self.applications, spec.name)
@@ -124,7 +123,12 @@ class RoleGroup:
         self.outbox = MarkedOutbox(spec.name, engines.LARGEST_MESSAGE, bundled, LIMIT_BYTES)
         self.receipts = Receipts(self.outbox)
         self.bootstrap = Bootstrap(self, now)
-        self.status_view = StatusView(self)
+        self.status_view = view = StatusView(self)
+        # What the node asks of a group (`GroupHost`), and a part of it answers.
+        self.info = self.bootstrap.info
+        self.heard, self.told = self.bootstrap.heard, self.bootstrap.told
+        self.view, self.trouble = view.view, view.trouble
+        self.members, self.status = view.members, view.status
         if self.persistence.born is not None:
             self.bootstrap.enter(self.persistence.born, now, wiped=False)
 
@@ -134,22 +138,20 @@ class RoleGroup:
         return self.lines.group_id
 
     @property
-    def roster(self) -> tuple[str, ...]:
-        return self.member.roster
-
-    @property
-    def history_name(self) -> str:
+    def lineage(self) -> str:
+        """The name of the history that the group is in; empty: none yet."""
         return self.bootstrap.history
 
     @property
     def position(self) -> int:
         """The next position to be delivered; -1: not known."""
-        return self.status_view.position
+        user = self.member.user
+        return -1 if user is None else user.listener.next
 
     @property
     def data(self) -> Self | None:
         """What carries the messages, once it does."""
-        return self if self.levels.engine is not None else None
+        return self if self.member.engine is not None else None
 
     @property
     def journal(self) -> RecorderJournal | None:
@@ -159,10 +161,6 @@ class RoleGroup:
     @property
     def line(self) -> Any:
         return self.lines.second
-
-    @property
-    def lineage(self) -> str:
-        return self.history_name
 
     def agree(self, wishes: GroupSpec) -> None:
         check_none(wishes)
@@ -178,7 +176,7 @@ class RoleGroup:
     def begin(self, now: int, *, again: bool, wiped: bool) -> None:
         """Members of the council begin at once, a user where it was; a new one has to listen."""
         self.lines.open_network()
-        if not self.levels.listens:
+        if not self.member.listens:
             self._begin_as_user(now)
         elif self.member.in_council or again:
             self._open(now, again=again, wiped=wiped)
@@ -187,27 +185,27 @@ class RoleGroup:
 
     def begin_anew(self, reason: str) -> None:
         """Another history has begun: nothing of the one so far counts any more."""
-        self.levels.engine = None
+        self.member.engine = None
         self.outbox.abandon(reason)
 
     def _begin_here(self, acked: int, epoch: int, now: int) -> None:
         """A user without a past begins where the group is."""
-        kept = self.levels.kept_at(self.persistence.kept, LOCAL)
+        kept = self.member.kept_at(self.persistence.kept, LOCAL)
         kept.handled = kept.resume = acked
         kept.epoch = epoch
         self._begin_as_user(now)
 
     def _begin_as_user(self, now: int) -> None:
-        self.persistence.kept.apply(Born(self.history_name, members=self.member.roster))
+        self.persistence.kept.apply(Born(self.lineage, members=self.member.roster))
         self.persistence.save()
         self._open(now, again=True, wiped=False)
 
     def _open(self, now: int, *, again: bool, wiped: bool) -> None:
         """Make the engine; its journals first."""
         persistence = self.persistence
-        persistence.open_journals(self.history_name)
+        persistence.open_journals(self.lineage)
         archives = {level: journal.archive for level, journal in persistence.journals.items()}
-        self.levels.begin(
+        self.member.begin(
             self.config,
             now,
             archives,
@@ -224,7 +222,7 @@ class RoleGroup:
             trace = self.node.config.tracer(self.spec.name, me)
             self.seen = trace.position if trace is not None else 0
         before = self.driver
-        self.driver = EngineDriver(self.levels.engine, me, self, self.lines, persistence, trace)
+        self.driver = EngineDriver(self.member.engine, me, self, self.lines, persistence, trace)
         if before is not None:
             self.driver.submitted, self.driver.received = before.submitted, before.received
         self.status_view.say_how(now)
@@ -241,7 +239,7 @@ class RoleGroup:
             self._must_be_user()
         if id(application) in self.applications:
             return
-        if self.levels.engine is not None:
+        if self.member.engine is not None:
             self.carry_out(time.monotonic_ns())  # so that the stream is where its deliveries are
         self.applications[id(application)] = application
         self._select()
@@ -269,9 +267,9 @@ class RoleGroup:
         return Selection(frozenset(chosen or {NO_CONFERENCE}))
 
     def _select(self) -> None:
-        user = self.levels.user
+        user = self.member.user
         if user is not None and (selection := self._selection()) != user.wanted:
-            self.levels.engine.select(selection, time.monotonic_ns())
+            self.member.engine.select(selection, time.monotonic_ns())
 
     def _must_be_user(self) -> None:
         member = self.member
@@ -323,37 +321,14 @@ class RoleGroup:
 
     def open_units(self) -> set[tuple[str, int]]:
         """Sender and conference of the units that the member has the beginning of."""
-        user, roster = self.levels.user, self.member.roster
+        user, roster = self.member.user, self.member.roster
         units = () if user is None else user.units.open
         return {(roster[sender], conference) for sender, conference in units}
 
     # -- what is known ---------------------------------------------------------------------
 
-    def info(self) -> GroupInfo:
-        return self.bootstrap.info()
-
-    def heard(self, info: Info, now: int) -> None:
-        if not self.closed:
-            self.bootstrap.heard(info, now)
-
-    def told(self, word: Ask | Start, now: int) -> None:
-        if not self.closed:
-            self.bootstrap.told(word, now)
-
-    def view(self) -> View:
-        return self.status_view.view()
-
     def works(self) -> bool:
-        return self.levels.engine is not None and self.status_view.up
-
-    def trouble(self) -> str:
-        return self.status_view.trouble()
-
-    def members(self) -> dict[str, object]:
-        return self.status_view.members()
-
-    def status(self) -> dict[str, object]:
-        return self.status_view.status()
+        return self.member.engine is not None and self.status_view.up
 
     # -- in --------------------------------------------------------------------------------
 
@@ -361,9 +336,9 @@ class RoleGroup:
         self, pdu: Pdu, sender: int, chan_seq: int, now: int, line: int = 0, life: int = 0
     ) -> None:
         """A PDU of this group arrived, decoded."""
-        if self.levels.engine is not None and self.driver is not None:
+        if self.member.engine is not None and self.driver is not None:
             self.driver.receive(pdu, sender, chan_seq, now, line, life)
-        elif self.lines.admits(sender) and self.levels.from_retransmitter(sender, line):
+        elif self.lines.admits(sender) and self.member.from_retransmitter(sender, line):
             begun = beginning(pdu)
             if begun is not None and now >= self.bootstrap.started_at:
                 self._begin_here(*begun, now)
@@ -372,36 +347,36 @@ class RoleGroup:
     def deadline(self) -> int:
         if self.closed:
             return NEVER
-        engine = self.levels.engine
+        engine = self.member.engine
         return self.look_due if engine is None else min(self.look_due, engine.deadline)
 
     def on_timer(self, now: int) -> None:
         """Called for the place and for what is driven: harmless when repeated."""
-        engine = self.levels.engine
+        engine = self.member.engine
         if engine is not None and engine.deadline <= now:
             engine.on_timer(now)
             self.node.wake(self)
         if self.look_due <= now:
             self.look_due = now + LOOK_NS
-            if not self.history_name and not self.closed:
+            if not self.lineage and not self.closed:
                 self.bootstrap.meet(now)
             self.status_view.look(now)
-            engine = self.levels.engine
-            self.lines.stand_in(None if engine is None else self.levels.shown.ways, now)
+            engine = self.member.engine
+            self.lines.stand_in(None if engine is None else self.member.shown.ways, now)
 
     # -- out -------------------------------------------------------------------------------
 
     def carry_out(self, now: int) -> None:
         """Carry out what the engine wants."""
-        if self.levels.engine is not None and self.driver is not None:
+        if self.member.engine is not None and self.driver is not None:
             self.driver.carry_out(now)
         self.outbox.make_room()
 
     def feed(self, now: int) -> None:
         """GR-1: one submission is under way; what gathers meanwhile goes together."""
-        driver, user, outbox = self.driver, self.levels.user, self.outbox
+        driver, user, outbox = self.driver, self.member.user, self.outbox
         assert driver is not None
-        engine = self.levels.engine
+        engine = self.member.engine
         while (
             outbox
             and user is not None
@@ -430,11 +405,11 @@ class RoleGroup:
 
     def tell_recorded(self, level: int) -> None:
         """The journal of `level` has got further: the acknowledger need not ask."""
-        if self.levels.engine is None or self.closed:
+        if self.member.engine is None or self.closed:
             return
-        site = self.levels.site(level)
+        site = self.member.site(level)
         if site.recorder is not None and site.reign.da != self.member.me:
-            line = self.levels.line_to_acknowledger(level)
+            line = self.member.line_to_acknowledger(level)
             self.lines.transmit(site.reign.da, PollOk(site.recorder.mark), line)
 
     def hand_over(self, effects: Effects, now: int) -> None:
@@ -444,7 +419,7 @@ class RoleGroup:
             if isinstance(notice, NeverRecorded):
                 before = [delivery for delivery in rest if delivery.seq < notice.lo]
                 self._deliver(before)
-                missed = Missed(self.spec.name, notice.lo, notice.hi, self.history_name)
+                missed = Missed(self.spec.name, notice.lo, notice.hi, self.lineage)
                 for application in list(self.applications.values()):
                     # Who is catching up comes to it in its own time.
                     if not isinstance(application, CatchUp) or application.live:
@@ -466,7 +441,7 @@ class RoleGroup:
                 yield delivery
 
     def _deliver(self, deliveries: list[GrsbDelivery]) -> None:
-        name, roster, history = self.spec.name, self.member.roster, self.history_name
+        name, roster, history = self.spec.name, self.member.roster, self.lineage
         for delivery in deliveries:
             bundle = delivery.bundle.marked(delivery.conference, delivery.kind)
             unit = UNIT if delivery.is_unit else WHOLE
@@ -504,7 +479,7 @@ class RoleGroup:
             self.node.log(level, f"group.{kind}", group=self.spec.name, info=shown)
 
     def _settle(self) -> None:
-        user = self.levels.user
+        user = self.member.user
         self.receipts.settle(user.recorded if user is not None else 0)
 
     # -- the end ---------------------------------------------------------------------------

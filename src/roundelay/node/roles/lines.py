@@ -14,7 +14,6 @@ from roundelay.core.grsb.pdu import LINE_A, LINE_B, PollOk
 from roundelay.core.grsb.ways import Ways
 from roundelay.node.driver.failpoints import Failpoint
 from roundelay.node.medium.second_channel import SecondLine, open_line
-from roundelay.node.roles.levels import Levels
 from roundelay.node.roles.member import RoleMember
 from roundelay.node.roles.persistence import Persistence
 from roundelay.node.roles.status import silent_line
@@ -24,10 +23,9 @@ from roundelay.wire.codec import encode
 class Lines:
     """The lines of one member in one group."""
 
-    def __init__(self, member: RoleMember, levels: Levels, persistence: Persistence) -> None:
+    def __init__(self, member: RoleMember, persistence: Persistence) -> None:
         self.member = member
         self.node: Any = member.node
-        self.levels = levels
         self.persistence = persistence
         self.group_id = 0
         """Of our datagrams; 0: no history yet."""
@@ -43,7 +41,7 @@ class Lines:
 
     def open_network(self) -> None:
         """Be heard in the member's network."""
-        where = self.levels.network_line()
+        where = self.member.network_line()
         if where and self.second is None:
             self.second = open_line(self.node, where, "")
 
@@ -57,7 +55,7 @@ class Lines:
     def transmit(self, destination: int, pdu: Pdu, line: int, now: int = 0) -> None:
         """Send `pdu` to a member or to EVERYONE; a recorder says only what is on disk."""
         if type(pdu) is PollOk:
-            upto = self.persistence.durable(self.levels.of_line(line), pdu.upto)
+            upto = self.persistence.durable(self.member.of_line(line), pdu.upto)
             if upto is None:
                 return
             pdu = PollOk(upto)
@@ -86,7 +84,7 @@ class Lines:
             self.node.drop("address of a member not known yet")
 
     def _multicast(self, data: bytes, hint: int, line: int) -> None:
-        neighbours = self.levels.neighbours
+        neighbours = self.member.neighbours
         if self.second is not None and (line == LINE_B or neighbours is not None):
             self.node.transmitter.send_line(self.second.line, data, hint)
         elif neighbours is None:

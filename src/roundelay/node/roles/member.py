@@ -1,15 +1,27 @@
-"""This node as a member of a group whose roles stand in a file."""
+"""This node as a member of a group whose roles stand in a file: who it is, and what it drives.
+
+A `journal` group has one level.  A `wide` group has the global level, its networks and the subnets
+behind broadcasters, of which a member has some (`node.roles.wide.member`).  Everything else is the
+same for both: beginning, files, sending, applications, status.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from msgspec import Struct
 
 from roundelay.core.engine import SECOND
 from roundelay.core.errors import ConfigError
+from roundelay.core.grsb.config import GrsbConfig, Roles
+from roundelay.core.grsb.site import GrsbSite
+from roundelay.core.grsb.stable import Archive, Handled
+from roundelay.core.wide.stable import LOCAL
 from roundelay.node.groups import GroupSpec
-from roundelay.node.roles.role_file import RoleFile
+from roundelay.node.roles.role_file import RoleFile, parse
+from roundelay.node.storage.store import GrsbKept
 
 if TYPE_CHECKING:
     from roundelay.node.node import Node
@@ -21,7 +33,14 @@ NAMED_MAX: Final = 8
 
 
 class RoleMember:
-    """Who this node is in a group, and who the others are."""
+    """Who this node is in a group, who the others are, its engine; here, of a `journal` group."""
+
+    parse_file: ClassVar[Any] = staticmethod(parse)
+    kept_class: ClassVar[type[GrsbKept]] = GrsbKept
+    listens = True
+    """Whether a new user waits until it hears where the group is; else it begins at 0."""
+    neighbours: tuple[int, ...] | None = None
+    """The other sites that a multicast reaches; None: everybody."""
 
     def __init__(self, node: Node, spec: GroupSpec, file: RoleFile) -> None:
         if node.name not in file.members:
@@ -37,6 +56,10 @@ class RoleMember:
         self.role_names = file.titles[self.me]
         self.in_council = self.me in self.roles.council
         self.is_user = self.me in self.roles.users
+        self.engine: Any = None
+        """None until the member takes part."""
+        self.recording: dict[int, Roles] = {LOCAL: self.roles}
+        """The levels that this member may be a recorder of, and their roles."""
 
     def known_as(self, sites: Iterable[int]) -> str:
         """Members by name, with their roles."""
@@ -51,6 +74,109 @@ class RoleMember:
         known = self.node.directory.by_name.get(name)
         recent = known is not None and time.monotonic_ns() - known.seen < THERE_NS
         return recent or self.node.alive(name)
+
+    def begin(
+        self, config: GrsbConfig, now: int, archives: Mapping[int, Archive], **options: Any
+    ) -> None:
+        """Make the engine; `archives` are the journals by level."""
+        base_us = time.time_ns() // 1000 - now // 1000
+        self.engine = self._engine(config, now, archives, base_us=base_us, **options)
+
+    def _engine(
+        self, config: GrsbConfig, now: int, archives: Mapping[int, Archive], **options: Any
+    ) -> Any:
+        rng, archive = self.node.rng, archives.get(LOCAL)
+        return GrsbSite(self.me, self.roles, config, rng, now, archive=archive, **options)
+
+    # -- lines -----------------------------------------------------------------------------
+
+    def network_line(self) -> str:
+        """The multicast group that this member needs beside the node's medium; empty: none."""
+        return ""
+
+    def from_retransmitter(self, sender: int, line: int) -> bool:
+        """Whether what `sender` says there tells where the group is."""
+        return sender in self.roles.retransmitters
+
+    def of_line(self, line: int) -> int:
+        """The level whose PDUs go over `line`."""
+        return LOCAL
+
+    def line_to_acknowledger(self, level: int) -> int:
+        """Where a recorder of `level` reaches its acknowledger."""
+        site = self.site(level)
+        return site.ways.to(site.reign.da)
+
+    # -- what is kept ----------------------------------------------------------------------
+
+    def by_level(self, records: list[Struct]) -> dict[int, list[Struct]]:
+        """What the engine wants to be kept."""
+        return {LOCAL: records}
+
+    def stored(self, level: int, record: Struct) -> Struct:
+        """A record as it stands in the file."""
+        return record
+
+    def kept_at(self, kept: Any, level: int) -> GrsbKept:
+        """The part of what is kept that is of `level`."""
+        part: GrsbKept = kept
+        return part
+
+    def name(self, level: int) -> str:
+        """What the journal of `level` is called."""
+        return self.group
+
+    def progress(self) -> Struct:
+        """How far the applications are, with what is about to be delivered."""
+        user = self.shown.user
+        resume = user.units.resume(user.listener.next)
+        return self.stored(self.user_level, Handled(user.upto, resume, user.listener.epoch))
+
+    # -- what the engine knows -------------------------------------------------------------
+
+    def site(self, level: int) -> GrsbSite:
+        """The part of the engine that is the site of `level`."""
+        site: GrsbSite = self.engine
+        return site
+
+    @property
+    def shown(self) -> Any:
+        """The site, or what looks like one, that this member is shown by and has its user at."""
+        return self.engine
+
+    @property
+    def user(self) -> Any:
+        """Where applications are; None: nowhere, or not yet."""
+        return None if self.engine is None else self.shown.user
+
+    @property
+    def user_level(self) -> int:
+        """The level of the user."""
+        return LOCAL
+
+    @property
+    def waits(self) -> tuple[int, ...]:
+        """Those without whom the group stands still, as far as the engine knows."""
+        waits: tuple[int, ...] = self.shown.waits
+        return waits
+
+    @property
+    def council(self) -> Any:
+        """The council member of this site: of the level that has no vote yet, if there is one."""
+        return self.shown.council
+
+    @property
+    def stuck(self) -> bool:
+        """Whether the state that was shown last holds, whatever is heard."""
+        return False
+
+    def awaited(self, waits: tuple[int, ...]) -> tuple[int, ...]:
+        """`waits`, and those whom only the levels let one suspect."""
+        return waits
+
+    def status(self, journals: Mapping[int, Any]) -> dict[str, object]:
+        """What `status` shows of the levels beside what all groups have."""
+        return {}
 
 
 def shortened(names: list[str]) -> str:

@@ -13,7 +13,6 @@ from roundelay.core.engine import Effects
 from roundelay.core.errors import ConfigError
 from roundelay.core.grsb.stable import Handled
 from roundelay.node.roles.journal import RecorderJournal
-from roundelay.node.roles.levels import Levels
 from roundelay.node.roles.member import RoleMember
 from roundelay.node.storage.folders import claim_group
 from roundelay.node.storage.store import Born, GrsbKept, Store
@@ -24,9 +23,8 @@ ROTATE_BYTES: Final = 4 << 20
 class Persistence:
     """The disk of one member in one group; `tell` is called when a journal of a level advances."""
 
-    def __init__(self, member: RoleMember, levels: Levels, tell: Callable[[int], None]) -> None:
+    def __init__(self, member: RoleMember, tell: Callable[[int], None]) -> None:
         self.member = member
-        self.levels = levels
         self.tell = tell
         self.journals: dict[int, RecorderJournal] = {}
         """By level."""
@@ -38,10 +36,10 @@ class Persistence:
             roles = ", ".join(member.role_names)
             raise ConfigError("dir", None, f"a directory: a {roles} must remember what it promised")
         self.store: Store | None = None
-        self.kept: Any = levels.kept_class()
+        self.kept: Any = member.kept_class()
         if self.folder is not None:
             say = partial(member.node.log, "warning")
-            self.store = Store(self.folder / "grsb.log", levels.kept_class, say)
+            self.store = Store(self.folder / "grsb.log", member.kept_class, say)
             if self.store.stable is None:
                 self.store.stable = self.kept
             self.kept = self.store.stable
@@ -82,7 +80,7 @@ class Persistence:
 
     def forget(self, inc: int) -> None:
         """Another history has begun: nothing of the one so far counts any more."""
-        self.kept = self.levels.kept_class()
+        self.kept = self.member.kept_class()
         self.kept.inc = inc
         if self.store is not None:
             self.store.stable = self.kept
@@ -91,18 +89,18 @@ class Persistence:
 
     def open_journals(self, history: str) -> None:
         """Open one for each level that this member is a recorder of."""
-        for level, roles in self.levels.recording.items():
+        for level, roles in self.member.recording.items():
             if self.member.me in roles.recorders:
-                name = self.levels.name(level)
+                name = self.member.name(level)
                 tell = partial(self.tell, level)
                 journal = RecorderJournal(self.member, name, roles, history, tell)
                 self.journals[level] = journal
-                journal.recall(self.levels.kept_at(self.kept, level))
+                journal.recall(self.member.kept_at(self.kept, level))
 
     def opened(self) -> None:
         """The journals have their engine."""
         for level, journal in self.journals.items():
-            journal.opened(self.levels.site(level))
+            journal.opened(self.member.site(level))
 
     def durable(self, level: int, upto: int) -> int | None:
         """What a recorder may say that it has, of what the engine would say; None: nothing."""
@@ -123,16 +121,16 @@ class Persistence:
         the engine itself would rather tell the last batch again after a crash.  Whoever must not
         miss anything then says where it was (`since`).
         """
-        levels, records = self.levels, effects.persists
+        member, records = self.member, effects.persists
         if effects.deliveries:
             records = [record for record in records if not is_progress(record)]
         rest: list[Struct] = []
-        for level, mine in levels.by_level(records).items():
+        for level, mine in member.by_level(records).items():
             journal = self.journals.get(level)
             unrecorded = mine if journal is None else journal.keep(mine)
-            rest += [levels.stored(level, record) for record in unrecorded]
+            rest += [member.stored(level, record) for record in unrecorded]
         if effects.deliveries:
-            rest.append(levels.progress())
+            rest.append(member.progress())
         if not rest:
             return
         for record in rest:
@@ -145,11 +143,11 @@ class Persistence:
 
     def stop(self) -> None:
         """The end: what the applications have been given is noted, and what was acknowledged."""
-        levels = self.levels
-        if self.store is None or levels.engine is None:
+        member = self.member
+        if self.store is None or member.engine is None:
             return
-        last = [] if levels.user is None else [levels.progress()]
-        acknowledger = levels.shown.acknowledger
+        last = [] if member.user is None else [member.progress()]
+        acknowledger = member.shown.acknowledger
         if acknowledger is not None and (word := acknowledger.last_word()):
             last.append(word)
         self.store.write(last, False)

@@ -1,5 +1,22 @@
-"""What files that give nodes their roles have in common (`node.roles.grsb.file`,
-`node.roles.wide.file`).
+"""Who plays which role in a group: one TOML file, the same for all members.
+
+For a `journal` group the profiles of PROTOCOLS §6.9 need three lines::
+
+    profile = "failsafe"
+    members = ["r1", "r2", "d1", "d2", "p1", "p2", "ann", "bob"]
+    recorders = 2
+
+The roles go to the members in their order: retransmitters, acknowledgers, recorders, and the rest
+are users.  Any other spread names them, and whoever is not named is a user::
+
+    members = ["a", "b", "c"]
+    retransmitters = ["a", "c"]      # the first one begins, the others stand by
+    acknowledgers = ["b"]
+    recorders = ["a", "c"]
+    users = ["a", "b", "c"]
+
+What else a file may have is in `GrsbTable`, `PARAMETERS` and `JournalTable`; `node.roles.wide.file`
+reads those of `wide` groups.
 
 A table of such a file is a frozen struct.  A field that allows less than its type says has a `Meta`
 whose constraints are checked, and whose description is what an error says is allowed.
@@ -18,11 +35,13 @@ from typing import Annotated, Any, Final, TypeVar, get_args
 import msgspec
 from msgspec import Meta, Struct, structs
 
+from roundelay.core.engine import MS, SECOND
 from roundelay.core.errors import ConfigError
-from roundelay.core.grsb.config import DEMO, SITES_MAX, GrsbConfig, Roles
-from roundelay.core.selection import NUMBER_MAX
+from roundelay.core.grsb.config import DEMO, FAST, PROFILES, SITES_MAX, STABLE, GrsbConfig, Roles
+from roundelay.core.selection import NUMBER_MAX, Selection, chosen
 from roundelay.journal.journal import ALWAYS, INTERVAL, JournalConfig
 from roundelay.node.groups import check_name
+from roundelay.node.medium.interfaces import parse_address
 from roundelay.node.node_config import NAME_BYTES_MAX
 
 FILE_BYTES_MAX: Final = 1 << 20
@@ -82,7 +101,7 @@ def titled(title: str, site: int, sites: tuple[int, ...], spare: bool) -> list[s
 # -- reading -----------------------------------------------------------------------------------
 
 
-def read_role_file(path: Path, parse: Callable[[dict[str, Any], Path], File]) -> File:
+def read_file(path: Path, parse: Callable[[dict[str, Any], Path], File]) -> File:
     """What `parse` makes of `path`; ConfigError says what is wrong with it, and where."""
     table = _table(path)
     try:
@@ -152,7 +171,7 @@ def within(prefix: str, error: ConfigError) -> ConfigError:
     return ConfigError(prefix + error.field, error.value, error.allowed)
 
 
-def named(error: ConfigError, members: tuple[str, ...]) -> ConfigError:
+def by_name(error: ConfigError, members: tuple[str, ...]) -> ConfigError:
     """What an engine has said of sites, in the names of the file."""
     value = error.value
     sites = value if isinstance(value, tuple) else (value,)
@@ -173,6 +192,9 @@ Text = Annotated[str, Meta(description="a text")]
 Table = Annotated[dict[str, Any], Meta(description="a table")]
 Number = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
 """Of a conference or a kind."""
+Numbers = Annotated[
+    frozenset[Number], Meta(description=f"whole numbers from 0 to {NUMBER_MAX}, as in [7, 8]")
+]
 
 ROLES: Final = ("retransmitters", "acknowledgers", "recorders", "users")
 
@@ -188,13 +210,13 @@ class RolesTable(Struct, frozen=True, kw_only=True):
 
     def roles(self, sites: dict[str, int]) -> Roles:
         """The roles of `sites`, all of which are named: whoever is not is a user."""
-        chosen: dict[str, tuple[int, ...]] = {}
+        named: dict[str, tuple[int, ...]] = {}
         for role in ROLES[:3]:
             names = getattr(self, role)
             if names is None:
                 raise ConfigError(role, "missing", f"names of members; or profile = {DEMO!r}")
-            chosen[role] = sites_of(role, names, sites)
-        taken = {site for places in chosen.values() for site in places}
+            named[role] = sites_of(role, names, sites)
+        taken = {site for places in named.values() for site in places}
         rest = tuple(site for site in sites.values() if site not in taken)
         users = rest if self.users is None else sites_of("users", self.users, sites)
         if not users:
@@ -202,7 +224,7 @@ class RolesTable(Struct, frozen=True, kw_only=True):
         idle = [name for name, site in sites.items() if site not in taken and site not in users]
         if idle:
             raise ConfigError("users", ", ".join(idle), "a role for every member")
-        return Roles(sites=len(sites), **chosen | {"users": users})  # type: ignore[arg-type]
+        return Roles(sites=len(sites), **named | {"users": users})  # type: ignore[arg-type]
 
 
 def check_members(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -288,3 +310,129 @@ def journal_of(table: object) -> JournalConfig:
     except ConfigError as error:
         raise within("journal.", error) from None
     return config
+
+
+# -- of a `journal` group ------------------------------------------------------------------------
+
+
+class GrsbTable(RolesTable, frozen=True, kw_only=True):
+    """The keys of a file."""
+
+    profile: Annotated[
+        str, Meta(pattern=f"^({'|'.join(PROFILES)})$", description=" or ".join(PROFILES))
+    ] = ""
+    lines: Annotated[int, Meta(description="1 or 2")] | None = None
+    line_b: Annotated[
+        str | dict[str, Any], Meta(description="HOST:PORT, or a table of members and theirs")
+    ] = ""
+    interface_b: Text = ""
+    filters: Table = msgspec.field(default_factory=dict)
+    parameters: Table = msgspec.field(default_factory=dict)
+    journal: Table = msgspec.field(default_factory=dict)
+
+
+class FilterTable(Struct, frozen=True, kw_only=True):
+    """What a recorder keeps whole."""
+
+    conferences: Numbers = frozenset()
+    senders: Names = ()
+    kinds: Numbers = frozenset()
+
+
+PARAMETERS: Final = parameters_table(
+    GrsbConfig, "own_limit", "max_payload", "bundle", "ceiling", delivery=f"{STABLE} or {FAST}"
+)
+
+LIVE: Final[dict[str, Any]] = {
+    "bcast_ns": 20 * MS, "attempts": 40, "bundle": False, "poll_ns": 100 * MS,
+    "alive_timeout_ns": 2 * SECOND, "takeover_ns": 3 * SECOND, "cold_start": True,
+    "ceiling": 65_536,
+}  # fmt: skip
+"""Beside `GrsbConfig.fast`.  Bundles are made by the outbox, so the engine has nothing to add; a
+process of a busy machine may be late by tenths of a second, which is no reason to replace it; and
+when all nodes were stopped, or lost power, the group goes on with what its recorders have."""
+
+
+def parse(toml: dict[str, Any], path: Path = Path()) -> RoleFile:
+    """What a file says, as TOML has read it."""
+    table = convert(toml, GrsbTable)
+    members = check_members(table.members)
+    sites = {name: site for site, name in enumerate(members)}
+    roles = _profile(table) if table.profile else table.roles(sites)
+    roles = structs.replace(
+        roles,
+        lines=roles.lines if table.lines is None else table.lines,
+        filters=_filters(table.filters, sites),
+    )
+    try:
+        roles.check()
+    except ConfigError as error:
+        raise by_name(error, members) from None
+    if roles.lines == 1:
+        for key in ("line_b", "interface_b"):
+            if key in toml:
+                raise ConfigError(key, toml[key], "only with lines = 2")
+    places = [getattr(roles, name) for name in ROLES]
+    filters = [
+        (site, *map(sorted, (keeps.conferences or (), keeps.senders or (), keeps.kinds or ())))
+        for site, keeps in sorted(roles.filters.items())
+    ]
+    parameters = engine_settings(table.parameters, PARAMETERS)
+    return RoleFile(
+        path=path,
+        members=members,
+        roles=roles,
+        titles=tuple(_titles(roles, site) for site in range(len(members))),
+        digest=digest_of(members, *places, roles.lines, filters),
+        constants=GrsbConfig.fast(**(LIVE | parameters)).check(roles.sites),
+        parameters=parameters,
+        journal=journal_of(table.journal),
+        line_b=_line(table.line_b, members),
+        interface_b=table.interface_b,
+    )
+
+
+def _titles(roles: Roles, site: int) -> list[str]:
+    """In the singular."""
+    titles = []
+    for name in ROLES:
+        titles += titled(name[:-1], site, getattr(roles, name), name in ROLES[:2])
+    return titles
+
+
+def _profile(table: GrsbTable) -> Roles:
+    """The first members get the roles."""
+    count, recorders = len(table.members), table.recorders
+    for key in ("retransmitters", "acknowledgers", "users"):
+        if getattr(table, key) is not None:
+            raise ConfigError(key, getattr(table, key), "left to the profile, or no profile")
+    if recorders is None:
+        recorders = 0
+    elif not isinstance(recorders, int) or not 1 <= recorders < count:
+        allowed = f"with a profile: how many, from 1 to {count - 1}"
+        raise ConfigError("recorders", recorders, allowed)
+    try:
+        return Roles.profile(table.profile, count, recorders)
+    except ConfigError as error:
+        raise ConfigError("members", count, error.allowed) from None
+
+
+def _filters(tables: object, sites: dict[str, int]) -> dict[int, Selection]:
+    filters = {}
+    for name, table in only("filters", tables, sites).items():
+        keeps = convert(table, FilterTable, f"filters.{name}")
+        senders = sites_of(f"filters.{name}.senders", keeps.senders, sites)
+        filters[sites[name]] = Selection(
+            chosen(keeps.conferences), chosen(senders), chosen(keeps.kinds)
+        )
+    return filters
+
+
+def _line(where: str | dict[str, Any], members: tuple[str, ...]) -> str | dict[str, str]:
+    """GR-22: where line B is."""
+    if isinstance(where, dict):
+        for name, address in only("line_b", where, members).items():
+            parse_address(str(address), f"line_b.{name}")
+    elif where:
+        parse_address(where, "line_b")
+    return where

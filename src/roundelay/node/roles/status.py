@@ -30,7 +30,6 @@ class StatusView:
     def __init__(self, group: RoleGroup) -> None:
         self.group = group
         self.member = group.member
-        self.levels = group.levels
         self.state = "looking for the group"
         self.up = True
         """Whether a retransmitter is heard."""
@@ -49,14 +48,14 @@ class StatusView:
 
     def say_how(self, now: int) -> None:
         """The state, as this member sees it: a user by its notices, others by what they hear."""
-        levels, member = self.levels, self.member
-        if levels.stuck:
+        member = self.member
+        if member.stuck:
             return
-        site = levels.shown
+        site = member.shown
         if site.user is None:
             reigns = site.retransmitter is not None and site.retransmitter.reigning
             self.up = reigns or now - site.heard_at < self.group.config.alive_timeout_ns
-        bootstrap, council = self.group.bootstrap, levels.council
+        bootstrap, council = self.group.bootstrap, member.council
         if council is not None and not council.voting:
             mute = [site for site in council.host.roles.council if site not in council.answers]
             who = member.known_as(site for site in mute if site != member.me)
@@ -79,21 +78,21 @@ class StatusView:
 
     def awaited(self) -> tuple[int, ...]:
         """Those without whom the group stands still, as far as that is said, or this member."""
-        if self.levels.engine is None:
+        if self.member.engine is None:
             return ()
-        waits, user = self.levels.waits, self.levels.user
+        waits, user = self.member.waits, self.member.user
         reader = None if user is None else user.reader
         if not waits and reader is not None and reader.unanswered:
             waits = reader.host.roles.recorders
-        return self.levels.awaited(waits)
+        return self.member.awaited(waits)
 
     def look(self, now: int) -> None:
         """Others may have come or gone."""
-        levels, node = self.levels, self.member.node
+        member = self.member
         blocked = self.state.startswith("blocked") or bool(self.awaited())
-        if levels.engine is not None and (levels.user is None or blocked or not self.up):
+        if member.engine is not None and (member.user is None or blocked or not self.up):
             self.say_how(now)
-        present = tuple(name for name in self.member.roster if node.alive(name))
+        present = tuple(name for name in member.roster if member.node.alive(name))
         if present != self.present:
             self.present = present
             self.changes += 1
@@ -104,13 +103,7 @@ class StatusView:
     @property
     def epoch(self) -> int:
         """Of the reign; -1: not known."""
-        return -1 if self.levels.engine is None else self.levels.shown.reign.epoch
-
-    @property
-    def position(self) -> int:
-        """The next position to be delivered; -1: not known."""
-        user = self.levels.user
-        return -1 if user is None else user.listener.next
+        return -1 if self.member.engine is None else self.member.shown.reign.epoch
 
     def view(self) -> View:
         group = self.group
@@ -119,8 +112,8 @@ class StatusView:
             f"{max(0, self.epoch)}.{self.changes}",
             self.present or (self.member.node.name,),
             self.state,
-            group.history_name,
-            self.position,
+            group.lineage,
+            group.position,
         )
 
     def show(self) -> None:
@@ -132,8 +125,8 @@ class StatusView:
     def trouble(self) -> str:
         """Why a broadcast has no answer yet."""
         state = self.state
-        if state == "open" and self.levels.engine is not None:
-            state = f"{self.member.known_as((self.levels.shown.reign.cr,))} has not answered"
+        if state == "open" and self.member.engine is not None:
+            state = f"{self.member.known_as((self.member.shown.reign.cr,))} has not answered"
         return f"no answer in time ({state}); it may still be delivered"
 
     def named(self, kind: str, info: tuple[object, ...]) -> list[object]:
@@ -155,29 +148,29 @@ class StatusView:
         return about | {"members": members}
 
     def status(self) -> dict[str, object]:
-        group, member, levels, outbox = self.group, self.member, self.levels, self.group.outbox
+        group, member, outbox = self.group, self.member, self.group.outbox
         line, driver = group.lines.second, group.driver
         status: dict[str, object] = {
             "group": group.spec.name, "service": group.spec.service,
             "protocol": group.spec.protocol, "state": self.state, "me": member.node.name,
             "roles": member.role_names, "roster": list(member.roster),
             "members": list(self.view().members), "config": str(member.file.path),
-            "history": group.history_name or None, "line_b": None if line is None else line.where,
+            "history": group.lineage or None, "line_b": None if line is None else line.where,
             "applications": len(group.applications), "delivered": group.delivered,
             "submitted": 0 if driver is None else driver.submitted, "waiting_bytes": outbox.bytes,
             "underway": len(outbox.underway), "pdus_sent": group.lines.sent,
             "pdus_received": 0 if driver is None else driver.received,
         }  # fmt: skip
-        if levels.engine is not None:
+        if member.engine is not None:
             shown = site_status(
-                levels.shown, levels.engine, member.roster, levels.waits, levels.council
+                member.shown, member.engine, member.roster, member.waits, member.council
             )
-            gone = () if self.up else member.gone(levels.shown.roles.council)
+            gone = () if self.up else member.gone(member.shown.roles.council)
             held = (*shown["slowed_by"], *member.file.names((*self.awaited(), *gone)))
             status |= shown | {"slowed_by": list(dict.fromkeys(held))}
         if group.journal is not None:
             status["journal"] = group.journal.journal_status()
-        return status | levels.status(group.persistence.journals)
+        return status | member.status(group.persistence.journals)
 
 
 def slowed_by(da: Acknowledger) -> list[int]:

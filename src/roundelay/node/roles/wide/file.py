@@ -24,7 +24,7 @@ Members that are not attached to their network hang behind its broadcaster, in a
 
 GCR, GDA and GPR are the first of the first network, the first of the second, and the second of
 both, unless the table `global` has `gcr`, `gda` and `gpr`.  Members are numbered network by
-network.  `journal` is that of `node.roles.grsb.file`; what `parameters` has is in `PARAMETERS`.
+network.  `journal` is that of `node.roles.role_file`; what `parameters` has is in `PARAMETERS`.
 """
 
 from __future__ import annotations
@@ -42,22 +42,21 @@ from roundelay.core.grsb.config import Roles
 from roundelay.core.wide.config import ALL_ACTIVE, SEQUENCED, WideConfig
 from roundelay.core.wide.topology import Atlas, Network, Topology
 from roundelay.node.medium.interfaces import parse_address
-from roundelay.node.roles.grsb.file import LIVE
 from roundelay.node.roles.role_file import (
+    LIVE,
     ROLES,
     Names,
     RoleFile,
     RolesTable,
     Table,
     Text,
+    by_name,
     check_members,
     convert,
     digest_of,
     engine_settings,
     journal_of,
-    named,
     parameters_table,
-    read_role_file,
     sites_of,
     titled,
     within,
@@ -146,11 +145,6 @@ def _every_role(topology: Topology) -> Roles:
     )
 
 
-def read_file(path: Path) -> WideFile:
-    """The networks in `path`; ConfigError says what is wrong with it, and where."""
-    return read_role_file(path, parse)
-
-
 def parse(toml: dict[str, Any], path: Path = Path()) -> WideFile:
     """What a file says, as TOML has read it."""
     table = convert(toml, WideTable)
@@ -176,7 +170,7 @@ def parse(toml: dict[str, Any], path: Path = Path()) -> WideFile:
     try:
         topology = _topology(table.level, tuple(networks), sites).check()
     except ConfigError as error:
-        raise named(error, members) from None
+        raise by_name(error, members) from None
     atlas = Atlas(topology)
     parameters = engine_settings(table.parameters, PARAMETERS)
     live = LIVE | {"cold_start": False, "ceiling": 0, "ls_repair": True, "link_ns": 20 * MS}
@@ -209,19 +203,13 @@ def _network(number: int, table: NetworkTable, sites: dict[str, int]) -> Network
     if edges and lb not in inside:
         raise ConfigError("broadcaster", repr(lb), "a member that an edge leads to")
     mine = {name: sites[name] for name in table.members if name == lb or name not in inside}
-    if any(getattr(table, role) is not None for role in ROLES):
-        roles = table.roles(mine)
-    elif len(mine) < 2:
-        raise ConfigError("members", len(mine), "two or more: LCR and LDA need a machine each")
-    else:
-        first, second, *rest = mine.values()
-        roles = Roles(
-            sites=len(sites),
-            retransmitters=(first,),
-            acknowledgers=(second,),
-            recorders=(first,),
-            users=(second, *rest),
-        )
+    if all(getattr(table, role) is None for role in ROLES):
+        if len(mine) < 2:
+            raise ConfigError("members", len(mine), "two or more: LCR and LDA need a machine each")
+        first, second, *rest = mine
+        demo = {"retransmitters": (first,), "acknowledgers": (second,), "recorders": (first,)}
+        table = structs.replace(table, users=(second, *rest), **demo)
+    roles = table.roles(mine)
     return Network(
         net=number,
         broadcaster=-1 if lb is None else sites[lb],

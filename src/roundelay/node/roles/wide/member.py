@@ -1,4 +1,6 @@
-"""The levels of a `wide` group, driven by `core.wide.site`.
+"""A member of a `wide` group: its levels, driven by `core.wide.site`, and what it keeps of them.
+
+A level is a `journal` group in itself, so each has promises and senders of its own.
 
 What is said within a network is multicast there: in a multicast group of its own where the node's
 medium is multicast, else to each of its members.  Everything between networks goes from node to
@@ -9,27 +11,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from ipaddress import IPv4Address
-from pathlib import Path
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from msgspec import Struct
 
 from roundelay.core.grsb.config import GrsbConfig
 from roundelay.core.grsb.pdu import LINE_A, LINE_B
 from roundelay.core.grsb.site import GrsbSite
-from roundelay.core.grsb.stable import Archive
+from roundelay.core.grsb.stable import Accepted, Archive, Ceiling, Handled, Promised
 from roundelay.core.wide.config import WideConfig
 from roundelay.core.wide.global_level import GlobalRetransmitter
 from roundelay.core.wide.pdu import TRUNK
 from roundelay.core.wide.site import WideSite
-from roundelay.core.wide.stable import GLOBAL, LOCAL, NODE, Kept
+from roundelay.core.wide.stable import GLOBAL, LOCAL, NODE, Flooded, Kept
+from roundelay.node.groups import GroupSpec
 from roundelay.node.medium.media import Address, MulticastMedium
-from roundelay.node.roles.levels import Levels
 from roundelay.node.roles.member import RoleMember
 from roundelay.node.roles.status import site_status
-from roundelay.node.roles.wide.file import WideFile, read_file
-from roundelay.node.roles.wide.kept import WideKept
-from roundelay.node.storage.store import GrsbKept, Leveled
+from roundelay.node.roles.wide.file import WideFile, parse
+from roundelay.node.storage.store import Began, Born, GrsbKept, Leveled, Senders
+
+if TYPE_CHECKING:
+    from roundelay.node.node import Node
 
 GLOBAL_SUFFIX: Final = ".global"
 """Behind the group's name: the journal of a GPR."""
@@ -48,44 +51,86 @@ def line_of(group: Address, net: int) -> str:
     return f"{host}:{port if port <= 65535 else group[1] - 2 - net}"
 
 
-class WideLevels(Levels):
+class LevelKept(GrsbKept):
+    """Of one level."""
+
+    freed = 0  # a live GPR keeps its journal as long as the file says
+
+    def records(self) -> list[Struct]:
+        mine = (Promised, Accepted, Ceiling, Handled, Senders)
+        return [record for record in super().records() if isinstance(record, mine)]
+
+
+class WideKept(GrsbKept):
+    """All that a member keeps, but the messages of its recorders; a `WideStable` too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.globe = LevelKept()
+        self.local = LevelKept()
+        self.node = LevelKept()
+        self.flooded = 0
+
+    @property
+    def levels(self) -> dict[int, LevelKept]:
+        return {GLOBAL: self.globe, LOCAL: self.local, NODE: self.node}
+
+    def apply(self, record: Struct) -> None:
+        if isinstance(record, Leveled):
+            inner = record.record
+            if isinstance(inner, Flooded):
+                self.flooded = max(self.flooded, inner.upto)
+            else:
+                self.levels[record.level].apply(inner)
+                self.handled, self.resume = self.node.handled, self.node.resume
+        else:
+            super().apply(record)
+
+    def records(self) -> list[Struct]:
+        every = super().records()
+        records: list[Struct] = [record for record in every if isinstance(record, Born | Began)]
+        for level, kept in self.levels.items():
+            records += [Leveled.of(level, record) for record in kept.records()]
+        if self.flooded:
+            records.append(Leveled.of(LOCAL, Flooded(self.flooded)))
+        return records
+
+
+class WideMember(RoleMember):
     """See the module."""
 
+    parse_file = staticmethod(parse)
     kept_class = WideKept
     neighbours: tuple[int, ...]
 
-    def __init__(self, member: RoleMember) -> None:
-        super().__init__(member)
-        self.file = cast("WideFile", member.file)
-        atlas = self.file.atlas
-        self.net = atlas.net_of(member.me)
-        self.network = network = atlas.network_of(member.me)
-        self.attached = network is not None and member.me in network.attached
-        self.listens = self.attached or member.in_council
+    def __init__(self, node: Node, spec: GroupSpec, file: WideFile) -> None:
+        super().__init__(node, spec, file)
+        self.atlas = atlas = file.atlas
+        self.network_lines = file.lines
+        self.net = atlas.net_of(self.me)
+        self.network = network = atlas.network_of(self.me)
+        self.attached = network is not None and self.me in network.attached
+        self.listens = self.attached or self.in_council
         attached = () if network is None else network.attached
-        self.neighbours = tuple(site for site in attached if site != member.me)
+        self.neighbours = tuple(site for site in attached if site != self.me)
         self.recording = {GLOBAL: atlas.global_roles}
         if self.net:
             self.recording[LOCAL] = atlas.local_roles[self.net]
 
-    @staticmethod
-    def read_file(path: Path) -> WideFile:
-        return read_file(path)
-
     def _engine(
         self, config: GrsbConfig, now: int, archives: Mapping[int, Archive], **options: Any
     ) -> WideSite:
-        member, constants = self.member, cast("WideConfig", config)
+        constants = cast("WideConfig", config)
         options |= {"archive": archives.get(LOCAL), "globe_archive": archives.get(GLOBAL)}
-        return WideSite(member.me, self.file.atlas, constants, member.node.rng, now, **options)
+        return WideSite(self.me, self.atlas, constants, self.node.rng, now, **options)
 
     # -- lines -----------------------------------------------------------------------------
 
     def network_line(self) -> str:
-        medium = self.member.node.medium
+        medium = self.node.medium
         if not (self.attached and isinstance(medium, MulticastMedium)):
             return ""
-        return self.file.lines.get(self.net) or line_of(medium.group, self.net)
+        return self.network_lines.get(self.net) or line_of(medium.group, self.net)
 
     def from_retransmitter(self, sender: int, line: int) -> bool:
         network = self.network
@@ -113,7 +158,7 @@ class WideLevels(Levels):
         return kept.levels[level]
 
     def name(self, level: int) -> str:
-        return self.member.group + (GLOBAL_SUFFIX if level == GLOBAL else "")
+        return self.group + (GLOBAL_SUFFIX if level == GLOBAL else "")
 
     # -- what the engine knows -------------------------------------------------------------
 
@@ -153,8 +198,8 @@ class WideLevels(Levels):
 
     def awaited(self, waits: tuple[int, ...]) -> tuple[int, ...]:
         """Where the GCR is not heard though its node is, it is for want of others of its level."""
-        roles, network, gone = self.file.atlas.global_roles, self.network, self.member.gone
-        if network is not None and self.member.me in network.nodes:
+        roles, network, gone = self.atlas.global_roles, self.network, self.gone
+        if network is not None and self.me in network.nodes:
             # Nobody tells those behind LB: what is missing is what each message must pass.
             ways = (
                 roles.retransmitters, roles.acknowledgers, network.retransmitters,
@@ -168,14 +213,14 @@ class WideLevels(Levels):
         return waits
 
     def status(self, journals: Mapping[int, Any]) -> dict[str, object]:
-        networks = self.file.atlas.topology.networks
+        networks = self.atlas.topology.networks
         status: dict[str, object] = {
             "network": self.net,
             "networks": [list(self.file.names(network.attached)) for network in networks],
         }
         if self.engine is None:
             return status
-        roster, uplink, globe = self.member.roster, self.engine.uplink, self.engine.globe
+        roster, uplink, globe = self.roster, self.engine.uplink, self.engine.globe
         if uplink is not None and uplink.running:
             status["trunk"] = "up" if uplink.up else "down"
             status["gcr"] = roster[uplink.gcr]

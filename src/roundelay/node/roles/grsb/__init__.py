@@ -1,1 +1,0 @@
-"""A `journal` group (GRSB) at a node."""
