@@ -8,7 +8,8 @@ import socket
 from typing import Any
 
 import roundelay
-from roundelay.node.frontend.server import ALL_FULL, FrontendServer
+from roundelay.node.frontend.memory import ALL_FULL
+from roundelay.node.frontend.server import FrontendServer
 from roundelay.wire.frontend import Parser, head, json_packet, packet
 from tests.node.live import Net, until
 

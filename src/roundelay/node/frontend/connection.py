@@ -22,6 +22,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, cast
 
+from msgspec import structs
+
 from roundelay.core.errors import (
     ConfigError,
     InvariantBroken,
@@ -193,9 +195,8 @@ class FrontendConnection(Subscriber, asyncio.Protocol):
 
     def _give_up(self) -> None:
         if self._queue:
-            waiting = sum(
-                len(item.bundle) for item in self._queue if isinstance(item, OutgoingPacket)
-            )
+            items = [item for item in self._queue if isinstance(item, OutgoingPacket)]
+            waiting = sum(len(item.send.bundle) for item in items)
             self._server.drop(NO_ROOM, self, f"{waiting} messages for {self._stopped!r}")
             self._queue.clear()
             self._end()
@@ -246,16 +247,7 @@ class FrontendConnection(Subscriber, asyncio.Protocol):
             item = queue[0]
             if isinstance(item, OutgoingPacket):
                 try:
-                    self._node.send(
-                        self,
-                        item.group,
-                        item.bundle,
-                        tag=item.tag,
-                        to=item.to,
-                        someone=item.someone,
-                        recorders=item.recorders,
-                        unit=item.unit,
-                    )
+                    self._node.send(self, item.group, **structs.asdict(item.send))
                 except QueueFull:
                     return self._stop(item.group)
                 except InvariantBroken:
@@ -268,18 +260,20 @@ class FrontendConnection(Subscriber, asyncio.Protocol):
                     if item.gathered:  # one of them is to blame, not all
                         queue.extendleft(singly(item))
                     else:
-                        self._fail(item.group, item.tag, 0, str(error))
+                        self._fail(item.group, item.send.tag, 0, str(error))
                 else:
                     queue.popleft()
             else:
                 if turn <= 0:
                     return self._take_turns()
                 queue.popleft()
-                if isinstance(item, MalformedPdu):
-                    self._malformed(item)
-                else:
+                try:
+                    if isinstance(item, MalformedPdu):
+                        raise item
                     turn -= QUESTION if item.command == "ASKQ" else 1
                     self._obey(item)
+                except MalformedPdu as error:
+                    self._malformed(error)
             if self._ended:
                 queue.clear()
         if self._lost:
@@ -299,23 +293,7 @@ class FrontendConnection(Subscriber, asyncio.Protocol):
     def _obey(self, packet: Packet) -> None:
         group = packet.group
         if packet.command in ("JOIN", "FROM"):
-            try:
-                place: tuple[int | None, int, str] = (None, 0, "")
-                if packet.command == "FROM":
-                    place = read_from(packet)
-                if len(self.groups) >= GROUPS_MAX and group not in self.groups:
-                    raise ConfigError("group", repr(group), f"at most {GROUPS_MAX} a connection")
-                self.groups.add(group)  # before: a view may come from within the call
-                asked = self._wishes.pop(group, None)
-                wishes = None if asked is None else wishes_of(group, read_json(asked))
-                self._node.join(self, group, *place, wishes)
-            except InvariantBroken:
-                raise
-            except MalformedPdu as error:
-                self._malformed(error)
-            except RoundelayError as error:
-                self.groups.discard(group)
-                self._fail(group, NO_TAG, REFUSED_JOIN, str(error))
+            self._join(packet)
         elif packet.command == "OPTS":
             self._wish(packet)
         elif packet.command == "LEAV":
@@ -328,21 +306,35 @@ class FrontendConnection(Subscriber, asyncio.Protocol):
             self.held.discard(group)
         elif packet.command == "ASKQ":
             self._answer(packet)
+        elif packet.command == "RPLY":
+            self._replays.begin(packet)
         else:
-            try:
-                (self._replays.begin if packet.command == "RPLY" else self._replays.more)(packet)
-            except MalformedPdu as error:
-                self._malformed(error)
+            self._replays.more(packet)
+
+    def _join(self, packet: Packet) -> None:
+        group = packet.group
+        place: tuple[int | None, int, str] = (None, 0, "")
+        if packet.command == "FROM":
+            place = read_from(packet)
+        try:
+            if len(self.groups) >= GROUPS_MAX and group not in self.groups:
+                raise ConfigError("group", repr(group), f"at most {GROUPS_MAX} a connection")
+            self.groups.add(group)  # before: a view may come from within the call
+            asked = self._wishes.pop(group, None)
+            wishes = None if asked is None else wishes_of(group, read_json(asked))
+            self._node.join(self, group, *place, wishes)
+        except (InvariantBroken, MalformedPdu):
+            raise
+        except RoundelayError as error:
+            self.groups.discard(group)
+            self._fail(group, NO_TAG, REFUSED_JOIN, str(error))
 
     def _wish(self, packet: Packet) -> None:
         """Kept as it came: what is made of it may take many times as much."""
-        try:
-            read_json(packet)
-            self._wishes[packet.group] = packet
-            if sum(len(packet.message) for packet in self._wishes.values()) > WISHES_BYTES:
-                raise MalformedPdu(TOO_MANY_WISHES, f"{WISHES_BYTES} bytes before their JOIN")
-        except MalformedPdu as error:
-            self._malformed(error)
+        read_json(packet)
+        self._wishes[packet.group] = packet
+        if sum(len(packet.message) for packet in self._wishes.values()) > WISHES_BYTES:
+            raise MalformedPdu(TOO_MANY_WISHES, f"{WISHES_BYTES} bytes before their JOIN")
 
     def _hello(self, packet: Packet) -> None:
         before, self.extended = self.extended, True  # so that it hears what is wrong with HELO
@@ -366,10 +358,7 @@ class FrontendConnection(Subscriber, asyncio.Protocol):
 
     def _answer(self, packet: Packet) -> None:
         """ASKQ: `ask` is what, `of` is about whom, `id` comes back with the answer."""
-        try:
-            query = read_json(packet)
-        except MalformedPdu as error:
-            return self._malformed(error)
+        query = read_json(packet)
         content: dict[str, object] = {"id": query.get("id")}
         try:
             content["answer"] = self._server.ask(query.get("ask"), query.get("of"))
@@ -377,7 +366,7 @@ class FrontendConnection(Subscriber, asyncio.Protocol):
             raise
         except RoundelayError as error:
             content["error"] = str(error)
-        return self._write(json_packet("ANSW", "", content))
+        self._write(json_packet("ANSW", "", content))
 
     def _fail(self, group: str, tag: int, flags: int, reason: str) -> None:
         """Say no.  An application that knows only the paper's commands has no ears for it and is

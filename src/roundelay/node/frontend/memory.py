@@ -13,7 +13,7 @@ since; only when that passes the limit, it is counted anew.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -23,18 +23,16 @@ SHARE_LEAST: Final = 64 << 10
 """What each may have to read before a recorder is asked to give it the rest, at least."""
 
 
-class FrontendMemory:
-    """The sum over `connections`; `limit_bytes` is what it may be, `cut` ends one of them."""
+ALL_FULL: Final = "all connections hold too much"
+"""Reason to count one under that was cut for the sake of the others."""
 
-    def __init__(
-        self,
-        limit_bytes: int,
-        connections: Collection[FrontendConnection],
-        cut: Callable[[FrontendConnection, str], None],
-    ) -> None:
+
+class FrontendMemory:
+    """The sum over `connections`; `limit_bytes` is what it may be."""
+
+    def __init__(self, limit_bytes: int, connections: Collection[FrontendConnection]) -> None:
         self.limit_bytes = limit_bytes
         self._connections = connections
-        self._cut = cut
         self._bound = 0
         """The sum is not above this."""
         self._counting = False
@@ -67,7 +65,7 @@ class FrontendMemory:
                 if total <= goal:
                     break
                 total -= connection.held_bytes
-                self._cut(connection, detail)
+                connection.cut(ALL_FULL, detail)
         self._bound = total
 
     @property

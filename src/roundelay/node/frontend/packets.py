@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import MalformedPdu
 from roundelay.node.node_api import NO_TAG, UNIT, Batch, Missed, View
 from roundelay.wire.frontend import BAD_BODY, Packet, json_packet, plain_packets, read_json
-from roundelay.wire.frontend_messages import portions, read_send, received_packet
+from roundelay.wire.frontend_messages import Send, portions, read_send, received_packet
 
 # -- from the application ------------------------------------------------------------------
 
@@ -17,37 +17,28 @@ class OutgoingPacket(Struct):
     """What one packet asked to be sent, or several that were gathered."""
 
     group: str
-    bundle: Bundle
-    tag: int = NO_TAG
-    to: tuple[str, ...] | None = None
-    someone: bool = False
-    recorders: int = 0
-    unit: bool = False
+    send: Send
     gathered: bool = False
     """The bundle was made here, of messages that were sent one by one."""
 
 
 def gathered(group: str, messages: list[bytes]) -> OutgoingPacket:
     """Messages that arrived together, as one bundle."""
-    return OutgoingPacket(group, Bundle.of(*messages), gathered=len(messages) > 1)
+    return OutgoingPacket(group, Send(NO_TAG, Bundle.of(*messages)), len(messages) > 1)
 
 
 def singly(item: OutgoingPacket) -> list[OutgoingPacket]:
     """Its messages one by one; backwards, as `extendleft` wants them."""
-    return [
-        OutgoingPacket(item.group, Bundle.of(message)) for message in reversed(list(item.bundle))
-    ]
+    return [gathered(item.group, [message]) for message in reversed(list(item.send.bundle))]
 
 
 def read_outgoing(packet: Packet, largest: int) -> OutgoingPacket | None:
     """What `packet` asks to be sent; None: it asks for something else."""
     group, command = packet.group, packet.command
     if command == "SNDS":
-        return OutgoingPacket(group, Bundle.of(packet.message), someone=True)
+        return OutgoingPacket(group, Send(NO_TAG, Bundle.of(packet.message), someone=True))
     if command in ("SNDR", "SNDO", "SNDD", "SNDC", "SNDU"):
-        send = read_send(packet, largest)
-        how = send.tag, send.to, send.someone, send.recorders, send.unit
-        return OutgoingPacket(group, send.bundle, *how)
+        return OutgoingPacket(group, read_send(packet, largest))
     return None
 
 
@@ -74,31 +65,14 @@ def batch_packets(batch: Batch, extended: bool, units: bool, largest: int) -> by
 def _received(batch: Batch, seq: int, conference: int, kind: int, part: Bundle) -> bytes:
     """`part` is all of a unit or, for who does not know units, one message of it."""
     unit = batch.unit == UNIT and part is batch.bundle
-    return received_packet(
-        batch.group,
-        seq,
-        batch.time,
-        batch.sender,
-        part,
-        conference=conference,
-        kind=kind,
-        unit=unit,
-    )
+    place = batch.group, seq, batch.time, batch.sender
+    return received_packet(*place, part, conference=conference, kind=kind, unit=unit)
 
 
 def view_packet(view: View) -> bytes:
     """VIEW: a JSON object."""
-    return json_packet(
-        "VIEW",
-        view.group,
-        {
-            "version": view.version,
-            "members": view.members,
-            "state": view.state,
-            "history": view.history,
-            "position": view.position,
-        },
-    )
+    content = structs.asdict(view)
+    return json_packet("VIEW", content.pop("group"), content)
 
 
 def miss_packet(missed: Missed) -> bytes:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from roundelay import __version__
 from roundelay.core.errors import ConfigError
@@ -22,13 +22,7 @@ from roundelay.node.frontend.memory import FrontendMemory
 from roundelay.node.frontend.packets import batch_packets
 from roundelay.node.frontend.sockets import tcp_socket, unix_socket
 from roundelay.node.node_api import Batch, NodeApi
-from roundelay.wire.frontend import (
-    MESSAGE_BYTES,
-    MESSAGE_BYTES_MOST,
-    PROTOCOL,
-    Address,
-    address,
-)
+from roundelay.wire.frontend import MESSAGE_BYTES, MESSAGE_BYTES_MOST, PROTOCOL, Address, address
 
 Log = Callable[..., None]
 
@@ -38,8 +32,6 @@ HELD_BYTES_MAX: Final = 128 << 20
 """What may be held for all connections together (`frontend.memory`)."""
 TOO_MANY: Final = "too many connections"
 """Reason to count a refused connection under."""
-ALL_FULL: Final = "all connections hold too much"
-"""Reason to count one under that was cut for the sake of the others."""
 
 
 class FrontendServer:
@@ -80,11 +72,8 @@ class FrontendServer:
         self._servers: list[asyncio.Server] = []
         self._paths: list[tuple[str, int]] = []
         self._connections: set[FrontendConnection] = set()
-        self.memory = FrontendMemory(
-            max(held_bytes_max, self.queue_bytes_max),
-            self._connections,
-            lambda connection, detail: connection.cut(ALL_FULL, detail),
-        )
+        held_bytes_max = max(held_bytes_max, self.queue_bytes_max)
+        self.memory = FrontendMemory(held_bytes_max, self._connections)
         self._unflushed: list[FrontendConnection] = []
         self._encoded: dict[tuple[bool, bool], tuple[Batch, bytes]] = {}
         self._accepted = 0
@@ -98,20 +87,19 @@ class FrontendServer:
         self.loop = asyncio.get_running_loop()
         try:
             for endpoint in self._endpoints:
+                create: Any
                 if endpoint.path:
-                    sock = unix_socket(endpoint.path)
+                    sock, where = unix_socket(endpoint.path), endpoint
                     self._paths.append((endpoint.path, os.stat(endpoint.path).st_ino))
-                    server = await self.loop.create_unix_server(
-                        lambda: FrontendConnection(self), sock=sock, start_serving=False
-                    )
-                    self.addresses.append(str(endpoint))
+                    create = self.loop.create_unix_server
                 else:
                     sock = await tcp_socket(self.loop, endpoint, self.open_to_network)
-                    server = await self.loop.create_server(
-                        lambda: FrontendConnection(self), sock=sock, start_serving=False
-                    )
-                    host, port = sock.getsockname()[:2]
-                    self.addresses.append(str(Address(host, port)))
+                    where = Address(*sock.getsockname()[:2])
+                    create = self.loop.create_server
+                server = await create(
+                    lambda: FrontendConnection(self), sock=sock, start_serving=False
+                )
+                self.addresses.append(str(where))
                 self._servers.append(server)
         except BaseException:
             await self.close()
@@ -160,14 +148,8 @@ class FrontendServer:
     def drop(self, reason: str, connection: FrontendConnection, detail: str) -> None:
         """Count why a connection is closed, and say it in the log."""
         self._drops[reason] += 1
-        self._log(
-            "warning",
-            "frontend.closed",
-            reason=reason,
-            peer=connection.peer,
-            name=connection.name,
-            detail=detail,
-        )
+        who = {"peer": connection.peer, "name": connection.name}
+        self._log("warning", "frontend.closed", reason=reason, **who, detail=detail)
 
     def encoded(self, batch: Batch, extended: bool, units: bool = False) -> bytes:
         """The bytes of a batch: made once, however many applications get it."""
