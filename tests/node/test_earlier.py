@@ -198,7 +198,7 @@ async def test_who_lacks_something_waits_for_members_that_turn_to_the_new_histor
         a.node.recover("token:g")
         await until(lambda: a.node.recorders.lineage("token:g") != was, "recovered")
         recorders = a.node.recorders
-        recorders.keepers._heard.clear()
+        recorders.memories.clear()
         assert not recorders.turning("token:g")
         word = Kept("token:g", "c", 1, 0, 5, was)
         recorders.hear(word, time.monotonic_ns())

@@ -38,7 +38,7 @@ async def test_a_recorder_that_starts_behind_a_hole_says_so_before_anybody_speak
         assert own[0]["missing_records"] == 20
         known = b.node.recorders.heard
         await until(
-            lambda: [one.word.holes for one in known.values()] == [((10, 30),)],
+            lambda: [word.holes for word, _ in known.values()] == [((10, 30),)],
             "others know what it lacks",
         )
         found: list[int | None] = []

@@ -107,7 +107,7 @@ class EpochRunner:
         self.left_alone = history, position = earlier.last(log, start)
         self.state.memory.enter(history, position)
         self.subscribers.fill_memory(history, position)
-        self.state.node.recorders.keepers.serve()
+        self.state.node.recorders.serve_memory()
 
     def _remember(self, start: Start) -> None:
         """Write down what a member must not forget; the ring's new file syncs the folder."""

@@ -374,14 +374,12 @@ class GroupMembership:
     def _founder_among(self, rivals: list[str]) -> str:
         """Who of those who want the group, and of us, begins it: the one that has recorded most of
         it, or has most of it on its disk, for it goes on behind that; else the first by name."""
-        state, recorders = self.state, self.state.node.recorders
-        recorded = recorders.recorded_by(state.name)
-        kept = recorders.keepers.kept_by(state.name)
+        state, me = self.state, self.state.node.name
+        reached = state.node.recorders.reached_by(state.name)
         if self.epochs.left_alone is not None:
-            kept[state.node.name] = self.epochs.left_alone[1]
-        names = [state.node.name, *filter(state.may_be_member, rivals)]
-        most = {name: max(recorded.get(name, 0), kept.get(name, 0)) for name in names}
-        return min(names, key=lambda name: (-most[name], name))
+            reached[me] = max(reached.get(me, 0), self.epochs.left_alone[1])
+        names = [me, *filter(state.may_be_member, rivals)]
+        return min(names, key=lambda name: (-reached.get(name, 0), name))
 
     # -- the end ---------------------------------------------------------------------------
 

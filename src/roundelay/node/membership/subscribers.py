@@ -142,9 +142,9 @@ class Subscribers:
             for batch in data.history():
                 memory.add(batch)
             memory.enter(data.lineage, data.expected)
-        keepers = self.state.node.recorders.keepers
-        keepers.serve()
-        keepers.tell(self.state.name)  # others may wait for what we have of this history
+        recorders = self.state.node.recorders
+        recorders.serve_memory()
+        recorders.tell_memory(self.state.name)  # others may wait for what we have of this history
 
     def fill_memory(self, history: str, upto: int) -> None:
         """Remember what earlier rosters have left on our disk, below that position."""

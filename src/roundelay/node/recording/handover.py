@@ -323,7 +323,7 @@ class CatchUp(Subscriber):
 
     def _member_has(self, position: int) -> bool:
         """Whether the member itself still keeps what comes at a position."""
-        memory = self.node.recorders.keepers.memory(self.group)
+        memory = self.node.recorders.memory(self.group)
         if memory is None or not self._by_position:
             return False
         return memory.begin <= position < memory.end

@@ -6,6 +6,10 @@ knows whom to ask for a replay, when to hold new messages back for a recorder th
 (GR-12; a user that is behind never does that, GR-13), and when `durability="recorded"` is
 fulfilled.  A recorder that is not heard of any more slows nobody, and counts for nothing.
 
+Likewise a node says which positions of its groups it could still give to others from its memory
+(`Kept`, `node.recording.memory`).  So a member that was away, or a late one whose application
+begins at an earlier position, gets from any of the others what no recorder has.
+
 A recorder fills its holes from the others, and from what members keep in memory; and, from the
 others, what there was before its journal began: after a time away, or with a new disk, it ends up
 with what they have.
@@ -19,8 +23,6 @@ from collections.abc import Iterable
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 
-from msgspec import Struct
-
 from roundelay.core.engine import SECOND
 from roundelay.core.errors import ConfigError, GroupFailed, RoundelayError
 from roundelay.core.families import TOTAL
@@ -33,7 +35,8 @@ from roundelay.node.groups import family_of
 from roundelay.node.membership.group import GroupMembership
 from roundelay.node.node_api import Subscriber
 from roundelay.node.recording.durability import Awaited, Durability
-from roundelay.node.recording.keepers import MemberMemories
+from roundelay.node.recording.heard import HeardWords
+from roundelay.node.recording.memory import Memory
 from roundelay.node.recording.recorder import RecordConfig, Recorder
 from roundelay.node.recording.source_selection import Replays, Source
 from roundelay.node.recording.synced import Syncing
@@ -48,8 +51,12 @@ if TYPE_CHECKING:
 HEARD_MAX: Final = 1024
 FORGET_NS: Final = 30 * SECOND
 """A recorder that has said nothing for so long is none."""
+MEMORIES_MAX: Final = 4096
+FORGET_MEMORY_NS: Final = 10 * SECOND
+"""A member that has said nothing for so long cannot be asked."""
 SLOW_NS: Final = 3 * SECOND
-"""A recorder that is slow says so at least every second; without that, the group goes on."""
+"""A recorder that is slow says so at least every second; without that, the group goes on.  Whoever
+has said something since is about to say more."""
 WANTED_NS: Final = 3 * SECOND
 REFETCH_S: Final = 1.0
 FILL_BYTES: Final = 8 << 20
@@ -57,13 +64,6 @@ FILL_BYTES: Final = 8 << 20
 CLOSE_S: Final = 60.0
 SHOWN_MAX: Final = 64
 """Holes that `status` names; it counts all of them."""
-
-
-class _HeardRecorder(Struct):
-    """What a recorder elsewhere said last."""
-
-    word: Recorded
-    seen: int
 
 
 class Recorders:
@@ -75,9 +75,9 @@ class Recorders:
         """By group.  A service with a recorder of its own (its engine's) puts it here, too."""
         self.failed: dict[str, Exception] = {}
         """Groups that were to be recorded and cannot be."""
-        self.heard: dict[tuple[str, str], _HeardRecorder] = {}
+        self.heard = HeardWords[Recorded](node, "recorders", HEARD_MAX, FORGET_NS)
+        self.memories = HeardWords[Kept](node, "memories", MEMORIES_MAX, FORGET_MEMORY_NS)
         self.server = ReplayServer(self._readable, node.make_seal)
-        self.keepers = MemberMemories(self)
         self.replays = Replays(self)
         self.durability = Durability(self)
         self.syncing = Syncing(node)
@@ -85,6 +85,7 @@ class Recorders:
         self._said: dict[str, tuple[bool, int, str]] = {}
         self._slow: dict[str, dict[str, int]] = {}
         """Group to recorders that are behind, and until when they count as that."""
+        self._opening: asyncio.Task[None] | None = None
         self._refetches: list[asyncio.Task[None]] = []
         self.refetched = 0
 
@@ -143,6 +144,19 @@ class Recorders:
         if not self.server.port:
             await self.server.start(self.node.medium.address[0])
 
+    def serve_memory(self) -> None:
+        """A group has a memory here: be ready to be asked for it."""
+        if self._opening is None and not self.server.port:
+            self._opening = asyncio.get_running_loop().create_task(self._open())
+            self._refetches.append(self._opening)
+
+    async def _open(self) -> None:
+        try:
+            await self.serve()
+            self._tell_memories()
+        except OSError as error:
+            self.node.log("warning", "memory.not_served", reason=str(error))
+
     async def stop(self) -> None:
         """Write everything, and close the journals."""
         await self.syncing.stop()
@@ -151,7 +165,6 @@ class Recorders:
             task.cancel()
         await asyncio.gather(*self._refetches, return_exceptions=True)
         self._refetches.clear()
-        await self.keepers.stop()
         await self.server.close()
         own, self.own = self.own, {}
         async with asyncio.timeout(CLOSE_S):
@@ -173,7 +186,7 @@ class Recorders:
     def _readable(self, group: str, memory: str) -> Readable | None:
         """What somebody else may read of a group: our journal, or our memory of that history."""
         if memory:
-            kept = self.keepers.memory(group)
+            kept = self.memory(group)
             return None if kept is None or kept.history != memory else kept.reader()
         recorder = self.own.get(group)
         return None if recorder is None else recorder.journal.reader()
@@ -202,12 +215,23 @@ class Recorders:
         """With every INFO."""
         for recorder in self.own.values():
             self._tell(recorder)
-        self.keepers.say()
+        self._tell_memories()
 
     def _tell(self, recorder: Recorder) -> None:
         word = self.word(recorder)
         self._said[recorder.group] = (word.slow, word.durable, word.history)
         self.node.send_control(word)
+
+    def _tell_memories(self) -> None:
+        for group in list(self.node.group_hosts):
+            self.tell_memory(group)
+
+    def tell_memory(self, group: str) -> None:
+        """What others can be given of a group from our memory."""
+        memory, port = self.memory(group), self.server.port
+        if memory is not None and port and memory.begin < memory.end:
+            place = port, memory.begin, memory.end
+            self.node.send_control(Kept(group, self.node.name, *place, memory.history))
 
     def changed(self, recorder: Recorder) -> None:
         """A recorder of ours got further, became slow, recovered, broke, or turned to another
@@ -233,16 +257,13 @@ class Recorders:
         elif isinstance(word, Synced):
             self.syncing.hear(word, now)
         elif isinstance(word, Kept):
-            self.keepers.hear(word, now)
-        elif (word.group, word.name) not in self.heard and len(self.heard) >= HEARD_MAX:
-            self.node.drop("too many recorders")
-        else:
-            self.heard[word.group, word.name] = _HeardRecorder(word, now)
+            self.memories.hear(word, now)
+        elif self.heard.hear(word, now):
             self._note_slow(word.group, word.name, word.slow, now)
             self.durability.check(word.group)
 
     def _hear_wanted(self, group: str, now: int) -> None:
-        self.keepers.tell(group)
+        self.tell_memory(group)
         recorder = self.own.get(group)
         if recorder is not None:
             self._wanted[group] = now + WANTED_NS
@@ -290,9 +311,8 @@ class Recorders:
 
     def on_tick(self, now: int) -> None:
         """A few times a second."""
-        for key, heard in list(self.heard.items()):
-            if now - heard.seen > FORGET_NS:
-                del self.heard[key]
+        self.heard.forget(now)
+        self.memories.forget(now)
         for group, known in list(self._slow.items()):
             for name, until in list(known.items()):
                 recorder = self.own.get(group) if name == self.node.name else None
@@ -302,11 +322,16 @@ class Recorders:
                 elif until <= now:
                     del known[name]
             self._throttle(group)
-        self.keepers.on_tick(now)
         self.durability.on_tick(now)
         self.syncing.on_tick(now)
 
     # -- who has what ----------------------------------------------------------------------
+
+    def memory(self, group: str) -> Memory | None:
+        """What our own member keeps of a group with a total order."""
+        host = self.node.group_hosts.get(group)
+        memory = host.memory if host is not None else None
+        return memory if memory is not None and memory.history else None
 
     def sources(
         self, group: str, *, own: bool = False, lively: bool = False, memory: bool = False
@@ -322,31 +347,39 @@ class Recorders:
             sources.append(Source(self.word(mine), here=mine))
         if own:
             return sources
-        node, now = self.node, time.monotonic_ns()
+        node = self.node
+        lately = self.heard.of(group, SLOW_NS)
         others = {}
-        for (name, _), heard in self.heard.items():
-            word = heard.word
+        for word in self.heard.of(group):
             known = node.directory.by_name.get(word.name)
-            lives = now - heard.seen < SLOW_NS or node.alive(word.name)
+            lives = word in lately or node.alive(word.name)
             same = history in (None, word.history)
-            if name == group and known is not None and same and (lives or not lively):
+            if known is not None and same and (lives or not lively):
                 rank = (not lives, not word.whole, word.begin, word.name)
                 others[rank] = Source(word, address=(known.address[0], word.port))
         sources += [others[rank] for rank in sorted(others)]
-        return sources + self.keepers.sources(group) if memory else sources
+        return sources + self._memory_sources(group) if memory else sources
+
+    def _memory_sources(self, group: str) -> list[Source]:
+        """Other members that have something of the history that ours is in."""
+        memory = self.memory(group)
+        sources = []
+        for word in self.memories.of(group, FORGET_MEMORY_NS):
+            known = self.node.directory.by_name.get(word.name)
+            if memory is not None and known is not None and word.history == memory.history:
+                place = word.port, word.begin, word.next
+                stretch = Recorded(group, word.name, *place, 0, history=word.history)
+                address = (known.address[0], word.port)
+                sources.append(Source(stretch, address=address, memory=word.history))
+        return sorted(sources, key=lambda source: (source.word.begin, source.word.name))
 
     def turning(self, group: str) -> bool:
         """Whether a recorder is there, or a member's memory, of what the history that we are in
         continues."""
-        history, now = self._history(group), time.monotonic_ns()
-        before = {parent for parent, _ in lineage(history or "")[1:]}
+        before = {parent for parent, _ in lineage(self._history(group) or "")[1:]}
         mine = self.own.get(group)
-        histories = self.keepers.histories(group)
-        histories += [
-            heard.word.history
-            for (name, _), heard in self.heard.items()
-            if name == group and now - heard.seen < SLOW_NS
-        ]
+        histories = [word.history for word in self.heard.of(group, SLOW_NS)]
+        histories += [word.history for word in self.memories.of(group, SLOW_NS)]
         if mine is not None and not mine.broken:
             histories.append(mine.history)
         return any(known.partition("@")[0] in before for known in histories)
@@ -374,12 +407,12 @@ class Recorders:
     def known_end(self, group: str, history: str) -> int:
         """The position up to which anybody is known to have that history of a group: the member
         here, recorders, or members by their memory."""
-        heard = [heard.word for (name, _), heard in self.heard.items() if name == group]
-        ends = [word.next for word in heard if word.history == history]
+        ends = [word.next for word in self.heard.of(group) if word.history == history]
+        ends += [word.next for word in self.memories.of(group) if word.history == history]
         mine = self.own.get(group)
         if mine is not None and mine.history == history:
             ends.append(mine.next)
-        return max([self.position(group), *ends, *self.keepers.ends(group, history)])
+        return max([self.position(group), *ends])
 
     def lineage(self, group: str) -> str:
         """The history that the member here is in; empty: none yet."""
@@ -396,10 +429,11 @@ class Recorders:
             return None
         return recorder.history.partition("@")[0], recorder.next
 
-    def recorded_by(self, group: str) -> dict[str, int]:
-        """How far the recorders of a group are, by node, whatever history it is."""
-        words = [heard.word for (name, _), heard in self.heard.items() if name == group]
-        ends = {word.name: word.next for word in words}
+    def reached_by(self, group: str) -> dict[str, int]:
+        """How far the recorders and memories of a group are, by node, whatever history it is."""
+        ends = {word.name: word.next for word in self.heard.of(group)}
+        for word in self.memories.of(group):
+            ends[word.name] = max(word.next, ends.get(word.name, 0))
         mine = self.continuing(group)
         if mine is not None:
             ends[self.node.name] = mine[1]
@@ -526,7 +560,7 @@ class Recorders:
             "failed": {group: reason_of(error) for group, error in self.failed.items()},
             "replay": self.server.status() if self.server.port else None,
             "refetched": self.refetched,
-            "heard": [_shown(heard.word) for heard in self.heard.values()],
+            "heard": [_shown(word) for word, _ in self.heard.values()],
             "waiting": self.durability.waiting,
             "members_syncing": self.syncing.status(),
             "catching_up": self.replays.status(),

@@ -16,14 +16,13 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from msgspec import Struct
-
 from roundelay.core.engine import SECOND
 from roundelay.core.errors import ConfigError, QueueFull
 from roundelay.node.groups import MEMBERS_MAX, family_of
 from roundelay.node.membership.group import GroupMembership
 from roundelay.node.node_api import Subscriber
 from roundelay.node.recording.durability import ASK_NS, WAITING_MAX, Awaited, HeldReceipts
+from roundelay.node.recording.heard import HeardWords
 from roundelay.node.storage.store import Store
 from roundelay.wire.control import Synced, Wanted
 
@@ -36,18 +35,13 @@ HEARD_MAX: Final = 4096
 FORGET_NS: Final = 30 * SECOND
 
 
-class _HeardMember(Struct):
-    word: Synced
-    seen: int
-
-
 class Syncing(HeldReceipts):
     """What the members of all groups have synced, and who waits for it here."""
 
     def __init__(self, node: Node) -> None:
         super().__init__(node)
         self.syncs = 0
-        self._heard: dict[tuple[str, str], _HeardMember] = {}
+        self._heard = HeardWords[Synced](node, "members that sync", HEARD_MAX, FORGET_NS)
         self._wanted: dict[str, int] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._written: dict[str, asyncio.Event] = {}
@@ -87,8 +81,8 @@ class Syncing(HeldReceipts):
         if place is None:
             return lambda seq: 0
         history = place.state.history_id
-        heard = [self._heard.get((group, name)) for name in place.roster]
-        ends = [last.word.position for last in heard if last and last.word.history == history]
+        words = [word for word in self._heard.of(group) if word.name in place.roster]
+        ends = [word.position for word in words if word.history == history]
         return lambda seq: sum(seq < end for end in ends)
 
     def needed(self, awaited: Awaited, group: str) -> int:
@@ -98,18 +92,12 @@ class Syncing(HeldReceipts):
         return place.data.token.config.resilience + 1
 
     def on_tick(self, now: int) -> None:
-        for key, heard in list(self._heard.items()):
-            if now - heard.seen > FORGET_NS:
-                del self._heard[key]
+        self._heard.forget(now)
         super().on_tick(now)
 
     def hear(self, word: Synced, now: int) -> None:
-        key = (word.group, word.name)
-        if key not in self._heard and len(self._heard) >= HEARD_MAX:
-            self.node.drop("too many members that sync")
-            return
-        self._heard[key] = _HeardMember(word, now)
-        self.check(word.group)
+        if self._heard.hear(word, now):
+            self.check(word.group)
 
     # -- our own file ----------------------------------------------------------------------
 
