@@ -29,7 +29,7 @@ from roundelay.core.errors import (
 from roundelay.node.driver.outbox import Outbox
 from roundelay.node.group_host import GroupDriver, GroupHost
 from roundelay.node.groups import GroupSpec, family_of, plain_spec
-from roundelay.node.node_api import NO_TAG, Batch, Refusal, Subscriber, View
+from roundelay.node.node_api import NO_TAG, Refusal, Subscriber, View
 from roundelay.node.recording.handover import CatchUp, application_of
 from roundelay.wire.control import Ask, Info, Start
 
@@ -129,9 +129,6 @@ class FailedGroup:
 
     def part(self, application: Subscriber, now: int) -> None:
         self.recorders.pop(id(application), None)
-
-    def history(self, since: int) -> Iterator[Batch]:
-        return iter(())
 
     def heard(self, info: Info, now: int) -> None:
         """Nobody is here to be told."""

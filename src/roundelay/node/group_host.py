@@ -7,7 +7,7 @@ from a file is both in one (`node.roles.group`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from roundelay.core.bundle import Bundle
@@ -15,7 +15,7 @@ from roundelay.core.engine import Pdu
 from roundelay.node.driver.channel_link import HubLink
 from roundelay.node.driver.outbox import Outbox
 from roundelay.node.groups import GroupSpec
-from roundelay.node.node_api import Batch, Subscriber
+from roundelay.node.node_api import Subscriber
 from roundelay.node.recording.memory import Memory
 from roundelay.wire.control import Ask, GroupInfo, Info, Start
 
@@ -103,8 +103,6 @@ class GroupHost(Protocol):
 
     def on_tick(self, now: int) -> None:
         """A few times a second: answer callers who have waited long enough."""
-
-    def history(self, since: int) -> Iterator[Batch]: ...
 
     def part(self, application: Subscriber, now: int) -> None: ...
 

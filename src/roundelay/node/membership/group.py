@@ -72,7 +72,7 @@ class GroupMembership:
         self.outbox, self.memory = self.state.outbox, self.state.memory
         self.works, self.trouble = self.state.works, self.state.trouble
         self.info, self.members = self.state.info, self.state.members
-        self.agree, self.history = self.agreement.check, self.memory.read
+        self.agree = self.agreement.check
         self.applications, self.fell_behind = self.subscribers.by_id, self.subscribers.fell_behind
         self.state.decreed = decreed_start(self.state.folder)
         if spec.fixed and not self.state.decreed:  # else its roster grows back, see `recovery`

@@ -109,14 +109,17 @@ class HeldReceipts:
         else:
             self._waiting.setdefault(receipt.group, []).append(awaited)
 
-    def check(self, group: str) -> None:
-        """Somebody has more of the group on disk."""
+    def check(self, group: str, now: int = 0) -> None:
+        """Somebody may have more of the group on disk; at `now`, who waits too long is told."""
         if group not in self._waiting:
             return
         holders, rest = self.holders(group), []
         for awaited in self._waiting.pop(group):
-            if holders(awaited.withheld.seq) >= self.needed(awaited, group):
+            count = holders(awaited.withheld.seq)
+            if count >= self.needed(awaited, group):
                 awaited.settle()
+            elif awaited.due <= now:
+                awaited.expire(count)
             else:
                 rest.append(awaited)
         if rest:
@@ -124,15 +127,8 @@ class HeldReceipts:
 
     def on_tick(self, now: int) -> None:
         for group in list(self._waiting):
-            self.check(group)
-            holders, rest = self.holders(group), []
-            for awaited in self._waiting.pop(group, []):
-                if awaited.due <= now:
-                    awaited.expire(holders(awaited.withheld.seq))
-                else:
-                    rest.append(awaited)
-            if rest:
-                self._waiting[group] = rest
+            self.check(group, now)
+            if group in self._waiting:
                 self.ask_now_and_then(group, now)
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 
@@ -328,12 +328,16 @@ class CatchUp(Subscriber):
             return False
         return memory.begin <= position < memory.end
 
+    def _memory(self) -> Iterator[Batch]:
+        """What the member itself still keeps, from where the application is."""
+        memory = self.node.recorders.memory(self.group)
+        return iter(()) if memory is None else memory.read(self.at)
+
     def _remembered(self) -> bool:
         """Give what the member itself still keeps, as much as the application takes."""
         before = self.at
-        place = self.node.group_hosts.get(self.group)
-        if place is not None and self._member_has(self.at):
-            for batch in place.history(self.at):
+        if self._member_has(self.at):
+            for batch in self._memory():
                 if batch.seq > self.at or self._full():
                     break
                 if not self._too_early(batch.seq, batch.seq + batch.positions, batch.time):
@@ -502,10 +506,9 @@ class CatchUp(Subscriber):
 
     def _go_live_anyway(self) -> None:
         """Nobody has what is missing: go on behind it, and say so."""
-        place = self.node.group_hosts.get(self.group)
-        if self._ordered and place is not None:
+        if self._ordered:
             first = self._tail[0][0] if self._tail else None
-            for batch in place.history(self.at):
+            for batch in self._memory():
                 if first is not None and batch.seq >= first:
                     break
                 end = batch.seq + batch.positions

@@ -23,7 +23,6 @@ from roundelay.core.families import TOTAL
 from roundelay.core.positions import Range, difference
 from roundelay.core.selection import POSITION_MAX
 from roundelay.journal.format import GAP, HEADS_ONLY, Run, gap, part_of
-from roundelay.journal.journal import Reader
 from roundelay.node.groups import family_of
 from roundelay.node.node_api import Subscriber
 from roundelay.node.recording.asked import Asked
@@ -81,7 +80,7 @@ class GroupReplay:
 
     def _read(self, source: Source, request: ReplayRequest, reached: list[int]) -> Chunks:
         if source.here is not None:
-            return _read_own(source.here.journal.reader(), request, reached)
+            return read_chunks(source.here.journal.reader(), request, reached)
         seal = self._recorders.node.make_seal()
         return fetch(source.address, self._group, request, seal, reached, source.memory)
 
@@ -216,14 +215,6 @@ class GroupReplay:
             at = max([at, *end])
             if at == before or not end:
                 without = less
-
-
-async def _read_own(reader: Reader, request: ReplayRequest, reached: list[int]) -> Chunks:
-    end = min(reader.end, request.until)  # now: the journal grows while it is read
-    async with aclosing(read_chunks(reader, structs.replace(request, until=end))) as chunks:
-        async for chunk in chunks:
-            yield chunk
-    reached.append(end)
 
 
 class Replays:

@@ -30,7 +30,7 @@ from contextlib import suppress
 from typing import Any, Final, Protocol
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from roundelay.core.errors import GroupTrouble, MalformedPdu
 from roundelay.core.selection import POSITION_MAX, Selection
@@ -80,10 +80,6 @@ class Request(Struct, frozen=True, array_like=True):
     kinds: frozenset[int] | None = None
     memory: str = ""
     """Not the journal, but what the member has in its memory of this history."""
-
-    def selection(self, end: int) -> Selection:
-        """As a journal takes it; nothing from `end` on."""
-        return Selection(**_selected(self) | {"until": end})
 
     def check(self) -> None:
         values = _selected(self)
@@ -137,11 +133,17 @@ class Readable(Protocol):
     def read(self, selection: Selection) -> Iterator[Run]: ...
 
 
-async def read_chunks(reader: Readable, selection: Selection) -> AsyncGenerator[list[Run], None]:
-    """What a journal has, a frame at a time, read beside the event loop."""
-    frames = chunks(reader.read(selection))
+async def read_chunks(
+    reader: Readable, selection: Selection, reached: list[int]
+) -> AsyncGenerator[list[Run], None]:
+    """What a journal has, a frame at a time, read beside the event loop.
+
+    When it is over, how far that goes is appended to `reached`."""
+    end = min(reader.end, selection.until)  # now: the journal grows while it is read
+    frames = chunks(reader.read(structs.replace(selection, until=end)))
     while (chunk := await asyncio.to_thread(next, frames, None)) is not None:
         yield chunk
+    reached.append(end)
 
 
 def block_of(runs: list[Run]) -> bytes:
@@ -291,8 +293,8 @@ class ReplayServer:
 
     async def _stream(self, frames: Framed, source: Readable, request: Request) -> None:
         credit = CREDIT_FRAMES
-        end = min(source.end, request.until)  # now: the journal grows while it is read
-        async for chunk in read_chunks(source, request.selection(end)):
+        reached: list[int] = []
+        async for chunk in read_chunks(source, Selection(**_selected(request)), reached):
             while credit == 0:
                 kind, body = await frames.get(IDLE_S)
                 if kind == CREDIT and len(body) == LENGTH.size:
@@ -301,7 +303,7 @@ class ReplayServer:
             self.blocks += 1
             frames.put(BLOCK, await asyncio.to_thread(block_of, chunk))
             await frames.writer.drain()
-        frames.put(END, _encode(End(end, source.begin)))
+        frames.put(END, _encode(End(reached[0], source.begin)))
         await frames.writer.drain()
         await frames.ended()
 

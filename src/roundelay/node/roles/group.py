@@ -250,10 +250,6 @@ class RoleGroup:
             self._catch_up(application, since, since_time, history, asked=True)
         self.node.wake(self.data)
 
-    def history(self, since: int) -> Iterator[Batch]:
-        """What is kept beside the journals: nothing."""
-        return iter(())
-
     def _selection(self) -> Selection:
         """GR-16: what the stream must bring so that every application gets what it chose."""
         chosen: set[int] = set()

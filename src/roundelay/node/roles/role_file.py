@@ -131,33 +131,40 @@ def only(where: str, table: object, known: Collection[str]) -> dict[str, Any]:
         raise ConfigError(where, repr(table), f"a table [{where}]")
     for key, value in table.items():
         if key not in known:
-            field = f"{where}.{key}" if where else key
-            raise ConfigError(field, repr(value)[:SHOWN_MAX], f"one of {', '.join(known)}")
+            allowed = f"one of {', '.join(known)}"
+            raise ConfigError(_within(where, key), repr(value)[:SHOWN_MAX], allowed)
     return table
 
 
-def convert(table: object, kind: type[TableStruct], where: str = "") -> TableStruct:
-    """Return `table`, as TOML has read it, as a struct.
+def checked(table: object, types: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return what `table`, as TOML has read it, has of each key; what may be there is in `types`.
 
     ConfigError names the field, which is in the table `where`, its value and what is allowed.
     """
-    prefix = f"{where}." if where else ""
-    fields = {field.encode_name: field for field in structs.fields(kind)}
     values = {}
-    table = only(where, table, fields)
-    for key, value in table.items():
-        expected = fields[key].type
+    for key, value in only(where, table, types).items():
         try:
-            values[fields[key].name] = msgspec.convert(value, expected, str_keys=True)
+            values[key] = msgspec.convert(value, types[key], str_keys=True)
         except msgspec.ValidationError as error:
             item = re.search(r"`\$\[(\d+)\]`$", str(error))
             wrong = value[int(item[1])] if item is not None else value
-            allowed = _description(expected) or str(error)
-            raise ConfigError(prefix + key, repr(wrong)[:SHOWN_MAX], allowed) from None
+            allowed = _description(types[key]) or str(error)
+            raise ConfigError(_within(where, key), repr(wrong)[:SHOWN_MAX], allowed) from None
+    return values
+
+
+def convert(table: object, kind: type[TableStruct], where: str = "") -> TableStruct:
+    """Return a checked table as a struct."""
+    fields = {field.encode_name: field for field in structs.fields(kind)}
+    values = checked(table, {key: field.type for key, field in fields.items()}, where)
     for key, field in fields.items():
-        if field.required and key not in table:
-            raise ConfigError(prefix + key, "missing", _description(field.type))
-    return kind(**values)
+        if field.required and key not in values:
+            raise ConfigError(_within(where, key), "missing", _description(field.type))
+    return kind(**{fields[key].name: value for key, value in values.items()})
+
+
+def _within(where: str, key: str) -> str:
+    return f"{where}.{key}" if where else key
 
 
 def _description(kind: Any) -> str:
@@ -251,8 +258,8 @@ def sites_of(field: str, names: object, sites: dict[str, int]) -> tuple[int, ...
     return tuple(sites[name] for name in names)
 
 
-def parameters_table(config: type[GrsbConfig], *left_out: str, **words: str) -> type[Struct]:
-    """The table `parameters`: the constants of an engine but those that are `left_out`.
+def parameter_types(config: type[GrsbConfig], *left_out: str, **words: str) -> dict[str, Any]:
+    """What the table `parameters` may have: the constants of an engine that are not `left_out`.
 
     Times, which are nanoseconds to the engine (`takeover_ns`), are milliseconds in the file
     (`takeover_ms`).  `words` are what is allowed of those that are words.
@@ -262,29 +269,26 @@ def parameters_table(config: type[GrsbConfig], *left_out: str, **words: str) -> 
         bool: Annotated[bool, Meta(description="true or false")],
     }
     milliseconds = Meta(ge=0, le=3_600_000, description="milliseconds, up to an hour")
-    fields: list[tuple[str, Any, None]] = []
+    types: dict[str, Any] = {}
     for field in structs.fields(config):
         name = field.name
         if name in words:
             pattern = words[name].replace(" or ", "|")
             allowed = Meta(pattern=f"^({pattern})$", description=words[name])
-            fields.append((name, Annotated[str, allowed], None))
+            types[name] = Annotated[str, allowed]
         elif name.endswith("_ns"):
-            fields.append((f"{name[:-3]}_ms", Annotated[float, milliseconds], None))
+            types[f"{name[:-3]}_ms"] = Annotated[float, milliseconds]
         elif name not in left_out:
-            fields.append((name, kinds[field.type], None))
-    return msgspec.defstruct("Parameters", fields, frozen=True, kw_only=True)
+            types[name] = kinds[field.type]
+    return types
 
 
-def engine_settings(table: object, kind: type[Struct]) -> dict[str, Any]:
+def engine_settings(table: object, types: dict[str, Any]) -> dict[str, Any]:
     """The parameters that a file has, as the engine's configuration names them."""
-    settings: dict[str, Any] = {}
-    for name, value in structs.asdict(convert(table, kind, "parameters")).items():
-        if value is not None and name.endswith("_ms"):
-            settings[f"{name[:-3]}_ns"] = int(value * 1_000_000)
-        elif value is not None:
-            settings[name] = value
-    return settings
+    values = checked(table, types, "parameters")
+    for name in [name for name in values if name.endswith("_ms")]:
+        values[f"{name[:-3]}_ns"] = int(values.pop(name) * 1_000_000)
+    return values
 
 
 class JournalTable(JournalConfig, frozen=True, kw_only=True):
@@ -339,7 +343,7 @@ class FilterTable(Struct, frozen=True, kw_only=True):
     kinds: Numbers = frozenset()
 
 
-PARAMETERS: Final = parameters_table(
+PARAMETERS: Final = parameter_types(
     GrsbConfig, "own_limit", "max_payload", "bundle", "ceiling", delivery=f"{STABLE} or {FAST}"
 )
 

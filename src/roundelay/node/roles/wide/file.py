@@ -56,7 +56,7 @@ from roundelay.node.roles.role_file import (
     digest_of,
     engine_settings,
     journal_of,
-    parameters_table,
+    parameter_types,
     sites_of,
     titled,
     within,
@@ -92,7 +92,7 @@ class GlobalTable(Struct, frozen=True, kw_only=True):
     gpr: Names | None = None
 
 
-PARAMETERS: Final = parameters_table(
+PARAMETERS: Final = parameter_types(
     WideConfig, "own_limit", "max_payload", "bundle", "ceiling", "delivery", "cold_start",
     "gpr_free", ack_mode=f"{SEQUENCED} or {ALL_ACTIVE}",
 )  # fmt: skip
