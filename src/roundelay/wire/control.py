@@ -174,7 +174,7 @@ class Wanted(Struct, frozen=True, array_like=True, tag="wanted"):
     group: str
     name: str
     synced: bool = False
-    """It waits for members to sync their files (`node.recording.synced`)."""
+    """It waits for members to sync their files (`node.recording.durability`)."""
 
 
 class Knock(Struct, frozen=True, array_like=True, tag="knock"):

@@ -1,23 +1,35 @@
-"""`durability="recorded"`: a receipt that waits until recorders have synced the message.
+"""Receipts that wait for disks: `durability="recorded"` and `durability="synced"`.
 
-The message goes its usual way; its receipt is held back until k recorders have said that its
-position is on disk with them (I2).  Only recorders count that leave nothing out and do sync.
-Nobody is told yes who waited too long: the message has its place then, but whether it is on disk
-is open (I5).
+The message goes its usual way; its receipt is held back until enough disks have it.  Nobody is told
+yes who waited too long: the message has its place then, but whether it is on disk is open (I5).
+
+**Recorded**: k recorders have said that its position is on disk with them (I2).  Only recorders
+count that leave nothing out and do sync.
+
+**Synced**, for groups without recorders: L + 1 members have it on their disks.  It is committed
+when so many have it in memory and in their files, unsynced.  While somebody waits for more
+(`Wanted`), each member with a folder syncs its file and says up to which position it has
+(`Synced`): one sync at a time, in a thread, for all that was written until it began.  So its cost
+is one sync a batch, whatever the batch has become while the one before was under way, and the ring
+does not wait.  A position counts for the history it was said of.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from roundelay.core.engine import SECOND
 from roundelay.core.errors import ConfigError, NoRecorder, QueueFull
 from roundelay.core.families import TOTAL
-from roundelay.node.groups import family_of
+from roundelay.node.groups import MEMBERS_MAX, family_of
+from roundelay.node.membership.group import GroupMembership
 from roundelay.node.node_api import Receipt, Refusal, Subscriber
-from roundelay.wire.control import Recorded
+from roundelay.node.recording.heard import HeardWords
+from roundelay.node.storage.store import Store
+from roundelay.wire.control import Recorded, Synced, Wanted
 
 if TYPE_CHECKING:
     from roundelay.node.node import Node
@@ -25,6 +37,10 @@ if TYPE_CHECKING:
 
 WAITING_MAX: Final = 65_536
 ASK_NS: Final = SECOND
+WANTED_NS: Final = 3 * SECOND
+"""For so long after somebody asked a member goes on syncing."""
+HEARD_MAX: Final = 4096
+FORGET_NS: Final = 30 * SECOND
 
 
 class Awaited(Subscriber):
@@ -140,10 +156,7 @@ class Durability(HeldReceipts):
         self._recorders = recorders
 
     def application(self, application: Subscriber, group: str, count: int) -> Awaited:
-        """Return who takes the receipt of a broadcast in place of the application, and passes it on
-        when `count` recorders have synced the message.
-
-        Raises NoRecorder if there are not that many."""
+        """See `Recorders.awaited`.  Raises NoRecorder if there are not `count` of them."""
         family = family_of(group)
         if family.order != TOTAL:
             allowed = f"only with a total order: {family.service} groups have none"
@@ -170,3 +183,120 @@ class Durability(HeldReceipts):
             word.begin <= seq < word.durable and not any(lo <= seq < hi for lo, hi in word.holes)
             for word in words
         )
+
+
+class Syncing(HeldReceipts):
+    """What the members of all groups have synced, and who waits for it here."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node)
+        self.syncs = 0
+        self._heard = HeardWords[Synced](node, "members that sync", HEARD_MAX, FORGET_NS)
+        self._wanted: dict[str, int] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._written: dict[str, asyncio.Event] = {}
+
+    async def stop(self) -> None:
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # -- those who wait --------------------------------------------------------------------
+
+    def application(self, application: Subscriber, group: str) -> Awaited:
+        """See `Recorders.awaited`."""
+        family = family_of(group)
+        if not family.resilient:
+            allowed = f"only in resilient groups, not in {family.service} ones"
+            raise ConfigError("durability", "synced", allowed)
+        if self.waiting >= WAITING_MAX:
+            raise QueueFull(f"{WAITING_MAX} receipts wait for disks already")
+        now = time.monotonic_ns()
+        self.ask_now_and_then(group, now)
+        return Awaited(application, 0, now + self.node.config.answer_ns, self.hold, "members")
+
+    def ask(self, group: str) -> None:
+        self.node.send_control(Wanted(group, self.node.name, True))
+        self.wanted(group, time.monotonic_ns())
+
+    def _place(self, group: str) -> GroupMembership | None:
+        place: object = self.node.group_hosts.get(group)
+        return place if isinstance(place, GroupMembership) else None
+
+    def holders(self, group: str) -> Callable[[int], int]:
+        """Return how many members have synced a position of the present history."""
+        place = self._place(group)
+        if place is None:
+            return lambda seq: 0
+        history = place.state.history_id
+        words = [word for word in self._heard.of(group) if word.name in place.roster]
+        ends = [word.position for word in words if word.history == history]
+        return lambda seq: sum(seq < end for end in ends)
+
+    def needed(self, awaited: Awaited, group: str) -> int:
+        place = self._place(group)
+        if place is None or place.data is None or place.data.token is None:
+            return MEMBERS_MAX + 1  # nobody can say
+        return place.data.token.config.resilience + 1
+
+    def on_tick(self, now: int) -> None:
+        self._heard.forget(now)
+        super().on_tick(now)
+
+    def hear(self, word: Synced, now: int) -> None:
+        if self._heard.hear(word, now):
+            self.check(word.group)
+
+    # -- our own file ----------------------------------------------------------------------
+
+    def wanted(self, group: str, now: int) -> None:
+        """Somebody waits: sync what is written, and what will be for a while."""
+        place = self._place(group)
+        if place is None or not family_of(group).resilient or self.node.config.dir is None:
+            return
+        self._wanted[group] = now + WANTED_NS
+        if group not in self._tasks:
+            self._written[group] = asyncio.Event()
+            task = asyncio.get_running_loop().create_task(self._work(group, place))
+            self._tasks[group] = task
+            task.add_done_callback(lambda _: self._tasks.pop(group, None))
+
+    async def _work(self, group: str, place: GroupMembership) -> None:
+        """Sync again and again, as long as somebody waits for it."""
+        written, reported = self._written[group], ("", -1)
+        again = 0
+        while not place.state.closed and (rest := self._wanted[group] - time.monotonic_ns()) > 0:
+            data: Any = place.data
+            store = data.store if data is not None else None
+            here = (place.state.history_id, data.position if data is not None else -1)
+            if isinstance(store, Store) and (here != reported or again != self._wanted[group]):
+                data.on_delivered = written.set
+                written.clear()
+                again = self._wanted[group]
+                # What the rosters before have written comes first.
+                drivers = [*(before for _, before in place.epochs.lingering), data]
+                try:
+                    for driver in drivers:
+                        # One that has ended meanwhile synced its file when it was closed.
+                        if isinstance(driver.store, Store) and not driver.closed:
+                            await driver.store.sync_beside()
+                except OSError as error:
+                    self.node.log("error", "group.not_synced", group=group, reason=str(error))
+                    return
+                if data.closed:
+                    continue  # `here` is not where the group is any more
+                self.syncs += 1
+                reported = here
+                word = Synced(group, self.node.name, *here)
+                self.hear(word, time.monotonic_ns())
+                self.node.send_control(word)
+                continue
+            try:
+                async with asyncio.timeout(min(rest, ASK_NS) / SECOND):
+                    await written.wait()
+            except TimeoutError:
+                continue
+
+    def status(self) -> dict[str, object]:
+        return {"waiting": self.waiting, "syncs": self.syncs}

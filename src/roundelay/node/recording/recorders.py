@@ -34,12 +34,11 @@ from roundelay.node.group_faults import reason_of
 from roundelay.node.groups import family_of
 from roundelay.node.membership.group import GroupMembership
 from roundelay.node.node_api import Subscriber
-from roundelay.node.recording.durability import Awaited, Durability
+from roundelay.node.recording.durability import Awaited, Durability, Syncing
 from roundelay.node.recording.heard import HeardWords
 from roundelay.node.recording.memory import Memory
 from roundelay.node.recording.recorder import RecordConfig, Recorder
 from roundelay.node.recording.source_selection import Replays, Source
-from roundelay.node.recording.synced import Syncing
 from roundelay.node.recording.transfer import Readable, ReplayServer
 from roundelay.node.storage.folders import claim_journal
 from roundelay.wire.control import HOLES_MAX, Kept, Recorded, Synced, Wanted

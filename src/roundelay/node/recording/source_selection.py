@@ -88,16 +88,14 @@ class GroupReplay:
         self._recorders.node.log("info", "replay.moves_on", group=self._group, text=str(error))
 
     async def from_one(self, until: int, reached: list[int]) -> Chunks:
-        """What is asked for up to `until`, from one recorder only."""
+        """Return what is asked for up to `until`, from one recorder only."""
         source = self._sources()[0]
         deadline = time.monotonic() + PATIENCE_S
         if source.here is not None:
             while source.here.journal.end < until and time.monotonic() < deadline:
                 await asyncio.sleep(LOOK_S)
         request = structs.replace(self._request, until=min(until, self._request.until))
-        async with aclosing(self._read(source, request, reached)) as chunks:
-            async for chunk in chunks:
-                yield chunk
+        return self._read(source, request, reached)
 
     async def from_all(self, until: int, open_end: bool, reached: list[int]) -> Chunks:
         """What is asked for up to `until`, from whoever has it."""
@@ -251,7 +249,7 @@ class Replays:
         if family_of(group).order == TOTAL:
             stream = replay.from_all(until, open_end, far)
         else:
-            stream = replay.from_one(until, far)
+            stream = await replay.from_one(until, far)
         async with aclosing(stream) as chunks:
             async for chunk in chunks:
                 yield chunk
