@@ -117,10 +117,9 @@ class CatchUp(Subscriber):
         self._ordered = counted < 0
         self._tail: deque[tuple[int, Batch]] = deque()
         self._tail_bytes = 0
-        self._units: RecordedUnits | None = None  # where a group has units
-        if family_of(group).has_roles:
-            place: Any = node.group_hosts[group]
-            self._units = RecordedUnits(place.config.unit_bytes)
+        place: Any = node.group_hosts.get(group)
+        self._has_units = family_of(group).has_roles
+        self._units = RecordedUnits(place.config.unit_bytes if self._has_units else 0)
         self._began = time.monotonic()
         self._asked_others = self._began
         self._task: asyncio.Task[None] | None = None
@@ -228,7 +227,7 @@ class CatchUp(Subscriber):
     def _by_position(self) -> bool:
         """What it needs is known by its position, so that members' memories can serve it; where
         there are units, recorders alone have their parts."""
-        return self._ordered and self._units is None
+        return self._ordered and not self._has_units
 
     def _fits(self) -> bool:
         """Whether the application's position is one of the history that its group is in."""
@@ -382,8 +381,8 @@ class CatchUp(Subscriber):
                 for run in chunk:
                     while self._full():
                         await asyncio.sleep(FULL_S)
-                    if self._units is not None and self._units.lacks(run):
-                        await self._look_back(self._units, run)
+                    if self._units.lacks(run):
+                        await self._look_back(run)
                     self._replayed(run)
                 if self._tail and self._tail[0][0] <= self.at:
                     return
@@ -401,17 +400,15 @@ class CatchUp(Subscriber):
             return
         elif run.flags & (GAP | HEADS_ONLY):
             self._miss(run.position, run.end)
-        elif self._units is not None:
-            self._put_together(self._units, run)
         else:
-            self._give(run.position, batch_of(self.group, run, self._ordered))
-        if run.flags & (GAP | HEADS_ONLY) and self._units is not None:
+            self._put_together(run)
+        if run.flags & (GAP | HEADS_ONLY):
             self._units.void(run.sender)
         self.at = run.end
 
-    def _put_together(self, units: RecordedUnits, run: Run) -> None:
+    def _put_together(self, run: Run) -> None:
         """GR-19: a unit is given whole, where its last part is."""
-        parts = units.take(run)
+        parts = self._units.take(run)
         if len(parts) == 1:
             self._give(run.position, batch_of(self.group, run, self._ordered))
         elif parts:
@@ -419,13 +416,13 @@ class CatchUp(Subscriber):
         elif mtype_of(run) == END:
             self._miss(run.position, run.end)  # its beginning is nowhere to be had
 
-    async def _look_back(self, units: RecordedUnits, run: Run) -> None:
+    async def _look_back(self, run: Run) -> None:
         """Fetch the beginning of the unit that `run` goes on with: it is before our time."""
         replays = self.node.recorders.replays
         width, hi = BACK, run.position
         while True:
             lo = max(0, hi - width)
-            before = RecordedUnits(units.limit)
+            before = RecordedUnits(self._units.limit)
             last: Run | None = None
             request = ReplayRequest(
                 since=lo,
@@ -440,7 +437,7 @@ class CatchUp(Subscriber):
                             before.take(earlier)
                             last = earlier
             if run.sender in before.open:
-                units.open[run.sender] = before.open[run.sender]
+                self._units.open[run.sender] = before.open[run.sender]
                 return
             if not lo or (last is not None and mtype_of(last) != MIDDLE):
                 return
@@ -450,8 +447,7 @@ class CatchUp(Subscriber):
         """Hand on what the application does not have yet."""
         count = batch.positions
         self._late_enough(position)
-        if self._units is not None:
-            self._units.open.pop(batch.sender, None)
+        self._units.open.pop(batch.sender, None)
         if position < self.at:
             bundle = batch.bundle.part(self.at - position, count)
             batch = structs.replace(
@@ -485,7 +481,7 @@ class CatchUp(Subscriber):
         if tail or (self._since_time and self.node.recorders.known(self.group)):
             return False
         at = self._position()
-        there = at == self.at if self._units is None and self._ordered else 0 <= at <= self.at
+        there = at == self.at if self._by_position else 0 <= at <= self.at
         if there and self._member_has_units():
             # What comes next is live.  We stay until it comes, and see that it is new.
             self.live = True
@@ -496,7 +492,7 @@ class CatchUp(Subscriber):
     def _member_has_units(self) -> bool:
         """Whether units that have begun here will come whole from the member: it may have begun
         in the middle of one."""
-        if self._units is None or not self._units.open:
+        if not self._units.open:
             return True
         place: Any = self.node.group_hosts[self.group]
         joined = self.application.conferences

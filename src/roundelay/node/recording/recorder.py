@@ -102,6 +102,15 @@ def recall_history(folder: Path, disk: Disk, say: Callable[[str], None]) -> str:
     return history
 
 
+def kept_of(run: Run, wanted: Selection) -> Run | None:
+    """Return what a journal takes of a run that another recorder has; None: nothing."""
+    if run.flags & GAP:
+        return None
+    if not wanted.matches(run.sender, run.conference, run.kind):
+        return head_only(run)
+    return None if run.flags & HEADS_ONLY else run
+
+
 class _Enter(Struct, frozen=True):
     """In the queue: what follows belongs to this history."""
 

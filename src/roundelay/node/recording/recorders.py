@@ -28,7 +28,7 @@ from roundelay.core.errors import ConfigError, GroupFailed, RoundelayError
 from roundelay.core.families import TOTAL
 from roundelay.core.position import lineage
 from roundelay.core.positions import Range, count_of, union
-from roundelay.journal.format import GAP, HEADS_ONLY, Run, head_only
+from roundelay.journal.format import Run
 from roundelay.journal.journal import OS, JournalBroken
 from roundelay.node.group_faults import reason_of
 from roundelay.node.groups import family_of
@@ -37,7 +37,7 @@ from roundelay.node.node_api import Subscriber
 from roundelay.node.recording.durability import Awaited, Durability, Syncing
 from roundelay.node.recording.heard import HeardWords
 from roundelay.node.recording.memory import Memory
-from roundelay.node.recording.recorder import RecordConfig, Recorder
+from roundelay.node.recording.recorder import RecordConfig, Recorder, kept_of
 from roundelay.node.recording.source_selection import Replays, Source
 from roundelay.node.recording.transfer import Readable, ReplayServer
 from roundelay.node.storage.folders import claim_journal
@@ -505,7 +505,7 @@ class Recorders:
                 for run in chunk:
                     if recorder.next != at or self.lineage(group) != history:
                         return  # somebody spoke: the rest is a hole, and is filled as such
-                    kept = _keep(run, recorder)
+                    kept = kept_of(run, recorder.wanted)
                     if kept is None:
                         continue  # a hole, or what a new journal begins behind
                     recorder.take(kept)
@@ -540,7 +540,7 @@ class Recorders:
         async with aclosing(stream) as fetched:
             async for chunk in fetched:
                 for run in chunk:
-                    kept = _keep(run, recorder)
+                    kept = kept_of(run, recorder.wanted)
                     if kept is not None:
                         waiting.append(kept)
                         size += len(run.bundle.data) + 64
@@ -579,15 +579,6 @@ class Recorders:
             _shown(source.word) | {"here": source.here is not None}
             for source in self.sources(group)
         ]
-
-
-def _keep(run: Run, recorder: Recorder) -> Run | None:
-    """Return what our journal takes of a run that another recorder has; None: nothing."""
-    if run.flags & GAP:
-        return None
-    if not recorder.wanted.matches(run.sender, run.conference, run.kind):
-        return head_only(run)
-    return None if run.flags & HEADS_ONLY else run
 
 
 def _shown(word: Recorded) -> dict[str, object]:
