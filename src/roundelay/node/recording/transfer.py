@@ -34,13 +34,7 @@ from msgspec import Struct, structs
 
 from roundelay.core.errors import GroupTrouble, MalformedPdu
 from roundelay.core.selection import POSITION_MAX, Selection
-from roundelay.journal.format import (
-    Run,
-    check_block,
-    decode_block,
-    decode_block_head,
-    encode_block,
-)
+from roundelay.journal.format import Run, check_block, decode_block, decode_block_head, encode_block
 from roundelay.wire.frontend_replay import LISTED_MAX, RANGES, SETS
 from roundelay.wire.seal import Seal
 

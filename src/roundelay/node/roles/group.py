@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from msgspec import structs
 
+from roundelay.core import notices
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import MS, NEVER, Effects, Notice, Pdu
 from roundelay.core.errors import ConfigError, GroupClosed, RoundelayError, UsageError
@@ -33,20 +34,6 @@ from roundelay.core.grsb.base import GrsbDelivery, deliveries_of
 from roundelay.core.grsb.checks import beginning
 from roundelay.core.grsb.pdu import PollOk
 from roundelay.core.grsb.submitter import CONFERENCES_MAX
-from roundelay.core.notices import (
-    GapUnavailable,
-    GroupBroken,
-    NeverRecorded,
-    NoReign,
-    OwnPlaced,
-    OwnRefused,
-    RecordedUpto,
-    ReignBegun,
-    RetransmitterHeard,
-    RetransmitterSilent,
-    Voting,
-    Waits,
-)
 from roundelay.core.selection import EVERYTHING, Selection
 from roundelay.core.wide.stable import LOCAL
 from roundelay.node.driver import engines
@@ -412,7 +399,7 @@ class RoleGroup:
         """What is delivered, with what no recorder has and never will in its place."""
         rest = deliveries_of(effects)
         for notice in effects.notices:
-            if isinstance(notice, NeverRecorded):
+            if isinstance(notice, notices.NeverRecorded):
                 before = [delivery for delivery in rest if delivery.seq < notice.lo]
                 self._deliver(before)
                 missed = Missed(self.spec.name, notice.lo, notice.hi, self.lineage)
@@ -429,7 +416,7 @@ class RoleGroup:
         """All of a unit is one message, and what is passed over is said."""
         for delivery in deliveries:
             if delivery.seq > self.seen:  # not for us, or before our time
-                yield GapUnavailable(self.seen, delivery.seq)
+                yield notices.GapUnavailable(self.seen, delivery.seq)
             if delivery.seq >= self.seen:
                 self.seen = delivery.upto
                 if delivery.is_unit:
@@ -452,22 +439,22 @@ class RoleGroup:
     def _notice(self, notice: Notice) -> None:
         kind, view = notice.kind, self.status_view
         match notice:
-            case OwnPlaced(lo, hi, position):
+            case notices.OwnPlaced(lo, hi, position):
                 # GR-5: of a unit, it is one of its parts.
                 self.receipts.stable(hi, position, hi - lo)
                 self._settle()
-            case RecordedUpto():
+            case notices.RecordedUpto():
                 self._settle()
-            case OwnRefused():
+            case notices.OwnRefused():
                 self.receipts.refused(notice.hi, "the retransmitter has refused it")
-            case RetransmitterHeard() | RetransmitterSilent():
-                view.up = isinstance(notice, RetransmitterHeard)
+            case notices.RetransmitterHeard() | notices.RetransmitterSilent():
+                view.up = isinstance(notice, notices.RetransmitterHeard)
                 view.say_how(time.monotonic_ns())
-            case Voting() | Waits() | ReignBegun():
+            case notices.Voting() | notices.Waits() | notices.ReignBegun():
                 view.say_how(time.monotonic_ns())
-            case NoReign():
+            case notices.NoReign():
                 view.say_broken(notice.reason, *notice.silent)
-            case GroupBroken():
+            case notices.GroupBroken():
                 view.say_broken(notice.reason)
         if kind not in QUIET:
             level = "warning" if kind in ALARMING else "info"

@@ -42,25 +42,7 @@ from roundelay.core.grsb.config import Roles
 from roundelay.core.wide.config import ALL_ACTIVE, SEQUENCED, WideConfig
 from roundelay.core.wide.topology import Atlas, Network, Topology
 from roundelay.node.medium.interfaces import parse_address
-from roundelay.node.roles.role_file import (
-    LIVE,
-    ROLES,
-    Names,
-    RoleFile,
-    RolesTable,
-    Table,
-    Text,
-    by_name,
-    check_members,
-    convert,
-    digest_of,
-    engine_settings,
-    journal_of,
-    parameter_types,
-    sites_of,
-    titled,
-    within,
-)
+from roundelay.node.roles import role_file
 
 EDGES: Final = 'pairs of members of this network, as in [["a", "b"], ["b", "c"]]'
 
@@ -71,37 +53,43 @@ class WideTable(Struct, frozen=True, kw_only=True, rename={"level": "global"}):
     networks: Annotated[
         tuple[Any, ...], Meta(min_length=2, description="two tables [[networks]] or more")
     ]
-    level: Table = field(default_factory=dict)
-    parameters: Table = field(default_factory=dict)
-    journal: Table = field(default_factory=dict)
+    level: role_file.Table = field(default_factory=dict)
+    parameters: role_file.Table = field(default_factory=dict)
+    journal: role_file.Table = field(default_factory=dict)
 
 
-class NetworkTable(RolesTable, frozen=True, kw_only=True):
+class NetworkTable(role_file.RolesTable, frozen=True, kw_only=True):
     """A network."""
 
-    line: Text | None = None
-    broadcaster: Text | None = None
+    line: role_file.Text | None = None
+    broadcaster: role_file.Text | None = None
     edges: Annotated[tuple[tuple[str, str], ...], Meta(description=EDGES)] = ()
 
 
 class GlobalTable(Struct, frozen=True, kw_only=True):
     """The roles of the global level."""
 
-    gcr: Names | None = None
-    gda: Names | None = None
-    gpr: Names | None = None
+    gcr: role_file.Names | None = None
+    gda: role_file.Names | None = None
+    gpr: role_file.Names | None = None
 
 
-PARAMETERS: Final = parameter_types(
+PARAMETERS: Final = role_file.parameter_types(
     WideConfig, "own_limit", "max_payload", "bundle", "ceiling", "delivery", "cold_start",
     "gpr_free", ack_mode=f"{SEQUENCED} or {ALL_ACTIVE}",
 )  # fmt: skip
 
-TITLES: Final = dict(zip(ROLES, ("LCR", "LDA", "LPR", "user"), strict=True))
+LIVE: Final = role_file.LIVE | {
+    "cold_start": False,
+    "ceiling": 0,
+    "ls_repair": True,
+    "link_ns": 20 * MS,
+}
+TITLES: Final = dict(zip(role_file.ROLES, ("LCR", "LDA", "LPR", "user"), strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)
-class WideFile(RoleFile):
+class WideFile(role_file.RoleFile):
     """A file of networks."""
 
     constants: WideConfig
@@ -114,12 +102,12 @@ def _titles(atlas: Atlas, site: int) -> list[str]:
     """By the paper's names."""
     titles = []
     for name in ("gcr", "gda", "gpr"):
-        titles += titled(name.upper(), site, getattr(atlas.topology, name), name != "gpr")
+        titles += role_file.titled(name.upper(), site, getattr(atlas.topology, name), name != "gpr")
     network = atlas.network_of(site)
     if network is None:
         return titles
     for role, title in TITLES.items():
-        titles += titled(title, site, getattr(network, role), role in ROLES[:2])
+        titles += role_file.titled(title, site, getattr(network, role), role in role_file.ROLES[:2])
     if site == network.broadcaster:
         titles.append("LB")
     if site in network.nodes:
@@ -147,16 +135,16 @@ def _every_role(topology: Topology) -> Roles:
 
 def parse(toml: dict[str, Any], path: Path = Path()) -> WideFile:
     """What a file says, as TOML has read it."""
-    table = convert(toml, WideTable)
+    table = role_file.convert(toml, WideTable)
     for key in ("delivery", "cold_start"):
         if key in table.parameters:
             allowed = "left out in a hierarchy"
             raise ConfigError(f"parameters.{key}", table.parameters[key], allowed)
     tables = [
-        convert(network, NetworkTable, f"networks {number}")
+        role_file.convert(network, NetworkTable, f"networks {number}")
         for number, network in enumerate(table.networks, 1)
     ]
-    members = check_members(tuple(name for network in tables for name in network.members))
+    members = role_file.check_members(tuple(name for network in tables for name in network.members))
     sites = {name: site for site, name in enumerate(members)}
     networks, lines = [], {}
     for number, network in enumerate(tables, 1):
@@ -166,23 +154,22 @@ def parse(toml: dict[str, Any], path: Path = Path()) -> WideFile:
                 parse_address(network.line, "line")
                 lines[number] = network.line
         except ConfigError as error:
-            raise within(f"networks {number}: ", error) from None
+            raise role_file.within(f"networks {number}: ", error) from None
     try:
         topology = _topology(table.level, tuple(networks), sites).check()
     except ConfigError as error:
-        raise by_name(error, members) from None
+        raise role_file.by_name(error, members) from None
     atlas = Atlas(topology)
-    parameters = engine_settings(table.parameters, PARAMETERS)
-    live = LIVE | {"cold_start": False, "ceiling": 0, "ls_repair": True, "link_ns": 20 * MS}
+    parameters = role_file.engine_settings(table.parameters, PARAMETERS)
     return WideFile(
         path=path,
         members=members,
         roles=_every_role(topology),
         titles=tuple(_titles(atlas, site) for site in range(len(members))),
-        digest=digest_of(members, msgspec.to_builtins(topology)),
-        constants=WideConfig.fast(**(live | parameters)).check(topology.sites),
+        digest=role_file.digest_of(members, msgspec.to_builtins(topology)),
+        constants=WideConfig.fast(**(LIVE | parameters)).check(topology.sites),
         parameters=parameters,
-        journal=journal_of(table.journal),
+        journal=role_file.journal_of(table.journal),
         atlas=atlas,
         lines=lines,
     )
@@ -203,7 +190,7 @@ def _network(number: int, table: NetworkTable, sites: dict[str, int]) -> Network
     if edges and lb not in inside:
         raise ConfigError("broadcaster", repr(lb), "a member that an edge leads to")
     mine = {name: sites[name] for name in table.members if name == lb or name not in inside}
-    if all(getattr(table, role) is None for role in ROLES):
+    if all(getattr(table, role) is None for role in role_file.ROLES):
         if len(mine) < 2:
             raise ConfigError("members", len(mine), "two or more: LCR and LDA need a machine each")
         first, second, *rest = mine
@@ -214,7 +201,7 @@ def _network(number: int, table: NetworkTable, sites: dict[str, int]) -> Network
         net=number,
         broadcaster=-1 if lb is None else sites[lb],
         edges=tuple((sites[a], sites[b]) for a, b in edges),
-        **{role: getattr(roles, role) for role in ROLES},
+        **{role: getattr(roles, role) for role in role_file.ROLES},
     )
 
 
@@ -222,7 +209,7 @@ def _topology(table: object, networks: tuple[Network, ...], sites: dict[str, int
     first, second = networks[0].attached, networks[1].attached
     places: dict[str, tuple[int, ...]] = {"gcr": first[:1], "gda": second[:1]}
     places["gpr"] = (first[1], second[1])
-    for role, names in structs.asdict(convert(table, GlobalTable, "global")).items():
+    for role, names in structs.asdict(role_file.convert(table, GlobalTable, "global")).items():
         if names is not None:
-            places[role] = sites_of(f"global.{role}", names, sites)
+            places[role] = role_file.sites_of(f"global.{role}", names, sites)
     return Topology(sites=len(sites), networks=networks, **places)
