@@ -96,7 +96,7 @@ class AutoRm:
         self.next_tag = 0
         self.turns: dict[str, int] = {}
         self.turned_away: dict[tuple[int, str], Subscriber] = {}
-        self.slowed: set[str] = set()  # groups with a recorder that is behind: nothing new for now
+        self.slowed: set[str] = set()  # of all services, groups with a recorder that is behind
         self.shown: dict[str, tuple[str, ...]] = {}
         self.tracer: Callable[[str, int], Tracer | None] = lambda group, member: None
         self.traces: dict[str, Tracer] = {}

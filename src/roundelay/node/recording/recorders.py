@@ -82,8 +82,6 @@ class Recorders:
         self.syncing = Syncing(node)
         self._wanted: dict[str, int] = {}
         self._said: dict[str, tuple[bool, int, str]] = {}
-        self._slow: dict[str, dict[str, int]] = {}
-        """Group to recorders that are behind, and until when they count as that."""
         self._opening: asyncio.Task[None] | None = None
         self._refetches: list[asyncio.Task[None]] = []
         self.refetched = 0
@@ -242,7 +240,7 @@ class Recorders:
             self._wanted.get(group, 0) > now and recorder.journal.durable != durable
         ):
             self._tell(recorder)
-            self._note_slow(group, self.node.name, recorder.slow, now)
+            self._throttle(group)
         self.durability.check(group)
 
     def hear(self, word: Recorded | Kept | Wanted | Synced, now: int) -> None:
@@ -258,7 +256,7 @@ class Recorders:
         elif isinstance(word, Kept):
             self.memories.hear(word, now)
         elif self.heard.hear(word, now):
-            self._note_slow(word.group, word.name, word.slow, now)
+            self._throttle(word.group)
             self.durability.check(word.group)
 
     def _hear_wanted(self, group: str, now: int) -> None:
@@ -281,21 +279,14 @@ class Recorders:
 
     # -- back-pressure ---------------------------------------------------------------------
 
-    def _note_slow(self, group: str, name: str, slow: bool, now: int) -> None:
-        known = self._slow.setdefault(group, {})
-        if slow:
-            known[name] = now + SLOW_NS
-        else:
-            known.pop(name, None)
-        self._throttle(group)
-
     def slowed_by(self, group: str) -> list[str]:
         """Recorders that new messages wait for."""
-        return sorted(self._slow.get(group, ()))
+        behind = [word.name for word in self.heard.of(group, SLOW_NS) if word.slow]
+        mine = self.own.get(group)
+        return sorted([*behind, self.node.name] if mine is not None and mine.slow else behind)
 
     def _throttle(self, group: str) -> None:
-        on = bool(self._slow.get(group))
-        node = self.node
+        node, on = self.node, bool(self.slowed_by(group))
         host = node.group_hosts.get(group)
         if host is not None and host.outbox.slowed != on:
             host.outbox.slowed = on
@@ -305,21 +296,15 @@ class Recorders:
         elif group in node.autorm.slowed:
             node.autorm.slowed.discard(group)
             node.wake()
-        if not on:
-            self._slow.pop(group, None)
 
     def on_tick(self, now: int) -> None:
         """A few times a second."""
         self.heard.forget(now)
         self.memories.forget(now)
-        for group, known in list(self._slow.items()):
-            for name, until in list(known.items()):
-                recorder = self.own.get(group) if name == self.node.name else None
-                if recorder is not None and recorder.slow:
-                    known[name] = now + SLOW_NS
-                    self._tell(recorder)
-                elif until <= now:
-                    del known[name]
+        for group in list(self.node.autorm.slowed):
+            recorder = self.own.get(group)
+            if recorder is not None and recorder.slow:
+                self._tell(recorder)
             self._throttle(group)
         self.durability.on_tick(now)
         self.syncing.on_tick(now)
