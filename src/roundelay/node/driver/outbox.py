@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -37,7 +37,7 @@ class Underway(Struct, eq=False):
     """A bundle the engine has, until its fate is known."""
 
     bundle: Bundle
-    to: tuple[str, ...] | None
+    to: tuple[Any, ...] | None
     waiters: list[Waiter]
     number: int = -1
     """The engine's own number, where it is needed."""
@@ -54,7 +54,7 @@ class QueuedBundle(Struct, eq=False):
     bundle: Bundle
     application: Subscriber
     tag: int
-    to: tuple[str, ...] | None
+    to: tuple[Any, ...] | None
     due: int
     start: int = 0
     at: int = 0

@@ -47,14 +47,7 @@ from roundelay.node.roles.bootstrap import Bootstrap
 from roundelay.node.roles.journal import RecorderJournal
 from roundelay.node.roles.lines import Lines
 from roundelay.node.roles.member import RoleMember
-from roundelay.node.roles.outgoing import (
-    RECORDED,
-    MarkedOutbox,
-    Receipts,
-    as_one,
-    check_unit,
-    is_unit,
-)
+from roundelay.node.roles.outgoing import MarkedOutbox, Marks, Receipts, as_one, check_unit
 from roundelay.node.roles.persistence import Persistence
 from roundelay.node.roles.role_file import read_file
 from roundelay.node.roles.status import StatusView
@@ -299,7 +292,7 @@ class RoleGroup:
         unit = unit and len(bundle) > 1
         if unit:
             check_unit(bundle, self.config, self.spec.name)
-        self.outbox.put(application, bundle, tag, (RECORDED,) if marked else None, due, unit)
+        self.outbox.put_marked(application, bundle, tag, due, marked, unit)
         self.node.wake(self.data)
 
     def open_units(self) -> set[tuple[str, int]]:
@@ -370,17 +363,17 @@ class RoleGroup:
         ):
             underway = outbox.gather()
             bundle, marks = underway.bundle, underway.to
-            assert marks is not None
-            unit = is_unit(marks)
+            assert isinstance(marks, Marks)
             if driver.trace is not None:
-                driver.record_submission(driver.trace, as_one(bundle) if unit else bundle, now)
+                shown = as_one(bundle) if marks.unit else bundle
+                driver.record_submission(driver.trace, shown, now)
             driver.submitted += len(bundle)
-            conference, kind = int(marks[0]), int(marks[1])
+            mark = {"conference": marks.conference, "kind": marks.kind}
             try:
-                if unit:
-                    first = engine.submit_unit(list(bundle), now, conference=conference, kind=kind)
+                if marks.unit:
+                    first = engine.submit_unit(list(bundle), now, **mark)
                 else:
-                    first = engine.submit(bundle, now, conference=conference, kind=kind)
+                    first = engine.submit(bundle, now, **mark)
             except RoundelayError as error:
                 outbox.refuse(underway, str(error))
             else:

@@ -10,16 +10,25 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import Final
+from typing import NamedTuple
 
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import ConfigError, PayloadTooLarge, UsageError
 from roundelay.core.grsb.config import GrsbConfig
 from roundelay.node.driver.outbox import Outbox, QueuedBundle, Underway
-from roundelay.node.node_api import NO_TAG, UNIT, Subscriber
+from roundelay.node.node_api import NO_TAG, Subscriber
 
-RECORDED: Final = "recorded"
-"""Behind the marks of an item whose receipt waits for a recorder."""
+
+class Marks(NamedTuple):
+    """What the messages of a submission share; they stand where other services have destinations
+    (`QueuedBundle.to`), so that bundles are made of messages that share them."""
+
+    conference: int
+    kind: int
+    unit: int = 0
+    """The number of the unit that they are, if they are one."""
+    recorded: bool = False
+    """Their receipt waits for a recorder."""
 
 
 class QueuedUnit(QueuedBundle):
@@ -31,35 +40,31 @@ class QueuedUnit(QueuedBundle):
 
 
 class MarkedOutbox(Outbox):
-    """A submission has one conference and kind: bundles are made of messages that share them.
-
-    They stand where other services have destinations (`QueuedBundle.to`), with the number of the
-    unit if it is one, and `recorded` behind them if the receipt is to wait for a recorder.
-    """
+    """A submission has one conference and kind."""
 
     units = 0
     """Units so far."""
 
-    def put(
-        self, application: Subscriber, bundle: Bundle, tag: int, to: tuple[str, ...] | None,
-        due: int, unit: bool = False,
-    ) -> None:  # fmt: skip
-        """`unit`: the messages, which have one mark, are to take effect together."""
-        super().put(application, bundle, tag, None, due)
+    def put_marked(
+        self,
+        application: Subscriber,
+        bundle: Bundle,
+        tag: int,
+        due: int,
+        recorded: bool,
+        unit: bool,
+    ) -> None:
+        """`recorded`: the receipt waits for a recorder.  `unit`: the messages, which have one mark,
+        are to take effect together."""
+        self.put(application, bundle, tag, None, due)
         self.items.pop()
         parts = list(bundle.by_mark())
         for number, (conference, kind, part) in enumerate(parts, 1):
-            mine = tag if number == len(parts) else NO_TAG
             self.units += unit
-            which = (f"{UNIT} {self.units}",) if unit else ()
-            marks = (str(conference), str(kind), *which, *(to or ()))
-            kept = QueuedUnit if unit else QueuedBundle
-            self.items.append(kept(part, application, mine, marks, due))
-
-
-def is_unit(marks: tuple[str, ...]) -> bool:
-    """Whether what `MarkedOutbox.gather` gave is one."""
-    return len(marks) > 2 and marks[2].startswith(UNIT)
+            marks = Marks(conference, kind, self.units if unit else 0, recorded)
+            queued = QueuedUnit if unit else QueuedBundle
+            mine = tag if number == len(parts) else NO_TAG
+            self.items.append(queued(part, application, mine, marks, due))
 
 
 def check_unit(bundle: Bundle, config: GrsbConfig, group: str) -> None:
@@ -112,6 +117,7 @@ class Receipts:
         """Receipts for what is stable, and below `recorded` where that was wished."""
         wall = time.time_ns()
         for underway in [underway for underway in self.outbox.underway if underway.number >= 0]:
-            waits = underway.to is not None and underway.to[-1] == RECORDED
+            marks = underway.to
+            waits = isinstance(marks, Marks) and marks.recorded
             if not waits or underway.number + len(underway.bundle) <= recorded:
                 self.outbox.settle(underway.number, wall, bundle=underway)

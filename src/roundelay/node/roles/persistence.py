@@ -40,9 +40,8 @@ class Persistence:
         if self.folder is not None:
             say = partial(member.node.log, "warning")
             self.store = Store(self.folder / "grsb.log", member.kept_class, say)
-            if self.store.stable is None:
-                self.store.stable = self.kept
-            self.kept = self.store.stable
+            if self.store.stable is not None:
+                self.kept = self.store.stable
 
     # -- whose it is -----------------------------------------------------------------------
 
@@ -82,8 +81,6 @@ class Persistence:
         """Another history has begun: nothing of the one so far counts any more."""
         self.kept = self.member.kept_class()
         self.kept.inc = inc
-        if self.store is not None:
-            self.store.stable = self.kept
 
     # -- journals --------------------------------------------------------------------------
 
