@@ -248,7 +248,11 @@ class Recorders:
             if word.synced:
                 self.syncing.wanted(word.group, now)
             else:
-                self._hear_wanted(word.group, now)
+                self.tell_memory(word.group)
+                recorder = self.own.get(word.group)
+                if recorder is not None:
+                    self._wanted[word.group] = now + WANTED_NS
+                    self._tell(recorder)
         elif word.name == self.node.name:
             pass  # of an earlier life, or a namesake
         elif isinstance(word, Synced):
@@ -258,13 +262,6 @@ class Recorders:
         elif self.heard.hear(word, now):
             self._throttle(word.group)
             self.durability.check(word.group)
-
-    def _hear_wanted(self, group: str, now: int) -> None:
-        self.tell_memory(group)
-        recorder = self.own.get(group)
-        if recorder is not None:
-            self._wanted[group] = now + WANTED_NS
-            self._tell(recorder)
 
     def awaited(self, application: Subscriber, group: str, count: int) -> Awaited:
         """Return who takes the receipt of a broadcast in place of the application, and passes it on

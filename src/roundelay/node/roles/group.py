@@ -170,7 +170,7 @@ class RoleGroup:
 
     def _begin_here(self, acked: int, epoch: int, now: int) -> None:
         """A user without a past begins where the group is."""
-        kept = self.member.kept_at(self.persistence.kept, LOCAL)
+        kept = self.persistence.kept.levels[LOCAL]
         kept.handled = kept.resume = acked
         kept.epoch = epoch
         self._begin_as_user(now)

@@ -117,11 +117,6 @@ class RoleMember:
         """A record as it stands in the file."""
         return record
 
-    def kept_at(self, kept: Any, level: int) -> GrsbKept:
-        """The part of what is kept that is of `level`."""
-        part: GrsbKept = kept
-        return part
-
     def name(self, level: int) -> str:
         """What the journal of `level` is called."""
         return self.group
@@ -130,7 +125,7 @@ class RoleMember:
         """How far the applications are, with what is about to be delivered."""
         user = self.shown.user
         resume = user.units.resume(user.listener.next)
-        return self.stored(self.user_level, Handled(user.upto, resume, user.listener.epoch))
+        return Handled(user.upto, resume, user.listener.epoch)
 
     # -- what the engine knows -------------------------------------------------------------
 
@@ -148,11 +143,6 @@ class RoleMember:
     def user(self) -> Any:
         """Where applications are; None: nowhere, or not yet."""
         return None if self.engine is None else self.shown.user
-
-    @property
-    def user_level(self) -> int:
-        """The level of the user."""
-        return LOCAL
 
     @property
     def waits(self) -> tuple[int, ...]:

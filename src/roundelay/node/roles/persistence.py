@@ -92,7 +92,7 @@ class Persistence:
                 tell = partial(self.tell, level)
                 journal = RecorderJournal(self.member, name, roles, history, tell)
                 self.journals[level] = journal
-                journal.recall(self.member.kept_at(self.kept, level))
+                journal.recall(self.kept.levels[level])
 
     def opened(self) -> None:
         """The journals have their engine."""

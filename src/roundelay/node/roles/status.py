@@ -9,6 +9,7 @@ from roundelay.core.grsb.acknowledger import Acknowledger
 from roundelay.core.grsb.config import SITES_MAX
 from roundelay.core.grsb.pdu import DUAL, LINE_A, LINE_B, ONLY_B, WAITS_MAX
 from roundelay.core.grsb.ways import Ways
+from roundelay.node.answers import view_json
 from roundelay.node.node_api import View
 
 if TYPE_CHECKING:
@@ -137,15 +138,14 @@ class StatusView:
 
     def members(self) -> dict[str, object]:
         view, node = self.view(), self.member.node
-        members = [
+        members: list[dict[str, object]] = [
             {
                 "name": name, "alive": node.alive(name), "in_view": name in view.members,
                 "roles": self.member.file.titles[site],
             }
             for site, name in enumerate(self.member.roster)
         ]  # fmt: skip
-        about = {"group": view.group, "version": view.version, "state": view.state}
-        return about | {"members": members}
+        return view_json(view, members)
 
     def status(self) -> dict[str, object]:
         group, member, outbox = self.group, self.member, self.group.outbox

@@ -20,7 +20,7 @@ import asyncio
 import mmap
 import os
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -47,7 +47,7 @@ from roundelay.core.token.stable import (
     Trimmed,
     Wiped,
 )
-from roundelay.core.wide.stable import Flooded
+from roundelay.core.wide.stable import LOCAL, Flooded
 from roundelay.durable import put, sync_path, write_parts
 from roundelay.node.storage.rotation import Rotation
 from roundelay.node.storage.tally import ANY, Tally
@@ -450,6 +450,11 @@ class GrsbKept(GrsbStable):
         self.born: Born | None = None
         self.inc = -1
         self.senders = Senders(0, 0, ())
+
+    @property
+    def levels(self) -> Mapping[int, GrsbKept]:
+        """What is kept of each level: there is one (`node.roles.wide.member` has more)."""
+        return {LOCAL: self}
 
     def apply(self, record: Struct) -> None:
         if isinstance(record, Born):

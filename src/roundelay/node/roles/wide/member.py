@@ -72,7 +72,7 @@ class WideKept(GrsbKept):
         self.flooded = 0
 
     @property
-    def levels(self) -> dict[int, LevelKept]:
+    def levels(self) -> Mapping[int, GrsbKept]:
         return {GLOBAL: self.globe, LOCAL: self.local, NODE: self.node}
 
     def apply(self, record: Struct) -> None:
@@ -154,8 +154,8 @@ class WideMember(RoleMember):
     def stored(self, level: int, record: Struct) -> Struct:
         return Leveled.of(level, record)
 
-    def kept_at(self, kept: WideKept, level: int) -> GrsbKept:
-        return kept.levels[level]
+    def progress(self) -> Struct:
+        return self.stored(LOCAL if self.sites else NODE, super().progress())
 
     def name(self, level: int) -> str:
         return self.group + (GLOBAL_SUFFIX if level == GLOBAL else "")
@@ -176,10 +176,6 @@ class WideMember(RoleMember):
         """That of the network, or of the global level if it has none; behind a broadcaster there
         is neither."""
         return self.sites[0] if self.sites else self.engine.node.host
-
-    @property
-    def user_level(self) -> int:
-        return LOCAL if self.sites else NODE
 
     @property
     def waits(self) -> tuple[int, ...]:
