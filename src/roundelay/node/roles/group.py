@@ -41,7 +41,7 @@ from roundelay.node.driver.engine_driver import EngineDriver
 from roundelay.node.driver.outbox import LIMIT_BYTES
 from roundelay.node.groups import GRSB, WIDE, GroupSpec, check_roles
 from roundelay.node.membership.settings import check_none
-from roundelay.node.node_api import UNIT, WHOLE, Batch, Missed, Subscriber
+from roundelay.node.node_api import UNIT, WHOLE, Batch, Missed, Subscriber, View
 from roundelay.node.recording.handover import CatchUp, application_of
 from roundelay.node.roles.bootstrap import Bootstrap
 from roundelay.node.roles.journal import RecorderJournal
@@ -53,6 +53,7 @@ from roundelay.node.roles.role_file import read_file
 from roundelay.node.roles.status import StatusView
 from roundelay.node.roles.wide.member import WideMember
 from roundelay.node.storage.store import Born
+from roundelay.wire.control import Ask, GroupInfo, Info, Start
 
 if TYPE_CHECKING:
     from roundelay.node.node import Node
@@ -78,7 +79,6 @@ class RoleGroup:
         self.spec = check_roles(spec)
         kind = MEMBERS[spec.protocol]
         self.member = kind(node, spec, read_file(Path(spec.config), kind.parse_file))
-        self.roster = self.member.roster
         self.persistence = Persistence(self.member, self.tell_recorded)
         self.persistence.check_members()
         self.lines = Lines(self.member, self.persistence)
@@ -103,12 +103,7 @@ class RoleGroup:
         self.outbox = MarkedOutbox(spec.name, engines.LARGEST_MESSAGE, bundled, LIMIT_BYTES)
         self.receipts = Receipts(self.outbox)
         self.bootstrap = Bootstrap(self, now)
-        self.status_view = view = StatusView(self)
-        # What the node asks of a group (`GroupHost`), and a part of it answers.
-        self.info = self.bootstrap.info
-        self.heard, self.told = self.bootstrap.heard, self.bootstrap.told
-        self.view, self.trouble = view.view, view.trouble
-        self.members, self.status = view.members, view.status
+        self.status_view = StatusView(self)
         if self.persistence.born is not None:
             self.bootstrap.enter(self.persistence.born, now, wiped=False)
 
@@ -116,6 +111,10 @@ class RoleGroup:
     def id(self) -> int:
         """Of our datagrams; 0: no history yet."""
         return self.lines.group_id
+
+    @property
+    def roster(self) -> tuple[str, ...]:
+        return self.member.roster
 
     @property
     def lineage(self) -> str:
@@ -303,8 +302,29 @@ class RoleGroup:
 
     # -- what is known ---------------------------------------------------------------------
 
+    def info(self) -> GroupInfo:
+        return self.bootstrap.info()
+
+    def heard(self, info: Info, now: int) -> None:
+        self.bootstrap.heard(info, now)
+
+    def told(self, word: Ask | Start, now: int) -> None:
+        self.bootstrap.told(word, now)
+
+    def view(self) -> View:
+        return self.status_view.view()
+
     def works(self) -> bool:
         return self.member.engine is not None and self.status_view.up
+
+    def trouble(self) -> str:
+        return self.status_view.trouble()
+
+    def members(self) -> dict[str, object]:
+        return self.status_view.members()
+
+    def status(self) -> dict[str, object]:
+        return self.status_view.status()
 
     # -- in --------------------------------------------------------------------------------
 
