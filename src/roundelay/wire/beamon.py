@@ -22,13 +22,12 @@ they are: sizes and counts are compared with what is left before anything is tak
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Final
 
 from roundelay.core.autorm.packets import (
     CONFIRMATION,
-    GROUPS_MAX,
-    MISSING_MAX,
     NAME_MAX,
     ONE_OF,
     UUID_BYTES,
@@ -47,7 +46,7 @@ ACKNOWLEDGEMENT: Final = 3
 FLAGS: Final = ONE_OF | CONFIRMATION
 
 _HEARTBEAT: Final = struct.Struct(">B16sHB")
-_DATA: Final = struct.Struct(">B16s16sIIIBB")
+_DATA: Final = struct.Struct(">B16s16sIIIB")
 _ACK: Final = struct.Struct(">B16s16sIIH")
 
 # Reasons a packet is refused for.
@@ -64,9 +63,6 @@ BAD_FLAGS: Final = "unknown flags"
 BAD_MISSING: Final = "bad list of missing packets"
 
 
-# -- encoding ----------------------------------------------------------------------------------
-
-
 def encode(packet: Packet) -> bytes:
     """The bytes of `packet`.
 
@@ -76,144 +72,108 @@ def encode(packet: Packet) -> bytes:
     '01000000 00000000 00000000 00000000 21000201 026162'
     """
     try:
+        _check(packet)
+        if isinstance(packet, Heartbeat):
+            head = _HEARTBEAT.pack(HEARTBEAT, packet.source, packet.nodes, len(packet.groups))
+            return b"".join([head, *map(_short, packet.groups)])
+        source, destination, seq = packet.source, packet.destination, packet.seq
         if isinstance(packet, Data):
-            return _encode_data(packet)
-        if isinstance(packet, Acknowledgement):
-            return _encode_acknowledgement(packet)
-        return _encode_heartbeat(packet)
-    except (struct.error, UnicodeEncodeError) as error:
-        raise InvariantBroken(f"cannot encode {packet}: {error}") from None
-
-
-def _encode_heartbeat(packet: Heartbeat) -> bytes:
-    names = [group.encode() for group in packet.groups]
-    _insist(len(names) <= GROUPS_MAX and _named(packet.source), packet)
-    parts = [_HEARTBEAT.pack(HEARTBEAT, packet.source, packet.nodes, len(names))]
-    for name in names:
-        _insist(1 <= len(name) <= NAME_MAX, packet)
-        parts += (bytes((len(name),)), name)
-    return b"".join(parts)
-
-
-def _encode_data(packet: Data) -> bytes:
-    name = packet.group.encode()
-    _insist(
-        1 <= len(name) <= NAME_MAX
-        and _named(packet.source)
-        and len(packet.destination) == UUID_BYTES
-        and packet.seq > 0
-        and packet.number < packet.count
-        and not packet.flags & ~FLAGS,
-        packet,
-    )
-    source, destination, seq = packet.source, packet.destination, packet.seq
-    head = _DATA.pack(
-        DATA, source, destination, seq, packet.count, packet.number, packet.flags, len(name)
-    )
-    return b"".join((head, name, packet.payload))
-
-
-def _encode_acknowledgement(packet: Acknowledgement) -> bytes:
-    missing = packet.missing
-    _insist(
-        len(missing) <= MISSING_MAX
-        and _named(packet.source)
-        and _named(packet.destination)
-        and packet.seq > 0
-        and _rising(missing, packet.highest),
-        packet,
-    )
-    head = _ACK.pack(
-        ACKNOWLEDGEMENT, packet.source, packet.destination, packet.seq, packet.highest, len(missing)
-    )
-    return head + struct.pack(f">{len(missing)}I", *missing)
-
-
-def _insist(sound: bool, packet: Packet) -> None:
-    if not sound:
-        raise InvariantBroken(f"no peer could decode {packet}")
-
-
-def _named(uuid: bytes) -> bool:
-    return len(uuid) == UUID_BYTES and uuid != ZERO
-
-
-def _rising(missing: tuple[int, ...], highest: int) -> bool:
-    """In a list that was cut the last one is `highest` itself, else all are below."""
-    if not missing:
-        return True
-    return missing[-1] <= highest and all(a < b for a, b in pairwise(missing))
-
-
-# -- decoding ----------------------------------------------------------------------------------
+            numbers = packet.count, packet.number, packet.flags
+            head = _DATA.pack(DATA, source, destination, seq, *numbers)
+            return b"".join((head, _short(packet.group), packet.payload))
+        missing = packet.missing
+        head = _ACK.pack(ACKNOWLEDGEMENT, source, destination, seq, packet.highest, len(missing))
+        return head + struct.pack(f">{len(missing)}I", *missing)
+    except (MalformedPdu, struct.error, UnicodeEncodeError) as error:
+        raise InvariantBroken(f"no peer could decode {packet}: {error}") from None
 
 
 def decode(data: bytes | memoryview) -> Packet:
     """The packet that `data` is, or MalformedPdu."""
     if not data:
         raise MalformedPdu(EMPTY)
-    kind = data[0]
-    if kind == DATA:
-        return _decode_data(data)
-    if kind == ACKNOWLEDGEMENT:
-        return _decode_acknowledgement(data)
-    if kind == HEARTBEAT:
-        return _decode_heartbeat(data)
-    raise MalformedPdu(UNKNOWN_TYPE, str(kind))
+    read = _READERS.get(data[0])
+    if read is None:
+        raise MalformedPdu(UNKNOWN_TYPE, str(data[0]))
+    packet = read(data)
+    _check(packet)
+    return packet
 
 
-def _decode_heartbeat(data: bytes | memoryview) -> Heartbeat:
+def _check(packet: Packet) -> None:
+    """Refuse fields that no node means, whether they are sent or received."""
+    if not _is_node(packet.source):
+        raise MalformedPdu(NO_SOURCE)
+    if isinstance(packet, Heartbeat):
+        return
+    if packet.seq < 1:
+        raise MalformedPdu(BAD_SEQUENCE)
+    if isinstance(packet, Data):
+        if len(packet.destination) != UUID_BYTES:
+            raise MalformedPdu(NO_DESTINATION)
+        if packet.number >= packet.count:
+            raise MalformedPdu(BAD_NUMBER, f"{packet.number} of {packet.count}")
+        if packet.flags & ~FLAGS:
+            raise MalformedPdu(BAD_FLAGS, hex(packet.flags))
+        return
+    if not _is_node(packet.destination):
+        raise MalformedPdu(NO_DESTINATION)
+    # In a list that was cut the last one is `highest` itself, else all are below.
+    missing = packet.missing
+    if missing and (missing[-1] > packet.highest or any(a >= b for a, b in pairwise(missing))):
+        raise MalformedPdu(BAD_MISSING, f"not rising up to {packet.highest}")
+
+
+def _is_node(uuid: bytes) -> bool:
+    return len(uuid) == UUID_BYTES and uuid != ZERO
+
+
+def _short(name: str) -> bytes:
+    """A name behind its size."""
+    raw = name.encode()
+    if not 1 <= len(raw) <= NAME_MAX:
+        raise MalformedPdu(BAD_NAME, f"{len(raw)} bytes")
+    return bytes((len(raw),)) + raw
+
+
+def _read_heartbeat(data: bytes | memoryview) -> Heartbeat:
     _need(data, _HEARTBEAT.size)
     _, source, nodes, count = _HEARTBEAT.unpack_from(data)
-    if source == ZERO:
-        raise MalformedPdu(NO_SOURCE)
     at = _HEARTBEAT.size
     # Each name takes two bytes or more: a count that lies is found before the first is read.
     _need(data, at + 2 * count)
     groups = []
     for _ in range(count):
-        _need(data, at + 1)
-        size = data[at]
-        groups.append(_name(data, at + 1, size))
-        at += 1 + size
+        group, at = _read_short(data, at)
+        groups.append(group)
     if at != len(data):
         raise MalformedPdu(TRAILING, f"{len(data) - at} after the last group")
     return Heartbeat(source, nodes, tuple(groups))
 
 
-def _decode_data(data: bytes | memoryview) -> Data:
+def _read_data(data: bytes | memoryview) -> Data:
     _need(data, _DATA.size)
-    _, source, destination, seq, count, number, flags, size = _DATA.unpack_from(data)
-    if source == ZERO:
-        raise MalformedPdu(NO_SOURCE)
-    if not seq:
-        raise MalformedPdu(BAD_SEQUENCE)
-    if number >= count:
-        raise MalformedPdu(BAD_NUMBER, f"{number} of {count}")
-    if flags & ~FLAGS:
-        raise MalformedPdu(BAD_FLAGS, hex(flags))
-    group = _name(data, _DATA.size, size)
-    payload = bytes(data[_DATA.size + size :])
-    return Data(source, destination, seq, count, number, flags, group, payload)
+    _, source, destination, seq, count, number, flags = _DATA.unpack_from(data)
+    group, at = _read_short(data, _DATA.size)
+    return Data(source, destination, seq, count, number, flags, group, bytes(data[at:]))
 
 
-def _decode_acknowledgement(data: bytes | memoryview) -> Acknowledgement:
+def _read_acknowledgement(data: bytes | memoryview) -> Acknowledgement:
     _need(data, _ACK.size)
     _, source, destination, seq, highest, count = _ACK.unpack_from(data)
-    if source == ZERO:
-        raise MalformedPdu(NO_SOURCE)
-    if destination == ZERO:
-        raise MalformedPdu(NO_DESTINATION)
-    if not seq:
-        raise MalformedPdu(BAD_SEQUENCE)
     end = _ACK.size + 4 * count
     _need(data, end)
     if len(data) > end:
         raise MalformedPdu(TRAILING, f"{len(data) - end} after {count} missing packets")
     missing = struct.unpack_from(f">{count}I", data, _ACK.size)
-    if not _rising(missing, highest):
-        raise MalformedPdu(BAD_MISSING, f"not rising up to {highest}")
     return Acknowledgement(source, destination, seq, highest, missing)
+
+
+_READERS: Final[dict[int, Callable[[bytes | memoryview], Packet]]] = {
+    HEARTBEAT: _read_heartbeat,
+    DATA: _read_data,
+    ACKNOWLEDGEMENT: _read_acknowledgement,
+}
 
 
 def _need(data: bytes | memoryview, size: int) -> None:
@@ -221,12 +181,15 @@ def _need(data: bytes | memoryview, size: int) -> None:
         raise MalformedPdu(SHORT, f"{len(data)} bytes of {size}")
 
 
-def _name(data: bytes | memoryview, at: int, size: int) -> str:
-    if not size:
+def _read_short(data: bytes | memoryview, at: int) -> tuple[str, int]:
+    """The name whose size is at `at`, and where it ends."""
+    _need(data, at + 1)
+    after = at + 1 + data[at]
+    if after == at + 1:
         raise MalformedPdu(BAD_NAME, "empty")
-    _need(data, at + size)
+    _need(data, after)
     try:
-        return str(data[at : at + size], "utf-8")
+        return str(data[at + 1 : after], "utf-8"), after
     except UnicodeDecodeError:
         raise MalformedPdu(BAD_NAME, "not UTF-8") from None
 
