@@ -17,11 +17,11 @@ from __future__ import annotations
 import re
 import struct
 from ipaddress import IPv4Address
-from typing import Final
+from typing import Annotated, Final
 from zlib import crc32
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from roundelay.core.errors import MalformedPdu
 
@@ -44,20 +44,34 @@ EPOCH_MAX: Final = 1 << 48
 POSITION_MAX: Final = 1 << 62
 """What a packet may say at most; a correct node stays far below."""
 
-Address = tuple[str, int]
-
-
 FOLLOWS: Final = -1
 """L is what the size of the group allows."""
+FIXED: Final = "fixed"
+"""Stands for the incarnation of a group whose roster is fixed."""
+_HISTORY: Final = r"[0-9A-Za-z]+(@[0-9A-Za-z]+:[0-9]+)*"
+
+# What fields may say: the decoder refuses everything else.
+Address = tuple[str, int]
+Count = Annotated[int, Meta(ge=0, le=MEMBERS_MAX)]
+Epoch = Annotated[int, Meta(ge=0, le=EPOCH_MAX)]
+EpochOrNone = Annotated[int, Meta(ge=-1, le=EPOCH_MAX)]
+Level = Annotated[int, Meta(ge=0, lt=MEMBERS_MAX)]
+Position = Annotated[int, Meta(ge=0, le=POSITION_MAX)]
+Port = Annotated[int, Meta(ge=1, le=65535)]
+History = Annotated[str, Meta(max_length=TEXT_MAX, pattern=rf"^({_HISTORY})?\Z")]
+Incarnation = Annotated[
+    str, Meta(max_length=TEXT_MAX, pattern=rf"^({_HISTORY})?(\.({_HISTORY})?)?\Z")
+]
+"""Or, of a group in a file, what the file says and a history (`node.roles`)."""
 
 
 class Settings(Struct, frozen=True, array_like=True):
     """What the members of a group have agreed on when it was founded
     (`node.membership.settings`)."""
 
-    resilience: int = FOLLOWS
+    resilience: Annotated[int, Meta(ge=FOLLOWS, lt=MEMBERS_MAX)] = FOLLOWS
     hub: bool = False
-    min_members: int = 1
+    min_members: Annotated[int, Meta(ge=1, le=MEMBERS_MAX)] = 1
     """Nothing is confirmed while the roster has fewer."""
     members: tuple[str, ...] = ()
     """The fixed roster, or those who may be admitted; empty: anybody."""
@@ -67,9 +81,9 @@ class GroupInfo(Struct, frozen=True, array_like=True, gc=False):
     """A group as a node takes part in it; without an incarnation it only wants to."""
 
     name: str
-    incarnation: str = ""
-    epoch: int = -1
-    size: int = 0
+    incarnation: Incarnation = ""
+    epoch: EpochOrNone = -1
+    size: Count = 0
     line: Address = ("", 0)
     """Where the node listens on line B, if others cannot know (`node.medium.second_channel`)."""
     decreed: bool = False
@@ -82,12 +96,12 @@ class Info(Struct, frozen=True, array_like=True):
     """Who a node is."""
 
     name: str
-    uuid: bytes
+    uuid: Annotated[bytes, Meta(min_length=UUID_BYTES, max_length=UUID_BYTES)]
     address: Address
-    groups: tuple[GroupInfo, ...] = ()
-    peers: tuple[Address, ...] = ()
-    version: str = ""
-    birth: int = 0
+    groups: Annotated[tuple[GroupInfo, ...], Meta(max_length=GROUPS_MAX)] = ()
+    peers: Annotated[tuple[Address, ...], Meta(max_length=PEERS_MAX)] = ()
+    version: Annotated[str, Meta(max_length=TEXT_MAX)] = ""
+    birth: Position = 0
     """When this life of the name began (ns since 1970): of two, the later one has the name."""
     claims: bool = False
     """It only asks whether the name is free (`node.membership.identity`), and is no member of
@@ -100,10 +114,10 @@ class Ask(Struct, frozen=True, array_like=True, tag="ask"):
     """A node wants into a group, or out of it."""
 
     group: str
-    incarnation: str
+    incarnation: History
     name: str
     leave: bool = False
-    epoch: int = -1
+    epoch: EpochOrNone = -1
     """The one it is in; -1 if it is in none."""
     life: bytes = b""
     """The UUID of the node."""
@@ -113,19 +127,19 @@ class Start(Struct, frozen=True, array_like=True, tag="start"):
     """The roster of a new epoch has been agreed on."""
 
     group: str
-    incarnation: str
-    epoch: int
+    incarnation: History
+    epoch: Epoch
     roster: tuple[str, ...]
     lives: tuple[bytes, ...]
     """UUIDs of the members' nodes; one that has another by now has forgotten its promises."""
-    base: int
-    resilience: int
-    counted: tuple[tuple[str, int, int], ...] = ()
+    base: Position
+    resilience: Level
+    counted: Annotated[tuple[tuple[str, Epoch, Position], ...], Meta(max_length=MEMBERS_MAX)] = ()
     """(name, epoch, number): when that epoch ended, at most that many bundles of this member were
     in its order.  So one who was away knows what of its own certainly is not."""
     decreed: bool = False
     """See `GroupInfo`."""
-    history: str = ""
+    history: History = ""
     """Where it is not the incarnation: members that all may have forgotten went on in another."""
     settings: Settings | None = None
 
@@ -136,19 +150,19 @@ class Recorded(Struct, frozen=True, array_like=True, tag="recorded"):
     group: str
     name: str
     """Of the node."""
-    port: int
+    port: Port
     """TCP, at the node's address: where it replays (`node.recording.transfer`)."""
-    begin: int
-    next: int
+    begin: Position
+    next: Position
     """It has written positions `begin` to `next - 1`, but for `holes`."""
-    durable: int
+    durable: Position
     """What is below is on disk."""
-    holes: tuple[tuple[int, int], ...] = ()
+    holes: Annotated[tuple[tuple[Position, Position], ...], Meta(max_length=HOLES_MAX)] = ()
     """The last ones, half-open."""
     whole: bool = True
     slow: bool = False
     """Send nothing new for a while."""
-    history: str = ""
+    history: History = ""
     """The incarnation of the group that it has recorded; empty where there is only one."""
     syncs: bool = True
     """It makes what it has written durable by and by; otherwise (it leaves that to the system, or
@@ -160,11 +174,11 @@ class Kept(Struct, frozen=True, array_like=True, tag="kept"):
 
     group: str
     name: str
-    port: int
+    port: Port
     """TCP, at the node's address, as with `Recorded`."""
-    begin: int
-    next: int
-    history: str
+    begin: Position
+    next: Position
+    history: History
 
 
 class Wanted(Struct, frozen=True, array_like=True, tag="wanted"):
@@ -180,7 +194,7 @@ class Wanted(Struct, frozen=True, array_like=True, tag="wanted"):
 class Knock(Struct, frozen=True, array_like=True, tag="knock"):
     """Is a node there?  Whoever is returns it, with `back` set (`node.medium.acquaintance`)."""
 
-    token: bytes
+    token: Annotated[bytes, Meta(min_length=KNOCK_BYTES, max_length=KNOCK_BYTES)]
     back: bool = False
 
 
@@ -189,15 +203,11 @@ class Synced(Struct, frozen=True, array_like=True, tag="synced"):
 
     group: str
     name: str
-    history: str
-    position: int
+    history: History
+    position: Annotated[int, Meta(ge=-1, le=POSITION_MAX)]
 
 
 Control = Ask | Start | Recorded | Kept | Wanted | Knock | Synced
-
-FIXED: Final = "fixed"
-"""Stands for the incarnation of a group whose roster is fixed."""
-_HISTORY: Final = re.compile(r"[0-9A-Za-z]+(@[0-9A-Za-z]+:[0-9]+)*")
 
 _encode = msgspec.msgpack.Encoder().encode
 _info = msgspec.msgpack.Decoder(Info)
@@ -230,100 +240,47 @@ def decode(packet: bytes) -> Info | Control | bytes:
         if packet[0] == INFO:
             return _check_info(_info.decode(body))
         if packet[0] == CONTROL:
-            word: Control = _control.decode(body)
-            if isinstance(word, Recorded | Kept | Wanted | Synced):
-                return _check_recorded(word)
-            if isinstance(word, Knock):
-                _insist(len(word.token) == KNOCK_BYTES)
-                return word
-            return _check_control(word)
+            return _check_control(_control.decode(body))
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
         raise MalformedPdu("node packet", str(error)) from None
     raise MalformedPdu("packet type", str(packet[0]))
 
 
 def _check_info(info: Info) -> Info:
-    _insist(
-        _named(info.name, NODE_NAME_MAX)
-        and len(info.uuid) == UUID_BYTES
-        and any(info.uuid)
-        and len(info.groups) <= GROUPS_MAX
-        and len(info.peers) <= PEERS_MAX
-        and len(info.version) <= TEXT_MAX
-        and 0 <= info.birth <= POSITION_MAX
-        and all(_is_address(address) for address in (info.address, *info.peers))
-    )
+    """Refuse what no bound of a single field tells."""
+    _insist(_named(info.name, NODE_NAME_MAX) and any(info.uuid))
+    _insist(all(_is_address(address) for address in (info.address, *info.peers)))
     for group in info.groups:
-        digest, _, history = group.incarnation.rpartition(".")  # of a file: `node.roles`
         _insist(
             _named(group.name, GROUP_NAME_MAX)
-            and len(group.incarnation) <= TEXT_MAX
-            and is_history(digest)
-            and is_history(history)
-            and -1 <= group.epoch <= EPOCH_MAX
-            and 0 <= group.size <= MEMBERS_MAX
             and (group.line == ("", 0) or _is_address(group.line))
             and _is_settings(group.settings)
         )
     return info
 
 
-def _check_control(word: Ask | Start) -> Ask | Start:
-    _insist(_named(word.group, GROUP_NAME_MAX))
-    _insist(word.incarnation not in ("", FIXED) and is_history(word.incarnation))
-    if isinstance(word, Ask):
-        _insist(
-            _named(word.name, NODE_NAME_MAX)
-            and -1 <= word.epoch <= EPOCH_MAX
-            and len(word.life) in (0, UUID_BYTES)
-        )
+def _check_control(word: Control) -> Control:
+    if isinstance(word, Knock):
         return word
-    _insist(
-        is_roster(word.roster, word.lives)
-        and 0 <= word.epoch <= EPOCH_MAX
-        and 0 <= word.base <= POSITION_MAX
-        and 0 <= word.resilience < MEMBERS_MAX
-        and len(word.counted) <= MEMBERS_MAX
-        and is_history(word.history)
-        and _is_settings(word.settings)
-        and all(
-            _named(name, NODE_NAME_MAX) and 0 <= epoch <= EPOCH_MAX and 0 <= number <= POSITION_MAX
-            for name, epoch, number in word.counted
-        )
-    )
-    return word
-
-
-def _check_recorded(
-    word: Recorded | Kept | Wanted | Synced,
-) -> Recorded | Kept | Wanted | Synced:
-    _insist(_named(word.group, GROUP_NAME_MAX) and _named(word.name, NODE_NAME_MAX))
-    if isinstance(word, Synced):
-        _insist(is_history(word.history) and -1 <= word.position <= POSITION_MAX)
-    if isinstance(word, Kept):
-        _insist(
-            0 < word.port < 65536
-            and 0 <= word.begin <= word.next <= POSITION_MAX
-            and is_history(word.history)
-        )
+    _insist(_named(word.group, GROUP_NAME_MAX))
+    if isinstance(word, Ask | Start):
+        _insist(word.incarnation not in ("", FIXED))
+    if isinstance(word, Ask):
+        _insist(len(word.life) in (0, UUID_BYTES))
+    if isinstance(word, Start):
+        _insist(is_roster(word.roster, word.lives) and _is_settings(word.settings))
+        _insist(all(_named(name, NODE_NAME_MAX) for name, _, _ in word.counted))
+        return word
+    _insist(_named(word.name, NODE_NAME_MAX))
+    if isinstance(word, Recorded | Kept):
+        _insist(word.begin <= word.next)
     if isinstance(word, Recorded):
-        _insist(
-            0 < word.port < 65536
-            and 0 <= word.begin <= word.next <= POSITION_MAX
-            and 0 <= word.durable <= POSITION_MAX
-            and len(word.holes) <= HOLES_MAX
-            and is_history(word.history)
-            and all(0 <= lo < hi <= POSITION_MAX for lo, hi in word.holes)
-        )
+        _insist(all(lo < hi for lo, hi in word.holes))
     return word
 
 
 def _is_settings(settings: Settings | None) -> bool:
-    return settings is None or (
-        FOLLOWS <= settings.resilience < MEMBERS_MAX
-        and 1 <= settings.min_members <= MEMBERS_MAX
-        and are_names(settings.members)
-    )
+    return settings is None or are_names(settings.members)
 
 
 def is_history(text: str) -> bool:
@@ -334,7 +291,7 @@ def is_history(text: str) -> bool:
     >>> is_history(""), is_history("6f1d@09:7"), is_history("../6f1d"), is_history("a\\0b")
     (True, True, False, False)
     """
-    return not text or (len(text) <= TEXT_MAX and _HISTORY.fullmatch(text) is not None)
+    return not text or (len(text) <= TEXT_MAX and re.fullmatch(_HISTORY, text) is not None)
 
 
 def is_roster(roster: tuple[str, ...], lives: tuple[bytes, ...]) -> bool:
