@@ -23,8 +23,9 @@ import hashlib
 import os
 import re
 from collections.abc import Collection, Iterator
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 from functools import reduce
+from operator import and_
 from pathlib import Path
 from typing import Any, Final
 
@@ -172,10 +173,6 @@ def folder_of(group: str, day: str) -> str:
     'group=token%3Aorders/day=2026-01-31'
     """
     return f"group={_SPECIAL.sub(lambda match: f'%{ord(match[0]):02X}', group)}/day={day}"
-
-
-def moment(us: int) -> datetime:
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=us)
 
 
 # ------------------------------------------------------------------------ rows of a file
@@ -399,55 +396,38 @@ def read_archived(
     where the file is, if not yet in its place.
     """
     pa = arrow()
+    import pyarrow.dataset as ds
+
+    checked = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
     path = path or folder / file.path
     try:
-        with pa.parquet.ParquetFile(path, page_checksum_verification=True) as parquet:
-            row_groups = [
-                number
-                for number in range(parquet.num_row_groups)
-                if _may_hold(parquet.metadata.row_group(number), selection)
-            ]
-            for batch in parquet.iter_batches(ROWS, row_groups=row_groups):
-                group = pa.repeat(pa.scalar(file.group, pa.string()), batch.num_rows)
-                rows = pa.record_batch([group, *batch.columns], schema=schema())
-                mask = _mask(rows, selection)
-                yield rows if mask is None else rows.filter(mask)
+        rows = ds.dataset(path, format=ds.ParquetFileFormat(default_fragment_scan_options=checked))
+        for batch in rows.to_batches(
+            filter=_condition(selection), batch_size=ROWS, batch_readahead=1, use_threads=False
+        ):
+            group = pa.repeat(pa.scalar(file.group, pa.string()), batch.num_rows)
+            yield pa.record_batch([group, *batch.columns], schema=schema())
     except FileNotFoundError:
         raise ArchiveDamaged(f"{path} is gone; {MANIFEST} names it") from None
     except (OSError, pa.ArrowException) as error:
         raise ArchiveDamaged(f"{path} is damaged: {str(error).splitlines()[0]}") from None
 
 
-def _may_hold(row_group: Any, selection: Selection) -> bool:
-    seqs, times = (row_group.column(number).statistics for number in (0, 1))
-    known = seqs is not None and seqs.has_min_max
-    if known and (seqs.max < selection.since or seqs.min >= selection.until):
-        return False
-    if times is not None and times.has_min_max:
-        if times.max < moment(max(0, selection.since_time) // 1000):
-            return False
-        until = selection.until_time
-        return until >= POSITION_MAX or times.min < moment(-(-until // 1000))
-    return True
-
-
-def _mask(batch: Any, selection: Selection) -> Any:
-    """Which rows are selected; None: all."""
-    import pyarrow.compute as pc
-
+def _condition(selection: Selection) -> Any:
+    """Which rows are selected, as an expression; None: all."""
     pa = arrow()
-    parts = []
-    seq = batch.column("seq")
+    seq, time = pa.compute.field("seq"), pa.compute.field("time")
+    conditions = []
     if selection.since > 0:
-        parts.append(pc.greater_equal(seq, selection.since))
+        conditions.append(seq >= selection.since)
     if selection.until < POSITION_MAX:
-        parts.append(pc.less(seq, selection.until))
+        conditions.append(seq < selection.until)
     if selection.since_time > 0 or selection.until_time < POSITION_MAX:
-        time = batch.column("time").cast(pa.int64())
         # Rows have microseconds: a time selects those that begin with it.
-        parts.append(pc.greater_equal(time, -(-selection.since_time // 1000)))
-        parts.append(pc.less(time, -(-selection.until_time // 1000)))
+        since, until = -(-selection.since_time // 1000), -(-selection.until_time // 1000)
+        conditions.append(time >= pa.scalar(since, pa.timestamp("us", "UTC")))
+        conditions.append(time < pa.scalar(until, pa.timestamp("us", "UTC")))
     for name, values in selection.filters.items():
-        column = batch.column(name)
-        parts.append(pc.is_in(column, value_set=pa.array(sorted(values), column.type)))
-    return reduce(pc.and_, parts) if parts else None
+        column_type = schema().field(name).type
+        conditions.append(pa.compute.field(name).isin(pa.array(sorted(values), column_type)))
+    return reduce(and_, conditions) if conditions else None
