@@ -86,10 +86,12 @@ class Verdict(Struct):
 
 def check(folder: Path) -> Verdict:
     """Read everything, believe nothing."""
-    return _Check(folder).verdict
+    return JournalCheck(folder).verdict
 
 
-class _Check:
+class JournalCheck:
+    """One reading of a journal: what is wrong with it, and the segments that lost records."""
+
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         meta, wrong = look(folder)
@@ -102,6 +104,8 @@ class _Check:
         self._meta = meta
         self.verdict = Verdict(meta.group)
         self._problems(wrong)
+        self.lossy: dict[str, Segment] = {}
+        """By name, as they were found."""
         self._links: dict[int, bytes] = {}
         self._link = NO_LINK
         self._known = False
@@ -188,6 +192,13 @@ class _Check:
             self._problem(name, f"has another link for the segment that begins at {base}")
         self._expected = max(segment.end, self._expected)
         self._content(segment)
+        if segment.missing or name in self.distrusted:
+            self.lossy[name] = segment
+
+    @property
+    def distrusted(self) -> set[str]:
+        """Names of segments whose blocks are good one by one, but not those that were sealed."""
+        return {problem.file for problem in self.verdict.problems if problem.what == DISTRUSTED}
 
     def _content(self, segment: Segment) -> None:
         """What the blocks say, and what was made from them."""

@@ -10,7 +10,6 @@ segments.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import zip_longest
 from pathlib import Path
 from typing import Final
 
@@ -19,11 +18,10 @@ from msgspec import Struct, field
 from roundelay.core.errors import ConfigError
 from roundelay.core.positions import Range, difference, union
 from roundelay.core.selection import Selection
-from roundelay.journal.damage.check import DISTRUSTED, Problem, Verdict, check
+from roundelay.journal.damage.check import JournalCheck, Problem, check
 from roundelay.journal.damage.salvage import salvage
 from roundelay.journal.files import (
     PARQUET,
-    has_mark,
     lock,
     look,
     read_history,
@@ -34,7 +32,7 @@ from roundelay.journal.format import GAP, HEADS_ONLY, Run
 from roundelay.journal.journal import Journal, JournalConfig
 from roundelay.journal.reader import Reader
 from roundelay.journal.segment import Segment
-from roundelay.journal.upkeep.opening import look_through, lost_end, reached
+from roundelay.journal.upkeep.opening import look_through
 
 TOGETHER_BYTES: Final = 8 << 20
 
@@ -91,7 +89,8 @@ def repair(folder: Path, sources: Sequence[Path] = (), group: str = "") -> Repai
     """Put in what is missing, as far as a source has it; nobody may be recording meanwhile."""
     others = Sources(sources)
     lock(folder).close()  # whoever records here must not be disturbed, nor be read half-way
-    verdict = check(folder)
+    checked = JournalCheck(folder)
+    verdict, distrusted = checked.verdict, checked.distrusted
     done = RepairReport(verdict.problems)
     meta, _ = look(folder)
     if meta is not None:
@@ -104,7 +103,11 @@ def repair(folder: Path, sources: Sequence[Path] = (), group: str = "") -> Repai
     for reader in others.readers:
         if reader.meta.group != group:
             raise ConfigError("from", reader.folder, f"a journal of {group}")
-    saved = _saved(folder, verdict)
+    # Each segment that lost positions, with the records that its damaged blocks still show.
+    saved = {
+        name: [] if meta is None or name in distrusted else salvage(segment)
+        for name, segment in checked.lossy.items()
+    }
     gain = (
         any(problem.hi <= problem.lo for problem in verdict.problems)
         or any(saved.values())
@@ -116,13 +119,10 @@ def repair(folder: Path, sources: Sequence[Path] = (), group: str = "") -> Repai
     if not gain:
         done.still_missing = verdict.missing
         return done
-    distrusted = set()
     for problem in verdict.problems:
         if problem.file.endswith((".rji", PARQUET)):
             (folder / problem.file).unlink(missing_ok=True)  # it is made again
             done.rewritten.append(problem.file)
-        if DISTRUSTED in problem.what:
-            distrusted.add(problem.file)
     config = JournalConfig(parquet=any(folder.glob(f"*{PARQUET}")))
     journal = Journal(folder, group, config)
     try:
@@ -153,28 +153,6 @@ def repair(folder: Path, sources: Sequence[Path] = (), group: str = "") -> Repai
     return done
 
 
-def _saved(folder: Path, verdict: Verdict) -> dict[str, list[Run]]:
-    """Each segment that lost positions, with the records that its damaged blocks still show."""
-    meta, _ = look(folder)
-    saved: dict[str, list[Run]] = {}
-    paths = segments_of(folder)
-    for path, following in zip_longest(paths, paths[1:]):
-        lost = [
-            problem
-            for problem in verdict.problems
-            if problem.file == path.name and problem.hi > problem.lo
-        ]
-        if not lost:
-            continue
-        saved[path.name] = []
-        if meta is not None and not any(DISTRUSTED in problem.what for problem in lost):
-            segment = Segment(path, meta.journal)
-            behind = None if following is None else int(following.stem)
-            look_through(segment, behind, reached(folder), has_mark(folder))
-            saved[path.name] = salvage(segment)
-    return saved
-
-
 def _mend(
     journal: Journal,
     name: str,
@@ -188,15 +166,18 @@ def _mend(
     segment = segments.get(name)
     if segment is None:
         return
-    if distrust and not others.have_all(segment.base, segment.end):
+    base, end = segment.base, segment.end
+    if distrust and not others.have_all(base, end):
         return  # it stays: what it has may be right, and nobody has anything better
-    if segment.sealed and not distrust:
-        segment = _looked_at(segment, journal.segments)
+    if segment.sealed and not distrust:  # the index said it is good; the blocks know better
+        following = next((other.base for other in journal.segments if other.base > base), None)
+        segment = Segment(segment.path, segment.journal)
+        look_through(segment, following, end, marked=True)
 
     def fetch(lo: int, hi: int) -> Iterator[Run]:
         """What the damaged blocks show, and between it what others have."""
         at = lo
-        for run in (one for one in saved if one.end > lo and one.position < hi):
+        for run in (run for run in saved if run.end > lo and run.position < hi):
             if run.position > at:
                 yield from others.fetch(at, run.position)
             yield run
@@ -213,18 +194,6 @@ def _mend(
         done.saved += kept
         done.restored += difference(mended, kept)
         done.rewritten.append(name)
-
-
-def _looked_at(segment: Segment, segments: Sequence[Segment]) -> Segment:
-    """The index said it is good; the blocks know better."""
-    after = next((other.base for other in segments if other.base > segment.base), 0)
-    again = Segment(segment.path, segment.journal)
-    again.scan(0 if after else segment.end)
-    if after:
-        lost_end(again, after)
-        if again.end < segment.end:
-            again.scan(segment.end)
-    return again
 
 
 def _together(runs: Iterable[Run]) -> Iterator[list[Run]]:
