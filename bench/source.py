@@ -27,9 +27,8 @@ from roundelay.journal.format import Run
 from roundelay.journal.journal import Journal, JournalConfig
 from roundelay.journal.parquet import schema
 from roundelay.pipeline.session import SparkOptions, spark_session
-from roundelay.pipeline.source import planned, read
+from roundelay.pipeline.source import planned, read, read_tasks
 from roundelay.pipeline.source.options import SourceOptions, parse
-from roundelay.pipeline.source.read import read_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

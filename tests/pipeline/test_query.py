@@ -18,7 +18,8 @@ from roundelay.core.errors import ConfigError
 from roundelay.journal.files import parquet_of, segments_of
 from roundelay.journal.format import Run
 from roundelay.pipeline.archive import archive
-from roundelay.pipeline.query import Search, conditions, json_field, table, with_text
+from roundelay.pipeline.journals import messages
+from roundelay.pipeline.query import Search, conditions, json_field, with_text
 from roundelay.pipeline.session import SparkOptions, spark_session
 from tests.journal.make import GROUP, NOW, flip
 from tests.pipeline.journals import journal
@@ -90,7 +91,7 @@ def test_every_condition_holds_where_a_loop_says_so(spark: SparkSession, place: 
         (Search(query="sender = 'eve' and text like '%json%'"),
          lambda n: n % 3 == 2 and n % 5 == 3),
     ]  # fmt: skip
-    frame = with_text(table(spark, [place / "archive"]))
+    frame = with_text(messages(spark, [place / "archive"]))
     held = [reduce(lambda one, other: one & other, conditions(search)) for search, _ in ways]
     rows = frame.select("seq", *(one.alias(f"way{n}") for n, one in enumerate(held))).collect()
     assert len(rows) == 250

@@ -20,11 +20,11 @@ from roundelay.journal.format import Run, head_only
 from roundelay.journal.journal import Journal, JournalConfig
 from roundelay.journal.parquet import schema
 from roundelay.pipeline.archive import archive
+from roundelay.pipeline.reading import DataLost
 from roundelay.pipeline.sink.envelope import Marker, encode_marker, query_id
-from roundelay.pipeline.source import StreamReader, planned, read
+from roundelay.pipeline.source import StreamReader, planned, read, read_tasks
 from roundelay.pipeline.source.options import SourceOptions, narrowed, parse
 from roundelay.pipeline.source.plan import divided
-from roundelay.pipeline.source.read import DataLost, read_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -176,10 +176,10 @@ def test_an_archive_is_a_table(spark: SparkSession, folder: Path, tmp_path: Path
 
 def test_only_what_can_hold_something_is_read(folder: Path) -> None:
     options = parse({"path": f"{folder}/orders"})
-    everything = sum(task.weight for task in planned(options))
+    everything = sum(task.bytes for task in planned(options))
     some = structs.replace(options, selection=Selection(since=2000, until=2050))
     tasks = planned(some)
-    assert sum(task.weight for task in tasks) < 0.03 * everything
+    assert sum(task.bytes for task in tasks) < 0.03 * everything
     assert seqs(some) == list(range(2000, 2050))
     assert planned(structs.replace(options, selection=Selection(senders=frozenset({"eve"})))) == []
 

@@ -1,11 +1,13 @@
-"""Journals as DataFrames, read on the executors in parallel.
+"""Journals and archives as DataFrames, read on the executors in parallel.
 
-    messages(spark, folders, selection)     the records, each once, in columns as everywhere
+    messages(spark, paths, selection)       the records, each once, in columns as everywhere
     gaps(spark, folders)                    the positions that each journal lacks
 
-A journal is cut into pieces (`roundelay.journal.arrow`).  Sealed segments with Parquet beside them
-are read by Spark's own reader, page checksums compared; everything else is decoded by numpy in a
-task.  Where several recorders of one group are given, their journals are read side by side
+Of archives only those files are read whose positions, times and day can hold what is wanted, of
+journals only the positions that no archive has.  A journal is cut into pieces
+(`roundelay.journal.arrow`).  Files of an archive, and sealed segments with Parquet beside them, are
+read by Spark's own reader, page checksums compared; everything else is decoded by numpy in a task.
+Where several recorders of one group are given, their journals are read side by side
 (`roundelay.journal.merge`), so what one of them lacks comes from another and nothing comes twice.
 
 The executors must see the folders under the same names.
@@ -14,34 +16,31 @@ The executors must see the folders under the same names.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
 from msgspec import Struct
 
 from roundelay.core.errors import ConfigError
-from roundelay.core.positions import Range, count_of, difference, intersection, union
+from roundelay.core.positions import Range, difference, intersection
 from roundelay.core.selection import EVERYTHING, POSITION_MAX, Selection
-from roundelay.journal.archive import is_archive
+from roundelay.journal.archive import files_with, is_archive, read_manifest
 from roundelay.journal.arrow import PIECE_BYTES, Piece, path_of_parquet, pieces, read_piece
 from roundelay.journal.files import META, META_COPY, read_history
-from roundelay.journal.merge import Findings, Job, jobs_of, merge, warn_of_disputes
 from roundelay.journal.reader import Reader
+from roundelay.pipeline.reading import ReadTask, journal_tasks, read_task
 from roundelay.pipeline.schemas import GAPS, MESSAGES, arrow_schema, spark_schema
+from roundelay.pipeline.spark.executors import by_bytes, on_executors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 DEPTH_MAX: Final = 4
 """How deep journals and archives are looked for below a folder."""
-BIN_BYTES_MIN: Final = 1 << 20
 CHECKED: Final = "parquet.page.verify-checksum.enabled"
 """Option of Spark's Parquet reader."""
-
-T = TypeVar("T", bound=Struct)
 
 
 # ------------------------------------------------------------------------ what there is
@@ -59,10 +58,13 @@ class OpenJournal(Struct):
     def group(self) -> str:
         return self.reader.meta.group
 
-    def comparable(self, other: OpenJournal) -> bool:
-        """Whether positions mean the same: a group that began anew has a new history, at 0."""
-        unknown = not (self.history and other.history)
-        return self.group == other.group and (unknown or bool(self.history & other.history))
+
+def same_history(one: Collection[str], other: Collection[str]) -> bool:
+    """Whether positions mean the same: a group that began anew has a new history, at 0.
+
+    A history without a name is not known, and may be any.
+    """
+    return not one or not other or not set(one).isdisjoint(other)
 
 
 def find(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
@@ -104,12 +106,15 @@ def _history(folder: Path) -> frozenset[str]:
     return frozenset(filter(None, (name, origin.rpartition(":")[0])))
 
 
-def together(journals: Sequence[OpenJournal]) -> list[list[OpenJournal]]:
+def together(journals: Iterable[OpenJournal]) -> list[list[OpenJournal]]:
     """Journals of the same history of the same group, side by side."""
     groups: list[list[OpenJournal]] = []
     for journal in journals:
         for others in groups:
-            if all(journal.comparable(other) for other in others):
+            group = others[0].group
+            if journal.group == group and all(
+                same_history(journal.history, other.history) for other in others
+            ):
                 others.append(journal)
                 break
         else:
@@ -123,113 +128,117 @@ def span_of(side_by_side: Sequence[OpenJournal]) -> Range:
     return min(begins, default=0), max(one.reader.end for one in side_by_side)
 
 
-# ------------------------------------------------------------------------ work for executors
-
-
-def spread(spark: SparkSession, items: Sequence[T], size: Callable[[T], int]) -> DataFrame:
-    """A table of `items` as JSON, one partition for about as much as a task should do."""
-    total = sum(map(size, items))
-    room = max(BIN_BYTES_MIN, min(PIECE_BYTES, total // 64))
-    rows, used, number = [], 0, 0
-    for item in items:
-        if used and used + size(item) > room:
-            number, used = number + 1, 0
-        used += size(item)
-        rows.append((number, msgspec.json.encode(item).decode()))
-    table = spark.createDataFrame(rows, "slot int, item string")
-    return table.repartitionById(number + 1, "slot").select("item")
-
-
-def items_in(batches: Iterator[Any], kind: type[T]) -> Iterator[T]:
-    """In a task: the items of `spread`."""
-    for batch in batches:
-        for text in batch.column("item").to_pylist():
-            yield msgspec.json.decode(text, type=kind)
-
-
-def done_by(
-    spark: SparkSession,
-    items: Sequence[T],
-    size: Callable[[T], int],
-    work: Callable[[Iterator[Any]], Iterator[Any]],
-    schema: StructType,
-) -> DataFrame:
-    """What `work` makes of the items, somewhere on the executors."""
-    if not items:
-        return spark.createDataFrame([], schema)
-    return spread(spark, items, size).mapInArrow(work, schema)
-
-
 # ------------------------------------------------------------------------ messages
 
 
 def messages(
     spark: SparkSession,
-    folders: Iterable[Path],
+    paths: Iterable[Path],
     selection: Selection = EVERYTHING,
-    *,
     groups: frozenset[str] | None = None,
+    *,
     native: bool = True,
-    taken: Callable[[OpenJournal], Sequence[Range]] = lambda journal: (),
 ) -> DataFrame:
-    """The records of journals that are selected; in no order.
+    """The messages of archives and journals at or below these paths, each once; in no order.
 
-    `native=False` reads no Parquet: slower, and right even where Parquet is damaged.  `taken` tells
-    the positions of a journal's group that are had from elsewhere, and not wanted again.
+    `native=False` reads no Parquet of journals: slower, and right even where it is damaged.
     """
-    journals = [one for one in opened(folders) if groups is None or one.group in groups]
-    jobs: list[Job] = []
-    parquet: list[Path] = []
-    for side_by_side in together(journals):
-        found = [pieces(one.reader, selection) for one in side_by_side]
-        had = union([positions for one in side_by_side for positions in taken(one)])
+    journals, archives = find(paths)
+    plan = _Plan(selection)
+    frames: list[DataFrame] = []
+    for folder in archives:
+        frames += _native(spark, plan.archive(folder, groups), selection, folder)
+    beside: list[Path] = []
+    for side_by_side in together(opened(journals)):
+        if groups is None or side_by_side[0].group in groups:
+            beside += plan.journals(side_by_side, native=native)
+    frames += _native(spark, beside, selection)
+
+    def rows(task: ReadTask) -> Iterator[Any]:
+        return read_task(task, selection, [])
+
+    if plan.tasks or not frames:
+        frames.append(on_executors(spark, by_bytes(plan.tasks), rows, spark_schema(MESSAGES)))
+    return reduce(lambda some, more: some.union(more), frames)
+
+
+class _Plan:
+    """What is to be read, each position once: as Parquet, whose files it returns, and by tasks."""
+
+    def __init__(self, selection: Selection) -> None:
+        self.selection = selection
+        self.tasks: list[ReadTask] = []
+        self._held: list[tuple[str, Collection[str], Sequence[Range]]] = []
+        """(group, its history, positions) of the archives so far."""
+
+    def archive(self, folder: Path, groups: frozenset[str] | None) -> list[Path]:
+        """The files of an archive of which nothing is held yet."""
+        manifest = read_manifest(folder)
+        holdings = [(name, one.histories, one.positions) for name, one in manifest.groups.items()]
+        held = {group: self._positions(group, history) for group, history, _ in holdings}
+        files = []
+        for file in files_with(manifest, self.selection, groups):
+            new = difference(file.ranges, held.get(file.group, []))
+            if new == list(file.ranges):
+                files.append(folder / file.path)
+                continue
+            task = ReadTask(file.group, file.lo, file.hi, file.bytes, (), str(folder), file)
+            self.tasks += [task.part(lo, hi) for lo, hi in new]
+        self._held += holdings
+        return files
+
+    def journals(self, side_by_side: Sequence[OpenJournal], *, native: bool) -> list[Path]:
+        """The Parquet beside segments of which nothing is held yet."""
+        group = side_by_side[0].group
+        found = [pieces(one.reader, self.selection) for one in side_by_side]
+        held = [span for one in side_by_side for span in self._positions(group, one.history)]
+        whole: set[str] = set()
         if native and len(side_by_side) == 1:
-            whole = whole_segments(side_by_side[0].reader, found[0], selection)
-            touched = {one.segment for one in found[0] if intersection([(one.lo, one.hi)], had)}
-            whole = [one for one in whole if one.segment not in touched]
-            parquet += dict.fromkeys(map(path_of_parquet, whole))
-            found = [[one for one in found[0] if one not in whole]]
-        within = difference([(one.lo, one.hi) for some in found for one in some], had)
-        jobs += jobs_of(side_by_side[0].group, found, within=within, job_bytes=PIECE_BYTES)
-    frame = merged_jobs(spark, jobs, selection)
-    if parquet:
-        native_rows = (
-            spark.read.schema(spark_schema(MESSAGES))
-            .option(CHECKED, "true")
-            .parquet(*map(str, parquet))
-        )
-        native_rows = selected(native_rows, selection)
-        frame = frame.union(native_rows) if jobs else native_rows
-    return frame
+            whole = whole_segments(side_by_side[0].reader, found[0], held, self.selection)
+        beside = {path_of_parquet(one): None for one in found[0] if one.segment in whole}
+        rest = [[one for one in some if one.segment not in whole] for some in found]
+        wanted = difference([(one.lo, one.hi) for some in rest for one in some], held)
+        self.tasks += journal_tasks(group, rest, wanted, PIECE_BYTES)
+        return list(beside)
+
+    def _positions(self, group: str, history: Collection[str]) -> list[Range]:
+        """What is held of a group, as far as the history is the same."""
+        return [
+            span
+            for other, names, positions in self._held
+            if other == group and same_history(names, history)
+            for span in positions
+        ]
 
 
-def whole_segments(reader: Reader, found: Sequence[Piece], selection: Selection) -> list[Piece]:
-    """The pieces that can be had as Parquet: all of their segment, but for the selection."""
-    ends = {segment.path.name: (segment.base, segment.end) for segment in reader.segments}
-    wanted = [(selection.since, selection.until)]
-    covered: dict[str, int] = {}
-    for one in found:
-        covered[one.segment] = covered.get(one.segment, 0) + one.hi - one.lo
-    return [
-        one
-        for one in found
-        if one.parquet
-        and covered[one.segment] == count_of(intersection([ends[one.segment]], wanted))
-    ]
+def whole_segments(
+    reader: Reader, found: Sequence[Piece], held: Sequence[Range], selection: Selection
+) -> set[str]:
+    """The segments that can be had as Parquet: all of each is wanted, but for the selection."""
+    by_segment: dict[str, list[Range]] = {}
+    for piece in found:
+        if piece.parquet:
+            by_segment.setdefault(piece.segment, []).append((piece.lo, piece.hi))
+    whole = set()
+    for segment in reader.segments:
+        new = difference(by_segment.get(segment.path.name, []), held)
+        span = [(segment.base, segment.end)]
+        if new and new == intersection(span, [(selection.since, selection.until)]):
+            whole.add(segment.path.name)
+    return whole
 
 
-def merged_jobs(
-    spark: SparkSession, jobs: Sequence[Job], selection: Selection = EVERYTHING
-) -> DataFrame:
-    """The records of jobs, each once."""
-
-    def work(batches: Iterator[Any]) -> Iterator[Any]:
-        for job in items_in(batches, Job):
-            findings = Findings()
-            yield from merge(job, findings, selection)
-            warn_of_disputes(job.group, findings)
-
-    return done_by(spark, jobs, lambda job: job.bytes, work, spark_schema(MESSAGES))
+def _native(
+    spark: SparkSession, files: Sequence[Path], selection: Selection, base: Path | None = None
+) -> list[DataFrame]:
+    """The rows of Parquet files as Spark reads them; columns come from folders below `base`."""
+    if not files:
+        return []
+    reader = spark.read.schema(spark_schema(MESSAGES)).option(CHECKED, "true")
+    if base is not None:
+        reader = reader.option("basePath", str(base))
+    rows = reader.parquet(*map(str, files)).select(*spark_schema(MESSAGES).names)
+    return [selected(rows, selection)]
 
 
 def selected(frame: DataFrame, selection: Selection) -> DataFrame:
@@ -266,22 +275,19 @@ def gaps(spark: SparkSession, folders: Iterable[Path]) -> DataFrame:
         (one.group, str(one.folder), lo, hi) for one in journals for lo, hi in one.reader.missing
     ]
     announced = spark.createDataFrame(known, spark_schema(GAPS))
-    found = [piece for one in journals for piece in pieces(one.reader)]
 
-    def work(batches: Iterator[Any]) -> Iterator[Any]:
+    def lost_of(piece: Piece) -> Iterator[Any]:
         import pyarrow as pa
 
-        schema = arrow_schema(GAPS)
-        for piece in items_in(batches, Piece):
-            lost: list[Range] = []
-            for _ in read_piece(piece, lost=lost):
-                pass
-            rows = [
-                {"group": piece.group, "journal": piece.folder, "since": lo, "until": hi}
-                for lo, hi in lost
-            ]
-            if rows:
-                yield pa.RecordBatch.from_pylist(rows, schema=schema)
+        lost: list[Range] = []
+        for _ in read_piece(piece, lost=lost):
+            pass
+        rows = [
+            {"group": piece.group, "journal": piece.folder, "since": lo, "until": hi}
+            for lo, hi in lost
+        ]
+        yield pa.RecordBatch.from_pylist(rows, schema=arrow_schema(GAPS))
 
-    lost = done_by(spark, found, lambda piece: piece.bytes, work, spark_schema(GAPS))
+    bins = by_bytes(piece for one in journals for piece in pieces(one.reader))
+    lost = on_executors(spark, bins, lost_of, spark_schema(GAPS))
     return announced.union(lost).distinct()

@@ -1,37 +1,23 @@
-"""Finding messages: archives and journals together, as one table in which nothing is twice.
+"""Finding messages in archives and journals, which are one table (`journals.messages`).
 
-    found = found_in(spark, paths, Search(conferences=frozenset({7}), text="late"))
+    rows = found_in(spark, paths, Search(conferences=frozenset({7}), text="late"))
 
-Archives are read by Spark's Parquet reader, and only those files whose positions, times and day
-can hold what is wanted.  Of journals only the positions are read that no archive has, side by side
-where several recorders are given.  Payloads are bytes: `text` is the payload where it is UTF-8 and
-null where it is not, and JSON fields of what is no JSON are null; no payload makes a query fail.
+Payloads are bytes: `text` is the payload where it is UTF-8 and null where it is not, and JSON
+fields of what is no JSON are null; no payload makes a query fail.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from functools import reduce
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
 from roundelay.core.errors import ConfigError
-from roundelay.core.positions import Range, difference, intersection, union
 from roundelay.core.selection import EVERYTHING, Selection
-from roundelay.journal.archive import File, files_with, ranges_of, read_archived, read_manifest
-from roundelay.pipeline.journals import (
-    CHECKED,
-    OpenJournal,
-    done_by,
-    find,
-    items_in,
-    messages,
-    selected,
-)
-from roundelay.pipeline.schemas import MESSAGES, spark_schema
+from roundelay.pipeline.journals import messages
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -74,108 +60,6 @@ def json_field(text: str) -> tuple[str, str]:
     return f"$.{path}", value
 
 
-# ------------------------------------------------------------------------ the table
-
-
-class _Taken(Struct):
-    """Positions of one history of a group that some archive has."""
-
-    group: str
-    history: frozenset[str]
-    positions: Sequence[Range]
-
-
-class _Part(Struct, frozen=True):
-    """Rows of a file of an archive that no other archive has."""
-
-    folder: str
-    file: File
-    within: tuple[tuple[int, int], ...]
-
-
-def table(
-    spark: SparkSession,
-    paths: Iterable[Path],
-    selection: Selection = EVERYTHING,
-    groups: frozenset[str] | None = None,
-    *,
-    native: bool = True,
-) -> DataFrame:
-    """The messages of archives and journals at or below these paths, each once."""
-    journals, archives = find(paths)
-    taken: list[_Taken] = []
-    frames: list[DataFrame] = []
-    parts: list[_Part] = []
-    for folder in archives:
-        manifest = read_manifest(folder)
-        whole: list[File] = []
-        holdings = [
-            _Taken(group, frozenset(holding.histories), holding.positions)
-            for group, holding in manifest.groups.items()
-        ]
-        had = {one.group: _had(taken, one.group, one.history) for one in holdings}
-        for file in files_with(manifest, selection, groups):
-            left = difference(file.ranges, had.get(file.group, []))
-            if left == list(file.ranges):
-                whole.append(file)
-            elif left:
-                parts.append(_Part(str(folder), file, tuple(left)))
-        if whole:
-            frames.append(_archived(spark, folder, whole))
-        taken += holdings
-    frames = [selected(frame, selection) for frame in frames]
-    if parts:
-        frames.append(_partly(spark, parts, selection))
-    if journals:
-
-        def had_of(journal: OpenJournal) -> Sequence[Range]:
-            return _had(taken, journal.group, journal.history)
-
-        frames.append(
-            messages(spark, journals, selection, groups=groups, native=native, taken=had_of)
-        )
-    if not frames:
-        return spark.createDataFrame([], spark_schema(MESSAGES))
-    return reduce(lambda some, more: some.union(more), frames)
-
-
-def _had(taken: Sequence[_Taken], group: str, history: frozenset[str]) -> Sequence[Range]:
-    """Positions of a group that are had already, as far as the history is the same."""
-    return union(
-        [
-            positions
-            for one in taken
-            if one.group == group and (not one.history or not history or one.history & history)
-            for positions in one.positions
-        ]
-    )
-
-
-def _archived(spark: SparkSession, folder: Path, files: Sequence[File]) -> DataFrame:
-    names = spark_schema(MESSAGES).names
-    return (
-        spark.read.schema(spark_schema(MESSAGES))
-        .option("basePath", str(folder))
-        .option(CHECKED, "true")
-        .parquet(*(str(folder / file.path) for file in files))
-        .select(*names)
-    )
-
-
-def _partly(spark: SparkSession, parts: Sequence[_Part], selection: Selection) -> DataFrame:
-    def work(batches: Iterator[Any]) -> Iterator[Any]:
-        import pyarrow as pa
-
-        for part in items_in(batches, _Part):
-            for batch in read_archived(Path(part.folder), part.file, selection):
-                seqs = batch.column("seq").to_numpy()
-                for lo, hi in intersection(ranges_of(seqs), part.within):
-                    first, last = seqs.searchsorted([lo, hi]).tolist()
-                    yield pa.RecordBatch.slice(batch, first, last - first)
-
-    return done_by(spark, parts, lambda one: one.file.bytes, work, spark_schema(MESSAGES))
-
-
 # ------------------------------------------------------------------------ searching
 
 
@@ -190,7 +74,7 @@ def found_in(
     spark: SparkSession, paths: Iterable[Path], search: Search, *, native: bool = True
 ) -> DataFrame:
     """The rows that are looked for, by group and position; of a SELECT, whatever it gives."""
-    frame = with_text(table(spark, paths, search.selection, search.groups, native=native))
+    frame = with_text(messages(spark, paths, search.selection, search.groups, native=native))
     for condition in conditions(search):
         frame = frame.where(condition)
     if search.is_sql:

@@ -30,7 +30,6 @@ from roundelay.pipeline.archive.tasks import (
     Compacted,
     Compaction,
     Ingest,
-    answers,
     aside_of,
     bins,
     committed,
@@ -39,6 +38,7 @@ from roundelay.pipeline.archive.tasks import (
     run_ingests,
 )
 from roundelay.pipeline.journals import OpenJournal, opened, span_of, together
+from roundelay.pipeline.spark.executors import answers
 from roundelay.pipeline.spark.progress import watching
 
 if TYPE_CHECKING:

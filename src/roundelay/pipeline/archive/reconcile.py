@@ -34,13 +34,13 @@ from roundelay.pipeline.archive import Session, Sizes
 from roundelay.pipeline.archive.tasks import (
     Ingest,
     Ingested,
-    answers,
     aside_of,
     committed,
     prepared,
     run_ingests,
 )
 from roundelay.pipeline.journals import OpenJournal, opened, span_of, together
+from roundelay.pipeline.spark.executors import answers
 from roundelay.pipeline.spark.progress import watching
 
 if TYPE_CHECKING:

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
 from msgspec import Struct
 
 from roundelay.core.errors import ConfigError
@@ -34,7 +33,7 @@ from roundelay.journal.archive import (
     write_manifest,
 )
 from roundelay.journal.merge import Findings, Job, merge
-from roundelay.pipeline.journals import done_by, items_in
+from roundelay.pipeline.spark.executors import answers, packed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,9 +45,6 @@ SMALL_BYTES: Final = 32 << 20
 TOGETHER_BYTES: Final = 128 << 20
 """… up to this size."""
 ONE_FILE: Final = 1 << 62
-
-T = TypeVar("T", bound=Any)
-A = TypeVar("A")
 
 
 class Ingest(Struct, frozen=True):
@@ -131,28 +127,6 @@ def compact(item: Compaction) -> Compacted:
     return Compacted(writer.finish(), [file.path for file in item.files])
 
 
-def answers(
-    spark: SparkSession, items: Sequence[T], work: Callable[[T], Any], kind: type[A]
-) -> list[A]:
-    """What `work`, on the executors, makes of each item; answers are few and small."""
-    from pyspark.sql.types import StringType, StructField, StructType
-
-    if not items:
-        return []
-    item_kind = type(items[0])
-
-    def task(batches: Iterator[Any]) -> Iterator[Any]:
-        import pyarrow as pa
-
-        for item in items_in(batches, item_kind):
-            text = msgspec.json.encode(work(item)).decode()
-            yield pa.RecordBatch.from_pydict({"answer": [text]})
-
-    schema = StructType([StructField("answer", StringType(), False)])
-    rows = done_by(spark, items, lambda item: item.bytes, task, schema).collect()
-    return [msgspec.json.decode(row.answer, type=kind) for row in rows]
-
-
 def run_ingests(spark: SparkSession, items: Sequence[Ingest]) -> list[Ingested]:
     """All of them done on the executors, in the order of positions."""
     return sorted(answers(spark, items, ingest, Ingested), key=lambda one: (one.group, one.lo))
@@ -222,15 +196,9 @@ def committed(folder: Path, aside: Path, manifest: Manifest) -> None:
 
 def bins(files: Iterable[File], small: int, room: int) -> list[tuple[File, ...]]:
     """Small files of each day that can become one, at most `room` bytes together."""
-    full: list[list[File]] = []
     by_day: dict[tuple[str, str], list[File]] = {}
-    for file in files:
+    for file in sorted(files, key=lambda file: (file.lo, file.path)):
         if file.bytes < small:
             by_day.setdefault((file.group, file.day), []).append(file)
-    for some in by_day.values():
-        full.append([])
-        for file in sorted(some, key=lambda file: (file.lo, file.path)):
-            if full[-1] and sum(other.bytes for other in full[-1]) + file.bytes > room:
-                full.append([])
-            full[-1].append(file)
-    return [tuple(together) for together in full if len(together) > 1]
+    packs = (pack for some in by_day.values() for pack in packed(some, room))
+    return [tuple(pack) for pack in packs if len(pack) > 1]

@@ -32,6 +32,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import pyarrow as pa
 from msgspec import structs
 from pyspark.sql.datasource import (
@@ -53,21 +54,19 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from roundelay.core.errors import ConfigError
-from roundelay.core.positions import difference
+from roundelay.core.positions import Range, difference
+from roundelay.pipeline.journals import messages
+from roundelay.pipeline.reading import DataLost, ReadTask, read_task
 from roundelay.pipeline.schemas import MESSAGES, spark_schema
-from roundelay.pipeline.sink.envelope import MAGIC, MARKER_BYTES
+from roundelay.pipeline.sink.envelope import MAGIC, MARKER_BYTES, drop_markers
 from roundelay.pipeline.source.options import LATEST, SKIP, SourceOptions, narrowed, parse
 from roundelay.pipeline.source.plan import (
     MessageStores,
-    ReadTask,
-    decode,
     divided,
-    encode,
     expanded,
     gaps_in,
     task_size,
 )
-from roundelay.pipeline.source.read import DataLost, lost_message, read_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -118,7 +117,7 @@ class SourcePartition(InputPartition):
     """Tasks that one Spark task carries out."""
 
     def __init__(self, tasks: Sequence[ReadTask]) -> None:
-        self.tasks = encode(tasks)
+        self.tasks = msgspec.json.encode(tasks)
 
 
 class _Reading:
@@ -136,11 +135,34 @@ class _Reading:
         self._target = to_arrow_schema(schema, timezone="UTC")
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(
-            partition, SourcePartition
-        ):  # Spark makes one up where nothing is to be read
-            return iter(())
-        return read_tasks(decode(partition.tasks), self.options, self._target)
+        if not isinstance(partition, SourcePartition):
+            return iter(())  # Spark makes one up where nothing is to be read
+        tasks = msgspec.json.decode(partition.tasks, type=list[ReadTask])
+        return read_tasks(tasks, self.options, self._target)
+
+
+def read_tasks(
+    tasks: Sequence[ReadTask], options: SourceOptions, target: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """The rows of the tasks that the options select, with the columns of `target`."""
+    for task in tasks:
+        lost: list[Range] = []
+        for batch in read_task(task, options.selection, lost):
+            if not options.markers:
+                batch = drop_markers(batch)
+            if batch.num_rows:
+                yield batch.select(target.names).cast(target)
+        if lost and options.gaps != SKIP:
+            raise DataLost(lost_message(task.group, lost))
+
+
+def lost_message(group: str, ranges: Sequence[Range]) -> str:
+    shown = ", ".join(f"{lo} to {hi - 1}" for lo, hi in ranges[:5])
+    more = f" and {len(ranges) - 5} more ranges" if len(ranges) > 5 else ""
+    return (
+        f"group {group}: nobody has positions {shown}{more}; fill them with `roundelay journal "
+        "repair` or `roundelay reconcile`, or go on without them with option gaps = skip"
+    )
 
 
 # ------------------------------------------------------------------------ as a table
@@ -208,7 +230,7 @@ def _check_gaps(stores: MessageStores, group: str, options: SourceOptions) -> No
 
 def _sized(stores: MessageStores, group: str, options: SourceOptions) -> list[ReadTask]:
     """Tasks of a size that suits how much there is."""
-    total = sum(task.weight for task in stores.tasks(group, options.selection, WHOLE_BYTES))
+    total = sum(task.bytes for task in stores.tasks(group, options.selection, WHOLE_BYTES))
     return stores.tasks(group, options.selection, task_size(total, options.partitions))
 
 
@@ -219,15 +241,13 @@ def read(spark: SparkSession, path: str, **options: Any) -> DataFrame:
 
     `options` are those of the source: `read(spark, "journals/*", group="token:orders")`.
     """
-    from roundelay.pipeline.query import table
-
     chosen = parse({"path": path, **{key: _text(value) for key, value in options.items()}})
     if chosen.gaps != SKIP:
         stores = MessageStores(chosen)
         for group in stores.by_group:
             _check_gaps(stores, group, chosen)
-    found = table(spark, expanded(chosen.paths), chosen.selection, chosen.groups)
-    return found if chosen.markers else found.where(f"NOT ({IS_MARKER})")
+    rows = messages(spark, expanded(chosen.paths), chosen.selection, chosen.groups)
+    return rows if chosen.markers else rows.where(f"NOT ({IS_MARKER})")
 
 
 def _text(value: Any) -> str:

@@ -5,9 +5,6 @@ covered once: positions of a totally ordered group are the same everywhere, so w
 is read from another.  Journals of several recorders are read side by side and compared
 (`journal.merge`, as `query` and `reconcile` do): where they disagree, most copies win.  In a group
 without a total order positions are one recorder's own, and only one store can be read.
-
-A `ReadTask` is small and has no open files: it is made where Spark plans and carried out by an
-executor that sees the same folders or reaches the same recorders.
 """
 
 from __future__ import annotations
@@ -24,64 +21,25 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
-import msgspec
-from msgspec import Struct, structs
-
 from roundelay.client.recorder import RecorderClient
 from roundelay.core.errors import ConfigError, MalformedPdu, RoundelayError
+from roundelay.core.families import RECORDS, TOTAL
 from roundelay.core.positions import Range, difference, union
 from roundelay.core.selection import Selection
-from roundelay.journal.archive import File, Manifest, read_manifest
-from roundelay.journal.arrow import PIECE_BYTES, Piece, pieces
+from roundelay.journal.archive import Manifest, read_manifest
+from roundelay.journal.arrow import PIECE_BYTES, pieces
 from roundelay.journal.files import read_mark
-from roundelay.journal.merge import RecorderCopy, jobs_of
-from roundelay.pipeline.journals import find, opened
+from roundelay.pipeline.journals import find, opened, same_history
+from roundelay.pipeline.reading import ReadTask, journal_tasks
 from roundelay.pipeline.source.options import SourceOptions
 
-TOTAL_ORDER: Final = ("token:", "to:", "grsb:", "wide:")
+TOTAL_ORDER: Final = tuple(
+    f"{family.prefix or family.name}:" for family in RECORDS if family.order == TOTAL
+)
 """Groups in which a position means the same message to everybody."""
 ROW_BYTES: Final = 128
 """What a row of a live recorder is taken to weigh, for want of a better figure."""
 TASK_BYTES_LEAST: Final = 1 << 20
-
-
-class ArchivedFile(Struct, frozen=True):
-    """A file of an archive."""
-
-    folder: str
-    file: File
-
-
-class ReadTask(Struct, frozen=True):
-    """Positions `lo` up to `hi` of a group, and where to read them."""
-
-    group: str
-    lo: int
-    hi: int
-    weight: int
-    """Bytes, about."""
-    piece: Piece | None = None
-    copies: tuple[RecorderCopy, ...] = ()
-    """What several journals have of it."""
-    others: tuple[str, ...] = ()
-    """Journals of the same group, to be asked for what turns out to be damaged."""
-    archived: ArchivedFile | None = None
-    recorders: tuple[str, ...] = ()
-
-    def part(self, lo: int, hi: int) -> ReadTask:
-        weight = max(1, self.weight * (hi - lo) // max(1, self.hi - self.lo))
-        return structs.replace(self, lo=lo, hi=hi, weight=weight)
-
-
-_tasks = msgspec.json.Decoder(list[ReadTask])
-
-
-def encode(tasks: Sequence[ReadTask]) -> bytes:
-    return msgspec.json.encode(tasks)
-
-
-def decode(data: bytes | str) -> list[ReadTask]:
-    return _tasks.decode(data)
 
 
 def is_ordered(group: str) -> bool:
@@ -103,42 +61,32 @@ class MessageStore(ABC):
     def have(self) -> list[Range]:
         """Positions that are here, in order."""
 
-    @abstractmethod
     def tasks(self, selection: Selection, task_bytes: int) -> list[ReadTask]:
-        """What Spark's tasks are to read of it, about `task_bytes` each."""
+        """What Spark's tasks are to read of it, about `task_bytes` each; of a journal by itself
+        nothing, for those of a group are read side by side (`MessageStores.tasks`)."""
+        return []
 
 
 class JournalStore(MessageStore):
     """A journal's folder."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        (recorded,) = opened([folder])
-        self._reader = recorded.reader
-        self.group = recorded.group
-        self.history = recorded.history
+        (journal,) = opened([folder])
+        self._folder = folder
+        self.reader = journal.reader
+        self.group = journal.group
+        self.history = journal.history
 
     def refresh(self) -> None:
-        self._reader.refresh()
+        self.reader.refresh()
 
     def have(self) -> list[Range]:
-        reader = self._reader
-        begin, end = reader.begin, reader.end
+        begin, end = self.reader.begin, self.reader.end
         if not is_ordered(self.group):
             # A position that was not synced can stand for another message after a power cut.
             with suppress(MalformedPdu, OSError):
-                end = min(end, max(begin, read_mark(self.folder)))
-        return difference([(begin, end)], reader.missing)
-
-    def pieces(self, selection: Selection, task_bytes: int) -> list[Piece]:
-        return pieces(self._reader, selection, piece_bytes=task_bytes)
-
-    def tasks(self, selection: Selection, task_bytes: int) -> list[ReadTask]:
-        # A block is read whole, but what of it is wanted is what counts as work.
-        return [
-            ReadTask(self.group, piece.lo, piece.hi, piece.bytes, piece=piece)
-            for piece in self.pieces(selection, task_bytes)
-        ]
+                end = min(end, max(begin, read_mark(self._folder)))
+        return difference([(begin, end)], self.reader.missing)
 
 
 class ArchiveStore(MessageStore):
@@ -156,11 +104,10 @@ class ArchiveStore(MessageStore):
     def tasks(self, selection: Selection, task_bytes: int) -> list[ReadTask]:
         tasks = []
         for file in self._files:
-            archived = ArchivedFile(str(self._folder), file)
             step = max(1, file.rows * task_bytes // max(1, file.bytes))
             for lo, hi in _steps(file.ranges, selection, step):
-                weight = max(1, file.bytes * (hi - lo) // max(1, file.rows))
-                tasks.append(ReadTask(self.group, lo, hi, weight, archived=archived))
+                size = max(1, file.bytes * (hi - lo) // max(1, file.rows))
+                tasks.append(ReadTask(self.group, lo, hi, size, (), str(self._folder), file))
         return tasks
 
 
@@ -218,32 +165,30 @@ class MessageStores:
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
-        self._journals: dict[Path, JournalStore] = {}
-        self._recorders: dict[str, RecorderStore] = {}
+        self._known: dict[Path | str, MessageStore] = {}
+        """Journals by folder, recorders by group."""
         self.by_group: dict[str, list[MessageStore]] = {}
         self.refresh()
 
+    def _store(self, key: Path | str) -> MessageStore:
+        """The store as it is now."""
+        store = self._known.get(key)
+        if store is not None:
+            store.refresh()
+        elif isinstance(key, Path):
+            store = JournalStore(key)
+        else:
+            store = RecorderStore(self.options.recorders, key, self.options.gap_wait_s)
+        self._known[key] = store
+        return store
+
     def refresh(self) -> None:
         options = self.options
-        found: list[MessageStore] = []
         wanted = options.groups
-        for group in sorted(wanted or ()) if options.recorders else ():
-            recorder = self._recorders.get(group)
-            if recorder is None:
-                recorder = self._recorders[group] = RecorderStore(
-                    options.recorders, group, options.gap_wait_s
-                )
-            else:
-                recorder.refresh()
-            found.append(recorder)
         folders, archives = find(expanded(options.paths))
-        for folder in folders:
-            journal = self._journals.get(folder)
-            if journal is None:
-                journal = self._journals[folder] = JournalStore(folder)
-            else:
-                journal.refresh()
-            found.append(journal)
+        found = [self._store(folder) for folder in folders]
+        if options.recorders:
+            found += [self._store(group) for group in sorted(wanted or ())]
         for folder in archives:
             manifest = read_manifest(folder)
             found[:0] = [ArchiveStore(folder, group, manifest) for group in manifest.groups]
@@ -266,51 +211,29 @@ class MessageStores:
         return {group: have[-1][1] for group in self.by_group if (have := self.have(group))}
 
     def tasks(self, group: str, selection: Selection, task_bytes: int) -> list[ReadTask]:
-        """What is to be read for the selection, each position once."""
+        """What is to be read for the selection, each position once: archives before journals."""
         stores = self.by_group[group]
         journals = [store for store in stores if isinstance(store, JournalStore)]
-        folders = tuple(str(store.folder) for store in journals)
-        taken: list[Range] = []
+        found = [pieces(one.reader, selection, piece_bytes=task_bytes) for one in journals]
+        spans = [(piece.lo, piece.hi) for some in found for piece in some]
         chosen: list[ReadTask] = []
-        compared = False
-        for store in stores:
-            mine = []
-            if len(journals) > 1 and isinstance(store, JournalStore):
-                tasks = [] if compared else side_by_side(group, journals, selection, task_bytes)
-                compared = True
-            else:
-                tasks = store.tasks(selection, task_bytes)
-            for task in tasks:
-                others = folders
-                if task.piece is not None:
-                    others = tuple(one for one in folders if one != task.piece.folder)
-                task = structs.replace(task, others=others)
-                if not taken:
-                    mine.append(task)
-                else:
-                    left = difference([(task.lo, task.hi)], taken)
-                    mine += [task.part(lo, hi) for lo, hi in left]
-            chosen += mine
-            taken = union(taken + [(task.lo, task.hi) for task in mine])
+        for tasks in (
+            *(store.tasks(selection, task_bytes) for store in stores),
+            journal_tasks(group, found, spans, task_bytes),
+        ):
+            taken = union([(task.lo, task.hi) for task in chosen])
+            chosen += [
+                task.part(lo, hi)
+                for task in tasks
+                for lo, hi in difference([(task.lo, task.hi)], taken)
+            ]
         return sorted(chosen, key=lambda task: task.lo)
-
-
-def side_by_side(
-    group: str, journals: Sequence[JournalStore], selection: Selection, task_bytes: int
-) -> list[ReadTask]:
-    """What is to be read of several journals, all copies of a position in one task."""
-    found = [store.pieces(selection, task_bytes) for store in journals]
-    spans = union([(piece.lo, piece.hi) for some in found for piece in some])
-    return [
-        ReadTask(job.group, job.lo, job.hi, max(1, job.bytes), copies=job.copies)
-        for job in jobs_of(group, found, within=spans, job_bytes=task_bytes)
-    ]
 
 
 def _check_history(group: str, stores: Sequence[MessageStore]) -> None:
     """A group that began anew has other messages at the same positions."""
     for one, another in combinations(stores, 2):
-        if one.history and another.history and not one.history & another.history:
+        if not same_history(one.history, another.history):
             allowed = (
                 "journals and archives of one history of the group: it began anew, and its "
                 "positions with it; read them one at a time"
@@ -360,16 +283,13 @@ def task_size(rows_bytes: int, partitions: int) -> int:
 
 def divided(tasks: Sequence[ReadTask], partitions: int) -> list[list[ReadTask]]:
     """The tasks in order, put together so that none is tiny."""
-    total = sum(task.weight for task in tasks)
+    total = sum(task.bytes for task in tasks)
     if not total:
         return []
     target = total // partitions + 1 if partitions else task_size(total, 0)
-    found: list[list[ReadTask]] = []
-    weight = 0
+    found: dict[int, list[ReadTask]] = {}
+    before = 0
     for task in tasks:
-        if not found or weight + task.weight // 2 > target:
-            found.append([])
-            weight = 0
-        found[-1].append(task)
-        weight += task.weight
-    return found
+        found.setdefault((before + task.bytes // 2) // target, []).append(task)
+        before += task.bytes
+    return list(found.values())
