@@ -38,7 +38,7 @@ from roundelay.pipeline.archive.tasks import (
     run_ingests,
 )
 from roundelay.pipeline.journals import OpenJournal, opened, span_of, together
-from roundelay.pipeline.spark.executors import answers
+from roundelay.pipeline.spark.executors import answers, by_bytes
 from roundelay.pipeline.spark.progress import watching
 
 if TYPE_CHECKING:
@@ -247,7 +247,7 @@ def _compact(
     """Small files of a day, new ones too, become one."""
     found = bins(manifest.files, sizes.small_bytes, sizes.together_bytes)
     items = [Compaction(str(out), str(aside), files) for files in found]
-    for compacted in answers(spark, items, compact, Compacted):
+    for compacted in answers(spark, by_bytes(items), compact, Compacted):
         replaced = set(compacted.replaced)
         kept = [file for file in manifest.files if file.path not in replaced]
         manifest.files = kept + compacted.made

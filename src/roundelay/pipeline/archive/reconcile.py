@@ -40,7 +40,7 @@ from roundelay.pipeline.archive.tasks import (
     run_ingests,
 )
 from roundelay.pipeline.journals import OpenJournal, opened, span_of, together
-from roundelay.pipeline.spark.executors import answers
+from roundelay.pipeline.spark.executors import answers, by_bytes
 from roundelay.pipeline.spark.progress import watching
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def examined(spark: SparkSession, journals: Sequence[OpenJournal]) -> dict[Path,
         for segment in one.reader.segments
     ]
     by_folder: dict[Path, list[Examined]] = {one.folder: [] for one in journals}
-    for folder, segment in answers(spark, items, _Segment.examined, tuple[str, Examined]):
+    for folder, segment in answers(spark, by_bytes(items), _Segment.examined, tuple[str, Examined]):
         by_folder[Path(folder)].append(segment)
     for segments in by_folder.values():
         segments.sort(key=lambda segment: (segment.base, segment.segment))

@@ -33,7 +33,7 @@ from roundelay.journal.archive import (
     write_manifest,
 )
 from roundelay.journal.merge import Findings, Job, merge
-from roundelay.pipeline.spark.executors import answers, packed
+from roundelay.pipeline.spark.executors import answers, by_bytes, packed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -129,7 +129,9 @@ def compact(item: Compaction) -> Compacted:
 
 def run_ingests(spark: SparkSession, items: Sequence[Ingest]) -> list[Ingested]:
     """All of them done on the executors, in the order of positions."""
-    return sorted(answers(spark, items, ingest, Ingested), key=lambda one: (one.group, one.lo))
+    return sorted(
+        answers(spark, by_bytes(items), ingest, Ingested), key=lambda one: (one.group, one.lo)
+    )
 
 
 # ------------------------------------------------------------------------ on the driver

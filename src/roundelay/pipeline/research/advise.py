@@ -12,12 +12,10 @@ If none is quick enough, the quickest of the others is named, and so is what it 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-import pyarrow as pa
 from msgspec import Struct, structs
 
 from roundelay.core.errors import ConfigError
@@ -25,7 +23,7 @@ from roundelay.core.families import FAMILIES, PO, POSITIVE_ACK, TO, TOKEN, Famil
 from roundelay.pipeline.research.grid import EVENT_S, seed_of
 from roundelay.pipeline.research.summary import mean_and_ci95
 from roundelay.pipeline.research.workload import Workload
-from roundelay.pipeline.schemas import from_arrow
+from roundelay.pipeline.spark.executors import answers
 from roundelay.pipeline.spark.failures import spark_errors
 from roundelay.pipeline.spark.progress import watching
 from roundelay.runs.measured import FAST, PAPER, PROFILES
@@ -35,7 +33,7 @@ from roundelay.sim.families.registry import PROTOCOLS
 from roundelay.trace.checkers.checkers import FIFO, NONE, TOTAL
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 ORDERS: Final = (NONE, FIFO, TOTAL)
 """From the weakest to the strongest."""
@@ -58,17 +56,6 @@ CLOSE: Final = 1.01
 
 MEANS: Final = ("pdus_per_message", "control_per_message", "delay_ms_mean", "delay_ms_p99")
 """Measures of a trial of which the mean is told."""
-
-COLUMNS: Final = pa.schema(
-    [
-        ("candidate", pa.int32()),
-        ("seed", pa.int64()),
-        *((name, pa.float64()) for name in MEANS),
-        ("storage_max", pa.int64()),
-        ("delivered", pa.bool_()),
-        ("violations", pa.int32()),
-    ]
-)
 
 
 def _failures(count: int) -> str:
@@ -235,6 +222,23 @@ def _weight(params: SimulateParams, messages: int) -> float:
     return heavy * messages * params.sites * EVENT_S
 
 
+class _Trial(Struct, frozen=True):
+    """One repetition of a candidate, by its number."""
+
+    candidate: int
+    params: SimulateParams
+
+
+class _Outcome(Struct, frozen=True):
+    """What a repetition measured."""
+
+    candidate: int
+    means: dict[str, float]
+    storage_max: int
+    delivered: bool
+    violations: int
+
+
 def trials(
     spark: SparkSession,
     workload: Workload,
@@ -242,58 +246,50 @@ def trials(
     loss: float,
     transit_ms: float,
     seeds: int,
-) -> DataFrame:
-    """A row per candidate and repetition; the longest are begun first, each is a task."""
+) -> list[_Outcome]:
+    """What came of each candidate and repetition; the longest are begun first, each is a task."""
+    arrivals, transit_ns = workload.arrivals, max(1, int(transit_ms * 1e6))
     work = []
     for number, candidate in enumerate(tried):
         for repetition in range(seeds):
             seed = seed_of("advise", candidate.name, repetition)
-            work.append((number, candidate.params(workload.sites, loss, seed)))
-    work.sort(key=lambda one: -_weight(one[1], len(workload.arrivals)))
-    rows = [
-        (place, number, msgspec.json.encode(params).decode())
-        for place, (number, params) in enumerate(work)
-    ]
-    frame = spark.createDataFrame(rows, "place int, candidate int, params string")
-    arrivals, transit_ns = workload.arrivals, max(1, int(transit_ms * 1e6))
+            work.append(_Trial(number, candidate.params(workload.sites, loss, seed)))
+    work.sort(key=lambda trial: -_weight(trial.params, len(arrivals)))
 
-    def trial(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for task in (task for batch in batches for task in batch.to_pylist()):
-            params = msgspec.json.decode(task["params"], type=SimulateParams)
-            results = replay(params, arrivals, transit_ns)
-            row = {
-                "candidate": task["candidate"],
-                "seed": params.seed,
-                **{name: results[name] for name in (*MEANS, "storage_max")},
-                "delivered": results["delivered_everywhere"],
-                "violations": len(results["violations"]),
-            }
-            yield pa.RecordBatch.from_pylist([row], COLUMNS)
+    def outcome(trial: _Trial) -> _Outcome:
+        results = replay(trial.params, arrivals, transit_ns)
+        return _Outcome(
+            trial.candidate,
+            {name: results[name] for name in MEANS},
+            results["storage_max"],
+            results["delivered_everywhere"],
+            len(results["violations"]),
+        )
 
-    return frame.repartitionById(len(rows), "place").mapInArrow(trial, from_arrow(COLUMNS))
+    return answers(spark, [[trial] for trial in work], outcome, _Outcome)
 
 
-def gathered(rows: Iterable[Any], tried: Sequence[GroupCandidate]) -> list[TrialResult]:
-    """One `TrialResult` per candidate, of the rows of `trials`."""
-    by_candidate: dict[int, list[Any]] = {}
-    for row in rows:
-        by_candidate.setdefault(row["candidate"], []).append(row)
-    outcomes = []
+def gathered(outcomes: Iterable[_Outcome], tried: Sequence[GroupCandidate]) -> list[TrialResult]:
+    """One `TrialResult` per candidate."""
+    by_candidate: dict[int, list[_Outcome]] = {}
+    for outcome in outcomes:
+        by_candidate.setdefault(outcome.candidate, []).append(outcome)
+    results = []
     for number, candidate in enumerate(tried):
         mine = by_candidate[number]
-        means = {name: mean_and_ci95([row[name] for row in mine]) for name in MEANS}
-        outcomes.append(
+        means = {name: mean_and_ci95([one.means[name] for one in mine]) for name in MEANS}
+        results.append(
             TrialResult(
                 candidate=candidate,
                 runs=len(mine),
                 pdus_ci95=means["pdus_per_message"][1],
-                storage_max=max(row["storage_max"] for row in mine),
-                delivered=all(row["delivered"] for row in mine),
-                violations=sum(row["violations"] for row in mine),
+                storage_max=max(one.storage_max for one in mine),
+                delivered=all(one.delivered for one in mine),
+                violations=sum(one.violations for one in mine),
                 **{name: mean for name, (mean, _) in means.items()},
             )
         )
-    return outcomes
+    return results
 
 
 # -- the answer --------------------------------------------------------------------------------
@@ -380,9 +376,8 @@ def advise(
     everyone = list(tried)
     if now is not None and now not in everyone and now.resilience <= (workload.sites - 1) // 2:
         everyone.append(now)
-    frame = trials(spark, workload, everyone, loss, transit_ms, seeds)
     with watching(spark, "advise"), spark_errors():
-        found = gathered(frame.collect(), everyone)  # a row per candidate and repetition
+        found = gathered(trials(spark, workload, everyone, loss, transit_ms, seeds), everyone)
     allowed = [one for one in found if one.candidate in tried]
     chosen = best(allowed, required)
     recorded = next((one for one in found if one.candidate == now), None)

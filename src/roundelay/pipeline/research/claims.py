@@ -15,12 +15,11 @@ from collections.abc import Callable, Mapping
 from math import exp
 from typing import Any, Final
 
-from msgspec import Struct
-
 from roundelay.core import cost
 from roundelay.core.cluster.config import EAGER
 from roundelay.core.families import CLUSTERS, POSITIVE_ACK, SPO, TOKEN
 from roundelay.runs.measured import FAST, ISOLATED, POISSON, SATURATED
+from roundelay.runs.simulate import SimulateParams
 
 PDUS: Final = "pdus_per_message"
 CONTROL: Final = "control_per_message"
@@ -63,30 +62,16 @@ def parts(protocol: str, pdus_by_kind: Mapping[str, int], messages: int) -> dict
 # -- models ------------------------------------------------------------------------------------
 
 
-class ModelSetting(Struct, frozen=True):
-    """What the models depend on: the columns of a run or of a summary that say where it is."""
-
-    protocol: str
-    sites: int
-    resilience: int
-    tau: float | None
-    loss: float
-    profile: str
-    load: str
-    policy: str | None
-    destinations: int | None
-    kw: int
-    kr: int
+_PLACE: Final = ("protocol", "sites", "resilience", "tau", "loss", "profile")
+SETTING: Final = (*_PLACE, "load", "policy", "destinations", "kw", "kr")
+"""What the models depend on: the columns of a run or of a summary that say where it is."""
 
 
-SETTING: Final = ModelSetting.__struct_fields__
+def setting_of(row: Mapping[str, Any]) -> SimulateParams:
+    return SimulateParams(**{name: row[name] for name in SETTING})
 
 
-def setting_of(row: Mapping[str, Any]) -> ModelSetting:
-    return ModelSetting(*(row[name] for name in SETTING))
-
-
-def model(setting: ModelSetting, measure: str) -> float | None:
+def model(setting: SimulateParams, measure: str) -> float | None:
     """What the paper's analysis says, or None where it says nothing."""
     if setting.profile == FAST:
         return None
@@ -100,7 +85,7 @@ def model(setting: ModelSetting, measure: str) -> float | None:
     return None
 
 
-def _idle(setting: ModelSetting) -> float:
+def _idle(setting: SimulateParams) -> float:
     """P_q̄: the chance that a token site waits T in vain."""
     if setting.load == POISSON:
         assert setting.tau is not None
@@ -108,14 +93,9 @@ def _idle(setting: ModelSetting) -> float:
     return 1.0 if setting.load == ISOLATED else 0.0
 
 
-def _token(setting: ModelSetting, measure: str) -> float | None:
-    sites, level, loss, kw, kr = (
-        setting.sites,
-        setting.resilience,
-        setting.loss,
-        setting.kw,
-        setting.kr,
-    )
+def _token(setting: SimulateParams, measure: str) -> float | None:
+    sites, loss, kw, kr = setting.sites, setting.loss, setting.kw, setting.kr
+    level = setting.resilience or 0
     if measure == STORAGE:
         return float(cost.storage_messages(sites, kw, kr))
     idle = _idle(setting)
@@ -131,7 +111,7 @@ def _token(setting: ModelSetting, measure: str) -> float | None:
     return {PDUS: total, CONTROL: total - 1, **terms}.get(measure)
 
 
-def _cluster(setting: ModelSetting, measure: str) -> float | None:
+def _cluster(setting: SimulateParams, measure: str) -> float | None:
     n = setting.sites
     if setting.destinations is not None and setting.destinations < n:
         pdus = 2 * (setting.destinations + 1)
@@ -160,7 +140,7 @@ BEYOND: Final = 0.2
 """The figure ends here; nothing is claimed of higher losses."""
 
 
-def tolerance(setting: ModelSetting, measure: str) -> tuple[float, float] | None:
+def tolerance(setting: SimulateParams, measure: str) -> tuple[float, float] | None:
     """The deviations that are allowed (PROTOCOLS §9.2–9.5), or None where nothing is claimed."""
     if model(setting, measure) is None:
         return None
@@ -172,9 +152,7 @@ def tolerance(setting: ModelSetting, measure: str) -> tuple[float, float] | None
         return (-EXACT if reached else -1.0), EXACT
     if measure not in (PDUS, CONTROL):
         return None
-    if setting.protocol == POSITIVE_ACK:
-        return -0.02, 0.02
-    if not setting.loss:
+    if setting.protocol == POSITIVE_ACK or not setting.loss:
         return -0.02, 0.02
     if measure == CONTROL or setting.load != POISSON or setting.loss > BEYOND:
         return None

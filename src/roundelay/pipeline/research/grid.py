@@ -43,6 +43,7 @@ from roundelay.core import cost
 from roundelay.core.cluster.config import DEFERRED, EAGER
 from roundelay.core.errors import ConfigError, UsageError
 from roundelay.core.families import CLUSTERS, PO, POSITIVE_ACK, SPO, TO, TO_CHANNEL, TOKEN
+from roundelay.pipeline.spark.executors import packed
 from roundelay.runs.cluster import SLOT_RUNS
 from roundelay.runs.measured import ISOLATED, SATURATED
 from roundelay.runs.simulate import SimulateParams
@@ -350,16 +351,12 @@ def bins(runs: Sequence[SweepRun]) -> list[list[SweepRun]]:
     Whoever takes the next bin when it has done its last is never far from done when the others
     are.  The bins do not depend on how many there are to do them.
     """
-    timed = sorted(((expected_s(run.params), run.run, run) for run in runs), reverse=True)
-    total = sum(seconds for seconds, _, _ in timed)
-    full = min(BIN_S, max(BIN_LEAST_S, total / BINS_LEAST))
-    filled: list[tuple[float, list[SweepRun]]] = []
-    for seconds, _, run in timed:
-        if filled and filled[-1][0] + seconds <= full:
-            before, together = filled[-1]
-            together.append(run)
-            filled[-1] = (before + seconds, together)
-        else:
-            filled.append((seconds, [run]))
-    filled.sort(key=lambda one: -one[0])
-    return [together for _, together in filled]
+    seconds = {run.run: expected_s(run.params) for run in runs}
+
+    def expected(run: SweepRun) -> float:
+        return seconds[run.run]
+
+    full = min(BIN_S, max(BIN_LEAST_S, sum(seconds.values()) / BINS_LEAST))
+    longest_first = sorted(runs, key=lambda run: (expected(run), run.run), reverse=True)
+    filled = packed(longest_first, full, expected)
+    return sorted(filled, key=lambda some: -sum(map(expected, some)))

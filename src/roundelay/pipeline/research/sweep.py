@@ -16,11 +16,10 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec import Struct, structs
@@ -30,7 +29,8 @@ from roundelay.pipeline import schemas
 from roundelay.pipeline.research.claims import CONTROL, PARTS, PDUS, ROUNDS, SLOTS, STORAGE, parts
 from roundelay.pipeline.research.grid import Grid, SweepRun, bins
 from roundelay.pipeline.research.summary import WHERE, summarise
-from roundelay.pipeline.schemas import from_arrow, spark_schema
+from roundelay.pipeline.schemas import spark_schema
+from roundelay.pipeline.spark.executors import on_executors
 from roundelay.pipeline.spark.failures import spark_errors
 from roundelay.pipeline.spark.progress import watching
 from roundelay.runs.folder import PARAMS, json_text
@@ -44,50 +44,37 @@ SUMMARY: Final = "summary.parquet"
 VERSION: Final = 1
 VERSION_KEY: Final = b"roundelay.sweep.version"
 
-TYPES: Final[dict[str, str]] = {
-    "string": """experiment point protocol profile load policy run violation measure params""",
-    "int": """index sites resilience destinations kw kr size repetition violations runs undelivered
-        bin place""",
-    "bigint": f"""seed messages pdus drain_pdus events lost_copies {STORAGE}""",
-    "double": f"""tau loss hold_ms rate delay_ms_mean delay_ms_p50 delay_ms_p99 delay_ms_max
+_TYPES: Final = {
+    pa.string(): "experiment point protocol profile load policy run violation measure",
+    pa.int32(): """index sites resilience destinations kw kr size repetition violations runs
+        undelivered""",
+    pa.int64(): f"seed messages pdus drain_pdus events lost_copies {STORAGE}",
+    pa.float64(): f"""tau loss hold_ms rate delay_ms_mean delay_ms_p50 delay_ms_p99 delay_ms_max
         virtual_s mean ci95 model deviation {PDUS} {CONTROL} {ROUNDS} {SLOTS} {" ".join(PARTS)}""",
-    "boolean": """delivered_everywhere same_order""",
+    pa.bool_(): "delivered_everywhere same_order",
 }
-"""Spark's types, and the columns of each."""
+"""Types, and the columns of each."""
 
-_TYPE_OF: Final = {name: kind for kind, names in TYPES.items() for name in names.split()}
-_ARROW: Final = {
-    "string": pa.string(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "double": pa.float64(),
-    "boolean": pa.bool_(),
-}
+_TYPE_OF: Final = {name: kind for kind, names in _TYPES.items() for name in names.split()}
 
-
-def _columns(names: str) -> dict[str, str]:
-    return {name: _TYPE_OF[name] for name in names.split()}
-
-
-RUN_COLUMNS: Final = _columns(
-    f"""{" ".join(WHERE)} rate repetition run seed messages pdus {PDUS} {CONTROL} {" ".join(PARTS)}
-    drain_pdus {STORAGE} delay_ms_mean delay_ms_p50 delay_ms_p99 delay_ms_max {ROUNDS} {SLOTS}
-    virtual_s events lost_copies delivered_everywhere same_order violations violation"""
+RUN_COLUMNS: Final = (
+    *WHERE,
+    *f"""rate repetition run seed messages pdus {PDUS} {CONTROL} {" ".join(PARTS)} drain_pdus
+    {STORAGE} delay_ms_mean delay_ms_p50 delay_ms_p99 delay_ms_max {ROUNDS} {SLOTS} virtual_s
+    events lost_copies delivered_everywhere same_order violations violation""".split(),
 )
-"""Of `runs.parquet`: name → Spark's type.  docs/sweep.md says what each means."""
+"""Of `runs.parquet`; docs/sweep.md says what each means."""
 
-SUMMARY_COLUMNS: Final = _columns(
-    f"""{" ".join(WHERE)} measure runs messages violations undelivered mean ci95 model deviation"""
-)
-TASK_COLUMNS: Final = _columns("bin place experiment index point repetition run params")
+_COUNTS: Final = ("measure", "runs", "messages", "violations", "undelivered")
+SUMMARY_COLUMNS: Final = (*WHERE, *_COUNTS, "mean", "ci95", "model", "deviation")
 
 AS_THEY_END: Final = {"mapreduce.fileoutputcommitter.algorithm.version": "2"}
 """A task's file gets its name when the task ends, not when the job does."""
 
 
-def arrow_schema(columns: Mapping[str, str]) -> pa.Schema:
+def arrow_schema(columns: Iterable[str]) -> pa.Schema:
     """The schema of a table, with the version of the tables."""
-    fields = [(name, _ARROW[kind]) for name, kind in columns.items()]
+    fields = [(name, _TYPE_OF[name]) for name in columns]
     return pa.schema(fields, metadata={VERSION_KEY: str(VERSION).encode()})
 
 
@@ -116,37 +103,25 @@ def measured(params: SimulateParams) -> dict[str, Any]:
     return row
 
 
-def run_bin(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Of a task: rows that say what to run come in, rows that say what came out go."""
-    schema = arrow_schema(RUN_COLUMNS)
-    for batch in batches:
-        for task in batch.to_pylist():
-            params = msgspec.json.decode(task["params"], type=SimulateParams)
-            row = measured(params) | {
-                name: task[name] for name in TASK_COLUMNS if name in schema.names
-            }
-            yield pa.RecordBatch.from_pylist([row], schema)
-
-
 # -- many --------------------------------------------------------------------------------------
 
 
-def tasks(spark: SparkSession, grid: Grid, runs: Sequence[SweepRun]) -> DataFrame:
-    """What is to be run, one partition a bin."""
-    together = bins(runs)
-    rows = []
-    for number, some in enumerate(together):
-        for place, run in enumerate(some):
-            params = msgspec.json.encode(run.params).decode()
-            point = (grid.name, run.point.index, run.point.key)
-            rows.append((number, place, *point, run.repetition, run.run, params))
-    frame = spark.createDataFrame(rows, from_arrow(arrow_schema(TASK_COLUMNS)))
-    return frame.repartitionById(len(together), "bin").sortWithinPartitions("bin", "place")
+def simulated(
+    spark: SparkSession, experiment: str, work: Sequence[Sequence[SweepRun]]
+) -> DataFrame:
+    """A row per run, of runs in bins."""
 
+    def row_of(run: SweepRun) -> Iterator[pa.RecordBatch]:
+        row = measured(run.params) | {
+            "experiment": experiment,
+            "index": run.point.index,
+            "point": run.point.key,
+            "repetition": run.repetition,
+            "run": run.run,
+        }
+        yield pa.RecordBatch.from_pylist([row], arrow_schema(RUN_COLUMNS))
 
-def simulated(work: DataFrame) -> DataFrame:
-    """A row per run, of `tasks`."""
-    return work.mapInArrow(run_bin, spark_schema(schemas.RUNS))
+    return on_executors(spark, work, row_of, spark_schema(schemas.RUNS))
 
 
 def _summarise_arrow(table: pa.Table) -> pa.Table:
@@ -184,12 +159,11 @@ def sweep(spark: SparkSession, grid: Grid, out: Path, *, force: bool = False) ->
     runs = grid.runs()
     done = finished(out) & {run.run for run in runs}
     missing = [run for run in runs if run.run not in done]
-    count = 0
-    if missing:
-        work = tasks(spark, grid, missing)
-        count = len(bins(missing))
+    work = bins(missing)
+    if work:
         with watching(spark, f"sweep {grid.name}"), spark_errors():
-            simulated(work).write.mode("append").options(**AS_THEY_END).parquet(path)
+            new = simulated(spark, grid.name, work)
+            new.write.mode("append").options(**AS_THEY_END).parquet(path)
     rows = spark.read.schema(spark_schema(schemas.RUNS)).parquet(path)
     with watching(spark, "summary"), spark_errors():
         (
@@ -208,7 +182,7 @@ def sweep(spark: SparkSession, grid: Grid, out: Path, *, force: bool = False) ->
         sum(row[name] for row in points.values()) for name in ("violations", "undelivered")
     )
     points_and_runs = (len(grid.points), len(runs), len(done))
-    return Swept(grid.name, *points_and_runs, count, violations, undelivered)
+    return Swept(grid.name, *points_and_runs, len(work), violations, undelivered)
 
 
 def finished(out: Path) -> set[str]:

@@ -74,9 +74,9 @@ def on_executors(
 
 
 def answers(
-    spark: SparkSession, items: Sequence[T], work: Callable[[T], Any], kind: type[A]
+    spark: SparkSession, bins: Sequence[Sequence[T]], work: Callable[[T], Any], kind: type[A]
 ) -> list[A]:
-    """What `work` makes of each item; answers are few and small."""
+    """What `work` makes of each item, in any order; answers are few and small."""
     from pyspark.sql.types import StringType, StructField, StructType
 
     def answer(item: T) -> Iterator[Any]:
@@ -85,5 +85,5 @@ def answers(
         yield pa.RecordBatch.from_pydict({"answer": [msgspec.json.encode(work(item)).decode()]})
 
     schema = StructType([StructField("answer", StringType(), False)])
-    rows = on_executors(spark, by_bytes(items), answer, schema).collect() if items else []
+    rows = on_executors(spark, bins, answer, schema).collect() if bins else []
     return [msgspec.json.decode(row.answer, type=kind) for row in rows]
