@@ -11,7 +11,7 @@ so the difference of the sums is the sum of four differences, and the largest sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from math import exp
 from typing import Any, Final
 
@@ -184,18 +184,16 @@ SMALL: Final = 0.02
 """Deviations up to this share need no explanation."""
 
 
-def explain(off: float | None, measured: Callable[[str], tuple[float, float] | None]) -> str:
+def explain(off: float | None, point: Mapping[str, Mapping[str, Any]]) -> str:
     """Where a count of the token protocol differs from X_p: its terms, the largest first.
 
-    `measured` gives (mean, model) of a part.
+    `point` has the row of each measure.
     """
-    pairs = [(part, pair) for part in PARTS if (pair := measured(part)) is not None]
-    if off is None or abs(off) <= SMALL or not pairs:
+    rows = [point[part] for part in PARTS if part in point and point[part]["model"] is not None]
+    if off is None or abs(off) <= SMALL or not rows:
         return ""
-    terms = sorted(
-        ((mean - predicted, part) for part, (mean, predicted) in pairs),
-        key=lambda term: -abs(term[0]),
-    )
+    terms = [(row["mean"] - row["model"], row["measure"]) for row in rows]
+    terms.sort(key=lambda term: -abs(term[0]))
     listed = ", ".join(f"{part.split('_')[0]} {more:+.2f}" for more, part in terms)
     same = [term for term in terms if (term[0] > 0) == (off > 0)]
     more, part = (same or terms)[0]

@@ -27,6 +27,13 @@ BLUE, GREEN, RED = "#0060a8", "#008a63", "#c8501e"
 PURPLE: Final = "#7a3e9d"
 WRONG: Final = "#c00000"
 SHRINK: Final = {"shrinkA": 1, "shrinkB": 1}
+RING: Final[Any] = {
+    "marker": "o",
+    "color": WRONG,
+    "markerfacecolor": "none",
+    "linestyle": "none",
+    "zorder": 4,
+}
 DASHED, DOTTED = (0, (6, 3)), (0, (1.2, 1.6))
 TAU_COLOURS: Final = {0.1: BLUE, 1.0: GREEN, 10.0: RED}
 LOOK: Final[Any] = {
@@ -113,23 +120,12 @@ def _points(
 def _rings(axis: Any, x: str, rows: Sequence[Row], **ring: float) -> None:
     """What is outside the tolerance gets a ring."""
     off = [row for row in rows if row["verdict"] == OUTSIDE]
-    if off:
-        _line(
-            axis,
-            x,
-            off,
-            "mean",
-            marker="o",
-            color=WRONG,
-            markerfacecolor="none",
-            linestyle="none",
-            zorder=4,
-            **ring,
-        )
+    _line(axis, x, off, "mean", **RING, **ring)
 
 
 def _line(axis: Any, x: str, rows: Sequence[Row], y: str, **style: Any) -> None:
-    axis.plot([row[x] for row in rows], [row[y] for row in rows], **style)
+    if rows:
+        axis.plot([row[x] for row in rows], [row[y] for row in rows], **style)
 
 
 def _of(rows: Iterable[Row], by: str = "", **wanted: Any) -> list[Row]:
@@ -264,9 +260,8 @@ def _fig6_panel(axis: Any, rows: Sequence[Row], sites: int, levels: Sequence[int
                 ends.append((line[-1], f"τ = {tau:g}, L = {level}", colour))
         if len(levels) > 1 and tau >= 10:
             ends.append((line[-1], f"τ = {tau:g}, any L", colour))
-    axis.set_xlim(0, right)
     top = max([positive[-1], *(cost.x_p_token(sites, max(levels), 0.1, p) for p in grid)])
-    axis.set_ylim(0, 1.06 * max([top, *map(_reach, rows)]))
+    axis.set(xlim=(0, right), ylim=(0, 1.06 * max([top, *map(_reach, rows)])))
     axis.set_xticks([0, 0.05, 0.1, 0.15, 0.2] if right == 0.2 else losses)
     axis.yaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     _names(axis, ends, right)
@@ -298,8 +293,7 @@ def table1(rows: Sequence[Row]) -> Any:
 
 def _table1_of(axis: Any, rows: Sequence[Row], sites: int) -> None:
     axis.axis("off")
-    axis.set_xlim(0, 1)
-    axis.set_ylim(0, 1)
+    axis.set(xlim=(0, 1), ylim=(0, 1))
     rates = sorted({(row["kw"], row["kr"]) for row in rows}, key=lambda r: (-r[0], r[1]))
     columns = (
         (0.42, "control, busy", ("saturated", 0.0, CONTROL)),
@@ -357,19 +351,16 @@ def complexity(rows: Sequence[Row]) -> Any:
     low, high = sizes[0], sizes[-1]
     best = [3 if n == 2 else 2 * n for n in sizes]
     worst = [n * n - n + 1 for n in sizes]
-    left.set_title("PDUs transmitted")
-    right.set_title("delay until acknowledged everywhere")
     for axis, measure in ((left, PDUS), (right, SLOTS)):
         axis.plot(sizes, worst, color=SOFT, lw=1.4, ls=DASHED)
         axis.plot(sizes, best, color=SOFT, lw=1.4)
         _cluster_marks(axis, _of(rows, measure=measure), named=True)
-        axis.set_xlabel("entities, n")
-        axis.set_xlim(low - 0.3, high + 0.25)
+        axis.set(xlabel="entities, n", xlim=(low - 0.3, high + 0.25))
         axis.set_xticks([n for n in sizes if n % 2 == 0])
     right.plot(sizes, [3] * len(sizes), color=SOFT, lw=1.4, ls=DOTTED)
     _cluster_marks(right, _of(rows, measure=ROUNDS), named=False)
-    left.set_ylabel("PDUs per broadcast")
-    right.set_ylabel("slots, rounds")
+    left.set(title="PDUs transmitted", ylabel="PDUs per broadcast")
+    right.set(title="delay until acknowledged everywhere", ylabel="slots, rounds")
     for axis in (left, right):
         axis.set_ylim(-0.04 * worst[-1], 1.06 * worst[-1])  # below 0, so that marks at 3 are whole
     _names(left, [(worst[-1], "worst, n² − n + 1", INK), (best[-1], "best, 2n", INK)], high)
@@ -392,22 +383,14 @@ def _cluster_marks(axis: Any, rows: Sequence[Row], *, named: bool) -> None:
         here = _of(rows, protocol=protocol)
         fill = colour if marker == "." else "none"
         mark = {"marker": marker, "color": colour, "markersize": size, "markerfacecolor": fill}
-        label = name if named else None
-        _line(
-            axis,
-            "sites",
-            here,
-            "mean",
-            **mark,
-            markeredgewidth=1.3,
-            linestyle="none",
-            zorder=3,
-            label=label,
-        )
+        mark |= {"markeredgewidth": 1.3, "linestyle": "none", "zorder": 3}
+        _line(axis, "sites", here, "mean", **mark, label=name if named else None)
         _rings(axis, "sites", here, markersize=13)
 
 
 # -- SPO ---------------------------------------------------------------------------------------
+
+UNTIL_ACKNOWLEDGED: Final = "slots until acknowledged at all destinations"
 
 
 def spo1(rows: Sequence[Row]) -> Any:
@@ -434,10 +417,8 @@ def spo1(rows: Sequence[Row]) -> Any:
     axis.plot(sizes, [3] * len(sizes), color=SOFT, lw=1.4, ls=DOTTED)
     _points(axis, "sites", _of(rows, "sites", destinations=None, measure=ROUNDS), SOFT, "+", 8)
     ends.append((3, "parallel channels: 3", "#6a6a6a"))
-    axis.set_xlabel("entities, n")
-    axis.set_ylabel("slots until acknowledged at all destinations")
-    axis.set_xlim(sizes[0] - 0.3, sizes[-1] + 0.25)
-    axis.set_ylim(0, 2.12 * sizes[-1])
+    axis.set(xlabel="entities, n", ylabel=UNTIL_ACKNOWLEDGED)
+    axis.set(xlim=(sizes[0] - 0.3, sizes[-1] + 0.25), ylim=(0, 2.12 * sizes[-1]))
     _names(axis, ends, sizes[-1])
     _caption(
         figure,
@@ -462,11 +443,10 @@ def spo2(rows: Sequence[Row]) -> Any:
         _line(axis, "loss", here, "mean", color=colour, lw=1.2, alpha=0.7)
         _points(axis, "loss", here, colour)
         ends.append((here[-1]["mean"], f"n = {sites}", colour))
-    axis.set_xlabel("probability that an entity loses a PDU")
-    axis.set_ylabel("slots until acknowledged at all destinations")
-    axis.set_xlim(0, max(row["loss"] for row in rows))
-    axis.set_ylim(0, 1.06 * max(map(_reach, rows)))
-    _names(axis, ends, max(row["loss"] for row in rows))
+    most = max(row["loss"] for row in rows)
+    axis.set(xlabel="probability that an entity loses a PDU", ylabel=UNTIL_ACKNOWLEDGED)
+    axis.set(xlim=(0, most), ylim=(0, 1.06 * max(map(_reach, rows))))
+    _names(axis, ends, most)
     _caption(
         figure,
         "After Nakamura, Terauchi and Takizawa, Fig. 2.  Simulation of a serial channel,\n"
@@ -496,8 +476,7 @@ def other(rows: Sequence[Row]) -> Any:
             y, alpha = ("model", 1) if with_model else ("mean", 0.5)
             _line(axis, "loss", with_model or here, y, color=colour, lw=1.3, alpha=alpha)
             _points(axis, "loss", here, colour, label=key if place < 12 else None)
-        axis.set_title(name)
-        axis.set_xlabel("probability of losing a message")
+        axis.set(title=name, xlabel="probability of losing a message")
         axis.set_ylim(bottom=0)
     axes[0, 0].legend(loc="upper left", fontsize=7.5)
     _caption(

@@ -56,10 +56,9 @@ def figure_of(row: Row) -> tuple[str, str]:
     """(figure, panel) of a row of a summary."""
     experiment = row["experiment"]
     if experiment == "fig6":
-        panels = {(3, 1): "a", (10, 1): "b d", (30, 1): "c"}
-        if row["protocol"] == POSITIVE_ACK:
-            return FIG6, {3: "a", 10: "b d", 30: "c"}[row["sites"]]
-        return FIG6, panels.get((row["sites"], row["resilience"]), "d")
+        beside = row["protocol"] == POSITIVE_ACK or row["resilience"] == 1
+        panels = {3: "a", 10: "b d", 30: "c"} if beside else {}
+        return FIG6, panels.get(row["sites"], "d")
     if experiment == "table1":
         return TABLE1, f"N = {row['sites']}"
     if experiment == "complexity":
@@ -88,34 +87,18 @@ def _judged(row: Row, point: dict[str, Row]) -> Row:
     figure, panel = figure_of(row)
     allowed = tolerance(setting_of(row), row["measure"])
     off = row["deviation"]
-    verdict = NO_CLAIM
-    if row["violations"] or row["undelivered"]:
-        verdict = OUTSIDE
+    verdict, why = NO_CLAIM, ""
+    if row["violations"]:
+        verdict, why = OUTSIDE, f"{row['violations']} broken promises"
+    elif row["undelivered"]:
+        verdict, why = OUTSIDE, f"not everything delivered in {row['undelivered']} runs"
     elif allowed is not None and off is not None:
         verdict = WITHIN if allowed[0] <= off <= allowed[1] else OUTSIDE
-
-    def part(measure: str) -> tuple[float, float] | None:
-        one = point.get(measure)
-        if one is None or one["model"] is None:
-            return None
-        return one["mean"], one["model"]
-
-    token = row["protocol"] == TOKEN and row["measure"] == PDUS
-    why = ""
-    if row["violations"]:
-        why = f"{row['violations']} broken promises"
-    elif row["undelivered"]:
-        why = f"not everything delivered in {row['undelivered']} runs"
+    if not why and row["protocol"] == TOKEN and row["measure"] == PDUS:
+        why = explain(off, point)
     low, high = allowed or (None, None)
-    return {
-        "figure": figure,
-        "panel": panel,
-        **row,
-        "low": low,
-        "high": high,
-        "verdict": verdict,
-        "why": why or (explain(off, part) if token else ""),
-    }
+    judgement = {"low": low, "high": high, "verdict": verdict, "why": why}
+    return {"figure": figure, "panel": panel, **row, **judgement}
 
 
 def _judge_rising(rows: list[Row]) -> None:
