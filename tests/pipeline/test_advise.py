@@ -168,8 +168,6 @@ def test_candidates_are_what_the_group_could_be() -> None:
     assert {one.hold_ms for one in found if one.profile == "paper"} == {20.0, 50.0, 100.0, 200.0}
     assert len(found) == len(set(found))
     assert candidates(3, 10.0, protocols=["token"], profiles=["paper"])[0].hold_ms == 1100.0
-    with pytest.raises(ConfigError, match="resilience = 3"):
-        candidates(5, 0.1, levels=[3])
     with pytest.raises(ConfigError, match="hold_ms = 5"):
         candidates(5, 0.1, holds_ms=[5.0])
     with pytest.raises(ConfigError, match="protocol = grsb"):

@@ -48,8 +48,6 @@ by then."""
 
 TRANSIT_MS: Final = 0.1
 DELAY_MS: Final = 200.0
-SEEDS: Final = 3
-MESSAGES: Final = 1000
 LEVELS_MAX: Final = 5
 CLOSE: Final = 1.01
 """Counts this near to each other are as good as equal."""
@@ -168,24 +166,19 @@ def candidates(
     protocols: Sequence[str] = CHOICE,
     profiles: Sequence[str] = PROFILES,
     holds_ms: Sequence[float] = (),
-    levels: Sequence[int] = (),
 ) -> list[GroupCandidate]:
     """All that is tried; what is not given is chosen."""
     for protocol in protocols:
         if protocol not in PROTOCOLS:
             raise ConfigError("protocol", protocol, " or ".join(PROTOCOLS))
-    most = (sites + 1) // 2 - 1
-    for level in levels:
-        if not 0 <= level <= most:
-            raise ConfigError("resilience", level, f"0 to {most} for {sites} sites")
+    least_ms = TRANSITS_PER_HOLD * transit_ms
     for hold in holds_ms:
-        if hold < TRANSITS_PER_HOLD * transit_ms:
+        if hold < least_ms:
             least = f"at least {TRANSITS_PER_HOLD} transit times of {transit_ms:g} ms"
             raise ConfigError("hold_ms", hold, least)
-    least_ms = TRANSITS_PER_HOLD * transit_ms
     chosen = list(holds_ms) or [hold for hold in HOLDS_MS if hold >= least_ms]
     chosen = chosen or [least_ms, 2 * least_ms, 5 * least_ms]
-    tried_levels = list(levels) or list(range(min(most, LEVELS_MAX - 1) + 1))
+    levels = range(min((sites + 1) // 2, LEVELS_MAX))
     found: list[GroupCandidate] = []
     for protocol in protocols:
         family = FAMILIES[protocol]
@@ -194,7 +187,7 @@ def candidates(
             continue
         for profile in profiles:
             holds = chosen if profile == PAPER else (None,)
-            all_levels = tried_levels if family.resilient else (0,)
+            all_levels = levels if family.resilient else (0,)
             found += [GroupCandidate(protocol, profile, *one) for one in product(all_levels, holds)]
     return list(dict.fromkeys(found))
 
@@ -369,7 +362,7 @@ def advise(
     *,
     loss: float,
     transit_ms: float,
-    seeds: int = SEEDS,
+    seeds: int,
 ) -> dict[str, Any]:
     """Try all candidates and recommend one."""
     now = present(workload)

@@ -6,7 +6,7 @@ Shapes ("the busier, the fewer messages") are claims about several points at onc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from math import hypot, sqrt
 from operator import itemgetter
@@ -111,9 +111,17 @@ def _judge_rising(rows: list[Row]) -> None:
                 after["why"] = f"{'rises' if rises else 'falls'} from {before['mean']:.1f}"
 
 
-def _curves(rows: Iterable[Row]) -> Iterator[list[Row]]:
+def _lines(rows: Iterable[Row], along: str, *by: str) -> dict[tuple[Any, ...], list[Row]]:
+    """The rows in the order of one column, apart by what they have in the others."""
+    lines: dict[tuple[Any, ...], list[Row]] = {}
+    for row in sorted(rows, key=itemgetter(along)):
+        lines.setdefault(tuple(row[name] for name in by), []).append(row)
+    return lines
+
+
+def _curves(rows: Iterable[Row]) -> list[list[Row]]:
     """SPO's delay by loss, one list for each size of the cluster."""
-    lossy = [
+    slots = [
         row
         for row in rows
         if row["experiment"] == "spo"
@@ -121,8 +129,8 @@ def _curves(rows: Iterable[Row]) -> Iterator[list[Row]]:
         and row["destinations"] is None
         and row["mean"] is not None
     ]
-    for sites in sorted({row["sites"] for row in lossy if row["loss"]}):
-        yield sorted((row for row in lossy if row["sites"] == sites), key=lambda r: r["loss"])
+    lines = sorted(_lines(slots, "loss", "sites").items())
+    return [line for _, line in lines if line[-1]["loss"]]
 
 
 # -- shapes ------------------------------------------------------------------------------------
@@ -142,57 +150,44 @@ def claims(judged: Sequence[Row]) -> list[dict[str, Any]]:
     return found
 
 
-Table = dict[tuple[int, int, float, float], float]
-
-
-def _counts(rows: Iterable[Row]) -> tuple[Table, dict[tuple[int, float], float]]:
-    """Fig. 6: (N, L, τ, loss) → PDUs per broadcast, and (N, loss) → those of positive acks."""
-    token: Table = {}
-    positive = {}
-    for row in rows:
-        if row["protocol"] == POSITIVE_ACK:
-            positive[row["sites"], row["loss"]] = row["mean"]
-        else:
-            token[row["sites"], row["resilience"], row["tau"], row["loss"]] = row["mean"]
-    return token, positive
+def _token(rows: Iterable[Row]) -> list[Row]:
+    """Fig. 6 without positive acknowledgement."""
+    return [row for row in rows if row["protocol"] == TOKEN]
 
 
 def _busier_is_cheaper(rows: list[Row]) -> list[str]:
-    token, _ = _counts(rows)
     found = []
-    for n, level, loss in sorted({(n, level, loss) for n, level, _, loss in token}):
-        taus = sorted(tau for a, b, tau, c in token if (a, b, c) == (n, level, loss))
+    lines = _lines(_token(rows), "tau", "sites", "resilience", "loss")
+    for (n, level, loss), line in sorted(lines.items()):
         # The outermost lines differ at every loss; neighbours meet beyond 0.1.
-        pairs = pairwise(taus) if loss <= 0.1 else [(taus[0], taus[-1])]
-        for idle, busy in pairs:
-            if token[n, level, busy, loss] >= token[n, level, idle, loss]:
-                found.append(f"N = {n}, L = {level}, P_e = {loss:g}: τ = {busy:g} above {idle:g}")
+        for idle, busy in pairwise(line) if loss <= 0.1 else [(line[0], line[-1])]:
+            if busy["mean"] >= idle["mean"]:
+                taus = f"τ = {busy['tau']:g} above {idle['tau']:g}"
+                found.append(f"N = {n}, L = {level}, P_e = {loss:g}: {taus}")
     return found
 
 
 def _loss_costs(rows: list[Row]) -> list[str]:
-    token, positive = _counts(rows)
-    lines: dict[str, list[tuple[float, float]]] = {}
-    for (n, level, tau, loss), mean in token.items():
-        lines.setdefault(f"N = {n}, L = {level}, τ = {tau:g}", []).append((loss, mean))
-    for (n, loss), mean in positive.items():
-        lines.setdefault(f"N = {n}, positive acknowledgement", []).append((loss, mean))
-    return [
-        f"{name}: P_e = {after[0]:g}"
-        for name, line in lines.items()
-        for before, after in pairwise(sorted(line))
-        if after[1] <= before[1]
-    ]
+    found = []
+    for line in _lines(rows, "loss", "protocol", "sites", "resilience", "tau").values():
+        name = f"N = {line[0]['sites']}, L = {line[0]['resilience']}, τ = {line[0]['tau']:g}"
+        if line[0]["protocol"] == POSITIVE_ACK:
+            name = f"N = {line[0]['sites']}, positive acknowledgement"
+        for before, after in pairwise(line):
+            if after["mean"] <= before["mean"]:
+                found.append(f"{name}: P_e = {after['loss']:g}")
+    return found
 
 
 def _gains_with_n(rows: list[Row]) -> list[str]:
-    token, positive = _counts(rows)
+    positive = {
+        (row["sites"], row["loss"]): row["mean"] for row in rows if row["protocol"] == POSITIVE_ACK
+    }
     found = []
-    for tau, loss in sorted({(tau, loss) for _, level, tau, loss in token if level == 1}):
-        sizes = sorted(n for n, level, t, p in token if (level, t, p) == (1, tau, loss))
-        ratios = [
-            token[n, 1, tau, loss] / positive[n, loss] for n in sizes if (n, loss) in positive
-        ]
+    level_1 = [row for row in _token(rows) if row["resilience"] == 1]
+    for (tau, loss), line in sorted(_lines(level_1, "sites", "tau", "loss").items()):
+        beside = [(row["mean"], positive.get((row["sites"], loss))) for row in line]
+        ratios = [mean / other for mean, other in beside if other is not None]
         if ratios != sorted(ratios, reverse=True):
             found.append(f"τ = {tau:g}, P_e = {loss:g}")
     return found
@@ -200,26 +195,22 @@ def _gains_with_n(rows: list[Row]) -> list[str]:
 
 def _resilience_is_free_when_busy(rows: list[Row]) -> list[str]:
     """The largest and the smallest count differ by 2 %, or by no more than chance makes them."""
-    busy: dict[float, list[Row]] = {}
-    for row in rows:
-        mine = row["protocol"] == TOKEN and row["measure"] == PDUS
-        if mine and (row["sites"], row["tau"]) == (10, 10.0):
-            busy.setdefault(row["loss"], []).append(row)
     found = []
-    for loss, some in sorted(busy.items()):
-        low, high = min(some, key=itemgetter("mean")), max(some, key=itemgetter("mean"))
-        chance = SURE * hypot(_error(low), _error(high))
-        if high["mean"] > 1.02 * low["mean"] + chance:
+    busy = [row for row in _token(rows) if (row["sites"], row["tau"]) == (10, 10.0)]
+    for (loss,), line in sorted(_lines(busy, "mean", "loss").items()):
+        chance = SURE * hypot(_error(line[0]), _error(line[-1]))
+        if line[-1]["mean"] > 1.02 * line[0]["mean"] + chance:
             found.append(f"P_e = {loss:g}")
     return found
 
 
 def _cheaper_but_for_one(rows: list[Row]) -> list[str]:
     """With ten sites or more; the exception is an idle group with L = 4, from 0.1 on."""
-    token, _ = _counts(rows)
     found = []
-    for (n, level, tau, loss), mean in sorted(token.items()):
-        above = mean > cost.x_b_positive_ack(n, loss)
+    place = itemgetter("sites", "resilience", "tau", "loss")
+    for row in sorted(_token(rows), key=place):
+        n, level, tau, loss = place(row)
+        above = row["mean"] > cost.x_b_positive_ack(n, loss)
         expected = (n, level, tau) == (10, 4, 0.1) and loss >= 0.1
         if n >= 10 and above != expected:
             found.append(f"N = {n}, L = {level}, τ = {tau:g}, P_e = {loss:g}")

@@ -65,7 +65,7 @@ from roundelay.core.positions import Range, difference, union
 from roundelay.journal.format import GAP
 from roundelay.pipeline.sink.envelope import FENCE, Marker, decode_marker, encode_marker, query_id
 from roundelay.pipeline.sink.stage import EpochManifest, PartFile, Stage
-from roundelay.pipeline.source.options import known_options
+from roundelay.pipeline.source.options import known_options, number
 from roundelay.pipeline.source.plan import is_ordered, local_path
 from roundelay.pipeline.spark.scratch import private_temporary_folder
 
@@ -128,9 +128,8 @@ def parse(options: Mapping[str, str], streaming: bool) -> SinkSettings:
             "which rows are there already"
         )
         raise ConfigError("group", given["group"], allowed)
-    for key in ("recorders", "timeout"):
-        if key in given and not given[key].isdigit():
-            raise ConfigError(key, given[key], "a whole number from 0 up")
+    recorders = number("recorders", given["recorders"]) if "recorders" in given else -1
+    timeout_s = float(number("timeout", given.get("timeout", "120")))
     stage, query = given.get("stage", ""), given.get("query", "")
     checkpoint = given.get("checkpointlocation", "")
     if streaming:
@@ -142,7 +141,6 @@ def parse(options: Mapping[str, str], streaming: bool) -> SinkSettings:
         query = query or _checkpoint_id(checkpoint)
     elif not stage:
         stage = str(private_temporary_folder() / "stage")
-    recorders, timeout_s = int(given.get("recorders", -1)), float(given.get("timeout", 120))
     query = query or uuid.uuid4().hex
     return SinkSettings(given["node"], given["group"], query, stage, recorders, timeout_s)
 
@@ -167,11 +165,7 @@ class Staged(WriterCommitMessage):
     """What a task tells the commit."""
 
     def __init__(self, part: PartFile) -> None:
-        self.partition, self.file, self.rows = part.partition, part.file, part.rows
-
-    @property
-    def part(self) -> PartFile:
-        return PartFile(self.partition, self.file, self.rows)
+        self.part = part
 
 
 class _Sink:

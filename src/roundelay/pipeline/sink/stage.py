@@ -17,7 +17,6 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -126,31 +125,29 @@ class Stage:
         To be called while no task of a later epoch can be running: by the commit of the last one.
         """
         done, needed, orphans = self.done, set(), 0
-        with suppress(FileNotFoundError):
-            for path in self.folder.glob("epoch-*.json"):
-                found = self._json(path.name, EpochManifest)
-                if found is not None and found.epoch > done:
-                    needed |= {part.file for part in found.parts}
-                    continue
-                if found is not None:
-                    for part in found.parts:
-                        (self.folder / part.file).unlink(missing_ok=True)
+        for manifest in self._manifests():
+            if manifest.epoch > done:
+                needed |= {part.file for part in manifest.parts}
+                continue
+            for part in manifest.parts:
+                (self.folder / part.file).unlink(missing_ok=True)
+            (self.folder / f"epoch-{manifest.epoch}.json").unlink(missing_ok=True)
+        for path in self.folder.glob(f"{PART}*"):
+            if path.name not in needed:
                 path.unlink(missing_ok=True)
-            for path in self.folder.glob(f"{PART}*"):
-                if path.name not in needed:
-                    path.unlink(missing_ok=True)
-                    orphans += 1
+                orphans += 1
         return orphans
 
     def discard(self, parts: Iterable[PartFile]) -> None:
         """Parts of an epoch that failed; those that an epoch names stay."""
-        manifests = [
-            self._json(path.name, EpochManifest) for path in self.folder.glob("epoch-*.json")
-        ]
-        needed = {part.file for manifest in manifests if manifest for part in manifest.parts}
+        needed = {part.file for manifest in self._manifests() for part in manifest.parts}
         for part in parts:
             if part.file not in needed:
                 (self.folder / part.file).unlink(missing_ok=True)
+
+    def _manifests(self) -> list[EpochManifest]:
+        found = [self._json(path.name, EpochManifest) for path in self.folder.glob("epoch-*.json")]
+        return [manifest for manifest in found if manifest is not None]
 
     def _json(self, name: str, kind: type[T]) -> T | None:
         try:

@@ -82,14 +82,14 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
     limits = {
         name: read(option, given[option])
         for name, option, read in (
-            ("until", "seq_until", _number),
+            ("until", "seq_until", number),
             ("since_time", "time_from", _time),
             ("until_time", "time_until", _time),
         )
         if option in given
     }
     selection = Selection(
-        since=0 if first in (EARLIEST, LATEST) else _number("seq_from", first),
+        since=0 if first in (EARLIEST, LATEST) else number("seq_from", first),
         **limits,
         conferences=_numbers("conference", given.get("conference")),
         senders=frozenset(_listed(given["sender"])) if "sender" in given else None,
@@ -102,9 +102,9 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
         selection=selection,
         start=first if first in (EARLIEST, LATEST) else "",
         gaps=gaps,
-        gap_wait_s=float(_number("gap_wait", given.get("gap_wait", "60"))),
-        max_rows=_number("maxRowsPerTrigger", given.get("maxrowspertrigger", "0")),
-        partitions=_number("partitions", given.get("partitions", "0")),
+        gap_wait_s=float(number("gap_wait", given.get("gap_wait", "60"))),
+        max_rows=number("maxRowsPerTrigger", given.get("maxrowspertrigger", "0")),
+        partitions=number("partitions", given.get("partitions", "0")),
         pushdown=_yes("pushdown", given.get("pushdown", "false")),
         markers=_yes("markers", given.get("markers", "false")),
     )
@@ -123,14 +123,14 @@ def _listed(text: str | None) -> tuple[str, ...]:
     return tuple(part.strip() for part in (text or "").split(",") if part.strip())
 
 
-def _number(field: str, text: str) -> int:
+def number(field: str, text: str) -> int:
     if not text.isascii() or not text.isdigit():
         raise ConfigError(field, text, "a whole number from 0 up")
     return int(text)
 
 
 def _numbers(field: str, text: str | None) -> frozenset[int] | None:
-    return None if text is None else frozenset(_number(field, one) for one in _listed(text))
+    return None if text is None else frozenset(number(field, one) for one in _listed(text))
 
 
 def _yes(field: str, text: str) -> bool:
