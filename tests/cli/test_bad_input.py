@@ -118,7 +118,7 @@ def test_what_a_recorder_keeps_is_said_on_the_command_line(
         started.append(config)
         return 0
 
-    monkeypatch.setattr("roundelay.cli.node._serve", serve)
+    monkeypatch.setattr("roundelay.cli.serve._serve_node", serve)
     done = call(
         *RECORD, "--dir", tmp_path, "--record", "token:orders:kind=1", "--fsync", "interval",
         "--keep-bytes", "1000000", "--keep-s", "60", "--keep-conference", "7=5",

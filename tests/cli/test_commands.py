@@ -233,7 +233,7 @@ def test_the_demo_ends_with_all_sites_agreeing(call: Any, tmp_path: Path) -> Non
 def test_a_frame_of_the_live_view_says_who_has_the_token() -> None:
     from rich.console import Console
 
-    from roundelay.cli.live import frame
+    from roundelay.cli.demo import frame
     from roundelay.core.engine import MS
     from roundelay.runs.demo import Demo, DemoParams
 

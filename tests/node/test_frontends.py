@@ -715,15 +715,15 @@ async def test_a_node_for_a_program_that_waits() -> None:
         with pytest.raises(Refused, match="not for you"):
             async with roundelay.join("closed:club", service="fifo", node=node.where) as club:
                 await club.receive(10)
-        assert (await app.members("token:g"))["state"] == "open"
-        assert [one["group"] for one in await app.groups()] == ["token:g"]
-        status = await app.status()
+        assert (await app.ask("members", "token:g"))["state"] == "open"
+        assert [one["group"] for one in await app.ask("groups")] == ["token:g"]
+        status = await app.ask("status")
         assert "waiter" in [one["name"] for one in status["frontends"]["clients"]]
-        assert (await app.why("solo"))["alive"] is True
+        assert (await app.ask("why", "solo"))["alive"] is True
         with pytest.raises(UsageError, match="never heard of"):
-            await app.why("ghost")
+            await app.ask("why", "ghost")
         with pytest.raises(UsageError, match="members, groups, recorders, status, why"):
-            await app.daemon.ask("everything")
+            await app.ask("everything")
 
 
 async def test_a_broadcast_waits_for_room() -> None:
@@ -748,7 +748,7 @@ async def test_who_waits_for_something_of_a_remote_node_that_is_closed_is_told()
             ends = await asyncio.gather(*calls, return_exceptions=True)
         assert {type(end) for end in ends} == {Indeterminate, ConnectionLost}
         with pytest.raises(ConnectionLost, match="closed here"):
-            await app.groups()
+            await app.ask("groups")
 
 
 async def test_an_application_that_takes_its_time_is_not_read_for() -> None:

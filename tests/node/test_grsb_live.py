@@ -139,7 +139,7 @@ async def process(
 async def asked(folder: Path, name: str) -> dict[str, Any]:
     """What the process of that name says of the group."""
     async with await RemoteNode.connect(f"unix:{folder / name}.sock") as node:
-        groups: Any = (await node.status())["groups"]
+        groups: Any = (await node.ask("status"))["groups"]
         found: dict[str, Any] = groups[0]
         return found
 

@@ -95,7 +95,7 @@ def test_bad_parameters_are_refused(field: str, value: object) -> None:
 def test_the_line_that_runs_a_round_again_gives_the_same_plan(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from roundelay.cli import chaos_api as command
+    from roundelay.cli import chaos as command
     from roundelay.cli.main import run
 
     seen: list[ApiParams] = []

@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
 
-from roundelay.cli.journal import Moment
 from roundelay.cli.options import (
     FOLDER,
     PATH,
+    Moment,
+    Session,
     Whole,
     json_lines_option,
     json_option,
@@ -26,7 +26,7 @@ from roundelay.cli.options import (
     several,
     spark_options,
 )
-from roundelay.cli.output import add_row, console, literally, report, table
+from roundelay.cli.output import print_table, report
 from roundelay.core.errors import ConfigError, UsageError
 from roundelay.core.positions import count_of
 from roundelay.core.selection import POSITION_MAX, chosen
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from roundelay.pipeline.archive.reconcile import GroupProof, Proof
     from roundelay.pipeline.query import Search
 
-INCOMPLETE: Final = 1
 ROWS_SHOWN: Final = 100
 LINES_SHOWN: Final = 20
 WIDTH: Final = 60
@@ -76,20 +75,6 @@ UTF-8.  Fields of JSON payloads in SQL: get_json_object(text, '$.order.state').
 FOLDERS = click.argument("paths", metavar="JOURNAL…", nargs=-1, required=True, type=PATH)
 
 
-def _session(name: str, options: Any) -> Callable[[], AbstractContextManager[SparkSession]]:
-    @contextmanager
-    def session() -> Iterator[SparkSession]:
-        from roundelay.pipeline.session import spark_session
-
-        with spark_session(name, options) as spark:
-            from roundelay.pipeline.spark.failures import spark_errors
-
-            with spark_errors():
-                yield spark
-
-    return session
-
-
 def _journals(paths: Sequence[Path]) -> list[Path]:
     from roundelay.pipeline.journals import find
 
@@ -114,7 +99,7 @@ def _positions(lo: int, hi: int) -> str:
 @option("--out", FOLDER, "Folder for the archive and its proof.", required=True)
 @spark_options
 @json_option
-def reconcile(paths: tuple[Path, ...], out: Path, spark_conf: Any, as_json: bool) -> int:
+def reconcile_command(paths: tuple[Path, ...], out: Path, session: Session, as_json: bool) -> int:
     """Make one complete archive of what several recorders have.
 
     JOURNAL is a journal's folder, or a folder of journals.  Checksums and hash chains are checked;
@@ -122,21 +107,21 @@ def reconcile(paths: tuple[Path, ...], out: Path, spark_conf: Any, as_json: bool
     position on which recorders disagree.  OUT/_proof.json says which recorders vouch for what."""
     from roundelay.pipeline.archive.reconcile import reconcile as run
 
-    proof = run(_session("reconcile", spark_conf), _journals(paths), out)
+    proof = run(session, _journals(paths), out)
     content = msgspec.to_builtins(proof) | {"out": str(out)}
-    report(content, as_json, lambda _: _show_proof(proof, out))
-    return 0 if proof.complete and proof.agreed else INCOMPLETE
+    broken = not (proof.complete and proof.agreed)
+    return report(content, as_json, lambda _: _show_proof(proof, out), broken)
 
 
 def _show_proof(proof: Proof, out: Path) -> None:
-    screen = console()
-    journals = table("", "journal", "group", "from", "to", "missing", "sealed", "hash chain")
+    rows = []
     for journal in proof.journals:
         last = journal.end - 1 if journal.end > journal.begin else "–"
         chain = (journal.chain.checked, "holds" if journal.chain_holds else "BROKEN")
         places = (journal.begin, last, count_of(journal.missing))
-        add_row(journals, journal.journal, journal.group, *places, *chain)
-    screen.print(journals)
+        rows.append((journal.journal, journal.group, *places, *chain))
+    columns = ("journal", "group", "from", "to", "missing", "sealed", "hash chain")
+    print_table("", columns, rows)
     for journal in proof.journals:
         for what in journal.chain.problems[:LINES_SHOWN]:
             click.echo(f"{journal.journal}: {what}")
@@ -199,8 +184,8 @@ def keep_days_of(words: Sequence[str]) -> dict[str, int]:
 )
 @spark_options
 @json_option
-def archive(
-    paths: tuple[Path, ...], out: Path, keep: tuple[str, ...], spark_conf: Any, as_json: bool
+def archive_command(
+    paths: tuple[Path, ...], out: Path, keep: tuple[str, ...], session: Session, as_json: bool
 ) -> int:
     """Put journals into Parquet tables, partitioned by group and day.
 
@@ -210,17 +195,18 @@ def archive(
     keep_days = keep_days_of(keep)
     from roundelay.pipeline.archive import archive as run
 
-    done = run(_session("archive", spark_conf), _journals(paths), out, keep_days=keep_days)
-    report(done, as_json, _show_archived)
-    return INCOMPLETE if any(group.disagreements for group in done.groups.values()) else 0
+    done = run(session, _journals(paths), out, keep_days=keep_days)
+    disagreements = sum(group.disagreements for group in done.groups.values())
+    return report(done, as_json, _show_archived, disagreements)
 
 
 def _show_archived(done: ArchiveResult) -> None:
-    shown = table("", "group", "new", "records", "days", "files", "MB", "let go", "missing")
+    rows = []
     for group, stored in done.groups.items():
         kept = (stored.records, stored.days, stored.files, stored.bytes / 1e6)
-        add_row(shown, group, stored.new, *kept, stored.let_go, count_of(stored.missing))
-    console().print(shown)
+        rows.append((group, stored.new, *kept, stored.let_go, count_of(stored.missing)))
+    columns = ("group", "new", "records", "days", "files", "MB", "let go", "missing")
+    print_table("", columns, rows)
     for group, stored in done.groups.items():
         for lo, hi in stored.missing[:LINES_SHOWN]:
             click.echo(f"{group}: no journal has {_positions(lo, hi)}")
@@ -265,7 +251,7 @@ def _show_archived(done: ArchiveResult) -> None:
 @option("--format", FORMATS, "Of that file, if its name does not say.", to="form")
 @spark_options
 @json_lines_option
-def query(
+def query_command(
     words: tuple[str, ...],
     sources: tuple[Path, ...],
     groups: tuple[str, ...],
@@ -279,7 +265,7 @@ def query(
     limit: int | None,
     out: Path | None,
     form: str | None,
-    spark_conf: Any,
+    session: Session,
     as_json: bool,
     **marks: Any,
 ) -> None:
@@ -315,7 +301,7 @@ def query(
         raise UsageError(
             f"{error}; {asked!r} is no folder, and was taken for a condition"
         ) from None
-    with _session("query", spark_conf)() as spark:
+    with session() as spark:
         from roundelay.pipeline.spark.progress import watching
 
         with watching(spark, "looking"):
@@ -383,20 +369,15 @@ def _collected(rows: DataFrame) -> tuple[list[str], list[list[Any]]]:
 
 
 def _show_rows(columns: list[str], rows: list[list[Any]], most: int, cut: bool) -> None:
-    from rich import box
-    from rich.table import Table
-
-    shown = Table(box=box.SIMPLE_HEAD)
-    left_out = {name for name in ("base64",) if name in columns and "data" in columns}
-    for name in columns:
-        if name not in left_out:
-            shown.add_column(literally(name), overflow="fold")
+    coded = {"data", "base64"} <= set(columns)
+    names = [name for name in columns if not (coded and name == "base64")]
+    cells = []
     for row in rows[:most]:
-        cells = dict(zip(columns, row, strict=True))
-        if left_out and cells["data"] is None and cells["base64"] is not None:
-            cells["data"] = f"base64 {cells['base64']}"
-        shown.add_row(*(_cell(cells[name]) for name in columns if name not in left_out))
-    console().print(shown)
+        values = dict(zip(columns, row, strict=True))
+        if coded and values["data"] is None and values["base64"] is not None:
+            values["data"] = f"base64 {values['base64']}"
+        cells.append([_cell(values[name]) for name in names])
+    print_table("", [f"<{name}" for name in names], cells)
     if len(rows) > most and cut:
         click.echo(f"there are more; --limit shows more than {most}, --out and --json all")
     elif not rows:
@@ -404,11 +385,10 @@ def _show_rows(columns: list[str], rows: list[list[Any]], most: int, cut: bool) 
 
 
 def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    text = str(value).encode("unicode_escape").decode() if not str(value).isprintable() else value
-    text = str(text)
-    return literally(text if len(text) <= WIDTH else text[: WIDTH - 1] + "…")
+    text = "" if value is None else str(value)
+    if not text.isprintable():
+        text = text.encode("unicode_escape").decode()
+    return text if len(text) <= WIDTH else text[: WIDTH - 1] + "…"
 
 
 def _format(out: Path, form: str | None) -> str:

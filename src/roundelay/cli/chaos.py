@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from shutil import rmtree
+from tempfile import mkdtemp
+from typing import Any, Final
 
 import click
 from click.core import ParameterSource
 from msgspec import structs
 
-from roundelay.cli.chaos_api import OWN, api_options, check_options, run_api, run_in_folder
 from roundelay.cli.options import (
     LOSS,
     PATH,
@@ -21,16 +22,38 @@ from roundelay.cli.options import (
     force_option,
     json_option,
     option,
+    several,
 )
-from roundelay.cli.output import console, counted, literally, number, print_json, table
+from roundelay.cli.output import (
+    counted,
+    number,
+    print_json,
+    print_table,
+    printable,
+    report,
+)
+from roundelay.core.errors import ConfigError
 from roundelay.runs.chaos.network import NETWORKS
 from roundelay.runs.chaos.plan import ChaosParams
 from roundelay.runs.chaos.run import chaos
+from roundelay.runs.chaos_api.plan import KINDS, SERVICES, ApiParams
+from roundelay.runs.chaos_api.run import chaos_api
+from roundelay.runs.folder import RunFolder, run_folder
 from roundelay.trace.live import LEVELS
 
-DEFAULTS = ChaosParams()
-FIELDS = {"pause": "pause_s", "partition": "partition_s", "patience": "patience_s", "size": "bytes"}
+DEFAULTS: Final = ChaosParams()
+API_DEFAULTS: Final = ApiParams()
+FIELDS: Final = {
+    "pause": "pause_s",
+    "partition": "partition_s",
+    "patience": "patience_s",
+    "size": "bytes",
+}
 """Where a parameter has another name than its option."""
+OWN: Final = ("minutes", "rounds", "services", "members", "troubles", "only")
+"""Options that only `--api` has."""
+SHARED: Final = ("api", "seed", "patience", "out", "force", "as_json")
+"""Options that it has, too."""
 
 EPILOG = """\b
 Examples:
@@ -78,11 +101,31 @@ def param(name: str, kind: Any, help: str = "", to: str = "") -> Callable[[F], F
 @flag("--insecure", "Datagrams in the clear.")
 @param("--level", LEVELS, "What the trace has: all, or no transmissions.")
 @option("--out", PATH, "Folder for trace and results; of several runs, one each in it.")
-@api_options
+@flag(
+    "--api", "Applications that know the public API only, all services, judged by their own logs."
+)
+@option(
+    "--minutes", POSITIVE, "With --api: no further round begins after that.", API_DEFAULTS.minutes
+)
+@option("--rounds", Whole(0, 100_000), "With --api: so many, however long they take.", unset=0)
+@several(
+    "--service SERVICE",
+    str,
+    f"With --api: in turn; repeatable.  Default: {', '.join(SERVICES)}.",
+    "services",
+)
+@option("--members", Whole(0, 8), "With --api: 3 to 8.  Default: as the seed wants it.", unset=0)
+@option("--troubles", Whole(0, 100), "With --api: of each round.", API_DEFAULTS.troubles)
+@several(
+    "--nemesis KIND",
+    str,
+    f"With --api: only these troubles; repeatable. {', '.join(KINDS)}.",
+    "only",
+)
 @force_option
 @json_option
 @click.pass_context
-def command(
+def chaos_command(
     ctx: click.Context,
     /,
     api: bool,
@@ -101,12 +144,12 @@ def command(
 
     With --api the processes are applications that know nothing but the public API, in groups of
     every service, and what they noted down is judged."""
-    check_options(ctx, api)
+    _check_options(ctx, api)
     own = {name: given.pop(name) for name in OWN}
     if api:
         named = ctx.get_parameter_source("patience") is ParameterSource.COMMANDLINE
         own |= {"seed": given["seed"], "patience": given["patience"] if named else None}
-        return run_api(out=out, force=force, as_json=as_json, **own)
+        return _run_api(out=out, force=force, as_json=as_json, **own)
     first = ChaosParams(
         sealed=not insecure, **{FIELDS.get(name, name): value for name, value in given.items()}
     )
@@ -130,22 +173,87 @@ def command(
 
 
 def _show(results: dict[str, Any]) -> None:
-    screen = console()
-    grid = table(f"Chaos, seed {results['seed']}", "", "")
-    for name in ("committed", "everywhere", "settled", "doubtful", "lives", "seconds"):
-        grid.add_row(name, number(results[name]))
+    names = ("committed", "everywhere", "settled", "doubtful", "lives", "seconds")
+    rows = [(name, results[name]) for name in names]
     traffic = results["datagrams"]
     if "received" in traffic:
-        grid.add_row("datagrams", number(traffic["received"]))
-        grid.add_row("copies lost", number(traffic["dropped"].get("loss", 0)))
-    screen.print(grid)
-    screen.print(f"troubles: {counted(results['troubles'])}", soft_wrap=True)
+        rows.append(("datagrams", traffic["received"]))
+        rows.append(("copies lost", traffic["dropped"].get("loss", 0)))
+    print_table(f"Chaos, seed {results['seed']}", ("", ""), rows)
+    click.echo(f"troubles: {counted(results['troubles'])}")
     for violation in results["violations"]:
-        screen.print(literally(violation))
+        click.echo(printable(violation))
     if results["failure"]:
-        screen.print(literally(results["failure"]))
+        click.echo(printable(results["failure"]))
     if results["verdict"] == "kept":
-        screen.print("every promise was kept")
+        click.echo("every promise was kept")
     else:
-        screen.print(literally(f"traces and logs: {results['folder']}"), soft_wrap=True)
-        screen.print(literally(f"again: {results['rerun']}"), soft_wrap=True)
+        click.echo(printable(f"traces and logs: {results['folder']}"))
+        click.echo(printable(f"again: {results['rerun']}"))
+
+
+def _check_options(ctx: click.Context, api: bool) -> None:
+    """Options that would be ignored are refused."""
+    allowed = (*SHARED, *OWN) if api else ()
+    for name, value in ctx.params.items():
+        given = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if api and given and name not in allowed:
+            raise ConfigError(name, value, "nothing with --api; see roundelay chaos --help")
+        if not api and given and name in OWN:
+            raise ConfigError(name, value, "something with --api only")
+
+
+def run_in_folder(
+    run: Callable[[Any, RunFolder, Callable[[str], None]], dict[str, Any]],
+    params: Any,
+    out: Path | None,
+    force: bool,
+    quiet: bool,
+) -> dict[str, Any]:
+    """The results of a run in the folder `out`; without one, files stay if it went wrong."""
+    tell = (lambda text: None) if quiet else (lambda text: click.echo(text, err=True))
+    place = Path(mkdtemp(prefix="roundelay-chaos-")) if out is None else out
+    with run_folder(place, force=force or out is None) as folder:
+        results = run(params, folder, tell)
+    if out is None and results["verdict"] == "kept":
+        rmtree(place)
+    else:
+        results["folder"] = str(place)
+    return results
+
+
+def _run_api(
+    services: tuple[str, ...],
+    patience: float | None,
+    out: Path | None,
+    force: bool,
+    as_json: bool,
+    **given: Any,
+) -> int:
+    """Run it; 1 if anything was found."""
+    params = ApiParams(
+        services=services or SERVICES, patience_s=patience or API_DEFAULTS.patience_s, **given
+    )
+    params.check()
+    results = run_in_folder(chaos_api, params, out, force, as_json)
+    return report(results, as_json, _show_api, results["verdict"] != "kept")
+
+
+def _show_api(results: dict[str, Any]) -> None:
+    names = ("service", "seed", "lives", "given", "confirmed", "doubtful", "seconds", "found")
+    rows = []
+    for outcome in results["results"]:
+        kinds = counted(outcome["kinds"]) if outcome["kinds"] else "nothing"
+        numbers = [outcome[name] for name in names[2:7]]
+        rows.append((outcome["service"], str(outcome["seed"]), *numbers, kinds))
+    print_table("Chaos, judged by applications", names, rows)
+    click.echo(f"{len(results['results'])} rounds; troubles: {counted(results['troubles'])}")
+    for outcome in results["results"]:
+        if outcome["verdict"] != "kept":
+            click.echo(printable(f"plan, notes and verdict: {outcome['folder']}"))
+            click.echo(printable(f"again: {outcome['rerun']}"))
+    if results["verdict"] == "kept":
+        click.echo(
+            f"{number(results['confirmed'])} confirmations and {number(results['given'])} "
+            "deliveries: every promise was kept"
+        )

@@ -1,29 +1,37 @@
-"""`roundelay demo`: the run to watch."""
+"""`roundelay demo`: the run to watch, in virtual time or with real processes."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 from msgspec import structs
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
 
 from roundelay.cli.options import PATH, Whole, flag, json_option, option
-from roundelay.cli.output import console, literally, report, table
+from roundelay.cli.output import coloured, print_table, print_violations, report
 from roundelay.core.engine import MS, SECOND
-from roundelay.runs.demo import Demo, DemoParams
+from roundelay.runs.demo import Demo, DemoParams, SiteView, letter
 from roundelay.runs.folder import DIAGRAM, REPORT, RunFolder, run_folder
 from roundelay.runs.live_demo import LiveDemo, live_params
 from roundelay.runs.report import JUDGED
 from roundelay.trace.checkers.verdict import INVARIANTS
 
-PACE = 2.0
+PACE: Final = 2.0
 """Real seconds per virtual second: slow enough to follow."""
 
-FRAME_NS = 40 * MS
+FRAME_NS: Final = 40 * MS
 
 
 @click.command()
@@ -38,7 +46,7 @@ FRAME_NS = 40 * MS
     default=True,
 )
 @json_option
-def command(
+def demo_command(
     seed: int, out: Path, quick: bool, simulated: bool, messages: int, on_spark: bool, as_json: bool
 ) -> int:
     """Watch five processes agree on one order.
@@ -65,8 +73,7 @@ def command(
             raise
         results = demo.finish()
         demo.write(folder, results)
-    report(results, as_json, lambda _: _show(demo, results, folder))
-    return 0 if results["verdict"] else 1
+    return report(results, as_json, lambda _: _show(demo, results, folder), not results["verdict"])
 
 
 def _live(seed: int, out: Path, quick: bool, messages: int, on_spark: bool, as_json: bool) -> int:
@@ -84,8 +91,7 @@ def _live(seed: int, out: Path, quick: bool, messages: int, on_spark: bool, as_j
     if good and on_spark:
         good = _prove(demo, results, as_json)
     where = f"  {folder.path}/: open {REPORT}, or {DIAGRAM} for the kill itself"
-    report(results, as_json, lambda _: click.echo(where))
-    return 0 if good else 1
+    return report(results, as_json, lambda _: click.echo(where), not good)
 
 
 def _prove(demo: LiveDemo, results: dict[str, Any], quiet: bool) -> bool:
@@ -115,13 +121,16 @@ def _prove(demo: LiveDemo, results: dict[str, Any], quiet: bool) -> bool:
 async def _watched(demo: LiveDemo, watch: bool, quiet: bool) -> dict[str, Any]:
     if not watch:
         return await demo.watched(lambda: None if quiet else _tell_places(demo), 2.0)
-    from rich.live import Live
+    with _picture(lambda width: live_frame(demo)) as draw:
+        return await demo.watched(draw)
 
-    from roundelay.cli.live import live_frame
 
-    screen = console()
-    with Live(live_frame(demo), console=screen, refresh_per_second=12, transient=True) as live:
-        return await demo.watched(lambda: live.update(live_frame(demo)))
+@contextmanager
+def _picture(frame: Callable[[int], RenderableType]) -> Iterator[Callable[[], None]]:
+    """A picture on the terminal, of a frame for its width, and what draws it anew."""
+    screen = Console(highlight=False)
+    with Live(frame(screen.width), console=screen, refresh_per_second=12, transient=True) as live:
+        yield lambda: live.update(frame(screen.width))
 
 
 def _tell_places(demo: LiveDemo) -> None:
@@ -133,25 +142,27 @@ def _tell_places(demo: LiveDemo) -> None:
 
 
 def _show_live(demo: LiveDemo, results: dict[str, Any]) -> None:
-    screen = console()
-    promises = table("Promises", "", "", "")
-    promises.columns[1].justify = "left"
     broken = " ".join(results["violations"])
-    for name in JUDGED:
-        mark = "[red]BROKEN[/red]" if f"{name}" in broken else "[green]kept[/green]"
-        promises.add_row(name, INVARIANTS[name], mark)
-    screen.print(promises)
+    _print_promises({(name, INVARIANTS[name]): name not in broken for name in JUDGED})
     traffic = results["datagrams"]
-    screen.print(
+    click.echo(
         f"  {results['committed']:,} messages committed, {results['lives']} processes started; "
         f"{traffic['received']:,} datagrams, {traffic['dropped'].get('loss', 0):,} copies lost; "
         f"{results['seconds']} s"
     )
     for violation in results["violations"]:
-        screen.print(f"  [red]{literally(violation)}[/red]")
+        click.echo(f"  {coloured(violation, False)}")
     good = results["verdict"] == "kept"
-    colour = "green" if good else "red"
-    screen.print(f"\n  [bold {colour}]{literally(demo.sentence(results))}[/bold {colour}]\n")
+    click.echo(f"\n  {coloured(demo.sentence(results), good, bold=True)}\n")
+
+
+def _print_promises(promises: dict[tuple[str, str], bool]) -> None:
+    """Whether each promise, with what it says, was kept."""
+    rows = (
+        (*promise, coloured("kept" if kept else "BROKEN", kept))
+        for promise, kept in promises.items()
+    )
+    print_table("Promises", ("", "<", ""), rows)
 
 
 def _run(demo: Demo) -> None:
@@ -176,49 +187,187 @@ def _run_telling(demo: Demo) -> None:
 
 
 def _run_live(demo: Demo) -> None:
-    from rich.live import Live
-
-    from roundelay.cli.live import frame
-
-    screen = console()
-    with Live(
-        frame(demo, screen.width), console=screen, refresh_per_second=12, transient=True
-    ) as live:
+    with _picture(lambda width: frame(demo, width)) as draw:
         due = time.monotonic()
         while not demo.over:
             demo.advance(FRAME_NS)
-            live.update(frame(demo, screen.width))
+            draw()
             due += PACE * FRAME_NS / SECOND
             time.sleep(max(0.0, due - time.monotonic()))
 
 
 def _show(demo: Demo, results: dict[str, Any], folder: RunFolder) -> None:
-    screen = console()
-    promises = table("Promises", "", "", "")
-    promises.columns[1].justify = "left"
-    for name, kept in results["invariants"].items():
-        mark = "[green]kept[/green]" if kept else "[red]BROKEN[/red]"
-        promises.add_row(name, INVARIANTS[name], mark)
-    again = results["trace_violations"]
-    mark = "[red]BROKEN[/red]" if again else "[green]kept[/green]"
-    promises.add_row("", "the same, judged once more from the trace file", mark)
-    screen.print(promises)
-    sites = table("Sites", "", "delivered", "digest of its log", "")
-    sites.columns[3].justify = "left"
+    promises = {(name, INVARIANTS[name]): kept for name, kept in results["invariants"].items()}
+    promises["", "the same, judged once more from the trace file"] = not results["trace_violations"]
+    _print_promises(promises)
+    rows = []
     for site in results["by_site"]:
         what = "sender" if site["sender"] else ""
         if site["site"] == results["crashed_site"]:
             away = (results["returned_ms"] - results["crashed_ms"]) / 1000
             what = f"crashed with the token, back after {away:g} s"
-        sites.add_row(f"site {site['site']}", str(site["delivered"]), site["log_digest"][:16], what)
-    screen.print(sites)
+        delivered, digest = str(site["delivered"]), site["log_digest"][:16]
+        rows.append((f"site {site['site']}", delivered, digest, what))
+    print_table("Sites", ("", "delivered", "digest of its log", "<"), rows)
     gap = (results["new_list_ms"] - results["crashed_ms"]) / 1000
-    screen.print(
+    click.echo(
         f"  {results['pdus']:,} PDUs, {results['lost_copies']} copies lost; without a token for "
         f"{gap:.2f} s after the crash; {results['virtual_s']:.1f} s of virtual time"
     )
-    for violation in results["violations"]:
-        screen.print(f"  [red]{violation['invariant']}[/red] {literally(violation['detail'])}")
-    colour = "green" if results["verdict"] else "red"
-    screen.print(f"\n  [bold {colour}]{demo.sentence(results)}[/bold {colour}]\n")
-    screen.print(f"  {folder.path}/: open {REPORT}, or {DIAGRAM} for the crash itself")
+    print_violations(results["violations"])
+    click.echo(f"\n  {coloured(demo.sentence(results), results['verdict'], bold=True)}\n")
+    click.echo(f"  {folder.path}/: open {REPORT}, or {DIAGRAM} for the crash itself")
+
+
+COLOURS: Final = ("cyan", "white", "magenta", "yellow", "white")
+"""Of the messages, by sender."""
+
+EVENTS: Final = 6
+WIDTH: Final = 116
+NARROW: Final = 96
+"""Below this the lists of members are left out."""
+PROCESSES_WIDTH: Final = 104
+BAR: Final = 40
+
+
+def frame(demo: Demo, width: int = WIDTH) -> RenderableType:
+    """One picture of the demo, for a terminal of this width."""
+    width = min(width - 1, WIDTH)
+    headline = Text(demo.story.headline, style="bold yellow" if demo.victim >= 0 else "bold")
+    return Group(
+        _head(f"{demo.world.now / SECOND:6.2f}", headline),
+        _sites(demo, width),
+        _order(demo, width),
+        _events(_story(demo), width),
+        _counters(demo),
+    )
+
+
+def _head(seconds: str, headline: Text) -> RenderableType:
+    text = Text.assemble((" Roundelay ", "bold reverse"), (f"  {seconds} s  ", "bold"), headline)
+    return Group(Text(), text, Text())
+
+
+def _sites(demo: Demo, width: int) -> RenderableType:
+    grid = Table(box=box.SIMPLE_HEAD, padding=(0, 1), expand=False)
+    wide = width >= NARROW
+    columns = [("", 8, "left"), ("", 6, "left"), ("sends", 5, "left"), ("token", 11, "left")]
+    if wide:
+        columns.append(("list: members", 16, "left"))
+    columns += [("delivered", 9, "right"), ("latest messages", 40 if wide else 22, "left")]
+    for name, room, justify in columns:
+        grid.add_column(name, width=room, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    for view in demo.views():
+        sends = ""
+        if view.site in demo.params.senders:
+            sends = f"{letter(view.site)}1 …"
+        cells: list[str | Text] = [
+            f"site {view.site}",
+            Text("● up", style="green") if view.up else Text("✗ down", style="bold red"),
+            Text(sends, style=COLOURS[view.site % len(COLOURS)]),
+            _role(view),
+        ]
+        if wide:
+            cells.append(_list(view))
+        cells += [str(view.delivered), _names(view.recent[-(8 if wide else 4) :])]
+        grid.add_row(*cells)
+    return grid
+
+
+def _role(view: SiteView) -> Text:
+    if view.role == "token":
+        return Text("★ token", style="bold yellow")
+    if view.role == "passing on":
+        return Text("☆ passing", style="yellow")
+    if view.role == "reforming":
+        return Text("… reforming", style="bold blue")
+    return Text("")
+
+
+def _list(view: SiteView) -> Text:
+    if not view.list_name:
+        return Text("")
+    return Text(f"{view.list_name}: {' '.join(map(str, view.members))}", style="dim")
+
+
+def _names(names: list[str]) -> Text:
+    text = Text()
+    for name in names:
+        text.append(f"{name} ", style=COLOURS[(ord(name[0]) - ord("a")) % len(COLOURS)])
+    return text
+
+
+def _order(demo: Demo, width: int) -> RenderableType:
+    order = demo.story.order
+    shown = 3 * (width - 24) // 5  # three lines of names, whatever their lengths
+    skipped = max(0, len(order) - shown)
+    text = Text(f"… {skipped} before …  " if skipped else "", style="dim")
+    text = Text.assemble(text, _names(order[skipped:]))
+    title = f"the agreed order: {len(order)} messages"
+    return Panel(text, title=title, title_align="left", width=width, height=5, border_style="dim")
+
+
+def _story(demo: Demo) -> Text:
+    text = Text()
+    for at, what in list(demo.story.events)[-EVENTS:]:
+        text.append(f"{at / SECOND:7.3f} s  ", style="dim")
+        text.append(f"{what}\n")
+    return text
+
+
+def _events(text: Text, width: int) -> RenderableType:
+    options = {"title_align": "left", "border_style": "dim", "height": EVENTS + 2}
+    return Panel(text, title="what happens", width=width, **options)  # type: ignore[arg-type]
+
+
+def _counters(demo: Demo) -> RenderableType:
+    text = Text(" ")
+    kinds = sorted(demo.pdus_by_kind.items(), key=lambda pair: -pair[1])
+    text.append(f"{demo.world.sent} PDUs", style="bold")
+    text.append("  " + "  ".join(f"{kind} {count}" for kind, count in kinds[:8]), style="dim")
+    lost = demo.world.faults.get("loss", 0)
+    text.append(f"   {lost} copies lost", style="red")
+    return text
+
+
+# -- real processes -----------------------------------------------------------------------------
+
+
+def live_frame(demo: LiveDemo) -> RenderableType:
+    """One picture of the demo with real processes."""
+    params = demo.params
+    headline = Text(
+        f"{params.sites} processes, {params.senders} of them sending {params.messages:,} messages, "
+        f"{params.loss:.0%} lost on the way"
+    )
+    stats = demo.net.stats()
+    lost = f"   {stats['dropped'].get('loss', 0):,} copies lost"
+    return Group(
+        _head(f"{demo.seconds():5.1f}", headline),
+        _processes(demo),
+        _events(Text("\n".join(demo.story[-EVENTS:])), PROCESSES_WIDTH),
+        Text.assemble(" ", (f"{stats['received']:,} datagrams", "bold"), (lost, "red")),
+    )
+
+
+def _processes(demo: LiveDemo) -> RenderableType:
+    grid = Table(box=box.SIMPLE_HEAD, padding=(0, 1), expand=False)
+    for name, room in (("", 6), ("process", 9), ("sends", 7), ("token", 7), ("state", 12)):
+        grid.add_column(name, width=room, no_wrap=True)
+    grid.add_column("delivered", width=9, justify="right", no_wrap=True)
+    grid.add_column("", width=BAR, no_wrap=True)
+    for site, up in demo.view():
+        word = site.word
+        pid = site.process.pid if site.process is not None else 0
+        done = word.position if word is not None else 0
+        filled = min(BAR, done * BAR // max(1, demo.params.messages))
+        grid.add_row(
+            f"site {site.name}",
+            Text(f"● {pid}", style="green") if up else Text("✗ killed", style="bold red"),
+            f"{word.sent:,}" if word is not None and site.orders.messages else "",
+            Text("★", style="bold yellow") if up and word is not None and word.holding else "",
+            word.state[:12] if up and word is not None else "",
+            f"{done:,}" if word is not None else "",
+            Text("█" * filled, style="cyan" if up else "dim"),
+        )
+    return grid

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import click
 import msgspec
-from msgspec import UNSET, Struct, UnsetType
 
-from roundelay.cli.answers import show
 from roundelay.cli.options import (
     PATH,
+    Moment,
     Whole,
     json_lines_option,
     json_option,
@@ -22,19 +22,26 @@ from roundelay.cli.options import (
     selection_of,
     several,
 )
-from roundelay.cli.output import json_line, payload, print_json, printable, say_zone, utc
+from roundelay.cli.output import (
+    json_line,
+    payload,
+    print_answer,
+    printable,
+    report,
+    text_line,
+    utc,
+)
 from roundelay.core.errors import ConfigError, MalformedPdu
 from roundelay.core.grsb.pdu import SINGLE
 from roundelay.core.positions import count_of
 from roundelay.core.selection import EVERYTHING, POSITION_MAX
 from roundelay.journal.damage.check import Problem, Verdict, check
-from roundelay.journal.damage.repair import repair
+from roundelay.journal.damage.repair import RepairReport, repair
 from roundelay.journal.files import index_of, read_mark, segments_of
 from roundelay.journal.format import GAP, HEADS_ONLY, Run
 from roundelay.journal.grsb import mtype_of
 from roundelay.journal.index import Index
 from roundelay.journal.journal import Reader
-from roundelay.journal.moments import nanoseconds, parse_time
 from roundelay.journal.reader import read_segments
 from roundelay.node.groups import CONFIGURED, protocol_of
 from roundelay.node.recording.units import is_message, part_of_unit
@@ -50,12 +57,11 @@ Examples:
 DIR is the folder of one journal: the one with journal.json in it.
 """
 
-BROKEN: Final = 1
 DIR = click.argument("folder", metavar="DIR", type=PATH)
 
 
 @click.group(epilog=EPILOG)
-def command() -> None:
+def journal_command() -> None:
     """Read, check and repair a journal, with or without a recorder running.
 
     Only `repair` changes anything."""
@@ -64,7 +70,7 @@ def command() -> None:
 # ------------------------------------------------------------------------ info
 
 
-@command.command()
+@journal_command.command()
 @DIR
 @json_option
 def info(folder: Path, as_json: bool) -> None:
@@ -89,7 +95,7 @@ def info(folder: Path, as_json: bool) -> None:
                 earliest = min(earliest, run.time)
                 _add(conferences, {run.conference: len(run.bundle.data)})
                 _add(senders, {run.sender: len(run.bundle.data)})
-    show(
+    report(
         {
             "group": reader.meta.group,
             "begin": reader.begin,
@@ -107,6 +113,7 @@ def info(folder: Path, as_json: bool) -> None:
             "payload bytes by sender": {key: senders[key] for key in sorted(senders)},
         },
         as_json,
+        print_answer,
     )
 
 
@@ -118,47 +125,7 @@ def _add(into: dict[Any, int], more: dict[Any, int]) -> None:
 # ------------------------------------------------------------------------ cat
 
 
-class Moment(click.ParamType):  # type: ignore[type-arg, unused-ignore]
-    """A moment: nanoseconds since 1970, or a date and time (UTC unless it has a zone)."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        if value.isdigit():
-            return int(value)
-        field = (param.name or "time") if param is not None else "time"
-        moment = parse_time(value, field)
-        say_zone(value, field)
-        return nanoseconds(moment)
-
-
-class RecordLine(Struct, frozen=True):
-    """One line of `cat --json`."""
-
-    group: str
-    seq: int
-    sender: str
-    time: str
-    conference: int
-    kind: int
-    data: str | None
-    base64: str | UnsetType = UNSET
-    size: int | UnsetType = UNSET
-    """Where only the head was kept."""
-    unit: str | UnsetType = UNSET
-    """Of groups with units: `start`, `middle`, `end`; `abort`: the sender started again."""
-
-
-class MissingLine(Struct, frozen=True):
-    """A line of `cat --json` for records that are not there."""
-
-    group: str
-    missing: tuple[int, int]
-
-
-@command.command()
+@journal_command.command()
 @DIR
 @option("--since", Whole(0), "From this position on.", unset=0)
 @option("--until", Whole(0), "Up to, not including, this one.", unset=POSITION_MAX)
@@ -172,48 +139,38 @@ def cat(folder: Path, count: int | None, as_json: bool, **given: Any) -> None:
     selection = selection_of(given)
     reader = Reader(folder)
     group = reader.meta.group
-    remaining = count if count is not None else 1 << 62
-    lines = _json_lines if as_json else _text_lines
+    printed = 0
     for run in reader.read(selection):
-        sys.stdout.write(lines(run, group, remaining))
-        if not run.flags & GAP:
-            remaining -= run.records
-        if remaining <= 0:
-            return
+        if run.flags & GAP:
+            gap = {"group": group, "missing": (run.position, run.end)}
+            text = f"{run.position} to {run.end - 1} missing\n"
+            sys.stdout.write(json_line(gap) if as_json else text)
+            continue
+        for line in _json_lines(run, group) if as_json else _text_lines(run):
+            sys.stdout.write(line)
+            printed += 1
+            if printed == count:
+                return
 
 
-def _json_lines(run: Run, group: str, most: int) -> str:
-    if run.flags & GAP:
-        return json_line(MissingLine(group, (run.position, run.end)))
-    lines = []
-    when = utc(run.time)
-    unit = _unit(run, group)
-    marks = (run.sender, when, run.conference, run.kind)
-    for number, (size, data) in enumerate(_records(run)[:most]):
+def _json_lines(run: Run, group: str) -> Iterator[str]:
+    """`size` is given where only the head was kept; `unit` in groups with units: `start`, `middle`,
+    `end`, or `abort`, where the sender started again."""
+    time = utc(run.time)
+    unit = {}
+    if protocol_of(group) in CONFIGURED and mtype_of(run) != SINGLE:
+        unit["unit"] = part_of_unit(run) if is_message(run) else "abort"
+    marks = {"sender": run.sender, "time": time, "conference": run.conference, "kind": run.kind}
+    for seq, (size, data) in enumerate(_records(run), run.position):
         record = {"data": None, "size": size} if data is None else payload(data)
-        lines.append(
-            json_line(RecordLine(group, run.position + number, *marks, unit=unit, **record))
+        yield json_line({"group": group, "seq": seq, **marks, **record, **unit})
+
+
+def _text_lines(run: Run) -> Iterator[str]:
+    for seq, (size, data) in enumerate(_records(run), run.position):
+        yield text_line(
+            f"{seq} {run.sender}", f"({size} bytes, not kept)" if data is None else data
         )
-    return "".join(lines)
-
-
-def _unit(run: Run, group: str) -> str | UnsetType:
-    """What a record is of a unit, if it is of one."""
-    if protocol_of(group) not in CONFIGURED or mtype_of(run) == SINGLE:
-        return UNSET
-    return part_of_unit(run) if is_message(run) else "abort"
-
-
-def _text_lines(run: Run, group: str, most: int) -> str:
-    if run.flags & GAP:
-        return f"{run.position} to {run.end - 1} missing\n"
-    lines = []
-    for number, (size, data) in enumerate(_records(run)[:most]):
-        text = (
-            f"({size} bytes, not kept)" if data is None else data.decode(errors="backslashreplace")
-        )
-        lines.append(f"{run.position + number} {printable(run.sender)}: {printable(text)}\n")
-    return "".join(lines)
 
 
 def _records(run: Run) -> list[tuple[int, bytes | None]]:
@@ -225,7 +182,7 @@ def _records(run: Run) -> list[tuple[int, bytes | None]]:
 # ------------------------------------------------------------------------ check, repair
 
 
-@command.command(name="check")
+@journal_command.command(name="check")
 @DIR
 @json_option
 def check_command(folder: Path, as_json: bool) -> int:
@@ -233,34 +190,31 @@ def check_command(folder: Path, as_json: bool) -> int:
 
     Exit status 1 if something is damaged or missing."""
     verdict = check(folder)
-    if as_json:
-        print_json(_verdict(verdict))
-    else:
-        _problems(verdict.problems)
-        if verdict.unfinished:
-            click.echo(f"a write was under way: {verdict.unfinished}")
-        empty = verdict.end <= verdict.begin
-        where = "empty" if empty else f"positions {verdict.begin} to {verdict.end - 1}"
-        state = "as it was written" if verdict.good else f"{len(verdict.problems)} problems"
-        click.echo(
-            f"{folder}: {printable(verdict.group)}, {where}, "
-            f"{verdict.records:,} records in {verdict.segments} segments: {state}"
-        )
-    return 0 if verdict.good else BROKEN
+    content: dict[str, Any] = msgspec.to_builtins(verdict)
+    content |= {"good": verdict.good, "missing": [list(gap) for gap in verdict.missing]}
+    return report(content, as_json, lambda _: _show_verdict(folder, verdict), not verdict.good)
 
 
-def _verdict(verdict: Verdict) -> dict[str, Any]:
-    known: dict[str, Any] = msgspec.to_builtins(verdict)
-    return known | {"good": verdict.good, "missing": [list(gap) for gap in verdict.missing]}
+def _show_verdict(folder: Path, verdict: Verdict) -> None:
+    _print_problems(verdict.problems)
+    if verdict.unfinished:
+        click.echo(f"a write was under way: {verdict.unfinished}")
+    empty = verdict.end <= verdict.begin
+    where = "empty" if empty else f"positions {verdict.begin} to {verdict.end - 1}"
+    state = "as it was written" if verdict.good else f"{len(verdict.problems)} problems"
+    click.echo(
+        f"{folder}: {printable(verdict.group)}, {where}, "
+        f"{verdict.records:,} records in {verdict.segments} segments: {state}"
+    )
 
 
-def _problems(problems: list[Problem]) -> None:
+def _print_problems(problems: list[Problem]) -> None:
     for problem in problems:
         lost = f", positions {problem.lo} to {problem.hi - 1}" if problem.hi > problem.lo else ""
         click.echo(f"{problem.file}: {problem.what}{lost}")
 
 
-@command.command(name="repair")
+@journal_command.command(name="repair")
 @DIR
 @several("--from DIR", PATH, "A journal of the same group; may be given several times.", "sources")
 @option("--group", str, "The group's name, if no copy of journal.json is good.", unset="")
@@ -274,19 +228,19 @@ def repair_command(folder: Path, sources: tuple[Path, ...], group: str, as_json:
     if not segments_of(folder) and not folder.is_dir():
         raise ConfigError("journal", folder, "a folder with journal.json")
     done = repair(folder, sources, group)
-    if as_json:
-        print_json(msgspec.to_builtins(done))
-    else:
-        _problems(done.problems)
-        outcomes = {
-            "saved from damaged blocks": done.saved,
-            "restored": done.restored,
-            "still missing": done.still_missing,
-        }
-        for name, ranges in outcomes.items():
-            for lo, hi in ranges:
-                click.echo(f"{name}: positions {lo} to {hi - 1}")
-        missing = count_of(done.still_missing)
-        outcome = f"{missing:,} records are still missing" if missing else "all is there"
-        click.echo(f"{folder}: {outcome}")
-    return BROKEN if done.still_missing else 0
+    return report(done, as_json, lambda _: _show_repaired(folder, done), done.still_missing)
+
+
+def _show_repaired(folder: Path, done: RepairReport) -> None:
+    _print_problems(done.problems)
+    outcomes = {
+        "saved from damaged blocks": done.saved,
+        "restored": done.restored,
+        "still missing": done.still_missing,
+    }
+    for name, ranges in outcomes.items():
+        for lo, hi in ranges:
+            click.echo(f"{name}: positions {lo} to {hi - 1}")
+    missing = count_of(done.still_missing)
+    outcome = f"{missing:,} records are still missing" if missing else "all is there"
+    click.echo(f"{folder}: {outcome}")

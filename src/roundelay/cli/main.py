@@ -48,15 +48,19 @@ COMMANDS: Final = {
     "switch": "Stand between real nodes as a network with faults.",
     "chaos": "Run real processes through loss, kills, a pause and a partition, and check them.",
 }
-"""In the order in which one meets them; each lives in the module of its name, unless `HOMES` says
-otherwise."""
+"""In the order in which one meets them."""
 
 HOMES: Final = {
-    **dict.fromkeys(("send", "listen", "members", "groups", "status", "why"), "talk"),
-    **dict.fromkeys(("sweep", "figures"), "sweep"),
-    **dict.fromkeys(("reconcile", "archive", "query"), "archive"),
+    "archive": ("reconcile", "archive", "query"),
+    "questions": ("members", "groups", "status", "group", "why"),
+    "research": ("sweep", "figures", "advise"),
+    "serve": ("node", "switch"),
+    "simulate": ("simulate", "complexity", "plan"),
+    "swarm": ("swarm", "explore", "mutants"),
+    "talk": ("send", "listen"),
+    "traces": ("diagram", "check", "verify"),
 }
-"""Commands that share a module, where each has its own name."""
+"""Modules of several commands; any other command has the module of its name to itself."""
 
 EXAMPLES: Final = """\b
 Examples:
@@ -90,9 +94,9 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        home = HOMES.get(cmd_name)
-        module = import_module(f"roundelay.cli.{home or cmd_name}")
-        command: click.Command = getattr(module, cmd_name if home else "command")
+        home = next((home for home, names in HOMES.items() if cmd_name in names), cmd_name)
+        module = import_module(f"roundelay.cli.{home}")
+        command: click.Command = getattr(module, f"{cmd_name}_command")
         return command
 
     def resolve_command(

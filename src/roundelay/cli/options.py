@@ -4,7 +4,8 @@ and what is allowed, as the configurations do."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
 from math import isfinite
 from pathlib import Path
@@ -12,18 +13,24 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from roundelay.cli.output import say_zone
 from roundelay.core.errors import ConfigError
 from roundelay.core.selection import Selection, chosen
+from roundelay.journal.moments import nanoseconds, parse_time
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 # Newer versions of click know what a type converts to; older ones cannot be asked at run time.
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     WholeType = click.ParamType[int]
     NumberType = click.ParamType[float]
     WordType = click.ParamType[str]
+    Session = Callable[[], AbstractContextManager[SparkSession]]
 else:
     WholeType = NumberType = WordType = click.ParamType
+    Session = Any
 
 
 def _field(param: click.Parameter | None) -> str:
@@ -88,6 +95,22 @@ class OneOf(WordType):
         if value not in self.words:
             raise ConfigError(_field(param), value, self.allowed)
         return str(value)
+
+
+class Moment(WholeType):
+    """A moment: nanoseconds since 1970, or a date and time (UTC unless it has a zone)."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        if value.isdigit():
+            return int(value)
+        field = _field(param)
+        moment = parse_time(value, field)
+        say_zone(value, field)
+        return nanoseconds(moment)
 
 
 LOSS = Number("a number from 0 up to, not including, 1", lambda x: 0 <= x < 1)
@@ -158,7 +181,7 @@ force_option = flag("--force", "Replace the run in a folder that exists.")
 
 
 def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --master, --remote and --conf; the command gets them as `spark_conf`, a SparkOptions."""
+    """Add --master, --remote and --conf; the command gets `session`, which opens such a one."""
 
     @option(
         "--master URL",
@@ -171,7 +194,8 @@ def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
     def with_spark(
         *args: Any, master: str | None, remote: str | None, settings: tuple[str, ...], **others: Any
     ) -> Any:
-        from roundelay.pipeline.session import SparkOptions, require_spark
+        from roundelay.pipeline.session import SparkOptions, require_spark, spark_session
+        from roundelay.pipeline.spark.failures import spark_errors
 
         require_spark()
         conf = {}
@@ -183,6 +207,13 @@ def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
         # On Ctrl-C py4j would tell the root logger about the call that was interrupted.
         logging.getLogger().addHandler(logging.NullHandler())
         options = SparkOptions(master=master, remote=remote, conf=conf)
-        return command(*args, spark_conf=options, **others)
+        name = click.get_current_context().info_name or ""
+
+        @contextmanager
+        def session() -> Iterator[SparkSession]:
+            with spark_session(name, options) as spark, spark_errors():
+                yield spark
+
+        return command(*args, session=session, **others)
 
     return with_spark

@@ -1,14 +1,15 @@
-"""What a command prints: JSON for programs, tables for people, progress on stderr."""
+"""What a command prints: JSON for programs, lines and tables for people, progress on stderr."""
 
 from __future__ import annotations
 
 import base64
 import json
+import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Final, Protocol
 
 import click
 import msgspec
@@ -16,52 +17,77 @@ import msgspec
 from roundelay.journal.moments import lacks_zone
 from roundelay.runs.folder import json_text
 
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
+COLUMNS_MAX: Final = 7
+MS: Final = 1_000_000
 
 
 def print_json(content: Mapping[str, Any]) -> None:
     click.echo(json_text(content))
 
 
-def report(content: Any, as_json: bool, show: Callable[[Any], object]) -> None:
-    """Print the outcome of a command as JSON, or have `show` print it for people."""
+def report(content: Any, as_json: bool, show: Callable[[Any], object], broken: Any = False) -> int:
+    """Print the outcome of a command as JSON, or have `show` print it for people; the exit status,
+    which says whether something was `broken`."""
     if as_json:
         print_json(msgspec.to_builtins(content) if isinstance(content, msgspec.Struct) else content)
     else:
         show(content)
+    return 1 if broken else 0
 
 
-def console() -> Console:
-    """Where tables go.  `rich` is imported here because it takes longer than a short command."""
+class Styled(str):
+    """Text of ours, with a style that a terminal obeys."""
+
+
+def styled(text: str, **style: Any) -> Styled:
+    """`text` as `click.style` has it, unless the user wants no colours."""
+    return Styled(
+        printable(text) if "NO_COLOR" in os.environ else click.style(printable(text), **style)
+    )
+
+
+def coloured(text: str, good: Any, **style: Any) -> Styled:
+    """A good word, or a bad one, by its colour."""
+    return styled(text, fg="green" if good else "red", **style)
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Iterable[str | float]]) -> None:
+    """Print a table.  The first column stands left, and so do those whose names begin with "<"; in
+    others are numbers.  Text is shown literally, numbers as people write them.
+
+    `rich` is imported here because that takes longer than a short command."""
+    from rich import box
     from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
     class Screen(Console):
         def on_broken_pipe(self) -> None:
             """Leave it to `main`: rich would exit with the status of a broken promise."""
             raise BrokenPipeError
 
-    plain = not sys.stdout.isatty()
+    def cell(value: str | float) -> Text:
+        if isinstance(value, Styled):
+            return Text.from_ansi(value)
+        return Text(printable(value) if isinstance(value, str) else number(value))
+
+    names = [column.removeprefix("<") for column in columns]
+    grid = Table(title=Text(printable(title)), show_header=any(names), box=box.SIMPLE_HEAD)
+    grid.title_justify, grid.title_style = "left", "bold"
+    for i, (name, column) in enumerate(zip(names, columns, strict=True)):
+        left = not i or column.startswith("<")
+        grid.add_column(cell(name), justify="left" if left else "right", overflow="fold")
+    for row in rows:
+        grid.add_row(*map(cell, row))
     # A pipe or a file has no width of its own: lines are not to be broken there.
-    return Screen(width=120 if plain else None, highlight=False)
+    Screen(width=None if sys.stdout.isatty() else 120, highlight=False).print(grid)
 
 
-def table(title: str, *columns: str, left: Sequence[str] = (), **options: Any) -> Table:
-    """A table whose first column is a name; the others are numbers, but for those in `left`."""
-    from rich import box
-    from rich.table import Table
-
-    options |= {"title_justify": "left", "title_style": "bold", "box": box.SIMPLE_HEAD}
-    grid = Table(title=title, show_header=any(columns), **options)
-    for i, column in enumerate(columns):
-        grid.add_column(column, justify="right" if i and column not in left else "left")
-    return grid
-
-
-def add_row(grid: Table, *cells: str | float) -> None:
-    """Add a row of text that is shown literally, and of numbers as people write them."""
-    grid.add_row(*(literally(cell) if isinstance(cell, str) else number(cell) for cell in cells))
+def print_violations(violations: Iterable[Mapping[str, Any]]) -> None:
+    """Each with the invariant that is broken."""
+    for violation in violations:
+        name = styled(violation["invariant"], fg="red")
+        click.echo(f"  {name} {printable(violation['detail'])}")
 
 
 class Tick(Protocol):
@@ -111,7 +137,13 @@ def printable(text: str) -> str:
     )
 
 
-def json_line(content: msgspec.Struct) -> str:
+def text_line(head: str, data: bytes | str) -> str:
+    """One message a line: `head`, then what it says."""
+    text = data if isinstance(data, str) else data.decode(errors="backslashreplace")
+    return f"{printable(head)}: {printable(text)}\n"
+
+
+def json_line(content: Mapping[str, Any]) -> str:
     """One object a line, in which a terminal finds nothing to obey either."""
     text = msgspec.json.encode(content).decode()
     if not text.isprintable():
@@ -144,13 +176,6 @@ def say_zone(text: str, option: str) -> None:
         click.echo(f"--{name} {text}: no zone given, taken as UTC", err=True)
 
 
-def literally(text: str) -> str:
-    """`text` from elsewhere for a console, which would take brackets for its own."""
-    from rich.markup import escape
-
-    return escape(printable(text))
-
-
 def number(value: float) -> str:
     """A number for people.
 
@@ -169,3 +194,65 @@ def counted(counts: Mapping[str, int]) -> str:
     ('kill 2, pause 1', 'none')
     """
     return ", ".join(f"{name} {number(count)}" for name, count in sorted(counts.items())) or "none"
+
+
+def print_answer(content: Mapping[str, Any], indent: int = 0) -> None:
+    """Print what a node answers: what is plain first, then what is nested."""
+    margin = "  " * indent
+    plain = [_item(key, value) for key, value in content.items() if not _nested(value)]
+    width = max((len(key) for key, _ in plain), default=0)
+    for key, text in plain:
+        click.echo(f"{margin}{printable(key):<{width}}  {printable(text)}")
+    for key, value in content.items():
+        if isinstance(value, dict) and value:
+            click.echo(f"{margin}{printable(key)}")
+            print_answer(value, indent + 1)
+        elif _nested(value):
+            _print_list(key, value, indent)
+
+
+def _print_list(key: str, items: list[dict[str, Any]], indent: int) -> None:
+    columns = list(dict.fromkeys(column for item in items for column in item))
+    flat = not any(_nested(value) for item in items for value in item.values())
+    if flat and len(columns) <= COLUMNS_MAX:
+        rows = ([_item(name, item.get(name))[1] for name in columns] for item in items)
+        print_table(key, columns, rows)
+        return
+    for item in items:
+        first = next(iter(item.values()), "")
+        click.echo("  " * indent + printable(f"{key}: {word(first)}"))
+        print_answer(item, indent + 1)
+
+
+def _nested(value: object) -> bool:
+    if isinstance(value, dict):
+        return bool(value)
+    return isinstance(value, list) and bool(value) and all(isinstance(item, dict) for item in value)
+
+
+def _item(key: str, value: object) -> tuple[str, str]:
+    """
+    >>> _item("stale_ns", 2_000_000_000), _item("sealed", True)
+    (('stale', '2,000 ms'), ('sealed', 'yes'))
+    """
+    if key.endswith("_ns") and isinstance(value, int):
+        return key[:-3], ms(value)
+    return key, word(value)
+
+
+def ms(value: Any) -> str:
+    return "–" if value is None else f"{value / MS:,.0f} ms"
+
+
+def word(value: object) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.6g}"
+    if isinstance(value, list):
+        return ", ".join(map(word, value)) or "none"
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {word(item)}" for key, item in value.items()) or "none"
+    return str(value)

@@ -1,4 +1,4 @@
-"""`roundelay send`, `listen`, `members`, `groups`, `status`, `why`: talk to a node that runs."""
+"""`roundelay send` and `listen`: talk to a group through a node that runs."""
 
 from __future__ import annotations
 
@@ -6,23 +6,22 @@ import asyncio
 import os
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
 from types import SimpleNamespace
 from typing import Any, Final, TypeVar
 
 import click
-from msgspec import UNSET, Struct, UnsetType, structs
 
 import roundelay
-from roundelay.cli.answers import show, show_why
 from roundelay.cli.options import Number, Whole, flag, json_lines_option, json_option, option
-from roundelay.cli.output import json_line, payload, print_json, printable, say_zone, utc
-from roundelay.cli.waiting import told_if_waiting
+from roundelay.cli.output import json_line, payload, print_json, printable, say_zone, text_line, utc
 from roundelay.client.contiguity import RAISE, SKIP
 from roundelay.client.group import Group, Joining
-from roundelay.client.messages import places_in_unit
+from roundelay.client.messages import Message, cut
 from roundelay.client.options import TIMEOUT_MAX_S
 from roundelay.client.remote_node import PATIENCE_S, RemoteNode
+from roundelay.client.sending import is_open
 from roundelay.client.since import parse_moment
 from roundelay.core.errors import (
     ConfigError,
@@ -30,11 +29,12 @@ from roundelay.core.errors import (
     Indeterminate,
     PayloadTooLarge,
     Refused,
+    RoundelayError,
     UsageError,
 )
 from roundelay.node.groups import SERVICE_OF, protocol_of
-from roundelay.node.node_api import UNIT, Batch, Receipt
-from roundelay.wire.frontend import DEFAULT, address
+from roundelay.node.node_api import WHOLE, Receipt, View
+from roundelay.wire.frontend import DEFAULT
 
 T = TypeVar("T")
 
@@ -43,6 +43,10 @@ TOGETHER_MESSAGES: Final = 1024
 """Lines read together are sent together, up to so many."""
 AHEAD: Final = 256
 """Sends that may wait for their receipts."""
+WAIT_S: Final = 1.5
+"""Members that are there find each other in less."""
+State = Callable[[], Awaitable[str]]
+"""What a group's state is now, in words."""
 
 
 node_option = option(
@@ -67,11 +71,41 @@ def _say_break(timeout_s: float) -> Callable[[str], None]:
     return say
 
 
-def _run(main: Coroutine[Any, Any, T]) -> T:
+def run_client(main: Coroutine[Any, Any, T]) -> T:
     try:
         return asyncio.run(main)
     except Refused as error:  # what the node refuses is wrong input like any other
         raise UsageError(str(error)) from None
+
+
+@asynccontextmanager
+async def told_if_waiting(group: str, state: State) -> AsyncIterator[None]:
+    """One line on standard error if the group does not confirm anything for a while, and why."""
+    telling = asyncio.create_task(_tell(group, state))
+    try:
+        yield
+    finally:
+        telling.cancel()
+        await asyncio.gather(telling, return_exceptions=True)
+
+
+async def _tell(group: str, state: State) -> None:
+    await asyncio.sleep(WAIT_S)
+    with suppress(RoundelayError):
+        present = await state()
+        if present and not is_open(View(group, "", (), present)):
+            click.echo(printable(waiting_line(group, present)), err=True)
+
+
+def waiting_line(group: str, state: str) -> str:
+    """
+    >>> waiting_line("token:g", "open: waiting for a second member").partition(";")[0]
+    'token:g: open: waiting for a second member'
+    """
+    line = f"{group}: {state}"
+    if state.startswith("open: waiting"):
+        line += "; nothing is confirmed before (min_members, 2 unless the group says otherwise)"
+    return line
 
 
 # ------------------------------------------------------------------------ send
@@ -100,7 +134,7 @@ Examples:
 @option("--recorded K", Whole(0, 254), "Wait until K recorders have it on disk.", unset=0)
 @timeout_option
 @json_option
-def send(
+def send_command(
     group: str, text: str | None, someone: bool, to: str | None, as_json: bool, **given: Any
 ) -> None:
     """Send a message to GROUP and wait until it has its place.
@@ -124,7 +158,7 @@ def send(
     chosen = SimpleNamespace(**given)
     if someone and (chosen.conference or chosen.kind or chosen.recorded or chosen.unit):
         raise ConfigError("someone", "yes", "not with --conference, --kind, --unit or --recorded")
-    results = _run(_send(group, data, None if someone else names, someone, chosen))
+    results = run_client(_send(group, data, None if someone else names, someone, chosen))
     if as_json:
         print_json(results)
 
@@ -142,7 +176,7 @@ async def _send(
         how["unit"] = True
 
     async def state() -> str:
-        return str((await node.members(group)).get("state", ""))
+        return str((await node.ask("members", group)).get("state", ""))
 
     name, patience_s = "roundelay send", given.timeout_s
     async with (
@@ -293,7 +327,7 @@ Examples:
 @option("--sender", str, "Print only what this node sent.")
 @timeout_option
 @json_lines_option
-def listen(group: str, as_json: bool, **given: Any) -> None:
+def listen_command(group: str, as_json: bool, **given: Any) -> None:
     """Print the messages of GROUP as they are delivered.
 
     What was before comes from the memory of members or a recorder; if nobody has it any more, it
@@ -315,7 +349,7 @@ def listen(group: str, as_json: bool, **given: Any) -> None:
         missing=chosen.missing,
     )
     try:
-        _run(_listen(joining, chosen, _json_lines if as_json else _text_lines))
+        run_client(_listen(joining, chosen, _json_line if as_json else _text_line))
     except GroupFailed as error:
         raise UsageError(f"failed: {error.reason}") from None
     except KeyboardInterrupt:
@@ -324,7 +358,7 @@ def listen(group: str, as_json: bool, **given: Any) -> None:
 
 
 async def _listen(
-    joining: Joining, given: SimpleNamespace, line: Callable[[Batch, int | None], str]
+    joining: Joining, given: SimpleNamespace, line: Callable[[str, Message], str]
 ) -> None:
     async with joining as group:
         group.on_break = _say_break(given.timeout_s)
@@ -338,134 +372,50 @@ async def _listen(
                 who = ", ".join(map(printable, view.members)) or "nobody is there yet"
                 click.echo(f"listening to {group.name} at {given.node}: {who}", err=True)
             async with told_if_waiting(group.name, state):
-                await _print(group, given.count, _Wanted(given.conference, given.sender), line)
+                await _print(group, given, line)
         except Refused as error:
             raise Refused(str(error).removeprefix(f"group {group.name}: ")) from None
 
 
-async def _print(
-    group: Group, count: int | None, wanted: _Wanted, line: Callable[[Batch, int | None], str]
-) -> None:
-    """What comes, as it comes."""
-    remaining = count
-    skipped = 0
-    async for delivered in group.batches():
+async def _print(group: Group, given: SimpleNamespace, line: Callable[[str, Message], str]) -> None:
+    """Print what comes, as it comes, up to as many messages as are asked for."""
+    printed = skipped = 0
+    async for batch in group.batches():
         if group.skipped > skipped:
-            now = group.skipped
-            what = f"{now - skipped} messages before position {delivered.seq} are missing"
+            missing, skipped = group.skipped - skipped, group.skipped
+            what = f"{missing} messages before position {batch.seq} are missing"
             click.echo(f"{what}: nobody has them any more", err=True)
-            skipped = now
-        for batch in wanted.of(delivered):
-            sys.stdout.write(line(batch, remaining))
-            if remaining is not None:
-                remaining -= len(batch.bundle)
-                if remaining <= 0:
+        for message in cut(batch):
+            if given.sender not in (None, message.sender):
+                break
+            if given.conference in (None, message.conference):
+                sys.stdout.write(line(group.name, message))
+                printed += 1
+                if printed == given.count:
                     return
         sys.stdout.flush()
 
 
-class _Wanted(Struct, frozen=True):
-    """Which messages to print."""
-
-    conference: int | None
-    sender: str | None
-
-    def of(self, batch: Batch) -> Iterator[Batch]:
-        if self.sender is not None and batch.sender != self.sender:
-            return
-        if self.conference is None and not batch.bundle.marks:
-            yield batch
-            return
-        seq = batch.seq
-        for conference, kind, part in batch.bundle.by_mark():
-            if self.conference is None or conference == self.conference:
-                yield structs.replace(batch, seq=seq, bundle=part.marked(conference, kind))
-            seq += len(part) if seq >= 0 else 0
-
-
-class Heard(Struct, frozen=True):
-    """One line of `listen --json`."""
-
-    group: str
-    seq: int | None
-    sender: str
-    time: str
-    data: str | None
-    conference: int | UnsetType = UNSET
-    kind: int | UnsetType = UNSET
-    base64: str | UnsetType = UNSET
-    unit: str | UnsetType = UNSET
+def _json_line(group: str, message: Message) -> str:
+    content = payload(message.data)
+    optional = {
+        "conference": message.conference,
+        "kind": message.kind,
+        "base64": content.get("base64"),
+        "unit": "" if message.unit == WHOLE else message.unit,
+    }
+    return json_line(
+        {
+            "group": group,
+            "seq": message.seq,
+            "sender": message.sender,
+            "time": utc(message.time),
+            "data": content["data"],
+            **{name: value for name, value in optional.items() if value},
+        }
+    )
 
 
-def _json_lines(batch: Batch, most: int | None) -> str:
-    lines = []
-    when = utc(batch.time)
-    seq = batch.seq
-    conference, kind, _ = batch.bundle.runs()[0]  # `_Wanted.of` has cut it
-    marks: dict[str, Any] = {"conference": conference or UNSET, "kind": kind or UNSET}
-    for i, data in enumerate(list(batch.bundle)[:most]):
-        place = None if seq < 0 else seq
-        unit: Any = places_in_unit(len(batch.bundle))[i] if batch.unit == UNIT else UNSET
-        heard = Heard(batch.group, place, batch.sender, when, unit=unit, **marks, **payload(data))
-        lines.append(json_line(heard))
-        if place is not None and batch.unit != UNIT:
-            seq += 1
-    return "".join(lines)
-
-
-def _text_lines(batch: Batch, most: int | None) -> str:
-    lines = []
-    for i, data in enumerate(list(batch.bundle)[:most]):
-        seq = batch.seq if batch.unit == UNIT else batch.seq + i
-        place = "" if batch.seq < 0 else f"{seq} "
-        text = data.decode(errors="backslashreplace")
-        lines.append(f"{place}{printable(batch.sender)}: {printable(text)}\n")
-    return "".join(lines)
-
-
-# ------------------------------------------------------------------------ questions
-
-
-def ask(where: str, question: Callable[[RemoteNode], Awaitable[T]]) -> T:
-    async def answer() -> T:
-        async with await RemoteNode.connect(where, name="roundelay") as node:
-            return await question(node)
-
-    address(where, "node")
-    return _run(answer())
-
-
-@click.command()
-@click.argument("group")
-@node_option
-@json_option
-def members(group: str, node: str, as_json: bool) -> None:
-    """Show who is in GROUP, as far as the node knows."""
-    show(ask(node, lambda one: one.members(group)), as_json)
-
-
-@click.command()
-@node_option
-@json_option
-def groups(node: str, as_json: bool) -> None:
-    """List the groups the node hosts or has heard of."""
-    show({"groups": ask(node, RemoteNode.groups)}, as_json)
-
-
-@click.command()
-@node_option
-@json_option
-def status(node: str, as_json: bool) -> None:
-    """Show what the node does: medium, groups, frontends, counters, drops by reason."""
-    show(ask(node, RemoteNode.status), as_json)
-
-
-@click.command()
-@click.argument("name", metavar="NODE")
-@node_option
-@json_option
-def why(name: str, node: str, as_json: bool) -> None:
-    """Say why NODE is dead or alive to the node asked.
-
-    NODE is a name or a UUID: its heartbeats, stale time, trust, and what was sent to it again."""
-    show_why(ask(node, lambda one: one.why(name)), as_json)
+def _text_line(group: str, message: Message) -> str:
+    place = "" if message.seq is None else f"{message.seq} "
+    return text_line(f"{place}{message.sender}", message.data)

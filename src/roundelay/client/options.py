@@ -56,6 +56,24 @@ def _addresses(values: Iterable[str] | str, field: str) -> tuple[tuple[str, int]
     return tuple(parse_address(item.strip(), field) for item in items if item.strip())
 
 
+def choice_of(options: Any) -> Choice:
+    """The medium that is asked for by options of these names, each as text."""
+
+    def address(field: str) -> tuple[str, int] | None:
+        text = getattr(options, field)
+        return parse_address(text, field) if text else None
+
+    return Choice(
+        multicast=parse_address(options.multicast, "multicast"),
+        interface=options.interface,
+        seeds=_addresses(options.seeds, "seeds"),
+        advertise=address("advertise"),
+        listen=address("listen"),
+        via=address("via"),
+        name=options.name,
+    )
+
+
 class Options(Struct, frozen=True, kw_only=True):
     """How to join: see `join`."""
 
@@ -139,21 +157,12 @@ class Options(Struct, frozen=True, kw_only=True):
         return (RecordConfig(group=group, wanted=selection, journal=journal),)
 
     def node_config(self, spec: GroupSpec) -> NodeConfig:
-        choice = Choice(
-            multicast=parse_address(self.multicast, "multicast"),
-            interface=self.interface,
-            seeds=_addresses(self.seeds, "seeds"),
-            advertise=parse_address(self.advertise, "advertise") if self.advertise else None,
-            listen=parse_address(self.listen, "listen") if self.listen else None,
-            via=parse_address(self.via, "via") if self.via else None,
-            name=self.name,
-        )
         secret = None if self.insecure else load_secret(Path(self.key) if self.key else None)
         extra = {"tracer": self.tracer} if self.tracer is not None else {}
         return NodeConfig(
             name=self.name,
             dir=Path(self.dir) if self.dir else None,
-            choice=choice,
+            choice=choice_of(self),
             secret=secret,
             groups=() if spec.family.own_packets else (spec,),
             records=self.records(spec.name),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from roundelay.client.daemon import Client, Daemon
 from roundelay.client.messages import marked
@@ -28,7 +28,7 @@ class RemoteNode(Client):
 
         async with await RemoteNode.connect("127.0.0.1:6678") as node:
             receipt = await (await node.submit("token:orders", b"..."))
-            print(await node.members("token:orders"))
+            print(await node.ask("members", "token:orders"))
     """
 
     def __init__(self) -> None:
@@ -90,25 +90,10 @@ class RemoteNode(Client):
             self._receipts.pop(tag, None)
             raise
 
-    # -- questions
-
-    async def members(self, group: str) -> dict[str, Any]:
-        return cast("dict[str, Any]", await self.daemon.ask("members", group))
-
-    async def recover(self, group: str, *, do: bool = True) -> dict[str, Any]:
-        """Go on with a group from what this node has, in a new history; with `do` false, say what
-        that would mean.  `docs/live.md` says when."""
-        question = "recover" if do else "recovery"
-        return cast("dict[str, Any]", await self.daemon.ask(question, group))
-
-    async def groups(self) -> list[dict[str, Any]]:
-        return cast("list[dict[str, Any]]", await self.daemon.ask("groups"))
-
-    async def status(self) -> dict[str, Any]:
-        return cast("dict[str, Any]", await self.daemon.ask("status"))
-
-    async def why(self, node: str) -> dict[str, Any]:
-        return cast("dict[str, Any]", await self.daemon.ask("why", node))
+    async def ask(self, what: str, of: str | None = None) -> Any:
+        """What the node answers to `groups`, `status`, `members` of a group, `why` of a node; to
+        `recovery` and `recover` of a group (`docs/live.md` says when)."""
+        return await self.daemon.ask(what, of)
 
     # -- called back by the daemon
 

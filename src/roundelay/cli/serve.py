@@ -1,35 +1,38 @@
-"""`roundelay node`: a node that serves applications in any language."""
+"""`roundelay node` and `switch`: what runs until it is told to stop."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 from contextlib import suppress
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import click
 from msgspec import structs
 
-from roundelay.cli.options import NOT_NEGATIVE, PATH, Whole, flag, option, several
+from roundelay.cli.options import LOSS, NOT_NEGATIVE, PATH, Whole, flag, option, several
 from roundelay.cli.output import printable
+from roundelay.client.options import choice_of
 from roundelay.core.errors import ConfigError
+from roundelay.faultnet.switch import Switch, read_rules
 from roundelay.journal.journal import ALWAYS, POLICIES, SEGMENT_BYTES_MAX, JournalConfig
 from roundelay.node.driver.tracing import Tracing
 from roundelay.node.event_log import LEVELS
 from roundelay.node.frontend.server import HELD_BYTES_MAX, FrontendServer
 from roundelay.node.groups import GroupSpec, check_name, parse_group
 from roundelay.node.loop import loop_factory
-from roundelay.node.medium.interfaces import parse_address
 from roundelay.node.medium.keys import load_secret
-from roundelay.node.medium.probe import MULTICAST, Choice
+from roundelay.node.medium.probe import MULTICAST
 from roundelay.node.membership.settings import MIN_MEMBERS
 from roundelay.node.node import Node
 from roundelay.node.node_config import NodeConfig
 from roundelay.node.recording.recorder import RecordConfig, parse_record
 from roundelay.wire.frontend import DEFAULT, MESSAGE_BYTES, MESSAGE_BYTES_MOST
 
-EPILOG = """\b
+NODE_EPILOG = """\b
 Examples:
   roundelay node --name a --interface eth0
   roundelay node --name a --dir /var/lib/roundelay --group orders:resilient:members=a,b,c
@@ -47,7 +50,7 @@ min_members of them are there, 2 unless the group was founded with another numbe
 """
 
 
-@click.command(epilog=EPILOG)
+@click.command(epilog=NODE_EPILOG)
 @option("--name", str, "Of this node, unique on the medium. Default: made up.", unset="")
 @option("--dir DIR", PATH, "Where members keep what must survive a restart.", to="folder")
 @several(
@@ -126,7 +129,7 @@ min_members of them are there, 2 unless the group was founded with another numbe
     "warning",
     to="log_level",
 )
-def command(**options: Any) -> int:
+def node_command(**options: Any) -> int:
     """Take part in the medium and serve applications until told to stop.
 
     Prints one line when it serves; SIGTERM or an interrupt stops it cleanly."""
@@ -138,27 +141,12 @@ def command(**options: Any) -> int:
     }
     config = _config(SimpleNamespace(**options))
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        return runner.run(_serve(config, frontends, limits))
+        return runner.run(_serve_node(config, frontends, limits))
 
 
 def _config(given: SimpleNamespace) -> NodeConfig:
     """What the options say."""
-
-    def address(field: str) -> tuple[str, int] | None:
-        text = getattr(given, field)
-        return parse_address(text, field) if text else None
-
-    seeds = [seed.strip() for seed in given.seeds.split(",") if seed]
-    choice = Choice(
-        multicast=parse_address(given.multicast, "multicast"),
-        interface=given.interface,
-        seeds=tuple(parse_address(seed, "seeds") for seed in seeds),
-        listen=address("listen"),
-        advertise=address("advertise"),
-        via=address("via"),
-        ttl=given.ttl,
-        name=given.name,
-    )
+    choice = structs.replace(choice_of(given), ttl=given.ttl)
     secret = None if given.insecure else load_secret(given.key)
     specs = tuple(parse_group(group) for group in given.groups)
     journal = JournalConfig(
@@ -223,11 +211,10 @@ def _records(
     return tuple(records)
 
 
-async def _serve(config: NodeConfig, addresses: tuple[str, ...], limits: dict[str, Any]) -> int:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+async def _serve_node(
+    config: NodeConfig, addresses: tuple[str, ...], limits: dict[str, Any]
+) -> int:
+    stop = _stop_event()
     node = Node(config)
     node.on_fatal = lambda error: stop.set()
     server = FrontendServer(node, addresses, name=node.name, log=node.log, **limits)
@@ -249,3 +236,90 @@ async def _serve(config: NodeConfig, addresses: tuple[str, ...], limits: dict[st
         click.echo(printable(f"roundelay node: stopped: {node.fatal}"), err=True)
         return 1
     return 0
+
+
+def _stop_event() -> asyncio.Event:
+    """What is set by SIGTERM or an interrupt."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    return stop
+
+
+SWITCH_EPILOG = """\b
+Examples:
+  roundelay switch --listen 127.0.0.1:9000 --loss 0.05 --seed 7
+  roundelay switch --listen 127.0.0.1:9000 --control unix:/tmp/switch --delay-ms 1:20
+  echo '{"partition": [["a", "b"], ["c", "d", "e"]]}' | nc -U /tmp/switch
+  roundelay switch --listen 127.0.0.1:9000 --rules faults.json
+Nodes cross it with  roundelay node --via 127.0.0.1:9000.  Rules: docs/switch.md.
+"""
+
+
+@click.command(epilog=SWITCH_EPILOG)
+@option("--listen HOST:PORT", str, "Where nodes send to.", required=True)
+@option("--seed", Whole(0), "Decides every fault.", 0)
+@option("--loss", LOSS, "Chance that a copy is lost.")
+@option("--burst P[:MOST]", str, "Chance that a burst of 1 to MOST (20) losses begins.")
+@option("--duplicate", LOSS, "Chance that a copy comes twice.")
+@option("--delay-ms A:B", str, "Every copy takes A to B ms longer, in order.")
+@option("--reorder", LOSS, "Chance that a copy is overtaken.")
+@option("--corrupt", LOSS, "Chance that bits of a copy are flipped.")
+@option("--rules FILE.json", PATH, "More rules; those with after_s wait.")
+@option(
+    "--control HOST:PORT|unix:PATH", str, 'Takes rules and {"stats": true}, one JSON object a line.'
+)
+@flag("--json as_json", "Print what was counted as one JSON object on a line.")
+def switch_command(
+    listen: str, seed: int, rules: Path | None, control: str | None, as_json: bool, **given: Any
+) -> int:
+    """Stand between real nodes as a network that loses, delays, doubles, reorders and damages.
+
+    Prints one line when it serves and, when stopped by SIGTERM or an interrupt, what it counted."""
+    settings = {name: value for name, value in given.items() if value is not None}
+    for name, parse in (("burst", _burst), ("delay_ms", _span)):
+        if name in settings:
+            settings[name] = parse(settings[name])
+    first = [settings] if settings else []
+    switch = Switch(
+        listen, seed=seed, control=control, rules=first + (read_rules(rules) if rules else [])
+    )
+    asyncio.run(_serve_switch(switch))
+    stats = switch.stats()
+    if as_json:
+        click.echo(json.dumps(stats))
+        return 0
+    click.echo(f"received={stats['received']} forwarded={stats['forwarded']}")
+    for title in ("dropped", "faults"):
+        if stats[title]:
+            click.echo(f"{title} " + " ".join(f"{k}={v}" for k, v in stats[title].items()))
+    return 0
+
+
+async def _serve_switch(switch: Switch) -> None:
+    stop = _stop_event()
+    await switch.start()
+    where = "{}:{}".format(*switch.address)
+    click.echo(f"ready switch={where} control={switch.control or 'none'}")
+    try:
+        await stop.wait()
+    finally:
+        await switch.close()
+
+
+def _burst(text: str) -> Any:
+    start, colon, most = text.partition(":")
+    try:
+        chance = float(start)
+        return {"start": chance, "most": int(most)} if colon else chance
+    except ValueError:
+        raise ConfigError("burst", text, "a chance, or P:MOST, such as 0.001:50") from None
+
+
+def _span(text: str) -> list[float]:
+    least, colon, most = text.partition(":")
+    try:
+        return [float(least), float(most if colon else least)]
+    except ValueError:
+        raise ConfigError("delay_ms", text, "A:B in ms, such as 1:20") from None
