@@ -15,7 +15,7 @@ from roundelay.cli.main import run as run_command
 from roundelay.cli.output import print_answer
 from roundelay.cli.talk import WAIT_S, _json_line, _text_line, told_if_waiting
 from roundelay.client.daemon import Daemon
-from roundelay.client.messages import cut
+from roundelay.client.messages import messages_of
 from roundelay.client.since import parse_moment, place_of
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import SettingsMismatch
@@ -41,7 +41,7 @@ def journal_of(folder: Path, text: str, sender: str) -> Path:
 
 def test_listen_escapes_what_a_terminal_would_obey() -> None:
     batch = Batch("token:orders", 7, HOSTILE, 0, Bundle.of(HOSTILE.encode(), "grüße".encode()))
-    first, second, rest = "".join(_text_line("", it) for it in cut(batch)).split("\n")
+    first, second, rest = "".join(_text_line("", it) for it in messages_of(batch)).split("\n")
     assert harmless(first)
     assert harmless(second)
     assert first.startswith("7 ")
@@ -52,7 +52,7 @@ def test_listen_escapes_what_a_terminal_would_obey() -> None:
 
 def test_json_lines_escape_it_too_and_mean_the_same() -> None:
     batch = Batch("token:orders", 7, HOSTILE, 0, Bundle.of(HOSTILE.encode(), "grüße".encode()))
-    first, second, _ = "".join(_json_line("", it) for it in cut(batch)).split("\n")
+    first, second, _ = "".join(_json_line("", it) for it in messages_of(batch)).split("\n")
     assert harmless(first)
     assert "grüße" in second
     heard = json.loads(first)

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import Any
 
+from roundelay.client.daemon import Client
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import PayloadTooLarge, QueueFull, UsageError
 from roundelay.journal.format import Run
@@ -216,7 +217,7 @@ class LocalBoard:
         asyncio.get_running_loop().call_soon(call)
 
 
-class Listener(Subscriber):
+class Listener(Client):
     """An application that remembers everything."""
 
     def __init__(self) -> None:
@@ -226,6 +227,10 @@ class Listener(Subscriber):
         self.views: list[View] = []
         self.room: list[str] = []
         self.misses: list[Missed] = []
+        self.ends: list[str] = []
+
+    def cut_off(self, group: str, reason: str) -> None:
+        self.ends.append(reason)
 
     def deliver(self, batch: Batch) -> None:
         self.batches.append(batch)

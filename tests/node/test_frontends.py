@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 
 import roundelay
-from roundelay.client.remote import RemoteNodeApi
-from roundelay.client.remote_node import RemoteNode
+from roundelay.client.daemon import Daemon
+from roundelay.client.group import Group
+from roundelay.client.messages import Receipt as SentReceipt
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import (
     ConfigError,
@@ -342,7 +343,7 @@ async def test_the_257th_connection_is_turned_away() -> None:
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
             await late.read()
         with pytest.raises(NodeUnreachable, match="all the connections it allows"):
-            await RemoteNode.connect(node.where)
+            await Daemon.connect(node.where)
         assert node.drops == {"too many connections": 2}
         apps[0].close()
         await until(lambda: node.status["connections"] == 3)
@@ -475,7 +476,7 @@ async def test_whoever_connects_early_waits_until_the_node_serves() -> None:
     board = LocalBoard()
     frontends = FrontendServer(board, ["127.0.0.1:0"], name="solo")
     await frontends.start(serve=False)
-    early = asyncio.create_task(RemoteNode.connect(frontends.addresses[0], timeout_s=30))
+    early = asyncio.create_task(Daemon.connect(frontends.addresses[0], timeout_s=30))
     await asyncio.sleep(0.05)
     assert not early.done()
     await frontends.serve()
@@ -512,7 +513,7 @@ async def test_a_port_in_use_and_addresses_that_cannot_be_served() -> None:
 
 async def test_a_remote_application_sees_what_a_local_one_sees() -> None:
     async with server() as node:
-        board = await RemoteNodeApi.connect(node.where, name="tester")
+        board = await Daemon.connect(node.where, name="tester", patience_s=10)
         assert (board.node, board.max_message) == ("solo", MESSAGE_BYTES)
         far, near = Listener(), Listener()
         board.join(far, "token:g")
@@ -590,7 +591,7 @@ async def test_an_application_can_begin_at_a_position() -> None:
 
 async def test_a_large_bundle_goes_in_parts_with_one_receipt() -> None:
     async with server(max_message=1000) as node:
-        board = await RemoteNodeApi.connect(node.where)
+        board = await Daemon.connect(node.where, name="", patience_s=10)
         app = Listener()
         board.join(app, "token:g")
         messages = [b"%d" % i * 100 for i in range(40)]
@@ -609,7 +610,7 @@ async def test_a_large_bundle_goes_in_parts_with_one_receipt() -> None:
 
 async def test_batches_larger_than_a_packet_are_cut_for_an_application() -> None:
     async with server(max_message=1000) as node:
-        board = await RemoteNodeApi.connect(node.where)
+        board = await Daemon.connect(node.where, name="", patience_s=10)
         app = Listener()
         board.join(app, "to:g")
         await until(lambda: app.views)
@@ -622,7 +623,7 @@ async def test_batches_larger_than_a_packet_are_cut_for_an_application() -> None
 
 async def test_queue_full_reaches_the_remote_caller_and_room_does_too() -> None:
     async with server() as node:
-        board = await RemoteNodeApi.connect(node.where)
+        board = await Daemon.connect(node.where, name="", patience_s=10)
         app = Listener()
         node.board.group("g").shut = True
         sent = 0
@@ -646,7 +647,7 @@ async def test_queue_full_reaches_the_remote_caller_and_room_does_too() -> None:
 
 async def test_two_applications_may_share_a_connection_but_not_a_group() -> None:
     async with server() as node:
-        board = await RemoteNodeApi.connect(node.where)
+        board = await Daemon.connect(node.where, name="", patience_s=10)
         one, two = Listener(), Listener()
         board.join(one, "g")
         board.join(one, "g")
@@ -664,18 +665,17 @@ async def test_two_applications_may_share_a_connection_but_not_a_group() -> None
 
 
 async def test_a_lost_connection_is_said_aloud() -> None:
-    lost: list[ConnectionLost] = []
     app = Listener()
     async with server() as node:
-        board = await RemoteNodeApi.connect(node.where, lost=lost.append)
+        board = await Daemon.connect(node.where, name="", patience_s=10)
         board.join(app, "g")
         await until(lambda: app.views)
         node.board.group("g").shut = True
         board.send(app, "g", Bundle.of(b"never answered"), tag=4)
         await until(lambda: node.board.sends)
-    await until(lambda: lost)
-    assert "connect and join again" in str(lost[0])
-    assert "the node stops" in str(lost[0])
+    await until(lambda: app.ends)
+    assert "connect and join again" in app.ends[0]
+    assert "the node stops" in app.ends[0]
     assert [(one.tag, one.indeterminate) for one in app.refusals] == [(4, True)]
     assert app.views[-1].state.startswith("broken")
     with pytest.raises(ConnectionLost):
@@ -686,14 +686,14 @@ async def test_a_lost_connection_is_said_aloud() -> None:
         await board.ask("status")
 
 
-async def broadcast(app: RemoteNode, group: str, *messages: bytes, **how: Any) -> Receipt:
-    return await (await app.submit(group, *messages, **how))
+async def broadcast(app: Daemon, group: str, *messages: bytes, **how: Any) -> SentReceipt:
+    return await Group(group, app).submit(Bundle.of(*messages), **how)
 
 
 async def test_a_node_for_a_program_that_waits() -> None:
     async with (
         server() as node,
-        await RemoteNode.connect(node.where, name="waiter") as app,
+        await Daemon.connect(node.where, name="waiter") as app,
         roundelay.join("g", node=node.where) as group,
     ):
         view = await group.changed_view(group.view)
@@ -727,7 +727,7 @@ async def test_a_node_for_a_program_that_waits() -> None:
 
 
 async def test_a_broadcast_waits_for_room() -> None:
-    async with server() as node, await RemoteNode.connect(node.where) as app:
+    async with server() as node, await Daemon.connect(node.where) as app:
         node.board.group("g").shut = True
         calls = [asyncio.create_task(broadcast(app, "g", bytes(50_000))) for _ in range(100)]
         await until(lambda: node.status["clients"][0]["waits_for"] == "g")
@@ -739,7 +739,7 @@ async def test_a_broadcast_waits_for_room() -> None:
 
 async def test_who_waits_for_something_of_a_remote_node_that_is_closed_is_told() -> None:
     async with server() as node:
-        app = await RemoteNode.connect(node.where)
+        app = await Daemon.connect(node.where)
         node.board.group("g").shut = True
         calls = [asyncio.create_task(broadcast(app, "g", bytes(50_000))) for _ in range(100)]
         await until(lambda: node.status["clients"][0]["waits_for"] == "g")
@@ -774,13 +774,13 @@ async def test_no_node_gives_one_line_that_says_what_to_do(tmp_path: Path) -> No
         free.bind(("127.0.0.1", 0))
         where = f"127.0.0.1:{free.getsockname()[1]}"
         with pytest.raises(NodeUnreachable, match="roundelay node --frontend"):
-            await RemoteNode.connect(where)
+            await Daemon.connect(where)
     with pytest.raises(NodeUnreachable, match="No such file"):
-        await RemoteNode.connect(f"unix:{tmp_path}/none.sock")
+        await Daemon.connect(f"unix:{tmp_path}/none.sock")
     deaf = await asyncio.start_server(lambda r, w: None, "127.0.0.1", 0)
     port = deaf.sockets[0].getsockname()[1]
     with pytest.raises(NodeUnreachable, match="nothing heard"):
-        await RemoteNode.connect(f"127.0.0.1:{port}", timeout_s=0.2)
+        await Daemon.connect(f"127.0.0.1:{port}", timeout_s=0.2)
     deaf.close()
 
     async def web(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -790,12 +790,12 @@ async def test_no_node_gives_one_line_that_says_what_to_do(tmp_path: Path) -> No
     other = await asyncio.start_server(web, "127.0.0.1", 0)
     port = other.sockets[0].getsockname()[1]
     with pytest.raises(NodeUnreachable, match="it is no node"):
-        await RemoteNode.connect(f"127.0.0.1:{port}")
+        await Daemon.connect(f"127.0.0.1:{port}")
     other.close()
     with pytest.raises(ConfigError, match="HOST:PORT"):
-        await RemoteNode.connect("nowhere")
+        await Daemon.connect("nowhere")
 
 
 async def test_status_is_json() -> None:
-    async with server() as node, await RemoteNode.connect(node.where):
+    async with server() as node, await Daemon.connect(node.where):
         assert json.loads(json.dumps(node.status))["connections"] == 1

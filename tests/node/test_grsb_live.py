@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import roundelay
-from roundelay.client.remote_node import RemoteNode
+from roundelay.client.daemon import Daemon
 from roundelay.core.errors import (
     ConfigError,
     GroupClosed,
@@ -138,7 +138,7 @@ async def process(
 
 async def asked(folder: Path, name: str) -> dict[str, Any]:
     """What the process of that name says of the group."""
-    async with await RemoteNode.connect(f"unix:{folder / name}.sock") as node:
+    async with await Daemon.connect(f"unix:{folder / name}.sock") as node:
         groups: Any = (await node.ask("status"))["groups"]
         found: dict[str, Any] = groups[0]
         return found

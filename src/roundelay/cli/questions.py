@@ -12,7 +12,7 @@ import click
 from roundelay.cli.options import flag, json_option, option
 from roundelay.cli.output import MS, ms, print_answer, printable, report, styled, word
 from roundelay.cli.talk import node_option, run_client
-from roundelay.client.remote_node import RemoteNode
+from roundelay.client.daemon import Daemon
 from roundelay.core.errors import ConfigError
 from roundelay.node.groups import check_name
 from roundelay.node.membership.recovery import request
@@ -24,8 +24,8 @@ def ask(where: str, what: str, of: str | None = None) -> Any:
     """What the node there answers to a question."""
 
     async def answer() -> Any:
-        async with await RemoteNode.connect(where, name="roundelay") as node:
-            return await node.ask(what, of)
+        async with await Daemon.connect(where, name="roundelay") as daemon:
+            return await daemon.ask(what, of)
 
     address(where, "node")
     return run_client(answer())

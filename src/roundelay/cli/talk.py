@@ -17,12 +17,13 @@ import roundelay
 from roundelay.cli.options import Number, Whole, flag, json_lines_option, json_option, option
 from roundelay.cli.output import json_line, payload, print_json, printable, say_zone, text_line, utc
 from roundelay.client.contiguity import RAISE, SKIP
+from roundelay.client.daemon import PATIENCE_S, Daemon
 from roundelay.client.group import Group, Joining
-from roundelay.client.messages import Message, cut
+from roundelay.client.messages import Message, Receipt, bundle_of, messages_of
 from roundelay.client.options import TIMEOUT_MAX_S
-from roundelay.client.remote_node import PATIENCE_S, RemoteNode
 from roundelay.client.sending import is_open
 from roundelay.client.since import parse_moment
+from roundelay.core.bundle import Bundle
 from roundelay.core.errors import (
     ConfigError,
     GroupFailed,
@@ -33,7 +34,7 @@ from roundelay.core.errors import (
     UsageError,
 )
 from roundelay.node.groups import SERVICE_OF, protocol_of
-from roundelay.node.node_api import WHOLE, Receipt, View
+from roundelay.node.node_api import WHOLE, View
 from roundelay.wire.frontend import DEFAULT
 
 T = TypeVar("T")
@@ -166,36 +167,29 @@ def send_command(
 async def _send(
     group: str, data: bytes | None, to: list[str] | None, someone: bool, given: SimpleNamespace
 ) -> dict[str, Any]:
-    how = {
-        "conference": given.conference,
-        "kind": given.kind,
-        "recorders": given.recorded,
-        "to": to,
-    }
-    if given.unit:
-        how["unit"] = True
+    how: dict[str, Any] = {"recorders": given.recorded, "to": to, "unit": given.unit}
 
     async def state() -> str:
-        return str((await node.ask("members", group)).get("state", ""))
+        return str((await daemon.ask("members", group)).get("state", ""))
 
     name, patience_s = "roundelay send", given.timeout_s
     async with (
-        await RemoteNode.connect(given.node, name=name, patience_s=patience_s) as node,
+        await Daemon.connect(given.node, name=name, patience_s=patience_s) as daemon,
         told_if_waiting(group, state),
     ):
-        node.daemon.on_break = _say_break(given.timeout_s)
-        limit = node.daemon.max_message
-        under_way = _UnderWay()
+        daemon.on_break = _say_break(given.timeout_s)
+        limit = daemon.max_message
+        under_way = _UnderWay(Group(group, daemon))  # which is not joined
         async for messages in _messages(data, given.lines or given.unit, limit, given.unit):
             if someone:  # each to someone, not all to the same one
                 for message in messages:
-                    under_way.add(1, await node.submit(group, message, someone=True))
+                    under_way.send(Bundle.of(message), someone=True)
             else:
-                under_way.add(len(messages), await node.submit(group, *messages, **how))
+                bundle = bundle_of(messages, "messages", given.conference, given.kind)
+                under_way.send(bundle, **how)
             await under_way.settle(AHEAD)
         await under_way.settle(0)
-    last = under_way.last
-    results = {"group": group, "messages": under_way.settled, "seq": None if last < 0 else last}
+    results = {"group": group, "messages": under_way.settled, "seq": under_way.last}
     if under_way.given_up:
         names = ", ".join(map(printable, under_way.given_up))
         click.echo(f"given up, for they were lost or left before they had it: {names}", err=True)
@@ -206,17 +200,20 @@ async def _send(
 class _UnderWay:
     """What was sent and waits for its receipt."""
 
-    def __init__(self) -> None:
+    def __init__(self, group: Group) -> None:
         self.settled = 0
         """How many messages have their place,"""
-        self.last = -1
-        """and the place of the last."""
+        self.last: int | None = None
+        """and the place of the last, if there is an order."""
         self.given_up: dict[str, None] = {}
         """Names of those who were lost, or left, before they had one of them."""
-        self._waiting: deque[tuple[int, asyncio.Future[Receipt]]] = deque()
+        self._group = group
+        self._waiting: deque[tuple[int, asyncio.Task[Receipt]]] = deque()
 
-    def add(self, messages: int, receipt: asyncio.Future[Receipt]) -> None:
-        self._waiting.append((messages, receipt))
+    def send(self, bundle: Bundle, **how: Any) -> None:
+        receipt = asyncio.create_task(self._group.submit(bundle, **how))
+        receipt.add_done_callback(_seen)
+        self._waiting.append((len(bundle), receipt))
 
     async def settle(self, most: int) -> None:
         """Wait until no more than `most` sends are without a receipt."""
@@ -224,15 +221,21 @@ class _UnderWay:
             messages, receipt = self._waiting.popleft()
             try:
                 answer = await receipt
-            except Indeterminate as error:
-                if not self.settled:
-                    raise
-                raise Indeterminate(
-                    f"{error}; {self.settled} messages before have their place"
-                ) from None
+            except (Indeterminate, Refused) as error:
+                reason = str(error).removeprefix(f"group {self._group.name}: ")
+                if self.settled and isinstance(error, Indeterminate):
+                    reason += f"; {self.settled} messages before have their place"
+                raise type(error)(reason) from None
             self.settled += messages
-            self.last = max(self.last, answer.seq)
+            if answer.seq is not None:
+                self.last = max(self.last or 0, answer.seq)
             self.given_up |= dict.fromkeys(answer.given_up)
+
+
+def _seen(receipt: asyncio.Task[Receipt]) -> None:
+    """After the first failure nobody asks for others, which asyncio should not complain of."""
+    if not receipt.cancelled():
+        receipt.exception()
 
 
 async def _messages(
@@ -385,7 +388,7 @@ async def _print(group: Group, given: SimpleNamespace, line: Callable[[str, Mess
             missing, skipped = group.skipped - skipped, group.skipped
             what = f"{missing} messages before position {batch.seq} are missing"
             click.echo(f"{what}: nobody has them any more", err=True)
-        for message in cut(batch):
+        for message in messages_of(batch):
             if given.sender not in (None, message.sender):
                 break
             if given.conference in (None, message.conference):

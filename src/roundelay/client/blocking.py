@@ -18,13 +18,14 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from roundelay.client.inbox import check_timeout
-from roundelay.client.since import START, Moment
+from roundelay.client.sending import GroupSending
 from roundelay.core.errors import GroupClosed
 from roundelay.core.position import Position
 from roundelay.node.forking import of_the_parent
@@ -33,8 +34,8 @@ from roundelay.node.node_api import Batch, View
 
 if TYPE_CHECKING:
     from roundelay.client.group import Group, Message
-    from roundelay.client.messages import Receipt
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -95,6 +96,18 @@ class LoopThread:
         self._thread.join()
 
 
+def _waiting(
+    call: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[BlockingGroup, P], T]:
+    """That call of a `Group`, waited for."""
+
+    @wraps(call)
+    def waiting(self: BlockingGroup, /, *args: P.args, **how: P.kwargs) -> T:
+        return self._thread.call(call(self._group, *args, **how))
+
+    return waiting
+
+
 class BlockingGroup:
     """See the module; `Group` explains the calls."""
 
@@ -106,23 +119,12 @@ class BlockingGroup:
         self._inbox.on_room = lambda: thread.later(room)
         self.name = group.name
 
-    def broadcast(self, data: bytes, **how: Any) -> Receipt:
-        return self._thread.call(self._group.broadcast(data, **how))
-
-    def broadcast_many(self, messages: Sequence[bytes], **how: Any) -> Receipt:
-        return self._thread.call(self._group.broadcast_many(messages, **how))
-
-    def broadcast_unit(self, parts: Sequence[bytes], **how: Any) -> Receipt:
-        return self._thread.call(self._group.broadcast_unit(parts, **how))
-
-    def send(self, data: bytes, to: Iterable[str], **how: Any) -> Receipt:
-        return self._thread.call(self._group.send(data, to, **how))
-
-    def send_someone(self, data: bytes) -> Receipt:
-        return self._thread.call(self._group.send_someone(data))
-
-    def post(self, messages: Sequence[bytes], **how: Any) -> None:
-        self._thread.call(self._group.post(messages, **how))
+    broadcast = _waiting(GroupSending.broadcast)
+    broadcast_many = _waiting(GroupSending.broadcast_many)
+    broadcast_unit = _waiting(GroupSending.broadcast_unit)
+    send = _waiting(GroupSending.send)
+    send_someone = _waiting(GroupSending.send_someone)
+    post = _waiting(GroupSending.post)
 
     def ready(self, members: int = 1, timeout: float | None = None) -> View:
         return self._thread.call(self._group.ready(members), timeout)
@@ -155,17 +157,16 @@ class BlockingGroup:
         return message
 
     def batches(self) -> Iterator[Batch]:
-        with suppress(GroupClosed):
-            while True:
-                while (batch := self._inbox.take_batch()) is not None:
-                    yield batch
-                self._wait()
+        return self._each(self._inbox.take_batch)
 
     def __iter__(self) -> Iterator[Message]:
+        return self._each(self._inbox.take)
+
+    def _each(self, take: Callable[[], T | None]) -> Iterator[T]:
         with suppress(GroupClosed):
             while True:
-                while (message := self._inbox.take()) is not None:
-                    yield message
+                while (item := take()) is not None:
+                    yield item
                 self._wait()
 
     def _wait(self, timeout: float | None = None) -> None:
@@ -174,13 +175,11 @@ class BlockingGroup:
             raise self._inbox.end.with_traceback(None)
         self._thread.call(self._inbox.some(), timeout)
 
-    def replay(self, since: Moment = START, until: Any = None, **which: Any) -> Iterator[Message]:
-        return self._drive(self._group.replay(since, until, **which))
+    def replay(self, *moments: Any, **which: Any) -> Iterator[Message]:
+        return self._drive(self._group.replay(*moments, **which))
 
-    def replay_batches(
-        self, since: Moment = START, until: Any = None, **which: Any
-    ) -> Iterator[Batch]:
-        return self._drive(self._group.replay_batches(since, until, **which))
+    def replay_batches(self, *moments: Any, **which: Any) -> Iterator[Batch]:
+        return self._drive(self._group.replay_batches(*moments, **which))
 
     def _drive(self, source: AsyncIterator[T]) -> Iterator[T]:
         async def following() -> list[T]:

@@ -31,14 +31,7 @@ from msgspec import structs
 from roundelay.client.blocking import BlockingGroup, LoopThread
 from roundelay.client.contiguity import Contiguity, check_missing
 from roundelay.client.daemon import Client, Daemon
-from roundelay.client.inbox import (
-    BatchReader,
-    Inbox,
-    InboxReader,
-    check_timeout,
-    cost_of,
-    following,
-)
+from roundelay.client.inbox import Each, Inbox, InboxReader, check_timeout, cost_of
 from roundelay.client.messages import Message, Receipt, synced
 from roundelay.client.options import RETENTION, Options
 from roundelay.client.replaying import Replaying
@@ -233,7 +226,7 @@ class Group(GroupSending, Replaying, Client):
         """Messages as they come, those of one sender together: the fast way to read.
 
         Otherwise as `async for message in group`."""
-        return BatchReader(self.inbox)
+        return Each(lambda: self.inbox.following(self.inbox.take_batch))
 
     async def receive(self, timeout: float | None = None) -> Message:
         """The next message.
@@ -246,7 +239,7 @@ class Group(GroupSending, Replaying, Client):
         if message is not None:
             return message
         async with asyncio.timeout(timeout):
-            return await following(self.inbox)
+            return await self.inbox.following(self.inbox.take)
 
     @property
     def position(self) -> Position | None:
@@ -276,7 +269,14 @@ class Group(GroupSending, Replaying, Client):
 
     def views(self) -> AsyncIterator[View]:
         """The present view, then each one that follows; it ends as `async for` does."""
-        return Views(self)
+        known: View | None = None
+
+        async def following() -> View:
+            nonlocal known
+            known = await self.changed_view(known)
+            return known
+
+        return Each(following)
 
     async def ready(self, members: int = 1) -> View:
         """Wait until the group confirms broadcasts and has that many members.
@@ -316,21 +316,6 @@ class Group(GroupSending, Replaying, Client):
             self._node_api.gone(self)
         if self._close is not None:
             await self._close()
-
-
-class Views(AsyncIterator[View]):
-    """The views of a group; it stays usable when a wait for the next one is cancelled."""
-
-    def __init__(self, group: Group) -> None:
-        self._group = group
-        self._last: View | None = None
-
-    async def __anext__(self) -> View:
-        try:
-            self._last = await self._group.changed_view(self._last)
-        except GroupClosed:
-            raise StopAsyncIteration from None
-        return self._last
 
 
 class Joining:

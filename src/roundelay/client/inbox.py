@@ -18,17 +18,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from operator import length_hint
 from threading import RLock
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec import structs
 
-from roundelay.client.messages import Message, cut
+from roundelay.client.messages import Message, messages_of
 from roundelay.core.errors import ConfigError, GroupClosed, RoundelayError
 from roundelay.node.driver.outbox import cost
 from roundelay.node.node_api import END, MIDDLE, UNIT, Batch
+
+T = TypeVar("T")
 
 BATCH_COST: Final = 128
 """What a batch takes beside its messages, about."""
@@ -95,6 +97,12 @@ class Inbox:
             self._arrived.clear()
             await self._arrived.wait()
 
+    async def following(self, take: Callable[[], T | None]) -> T:
+        """What `take` gives, when there is something; raises why there will be nothing."""
+        while (item := take()) is None:
+            await self.some()
+        return item
+
     def take(self) -> Message | None:
         """The next message, if there is one; raises an error whose turn it is."""
         with self._lock:
@@ -111,7 +119,7 @@ class Inbox:
                 if not self._advance():
                     return False
                 assert self._opened is not None
-                self.messages = iter(cut(self._opened))
+                self.messages = iter(messages_of(self._opened))
             return True
 
     def take_batch(self) -> Batch | None:
@@ -162,9 +170,6 @@ class InboxReader(AsyncIterator[Message]):
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
 
-    def __aiter__(self) -> InboxReader:
-        return self
-
     async def __anext__(self) -> Message:
         inbox = self._inbox
         try:
@@ -177,31 +182,17 @@ class InboxReader(AsyncIterator[Message]):
             raise StopAsyncIteration from None
 
 
-class BatchReader(AsyncIterator[Batch]):
-    """The same, batch by batch."""
+class Each(AsyncIterator[T]):
+    """`async for` over what `following` gives, until the group is left."""
 
-    __slots__ = ("_inbox",)
+    def __init__(self, following: Callable[[], Awaitable[T]]) -> None:
+        self._following = following
 
-    def __init__(self, inbox: Inbox) -> None:
-        self._inbox = inbox
-
-    def __aiter__(self) -> BatchReader:
-        return self
-
-    async def __anext__(self) -> Batch:
-        while (batch := self._inbox.take_batch()) is None:
-            try:
-                await self._inbox.some()
-            except GroupClosed:
-                raise StopAsyncIteration from None
-        return batch
-
-
-async def following(inbox: Inbox) -> Message:
-    """The next message, when there is one; raises why there will be none."""
-    while (message := inbox.take()) is None:
-        await inbox.some()
-    return message
+    async def __anext__(self) -> T:
+        try:
+            return await self._following()
+        except GroupClosed:
+            raise StopAsyncIteration from None
 
 
 def check_timeout(timeout: object) -> None:

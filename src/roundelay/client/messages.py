@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import count, repeat
 from typing import Any, Final
 
@@ -109,30 +109,24 @@ def places_in_unit(count: int) -> list[str]:
     return [START, *[MIDDLE] * (count - 2), END]
 
 
-def cut(batch: Batch) -> list[Message]:
-    """The messages of a batch, all at once: the fast way."""
-    bundle = batch.bundle
-    if bundle.marks or batch.unit != WHOLE:
-        return list(messages_of(batch))
-    seq, sender, when = None if batch.seq < 0 else batch.seq, batch.sender, batch.time
-    if len(bundle.sizes) == 1:
-        return [Message(seq, sender, bundle.data, when)]
-    seqs: Iterable[int | None] = repeat(None) if seq is None else count(seq)
-    return list(map(Message, seqs, repeat(sender), bundle.messages(), repeat(when)))
-
-
-def messages_of(batch: Batch) -> Iterator[Message]:
-    """The messages of a batch, one by one."""
-    seq: int | None = batch.seq if batch.seq >= 0 else None
-    sender, when = batch.sender, batch.time
+def messages_of(batch: Batch) -> list[Message]:
+    """The messages of a batch."""
+    bundle, sender, when = batch.bundle, batch.sender, batch.time
+    seq = None if batch.seq < 0 else batch.seq
     if batch.unit != WHOLE:
-        conference, kind, count = batch.bundle.runs()[0]
-        places = places_in_unit(count) if batch.unit == UNIT else [batch.unit] * count
-        for data, place in zip(batch.bundle, places, strict=True):
-            yield Message(seq, sender, data, when, conference, kind, place)
-        return
-    for conference, kind, part in batch.bundle.by_mark():
-        for data in part:
-            yield Message(seq, sender, data, when, conference, kind)
-            if seq is not None:
-                seq += 1
+        conference, kind, parts = bundle.runs()[0]
+        places = places_in_unit(parts) if batch.unit == UNIT else [batch.unit] * parts
+        return [
+            Message(seq, sender, data, when, conference, kind, place)
+            for data, place in zip(bundle, places, strict=True)
+        ]
+    seqs: Iterator[int | None] = repeat(None) if seq is None else count(seq)
+    if bundle.marks:
+        return [
+            Message(next(seqs), sender, data, when, conference, kind)
+            for conference, kind, part in bundle.by_mark()
+            for data in part
+        ]
+    if len(bundle.sizes) == 1:  # the fast ways
+        return [Message(seq, sender, bundle.data, when)]
+    return list(map(Message, seqs, repeat(sender), bundle.messages(), repeat(when)))

@@ -21,19 +21,20 @@ holds up nobody, and needs that much memory and no more.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
-from typing import Any, Final, TypedDict, Unpack
+from collections.abc import Iterator
+from typing import Any, Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from roundelay.client.connection import TIMEOUT_S, NodeConnection
 from roundelay.client.protocol import Block
+from roundelay.client.since import request_of
 from roundelay.core.errors import ConnectionLost, Refused, UsageError
-from roundelay.core.selection import POSITION_MAX, several
+from roundelay.core.selection import POSITION_MAX
 from roundelay.journal.format import Run
 from roundelay.node.recording.transfer import runs_of
 from roundelay.wire.frontend import DEFAULT
-from roundelay.wire.frontend_replay import CREDIT_BLOCKS, Ended, ReplayRequest
+from roundelay.wire.frontend_replay import CREDIT_BLOCKS, Ended
 
 ENTER_S: Final = 5.0
 """How long a node that has just started may need to enter its groups."""
@@ -52,22 +53,6 @@ class RecorderStatus(Struct, frozen=True):
     """Everything below is on disk at a recorder."""
     recorders: tuple[dict[str, Any], ...]
     """Each as JSON: `node`, `begin`, `next`, `durable`, `missing`, `here`, `slow`, `whole`."""
-
-
-class Wanted(TypedDict, total=False):
-    """What is wanted of a range; all that is given must hold."""
-
-    conference: int | Iterable[int] | None
-    """One or several; so are `sender` (names of nodes) and `kind`."""
-    sender: str | Iterable[str] | None
-    kind: int | Iterable[int] | None
-    since_time: int | None
-    """Nanoseconds since 1970, half-open with `until_time`."""
-    until_time: int | None
-    own: bool
-    """Only what the node asked records itself."""
-    blocks: int
-    """How many blocks may be on their way."""
 
 
 class RecorderClient(NodeConnection):
@@ -113,9 +98,7 @@ class RecorderClient(NodeConnection):
 
     # -- reading ---------------------------------------------------------------------------
 
-    def read(
-        self, since: int = 0, until: int | None = None, **wanted: Unpack[Wanted]
-    ) -> Iterator[Run]:
+    def read(self, since: int = 0, until: int | None = None, **which: Any) -> Iterator[Run]:
         """The records selected, in order, as runs (`roundelay.journal.format.Run`).
 
         since, until   positions, half-open; without `until`, what is recorded by now
@@ -127,28 +110,29 @@ class RecorderClient(NodeConnection):
         All that is given must hold.  `roundelay.journal.parquet.batch_of(runs, group)` makes an
         Arrow record batch of a list of runs.  Whoever stops early should close the iterator.
         """
-        for runs in self.read_blocks(since, until, **wanted):
+        for runs in self.read_blocks(since, until, **which):
             yield from runs
 
     def read_blocks(
-        self, since: int = 0, until: int | None = None, **wanted: Unpack[Wanted]
+        self,
+        since: int = 0,
+        until: int | None = None,
+        *,
+        since_time: int | None = None,
+        until_time: int | None = None,
+        own: bool = False,
+        blocks: int = CREDIT_BLOCKS,
+        **marks: Any,
     ) -> Iterator[list[Run]]:
         """As `read`, a block at a time."""
         if self._reading:
             raise UsageError("a client reads one range at a time: use another client")
-        if odd := wanted.keys() - Wanted.__annotations__.keys():
-            raise TypeError(f"{min(odd)} is none of {', '.join(Wanted.__annotations__)}")
-        until_time = wanted.get("until_time")
-        request = ReplayRequest(
-            since=since,
-            until=POSITION_MAX if until is None else until,
-            since_time=wanted.get("since_time") or 0,
+        request = structs.replace(
+            request_of(since, until, **marks),
+            since_time=since_time or 0,
             until_time=POSITION_MAX if until_time is None else until_time,
-            conferences=several("conference", wanted.get("conference")),
-            senders=several("sender", wanted.get("sender")),
-            kinds=several("kind", wanted.get("kind")),
-            blocks=wanted.get("blocks", CREDIT_BLOCKS),
-            own=wanted.get("own", False),
+            blocks=blocks,
+            own=own,
         )
         number = self._protocol.replay(self.group, request)
         self._reading, over = True, False

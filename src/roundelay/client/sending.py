@@ -101,7 +101,7 @@ class GroupSending(ABC):
         """
         bundle = bundle_of([data], "data", conference, kind)
         count = synced(durability, recorders, self._recorders)
-        return await self._send(bundle, recorders=count)
+        return await self.submit(bundle, recorders=count)
 
     async def broadcast_many(
         self,
@@ -117,7 +117,7 @@ class GroupSending(ABC):
         if not 0 < len(bundle) <= MESSAGES_MAX:
             raise ConfigError("messages", len(bundle), f"1 to {MESSAGES_MAX} at once")
         count = synced(durability, recorders, self._recorders)
-        return await self._send(bundle, recorders=count)
+        return await self.submit(bundle, recorders=count)
 
     async def broadcast_unit(
         self,
@@ -138,21 +138,22 @@ class GroupSending(ABC):
         if not 0 < len(bundle) <= MESSAGES_MAX:
             raise ConfigError("parts", len(bundle), f"1 to {MESSAGES_MAX} of a unit")
         count = synced(durability, recorders, self._recorders)
-        return await self._send(bundle, recorders=count, unit=True)
+        return await self.submit(bundle, recorders=count, unit=True)
 
     async def send(
         self, data: bytes, to: Iterable[str], *, conference: int = 0, kind: int = 0
     ) -> Receipt:
         """Send `data` to the members named (service `selective`)."""
         bundle = bundle_of([data], "data", conference, kind)
-        return await self._send(bundle, to=tuple(to))
+        return await self.submit(bundle, to=tuple(to))
 
     async def send_someone(self, data: bytes) -> Receipt:
         """Send `data` to exactly one application of one member, whichever."""
-        return await self._send(bundle_of([data]), someone=True)
+        return await self.submit(bundle_of([data]), someone=True)
 
-    async def _send(self, bundle: Bundle, **how: Any) -> Receipt:
-        """`how` is as `NodeApi.send` has it."""
+    async def submit(self, bundle: Bundle, **how: Any) -> Receipt:
+        """What all of these do; `how` is as `NodeApi.send` has it.  Bundles go out in the order of
+        the calls, also of those that wait for room."""
         tag = self._tag
         self._tag += 1
         waiting: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
