@@ -34,14 +34,13 @@ def _breaks(broken: type[Any]) -> dict[str, Any]:
 broken: Final = MutantTable(_breaks, seeds=(0, 60))
 
 
-@broken(
-    "TR-2, E 19: a PDU is not its sender's acknowledgement of itself",
-    "2n PDUs deliver nothing, and nothing else ever will",
-    "I7",
-    scope=ClusterScope(protocol=PO, sites=2, messages=1, losses=0),
-)
+@broken("I7", scope=ClusterScope(protocol=PO, sites=2, messages=1, losses=0))
 class NoSelfAcknowledgement(PoSite):
-    """AL and PAL know of a sender what its vector says: A_src is never above the PDU's number."""
+    """TR-2, E 19: a PDU is not its sender's acknowledgement of itself; 2n PDUs deliver nothing, and
+    nothing else ever will.
+
+    AL and PAL know of a sender what its vector says: A_src is never above the PDU's number.
+    """
 
     def note_vector(self, pdu: Dt) -> None:
         j = pdu.src
@@ -58,14 +57,13 @@ class NoSelfAcknowledgement(PoSite):
             self.pal[j][j] = max(before, pdu.ack[j])
 
 
-@broken(
-    "TR-10, E 22: flow control holds acknowledgements back as well",
-    "two members that both send wait for each other for ever",
-    "I7",
-    scope=ClusterScope(protocol=PO, sites=2, messages=2, losses=0),
-)
+@broken("I7", scope=ClusterScope(protocol=PO, sites=2, messages=2, losses=0))
 class FlowControlForAll(PoSite):
-    """minAL ≤ SEQ < minAL + W before any PDU, as printed."""
+    """TR-10, E 22: flow control holds acknowledgements back as well; two members that both send
+    wait for each other for ever.
+
+    minAL ≤ SEQ < minAL + W before any PDU, as printed.
+    """
 
     def on_ack_timer(self, now: int) -> None:
         if self.seq < min(self.al[self.index]) + self.limit():
@@ -74,14 +72,10 @@ class FlowControlForAll(PoSite):
             self.ack_due = self.arm(now + self.config.ack_ns)
 
 
-@broken(
-    "TR-6: a PDU that is sent again carries the vector of the moment",
-    "members compute different keys for it, and different orders",
-    "I1",
-    scope=ClusterScope(protocol=TO, sites=2, messages=2, losses=1),
-)
+@broken("I1", scope=ClusterScope(protocol=TO, sites=2, messages=2, losses=1))
 class FreshVectors(ToSite):
-    """Retransmissions carry the vector of the moment."""
+    """TR-6: a PDU that is sent again carries the vector of the moment; members compute different
+    keys for it, and different orders."""
 
     def send_again(self, k: int, lo: int, hi: int, now: int) -> bool:
         for seq, pdu in self.sl.items():
@@ -90,14 +84,10 @@ class FreshVectors(ToSite):
         return super().send_again(k, lo, hi, now)
 
 
-@broken(
-    "TO-3, E 63: in channel mode what was lost is sent again, without a reset",
-    "it stands at another place in the log of the one that had lost it",
-    "I1",
-    scope=ClusterScope(protocol=TO_CHANNEL, sites=2, messages=2, losses=1),
-)
+@broken("I1", scope=ClusterScope(protocol=TO_CHANNEL, sites=2, messages=2, losses=1))
 class SentAgainInAnEpoch(ToChannelSite):
-    """Who has lost something asks for it, as in PO, and its source repeats it: no reset."""
+    """TO-3, E 63: in channel mode what was lost is sent again, without a reset; it stands at
+    another place in the log of the one that had lost it."""
 
     def on_sequenced(self, pdu: Any, now: int) -> None:
         lo = self.treq[pdu.src]
@@ -113,14 +103,13 @@ class SentAgainInAnEpoch(ToChannelSite):
                 self.send_all(self.sl[seq])
 
 
-@broken(
-    "TO-R1, E 64: a member holds its own PDUs before the channel has returned them",
-    "one whose copy was lost stands last in the log of its source, and only there",
-    "I1",
-    scope=ClusterScope(protocol=TO_CHANNEL, sites=2, messages=2, losses=1),
-)
+@broken("I1", scope=ClusterScope(protocol=TO_CHANNEL, sites=2, messages=2, losses=1))
 class ClaimsItsOwn(ToChannelSite):
-    """A member holds whatever it has sent, and a PDU is its sender's acknowledgement of itself."""
+    """TO-R1, E 64: a member holds its own PDUs before the channel has returned them; one whose copy
+    was lost stands last in the log of its source, and only there.
+
+    A member holds whatever it has sent, and a PDU is its sender's acknowledgement of itself.
+    """
 
     def at_everybody(self, pdu: Dt) -> bool:
         return pdu.seq < min(self.al[pdu.src])
@@ -136,14 +125,13 @@ class ClaimsItsOwn(ToChannelSite):
         super().opened(floor, now)
 
 
-@broken(
-    "TR-16: who is left does not hand over the rest before it goes on",
-    "what one has been given, and told its submitter, another never is",
-    "I2",
-    scope=ClusterScope(protocol=PO, sites=3, messages=1, losses=0, fails=1),
-)
+@broken("I2", scope=ClusterScope(protocol=PO, sites=3, messages=1, losses=0, fails=1))
 class NoFlush(PoSite):
-    """Who is left opens a new cluster at once; what is not delivered is given back."""
+    """TR-16: who is left does not hand over the rest before it goes on; what one has been given,
+    and told its submitter, another never is.
+
+    Who is left opens a new cluster at once; what is not delivered is given back.
+    """
 
     def rest(self, tails: Tails) -> list[Dt]:
         return []
@@ -151,27 +139,21 @@ class NoFlush(PoSite):
     def empty_logs(self, tails: Tails) -> None: ...
 
 
-@broken(
-    "TR-16: a tail says how far a member has got, and not with what",
-    "a message that had reached one of two is delivered by that one only",
-    "I2",
-    scope=ClusterScope(protocol=TO, sites=3, messages=1, losses=0, fails=1),
-)
+@broken("I2", scope=ClusterScope(protocol=TO, sites=3, messages=1, losses=0, fails=1))
 class TailWithoutPdus(ToSite):
-    """What nobody but the source of a message has is not said to the others."""
+    """TR-16: a tail says how far a member has got, and not with what; a message that had reached
+    one of two is delivered by that one only."""
 
     def unsure(self, living: int) -> tuple[Dt, ...]:
         return ()
 
 
-@broken(
-    "SPO-A2, E 28: TREQ is the number of the last PDU, not the next",
-    "nothing is ever acknowledged",
-    "I7",
-    scope=ClusterScope(protocol=SPO, sites=2, messages=1, losses=0),
-)
+@broken("I7", scope=ClusterScope(protocol=SPO, sites=2, messages=1, losses=0))
 class TreqIsTheLast(SpoSite):
-    """TREQ_j := p.TSEQ, as printed."""
+    """SPO-A2, E 28: TREQ is the number of the last PDU, not the next; nothing is ever acknowledged.
+
+    TREQ_j := p.TSEQ, as printed.
+    """
 
     def note_vector(self, pdu: Dt) -> None:
         super().note_vector(pdu)
@@ -182,13 +164,10 @@ class TreqIsTheLast(SpoSite):
 # -- caught by random runs -----------------------------------------------------------------
 
 
-@broken(
-    "SPO-L2: in doubt whether something was for it, a member asks for it",
-    "it is given what is for others",
-    "I8",
-)
+@broken("I8")
 class AsksForOthers(SpoSite):
-    """In doubt whether something was for it, a member asks for it."""
+    """SPO-L2: in doubt whether something was for it, a member asks for it; it is given what is for
+    others."""
 
     def still_unsure(self, j: int, gap: list[int], now: int) -> None:
         lo = self.preq[j]
@@ -196,14 +175,10 @@ class AsksForOthers(SpoSite):
         super().still_unsure(j, gap, now)
 
 
-@broken(
-    "SPO-T7: whoever hears a PDU asks its source what else there was, for whomever",
-    "a broadcast costs those who have nothing to do with it as much as its destinations",
-    "SPO-T7",
-    seeds=(2, 20),
-)
+@broken("SPO-T7", seeds=(2, 20))
 class MindsTheBusinessOfOthers(SpoSite):
-    """Whoever hears a PDU asks its source what else there was, for whomever."""
+    """SPO-T7: whoever hears a PDU asks its source what else there was, for whomever; a broadcast
+    costs those who have nothing to do with it as much as its destinations."""
 
     def on_sequenced(self, pdu: Any, now: int) -> None:
         gap = pdu.seq > self.treq[pdu.src]
@@ -212,13 +187,10 @@ class MindsTheBusinessOfOthers(SpoSite):
             self.send_to(pdu.src, self.stat(poll=True))
 
 
-@broken(
-    "SPO-A1: destinations do not matter to what is delivered",
-    "a member is given what is for others",
-    "I8",
-)
+@broken("I8")
 class DeliversEverything(SpoSite):
-    """Destinations do not matter to what is delivered."""
+    """SPO-A1: destinations do not matter to what is delivered; a member is given what is for
+    others."""
 
     def accept(self, pdu: Any, now: int) -> None:
         super().accept(pdu, now)
@@ -229,13 +201,10 @@ class DeliversEverything(SpoSite):
             )
 
 
-@broken(
-    "TR-6: a PDU of PO that is sent again carries the vector of the moment",
-    "two PDUs of one number say different things",
-    "TR-6",
-)
+@broken("TR-6")
 class StampsAnew(PoSite):
-    """TR-6: a PDU sent again has the acknowledgements of now."""
+    """TR-6: a PDU of PO that is sent again carries the vector of the moment; two PDUs of one number
+    say different things."""
 
     def send_again(self, k: int, lo: int, hi: int, now: int) -> bool:
         for seq, pdu in self.sl.items():
@@ -243,13 +212,9 @@ class StampsAnew(PoSite):
         return super().send_again(k, lo, hi, now)
 
 
-@broken(
-    "TR-7: a member always has a reason to poll",
-    "the network never falls silent",
-    "QUIET",
-)
+@broken("QUIET")
 class NeverAtEase(PoSite):
-    """A member always has a reason to poll."""
+    """TR-7: a member always has a reason to poll; the network never falls silent."""
 
     def busy(self) -> bool:
         return True
@@ -258,73 +223,51 @@ class NeverAtEase(PoSite):
         return {0}
 
 
-@broken(
-    "TR-16: own messages that were not delivered are not given back",
-    "their submitter never learns that they are gone",
-    "I5",
-    seeds=(16, 40),
-)
+@broken("I5", seeds=(16, 40))
 class KeepsWhatItWasGiven(NoFlush):
-    """Own messages that were not delivered are not given back."""
+    """TR-16: own messages that were not delivered are not given back; their submitter never learns
+    that they are gone."""
 
     def undelivered(self) -> list[Bundle]:
         return []
 
 
-@broken(
-    "TR-16: after a failure everybody hands over what it has itself",
-    "what one has been given another never is",
-    "I2",
-)
+@broken("I2")
 class HandsOverItsOwn(TailWithoutPdus):
-    pass
+    """TR-16: after a failure everybody hands over what it has itself; what one has been given
+    another never is."""
 
 
-@broken(
-    "TR-15: a member that is gone is waited for",
-    "the others are never told that the cluster is broken",
-    "TR-15",
-    seeds=(16, 40),
-)
+@broken("TR-15", seeds=(16, 40))
 class GivesNobodyUp(PoSite):
-    """Nobody is ever given up."""
+    """TR-15: a member that is gone is waited for; the others are never told that the cluster is
+    broken."""
 
     def break_up(self, *reason: Any) -> None: ...
 
 
-@broken(
-    "TR-10: as much is under way as there is to send",
-    "logs have no bound",
-    "I6",
-    seeds=(1, 20),
-)
+@broken("I6", seeds=(1, 20))
 class NoWindow(PoSite):
-    """As much under way as there is to send."""
+    """TR-10: as much is under way as there is to send; logs have no bound."""
 
     def limit(self) -> int:
         return 1000
 
 
-@broken(
-    "E 62: keys are ordered by source, whatever was sent before what",
-    "members that release at different times have different orders",
-    "I1",
-)
+@broken("I1")
 class SourceFirst(ToSite):
-    """The order of keys is by source, whatever was sent before what."""
+    """E 62: keys are ordered by source, whatever was sent before what; members that release at
+    different times have different orders."""
 
     def release(self, *args: Any) -> None:
         self.keys.sort(key=lambda key: key[1:])
         super().release(*args)
 
 
-@broken(
-    "TO-5: in channel mode a probe repeats what waits, in the same epoch",
-    "one PDU stands twice on the channel",
-    "TR-6",
-)
+@broken("TR-6")
 class ProbesWithData(ToChannelSite):
-    """TO-5: a probe repeats what waits, in the same epoch."""
+    """TO-5: in channel mode a probe repeats what waits, in the same epoch; one PDU stands twice on
+    the channel."""
 
     def poll(self, now: int) -> None:
         for pdu in list(self.sl.values())[:1]:

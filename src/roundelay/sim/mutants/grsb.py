@@ -33,117 +33,77 @@ _handle = User._handle
 _release = User._release
 
 
-@broken(
-    "GR-27: what was heard in an old epoch counts in the new one",
-    "it may have vanished with its retransmitter, and its position be given away again",
-    "I1",
-    seeds=(58, 70),
-    patches=(Listener, "enter"),
-)
+@broken("I1", seeds=(58, 70), patches=(Listener, "enter"))
 def keeps_what_it_heard(self: Listener, epoch: int) -> None:
+    """GR-27: what was heard in an old epoch counts in the new one; it may have vanished with its
+    retransmitter, and its position be given away again."""
     self.epoch = epoch
 
 
-@broken(
-    "GR-27: the table of senders does not travel with the state",
-    "the new retransmitter waits for numbers that its users have long used",
-    "I7",
-    seeds=(0, 10),
-    patches=(Counters, "pages"),
-)
+@broken("I7", seeds=(0, 10), patches=(Counters, "pages"))
 def forgets_the_senders(self: Counters, safe: int, top: int, time: int) -> list[State]:
+    """GR-27: the table of senders does not travel with the state; the new retransmitter waits for
+    numbers that its users have long used."""
     return _pages(Counters(), safe, top, time)
 
 
-@broken(
-    "GR-11: the acknowledger overwrites what the recorders may not have",
-    "what a recorder missed is nowhere any more",
-    "I2",
-    seeds=(19, 30),
-    patches=(Acknowledger, "_secure"),
-)
+@broken("I2", seeds=(19, 30), patches=(Acknowledger, "_secure"))
 def overwrites_unrecorded(self: Acknowledger) -> None:
+    """GR-11: the acknowledger overwrites what the recorders may not have; what a recorder missed is
+    nowhere any more."""
     self.safe = self.expected
 
 
-@broken(
-    "GR-5: a submitter is answered at the broadcast, not at the acknowledgement",
-    "the message may vanish with the retransmitter",
-    "I5",
-    seeds=(11, 20),
-    patches=(Retransmitter, "_broadcast"),
-)
+@broken("I5", seeds=(11, 20), patches=(Retransmitter, "_broadcast"))
 def confirms_what_is_broadcast(self: Retransmitter, message: Message) -> None:
+    """GR-5: a submitter is answered at the broadcast, not at the acknowledgement; the message may
+    vanish with the retransmitter."""
     self._confirm(message)
     _broadcast(self, message)
 
 
-@broken(
-    "GR-27: a new retransmitter takes the marks of the last reign and not its messages",
-    "what the recorders lacked nobody can repeat",
-    "I2",
-    seeds=(8, 20),
-    patches=(Candidate, "_take"),
-)
+@broken("I2", seeds=(8, 20), patches=(Candidate, "_take"))
 def fetches_nothing(self: Candidate, site: int, state: State, da: int, now: int) -> None:
+    """GR-27: a new retransmitter takes the marks of the last reign and not its messages; what the
+    recorders lacked nobody can repeat."""
     _take(self, site, structs.replace(state, safe=state.top), da, now)
 
 
-@broken(
-    "GR-15: what was only heard is released",
-    "it may vanish with the retransmitter, and is taken back then",
-    "I1",
-    seeds=(10, 20),
-    patches=(User, "_release"),
-)
+@broken("I1", seeds=(10, 20), patches=(User, "_release"))
 def delivers_what_it_heard(self: User, now: int) -> None:
+    """GR-15: what was only heard is released; it may vanish with the retransmitter, and is taken
+    back then."""
     for message in self.listener.ready(fast=True):
         self._handle(message, COMMITTED)
     _release(self, now)
 
 
-@broken(
-    "GR-27: a council member that restarts does not know what it promised",
-    "it has to ask all others before it may vote again, and they may be in the same case",
-    "I7",
-    seeds=(8, 20),
-    patches=(GrsbStable, "apply"),
-)
+@broken("I7", seeds=(8, 20), patches=(GrsbStable, "apply"))
 def forgets_promises(self: GrsbStable, record: Any) -> None:
+    """GR-27: a council member that restarts does not know what it promised; it has to ask all
+    others before it may vote again, and they may be in the same case."""
     if not isinstance(record, Promised | Accepted):
         _apply(self, record)
 
 
-@broken(
-    "GR-19: a user that restarts does not go back to where its open units began",
-    "a unit is never delivered whole",
-    "I2",
-    seeds=(4, 20),
-    patches=(Units, "resume"),
-)
+@broken("I2", seeds=(4, 20), patches=(Units, "resume"))
 def loses_open_units(self: Units, position: int) -> int:
+    """GR-19: a user that restarts does not go back to where its open units began; a unit is never
+    delivered whole."""
     return position
 
 
-@broken(
-    "GR-16: whatever was asked for, all that comes by is delivered",
-    "a user is given what it does not want",
-    "I8",
-    seeds=(1, 10),
-    patches=(User, "_handle"),
-)
+@broken("I8", seeds=(1, 10), patches=(User, "_handle"))
 def delivers_the_unwanted(self: User, message: Message, stage: str) -> None:
+    """GR-16: whatever was asked for, all that comes by is delivered; a user is given what it does
+    not want."""
     wanted, self.wanted = self.wanted, type(self.wanted)()
     _handle(self, message, stage)
     self.wanted = wanted
 
 
-@broken(
-    "GR-24: what is for one site alone goes over line A, whatever is heard there",
-    "one line alone does not do",
-    "I7",
-    seeds=(33, 40),
-    patches=(Ways, "to"),
-)
+@broken("I7", seeds=(33, 40), patches=(Ways, "to"))
 def needs_line_a(self: Ways, site: int, tries: int = 0) -> int:
+    """GR-24: what is for one site alone goes over line A, whatever is heard there; one line alone
+    does not do."""
     return LINE_A

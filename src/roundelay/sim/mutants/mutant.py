@@ -129,13 +129,18 @@ Broken = TypeVar("Broken", bound=Callable[..., Any])
 class MutantTable:
     """The mutants of a family.
 
-    Each is declared by a decorator of what breaks its rule, and has the name of that.
+    Each is declared by a decorator of what breaks its rule, and has the name of that.  The first
+    paragraph of its docstring names the rule and what is missing, then why it is needed.
 
     >>> broken = MutantTable(protocol="positive-ack", seeds=(0, 60))
-    >>> @broken("PA-3: no receiver is awaited", "who lost a copy never gets it", "I2")
-    ... class CountsOnTheFirstCopy: ...
-    >>> broken.mutants[0].name, broken.mutants[0].expects, broken.mutants[0].seeds
-    ('counts-on-the-first-copy', ('I2',), (0, 60))
+    >>> @broken("I2")
+    ... class CountsOnTheFirstCopy:
+    ...     "PA-3: no receiver is awaited; who lost a copy never gets it."
+    >>> mutant = broken.mutants[0]
+    >>> mutant.name, mutant.rule, mutant.wrong
+    ('counts-on-the-first-copy', 'PA-3: no receiver is awaited', 'who lost a copy never gets it')
+    >>> mutant.expects, mutant.seeds
+    (('I2',), (0, 60))
     """
 
     def __init__(
@@ -149,8 +154,6 @@ class MutantTable:
 
     def __call__(
         self,
-        rule: str,
-        wrong: str,
         *expects: str,
         patches: tuple[type[Any], str] | None = None,
         also: tuple[type[Any], ...] = (),
@@ -170,6 +173,8 @@ class MutantTable:
             else:
                 how = {"patches": (Patch.of(*patches, broken),)}
             name = re.sub("(?<!^)(?=[A-Z])|_", "-", broken.__name__).lower()
+            summary = " ".join((broken.__doc__ or "").partition("\n\n")[0].split())
+            rule, _, wrong = summary.removesuffix(".").partition("; ")
             stated = {"name": name, "rule": rule, "wrong": wrong, "expects": expects}
             self.mutants.append(Mutant(**(self._usual | stated | how | fields)))
             return broken

@@ -19,24 +19,21 @@ from roundelay.sim.mutants.mutant import MutantTable
 broken: Final = MutantTable(protocol=POSITIVE_ACK, seeds=(0, 60))
 
 
-@broken(
-    "PA-3: no receiver is awaited",
-    "who lost the multicast never gets the message",
-    "I2",
-)
+@broken("I2")
 class CountsOnTheFirstCopy(PositiveAckSite):
+    """PA-3: no receiver is awaited; who lost the multicast never gets the message."""
+
     def _transmit(self, now: int) -> None:
         super()._transmit(now)
         for n in list(self.outstanding):
             self._complete(n, now)
 
 
-@broken(
-    "PA-3: the first acknowledgement ends the copies to everybody",
-    "who has not answered never gets the message",
-    "I2",
-)
+@broken("I2")
 class AnyAnswerWillDo(PositiveAckSite):
+    """PA-3: the first acknowledgement ends the copies to everybody; who has not answered never gets
+    the message."""
+
     def _on_ack(self, pdu: PaAck, source: int, now: int) -> None:
         message = self.outstanding.get(pdu.n)
         if message is not None:
@@ -44,36 +41,32 @@ class AnyAnswerWillDo(PositiveAckSite):
         super()._on_ack(pdu, source, now)
 
 
-@broken(
-    "PA-2: what has been delivered is not known again",
-    "a copy to one whose acknowledgement was lost is delivered, too",
-    "I4",
-)
+@broken("I4")
 class DeliversEveryCopy(PositiveAckSite):
+    """PA-2: what has been delivered is not known again; a copy to one whose acknowledgement was
+    lost is delivered, too."""
+
     def _on_message(self, pdu: PaB, source: int) -> None:
         self.seen[source].mark = UNHEARD
         self.seen[source].above.clear()
         super()._on_message(pdu, source)
 
 
-@broken(
-    "PA-5: with `fifo` nothing is held back",
-    "messages of one source overtake each other",
-    "I1",
-)
+@broken("I1")
 class Overtakes(PositiveAckSite):
+    """PA-5: with `fifo` nothing is held back; messages of one source overtake each other."""
+
     def __init__(
         self, me: int, group: tuple[int, ...], config: PositiveAckConfig, *given: Any, **named: Any
     ) -> None:
         super().__init__(me, group, structs.replace(config, fifo=False), *given, **named)
 
 
-@broken(
-    "PA-1: as much is under way as there is to send",
-    "neither source nor receiver has a bound of memory",
-    "I6",
-)
+@broken("I6")
 class NoPipeline(PositiveAckSite):
+    """PA-1: as much is under way as there is to send; neither source nor receiver has a bound of
+    memory."""
+
     def _transmit(self, now: int) -> None:
         low, self.low = self.low, self.next_num
         super()._transmit(now)

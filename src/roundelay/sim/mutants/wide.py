@@ -21,37 +21,24 @@ _release = Uplink._release
 _on_up = GlobalRetransmitter.on_up
 
 
-@broken(
-    "HG-3: the GPR waits for all networks but one",
-    "what the last network lacks is nowhere any more",
-    "I2",
-    seeds=(4, 12),
-    patches=(GlobalRetransmitter, "everywhere"),
-)
+@broken("I2", seeds=(4, 12), patches=(GlobalRetransmitter, "everywhere"))
 def leaves_out_a_network(self: GlobalRetransmitter) -> int:
+    """HG-3: the GPR waits for all networks but one; what the last network lacks is nowhere any
+    more."""
     return sorted(branch.safe for branch in self.branches.values())[1]
 
 
-@broken(
-    "HG-4: what an LCR missed it misses",
-    "a network that was cut off never comes back",
-    "I7",
-    seeds=(5, 12),
-    patches=(Uplink, "_release"),
-)
+@broken("I7", seeds=(5, 12), patches=(Uplink, "_release"))
 def never_asks_the_gpr(self: Uplink, now: int) -> None:
+    """HG-4: what an LCR missed it misses; a network that was cut off never comes back."""
     _release(self, now)
     self.reader.stop()
 
 
-@broken(
-    "HG-1: the GCR gives a submission that is repeated a place again",
-    "a message has two positions",
-    "I4",
-    seeds=(0, 6),
-    patches=(GlobalRetransmitter, "on_up"),
-)
+@broken("I4", seeds=(0, 6), patches=(GlobalRetransmitter, "on_up"))
 def forgets_origins(self: GlobalRetransmitter, up: Up, source: int, now: int) -> None:
+    """HG-1: the GCR gives a submission that is repeated a place again; a message has two
+    positions."""
     counters = self.sequencer.counters
     known = counters.get(up.origin)
     if known is not None and (known.inc, known.sseq) == (up.inc, up.sseq + 1):
@@ -59,26 +46,18 @@ def forgets_origins(self: GlobalRetransmitter, up: Up, source: int, now: int) ->
     _on_up(self, up, source, now)
 
 
-@broken(
-    "HG-11: a node behind a broadcaster takes messages as they come",
-    "what comes late is never delivered",
-    "I2",
-    seeds=(1, 12),
-    patches=(Flood, "_advance"),
-)
+@broken("I2", seeds=(1, 12), patches=(Flood, "_advance"))
 def delivers_as_it_comes(self: Flood, now: int) -> None:
+    """HG-11: a node behind a broadcaster takes messages as they come; what comes late is never
+    delivered."""
     for at in list(self.held):
         message = self.held.pop(at)
         self.next = max(self.next, message.end)
         self.take(message, now)
 
 
-@broken(
-    "HG-7: a network that begins anew makes its users forget, as a flat group would",
-    "positions of a network are those of the whole: users are given them twice",
-    "I1",
-    seeds=(265, 270),
-    patches=(LocalUser, "begins"),
-)
+@broken("I1", seeds=(265, 270), patches=(LocalUser, "begins"))
 def takes_back(self: LocalUser, start: int) -> None:
+    """HG-7: a network that begins anew makes its users forget, as a flat group would; positions of
+    a network are those of the whole: users are given them twice."""
     User.begins(self, start)
