@@ -39,7 +39,7 @@ from roundelay.core.token.site import TokenSite
 from roundelay.core.wide.site import WideSite
 from roundelay.core.wide.topology import Atlas
 from roundelay.sim.families.registry import SIMULATED_FAMILIES
-from roundelay.sim.families.wide.group import WideGroup
+from roundelay.sim.families.wide import WideGroup
 from tests.core.ring import MS, Ring
 
 GROUP = (0, 1, 2)

@@ -20,7 +20,7 @@ from roundelay.core.wide import invariants as wide
 from roundelay.core.wide.pdu import LsUp
 from roundelay.core.wide.site import WideSite
 from roundelay.core.wide.uplink import Pending
-from roundelay.sim.families.grsb.applications import DATE_US
+from roundelay.sim.families.lines import DATE_US
 from tests.sim.grsb_net import Group
 from tests.sim.wide_net import Hierarchy
 

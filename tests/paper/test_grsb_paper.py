@@ -21,7 +21,7 @@ from roundelay.core.grsb.pdu import (
     SubmitAck,
 )
 from roundelay.core.selection import EVERYTHING, Selection
-from roundelay.sim.families.grsb.applications import DATE_US
+from roundelay.sim.families.lines import DATE_US
 from roundelay.sim.network.links import Lossy
 from tests.sim.grsb_net import Group, lines
 from tests.sim.line_net import Hook

@@ -7,7 +7,7 @@ from typing import Any
 from roundelay.core.autorm.beamon import AutoRmDelivery
 from roundelay.core.autorm.config import AutoRmConfig
 from roundelay.core.engine import MS, SECOND, Notice, Pdu
-from roundelay.sim.families.autorm.applications import AutoRmApplications
+from roundelay.sim.families.autorm import AutoRmApplications
 from roundelay.sim.kernel.world import World
 from roundelay.sim.network.links import PLAIN, Link
 from roundelay.sim.network.media import Bus, Datagram

@@ -9,7 +9,7 @@ from roundelay.core.grsb.base import REPLAYED, GrsbDelivery
 from roundelay.core.grsb.config import FAILSAFE, GrsbConfig, Roles
 from roundelay.core.grsb.pdu import Message
 from roundelay.core.grsb.site import GrsbSite
-from roundelay.sim.families.grsb.applications import GrsbApplications, Lines, grsb_group
+from roundelay.sim.families.grsb import GrsbApplications, Lines, grsb_group
 from roundelay.trace.checkers.journal import JournalChecker
 from tests.sim.line_net import LineNet
 

@@ -16,7 +16,7 @@ from roundelay.core.grsb.base import GrsbDelivery
 from roundelay.core.grsb.site import GrsbSite
 from roundelay.core.grsb.stable import GrsbStable
 from roundelay.core.wide.site import WideSite
-from roundelay.sim.families.grsb.applications import LineApplications
+from roundelay.sim.families.lines import LineApplications
 from roundelay.sim.kernel.world import World
 from roundelay.sim.network.links import Fate, Link
 from roundelay.trace.checkers.journal import JournalChecker

@@ -14,8 +14,7 @@ from msgspec import structs
 from roundelay.cli.main import run as run_command
 from roundelay.core.errors import ConfigError
 from roundelay.runs.swarm import SwarmParams, run_seed
-from roundelay.sim.families.autorm.draft import KINDS
-from roundelay.sim.families.autorm.driver import AutoRmDriver
+from roundelay.sim.families.autorm import KINDS, AutoRmDriver
 from roundelay.sim.kernel.world import World
 from roundelay.sim.swarm.plan import Plan
 from tests.sim.swarming import judged, promises_kept

@@ -11,8 +11,7 @@ import pytest
 from roundelay.core.events import MARK
 from roundelay.core.families import CLUSTERS
 from roundelay.runs.swarm import judge_of
-from roundelay.sim.families.cluster.draft import FAILURE_KINDS, KINDS
-from roundelay.sim.families.cluster.driver import REOPEN, ClusterDriver
+from roundelay.sim.families.cluster import FAILURE_KINDS, KINDS, REOPEN, ClusterDriver
 from roundelay.sim.network import links
 from roundelay.sim.swarm.fault_kinds import FAULT_KINDS, LINK_KINDS
 from roundelay.sim.swarm.fault_runner import Outcome, RunSetting, run_plan

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from roundelay.cli.main import run as run_command
 from roundelay.runs.swarm import SwarmParams, run_seed
-from roundelay.sim.families.grsb.draft import KINDS, LONG_AWAY, OUTCOMES, TAKE_OVER
+from roundelay.sim.families.grsb import KINDS, LONG_AWAY, OUTCOMES, TAKE_OVER
 from roundelay.sim.swarm.plan import Plan
 from tests.sim.swarming import judged, promises_kept, simulate_command, swarm_command
 

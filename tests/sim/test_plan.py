@@ -10,7 +10,7 @@ import pytest
 from roundelay.core.engine import Delivery
 from roundelay.core.errors import ConfigError
 from roundelay.sim.families.registry import PROTOCOLS
-from roundelay.sim.families.token.driver import Driver
+from roundelay.sim.families.token import Driver
 from roundelay.sim.network import links
 from roundelay.sim.swarm.fault_kinds import CLUSTER_TARGETS, FAULT_KINDS, LINK_KINDS
 from roundelay.sim.swarm.fault_runner import RunSetting, run_plan

@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 
 from roundelay.cli.main import run as run_command
-from roundelay.sim.families.wide.draft import KINDS, OUTCOMES
+from roundelay.sim.families.wide import KINDS, OUTCOMES
 from roundelay.sim.swarm.plan import Plan
 from tests.sim.swarming import judged, promises_kept, simulate_command, swarm_command
 

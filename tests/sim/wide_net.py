@@ -10,8 +10,7 @@ from roundelay.core.grsb.base import GrsbDelivery
 from roundelay.core.wide.pdu import LsDown
 from roundelay.core.wide.site import WideSite
 from roundelay.core.wide.topology import Atlas, Network
-from roundelay.sim.families.wide.applications import WideApplications, WideLines, wide_group
-from roundelay.sim.families.wide.group import WideGroup
+from roundelay.sim.families.wide import WideApplications, WideGroup, WideLines, wide_group
 from roundelay.sim.network.links import Partition
 from roundelay.trace.checkers.journal import JournalChecker
 from tests.sim.line_net import LineNet

@@ -25,9 +25,8 @@ from roundelay.core.families import CLUSTERS, TOKEN
 from roundelay.runs.folder import run_folder
 from roundelay.runs.swarm import SwarmParams, parse_seeds, swarm
 from roundelay.sim.families.registry import SWARMED
-from roundelay.sim.families.token.fast_draft import PROFILES
 from roundelay.sim.swarm.fault_kinds import FAULT_KINDS
-from roundelay.sim.swarm.plan import Plan
+from roundelay.sim.swarm.plan import PROFILES, Plan
 
 SWARM_EPILOG = """\b
 Examples:

@@ -14,7 +14,7 @@ from roundelay.core.grsb.config import PROFILES, SEPARATE, GrsbConfig, Roles
 from roundelay.core.grsb.pdu import Alive, Bcast, DaAck, Poll, PollOk
 from roundelay.core.grsb.site import GrsbSite
 from roundelay.runs.line import BeaconMeter, LineRun, check_away
-from roundelay.sim.families.grsb.applications import GrsbApplications, Lines, grsb_group
+from roundelay.sim.families.grsb import GrsbApplications, Lines, grsb_group
 from roundelay.trace.checkers.journal import JournalChecker
 from roundelay.trace.recorder import Recorder
 

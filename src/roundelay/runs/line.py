@@ -16,7 +16,7 @@ from roundelay.core.errors import ConfigError
 from roundelay.core.events import DISK
 from roundelay.core.grsb.site import GrsbSite
 from roundelay.runs.measured import MeasuredRun, Progress
-from roundelay.sim.families.grsb.applications import LineApplications
+from roundelay.sim.families.lines import LineApplications
 from roundelay.sim.kernel.load import Isolated
 from roundelay.trace.checkers.journal import JournalChecker
 from roundelay.trace.recorder import Recorder

@@ -30,11 +30,10 @@ from roundelay.core.events import RowSink
 from roundelay.core.families import AUTORM, GRSB, TOKEN, WIDE
 from roundelay.runs.folder import as_row
 from roundelay.sim.families.registry import SIMULATED_FAMILIES, SWARMED
-from roundelay.sim.families.token.fast_draft import ANY
 from roundelay.sim.mutants.registry import mutant_named
 from roundelay.sim.swarm.fault_kinds import FAULT_KINDS
 from roundelay.sim.swarm.fault_runner import Outcome, RunSetting, run_plan
-from roundelay.sim.swarm.plan import Plan, rerun
+from roundelay.sim.swarm.plan import ANY, Plan, rerun
 from roundelay.trace.checkers.autorm import AutoRmChecker
 from roundelay.trace.checkers.checkers import Checker
 from roundelay.trace.checkers.journal import JournalChecker

@@ -20,8 +20,7 @@ from roundelay.core.wide.site import WideSite
 from roundelay.core.wide.topology import Atlas
 from roundelay.runs.line import BeaconMeter, LineRun, check_away
 from roundelay.runs.measured import SITES
-from roundelay.sim.families.wide.applications import WideApplications, WideLines, wide_group
-from roundelay.sim.families.wide.group import LEAST, WideGroup
+from roundelay.sim.families.wide import LEAST, WideApplications, WideGroup, WideLines, wide_group
 from roundelay.trace.checkers.journal import JournalChecker
 from roundelay.trace.recorder import Recorder
 

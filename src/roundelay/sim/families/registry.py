@@ -12,8 +12,6 @@ from typing import Any, Final
 
 from msgspec import Struct, structs
 
-from roundelay.core.autorm.config import AutoRmConfig
-from roundelay.core.cluster.config import ClusterConfig
 from roundelay.core.engine import ACKNOWLEDGED, Engine
 from roundelay.core.families import (
     AUTORM,
@@ -26,24 +24,12 @@ from roundelay.core.families import (
     WIDE,
     Family,
 )
-from roundelay.core.positive_ack import PositiveAckConfig
 from roundelay.core.token.config import TokenConfig
-from roundelay.sim.families.autorm.applications import AutoRmApplications
-from roundelay.sim.families.autorm.draft import AutoRmDraft
-from roundelay.sim.families.autorm.driver import AutoRmDriver
-from roundelay.sim.families.cluster.draft import ClusterDraft
-from roundelay.sim.families.cluster.driver import ClusterDriver
-from roundelay.sim.families.grsb.applications import GrsbApplications
-from roundelay.sim.families.grsb.draft import GrsbDraft
-from roundelay.sim.families.grsb.driver import GrsbDriver
-from roundelay.sim.families.grsb.group import GrsbGroup
-from roundelay.sim.families.token.draft import Draft
-from roundelay.sim.families.token.driver import Driver
-from roundelay.sim.families.token.fast_draft import FastClusterDraft, FastDraft
-from roundelay.sim.families.wide.applications import WideApplications
-from roundelay.sim.families.wide.draft import WideDraft
-from roundelay.sim.families.wide.driver import WideDriver
-from roundelay.sim.families.wide.group import WideGroup
+from roundelay.sim.families.autorm import AutoRmApplications, AutoRmDraft, AutoRmDriver
+from roundelay.sim.families.cluster import ClusterDraft, ClusterDriver, FastClusterDraft
+from roundelay.sim.families.grsb import GrsbApplications, GrsbDraft, GrsbDriver, GrsbGroup
+from roundelay.sim.families.token import Draft, Driver, FastDraft
+from roundelay.sim.families.wide import WideApplications, WideDraft, WideDriver, WideGroup
 from roundelay.sim.kernel.ports import EngineFactory
 from roundelay.sim.swarm.fault_kinds import CLUSTER_TARGETS, FAULT_KINDS
 from roundelay.sim.swarm.fault_runner import Striker
@@ -53,23 +39,28 @@ Factories = Callable[[int, Any, type[Any]], EngineFactory]
 where these do more than submit and receive."""
 
 
-class SimFamily(Struct, frozen=True, kw_only=True):
+class SimFamily(Struct, frozen=True):
     """A family in the simulator."""
 
     core: Family
-    config: type[Any]
-    """The configuration of a simulated group: that of its engines, and its layout if it has one."""
-    factories: Factories
     draft: type[Draft]
+    driver: type[Striker]
+    factories: Factories
     fast_draft: type[Draft] | None = None
     """Draws plans of the `fast` profile."""
-    driver: type[Striker]
+    layout: type[Any] | None = None
+    """The configuration of the engines and how a group of them is laid out, where that differs."""
     judged_live: bool = False
     """Its promises are about more than a trace tells: it can be judged only while it runs."""
     fault_kinds: tuple[str, ...] = ()
     """The kinds of fault that its plans choose from, if they choose from nearly all."""
     measured: bool = True
     """Whether runs of it can be simulated and measured."""
+
+    @property
+    def config(self) -> type[Any]:
+        """The configuration of a simulated group."""
+        return self.layout or self.core.config
 
     def factory(
         self, sites: int, config: Struct, site_class: type[Any] | None = None
@@ -121,56 +112,31 @@ def _wide_sites(sites: int, config: WideGroup, engine: type[Any]) -> EngineFacto
 
 RECORDS: Final = (
     SimFamily(
-        core=FAMILIES[TOKEN],
-        config=TokenConfig,
-        factories=_token_sites,
-        draft=Draft,
-        fast_draft=FastDraft,
-        driver=Driver,
+        FAMILIES[TOKEN],
+        Draft,
+        Driver,
+        _token_sites,
+        FastDraft,
         fault_kinds=tuple(kind for kind in FAULT_KINDS if kind not in (*CLUSTER_TARGETS, "fail")),
     ),
-    SimFamily(
-        core=FAMILIES[POSITIVE_ACK],
-        config=PositiveAckConfig,
-        factories=_equal_sites,
-        draft=Draft,
-        driver=Driver,
-    ),
+    SimFamily(FAMILIES[POSITIVE_ACK], Draft, Driver, _equal_sites),
     *(
-        SimFamily(
-            core=FAMILIES[name],
-            config=ClusterConfig,
-            factories=_equal_sites,
-            draft=ClusterDraft,
-            fast_draft=FastClusterDraft,
-            driver=ClusterDriver,
-        )
+        SimFamily(FAMILIES[name], ClusterDraft, ClusterDriver, _equal_sites, FastClusterDraft)
         for name in CLUSTERS
     ),
     SimFamily(
-        core=FAMILIES[AUTORM],
-        config=AutoRmConfig,
-        factories=AutoRmApplications,
-        draft=AutoRmDraft,
-        driver=AutoRmDriver,
+        FAMILIES[AUTORM],
+        AutoRmDraft,
+        AutoRmDriver,
+        AutoRmApplications,
         judged_live=True,
         measured=False,
     ),
     SimFamily(
-        core=FAMILIES[GRSB],
-        config=GrsbGroup,
-        factories=_grsb_sites,
-        draft=GrsbDraft,
-        driver=GrsbDriver,
-        judged_live=True,
+        FAMILIES[GRSB], GrsbDraft, GrsbDriver, _grsb_sites, layout=GrsbGroup, judged_live=True
     ),
     SimFamily(
-        core=FAMILIES[WIDE],
-        config=WideGroup,
-        factories=_wide_sites,
-        draft=WideDraft,
-        driver=WideDriver,
-        judged_live=True,
+        FAMILIES[WIDE], WideDraft, WideDriver, _wide_sites, layout=WideGroup, judged_live=True
     ),
 )
 

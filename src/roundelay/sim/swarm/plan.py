@@ -9,7 +9,7 @@ down depends on which of them have recovered by then.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
@@ -17,10 +17,14 @@ from msgspec import Struct
 from roundelay.core.errors import ConfigError
 from roundelay.core.families import TOKEN
 from roundelay.sim.families.registry import SIMULATED_FAMILIES, SWARMED, SimFamily
-from roundelay.sim.families.token.fast_draft import ANY, FAST, PROFILES
 from roundelay.sim.kernel.load import Destinations
 from roundelay.sim.kernel.ports import EngineFactory
 from roundelay.sim.swarm.fault_kinds import LinkSpec, Strike
+
+ANY: Final = "any"
+FAST: Final = "fast"
+PROFILES: Final = (ANY, FAST)
+"""Which plans a swarm draws: of any configuration, or of the `fast` profile."""
 
 
 def rerun(seed: int, protocol: str, profile: str) -> str:

@@ -1,4 +1,13 @@
-"""Runs a plan of sites that speak on lines: what GRSB and its hierarchy share.
+"""What random runs of GRSB and of its hierarchy share: sites that speak on lines.
+
+Their applications submit messages and units to conferences, choose what they want, and are switched
+off; how far they have come survives with the disk.  Besides what `core.events.Observer` has,
+observers may have these methods::
+
+    asked(time, site, inc, parts, conference, kind)   an application submits
+    selected(time, site, wanted)                      what it wants from here on
+    archived(time, archives, users)                   the end: what recorders have on disk, and the
+                                                      users that must have all of it
 
 Safety is promised whatever happens.  What may not happen is the loss of all copies: while the
 retransmitter of the last reign has lost its memory its acknowledger may not, and the other way
@@ -7,31 +16,125 @@ round (`holders`); and a recorder's disk is lost only while another one has all 
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
-from roundelay.core.engine import Effects, Notice
+from roundelay.core.bundle import Bundle
+from roundelay.core.engine import Effects, Engine, Notice
 from roundelay.core.events import DISK, MEMORY, NOTHING_LEFT
-from roundelay.core.grsb.base import GrsbDelivery
-from roundelay.core.grsb.config import Roles
+from roundelay.core.grsb.base import REPLAYED, GrsbDelivery
+from roundelay.core.grsb.config import GrsbConfig, Roles
 from roundelay.core.grsb.site import GrsbSite
 from roundelay.core.grsb.stable import GrsbStable
-from roundelay.core.selection import Selection
+from roundelay.core.selection import EVERYTHING, Selection
 from roundelay.core.wide.site import WideSite
-from roundelay.sim.families.grsb.applications import LineApplications
-from roundelay.sim.families.grsb.group import CONFERENCES, KINDS_OF_MESSAGES
 from roundelay.sim.kernel.load import HEADER, RandomTimes, content
-from roundelay.sim.kernel.member import DOWN, UP
+from roundelay.sim.kernel.member import DOWN, UP, SimulatedSite
+from roundelay.sim.kernel.world import World
 from roundelay.sim.swarm.fault_kinds import Strike
 from roundelay.sim.swarm.fault_runner import RunSetting, Striker
 
 if TYPE_CHECKING:
     from roundelay.sim.swarm.plan import Plan
 
+DATE_US: Final = 1_000_000_000_000_000
+"""The date at the beginning of a simulated run."""
+
+CONFERENCES: Final = (0, 7, 9)
+KINDS_OF_MESSAGES: Final = (0, 1)
+
 S = TypeVar("S", GrsbSite, WideSite)
+
+
+class DiskArchive:
+    """A recorder's archive on the disk of its simulated site; `stable_of` finds it there.
+
+    It is looked for at each use: a site that loses its disk has another one.
+    """
+
+    def __init__(self, member: SimulatedSite, stable_of: Callable[[Any], GrsbStable]) -> None:
+        self.member = member
+        self.stable_of = stable_of
+
+    def __getattr__(self, name: str) -> Any:
+        disk = self.member.disk
+        assert disk is not None
+        return getattr(self.stable_of(disk.stable), name)
+
+
+class LineApplications(ABC, Generic[S]):
+    """Makes the sites of a world, as its `make_engine`, and is their applications."""
+
+    world: World
+
+    def __init__(self, sites: int, layout: Any, config: GrsbConfig, make: type[S]) -> None:
+        """`layout` says who does what; `make` may be a mutant."""
+        self.layout = layout
+        self.config = config.check(sites)
+        self.make: Any = make
+        self.starts = [0] * sites
+        self.positions = [0] * sites  # how far the application of each site has come
+        self.wanted = [EVERYTHING] * sites
+
+    def attached(self, world: World) -> None:
+        self.world = world
+
+    def __call__(self, site: int, stable: Any, boot: str, now: int, rng: Random) -> Engine:
+        self.starts[site] += 1
+        again = self.starts[site] > 1
+        wiped = again and stable is None
+        if wiped:
+            self.positions[site] = 0
+        engine: S = self.make(
+            site,
+            self.layout,
+            self.config,
+            rng,
+            now,
+            inc=self.starts[site],
+            stable=stable,
+            wiped=wiped,
+            position=self.positions[site] if again else None,
+            wanted=self.wanted[site],
+            base_us=DATE_US,
+            **self.archives(self.world.sites[site]),
+        )
+        return engine
+
+    @abstractmethod
+    def archives(self, member: SimulatedSite) -> dict[str, DiskArchive]:
+        """Where a site keeps what it records, by the names its engine has for that."""
+
+    @abstractmethod
+    def recorded(self) -> dict[int, GrsbStable]:
+        """What all recorders have on disk."""
+
+    def delivered(self, time: int, site: int, delivery: GrsbDelivery) -> None:
+        if delivery.stage != REPLAYED:
+            self.positions[site] = delivery.upto
+
+    def select(self, number: int, wanted: Selection) -> None:
+        """From now on the application of a site wants this; one that is down, when it is up."""
+        self.wanted[number] = wanted
+
+        def verb(site: S, now: int) -> None:
+            site.select(wanted, now)
+            self.world.tell("selected", self.world.now, number, wanted)
+
+        self.world.call(number, verb)
+
+    def send(self, number: int, parts: Sequence[bytes], conference: int = 0, kind: int = 0) -> bool:
+        """The application of a site submits a message, or several as a unit; False if it cannot."""
+
+        def verb(site: S, now: int) -> None:
+            site.submit_unit(parts, now, conference=conference, kind=kind)
+            asked = (number, site.inc, tuple(parts), conference, kind)
+            self.world.tell("asked", self.world.now, *asked)
+
+        return self.world.enter(number, Bundle.of(*parts), verb, tells=True)
 
 
 class UserLoad(RandomTimes):

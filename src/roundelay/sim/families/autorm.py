@@ -1,26 +1,196 @@
-"""Runs a plan of AutoRM: faults, healing, then a time in which nothing may go wrong.
+"""Random runs of AutoRM: nodes that come and go, groups that change, messages of all sizes.
 
-After healing every node has to find all others, every message to end, and a last message of each
-node and group to reach every member; then there must be silence but for heartbeats.
+A site that has lost its memory starts as a new node, under a new UUID, and its applications join
+their groups again.  Besides what `core.events.Observer` has, observers may have these methods::
+
+    born(time, site, uuid)                        a node starts
+    joined(time, site, group), left(...)          its applications join and leave
+    asked(time, site, number, group, data, someone)   an application sends
+    calm(time), expected(time, number, members), quiet(time)   how a run ends, see the driver
+
+Nothing happens to bytes on the way: the packets of AutoRM have no checksum of their own, UDP
+throws damaged ones away, so damage is loss.  After healing every node has to find all others, every
+message to end, and a last message of each node and group to reach every member; then there must be
+silence but for heartbeats.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
 
 from roundelay.core.autorm.beamon import AutoRmDelivery, Beamon
+from roundelay.core.autorm.config import GROUP, NODE, AutoRmConfig
+from roundelay.core.bundle import Bundle
+from roundelay.core.engine import MS, Engine
 from roundelay.core.events import MEMORY, NOTHING_LEFT
 from roundelay.core.notices import Notice, TransferEnded
-from roundelay.sim.families.autorm.applications import AutoRmApplications
+from roundelay.sim.families.token import Draft
 from roundelay.sim.kernel.load import RandomTimes, content
 from roundelay.sim.kernel.member import UP
-from roundelay.sim.swarm.fault_kinds import Strike
+from roundelay.sim.kernel.world import World
+from roundelay.sim.swarm.fault_kinds import PARTITIONS, Strike, kinds
 from roundelay.sim.swarm.fault_runner import SETTLE_STEPS, RunSetting, Striker
 
 if TYPE_CHECKING:
     from roundelay.sim.swarm.plan import Plan
+
+UUID_SITE: Final = 4
+"""The first bytes of a simulated UUID: the site, counted from 1."""
+
+
+def uuid_of(site: int, rng: Random) -> bytes:
+    """A UUID for a start of `site`."""
+    return (site + 1).to_bytes(UUID_SITE, "big") + rng.randbytes(16 - UUID_SITE)
+
+
+class AutoRmApplications:
+    """Makes the nodes of a world, as its `make_engine`, and is their applications.
+
+    `make` may be a mutant.
+    """
+
+    world: World
+
+    def __init__(self, sites: int, config: AutoRmConfig, make: type[Beamon] = Beamon) -> None:
+        self.group = tuple(range(sites))
+        self.config = config
+        self.make = make
+        # Of each site: its groups, with the number of applications in each.
+        self.memberships: list[dict[str, int]] = [{} for _ in self.group]
+
+    def attached(self, world: World) -> None:
+        self.world = world
+
+    def __call__(self, site: int, stable: Any, boot: str, now: int, rng: Random) -> Engine:
+        return self.make(site, self.group, self.config, rng, now, uuid=uuid_of(site, rng))
+
+    def started(self, time: int, site: int, engine: Beamon) -> None:
+        self.world.tell("born", time, site, engine.uuid)
+        for group in list(self.memberships[site]):
+            self._join(site, group)
+
+    def join(self, site: int, group: str, local: int = 1) -> None:
+        """`local` applications at `site` are in `group`; at a site that is down, when it is up."""
+        self.memberships[site][group] = local
+        self._join(site, group)
+
+    def _join(self, site: int, group: str) -> None:
+        def verb(beamon: Beamon, now: int) -> None:
+            beamon.join(group, now, self.memberships[site][group])
+            self.world.tell("joined", self.world.now, site, group)
+
+        self.world.call(site, verb)
+
+    def leave(self, site: int, group: str) -> None:
+        """No application at `site` is in `group` any more; nothing happens if it is not up."""
+
+        def verb(beamon: Beamon, now: int) -> None:
+            beamon.leave(group, now)
+            self.memberships[site].pop(group, None)
+            self.world.tell("left", self.world.now, site, group)
+
+        self.world.call(site, verb)
+
+    def send(
+        self,
+        site: int,
+        group: str,
+        data: bytes,
+        number: int,
+        *,
+        someone: bool = False,
+        sender_joined: bool = False,
+    ) -> bool:
+        """An application at `site` sends message `number`; False if the site takes none."""
+
+        def verb(beamon: Beamon, now: int) -> None:
+            if someone:
+                beamon.send_someone(group, data, now, number, sender_joined)
+            else:
+                beamon.send_everyone(group, data, now, number)
+            # Observers hear of it before of its delivery, which may be part of the same call.
+            self.world.tell("asked", self.world.now, site, number, group, data, someone)
+
+        return self.world.enter(site, Bundle.of(data), verb, tells=True)
+
+
+KINDS: Final = (
+    *kinds("loss burst duplicate replay delay reorder clog"),
+    *kinds("heartbeat data acknowledgement", "target:"),
+    *PARTITIONS,
+    *kinds("crash:memory crash:nothing pause storm:restart clock:rate clock:jump churn"),
+)
+"""What a Beamon has to survive; with churn, applications leave a group, or join one."""
+
+
+class AutoRmDraft(Draft):
+    """Draws a plan of AutoRM."""
+
+    def fields(self) -> dict[str, Any]:
+        rng = self.rng
+        sites = rng.choice((2, 3, 3, 4, 4, 5, 6, 8))
+        self.one_way_ns = rng.choice((MS // 20, MS // 4, MS, 5 * MS))
+        faults = self.faults(KINDS)
+        config = self.autorm(sites)
+        links = self.links(faults)
+        strikes = self.strikes(faults, sites)
+        heal_ns = strikes[-1].at + self.unit_ns * rng.randint(1, 3)
+        messages = rng.randint(60, 160)
+        return self.steady(
+            (16, 200, 3_000, 20_000, 100_000),
+            sites=sites,
+            boot="",
+            config=config,
+            medium="datagram",
+            medium_args=(self.one_way_ns // 4, self.one_way_ns),
+            messages=messages,
+            links=links,
+            strikes=strikes,
+            heal_ns=heal_ns,
+            liveness_ns=40 * self.unit_ns + messages * self.turn_ns,
+        )
+
+    def autorm(self, sites: int) -> dict[str, Any]:
+        """Times in units of the round trip, buffers large and small."""
+        rng = self.rng
+        trip = 2 * self.one_way_ns
+        jitter = int(trip * rng.choice((0, 0.5, 2)))
+        timeout = jitter + int(trip * rng.uniform(1.5, 6))
+        least = int(timeout * rng.choice((2, 5, 10)))
+        retries = rng.choice((3, 6, 10))
+        factor = rng.choice((3, 4, 4, 6))
+        per_node = max(1, least // rng.choice((3, 5, 10)))
+        config = {
+            "mtu": rng.choice((576, 1500, 1500, 9000)),
+            "trust": rng.choice((0.0, 0.3, 0.5, 0.5, 1.0)),
+            "hb_min_ns": least,
+            "hb_per_node_ns": per_node,
+            "hb_on_change_ns": least // rng.choice((2, 10)),
+            "stale_factor": factor,
+            "ack_timeout_ns": timeout,
+            "ack_jitter_ns": jitter,
+            "max_retries": retries,
+            "confirm_every": rng.choice((1, 4, 32)),
+            "burst": rng.choice((4, 32, 256)),
+            "pace_ns": trip // rng.choice((1, 4)),
+            "serial_scope": rng.choice((NODE, NODE, GROUP)),
+            "someone_failover": rng.random() < 0.2,
+            "history": rng.choice((1, 8, 32)),
+            "queue_bytes": rng.choice((20_000, 1 << 20, 1 << 24)),
+            "max_message": 1 << 20,
+            "reassembly_peer": rng.choice(((1 << 20) + 512, 1 << 24)),
+            "reassembly_total": 1 << 24,
+        }
+        # How long a node may be silent before it is buried ...
+        stale = factor * max(least, per_node * 2 * sites)
+        self.unit_ns = stale + least
+        # ... and how long a message may take that has to wait for the end of somebody.
+        self.turn_ns = (retries + 3) * timeout + stale // 4
+        return config
+
 
 GROUPS: Final = ("alpha", "beta", "gamma")
 SOMEONE: Final = 0.25

@@ -1,1 +1,0 @@
-"""Runs of TO, PO and SPO."""

@@ -1,1 +1,0 @@
-"""Runs of GRSB, and what they share with those of its hierarchy."""

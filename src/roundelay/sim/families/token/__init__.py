@@ -1,1 +1,0 @@
-"""Runs of the token protocol and of positive acknowledgement."""

@@ -1,1 +1,0 @@
-"""Runs of the hierarchy of GRSB."""
