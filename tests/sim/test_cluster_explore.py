@@ -16,8 +16,8 @@ from roundelay.core.errors import ConfigError
 from roundelay.core.families import CLUSTERS
 from roundelay.sim.explore.cluster.member_states import LEFT_OUT, Delivered, Local
 from roundelay.sim.explore.cluster.model import ClusterModel, State
-from roundelay.sim.explore.cluster.scope import ClusterScope
 from roundelay.sim.explore.families import explore
+from roundelay.sim.explore.scope import ClusterScope
 from roundelay.sim.explore.search import Search
 from roundelay.sim.mutants.cluster import broken
 

@@ -9,9 +9,9 @@ import pytest
 from roundelay.core.errors import ConfigError
 from roundelay.core.token.config import COLD
 from roundelay.sim.explore.families import explore
+from roundelay.sim.explore.scope import Scope
 from roundelay.sim.explore.search import Search
 from roundelay.sim.explore.token.model import TokenModel
-from roundelay.sim.explore.token.scope import Scope
 from roundelay.sim.explore.token.site_states import Deliveries
 from tests.sim.unreduced import UnreducedModel
 

@@ -16,7 +16,7 @@ from roundelay.core.errors import ConfigError
 from roundelay.core.families import TOKEN
 from roundelay.runs.explore import run_explorer
 from roundelay.runs.mutants import CAUGHT, OTHERWISE, SURVIVED, run_mutant
-from roundelay.sim.explore.token.scope import Scope
+from roundelay.sim.explore.scope import Scope
 from roundelay.sim.families.registry import SWARMED
 from roundelay.sim.mutants.mutant import Mutant, Patch
 from roundelay.sim.mutants.registry import FAMILIES, MUTANTS, mutant_named

@@ -13,12 +13,12 @@ from typing import Any, Final
 
 from roundelay.core.engine import NEVER
 from roundelay.core.token.site import DUES, TokenSite
+from roundelay.sim.explore.scope import Scope
 from roundelay.sim.explore.search import Model
 from roundelay.sim.explore.snapshot import comparable
 from roundelay.sim.explore.token.fingerprint import SLOTS
 from roundelay.sim.explore.token.network import WholePool
 from roundelay.sim.explore.token.reductions import union
-from roundelay.sim.explore.token.scope import Scope
 from roundelay.sim.explore.token.site_states import (
     Deliveries,
     Input,

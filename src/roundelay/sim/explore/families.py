@@ -12,11 +12,9 @@ from msgspec import Struct
 
 from roundelay.core.families import CLUSTERS, TOKEN
 from roundelay.sim.explore.cluster.model import ClusterModel
-from roundelay.sim.explore.cluster.scope import ClusterScope
-from roundelay.sim.explore.scope import Bounds
+from roundelay.sim.explore.scope import Bounds, ClusterScope, Scope
 from roundelay.sim.explore.search import Model, Progress, Result, Search
 from roundelay.sim.explore.token.model import TokenModel
-from roundelay.sim.explore.token.scope import Scope
 
 if TYPE_CHECKING:
     from roundelay.sim.mutants.mutant import Mutant

@@ -1,7 +1,7 @@
 """Every state of a small group, on the engines that ship.
 
     >>> from roundelay.sim.explore.families import explore
-    >>> from roundelay.sim.explore.token.scope import Scope
+    >>> from roundelay.sim.explore.scope import Scope
     >>> result = explore(Scope(sites=2, resilience=0, timestamps=1, crashes=0, attempts=1))
     >>> result.complete, result.violations
     (True, ())

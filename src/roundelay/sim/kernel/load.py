@@ -7,7 +7,7 @@ not counted as submitted.
     Poisson     a Poisson stream of a total rate over all sources
     Saturating  every source always has messages waiting
     Isolated    one message at a time in the whole group
-    Scattered   messages at random times, whatever becomes of them
+    RandomTimes messages at random times, whatever becomes of them
 
 Where a service lets a message name its destinations, a load takes `to`: a function from the source
 and the number of a message to those who get it.  `Destinations` is one that a checker can ask too.

@@ -19,7 +19,7 @@ from roundelay.core.cluster.spo import SpoSite
 from roundelay.core.cluster.to import ToSite
 from roundelay.core.engine import Delivery
 from roundelay.core.families import CLUSTERS, FAMILIES, PO, SPO, TO, TO_CHANNEL
-from roundelay.sim.explore.cluster.scope import ClusterScope
+from roundelay.sim.explore.scope import ClusterScope
 from roundelay.sim.mutants.mutant import MutantTable
 
 _PROTOCOLS: Final[dict[type[Any], str]] = {FAMILIES[name].engine: name for name in CLUSTERS}

@@ -43,8 +43,8 @@ from roundelay.core.token.retransmission import Answers
 from roundelay.core.token.site import TokenSite
 from roundelay.core.token.stable import Base, Stable, Wiped
 from roundelay.core.token.token_list import TokenList
+from roundelay.sim.explore.scope import Scope
 from roundelay.sim.explore.token.relevance import LISTED
-from roundelay.sim.explore.token.scope import Scope
 from roundelay.sim.mutants.mutant import MutantTable
 
 _small: Final = partial(Scope, timestamps=1, crashes=0, attempts=1, messages=1)

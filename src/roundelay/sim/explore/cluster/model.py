@@ -15,7 +15,7 @@ I1, I4  what two members deliver is one sequence (TO); each source's messages co
 I8      AL and PAL never fall; nobody believes of another that it has what it lacks; nobody
         acknowledges what was never sent; what is acknowledged at one member can be
         pre-acknowledged at every destination (phase three)
-I2      with `fails`: whoever stops for good now, the others end alike (`failures.py`)
+I2      with `fails`: whoever stops for good now, the others end alike (`Failures`)
 I7      from every state in which nothing is under way, if nothing more is lost and every timer
         passes now and then, everything is delivered and the network falls silent
 TR-15   nobody gives up
@@ -30,22 +30,23 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from roundelay.core.engine import ACKNOWLEDGED, EVERYONE
 from roundelay.core.families import FAMILIES, TOTAL
-from roundelay.sim.explore.cluster.failures import Failures
 from roundelay.sim.explore.cluster.member_states import (
     ACK,
     GAP,
     RECEIVE,
     STAT,
     SUBMIT,
+    Delivered,
     Item,
     Local,
     Member,
     Move,
     destinations_of,
+    each_delivered,
     message,
 )
-from roundelay.sim.explore.cluster.scope import ClusterScope
 from roundelay.sim.explore.pdus import Numbered, describe
+from roundelay.sim.explore.scope import ClusterScope
 from roundelay.sim.explore.search import Model
 
 if TYPE_CHECKING:
@@ -359,3 +360,54 @@ class ClusterModel(Model[State, Action, Finding]):
         if kind == GAP:
             return f"{k}: t_wait for {what} passes"
         return f"{k}: {'t_ack' if kind == ACK else 't_stat' if kind == STAT else 't_rst'} passes"
+
+
+class Failures:
+    """What becomes of a cluster if one of its members stops for good.
+
+    Whatever is under way is lost; the others say what they hold and hand over the rest (TR-16).
+    Then all of them must have been given the same, and what is given back to its submitter nobody
+    may have.  It remembers what it has looked at: the same states of the others, whatever is under
+    way.
+    """
+
+    def __init__(self, members: list[Member], total: bool) -> None:
+        self.members = members
+        self.total = total
+        self._seen: dict[tuple[int, tuple[int, ...]], str] = {}
+
+    def violation(self, states: tuple[int, ...]) -> str:
+        """Return what survivors would disagree on, whoever fails in these states of the members."""
+        for failed in range(len(states)):
+            others = tuple(k for k in range(len(states)) if k != failed)
+            key = failed, tuple(states[k] for k in others)
+            disagreement = self._seen.get(key)
+            if disagreement is None:
+                disagreement = self._seen[key] = self._disagreement(states, others)
+            if disagreement:
+                return f"I2: if {failed} fails now {disagreement}"
+        return ""
+
+    def _disagreement(self, states: tuple[int, ...], others: tuple[int, ...]) -> str:
+        engines = {k: self.members[k].engine(states[k]) for k in others}
+        tails = {k: engine.tail(others) for k, engine in engines.items()}
+        delivered: dict[int, tuple[Delivered, ...]] = {}
+        returned: dict[bytes, int] = {}
+        for k, engine in engines.items():
+            engine.flush(tails)
+            rest = each_delivered(engine.take().deliveries)
+            delivered[k] = self.members[k].locals[states[k]].delivered + rest
+            returned |= {data: k for bundle in engine.undelivered() for data in bundle}
+        received = {k: {each.data for each in log} for k, log in delivered.items()}
+        for data in sorted(set().union(*received.values())):
+            for k in others:
+                if destinations_of(data) >> k & 1 and data not in received[k]:
+                    return f"{k} is not given {data.decode()}, which another was"
+            if data in returned:
+                return f"{returned[data]} gets {data.decode()} back, which somebody was given"
+        for k, log in delivered.items():
+            if len(log) > len(received[k]):
+                return f"{k} is given something twice"
+            if self.total and log != delivered[others[0]]:
+                return f"{others[0]} and {k} disagree on the order"
+        return ""

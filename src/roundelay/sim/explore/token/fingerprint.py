@@ -15,8 +15,8 @@ from roundelay.core.errors import InvariantBroken
 from roundelay.core.token.phases import NORMAL, O1, O2, S2, W3
 from roundelay.core.token.site import TokenSite
 from roundelay.core.token.stable import Stable
+from roundelay.sim.explore.scope import KEEP_ALL
 from roundelay.sim.explore.snapshot import slots_of
-from roundelay.sim.explore.token.scope import KEEP_ALL
 
 _ALWAYS: Final = (
     "phase boot token_list.version token_list.members token_list.start_ts token_list.first "

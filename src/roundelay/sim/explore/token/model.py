@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 from roundelay.core.token.site import TokenSite
 from roundelay.core.token.stable import Stable
+from roundelay.sim.explore.scope import Scope
 from roundelay.sim.explore.search import Model
 from roundelay.sim.explore.token.counterexample import replayed, steps_to
 from roundelay.sim.explore.token.reductions import Finding, Group, State, Turn
-from roundelay.sim.explore.token.scope import Scope
 
 if TYPE_CHECKING:
     from roundelay.sim.mutants.mutant import Mutant

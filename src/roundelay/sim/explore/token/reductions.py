@@ -35,6 +35,7 @@ from roundelay.core.token.phases import NORMAL, O1, O2, OUT, S1, S2, W3
 from roundelay.core.token.site import TokenSite
 from roundelay.core.token.stable import Stable
 from roundelay.sim.explore.pdus import Numbered
+from roundelay.sim.explore.scope import Scope
 from roundelay.sim.explore.token.fingerprint import check_slots
 from roundelay.sim.explore.token.network import Pool, bits
 from roundelay.sim.explore.token.relevance import (
@@ -45,7 +46,6 @@ from roundelay.sim.explore.token.relevance import (
     refuses,
     stands_by,
 )
-from roundelay.sim.explore.token.scope import Scope
 from roundelay.sim.explore.token.site_states import (
     CRASH,
     RESTART,

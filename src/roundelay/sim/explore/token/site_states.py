@@ -22,10 +22,10 @@ from roundelay.core.token.pdu import DATA, Ack, B, Confirm, Invite, Version
 from roundelay.core.token.phases import NORMAL
 from roundelay.core.token.site import TokenSite
 from roundelay.core.token.stable import UNSYNCED, Stable, undelivered
+from roundelay.sim.explore.scope import Scope
 from roundelay.sim.explore.snapshot import Frozen, Snapshots, Still
 from roundelay.sim.explore.token.fingerprint import TRIED, disk_fingerprint, fingerprint
 from roundelay.sim.explore.token.network import Pool, bits
-from roundelay.sim.explore.token.scope import Scope
 
 DOWN: Final = "DOWN"  # a phase that only the explorer knows
 LONG_AGO: Final = -(1 << 60)
