@@ -20,17 +20,27 @@ from roundelay.core.cluster.po import PoSite
 from roundelay.core.cluster.spo import SpoSite
 from roundelay.core.cluster.to import ToSite
 from roundelay.core.engine import NEVER
+from roundelay.core.families import FAMILIES
 from roundelay.core.limits import UNLIMITED
-from roundelay.sim.mutants.cluster import (
-    ClaimsItsOwn,
-    FlowControlForAll,
-    FreshVectors,
-    NoSelfAcknowledgement,
-    TreqIsTheLast,
-)
+from roundelay.sim.mutants.registry import MUTANTS
 from tests.core.cluster_net import MS, Net, Unsound, Watcher, watched
 
 LONG = 700 * MS  # seven polls: what has not happened by then never will
+
+
+def variant(name: str) -> Any:
+    """The engine that a mutant breaks, broken, as a class beside it."""
+    mutant = MUTANTS[name]
+    methods: dict[str, Any] = {patch.name: patch.value for patch in mutant.patches}
+    methods["__module__"] = "roundelay.sim.mutants.cluster"  # by which `Net` knows a broken engine
+    return type(name, (FAMILIES[mutant.protocol].engine,), methods)
+
+
+ClaimsItsOwn = variant("claims-its-own")
+FlowControlForAll = variant("flow-control-for-all")
+FreshVectors = variant("fresh-vectors")
+NoSelfAcknowledgement = variant("no-self-acknowledgement")
+TreqIsTheLast = variant("treq-is-the-last")
 
 
 # -- E 19: is a PDU its sender's acknowledgement of itself? (TR-2) ---------------------------------

@@ -20,6 +20,7 @@ from roundelay.sim.explore.families import explore
 from roundelay.sim.explore.scope import ClusterScope
 from roundelay.sim.explore.search import Search
 from roundelay.sim.mutants.cluster import broken
+from roundelay.sim.mutants.mutant import Patch
 
 MAX_STATES = 1_000_000
 
@@ -112,34 +113,33 @@ def test_a_search_that_is_cut_short_says_so() -> None:
     assert found.violations == ()
 
 
-class BelievesTooMuch(PoSite):
+def believes_too_much(shipped: Any, self: PoSite, pdu: Any) -> None:
     """One acknowledgement is taken for everybody's."""
-
-    def note_vector(self, pdu: Any) -> None:
-        super().note_vector(pdu)
-        for row in self.al:
-            row[:] = [max(row)] * self.n
+    shipped(self, pdu)
+    for row in self.al:
+        row[:] = [max(row)] * self.n
 
 
-class GivesUp(PoSite):
+def gives_up(self: PoSite, now: int) -> None:
     """The first poll is the last."""
-
-    def poll(self, now: int) -> None:
-        self.stop("impatience")
+    self.stop("impatience")
 
 
-class Stumbles(PoSite):
+def stumbles(self: PoSite, now: int) -> None:
     """A programming error."""
-
-    def on_ack_timer(self, now: int) -> None:
-        raise KeyError(now)
+    raise KeyError(now)
 
 
 @pytest.mark.parametrize(
-    "kind, rule", [(BelievesTooMuch, "I8"), (GivesUp, "TR-15"), (Stumbles, "engine")]
+    "name, function, rule",
+    [
+        ("note_vector", believes_too_much, "I8"),
+        ("poll", gives_up, "TR-15"),
+        ("on_ack_timer", stumbles, "engine"),
+    ],
 )
-def test_other_ways_to_go_wrong_are_noticed_as_well(kind: type[Any], rule: str) -> None:
-    mutant = structs.replace(EXPLORED[0], site_class=kind)
+def test_other_ways_to_go_wrong_are_noticed_as_well(name: str, function: Any, rule: str) -> None:
+    mutant = structs.replace(EXPLORED[0], patches=(Patch.of(PoSite, name, function),))
     (one,) = explore(scope("po", 2, 1, 1), mutant).violations
     assert one.invariant == rule
 

@@ -14,6 +14,7 @@ from msgspec import structs
 
 from roundelay.core.errors import ConfigError
 from roundelay.core.families import TOKEN
+from roundelay.core.token.site import TokenSite
 from roundelay.runs.explore import run_explorer
 from roundelay.runs.mutants import CAUGHT, OTHERWISE, SURVIVED, run_mutant
 from roundelay.sim.explore.scope import Scope
@@ -91,7 +92,7 @@ def test_every_mutant_says_what_it_breaks_and_which_command_shows_it(mutant: Mut
     assert missing
     assert mutant.wrong
     assert mutant.expects
-    assert mutant.site_class or mutant.stable_class or mutant.patches
+    assert mutant.patches
     words = mutant.caught_by.split()
     assert words[0] == "roundelay"
     assert words[1] in ("explore", "swarm")
@@ -134,10 +135,8 @@ def test_a_mutant_that_stumbles_over_python_is_not_caught(monkeypatch: pytest.Mo
     def stumble(self: Any, *given: Any) -> Any:
         raise KeyError("nothing")
 
-    class Stumbles(MUTANTS["restart-resumes"].site_class or object):  # type: ignore[misc]
-        on_timer = stumble
-
-    mutant = structs.replace(MUTANTS["restart-resumes"], site_class=Stumbles, expects=("KeyError",))
+    patches = (*MUTANTS["restart-resumes"].patches, Patch(TokenSite, "on_timer", stumble))
+    mutant = structs.replace(MUTANTS["restart-resumes"], patches=patches, expects=("KeyError",))
     monkeypatch.setitem(MUTANTS, mutant.name, mutant)
     result = run_mutant(mutant)
     assert result.verdict == OTHERWISE

@@ -124,7 +124,7 @@ def test_a_run_is_repeated_exactly() -> None:
 def test_the_budget_of_crashes_is_kept() -> None:
     for seed in range(40):
         plan = Plan.from_seed(seed)
-        driver = Driver(plan, RunSetting(make_engine=plan.engines()))
+        driver = Driver(plan, RunSetting())
         worst = [0]
 
         class Guard:

@@ -236,8 +236,6 @@ def _run(plan: Plan, mutant: str | None, checkers: Checkers, recorder: RowSink |
         recorder=recorder,
         trace_receives=True,
         codec=BeamonCodec() if plan.family.core.own_packets else GroupCodec("swarm"),
-        make_engine=plan.engines(None if broken is None else broken.site_class),
-        make_stable=None if broken is None else broken.stable_class,
         successors=lambda members: [checkers.make(members)],
     )
     with nullcontext() if broken is None else broken.in_force():

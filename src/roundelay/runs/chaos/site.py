@@ -25,7 +25,6 @@ from roundelay.core.bundle import Bundle
 from roundelay.core.errors import QueueFull
 from roundelay.core.events import DISK, NOTHING_LEFT
 from roundelay.core.families import TOKEN
-from roundelay.node.driver import engines
 from roundelay.node.driver.tracing import Tracing
 from roundelay.node.event_log import log_as_json
 from roundelay.node.groups import GroupSpec
@@ -214,8 +213,7 @@ async def run(orders: Orders) -> int:
     if orders.mutant:
         from roundelay.sim.mutants.registry import MUTANTS
 
-        broken = MUTANTS[orders.mutant].site_class
-        engines.TokenSite = broken or engines.TokenSite  # type: ignore[attr-defined]
+        MUTANTS[orders.mutant].break_rule()
     keeps = NOTHING_LEFT if orders.wiped else DISK
     tracing = Tracing(Path(orders.traces), orders.name, level=orders.level, keeps=keeps)
     spec = GroupSpec(

@@ -6,6 +6,7 @@ Another one is explored by one more `Model` and an entry here.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
@@ -44,5 +45,6 @@ def explore(
 ) -> Result:
     """Look at every run in `scope`; ends with the first violation, or beyond `max_states`."""
     family = next(family for family in EXPLORED.values() if family.scope is type(scope))
-    model = family.model(scope.check(), mutant)
-    return Search(model, max_states or family.max_states, progress).run()
+    with nullcontext() if mutant is None else mutant.in_force():
+        model = family.model(scope.check(), mutant)
+        return Search(model, max_states or family.max_states, progress).run()

@@ -47,7 +47,7 @@ class Snapshots:
         links = [f"engine.{name} = {name}" for name in parts]
         for owner, instance in owners.items():
             known: dict[int, str] = {}
-            for slot in _all_slots(instance):
+            for slot in slots_of(type(instance)):
                 path, value = f"{owner}.{slot}", getattr(instance, slot, None)
                 if slot == "site":
                     links.append(f"{path} = engine")
@@ -93,11 +93,6 @@ def _compiled(body: list[str], classes: dict[str, type[Any]]) -> Callable[..., A
     exec("\n    ".join(["def made(values, recipes):", *body]), names)
     made: Callable[..., Any] = names["made"]
     return made
-
-
-def _all_slots(instance: Any) -> tuple[str, ...]:
-    # A mutant may have more to remember than fits into slots.
-    return slots_of(type(instance)) + ("__dict__",) * hasattr(instance, "__dict__")
 
 
 def slots_of(kind: type[Any]) -> tuple[str, ...]:

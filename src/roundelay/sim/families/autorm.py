@@ -47,17 +47,13 @@ def uuid_of(site: int, rng: Random) -> bytes:
 
 
 class AutoRmApplications:
-    """Makes the nodes of a world, as its `make_engine`, and is their applications.
-
-    `make` may be a mutant.
-    """
+    """Makes the nodes of a world, as its `make_engine`, and is their applications."""
 
     world: World
 
-    def __init__(self, sites: int, config: AutoRmConfig, make: type[Beamon] = Beamon) -> None:
+    def __init__(self, sites: int, config: AutoRmConfig) -> None:
         self.group = tuple(range(sites))
         self.config = config
-        self.make = make
         # Of each site: its groups, with the number of applications in each.
         self.memberships: list[dict[str, int]] = [{} for _ in self.group]
 
@@ -65,7 +61,7 @@ class AutoRmApplications:
         self.world = world
 
     def __call__(self, site: int, stable: Any, boot: str, now: int, rng: Random) -> Engine:
-        return self.make(site, self.group, self.config, rng, now, uuid=uuid_of(site, rng))
+        return Beamon(site, self.group, self.config, rng, now, uuid=uuid_of(site, rng))
 
     def started(self, time: int, site: int, engine: Beamon) -> None:
         self.world.tell("born", time, site, engine.uuid)

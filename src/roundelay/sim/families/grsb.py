@@ -68,8 +68,8 @@ class Lines(LineSet):
 class GrsbApplications(LineApplications[GrsbSite]):
     """Those of one group."""
 
-    def __init__(self, roles: Roles, config: GrsbConfig, make: type[GrsbSite] = GrsbSite) -> None:
-        super().__init__(roles.sites, roles.check(), config, make)
+    def __init__(self, roles: Roles, config: GrsbConfig) -> None:
+        super().__init__(roles.sites, roles.check(), config, GrsbSite)
         self.roles = roles
 
     def archives(self, member: SimulatedSite) -> dict[str, DiskArchive]:

@@ -70,11 +70,11 @@ class LineApplications(ABC, Generic[S]):
 
     world: World
 
-    def __init__(self, sites: int, layout: Any, config: GrsbConfig, make: type[S]) -> None:
-        """`layout` says who does what; `make` may be a mutant."""
+    def __init__(self, sites: int, layout: Any, config: GrsbConfig, site_class: type[S]) -> None:
+        """`layout` says who does what."""
         self.layout = layout
         self.config = config.check(sites)
-        self.make: Any = make
+        self.site_class: type[Any] = site_class
         self.starts = [0] * sites
         self.positions = [0] * sites  # how far the application of each site has come
         self.wanted = [EVERYTHING] * sites
@@ -88,7 +88,7 @@ class LineApplications(ABC, Generic[S]):
         wiped = again and stable is None
         if wiped:
             self.positions[site] = 0
-        engine: S = self.make(
+        engine: S = self.site_class(
             site,
             self.layout,
             self.config,

@@ -7,6 +7,7 @@ A new protocol is simulated, drawn, driven and judged by one more entry here, be
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from random import Random
 from typing import Any, Final
 
@@ -24,7 +25,9 @@ from roundelay.core.families import (
     WIDE,
     Family,
 )
+from roundelay.core.positive_ack import PositiveAckSite
 from roundelay.core.token.config import TokenConfig
+from roundelay.core.token.site import TokenSite
 from roundelay.sim.families.autorm import AutoRmApplications, AutoRmDraft, AutoRmDriver
 from roundelay.sim.families.cluster import ClusterDraft, ClusterDriver, FastClusterDraft
 from roundelay.sim.families.grsb import GrsbApplications, GrsbDraft, GrsbDriver, GrsbGroup
@@ -34,9 +37,9 @@ from roundelay.sim.kernel.ports import EngineFactory
 from roundelay.sim.swarm.fault_kinds import CLUSTER_TARGETS, FAULT_KINDS
 from roundelay.sim.swarm.fault_runner import Striker
 
-Factories = Callable[[int, Any, type[Any]], EngineFactory]
-"""(sites, configuration, class of the engines) → what makes the engines, and is their applications
-where these do more than submit and receive."""
+Factories = Callable[[int, Any], EngineFactory]
+"""(sites, configuration) → what makes the engines, and is their applications where these do more
+than submit and receive."""
 
 
 class SimFamily(Struct, frozen=True):
@@ -45,7 +48,7 @@ class SimFamily(Struct, frozen=True):
     core: Family
     draft: type[Draft]
     driver: type[Striker]
-    factories: Factories
+    factory: Factories
     fast_draft: type[Draft] | None = None
     """Draws plans of the `fast` profile."""
     layout: type[Any] | None = None
@@ -62,12 +65,6 @@ class SimFamily(Struct, frozen=True):
         """The configuration of a simulated group."""
         return self.layout or self.core.config
 
-    def factory(
-        self, sites: int, config: Struct, site_class: type[Any] | None = None
-    ) -> EngineFactory:
-        """Makes the engines of `sites` sites; `site_class` may be a mutant of the family's own."""
-        return self.factories(sites, config, site_class or self.core.engine)
-
     def order(self, config: Mapping[str, Any]) -> str:
         """What is promised about order with these fields of a configuration."""
         # What is handed over before it is acknowledged comes in the order of its source.
@@ -78,18 +75,17 @@ class SimFamily(Struct, frozen=True):
 # -- how engines are made -----------------------------------------------------------------------
 
 
-def _token_sites(sites: int, config: TokenConfig, engine: type[Any]) -> EngineFactory:
+def _token_sites(sites: int, config: TokenConfig) -> EngineFactory:
     group = tuple(range(sites))
 
     def token(site: int, stable: Any, boot: str, now: int, rng: Random) -> Engine:
         settings = config if boot == config.boot else structs.replace(config, boot=boot)
-        new: Engine = engine(site, group, settings, rng, now=now, stable=stable)
-        return new
+        return TokenSite(site, group, settings, rng, now=now, stable=stable)
 
     return token
 
 
-def _equal_sites(sites: int, config: Any, engine: type[Any]) -> EngineFactory:
+def _equal_sites(engine: Any, sites: int, config: Any) -> EngineFactory:
     group = tuple(range(sites))
 
     def equal(site: int, stable: Any, boot: str, now: int, rng: Random) -> Engine:
@@ -100,12 +96,12 @@ def _equal_sites(sites: int, config: Any, engine: type[Any]) -> EngineFactory:
     return equal
 
 
-def _grsb_sites(sites: int, config: GrsbGroup, engine: type[Any]) -> EngineFactory:
-    return GrsbApplications(config.roles(sites), config, engine)
+def _grsb_sites(sites: int, config: GrsbGroup) -> EngineFactory:
+    return GrsbApplications(config.roles(sites), config)
 
 
-def _wide_sites(sites: int, config: WideGroup, engine: type[Any]) -> EngineFactory:
-    return WideApplications(config.topology(sites), config, engine)
+def _wide_sites(sites: int, config: WideGroup) -> EngineFactory:
+    return WideApplications(config.topology(sites), config)
 
 
 # -- the records --------------------------------------------------------------------------------
@@ -119,9 +115,15 @@ RECORDS: Final = (
         FastDraft,
         fault_kinds=tuple(kind for kind in FAULT_KINDS if kind not in (*CLUSTER_TARGETS, "fail")),
     ),
-    SimFamily(FAMILIES[POSITIVE_ACK], Draft, Driver, _equal_sites),
+    SimFamily(FAMILIES[POSITIVE_ACK], Draft, Driver, partial(_equal_sites, PositiveAckSite)),
     *(
-        SimFamily(FAMILIES[name], ClusterDraft, ClusterDriver, _equal_sites, FastClusterDraft)
+        SimFamily(
+            FAMILIES[name],
+            ClusterDraft,
+            ClusterDriver,
+            partial(_equal_sites, FAMILIES[name].engine),
+            FastClusterDraft,
+        )
         for name in CLUSTERS
     ),
     SimFamily(

@@ -178,11 +178,9 @@ class WideLines(LineSet):
 class WideApplications(LineApplications[WideSite]):
     """Those of all networks."""
 
-    def __init__(
-        self, topology: Topology, config: WideConfig, make: type[WideSite] = WideSite
-    ) -> None:
+    def __init__(self, topology: Topology, config: WideConfig) -> None:
         self.atlas = Atlas(topology)
-        super().__init__(topology.sites, self.atlas, config, make)
+        super().__init__(topology.sites, self.atlas, config, WideSite)
 
     def archives(self, member: SimulatedSite) -> dict[str, DiskArchive]:
         return {

@@ -5,6 +5,7 @@ A site makes its roles itself, so what is broken is a method of a role (`Patch`)
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from msgspec import structs
@@ -25,84 +26,81 @@ from roundelay.sim.mutants.mutant import MutantTable
 
 broken: Final = MutantTable(protocol=GRSB)
 
-_pages = Counters.pages
-_broadcast = Retransmitter._broadcast
-_take = Candidate._take
-_apply = GrsbStable.apply
-_handle = User._handle
-_release = User._release
 
-
-@broken("I1", seeds=(58, 70), patches=(Listener, "enter"))
+@broken(Listener, "enter", "I1", seeds=(58, 70))
 def keeps_what_it_heard(self: Listener, epoch: int) -> None:
     """GR-27: what was heard in an old epoch counts in the new one; it may have vanished with its
     retransmitter, and its position be given away again."""
     self.epoch = epoch
 
 
-@broken("I7", seeds=(0, 10), patches=(Counters, "pages"))
-def forgets_the_senders(self: Counters, safe: int, top: int, time: int) -> list[State]:
+@broken(Counters, "pages", "I7", seeds=(0, 10))
+def forgets_the_senders(
+    shipped: Callable[..., list[State]], self: Counters, safe: int, top: int, time: int
+) -> list[State]:
     """GR-27: the table of senders does not travel with the state; the new retransmitter waits for
     numbers that its users have long used."""
-    return _pages(Counters(), safe, top, time)
+    return shipped(Counters(), safe, top, time)
 
 
-@broken("I2", seeds=(19, 30), patches=(Acknowledger, "_secure"))
+@broken(Acknowledger, "_secure", "I2", seeds=(19, 30))
 def overwrites_unrecorded(self: Acknowledger) -> None:
     """GR-11: the acknowledger overwrites what the recorders may not have; what a recorder missed is
     nowhere any more."""
     self.safe = self.expected
 
 
-@broken("I5", seeds=(11, 20), patches=(Retransmitter, "_broadcast"))
-def confirms_what_is_broadcast(self: Retransmitter, message: Message) -> None:
+@broken(Retransmitter, "_broadcast", "I5", seeds=(11, 20))
+def confirms_what_is_broadcast(shipped: Any, self: Retransmitter, message: Message) -> None:
     """GR-5: a submitter is answered at the broadcast, not at the acknowledgement; the message may
     vanish with the retransmitter."""
     self._confirm(message)
-    _broadcast(self, message)
+    shipped(self, message)
 
 
-@broken("I2", seeds=(8, 20), patches=(Candidate, "_take"))
-def fetches_nothing(self: Candidate, site: int, state: State, da: int, now: int) -> None:
+@broken(Candidate, "_take", "I2", seeds=(8, 20))
+def fetches_nothing(
+    shipped: Any, self: Candidate, site: int, state: State, da: int, now: int
+) -> None:
     """GR-27: a new retransmitter takes the marks of the last reign and not its messages; what the
     recorders lacked nobody can repeat."""
-    _take(self, site, structs.replace(state, safe=state.top), da, now)
+    shipped(self, site, structs.replace(state, safe=state.top), da, now)
 
 
-@broken("I1", seeds=(10, 20), patches=(User, "_release"))
-def delivers_what_it_heard(self: User, now: int) -> None:
+@broken(User, "_release", "I1", seeds=(10, 20))
+def delivers_what_it_heard(shipped: Any, self: User, now: int) -> None:
     """GR-15: what was only heard is released; it may vanish with the retransmitter, and is taken
     back then."""
     for message in self.listener.ready(fast=True):
         self._handle(message, COMMITTED)
-    _release(self, now)
+    shipped(self, now)
 
 
-@broken("I7", seeds=(8, 20), patches=(GrsbStable, "apply"))
-def forgets_promises(self: GrsbStable, record: Any) -> None:
+@broken(GrsbStable, "apply", "I7", seeds=(8, 20))
+def forgets_promises(shipped: Any, self: GrsbStable, record: Any) -> None:
     """GR-27: a council member that restarts does not know what it promised; it has to ask all
     others before it may vote again, and they may be in the same case."""
     if not isinstance(record, Promised | Accepted):
-        _apply(self, record)
+        shipped(self, record)
 
 
-@broken("I2", seeds=(4, 20), patches=(Units, "resume"))
+@broken(Units, "resume", "I2", seeds=(4, 20))
 def loses_open_units(self: Units, position: int) -> int:
     """GR-19: a user that restarts does not go back to where its open units began; a unit is never
     delivered whole."""
     return position
 
 
-@broken("I8", seeds=(1, 10), patches=(User, "_handle"))
-def delivers_the_unwanted(self: User, message: Message, stage: str) -> None:
+@broken(User, "_handle", "I8", seeds=(1, 10))
+def delivers_the_unwanted(shipped: Any, self: User, message: Message, stage: str) -> None:
     """GR-16: whatever was asked for, all that comes by is delivered; a user is given what it does
     not want."""
     wanted, self.wanted = self.wanted, type(self.wanted)()
-    _handle(self, message, stage)
+    shipped(self, message, stage)
     self.wanted = wanted
 
 
-@broken("I7", seeds=(33, 40), patches=(Ways, "to"))
+@broken(Ways, "to", "I7", seeds=(33, 40))
 def needs_line_a(self: Ways, site: int, tries: int = 0) -> int:
     """GR-24: what is for one site alone goes over line A, whatever is heard there; one line alone
     does not do."""

@@ -8,9 +8,9 @@ attribute shows nothing about the checkers.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from inspect import signature
 from typing import Any, Final, TypeVar
 
 from msgspec import Struct
@@ -25,7 +25,7 @@ _MISSING: Final = object()
 
 
 class Patch(Struct, frozen=True):
-    """An attribute of a part of an engine, replaced."""
+    """An attribute of an engine, or of a part of one, replaced."""
 
     owner: type[Any]
     name: str
@@ -33,9 +33,20 @@ class Patch(Struct, frozen=True):
 
     @staticmethod
     def of(owner: type[Any], name: str, function: Callable[..., Any]) -> Patch:
-        """Return a patch by `function`, as a property if it stands for one."""
-        is_property = isinstance(getattr(owner, name), property)
+        """Return a patch by `function`, as a property if it stands for one.
+
+        A first parameter `shipped` of `function` is given what is replaced.
+        """
+        shipped = getattr(owner, name)
+        is_property = isinstance(shipped, property)
+        if next(iter(signature(function).parameters)) == "shipped":
+            function = _curried(function, shipped.fget if is_property else shipped)
         return Patch(owner, name, property(function) if is_property else function)
+
+
+def _curried(function: Callable[..., Any], first: object) -> Callable[..., Any]:
+    # Not `partial`, which would not be bound to an instance.
+    return lambda *args, **kwargs: function(first, *args, **kwargs)
 
 
 class Mutant(Struct, frozen=True, kw_only=True):
@@ -50,11 +61,7 @@ class Mutant(Struct, frozen=True, kw_only=True):
     expects: tuple[str, ...]
     """Promises of which one has to be reported broken: I1 … I8, a rule (TR-15, QUIET), or
     "InvariantBroken: " and part of what an engine says when it notices by itself."""
-    site_class: type[Any] | None = None
-    """The broken engine; None: the one that ships."""
-    stable_class: type[Any] | None = None
     patches: tuple[Patch, ...] = ()
-    """Where the rule belongs to a part that the engine makes itself."""
     scope: Bounds | None = None
     """The exploration that catches it."""
     seeds: tuple[int, int] | None = None
@@ -101,17 +108,23 @@ class Mutant(Struct, frozen=True, kw_only=True):
                 return True
         return False
 
-    @contextmanager
-    def in_force(self) -> Iterator[None]:
-        """Within, the parts that the engines make are broken ones, in this process.
+    def break_rule(self) -> list[tuple[Patch, object]]:
+        """Break the rule in this process; return the patches, each with what stood there before.
 
-        What is wrong with them must be noticed by what they do to others, not by a look inside.
+        What is wrong must be noticed by what engines do to others, not by a look inside.
         """
         unchecked = Patch(FAMILIES[self.protocol].engine, "check_invariants", lambda engine: None)
         patches = (*self.patches, unchecked)
         before = [(patch, vars(patch.owner).get(patch.name, _MISSING)) for patch in patches]
         for patch in patches:
             setattr(patch.owner, patch.name, patch.value)
+            patch.owner.__init_subclass__()  # makes tables of its methods anew, if it has some
+        return before
+
+    @contextmanager
+    def in_force(self) -> Iterator[None]:
+        """Within, the engines of this process and their parts are broken ones."""
+        before = self.break_rule()
         try:
             yield
         finally:
@@ -120,22 +133,27 @@ class Mutant(Struct, frozen=True, kw_only=True):
                     delattr(patch.owner, patch.name)
                 else:
                     setattr(patch.owner, patch.name, value)
+                patch.owner.__init_subclass__()
 
 
 Broken = TypeVar("Broken", bound=Callable[..., Any])
-"""The class or function that breaks a rule."""
+"""The function that breaks a rule."""
 
 
 class MutantTable:
     """The mutants of a family.
 
-    Each is declared by a decorator of what breaks its rule, and has the name of that.  The first
-    paragraph of its docstring names the rule and what is missing, then why it is needed.
+    Each is declared by a decorator of the function that stands in place of one that keeps the rule,
+    and has the name of that.  The first paragraph of its docstring names the rule and what is
+    missing, then why it is needed.
 
+    >>> class Site:
+    ...     def awaits(self, sites): return set(sites)
     >>> broken = MutantTable(protocol="positive-ack", seeds=(0, 60))
-    >>> @broken("I2")
-    ... class CountsOnTheFirstCopy:
+    >>> @broken(Site, "awaits", "I2")
+    ... def counts_on_the_first_copy(self, sites):
     ...     "PA-3: no receiver is awaited; who lost a copy never gets it."
+    ...     return set()
     >>> mutant = broken.mutants[0]
     >>> mutant.name, mutant.rule, mutant.wrong
     ('counts-on-the-first-copy', 'PA-3: no receiver is awaited', 'who lost a copy never gets it')
@@ -143,40 +161,41 @@ class MutantTable:
     (('I2',), (0, 60))
     """
 
-    def __init__(
-        self,
-        breaks: Callable[..., dict[str, Any]] = lambda broken: {"site_class": broken},
-        **usual: Any,
-    ) -> None:
+    def __init__(self, protocols: dict[type[Any], str] | None = None, **usual: Any) -> None:
+        """`protocols`: by the class of their engine, in a table of several."""
         self.mutants: list[Mutant] = []
-        self._breaks = breaks
+        self._protocols = protocols or {}
         self._usual = usual
 
     def __call__(
         self,
+        owner: type[Any],
+        attribute: str,
         *expects: str,
-        patches: tuple[type[Any], str] | None = None,
-        also: tuple[type[Any], ...] = (),
+        also: tuple[tuple[type[Any], str, Callable[..., Any]], ...] = (),
         **fields: Any,
     ) -> Callable[[Broken], Broken]:
         """Declare a mutant, by the fields of `Mutant` that are not the table's usual ones.
 
-        `patches`: the attribute of a part that the decorated function replaces.  `also`: other
-        parts that have to be broken with the decorated one.
+        The decorated function replaces `attribute` of `owner`, and those of `also` what they name.
         """
         if "scope" in fields:
             fields.setdefault("seeds", None)
 
         def declare(broken: Broken) -> Broken:
-            if patches is None:
-                how = self._breaks(broken, *also)
-            else:
-                how = {"patches": (Patch.of(*patches, broken),)}
-            name = re.sub("(?<!^)(?=[A-Z])|_", "-", broken.__name__).lower()
             summary = " ".join((broken.__doc__ or "").partition("\n\n")[0].split())
             rule, _, wrong = summary.removesuffix(".").partition("; ")
-            stated = {"name": name, "rule": rule, "wrong": wrong, "expects": expects}
-            self.mutants.append(Mutant(**(self._usual | stated | how | fields)))
+            first = Patch.of(owner, attribute, broken)
+            stated: dict[str, Any] = {
+                "name": broken.__name__.replace("_", "-"),
+                "rule": rule,
+                "wrong": wrong,
+                "expects": expects,
+                "patches": (first, *(Patch.of(*each) for each in also)),
+            }
+            if owner in self._protocols:
+                stated["protocol"] = self._protocols[owner]
+            self.mutants.append(Mutant(**(self._usual | stated | fields)))
             return broken
 
         return declare

@@ -19,55 +19,53 @@ from roundelay.sim.mutants.mutant import MutantTable
 broken: Final = MutantTable(protocol=POSITIVE_ACK, seeds=(0, 60))
 
 
-@broken("I2")
-class CountsOnTheFirstCopy(PositiveAckSite):
+@broken(PositiveAckSite, "_transmit", "I2")
+def counts_on_the_first_copy(shipped: Any, self: PositiveAckSite, now: int) -> None:
     """PA-3: no receiver is awaited; who lost the multicast never gets the message."""
-
-    def _transmit(self, now: int) -> None:
-        super()._transmit(now)
-        for n in list(self.outstanding):
-            self._complete(n, now)
+    shipped(self, now)
+    for n in list(self.outstanding):
+        self._complete(n, now)
 
 
-@broken("I2")
-class AnyAnswerWillDo(PositiveAckSite):
+@broken(PositiveAckSite, "_on_ack", "I2")
+def any_answer_will_do(
+    shipped: Any, self: PositiveAckSite, pdu: PaAck, source: int, now: int
+) -> None:
     """PA-3: the first acknowledgement ends the copies to everybody; who has not answered never gets
     the message."""
-
-    def _on_ack(self, pdu: PaAck, source: int, now: int) -> None:
-        message = self.outstanding.get(pdu.n)
-        if message is not None:
-            message.awaited = {source}
-        super()._on_ack(pdu, source, now)
+    message = self.outstanding.get(pdu.n)
+    if message is not None:
+        message.awaited = {source}
+    shipped(self, pdu, source, now)
 
 
-@broken("I4")
-class DeliversEveryCopy(PositiveAckSite):
+@broken(PositiveAckSite, "_on_message", "I4")
+def delivers_every_copy(shipped: Any, self: PositiveAckSite, pdu: PaB, source: int) -> None:
     """PA-2: what has been delivered is not known again; a copy to one whose acknowledgement was
     lost is delivered, too."""
-
-    def _on_message(self, pdu: PaB, source: int) -> None:
-        self.seen[source].mark = UNHEARD
-        self.seen[source].above.clear()
-        super()._on_message(pdu, source)
+    self.seen[source].mark = UNHEARD
+    self.seen[source].above.clear()
+    shipped(self, pdu, source)
 
 
-@broken("I1")
-class Overtakes(PositiveAckSite):
+@broken(PositiveAckSite, "__init__", "I1")
+def overtakes(
+    shipped: Any,
+    self: PositiveAckSite,
+    me: int,
+    group: tuple[int, ...],
+    config: PositiveAckConfig,
+    *given: Any,
+    **named: Any,
+) -> None:
     """PA-5: with `fifo` nothing is held back; messages of one source overtake each other."""
-
-    def __init__(
-        self, me: int, group: tuple[int, ...], config: PositiveAckConfig, *given: Any, **named: Any
-    ) -> None:
-        super().__init__(me, group, structs.replace(config, fifo=False), *given, **named)
+    shipped(self, me, group, structs.replace(config, fifo=False), *given, **named)
 
 
-@broken("I6")
-class NoPipeline(PositiveAckSite):
+@broken(PositiveAckSite, "_transmit", "I6")
+def no_pipeline(shipped: Any, self: PositiveAckSite, now: int) -> None:
     """PA-1: as much is under way as there is to send; neither source nor receiver has a bound of
     memory."""
-
-    def _transmit(self, now: int) -> None:
-        low, self.low = self.low, self.next_num
-        super()._transmit(now)
-        self.low = low
+    low, self.low = self.low, self.next_num
+    shipped(self, now)
+    self.low = low

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from msgspec import structs
 
@@ -17,36 +17,33 @@ from roundelay.sim.mutants.mutant import MutantTable
 
 broken: Final = MutantTable(protocol=WIDE)
 
-_release = Uplink._release
-_on_up = GlobalRetransmitter.on_up
 
-
-@broken("I2", seeds=(4, 12), patches=(GlobalRetransmitter, "everywhere"))
+@broken(GlobalRetransmitter, "everywhere", "I2", seeds=(4, 12))
 def leaves_out_a_network(self: GlobalRetransmitter) -> int:
     """HG-3: the GPR waits for all networks but one; what the last network lacks is nowhere any
     more."""
     return sorted(branch.safe for branch in self.branches.values())[1]
 
 
-@broken("I7", seeds=(5, 12), patches=(Uplink, "_release"))
-def never_asks_the_gpr(self: Uplink, now: int) -> None:
+@broken(Uplink, "_release", "I7", seeds=(5, 12))
+def never_asks_the_gpr(shipped: Any, self: Uplink, now: int) -> None:
     """HG-4: what an LCR missed it misses; a network that was cut off never comes back."""
-    _release(self, now)
+    shipped(self, now)
     self.reader.stop()
 
 
-@broken("I4", seeds=(0, 6), patches=(GlobalRetransmitter, "on_up"))
-def forgets_origins(self: GlobalRetransmitter, up: Up, source: int, now: int) -> None:
+@broken(GlobalRetransmitter, "on_up", "I4", seeds=(0, 6))
+def forgets_origins(shipped: Any, self: GlobalRetransmitter, up: Up, source: int, now: int) -> None:
     """HG-1: the GCR gives a submission that is repeated a place again; a message has two
     positions."""
     counters = self.sequencer.counters
     known = counters.get(up.origin)
     if known is not None and (known.inc, known.sseq) == (up.inc, up.sseq + 1):
         counters.by_sender[up.origin] = structs.replace(known, sseq=up.sseq)
-    _on_up(self, up, source, now)
+    shipped(self, up, source, now)
 
 
-@broken("I2", seeds=(1, 12), patches=(Flood, "_advance"))
+@broken(Flood, "_advance", "I2", seeds=(1, 12))
 def delivers_as_it_comes(self: Flood, now: int) -> None:
     """HG-11: a node behind a broadcaster takes messages as they come; what comes late is never
     delivered."""
@@ -56,7 +53,7 @@ def delivers_as_it_comes(self: Flood, now: int) -> None:
         self.take(message, now)
 
 
-@broken("I1", seeds=(265, 270), patches=(LocalUser, "begins"))
+@broken(LocalUser, "begins", "I1", seeds=(265, 270))
 def takes_back(self: LocalUser, start: int) -> None:
     """HG-7: a network that begins anew makes its users forget, as a flat group would; positions of
     a network are those of the whole: users are given them twice."""

@@ -17,7 +17,7 @@ from msgspec import Struct
 from roundelay.core.events import DISK, FAULT, NOBODY, RowSink
 from roundelay.sim.kernel.load import Load
 from roundelay.sim.kernel.member import DOWN, UP
-from roundelay.sim.kernel.ports import Codec, EngineFactory, StableState
+from roundelay.sim.kernel.ports import Codec
 from roundelay.sim.kernel.world import DAY_NS, World
 from roundelay.sim.network import links as link_module
 from roundelay.sim.network.links import PLAIN, Clogged, Link, Partition, Targeted
@@ -74,9 +74,6 @@ class RunSetting(Struct, frozen=True, kw_only=True):
     trace_receives: bool = False
     codec: Codec | None = None
     """Used where the plan says so (`plan.wire`)."""
-    make_engine: EngineFactory | None = None
-    """It and `make_stable` may make mutants."""
-    make_stable: Callable[[], StableState] | None = None
     successors: Successors = _nobody
     """For a cluster that is reopened without a failed member; the observers of the old one are
     told that its run was cut short."""
@@ -105,15 +102,14 @@ class Striker(ABC):
             getattr(link_module, spec.link)(*spec.args) for spec in plan.links
         ]
         # Where engines have applications of their own, these are who makes them.
-        factory = setting.make_engine or plan.engines()
-        self.applications: Any = factory
+        self.applications: Any = plan.engines()
         self.world = World(
             plan.sites,
-            factory,
+            self.applications,
             seed=f"{plan.protocol}/{plan.seed}",
             medium=self.make_medium(),
             links=self._chain(),
-            make_stable=setting.make_stable or plan.family.core.stable,
+            make_stable=plan.family.core.stable,
             boot=plan.boot,
             codec=setting.codec if plan.wire else None,
             recorder=setting.recorder,

@@ -109,6 +109,6 @@ class Plan(Struct, frozen=True, kw_only=True):
         """The configuration of the engines, checked."""
         return self.family.config(**self.config).check(self.sites)
 
-    def engines(self, site_class: type[Any] | None = None) -> EngineFactory:
-        """Makes the engines; `site_class` may be a mutant."""
-        return self.family.factory(self.sites, self.settings(), site_class)
+    def engines(self) -> EngineFactory:
+        """Makes the engines."""
+        return self.family.factory(self.sites, self.settings())

@@ -15,7 +15,6 @@ from msgspec import Struct, structs
 
 from roundelay.core.bundle import Bundle
 from roundelay.core.cluster.config import ClusterConfig
-from roundelay.core.cluster.state import ClusterState
 from roundelay.core.engine import NEVER, Delivery, Pdu
 from roundelay.sim.explore.pdus import Numbered
 from roundelay.sim.explore.snapshot import Frozen, Snapshots, Still, comparable, slots_of
@@ -123,7 +122,7 @@ class Member:
         me: int,
         group: tuple[int, ...],
         config: ClusterConfig,
-        site_class: type[ClusterState],
+        site_class: type[Any],
         items: Numbered[Item],
     ) -> None:
         self.me = me
@@ -222,11 +221,7 @@ class Member:
 
     def fingerprint(self, engine: Any) -> tuple[Any, ...]:
         """Return what decides all later steps of `engine`."""
-        values = [comparable(getattr(engine, name), canonical) for name in self._slots]
-        more = getattr(engine, "__dict__", None)  # a mutant may have more to remember
-        if more:
-            values.append(comparable(more, canonical))
-        return tuple(values)
+        return tuple([comparable(getattr(engine, name), canonical) for name in self._slots])
 
 
 def levels(engine: Any) -> list[int]:

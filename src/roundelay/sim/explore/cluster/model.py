@@ -83,7 +83,6 @@ class ClusterModel(Model[State, Action, Finding]):
 
     def __init__(self, scope: ClusterScope, mutant: Mutant | None = None) -> None:
         family = FAMILIES[scope.protocol]
-        site_class: Any = (mutant and mutant.site_class) or family.engine
         self.scope = scope
         self.n = n = scope.sites
         self.group = tuple(range(n))
@@ -93,7 +92,9 @@ class ClusterModel(Model[State, Action, Finding]):
         self.total = self.one_channel or (self.final and family.order == TOTAL)
         self.items: Numbered[Item] = Numbered()
         config = scope.config().check(n)
-        self.members = [Member(k, self.group, config, site_class, self.items) for k in self.group]
+        self.members = [
+            Member(k, self.group, config, family.engine, self.items) for k in self.group
+        ]
         # Queues: one per ordered pair of members, or on one channel one per receiver.
         self.receivers = self.group if self.one_channel else self.group * n
         self.queues = range(n, n + len(self.receivers))

@@ -178,10 +178,7 @@ class Replay:
         self.pool = WholePool(group.sites)
         registry = Registry()
         self.members = [
-            ReplayedMember(
-                site, group.scope, self.pool, registry, member.site_class, member.stable_class
-            )
-            for site, member in enumerate(group.members)
+            ReplayedMember(site, group.scope, self.pool, registry) for site in group.sites
         ]
         self.locals: list[Local] = []
         self.facts: list[list[Fact]] = [[] for _ in self.members]

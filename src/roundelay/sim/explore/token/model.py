@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from roundelay.core.token.site import TokenSite
-from roundelay.core.token.stable import Stable
 from roundelay.sim.explore.scope import Scope
 from roundelay.sim.explore.search import Model
 from roundelay.sim.explore.token.counterexample import replayed, steps_to
 from roundelay.sim.explore.token.reductions import Finding, Group, State, Turn
+from roundelay.sim.explore.token.relevance import JOINED
 
 if TYPE_CHECKING:
     from roundelay.sim.mutants.mutant import Mutant
@@ -28,13 +27,7 @@ class TokenModel(Model[int, tuple[Turn, ...], Finding]):
     """
 
     def __init__(self, scope: Scope, mutant: Mutant | None = None) -> None:
-        if mutant is None:
-            self.group = Group(scope)
-        else:
-            site_class, stable_class = mutant.site_class, mutant.stable_class
-            self.group = Group(
-                scope, site_class or TokenSite, stable_class or Stable, mutant.memory
-            )
+        self.group = Group(scope, JOINED if mutant is None else mutant.memory)
 
     def begin(self) -> int:
         return pack(self.group.begin())

@@ -32,8 +32,6 @@ from typing import Final, NamedTuple
 
 from roundelay.core.token.pdu import B, Invite, Vote1
 from roundelay.core.token.phases import NORMAL, O1, O2, OUT, S1, S2, W3
-from roundelay.core.token.site import TokenSite
-from roundelay.core.token.stable import Stable
 from roundelay.sim.explore.pdus import Numbered
 from roundelay.sim.explore.scope import Scope
 from roundelay.sim.explore.token.fingerprint import check_slots
@@ -153,22 +151,13 @@ class Context:
 class Group:
     """The sites together."""
 
-    def __init__(
-        self,
-        scope: Scope,
-        site_class: type[TokenSite] = TokenSite,
-        stable_class: type[Stable] = Stable,
-        memory: str = JOINED,
-    ) -> None:
+    def __init__(self, scope: Scope, memory: str = JOINED) -> None:
         check_slots()
         self.scope = scope
         self.sites = tuple(range(scope.sites))
         self.pool = Pool(self.sites)
         registry = Registry()
-        self.members = [
-            Member(site, scope, self.pool, registry, site_class, stable_class)
-            for site in self.sites
-        ]
+        self.members = [Member(site, scope, self.pool, registry) for site in self.sites]
         self.budget = budget_of(scope)
         self.memory = NEVER_SURE if scope.wipes else memory
         self.masks = Numbered([0])  # sets of PDUs

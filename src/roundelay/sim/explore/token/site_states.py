@@ -187,33 +187,23 @@ class Local:
 class Member:
     """All states of one site that were met, and its moves."""
 
-    def __init__(
-        self,
-        me: int,
-        scope: Scope,
-        pool: Pool,
-        registry: Registry,
-        site_class: type[TokenSite] = TokenSite,
-        stable_class: type[Stable] = Stable,
-    ) -> None:
+    def __init__(self, me: int, scope: Scope, pool: Pool, registry: Registry) -> None:
         self.me = me
         self.group = tuple(range(scope.sites))
         self.scope = scope
         self.pool = pool
         self.registry = registry
-        self.site_class = site_class
-        self.stable_class = stable_class
         self.config = scope.config()
         self.config_after_loss = scope.config(REJOIN)
         self.budget = budget_of(scope)
         self.locals: list[Local] = []
         self._numbers: dict[tuple[Any, ...], int] = {}
-        self._snapshots = Snapshots(site_class(me, self.group, self.config, Still(0)))
+        self._snapshots = Snapshots(TokenSite(me, self.group, self.config, Still(0)))
 
     def begin(self) -> Move:
         """The move into the first state."""
-        engine = self.site_class(self.me, self.group, self.config, Still(0))
-        disk = self.stable_class()
+        engine = TokenSite(self.me, self.group, self.config, Still(0))
+        disk = Stable()
         down = self._local(0, None, Memory(disk, disk))
         return self.settled(down, engine, Input(START), FREE)[0]
 
@@ -358,17 +348,14 @@ class Member:
         """The node hands over what the disk says was committed, then makes a new engine."""
         disk, config, broken = memory.disk, self.config, ""
         if disk is None:
-            fresh = self.stable_class()
-            config, memory = (
-                self.config_after_loss,
-                structs.replace(memory, disk=fresh, synced=fresh),
-            )
+            fresh, config = Stable(), self.config_after_loss
+            memory = structs.replace(memory, disk=fresh, synced=fresh)
         else:
             recorded, _ = undelivered(disk, 0)
             delivered, broken = self._delivered(memory.delivered, recorded, again=True)
             memory = structs.replace(memory, delivered=delivered)
         try:
-            engine = self.site_class(self.me, self.group, config, Still(memory.life), 0, disk)
+            engine = TokenSite(self.me, self.group, config, Still(memory.life), 0, disk)
         except Exception as error:
             broken = _engine_error(error)
         if broken:
