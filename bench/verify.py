@@ -3,9 +3,9 @@
 Traces of five members, one file each, sorted by position, are made with numpy.  Then, on a warm
 session, in turn:
 
-- the fast way: ranges of positions, numpy in the task;
+- the fast way: a proof by ranges of positions, numpy in the task;
 - DuckDB: the same checks in three formulations (`bench.verify_duckdb`), of which the best counts;
-- the oracle: the same checks in Spark SQL.
+- the oracle: a proof of the same in Spark SQL.
 
 Each is measured on the wall and in processor time of all processes that take part; on a machine
 that is shared the latter says more.

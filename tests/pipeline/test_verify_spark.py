@@ -14,9 +14,11 @@ from roundelay.cli.main import run as roundelay
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import COMMITTED, Delivery
 from roundelay.core.events import DELIVER, SUBMIT
-from roundelay.pipeline.verify import judge, sql_clean
+from roundelay.pipeline.verify import judge, sql
 from roundelay.pipeline.verify.frames import Frames
 from roundelay.pipeline.verify.runs import TracedRun, find_runs
+from roundelay.pipeline.verify.survey import survey
+from roundelay.pipeline.verify.tasks import here
 from roundelay.pipeline.verify.verdict import RunJudgement
 from roundelay.pipeline.verify.watch import watch
 from roundelay.trace import check_trace
@@ -70,14 +72,13 @@ def test_both_ways_find_the_same_in_a_total_order(spark: SparkSession, tmp_path:
     assert broken(fast) - {"holders", "lists"} == {name for name, count in theirs.items() if count}
 
 
-def test_the_oracle_judges_destinations_and_the_order_of_sources(
+def test_destinations_and_the_order_of_sources_are_judged(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     run = with_faults(
         tmp_path, {"wrong destination": 0.3, "not delivered": 0.6}, order="fifo", destinations=3
     )
     made = judge(spark, run)
-    assert made.strategy == "sql"  # the fast way only proves such a trace clean
     theirs = check_trace(tmp_path / "trace.parquet").counts
     assert broken(made) == {name for name, count in theirs.items() if count} == {"I1", "I8"}
     assert made.invariants["I8"].broken == theirs["I8"] == 2
@@ -145,24 +146,24 @@ def test_live_groups_of_several_services_are_clean(
     assert sorted(map(sorted, whole.values())) == sorted(map(sorted, checks.values()))
 
 
-def test_the_first_look_of_the_oracle_counts_what_is_odd(
+def test_the_proof_by_sql_counts_what_is_odd(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also at the border between two blocks, which here is in the middle."""
     story = clean(600)
     border = len(story.rows(event=DELIVER, site=2)) // 2
     bits = border.bit_length() - 1
-    monkeypatch.setattr(sql_clean, "BLOCK_BITS", bits)
-    monkeypatch.setattr(sql_clean, "LAST", (1 << bits) - 1)
+    monkeypatch.setattr(sql, "BLOCK_BITS", bits)
+    monkeypatch.setattr(sql, "LAST", (1 << bits) - 1)
     count = len(story.rows(event=DELIVER, site=2))
-    for name in ("", "swap", "unfair"):
+    for name in ("", "swap", "unfair", "old list"):
         run = with_faults(tmp_path, {name: ((1 << bits) - 1) / (count - 2)}, rows=600)
-        found = sql_clean.counts_if_clean(Frames(spark, run))
+        found = sql.prove_by_sql(Frames(spark, run), survey(run, here).control)
         if name:
             assert found is None, name
         else:
             assert found is not None
-            assert (found.deliveries, found.positions, found.submits) == (5 * count, count, count)
+            assert (found.deliveries, found.positions, found.own) == (5 * count, count, count)
 
 
 def live(folder: Path, group: str, sites: int) -> list[LiveTrace]:

@@ -62,6 +62,31 @@ def test_a_second_delivery_breaks_i4(judge: Judge) -> None:
     assert judge(play) == {"I4": 1}
 
 
+def test_equal_messages_are_delivered_once_each(judge: Judge) -> None:
+    play = Play(order="fifo")
+    tick = [play.submit(0, b"tick") for _ in range(3)]
+    deliver(play, 0, tick[0], 0, 0)
+    for number in range(3):
+        for site in (1, 2):
+            deliver(play, site, tick[number], 0, number)
+    for number in (1, 2):
+        deliver(play, 0, tick[number], 0, number)
+    to_all(play, play.submit(0, b"tick"), 0, 3)
+    assert not judge(play)
+    deliver(play, 1, tick[0], 0, 0)
+    assert play.checker.counts["I4"] == 1
+
+
+def test_equal_messages_are_forgotten_like_all_others() -> None:
+    play = Play(order="none", horizon=4)
+    for number in range(20):
+        to_all(play, play.submit(0, b"tick"), 0, number)
+        to_all(play, play.submit(0), 0, number)
+    assert not play.finish()
+    log: Any = play.checker._log
+    assert len(log.messages) <= 6
+
+
 def test_a_second_delivery_long_after_breaks_i4_too() -> None:
     play = Play(order="none", horizon=4)
     bundle = play.submit(0)

@@ -79,6 +79,16 @@ def test_positions_out_of_order_break_i1(judge: Judge) -> None:
     assert judge(play) == {"I1": 1}
 
 
+def test_a_position_that_was_left_out_and_comes_later_is_no_second_delivery(judge: Judge) -> None:
+    play = Play()
+    bundles = ordered(play, [0, 1, 2, 0], sites=[0, 1])
+    for seq in (3, 1, 0, 2):
+        play.wait().deliver(2, seq, bundles[seq], (0, 1, 2, 0)[seq], seq // 3)
+    assert judge(play) == {"I1": 1}
+    play.wait().deliver(2, 1, bundles[1], 1, 0)
+    assert play.checker.counts["I4"] == 1
+
+
 def test_an_unannounced_gap_breaks_i1(judge: Judge) -> None:
     play = Play()
     bundles = ordered(play, [0, 1, 2], sites=[0, 1])
@@ -294,6 +304,18 @@ def test_a_message_delivered_twice_at_its_position_breaks_i4(judge: Judge) -> No
     bundles = ordered(play, [0])
     play.deliver(1, 0, bundles[0], 0, 0)
     assert judge(play) == {"I4": 1}
+
+
+def test_equal_messages_have_a_position_each(judge: Judge) -> None:
+    play = Play()
+    tick = [play.submit(source, b"tick") for source in (0, 1, 0)]
+    for site in range(3):
+        for seq, (source, number) in enumerate([(1, 0), (0, 0), (0, 1)]):
+            play.deliver(site, seq, tick[seq], source, number)
+    assert not judge(play)
+    for site in range(3):
+        play.wait().deliver(site, 3, tick[0], 0, 2)
+    assert play.checker.counts["I4"] == 1
 
 
 def test_a_message_that_gets_a_second_position_breaks_i4(judge: Judge) -> None:

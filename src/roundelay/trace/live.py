@@ -230,7 +230,9 @@ class LiveFile:
         self.path = path
         self.whole = True
         """False, once read to the end, if the last frame was not written whole."""
-        frames = self._frames()
+        self.at = 0
+        """Where the frame that was read last ends."""
+        frames = self._frames(0)
         try:
             self.header = msgspec.msgpack.decode(next(frames), type=Header)
         except StopIteration:
@@ -244,10 +246,11 @@ class LiveFile:
             )
         frames.close()
 
-    def batches(self) -> Iterator[tuple[int, list[LiveRow]]]:
-        """Time and rows of each flush."""
-        frames = self._frames()
-        next(frames)
+    def batches(self, start: int = 0) -> Iterator[tuple[int, list[LiveRow]]]:
+        """Time and rows of each flush; of those behind `start`, which was once `at`."""
+        frames = self._frames(start)
+        if not start:
+            next(frames)
         decode = msgspec.msgpack.Decoder(tuple[int, list[LiveRow]]).decode
         for frame in frames:
             try:
@@ -255,17 +258,20 @@ class LiveFile:
             except msgspec.MsgspecError as error:
                 raise UsageError(f"trace {self.path} has a damaged row: {error}") from None
 
-    def _frames(self) -> Generator[bytes, None, None]:
+    def _frames(self, start: int) -> Generator[bytes, None, None]:
         try:
             with self.path.open("rb", buffering=1 << 20) as file:
                 if file.read(len(MAGIC)) != MAGIC:
                     raise UsageError(f"trace {self.path} is not one of a live process")
+                self.at = max(start, len(MAGIC))
+                file.seek(self.at)
                 while head := file.read(FRAME.size):
                     body = b""
                     if len(head) == FRAME.size:
                         size, checksum = FRAME.unpack(head)
                         body = file.read(size) if size <= FRAME_BYTES_MAX else b""
                         if len(body) == size and crc32(body) == checksum:
+                            self.at += FRAME.size + size
                             yield body
                             continue
                     # Killed while writing, or still writing.

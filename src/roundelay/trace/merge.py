@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -85,23 +86,35 @@ def merge(
 
 
 def _in_order(files: list[LiveFile], offsets: list[int]) -> Iterator[Batch]:
-    streams = []
-    for number, (file, offset) in enumerate(zip(files, offsets, strict=True)):
-        later = files[number + 1].header if number + 1 < len(files) else None
-        same = later is not None and later.site == file.header.site != NOBODY
-        streams.append(_batches(number, file, offset, later.keeps if same and later else ""))
-    return heapq.merge(*streams, key=lambda batch: batch[:2])
+    each = zip(files, offsets, kept_by_next_life(files), strict=True)
+    return heapq.merge(
+        *(_batches(number, *about) for number, about in enumerate(each)),
+        key=lambda batch: batch[:2],
+    )
+
+
+def kept_by_next_life(files: list[LiveFile]) -> list[str]:
+    """Of each file, by site and boot: what the next life of its process had left; "" if none."""
+    kept = [
+        later.header.keeps if later.header.site == file.header.site != NOBODY else ""
+        for file, later in pairwise(files)
+    ]
+    return [*kept, ""]
+
+
+def crash_of(file: LiveFile, keeps: str) -> LiveRow:
+    """What a process could not write behind its last row: that it was killed."""
+    return [file.header.site, CRASH, NO_REF, NOBODY, keeps]
 
 
 def _batches(number: int, file: LiveFile, offset: int, keeps: str) -> Iterator[Batch]:
-    """The batches of a file, and the crash at its end that `left` the process something."""
+    """The batches of a file, and the crash at its end if there is a next life."""
     last = file.header.monotonic_ns
     for time, rows in file.batches():
         last = max(time, last)
         yield last + offset, number, rows
     if keeps:
-        crash: LiveRow = [file.header.site, CRASH, NO_REF, NOBODY, keeps]
-        yield last + 1 + offset, number, [crash]
+        yield last + 1 + offset, number, [crash_of(file, keeps)]
 
 
 def _write(writer: TraceWriter, batches: Iterator[Batch]) -> int:
@@ -142,16 +155,18 @@ def _write(writer: TraceWriter, batches: Iterator[Batch]) -> int:
 
 def _offsets(files: list[LiveFile]) -> list[int]:
     """What to add to the times of each file."""
-    machines = [file.header.machine for file in files]
-    by_machine = {
-        machine: file.header.wall_ns - file.header.monotonic_ns
-        for machine, file in reversed(list(zip(machines, files, strict=True)))
-    }
-    if len(by_machine) == 1:
-        return [0] * len(files)
-    for machine, shift in _shifts(files, by_machine).items():
-        by_machine[machine] += shift
-    return [by_machine[machine] for machine in machines]
+    by_machine = clocks(files)
+    if len(by_machine) > 1:
+        for machine, shift in _shifts(files, by_machine).items():
+            by_machine[machine] += shift
+    return [by_machine[file.header.machine] for file in files]
+
+
+def clocks(files: list[LiveFile]) -> dict[str, int]:
+    """By machine: what to add to its times so that they can be compared, roughly."""
+    headers = [file.header for file in reversed(files)]
+    by_machine = {header.machine: header.wall_ns - header.monotonic_ns for header in headers}
+    return by_machine if len(by_machine) > 1 else dict.fromkeys(by_machine, 0)
 
 
 def _shifts(files: list[LiveFile], offsets: Mapping[str, int]) -> dict[str, int]:

@@ -1,9 +1,11 @@
 """`roundelay verify`: were the promises of a group kept, according to the traces of all its sites?
 
-Groups of total order are judged by ranges of positions (`verify.fast`), all others and whatever
-that way cannot decide by Spark SQL (`verify.sql`), which can also be asked to judge everything:
-the two share nothing but the table of special rows.  docs/verify.md says what each invariant
-means.
+A run is first *proved* clean, if it is: by comparisons of arrays (`verify.total_order`,
+`verify.per_source`), or by Spark SQL (`verify.sql`), which shares nothing with the former but the
+survey of the row groups.  A run that is not proved is shown to the checkers, row by row
+(`verify.diagnosis`): they say what is wrong, or that everything has its excuse.
+
+docs/verify.md says what each invariant means.
 """
 
 from __future__ import annotations
@@ -15,15 +17,15 @@ from typing import TYPE_CHECKING, Final
 from roundelay.core.errors import ConfigError, UsageError
 from roundelay.pipeline.spark.failures import JobFailed, spark_errors
 from roundelay.pipeline.spark.progress import watching
-from roundelay.pipeline.verify import fast, sql
-from roundelay.pipeline.verify.fast import RANGE_MESSAGES, Undecided
 from roundelay.pipeline.verify.frames import Frames
 from roundelay.pipeline.verify.holders import judge_holders
+from roundelay.pipeline.verify.judging import conclude, prove
+from roundelay.pipeline.verify.ranges import RANGE_MESSAGES
 from roundelay.pipeline.verify.runs import TracedRun, find_runs
-from roundelay.pipeline.verify.sql_sources import judge_own
+from roundelay.pipeline.verify.sql import prove_by_sql
+from roundelay.pipeline.verify.survey import survey
 from roundelay.pipeline.verify.tasks import on
 from roundelay.pipeline.verify.verdict import NO_SENDS, RunJudgement
-from roundelay.trace.checkers.checkers import TOTAL
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,36 +36,24 @@ STRATEGIES: Final = (FAST, SQL)
 
 
 def verify(
-    spark: SparkSession,
-    paths: Sequence[Path],
-    scratch: Path,
-    *,
-    strategy: str = FAST,
-    range_messages: int = RANGE_MESSAGES,
+    spark: SparkSession, paths: Sequence[Path], scratch: Path, *, strategy: str = FAST
 ) -> list[RunJudgement]:
     """The verdict on every run behind `paths`.  Live traces are put together in `scratch`."""
-    if strategy not in STRATEGIES:
-        raise ConfigError("strategy", strategy, " or ".join(STRATEGIES))
-    runs = find_runs(paths, scratch)
-    return judge_all(spark, runs, strategy=strategy, range_messages=range_messages)
+    return judge_all(spark, find_runs(paths, scratch), strategy=strategy)
 
 
 def judge_all(
-    spark: SparkSession,
-    runs: Sequence[TracedRun],
-    *,
-    strategy: str = FAST,
-    range_messages: int = RANGE_MESSAGES,
+    spark: SparkSession, runs: Sequence[TracedRun], *, strategy: str = FAST
 ) -> list[RunJudgement]:
     """The verdict on every run."""
+    if strategy not in STRATEGIES:
+        raise ConfigError("strategy", strategy, " or ".join(STRATEGIES))
     judgements = []
     for number, run in enumerate(runs, 1):
         what = "checking order" if len(runs) == 1 else f"checking run {number} of {len(runs)}"
         try:
             with watching(spark, what), spark_errors():
-                judgements.append(
-                    judge(spark, run, strategy=strategy, range_messages=range_messages)
-                )
+                judgements.append(judge(spark, run, strategy=strategy))
         except JobFailed as error:
             raise UsageError(f"{run.name} cannot be verified: {error}") from error
     return judgements
@@ -77,21 +67,15 @@ def judge(
     range_messages: int = RANGE_MESSAGES,
 ) -> RunJudgement:
     """The verdict on one run."""
-    if strategy == FAST:
-        try:
-            return _fast(spark, run, range_messages)
-        except Undecided:
-            pass
-    return sql.judge(spark, run)
-
-
-def _fast(spark: SparkSession, run: TracedRun, range_messages: int) -> RunJudgement:
-    way = fast.judge if run.order == TOTAL else fast.prove
-    judgement, surveyed = way(run, on(spark), range_messages=range_messages)
-    if judgement.invariants["I5"].note == fast.OPEN:
-        judge_own(Frames(spark, run, surveyed.control), judgement)
+    mapper = on(spark)
+    surveyed = survey(run, mapper)
+    if strategy == SQL:
+        proof = prove_by_sql(Frames(spark, run), surveyed.control)
+    else:
+        proof = prove(run, surveyed, mapper, range_messages)
+    judgement = conclude(run, surveyed, mapper, proof, strategy)
     if surveyed.sends:
-        judge_holders(Frames(spark, run, surveyed.control), judgement)
+        judge_holders(Frames(spark, run), judgement)
     else:
         judgement.note(NO_SENDS, "holders")
     return judgement

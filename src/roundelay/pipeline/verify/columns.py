@@ -71,12 +71,6 @@ class Messages(Struct):
         for site in sites:
             yield site, self if len(sites) == 1 else self.of(np.flatnonzero(self.site == site))
 
-    def cells(self, row: int) -> dict[str, int]:
-        """What a finding says of a message."""
-        names = ("site", "time", "source", "number")
-        cells = {name: int(getattr(self, name)[row]) for name in names}
-        return cells | {"seq": int(self.seq[row] + self.offset[row])}
-
 
 FIELDS: Final = Messages.__struct_fields__
 

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as fn
 
-from roundelay.pipeline.verify.frames import ROWS, Frames, picked
-from roundelay.pipeline.verify.verdict import NO_SENDS, Counterexample, RunJudgement
+from roundelay.pipeline.verify.frames import Frames, picked
+from roundelay.pipeline.verify.verdict import NO_SENDS, RunJudgement
+from roundelay.trace.checkers.verdict import Violation
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -25,6 +26,10 @@ BULK: Final = ("RETX_BULK", "RECOVER_DATA")
 """PDUs that bring several, without."""
 
 
+ROWS: Final = 10_000
+"""Counterexamples that are fetched; no more are counted."""
+
+
 def judge_holders(frames: Frames, judgement: RunJudgement) -> None:
     """At its first commit a message is at L + 1 sites, as far as PDUs in the trace show it."""
     verdict, level = judgement.invariants["holders"], frames.run.resilience
@@ -32,7 +37,7 @@ def judge_holders(frames: Frames, judgement: RunJudgement) -> None:
         verdict.note = "no L: a promise of the token protocol, if the trace says what L is"
         return
     sends = _transmissions(frames, CARRIERS)
-    if not frames.sends or sends.limit(1).count() == 0:
+    if sends.limit(1).count() == 0:
         verdict.note = NO_SENDS
         return
     held = _holders(frames, sends).cache()
@@ -48,10 +53,10 @@ def judge_holders(frames: Frames, judgement: RunJudgement) -> None:
         held.unpersist()
 
 
-def _too_few(row: Any, level: int) -> Counterexample:
+def _too_few(row: Any, level: int) -> Violation:
     sites = sorted({*row.sites, *row.bulk})
     detail = f"commits position {row.pos}, which only the sites {sites} have; L = {level}"
-    return Counterexample("holders", row.by, row.time, detail, row.pos, row.source, row.number)
+    return Violation("holders", row.by, row.time, detail, row.pos, row.source, row.number)
 
 
 def _transmissions(frames: Frames, kinds: Sequence[str]) -> DataFrame:
@@ -71,8 +76,12 @@ def _arrivals(frames: Frames, sends: DataFrame) -> DataFrame:
 def _holders(frames: Frames, sends: DataFrame) -> DataFrame:
     """Every message at its first commit, `by` a site: how many have it, which, and since when."""
     name = ["source", "number"]
-    commits = frames.deliveries.groupBy(*name).agg(
-        fn.min("moment").alias("commit"), *picked(fn.min_by, ("site", "time", "pos"), "moment")
+    commits = (
+        frames.deliveries()
+        .groupBy(*name)
+        .agg(
+            fn.min("moment").alias("commit"), *picked(fn.min_by, ("site", "time", "pos"), "moment")
+        )
     )
     arrived = _arrivals(frames, sends).filter(fn.col("came") >= fn.col("moment"))
     sent = sends.select(*name, fn.col("peer").alias("site"), fn.col("moment").alias("came"))

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from roundelay.core.errors import ConfigError, UsageError
 from roundelay.core.families import FAMILIES
+from roundelay.trace.checkers.check import TracedGroup
 from roundelay.trace.checkers.checkers import FIFO, NONE, TOTAL
 from roundelay.trace.live import SUFFIX, live_files
 from roundelay.trace.merge import merge
@@ -69,10 +70,6 @@ class TracedRun(Struct, frozen=True):
     def row_groups(self) -> list[tuple[int, int]]:
         """All of them, each as (part, row group)."""
         return [(p, g) for p, part in enumerate(self.parts) for g in range(len(part.rows))]
-
-    def moments(self, rows: Any) -> Any:
-        """What orders the rows of all sites (`verify.control`)."""
-        return rows.time if self.apart else rows.place
 
 
 def find_runs(paths: Sequence[Path], scratch: Path) -> list[TracedRun]:
@@ -132,17 +129,14 @@ def _is_trace(path: Path) -> bool:
 
 def _run(name: str, paths: list[Path]) -> TracedRun:
     traces = [TraceFile(path) for path in paths]
-    params = traces[0].params
-    where = paths[0]
-    if params.get("judged") == "live":
+    params, where = traces[0].params, paths[0]
+    group = TracedGroup.of(traces[0])
+    if not group.sites:
+        raise UsageError(f"trace {where} does not say which sites its group has")
+    if group.order not in (TOTAL, FIFO, NONE):
         raise UsageError(
-            f"trace {where}: its users want different messages, which a trace does not say; "
-            "run the seed again to judge it"
+            f"trace {where} has order {group.order!r}: must be {TOTAL}, {FIFO} or {NONE}"
         )
-    sites = _sites(where, params)
-    order = params.get("order", TOTAL)
-    if order not in (TOTAL, FIFO, NONE):
-        raise UsageError(f"trace {where} has order {order!r}: must be {TOTAL}, {FIFO} or {NONE}")
     parts, first = [], 0
     for trace in traces:
         metadata = parquet().read_metadata(trace.path)
@@ -161,9 +155,9 @@ def _run(name: str, paths: list[Path]) -> TracedRun:
     return TracedRun(
         name=name,
         parts=tuple(parts),
-        sites=sites,
-        users=tuple(params.get("users") or sites),
-        order=order,
+        sites=group.sites,
+        users=group.users,
+        order=group.order,
         protocol=protocol,
         resilience=resilience if isinstance(resilience, int) else None,
     )
@@ -178,12 +172,3 @@ def _span(metadata: Any) -> tuple[int, int]:
             return 0, (1 << 31) - 1
         low, high = min(low, max(statistics.min, 0)), max(high, statistics.max)
     return low, high
-
-
-def _sites(where: Path, params: dict[str, Any]) -> tuple[int, ...]:
-    sites = params.get("sites")
-    if isinstance(sites, int):
-        return tuple(range(sites))
-    if isinstance(sites, list) and sites and all(isinstance(site, int) for site in sites):
-        return tuple(sorted(sites))
-    raise UsageError(f"trace {where} does not say which sites its group has")

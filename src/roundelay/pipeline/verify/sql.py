@@ -1,299 +1,186 @@
-"""The oracle: the same invariants as joins, groups and windows of Spark SQL, for every order.
+"""A proof that a total order was kept, by Spark SQL: one query that counts what is odd.
 
-Written without regard to the fast way (`verify.fast`), so that each can be held against the other.
-Positions are cut into blocks of `BLOCK`; a window looks at one block of one site, and a second,
-small one at the edges of the blocks.  So no stage has a single partition, and what reaches the
-driver are counterexamples, at most `ROWS` of a kind, and the run's special rows.
+Deliveries are spread over tasks by blocks of positions, once; the last position of a block goes to
+the next one, too, so no border is left out.  In its block a site's deliveries are looked at in the
+order of positions, then those of a position are laid together, then each message is laid beside
+its submission, then those of a source are looked at in order.  Every step is a window or a group
+in SQL, every row is looked at once, and what comes back is a row of counts.
 
-Here is total order; `verify.sql_sources` has the rest, `verify.holders` the holders at commit.
+Nothing is proved if anything is odd, also where that may have a good reason (a crash, a gap that
+was announced, messages that are alike): see `verify.diagnosis`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Window
 from pyspark.sql import functions as fn
 
-from roundelay.pipeline.verify.control import ALWAYS, Control, count_total, judge_ends, outdated
-from roundelay.pipeline.verify.frames import BLOCK, ROWS, Frames, lagged, picked
-from roundelay.pipeline.verify.holders import judge_holders
+from roundelay.pipeline.verify.control import Control
+from roundelay.pipeline.verify.frames import Frames, picked
 from roundelay.pipeline.verify.runs import TracedRun
-from roundelay.pipeline.verify.sql_clean import counts_if_clean
-from roundelay.pipeline.verify.sql_sources import falling, judge_own, judge_sources
-from roundelay.pipeline.verify.verdict import (
-    NO_END,
-    Counterexample,
-    RunJudgement,
-    backwards,
-    skipped,
-)
+from roundelay.pipeline.verify.verdict import Figures
 from roundelay.trace.checkers.checkers import TOTAL
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame
+
+BLOCK_BITS: Final = 16
+LAST: Final = (1 << BLOCK_BITS) - 1
+TASK_ROWS: Final = 1_000_000
+TASKS_LEAST: Final = 2
+TASKS_MAX: Final = 2000
+ALWAYS: Final = 1 << 62
+LISTS_MAX: Final = 32
+"""Lists of a run that are written into the query; with more of them it is not tried."""
 
 
-def judge(spark: SparkSession, run: TracedRun) -> RunJudgement:
-    """The verdict on everything."""
-    frames = Frames(spark, run)
-    settled = frames.control.settled
-    judgement = RunJudgement.of(run, "sql", settled)
-    clean = counts_if_clean(frames) if run.order == TOTAL else None
-    if clean is not None:  # the messages are all right; lists may still be wrong
-        count_total(frames.control, judgement, clean.deliveries, clean.positions)
-        judgement.checked(clean.submits if settled else 0, "I5")
-    elif run.order == TOTAL:
-        _judge_total(frames, judgement)
-    else:
-        judge_sources(frames, judgement)
-    if not settled:
-        judgement.note(NO_END, "I2", "I5")
-    elif clean is None:
-        judge_own(frames, judgement)
-    judge_holders(frames, judgement)
-    return judgement
+def prove_by_sql(frames: Frames, control: Control) -> Figures | None:
+    """How much there is in a run of total order, if all of it is clean."""
+    if frames.run.order != TOTAL or not control.plain or not control.lists_hold():
+        return None
+    late = _late(frames.run, control)
+    if late is None:
+        return None
+    beside = _beside(frames, _positions(_deliveries(frames), late))
+    counts = _in_turn(frames, beside).first()
+    assert counts is not None
+    positions, own = counts.positions or 0, counts.own or 0
+    deliveries = counts.deliveries or 0
+    complete = not control.settled or (
+        deliveries == len(frames.run.users) * positions and own == counts.submits
+    )
+    if counts.odd or (positions and counts.top != positions - 1) or not complete:
+        return None
+    return Figures(deliveries, positions, own)
 
 
-def _first_deliveries(frames: Frames) -> DataFrame:
-    """What stands at each position, according to whoever delivered it first."""
-    names = ("fp", "source", "number", "seq", "site", "time")
-    differs = [fn.min(name) != fn.max(name) for name in ("fp", "source", "number")]
-    return frames.deliveries.groupBy("pos").agg(
-        fn.min("moment").alias("moment"),
-        *picked(fn.min_by, names, "moment"),
-        fn.count("*").alias("deliveries"),
-        (differs[0] | differs[1] | differs[2]).alias("differs"),
+def _tasks(frames: Frames) -> int:
+    """How many tasks a stage should have, so that what each sorts stays small."""
+    return max(TASKS_LEAST, min(TASKS_MAX, frames.run.rows // TASK_ROWS))
+
+
+def _deliveries(frames: Frames) -> DataFrame:
+    """Each delivery in its block, and whether it is out of order there."""
+    block = fn.shiftright("pos", BLOCK_BITS)
+    at_end = fn.col("pos").bitwiseAND(LAST) == LAST
+    blocks = fn.when(at_end, fn.array(block, block + 1)).otherwise(fn.array(block))
+    rows = frames.deliveries().withColumn("block", fn.explode(blocks))
+    rows = rows.repartition(_tasks(frames), "block")
+    w = Window.partitionBy("block", "site").orderBy("pos", "place")
+    last_pos, last_place, last_time = (fn.lag(name).over(w) for name in ("pos", "place", "time"))
+    before = fn.greatest(fn.shiftleft("block", BLOCK_BITS) - 1, fn.lit(0))
+    out = (
+        (fn.col("pos") != fn.coalesce(last_pos + 1, before))
+        | (fn.col("place") < last_place)
+        | (fn.col("time") < last_time)
+    )
+    return rows.withColumn("out", fn.coalesce(out, fn.lit(False)))
+
+
+def _positions(rows: DataFrame, late: Column) -> DataFrame:
+    """What stands at each position; `odd` if somebody says something else, or out of order."""
+    same = fn.xxhash64("fp", "source", "number")
+    canon = rows.groupBy("block", "pos").agg(
+        *picked(fn.min_by, ("site", "time"), "moment"),
+        *(fn.min(name).alias(name) for name in ("fp", "source", "number", "seq")),
+        fn.count("*").alias("n"),
+        fn.count_if(fn.col("site") == fn.col("source")).alias("own"),
+        ((fn.min(same) != fn.max(same)) | fn.bool_or("out")).alias("odd"),
+    )
+    own_block = fn.shiftright("pos", BLOCK_BITS) == fn.col("block")
+    canon = canon.withColumn("odd", fn.col("odd") | late | fn.col("source").isNull())
+    # The copy of a block's last position has served its purpose, but what it shows counts.
+    return canon.filter(own_block | fn.col("odd")).select(
+        "fp", "time", "pos", "seq", "source", "number", "n", "own", "odd"
     )
 
 
-def _judge_total(frames: Frames, judgement: RunJudgement) -> None:
-    canon = _first_deliveries(frames).cache()
-    try:
-        about = canon.agg(fn.count("*").alias("n"), fn.sum("deliveries").alias("d")).first()
-        assert about is not None
-        count_total(frames.control, judgement, int(about.d or 0), about.n)
-        judgement.add(_stretches(frames))
-        judgement.add(_differing(frames, canon))
-        judgement.add(_commits(frames, canon))
-        judgement.add(_numbers(canon))
-        judgement.add(_sources(frames, canon))
-    finally:
-        canon.unpersist()
-
-
-def _stretches(frames: Frames) -> Iterable[Counterexample]:
-    """I1, I4: each site has every position once, in order; I2: up to the end."""
-    keys, names = ["site", "life", "block"], ("pos", "place", "time")
-    rows = frames.deliveries.withColumn("block", fn.floor(fn.col("pos") / BLOCK))
-    rows = rows.select("*", *lagged(names, Window.partitionBy(*keys).orderBy("pos", "place")))
-    bad = (
-        (fn.col("pos") != fn.col("last_pos") + 1)
-        | (fn.col("place") < fn.col("last_place"))
-        | (fn.col("time") < fn.col("last_time"))
-    )
-    cells = fn.struct(*names, "source", "number", *(f"last_{name}" for name in names))
-    blocks = rows.groupBy(*keys).agg(
-        *picked(fn.min_by, names, "pos", "lo_"),
-        *picked(fn.max_by, names, "pos", "hi_"),
-        fn.slice(fn.collect_list(fn.when(bad, cells)), 1, 1000).alias("bad"),
-    )
-    lives = Window.partitionBy("site", "life")
-    edges = blocks.select(
-        "*", *lagged(("hi_pos", "hi_place", "hi_time"), lives.orderBy("block"))
-    ).cache()
-    wrong = (
-        (fn.size("bad") > 0)
-        | (fn.col("lo_pos") != fn.coalesce(fn.col("last_hi_pos"), fn.lit(-1)) + 1)
-        | (fn.col("lo_place") < fn.col("last_hi_place"))
-        | (fn.col("lo_time") < fn.col("last_hi_time"))
-    )
-    try:
-        tops = edges.groupBy("site", "life").agg(fn.max("hi_pos").alias("top")).collect()
-        found = edges.filter(wrong).limit(ROWS).collect()
-    finally:
-        edges.unpersist()
-    for row in found:
-        yield from _of_block(frames.control, row)
-    if frames.control.settled:
-        yield from judge_ends(frames.control, {(r.site, r.life): r.top + 1 for r in tops})
-
-
-def _of_block(control: Control, block: Any) -> Iterable[Counterexample]:
-    """What is wrong where a block of a site's positions begins, and inside it."""
-    site, life = block.site, block.life
-    steps = [
-        (one.pos, one.place, one.time, one.last_pos, one.last_place, one.last_time)
-        for one in block.bad
-        if one.pos != one.last_pos
-    ]
-    before = (block.last_hi_pos, block.last_hi_place, block.last_hi_time)
-    if before[0] is None:
-        before = (-1, -1, -1)
-    steps.insert(0, (block.lo_pos, block.lo_place, block.lo_time, *before))
-    for pos, place, time, last_pos, last_place, last_time in steps:
-        if pos > last_pos + 1 and not control.covered(site, life, last_pos + 1, pos, time):
-            yield skipped(site, time, last_pos + 1, pos)
-        if place < last_place or time < last_time:
-            yield backwards(site, last_time, last_pos, pos, time)
-    for one in block.bad:
-        if one.pos == one.last_pos:
-            detail, since = f"delivers position {one.pos} again", one.last_time
-            yield Counterexample(
-                "I4", site, one.time, detail, one.pos, one.source, one.number, from_ns=since
-            )
-
-
-def _differing(frames: Frames, canon: DataFrame) -> Iterable[Counterexample]:
-    """I1: one message at every position; I2 if the first is gone; I4: one name."""
-    names = ("fp", "source", "number", "site", "time")
-    first = canon.filter("differs").select(
-        "pos", *(fn.col(name).alias(f"first_{name}") for name in names)
-    )
-    rows = frames.deliveries.join(fn.broadcast(first.limit(ROWS)), "pos").filter(
-        (fn.col("fp") != fn.col("first_fp"))
-        | (fn.col("source") != fn.col("first_source"))
-        | (fn.col("number") != fn.col("first_number"))
-    )
-    known = frames.submits.select("fp").distinct().withColumn("known", fn.lit(True))
-    for row in rows.join(known, "fp", "left").limit(ROWS).collect():
-        was = f"number {row.first_number} of source {row.first_source} at site {row.first_site}"
-        detail = f"position {row.pos} is number {row.number} of source {row.source} here, but"
-        more = (row.pos, row.source, row.number, row.fp, row.first_time)
-        if row.fp == row.first_fp:
-            yield Counterexample("I4", row.site, row.time, f"{detail} {was}", *more)
-            continue
-        yield Counterexample("I1", row.site, row.time, f"{detail} was {was}", *more)
-        if row.first_site == row.site or not frames.control.is_up(row.first_site, row.time):
-            detail = f"position {row.pos} was replaced: no site that is up has the first"
-            yield Counterexample("I2", row.site, row.time, detail, *more)
-        if not row.known:
-            detail = f"position {row.pos}: nobody submitted this content"
-            yield Counterexample("I4", row.site, row.time, detail, *more)
-
-
-def _commits(frames: Frames, canon: DataFrame) -> Iterable[Counterexample]:
-    """I3: whoever is first to commit behind the start of a list has that list in force."""
-    control = frames.control
+def _late(run: TracedRun, control: Control) -> Column | None:
+    """I3: whether a position was first committed by a site without the list that it needed."""
     starts, ranks = control.required()
-    if not len(starts):
-        return
-    lists = zip(pairwise([*starts.tolist(), ALWAYS]), ranks.tolist(), strict=True)
-    least = frames.spark.createDataFrame(
-        [(start, till, rank) for (start, till), rank in lists], "start long, till long, least long"
+    if len(starts) > LISTS_MAX:
+        return None
+    ends = [*starts[1:].tolist(), ALWAYS]
+    late: list[Column] = [fn.lit(False)]
+    for start, end, rank in zip(starts.tolist(), ends, ranks.tolist(), strict=True):
+        inside = (fn.col("pos") >= start) & (fn.col("pos") < end)
+        for site in run.users:
+            times, held = control.in_force(site)
+            since = ALWAYS
+            for time, list_held in reversed(list(zip(times.tolist(), held.tolist(), strict=True))):
+                if list_held < rank:
+                    break
+                since = time
+            late.append(inside & (fn.col("site") == site) & (fn.col("time") < since))
+    return reduce(or_, late)
+
+
+def _beside(frames: Frames, canon: DataFrame) -> DataFrame:
+    """Each message beside its submission; `odd` if there is none, or not just one of each."""
+    submits = frames.submits().select(
+        "fp", "key", fn.col("site").alias("sub_site"), fn.col("time").alias("sub_time")
     )
-    spans = []
-    for site in frames.run.users:
-        times, held = control.in_force(site)
-        edges = pairwise([-1, *times.tolist(), ALWAYS])
-        steps = zip(edges, [-1, *held.tolist()], strict=True)
-        spans += [(site, since, upto, rank) for (since, upto), rank in steps]
-    force = frames.spark.createDataFrame(spans, "whose int, since long, upto long, held long")
-    behind = (fn.col("pos") >= fn.col("start")) & (fn.col("pos") < fn.col("till"))
-    then = (fn.col("time") >= fn.col("since")) & (fn.col("time") < fn.col("upto"))
-    rows = (
-        canon.join(fn.broadcast(least), behind)
-        .join(fn.broadcast(force), (fn.col("site") == fn.col("whose")) & then)
-        .filter(fn.col("held") < fn.col("least"))
-    )
-    for row in rows.limit(ROWS).collect():
-        if row.time not in control.returned.get(row.site, ()):
-            yield outdated(control, row.site, row.time, row.pos, row.held)
-
-
-def _numbers(canon: DataFrame) -> Iterable[Counterexample]:
-    """I4: the numbers of a source rise from bundle to bundle."""
-    names = ("pos", "number", "seq", "time", "site")
-    rows = canon.select(*names, "source", fn.floor(fn.col("pos") / BLOCK).alias("block"))
-    blocks = rows.groupBy("source", "block").agg(
-        *picked(fn.min_by, names, "pos"), *picked(fn.max_by, ("number", "seq"), "pos", "to_")
-    )
-    last = ["last_number", "last_seq"]
-    inside = Window.partitionBy("source", "block").orderBy("pos")
-    across = Window.partitionBy("source").orderBy("block")
-    within = rows.select(*names, "source", *lagged(("number", "seq"), inside))
-    edges = blocks.select(*names, "source", *lagged(("to_number", "to_seq"), across))
-    edges = edges.toDF(*names, "source", *last)
-    wrong = (fn.col("number") >= 0) & (
-        (fn.col("number") < fn.col("last_number"))
-        | ((fn.col("number") == fn.col("last_number")) & (fn.col("seq") != fn.col("last_seq")))
-    )
-    for row in within.unionByName(edges).filter(wrong).limit(ROWS).collect():
-        detail = (
-            f"position {row.pos} is number {row.number} of source {row.source}, "
-            f"after its number {row.last_number}"
-        )
-        yield Counterexample("I4", row.site, row.time, detail, row.pos, row.source, row.number)
-
-
-def _sources(frames: Frames, canon: DataFrame) -> Iterable[Counterexample]:
-    """I4: submitted before, by whom it is said, and once; I1: each source's order."""
-    pairs = _paired(frames, canon)
-    wrong = fn.col("pos").isNotNull() & (
-        fn.col("key").isNull()
-        | (fn.col("sub_site") != fn.col("source"))
-        | (fn.col("sub_time") > fn.col("time"))
-    )
-    for row in pairs.filter(wrong).limit(ROWS).collect():
-        name = f"number {row.number} of source {row.source}"
-        if row.key is None and row.first_pos is not None and row.first_pos < row.pos:
-            detail = f"{name} was delivered at position {row.first_pos} already"
-        elif row.key is None:
-            detail = f"nobody submitted {name} with this content"
-        elif row.sub_site != row.source:
-            detail = f"is said to come from site {row.source}; site {row.sub_site} submitted it"
-        else:
-            detail = "is delivered before it is submitted"
-        yield _at_position("I4", row, detail)
-    both = pairs.filter(fn.col("pos").isNotNull() & fn.col("key").isNotNull())
-    both = both.withColumn("block", fn.floor(fn.col("pos") / BLOCK))
-    for row in falling(both, ["sub_site", "sub_life"], "pos").limit(ROWS).collect():
-        detail = f"number {row.number} of source {row.source} comes after a later one"
-        yield _at_position("I1", row, detail)
-
-
-def _at_position(invariant: str, row: Any, detail: str) -> Counterexample:
-    detail = f"position {row.pos}: {detail}"
-    return Counterexample(
-        invariant, row.site, row.time, detail, row.pos, row.source, row.number, row.fp
-    )
-
-
-def _paired(frames: Frames, canon: DataFrame) -> DataFrame:
-    """Positions and submissions of the same message side by side.
-
-    Of messages that are alike the k-th that was submitted is the k-th that was delivered.
-    """
-    # One group per message instead of a join: each row is a position, or a submission.
-    of_position = ("pos", "site", "time", "source", "number")
-    positions = canon.select("fp", *of_position)
-    of_submit = {"key": "key", "sub_site": "site", "sub_time": "time", "sub_life": "life"}
-    submits = frames.submits.select(
-        "fp", *(fn.col(name).alias(alias) for alias, name in of_submit.items())
-    )
-    names = (*of_position, *of_submit)
+    names = ("pos", "time", "seq", "source", "number", "n", "own", "key", "sub_site", "sub_time")
     grouped = (
-        positions.unionByName(submits, allowMissingColumns=True)
+        canon.unionByName(submits, allowMissingColumns=True)
+        .repartition(_tasks(frames), "fp")
         .groupBy("fp")
         .agg(
             fn.count("pos").alias("n_pos"),
             fn.count("key").alias("n_key"),
+            fn.bool_or("odd").alias("odd"),
             *(fn.max(name).alias(name) for name in names),
         )
     )
-    once = grouped.filter("n_pos <= 1 and n_key <= 1").select(
-        "fp", *names, fn.lit(None).cast("long").alias("first_pos")
+    unlike = (
+        (fn.col("n_key") == 0)
+        | (fn.col("sub_site") != fn.col("source"))
+        | (fn.col("sub_time") > fn.col("time"))
     )
-    alike = grouped.filter("n_pos > 1 or n_key > 1").select("fp")
-    same = Window.partitionBy("fp")
-    p = positions.join(alike, "fp", "left_semi").select(
-        "*",
-        fn.row_number().over(same.orderBy("pos")).alias("k"),
-        fn.min("pos").over(same).alias("first_pos"),
+    odd = (
+        fn.coalesce(fn.col("odd"), fn.lit(False))
+        | (fn.col("n_pos") > 1)
+        | (fn.col("n_key") > 1)
+        | ((fn.col("n_pos") > 0) & unlike)
     )
-    s = submits.join(alike, "fp", "left_semi").withColumn(
-        "k", fn.row_number().over(same.orderBy("key"))
+    return grouped.withColumn("odd", odd).drop("fp", "time", "sub_time", "n_pos")
+
+
+def _in_turn(frames: Frames, rows: DataFrame) -> DataFrame:
+    """Counts, and whether the messages of a source come in the order in which it submitted."""
+    names = ("key", "number", "seq")
+    rows = rows.withColumn("block", fn.shiftright("pos", BLOCK_BITS))
+    rows = rows.repartition(_tasks(frames), "sub_site", "block")
+    w = Window.partitionBy("sub_site", "block").orderBy("pos")
+    back = _falls({name: (fn.col(name), fn.lag(name).over(w)) for name in names})
+    rows = rows.withColumn("back", back & fn.col("pos").isNotNull())
+    sums = {"n": "deliveries", "n_key": "submits", "own": "own"}
+    blocks = rows.groupBy("sub_site", "block").agg(
+        *(fn.sum(name).alias(alias) for name, alias in sums.items()),
+        fn.count("pos").alias("positions"),
+        fn.max("pos").alias("top"),
+        fn.count_if(fn.col("odd") | fn.col("back")).alias("odd"),
+        *(fn.min(name).alias(f"low_{name}") for name in names),
+        *(fn.max(name).alias(f"high_{name}") for name in names),
     )
-    return once.unionByName(p.join(s, ["fp", "k"], "left").select("fp", *names, "first_pos"))
+    w = Window.partitionBy("sub_site").orderBy("block")
+    # One bundle may lie on both sides of a border.
+    over = _falls({name: (fn.col(f"low_{name}"), fn.lag(f"high_{name}").over(w)) for name in names})
+    blocks = blocks.withColumn("over", over & fn.col("block").isNotNull())
+    return blocks.agg(
+        *(fn.sum(name).alias(name) for name in ("deliveries", "positions", "submits", "own")),
+        fn.max("top").alias("top"),
+        (fn.sum("odd") + fn.count_if("over")).alias("odd"),
+    )
+
+
+def _falls(pairs: dict[str, tuple[Column, Column]]) -> Column:
+    """Whether a key, or the number of a bundle, is not above the one before it."""
+    (key, last_key), (number, last_number), (seq, last_seq) = pairs.values()
+    again = (number == last_number) & (seq != last_seq)
+    falls = (key <= last_key) | ((number >= 0) & ((number < last_number) | again))
+    return fn.coalesce(falls, fn.lit(False))

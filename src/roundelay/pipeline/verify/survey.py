@@ -1,6 +1,6 @@
-"""What each row group of a run has: the first pass of the fast way.
+"""What each row group of a run has: the first pass of every way of judging.
 
-Which positions, how many submissions of whom, whether there are transmissions, and the few special
+Which positions, how many submissions, whether there are transmissions, and the few special
 rows (`verify.control`).  Only as much is read as the statistics of a row group leave open.
 """
 
@@ -26,13 +26,12 @@ from roundelay.pipeline.verify.columns import (
     numbers,
     present,
 )
-from roundelay.pipeline.verify.control import EVENTS, NOTICES, Control, Special, control_of
-from roundelay.pipeline.verify.positions import LATER
+from roundelay.pipeline.verify.control import EVENTS, NOTICES, Control, control_of
 from roundelay.pipeline.verify.runs import TracedRun
 from roundelay.pipeline.verify.tasks import Mapper
 from roundelay.trace.checkers.checkers import TOTAL
 from roundelay.trace.reader import rows_of
-from roundelay.trace.schema import arrow
+from roundelay.trace.schema import TraceRow, arrow
 
 SURVEY_GROUPS: Final = 64
 SURVEY_LEAST: Final = 8
@@ -41,6 +40,8 @@ SURVEY_TASKS: Final = 4
 
 CONSTANT: Final = ("site", "count", "kind")
 """Columns that often have one value only; then they need not be read."""
+
+LATER: Final = 1 << 62
 
 SPECIAL: Final = np.isin(np.arange(len(CODES)), [CODES[name] for name in EVENTS])
 """By the code of an event: whether its rows are special."""
@@ -57,13 +58,9 @@ class RowGroup(Struct):
     hi: int = -1
     deliveries: int = 0
     submits: int = 0
-    own: dict[int, int] = field(default_factory=dict)
-    """Site → messages submitted behind its last crash in this row group."""
-    ended: list[int] = field(default_factory=list)
-    """Sites with such a crash."""
     addressed: bool = False
     sends: bool = False
-    specials: list[Special] = field(default_factory=list)
+    specials: list[TraceRow] = field(default_factory=list)
 
     @property
     def place(self) -> tuple[int, int]:
@@ -79,6 +76,10 @@ class Survey(Struct):
     @property
     def deliveries(self) -> int:
         return sum(group.deliveries for group in self.groups)
+
+    @property
+    def submits(self) -> int:
+        return sum(group.submits for group in self.groups)
 
     @property
     def sends(self) -> bool:
@@ -106,7 +107,6 @@ def survey(run: TracedRun, mapper: Mapper) -> Survey:
     decode = msgspec.msgpack.Decoder(list[RowGroup]).decode
     groups = [group for result in mapper(task, items) for group in decode(result)]
     control = control_of(run, [special for group in groups for special in group.specials])
-    control.last_ns = max((group.last_ns for group in groups), default=0)
     return Survey(groups, control)
 
 
@@ -131,7 +131,6 @@ def _surveyed(run: TracedRun, reader: TraceFileReader, group: RowGroup) -> RowGr
     if not names and span is not None and known["site"] in run.users:
         size = int(known["count"])
         group.deliveries, group.submits = deliveries * size, submits * size
-        group.own = {known["site"]: group.submits} if submits else {}
         if deliveries:
             group.lo, group.hi = span[0], span[1] + size
         return group
@@ -155,30 +154,14 @@ def _surveyed(run: TracedRun, reader: TraceFileReader, group: RowGroup) -> RowGr
         group.deliveries = int(sizes.sum())
     group.specials = _specials(reader, number, table, event)
     rows = np.flatnonzero(event == SUBMIT)
-    _count_submits(run, group, int(reader.first[number]), rows, site, count)
+    group.submits = int(count[rows[np.isin(site[rows], run.users)]].sum())
     if submits and run.order != TOTAL:
         info = column(table, "info").take(arrow().array(rows))
         group.addressed = info.null_count < len(info)
     return group
 
 
-def _count_submits(
-    run: TracedRun, group: RowGroup, first: int, submitted: Array, site: Array, count: Array
-) -> None:
-    """How much was submitted in a row group, and how much of that behind a crash of its site."""
-    crashes = {
-        special.row.site: special.place - first
-        for special in group.specials
-        if special.row.event == "CRASH" and special.row.kind != "memory"
-    }
-    group.ended = sorted(crashes)
-    group.submits = int(count[submitted].sum())
-    for user in run.users if len(submitted) else ():
-        mine = submitted[site[submitted] == user]
-        group.own[user] = int(count[mine[mine > crashes.get(user, -1)]].sum())
-
-
-def _specials(reader: TraceFileReader, number: int, table: Any, event: Array) -> list[Special]:
+def _specials(reader: TraceFileReader, number: int, table: Any, event: Array) -> list[TraceRow]:
     rows = np.flatnonzero(SPECIAL[event])
     if not len(rows):
         return []
@@ -191,9 +174,7 @@ def _specials(reader: TraceFileReader, number: int, table: Any, event: Array) ->
     if not chosen:
         return []
     batches = reader.table(number).take(arrow().array(chosen)).to_batches()
-    trace_rows = [row for batch in batches for row in rows_of(_plain(batch))]
-    first = int(reader.first[number])
-    return [Special(first + row, line) for row, line in zip(chosen, trace_rows, strict=True)]
+    return [row for batch in batches for row in rows_of(_plain(batch))]
 
 
 def _plain(batch: Any) -> Any:

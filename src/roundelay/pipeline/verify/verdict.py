@@ -12,6 +12,7 @@ from msgspec import Struct, field
 from roundelay.core.engine import MS
 from roundelay.pipeline.verify.runs import TracedRun, TracePart
 from roundelay.trace.checkers.verdict import INVARIANTS as CHECKED
+from roundelay.trace.checkers.verdict import Violation
 
 HOLDERS: Final = "holders"
 LISTS: Final = "lists"
@@ -24,25 +25,23 @@ INVARIANTS: Final[dict[str, str]] = {
 """What `verify` judges, each in a line."""
 
 KEPT: Final = 10
-"""Counterexamples kept of each invariant; more are only counted."""
+"""Violations kept of each invariant; more are only counted."""
+
+NO_END: Final = "the trace has no end mark: not judged"
+NO_ORDER: Final = "the service promises no order"
+NO_SENDS: Final = "the trace has no transmissions"
 
 AROUND_NS: Final = 10 * MS
 """How much of the trace before and after a counterexample is worth looking at."""
 
 
-class Counterexample(Struct, frozen=True):
-    """A counterexample: `invariant` was broken at `site` (-1: nowhere in particular) at `time`."""
+class Figures(Struct, frozen=True):
+    """How much was looked at in a run."""
 
-    invariant: str
-    site: int
-    time: int
-    detail: str
-    seq: int = -1
-    source: int = -1
-    number: int = -1
-    fp: int | None = None
-    from_ns: int = -1
-    """When the story of it begins, if that is not `time`."""
+    deliveries: int
+    positions: int
+    own: int
+    """Messages that are due at the site that submitted them."""
 
 
 class InvariantVerdict(Struct):
@@ -50,10 +49,10 @@ class InvariantVerdict(Struct):
 
     checked: int = 0
     broken: int = 0
-    findings: list[Counterexample] = field(default_factory=list)
+    findings: list[Violation] = field(default_factory=list)
     note: str = ""
 
-    def add(self, findings: Iterable[Counterexample], count: int | None = None) -> None:
+    def add(self, findings: Iterable[Violation], count: int | None = None) -> None:
         """Take findings in; `count` if there are more than these."""
         new = list(findings)
         self.broken += len(new) if count is None else count
@@ -79,7 +78,7 @@ class RunJudgement(Struct):
         """One that has found nothing yet."""
         return cls(run.name, run.parts, run.order, len(run.users), run.rows, strategy, settled)
 
-    def add(self, findings: Iterable[Counterexample]) -> None:
+    def add(self, findings: Iterable[Violation]) -> None:
         for finding in findings:
             self.invariants[finding.invariant].add([finding])
 
@@ -140,7 +139,7 @@ def as_json(judgements: list[RunJudgement]) -> dict[str, Any]:
     }
 
 
-def _row(judgement: RunJudgement, finding: Counterexample) -> dict[str, Any]:
+def _row(judgement: RunJudgement, finding: Violation) -> dict[str, Any]:
     from_ms, to_ms = window(finding)
     trace = judgement.trace_of(finding.site)
     known = {name: getattr(finding, name) for name in ("seq", "source", "number")}
@@ -157,10 +156,10 @@ def _row(judgement: RunJudgement, finding: Counterexample) -> dict[str, Any]:
     }
 
 
-def window(finding: Counterexample) -> tuple[float, float]:
+def window(finding: Violation) -> tuple[float, float]:
     """The stretch of the trace that shows it, in ms.
 
-    >>> window(Counterexample("I1", 2, 50_000_000, "", from_ns=45_000_000))
+    >>> window(Violation("I1", 2, 50_000_000, "", from_ns=45_000_000))
     (35.0, 60.0)
     """
     start = finding.time if finding.from_ns < 0 else min(finding.from_ns, finding.time)
@@ -172,25 +171,3 @@ def window(finding: Counterexample) -> tuple[float, float]:
 def quoted(path: str) -> str:
     here, place = Path.cwd(), Path(path)
     return quote(str(place.relative_to(here)) if place.is_relative_to(here) else path)
-
-
-# -- what both ways say in the same words --------------------------------------------------------
-
-
-def skipped(site: int, time: int, lo: int, hi: int) -> Counterexample:
-    """I1: positions lo…hi-1 are left out, and no notice covers them."""
-    detail = f"goes from position {lo} to {hi} without a word about what lies between"
-    return Counterexample("I1", site, time, detail, lo)
-
-
-def backwards(
-    site: int, time: int, position: int, later: int, since: int, source: int = -1, number: int = -1
-) -> Counterexample:
-    """I1: a site delivers `position` after `later`, which is the greater one."""
-    detail = f"delivers position {position} after position {later}"
-    return Counterexample("I1", site, time, detail, position, source, number, from_ns=since)
-
-
-NO_END: Final = "the trace has no end mark: not judged"
-NO_ORDER: Final = "the service promises no order"
-NO_SENDS: Final = "the trace has no transmissions"

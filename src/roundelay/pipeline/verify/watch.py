@@ -27,29 +27,28 @@ from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from zlib import crc32
 
 import msgspec
 from msgspec import Struct, field
 
 from roundelay.core.errors import ConfigError, UsageError
-from roundelay.core.events import CRASH, END, EVENT_NAMES, NO_REF, NOBODY
+from roundelay.core.events import END, EVENT_NAMES, NOBODY
 from roundelay.core.families import FAMILIES
 from roundelay.durable import put
 from roundelay.pipeline.verify.runs import DEPTH
 from roundelay.pipeline.verify.tasks import on
-from roundelay.trace.checkers.check import SaidDestinations, tell
-from roundelay.trace.checkers.checkers import TOTAL, Checker
+from roundelay.trace.checkers.check import JUDGED, RowChecker
+from roundelay.trace.checkers.checkers import TOTAL
 from roundelay.trace.live import (
     FRAME,
     FRAME_BYTES_MAX,
-    MAGIC,
     Header,
     LiveFile,
     LiveRow,
     live_files,
     machine,
 )
+from roundelay.trace.merge import clocks, crash_of, kept_by_next_life
 from roundelay.trace.schema import SPARSE, TraceRow
 
 if TYPE_CHECKING:
@@ -99,7 +98,7 @@ class Trigger(Struct):
         return "\n".join([head, *lines])
 
 
-STATE: Final = 2
+STATE: Final = 3
 """Goes up when what is kept between triggers changes."""
 
 
@@ -159,16 +158,14 @@ def watch(
             shutil.rmtree(home, ignore_errors=True)
 
 
-def _groups(paths: Sequence[Path]) -> dict[tuple[str, str], list[tuple[str, int]]]:
-    """(folder, group) → its files with their sizes at this moment."""
-    found: dict[tuple[str, str], list[tuple[str, int]]] = {}
+def _groups(paths: Sequence[Path]) -> dict[tuple[str, str], list[str]]:
+    """(folder, group) → its files."""
+    groups: dict[tuple[str, str], list[str]] = {}
     for path in paths:
         for folder in _folders(path):
             for file in live_files(folder):
-                size = file.path.stat().st_size
-                name = (str(folder), file.header.group)
-                found.setdefault(name, []).append((str(file.path), size))
-    return found
+                groups.setdefault((str(folder), file.header.group), []).append(str(file.path))
+    return groups
 
 
 def _folders(path: Path, depth: int = DEPTH) -> Iterator[Path]:
@@ -208,15 +205,15 @@ def _finished(
 # -- one group, in a task ----------------------------------------------------------------------
 
 
-def _trigger(home: str, folder: str, group: str, files: list[tuple[str, int]], cut: int) -> bytes:
+def _trigger(home: str, folder: str, group: str, files: list[str], cut: int) -> bytes:
     """Show the checker of a group what is new; how many rows that were, and what is wrong."""
     name = blake2b(f"{folder}\n{group}".encode(), digest_size=12).hexdigest()
     path = Path(home) / f"{name}.state"
-    opened = [(LiveFile(Path(file)), size) for file, size in files]
-    sites = tuple(sorted({file.header.site for file, _ in opened} - {NOBODY}))
+    opened = [LiveFile(Path(file)) for file in files]
+    sites = tuple(sorted({file.header.site for file in opened} - {NOBODY}))
     watched = _load(path)
     if watched is None or watched.tail.sites != sites:  # a site more: its group is judged anew
-        watched = Watched(GroupTail(sites=sites), opened[0][0].header.params) if sites else None
+        watched = Watched(GroupTail(sites=sites), opened[0].header.params) if sites else None
     if watched is None:
         return msgspec.msgpack.encode((0, []))
     rows = watched.take(opened, cut)
@@ -245,91 +242,61 @@ class Watched:
 
     def __init__(self, tail: GroupTail, params: dict[str, Any]) -> None:
         self.tail = tail
-        order = params.get("order", TOTAL)
         family = FAMILIES.get(params.get("protocol", ""))
-        selective = family is not None and family.selective
-        self.destinations = SaidDestinations(tail.sites)
-        self.checker = Checker(
+        self.judge = RowChecker(
             tail.sites,
-            order=order,
-            destinations=self.destinations if selective else None,
+            order=params.get("order", TOTAL),
+            addressed=family is not None and family.selective,
             horizon=HORIZON,
         )
-        self.up = set(tail.sites)
         self.reported = 0
 
-    def take(self, files: list[tuple[LiveFile, int]], cut: int) -> int:
+    def take(self, files: list[LiveFile], cut: int) -> int:
         """Show the checker the rows that are new, in the order of time."""
-        files = sorted(files, key=lambda one: (one[0].header.site, one[0].header.boot))
-        offsets = _clocks([file.header for file, _ in files])
+        files = sorted(files, key=lambda file: (file.header.site, file.header.boot))
+        offsets = clocks(files)
         streams = []
-        for i, ((file, size), offset) in enumerate(zip(files, offsets, strict=True)):
-            later = files[i + 1][0].header if i + 1 < len(files) else None
-            keeps = later.keeps if later and later.site == file.header.site != NOBODY else ""
-            new = list(self._new(file, size, _latest(file.header, cut), keeps))
-            streams.append([(when + offset, i, rows) for when, rows in new])
+        for number, (file, keeps) in enumerate(zip(files, kept_by_next_life(files), strict=True)):
+            new = list(self._new(file, _latest(file.header, cut), keeps))
+            offset = offsets[file.header.machine]
+            streams.append([(when + offset, number, rows) for when, rows in new])
         count = 0
-        known = set(self.tail.sites) | {NOBODY}
-        for when, _, rows in heapq.merge(*streams, key=lambda one: one[:2]):
-            for cells in rows:
-                row = _row(when, cells)
+        known = {*self.tail.sites, NOBODY}
+        for when, _, rows in heapq.merge(*streams, key=lambda batch: batch[:2]):
+            for row in (_row(when, cells) for cells in rows):
                 if row.site in known:
                     count += 1
-                    self._tell(row)
+                    self._take(row)
         return count
 
-    def _tell(self, row: TraceRow) -> None:
-        if row.event == "SUBMIT":
-            self.destinations.row = row
-        if row.event in ("SEND", "RECEIVE", "LOSE", "FAULT", "ROLE"):
-            return
+    def _take(self, row: TraceRow) -> None:
+        if row.event in JUDGED:
+            self.judge.take(row)
         if row.event == "MARK" and row.kind == END:
-            self.checker.finished(row.time, self.up, True)
-            return
-        tell(self.checker, row, self.up)
+            self.judge.finish(row.time)
 
     def alarms(self) -> list[Any]:
         """Violations that nobody has been told of."""
-        new = self.checker.violations[self.reported :]
+        new = self.judge.checker.violations[self.reported :]
         self.reported += len(new)
         return new
 
-    def _new(
-        self, file: LiveFile, size: int, latest: int, keeps: str
-    ) -> Iterator[tuple[int, list[LiveRow]]]:
+    def _new(self, file: LiveFile, latest: int, keeps: str) -> Iterator[tuple[int, list[LiveRow]]]:
         """Batches behind the last that was read, written by `latest`; then the crash, if any."""
         name = str(file.path)
-        at = self.tail.offsets.get(name, 0)
+        start = self.tail.offsets.get(name, 0)
         last = self.tail.last.get(name, file.header.monotonic_ns)
-        if at < 0:
+        if start < 0:
             return
-        with file.path.open("rb") as stream:
-            stream.seek(at or len(MAGIC))
-            data = stream.read(min(size - at, READ_MAX))
-        whole = len(data) >= size - (at or len(MAGIC))
-        place = 0
-        decode = msgspec.msgpack.Decoder(tuple[int, list[LiveRow]]).decode
-        first = at == 0
-        while len(data) - place >= FRAME.size:
-            length, checksum = FRAME.unpack_from(data, place)
-            end = place + FRAME.size + length
-            body = data[place + FRAME.size : end]
-            if length > FRAME_BYTES_MAX or end > len(data) or crc32(body) != checksum:
-                break  # still being written, or cut off for good
-            if not first:
-                when, rows = decode(body)
-                if when > latest:
-                    whole = False
-                    break
-                last = max(last, when)
-                yield last, rows
-            first = False
-            place = end
-        self.tail.offsets[name] = (at or len(MAGIC)) + place if place or at else 0
-        self.tail.last[name] = last
-        if keeps and whole:  # whoever has a later life writes no more to this file
+        for when, rows in file.batches(start):
+            if when > latest or file.at - start > READ_MAX:
+                return
+            last = max(last, when)
+            self.tail.offsets[name], self.tail.last[name] = file.at, last
+            yield last, rows
+        if keeps:  # whoever has a later life writes no more to this file
             self.tail.offsets[name] = -1
-            yield last + 1, [[file.header.site, CRASH, NO_REF, NOBODY, keeps]]
+            yield last + 1, [crash_of(file, keeps)]
 
 
 def _row(when: int, cells: LiveRow) -> TraceRow:
@@ -339,14 +306,6 @@ def _row(when: int, cells: LiveRow) -> TraceRow:
         if value is not None:
             setattr(row, name, tuple(value) if name == "messages" else value)
     return row
-
-
-def _clocks(headers: list[Header]) -> list[int]:
-    """What to add to the times of each file so that they can be compared."""
-    if len({header.machine for header in headers}) == 1:
-        return [0] * len(headers)
-    by_machine = {header.machine: header.wall_ns - header.monotonic_ns for header in headers}
-    return [by_machine[header.machine] for header in headers]
 
 
 def _latest(header: Header, cut: int) -> int:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from importlib import import_module
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 
 from roundelay.core.errors import UsageError
-from roundelay.core.events import END, HEAL
+from roundelay.core.events import END, HEAL, NOBODY
 from roundelay.trace.checkers.checkers import TOTAL, Checker
 from roundelay.trace.checkers.per_source import Destinations
 from roundelay.trace.checkers.promises import Delivered, Submission
@@ -39,55 +40,116 @@ def check_trace(
     """
     trace = TraceFile(path)
     params = trace.params
-    if params.get("judged") == "live":
-        raise UsageError(
-            f"trace {path}: its users want different messages, which a trace does not say; "
-            "run the seed again to judge it"
-        )
-    every = _sites(trace)
-    # Where only some sites have applications, the others have nothing to be judged by.
-    users = params.get("users") or every
-    order = order or params.get("order", TOTAL)
-    stated = SaidDestinations(tuple(users))
-    if destinations is None and order != TOTAL and _some_are_addressed(trace):
-        destinations = stated
-    checker = Checker(
-        users,
+    group = TracedGroup.of(trace)
+    order = order or group.order
+    addressed = destinations is None and order != TOTAL and _some_are_addressed(trace)
+    shown = RowChecker(
+        group.users,
         order=order,
+        addressed=addressed,
         liveness_ns=params.get("liveness_ns") if liveness_ns is None else liveness_ns,
         destinations=destinations,
         horizon=horizon,
     )
-    up = set(checker.sites)
-    known = frozenset((*every, -1))
-    silent = known - {*checker.sites, -1}
-    settled = False
+    known = frozenset((*group.sites, NOBODY))
     for row in trace.rows(events=JUDGED):
         if row.site not in known:
             raise UsageError(f"trace {path}: there is no site {row.site} in this group")
-        if row.site in silent:
-            continue
-        if row.event == "MARK" and row.kind == END:
-            settled = True
-        else:
-            if row.event == "SUBMIT":
-                stated.row = row
-            tell(checker, row, up)
-    checker.finished(trace.last_ns, up, settled)
-    return checker
+        shown.take(row)
+    shown.finish(trace.last_ns)
+    return shown.checker
 
 
-class SaidDestinations:
-    """Whom the messages of `row` are for, as that row says; everyone if it does not."""
+class TracedGroup(Struct, frozen=True):
+    """What the parameters of a trace say about its group."""
 
-    def __init__(self, everyone: tuple[int, ...]) -> None:
-        self.everyone = everyone
-        self.row: TraceRow | None = None
+    sites: tuple[int, ...]
+    users: tuple[int, ...]
+    """Sites with applications: the others have nothing to be judged by."""
+    order: str
 
-    def __call__(self, submission: Submission) -> Collection[int]:
-        if self.row is None or not self.row.info:
-            return self.everyone
-        return destinations_of(self.row.info)
+    @classmethod
+    def of(cls, trace: TraceFile) -> TracedGroup:
+        """UsageError if the trace cannot be judged."""
+        params = trace.params
+        if params.get("judged") == "live":
+            raise UsageError(
+                f"trace {trace.path}: its users want different messages, which a trace does not "
+                "say; run the seed again to judge it"
+            )
+        sites = params.get("sites")
+        if isinstance(sites, int):
+            sites = list(range(sites))
+        if not isinstance(sites, list) or not all(isinstance(site, int) for site in sites):
+            raise UsageError(f"trace {trace.path} does not say which sites its group has")
+        sites = tuple(sorted(sites))
+        return cls(sites, tuple(params.get("users") or sites), params.get("order", TOTAL))
+
+
+class RowChecker:
+    """Shows a checker of `users` the rows of a trace, and keeps track of who is up.
+
+    `addressed`: SUBMIT rows say whom their messages are for.  Other arguments: see `Checker`.
+    """
+
+    def __init__(
+        self,
+        users: Collection[int],
+        *,
+        order: str,
+        addressed: bool = False,
+        destinations: Destinations | None = None,
+        **options: Any,
+    ) -> None:
+        self._users = frozenset((*users, NOBODY))
+        self._everyone = tuple(users)
+        self._submit: TraceRow | None = None
+        if addressed:
+            destinations = self._stated
+        self.checker = Checker(users, order=order, destinations=destinations, **options)
+        self.up = set(users)
+        self.settled = False
+        """Whether there was an END mark."""
+
+    def _stated(self, submission: Submission) -> Collection[int]:
+        """Whom the messages of the present SUBMIT are for; everyone if it does not say."""
+        if self._submit is None or not self._submit.info:
+            return self._everyone
+        return destinations_of(self._submit.info)
+
+    def take(self, row: TraceRow) -> None:
+        """Let the checker see one row, if it is one of a user or of nobody in particular."""
+        time, site, event = row.time, row.site, row.event
+        if site not in self._users:
+            return
+        if event == "SUBMIT":
+            self._submit = row
+            self.checker.submitted_as(time, site, row.ref, row.messages)
+        elif event == "DELIVER":
+            bundle = Delivered(time, site, row.seq, row.source, row.number, row.messages)
+            self.checker.delivered_as(bundle, row.kind)
+        elif event == "NOTICE" and row.messages:
+            self.checker.given_back(site, row.messages)
+        elif event == "NOTICE":
+            self.checker.noticed(time, site, notice_of(row))
+        elif event == "CRASH":
+            self.checker.crashed(time, site, row.kind)
+            self.up.discard(site)
+        elif event == "RESTART":
+            self.checker.restarted(time, site, row.kind)
+            self.up.add(site)
+        elif event == "PAUSE":
+            self.up.discard(site)
+        elif event == "RESUME":
+            self.up.add(site)
+        elif event == "MARK" and row.kind == HEAL:
+            self.checker.healed(time)
+        elif event == "MARK" and row.kind == END:
+            self.settled = True
+
+    def finish(self, last_ns: int) -> None:
+        """There are no more rows."""
+        self.checker.finished(last_ns, self.up, self.settled)
 
 
 def destinations_of(info: str) -> tuple[int, ...]:
@@ -109,38 +171,3 @@ def _some_are_addressed(trace: TraceFile) -> bool:
         if info.null_count < len(info):
             return True
     return False
-
-
-def _sites(trace: TraceFile) -> tuple[int, ...]:
-    sites = trace.params.get("sites")
-    if isinstance(sites, int):
-        return tuple(range(sites))
-    if isinstance(sites, list) and all(isinstance(site, int) for site in sites):
-        return tuple(sites)
-    raise UsageError(f"trace {trace.path} does not say which sites its group has")
-
-
-def tell(checker: Checker, row: TraceRow, up: set[int]) -> None:
-    """Let the checker see one row, and keep track of who is up."""
-    time, site, event = row.time, row.site, row.event
-    if event == "SUBMIT":
-        checker.submitted_as(time, site, row.ref, row.messages)
-    elif event == "DELIVER":
-        bundle = Delivered(time, site, row.seq, row.source, row.number, row.messages)
-        checker.delivered_as(bundle, row.kind)
-    elif event == "NOTICE" and row.messages:
-        checker.given_back(site, row.messages)
-    elif event == "NOTICE":
-        checker.noticed(time, site, notice_of(row))
-    elif event == "CRASH":
-        checker.crashed(time, site, row.kind)
-        up.discard(site)
-    elif event == "RESTART":
-        checker.restarted(time, site, row.kind)
-        up.add(site)
-    elif event == "PAUSE":
-        up.discard(site)
-    elif event == "RESUME":
-        up.add(site)
-    elif row.kind == HEAL:
-        checker.healed(time)

@@ -13,7 +13,7 @@ taken for one that was never submitted.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 from roundelay.trace.checkers.promises import Delivered, Promises, Submission
@@ -29,7 +29,7 @@ KEPT: Final = 1 << 16
 class UndeliveredMessage:
     """A message and whom it has reached; sets of sites are the bits of a number."""
 
-    __slots__ = ("destined", "done", "due", "retired", "submission")
+    __slots__ = ("destined", "done", "due", "next", "retired", "submission")
 
     def __init__(self, submission: Submission, destined: int, due: int) -> None:
         self.submission = submission
@@ -37,6 +37,7 @@ class UndeliveredMessage:
         self.due = due
         self.done = 0
         self.retired = False
+        self.next: UndeliveredMessage | None = None  # an equal one, submitted meanwhile
 
 
 class PerSource:
@@ -77,30 +78,40 @@ class PerSource:
                 destined = self._mask(self.destinations(submission))
                 if not destined & self.bits[site]:
                     del self.promises.own[site].open[fingerprint]  # not for itself
-            self.messages[fingerprint] = UndeliveredMessage(
-                submission, destined, destined & owed_to
-            )
+            message = UndeliveredMessage(submission, destined, destined & owed_to)
+            equal = self.messages.get(fingerprint)
+            if equal is None or equal.retired:
+                self.messages[fingerprint] = message
+                continue
+            while equal.next is not None:
+                equal = equal.next
+            equal.next = message
 
     def delivered(self, bundle: Delivered) -> None:
         time, site = bundle.time, bundle.site
         bit = self.bits[site]
         for fingerprint in bundle.fingerprints:
+            about = {"source": bundle.source, "number": bundle.number, "fp": fingerprint}
             owed = self.messages.get(fingerprint)
             if owed is None:
                 came = f"number {bundle.number} of source {bundle.source}"
-                self.report("I4", site, time, f"nobody submitted what came as {came}")
+                self.report("I4", site, time, f"nobody submitted what came as {came}", **about)
                 continue
+            while owed.done & bit and owed.next is not None:
+                owed = owed.next
             submission = owed.submission
+            about["from_ns"] = submission.time
             if submission.site != bundle.source:
                 detail = f"{submission} is said to come from site {bundle.source}"
-                self.report("I4", site, time, detail)
+                self.report("I4", site, time, detail, **about)
             if not owed.destined & bit:
-                self.report("I8", site, time, f"{submission} is not destined to this site")
+                self.report("I8", site, time, f"{submission} is not destined to this site", **about)
             if owed.done & bit:
-                self.report("I4", site, time, f"{submission} is delivered a second time")
+                self.report("I4", site, time, f"{submission} is delivered a second time", **about)
                 continue
-            if self.fifo:
-                self._in_order(time, site, submission)
+            if self.fifo and self._overtaken(site, submission):
+                detail = f"{submission} comes after a later one of the same site"
+                self.report("I1", site, time, detail, **about)
             if not owed.done:
                 self.top += 1
             owed.done |= bit
@@ -138,7 +149,7 @@ class PerSource:
         bit = self.bits[site]
         self.up |= bit
         if afresh:  # it does not know what it had
-            for owed in self.messages.values():
+            for _, owed in self._every():
                 owed.done &= ~bit
             for key in [key for key in self.last if key[0] == site]:
                 del self.last[key]
@@ -148,32 +159,40 @@ class PerSource:
             return
         mask = self._mask(up)
         invariant = "I2" if self.destinations is None else "I8"
-        for owed in self.messages.values():
-            missing = owed.due & mask
+        for _, owed in self._every():
+            missing, submission = owed.due & mask, owed.submission
             if missing and owed.done:
+                about = {"source": submission.site, "from_ns": submission.time}
                 for site in self._sites(missing):
-                    detail = f"{owed.submission} was delivered elsewhere, but never here"
-                    self.report(invariant, site, time, detail)
+                    detail = f"{submission} was delivered elsewhere, but never here"
+                    self.report(invariant, site, time, detail, **about)
         self.promises.finish(time, up)
 
     def everywhere(self, up: Collection[int]) -> int:
         """How many of the delivered messages are owed to none of the sites `up`."""
         mask = self._mask(up)
-        return self.top - sum(1 for o in self.messages.values() if o.done and o.due & mask)
+        return self.top - sum(1 for _, owed in self._every() if owed.done and owed.due & mask)
 
     # -- helpers ---------------------------------------------------------------------------
 
-    def _in_order(self, time: int, site: int, submission: Submission) -> None:
+    def _every(self) -> Iterator[tuple[int, UndeliveredMessage]]:
+        """All messages with their fingerprints, equal ones too."""
+        for fingerprint, first in list(self.messages.items()):
+            message: UndeliveredMessage | None = first
+            while message is not None:
+                yield fingerprint, message
+                message = message.next
+
+    def _overtaken(self, site: int, submission: Submission) -> bool:
+        """Whether the site has a later message of the same source already."""
         key = (site, submission.site, submission.life)
-        if submission.ordinal < self.last.get(key, -1):
-            detail = f"{submission} comes after a later one of the same site"
-            self.report("I1", site, time, detail)
-        else:
-            self.last[key] = submission.ordinal
+        last = self.last.setdefault(key, submission.ordinal)
+        self.last[key] = max(last, submission.ordinal)
+        return submission.ordinal < last
 
     def _release(self, released: Callable[[UndeliveredMessage], int]) -> None:
         """Messages are no longer owed to the sites that `released` says."""
-        for fingerprint, owed in list(self.messages.items()):
+        for fingerprint, owed in self._every():
             if owed.due:
                 owed.due &= ~released(owed)
                 if not owed.due:
@@ -183,9 +202,17 @@ class PerSource:
         if owed.retired:
             return
         owed.retired = True
+        first = self.messages[fingerprint]
+        while first.retired and first.next is not None:
+            first = first.next
+        self.messages[fingerprint] = first
+        if not first.retired:
+            return
         self.retired.append(fingerprint)
         if len(self.retired) > self.horizon:
-            del self.messages[self.retired.popleft()]
+            oldest = self.retired.popleft()
+            if oldest in self.messages and self.messages[oldest].retired:
+                del self.messages[oldest]
 
     def _mask(self, sites: Collection[int]) -> int:
         mask = 0

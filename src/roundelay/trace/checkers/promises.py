@@ -119,10 +119,10 @@ class Promises:
             more = f", nor were {len(due) - 1} more" if len(due) > 1 else ""
             if self._overdue(first, time):
                 late = f"{first} was not committed{more}; it {self._late(first, time)}"
-                self.report("I7", site, time, late)
+                self.report("I7", site, time, late, source=site, from_ns=first.time)
             else:
                 detail = f"{first} was neither delivered to its site nor declared indeterminate"
-                self.report("I5", site, time, detail + more)
+                self.report("I5", site, time, detail + more, source=site, from_ns=first.time)
 
     def _since(self, submission: Submission) -> int:
         return max(submission.time, self.healed_at or 0)

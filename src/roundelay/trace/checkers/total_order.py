@@ -12,11 +12,12 @@ messages are counted in `Report.uncompared`, and violations found later mention 
 from __future__ import annotations
 
 from array import array
+from collections import deque
 from collections.abc import Collection
-from typing import Final
+from typing import Any, Final
 
 from roundelay.trace.checkers.promises import Delivered, Promises, Submission
-from roundelay.trace.checkers.verdict import Report, span
+from roundelay.trace.checkers.verdict import LIMIT, Report, span
 from roundelay.trace.checkers.views import ViewChecker
 
 HORIZON: Final = 1 << 19
@@ -29,7 +30,7 @@ UNKNOWN: Final = 0
 class Standing:
     """Where one site stands in the sequence."""
 
-    __slots__ = ("announced", "jump", "next", "up")
+    __slots__ = ("announced", "jump", "next", "skipped", "up")
 
     def __init__(self) -> None:
         self.next = 0
@@ -37,6 +38,18 @@ class Standing:
         # A step over positions that no notice has covered yet: (time, from, to).
         self.jump: tuple[int, int, int] | None = None
         self.announced: list[tuple[int, int]] = []  # gaps ahead of `next`
+        # Stretches behind `next` that were left out, and complained about.
+        self.skipped: deque[tuple[int, int]] = deque(maxlen=LIMIT)
+
+    def makes_up_for(self, lo: int, hi: int) -> bool:
+        """Whether lo…hi-1 were left out; they are not any more."""
+        for stretch in self.skipped:
+            if stretch[0] <= lo and hi <= stretch[1]:
+                self.skipped.remove(stretch)
+                rest = ((stretch[0], lo), (hi, stretch[1]))
+                self.skipped.extend(part for part in rest if part[0] < part[1])
+                return True
+        return False
 
 
 class TotalOrder:
@@ -56,6 +69,7 @@ class TotalOrder:
         self.horizon = horizon
         self.standing = {site: Standing() for site in sites}
         self.waiting: dict[int, Submission] = {}  # submitted, without a position yet
+        self.alike: dict[int, list[Submission]] = {}  # behind an equal one in `waiting`
         self.base = 0  # position of the first item of the arrays
         self.top = 0  # positions below were delivered by somebody
         self.fingerprints = array("q")
@@ -70,7 +84,8 @@ class TotalOrder:
     def submitted(self, time: int, site: int, index: int, fingerprints: tuple[int, ...]) -> None:
         for i, fingerprint in enumerate(fingerprints):
             submission = self.promises.submit(time, site, index + i, fingerprint)
-            self.waiting[fingerprint] = submission
+            if self.waiting.setdefault(fingerprint, submission) is not submission:
+                self.alike.setdefault(fingerprint, []).append(submission)
 
     def delivered(self, bundle: Delivered) -> None:
         time, site, seq, fingerprints = bundle.time, bundle.site, bundle.seq, bundle.fingerprints
@@ -83,12 +98,13 @@ class TotalOrder:
         elif seq < standing.next:
             jump = standing.jump
             if jump is not None and jump[1] <= seq < jump[2]:
-                self.report("I1", site, time, f"delivers position {seq} after position {jump[2]}")
+                detail = f"delivers position {seq} after position {jump[2]}"
+                self.report("I1", site, time, detail, **_about(bundle, seq), from_ns=jump[0])
                 standing.jump = None
                 self.jumped.discard(site)
-            else:
+            elif not standing.makes_up_for(seq, end):
                 detail = f"delivers position {seq} again; it had come to {standing.next}"
-                self.report("I4", site, time, detail)
+                self.report("I4", site, time, detail, **_about(bundle, seq))
             standing.next = max(standing.next, end)
         else:
             standing.jump = (time, standing.next, seq)
@@ -155,7 +171,7 @@ class TotalOrder:
                 missing = span(standing.next, end)
                 who = self._whose(standing.next)
                 detail = f"never delivered position {missing}, which others did; {who}"
-                self.report("I2", site, time, detail)
+                self.report("I2", site, time, detail, seq=standing.next)
         self.promises.finish(time, up)
 
     def everywhere(self, up: Collection[int]) -> int:
@@ -171,20 +187,21 @@ class TotalOrder:
             self._fill(seq - self.top)
         if 0 <= number <= self.last_number.get(source, -1):
             detail = f"number {number} of source {source} comes after {self.last_number[source]}"
-            self.report("I4", site, time, f"position {seq}: {detail}")
+            self.report("I4", site, time, f"position {seq}: {detail}", **_about(bundle, seq))
         self.last_number[source] = number
         for i, fingerprint in enumerate(fingerprints):
-            submission = self.waiting.pop(fingerprint, None)
+            submission = self._submission_of(fingerprint, source)
             if submission is None:
                 self._stranger(bundle, seq + i, fingerprint)
                 continue
+            about = _about(bundle, seq + i, fingerprint) | {"from_ns": submission.time}
             if submission.site != source:
                 detail = f"position {seq + i} is said to come from site {source}; it is"
-                self.report("I4", site, time, f"{detail} {submission}")
+                self.report("I4", site, time, f"{detail} {submission}", **about)
             life = (submission.site, submission.life)
             if submission.ordinal < self.last_ordinal.get(life, -1):
                 detail = f"{submission} comes after a later one of the same site"
-                self.report("I1", site, time, f"position {seq + i}: {detail}")
+                self.report("I1", site, time, f"position {seq + i}: {detail}", **about)
             else:
                 self.last_ordinal[life] = submission.ordinal
         count = len(fingerprints)
@@ -221,7 +238,7 @@ class TotalOrder:
                 self.fingerprints[start + i] = mine
                 self.sources[start + i] = bundle.source
                 self.numbers[start + i] = bundle.number
-                if self.waiting.pop(mine, None) is None:
+                if self._submission_of(mine, bundle.source) is None:
                     self._stranger(bundle, position, mine)
                 if bundle.source != bundle.site:
                     self._skipped_by_source(bundle.source, position, (mine,))
@@ -232,14 +249,29 @@ class TotalOrder:
         time, site, number, source = bundle.time, bundle.site, bundle.number, bundle.source
         was = self._whose(position)
         detail = f"position {position} is number {number} of source {source} here; {was}"
-        self.report("I1", site, time, detail)
+        about = _about(bundle, position, mine)
+        self.report("I1", site, time, detail, **about)
         others = [s for s, st in self.standing.items() if s != site and st.up]
         if not any(self.standing[other].next > position for other in others):
             detail = f"position {position} was replaced: no other site that is up has the first"
-            self.report("I2", site, time, detail)
+            self.report("I2", site, time, detail, **about)
         if mine not in self.waiting and self._position_of(mine) is None:
             detail = f"position {position}: nobody submitted what came as number {number} of"
-            self.report("I4", site, time, f"{detail} source {source}")
+            self.report("I4", site, time, f"{detail} source {source}", **about)
+
+    def _submission_of(self, fingerprint: int, source: int) -> Submission | None:
+        """The submission that got its position; of equal messages the first of the source."""
+        submission = self.waiting.pop(fingerprint, None)
+        others = self.alike.pop(fingerprint, None)
+        if submission is None or others is None:
+            return submission
+        every = [submission, *others]
+        chosen = next((one for one in every if one.site == source), submission)
+        every.remove(chosen)
+        self.waiting[fingerprint], *others = every
+        if others:
+            self.alike[fingerprint] = others
+        return chosen
 
     def _stranger(self, bundle: Delivered, position: int, fingerprint: int) -> None:
         """A message that nobody waits for got a position: either a second one, or none is due."""
@@ -251,7 +283,8 @@ class TotalOrder:
             detail = f"nobody submitted {what} with this content"
             if self.base:
                 detail += f", or it stood before position {self.base}"
-        self.report("I4", bundle.site, bundle.time, f"position {position}: {detail}")
+        about = _about(bundle, position, fingerprint)
+        self.report("I4", bundle.site, bundle.time, f"position {position}: {detail}", **about)
 
     def _skipped_by_source(self, source: int, seq: int, fingerprints: tuple[int, ...]) -> None:
         """A gap may have taken the source over its own messages before others deliver them."""
@@ -299,7 +332,8 @@ class TotalOrder:
             if jump is not None and jump[0] < time:
                 when, lo, hi = jump
                 detail = f"goes from position {lo} to {hi} without a word about what lies between"
-                self.report("I1", site, when, detail)
+                self.report("I1", site, when, detail, seq=lo)
+                self.standing[site].skipped.append((lo, hi))
                 self.standing[site].jump = None
                 self.jumped.discard(site)
 
@@ -312,3 +346,8 @@ class TotalOrder:
             else:
                 ahead.append((lo, hi))
         standing.announced = ahead
+
+
+def _about(bundle: Delivered, seq: int, fingerprint: int | None = None) -> dict[str, Any]:
+    """What a complaint says of a message besides its words."""
+    return {"seq": seq, "source": bundle.source, "number": bundle.number, "fp": fingerprint}

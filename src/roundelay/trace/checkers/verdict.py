@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -24,12 +24,21 @@ LIMIT: Final = 100
 
 
 class Violation(Struct, frozen=True):
-    """`invariant` was broken at `site` (-1: nowhere in particular) at `time` (ns)."""
+    """`invariant` was broken at `site` (-1: nowhere in particular) at `time` (ns).
+
+    What is known of the message, if it is about one: its position, its name, its fingerprint.
+    """
 
     invariant: str
     site: int
     time: int
     detail: str
+    seq: int = -1
+    source: int = -1
+    number: int = -1
+    fp: int | None = None
+    from_ns: int = -1
+    """When the story of it begins, if that is not `time`."""
 
     def __str__(self) -> str:
         where = f"site {self.site}, " if self.site >= 0 else ""
@@ -47,12 +56,13 @@ class Report:
         self.counts: dict[str, int] = dict.fromkeys(INVARIANTS, 0)
         self.uncompared = 0  # messages older than the horizon when they came
 
-    def __call__(self, invariant: str, site: int, time: int, detail: str) -> None:
+    def __call__(self, invariant: str, site: int, time: int, detail: str, **about: Any) -> None:
+        """Take a violation in; `about` are the further fields of `Violation` that are known."""
         self.counts[invariant] = self.counts.get(invariant, 0) + 1
         if len(self.violations) < self.limit:
             if self.uncompared:
                 detail += f" ({self.uncompared} older messages could not be compared)"
-            self.violations.append(Violation(invariant, site, time, detail))
+            self.violations.append(Violation(invariant, site, time, detail, **about))
 
 
 class Judge:

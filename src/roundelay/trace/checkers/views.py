@@ -60,15 +60,17 @@ class ViewChecker:
         name = _name(version)
         newest = self.newest[site]
         if version <= newest:
-            self.report("I3", site, time, f"list {name} is in force after list {_name(newest)}")
+            detail = f"list {name} is in force after list {_name(newest)}"
+            self.report("I3", site, time, detail, seq=start)
         else:
             self.newest[site] = version
         distinct = set(members)
         if len(distinct) != len(members) or not distinct <= self.sites or site not in distinct:
-            self.report("I3", site, time, f"list {name} with members {members} cannot be")
+            detail = f"list {name} with members {members} cannot be"
+            self.report("I3", site, time, detail, seq=start)
         if 2 * len(distinct & self.sites) <= len(self.sites):
             detail = f"list {name} has {len(distinct)} of {len(self.sites)} sites: no majority"
-            self.report("I3", site, time, detail)
+            self.report("I3", site, time, detail, seq=start)
         known = self.lists.get(version)
         if known is None:
             self._add(time, site, version, members, start)
@@ -77,7 +79,7 @@ class ViewChecker:
                 f"list {name} is {members} from position {start} here, but "
                 f"{known[0]} from position {known[1]} at site {known[2]}"
             )
-            self.report("I3", site, time, detail)
+            self.report("I3", site, time, detail, seq=start)
         self._lower_ceilings()
 
     def restarted(self, time: int, site: int, afresh: bool) -> None:
@@ -112,7 +114,7 @@ class ViewChecker:
                 f"commits position {position} under list {_name(version)}, but list "
                 f"{_name(newer)} starts at position {self.lists[newer][1]}"
             )
-            self.report("I3", site, time, detail)
+            self.report("I3", site, time, detail, seq=position)
 
     def _add(
         self, time: int, site: int, version: Version, members: tuple[int, ...], start: int
@@ -124,7 +126,7 @@ class ViewChecker:
                     f"list {_name(version)} starts at position {start}, but position {position} "
                     f"was committed under list {_name(older)}"
                 )
-                self.report("I3", site, time, detail)
+                self.report("I3", site, time, detail, seq=start)
         if len(self.lists) > KEPT:
             oldest = min(self.lists)
             del self.lists[oldest]

@@ -1,0 +1,205 @@
+"""A proof where there is no common order: windows of submissions, each looked at in one task.
+
+A window owns the messages that were submitted in some row groups, and looks for their deliveries
+there and in the row groups behind, until each has been found at every site that it is for.  All
+that has to be true of a message at each site is then a comparison of arrays; how the windows follow
+one another is settled on the driver by their first and last deliveries.
+
+The proof asks for more than was promised: no message may have an excuse, and no delivery may be
+one that no window owns.  What is not proved may be right nevertheless; `verify.diagnosis` says so,
+or what is wrong.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+from msgspec import Struct, field
+
+from roundelay.core.events import SUBMIT
+from roundelay.pipeline.verify.columns import (
+    Array,
+    Messages,
+    RowGroups,
+    TraceFileReader,
+    column,
+    events_of,
+    joined,
+    numbers,
+    present,
+)
+from roundelay.pipeline.verify.ranges import SubmissionWindow, windows_of
+from roundelay.pipeline.verify.runs import TracedRun
+from roundelay.pipeline.verify.survey import Survey
+from roundelay.pipeline.verify.tasks import Mapper
+from roundelay.pipeline.verify.verdict import Figures
+from roundelay.trace.checkers.check import destinations_of
+from roundelay.trace.checkers.checkers import FIFO
+
+BEHIND_MESSAGES: Final = 8_000_000
+"""Deliveries read in search of those of one window."""
+
+
+class SourceCourse(Struct):
+    """What one source brought to one site: places of the first and the last delivery."""
+
+    site: int
+    source: int
+    first: int
+    last: int
+
+
+class WindowResult(Struct):
+    """What a clean window says."""
+
+    first_ns: int = 0
+    claimed: int = 0
+    """Deliveries of its messages."""
+    own: int = 0
+    """Messages that are for the site that submitted them."""
+    courses: list[SourceCourse] = field(default_factory=list)
+
+
+def prove_per_source(
+    run: TracedRun, surveyed: Survey, mapper: Mapper, range_messages: int
+) -> Figures | None:
+    """How much there is, if all of it is clean."""
+    control, addressed = surveyed.control, surveyed.addressed
+    if not control.plain:
+        return None
+
+    def task(window: SubmissionWindow) -> bytes:
+        return msgspec.msgpack.encode(look(run, control.settled, addressed, window))
+
+    decode = msgspec.msgpack.Decoder(WindowResult | None).decode
+    windows = windows_of(surveyed.groups, range_messages)
+    results = [decode(result) for result in mapper(task, windows)]
+    clean = [result for result in results if result is not None]
+    claimed = sum(result.claimed for result in clean)
+    if len(clean) < len(results) or claimed != surveyed.deliveries or not _in_turn(clean):
+        return None
+    return Figures(claimed, 0, sum(result.own for result in clean))
+
+
+def _in_turn(results: list[WindowResult]) -> bool:
+    """Whether from window to window, too, every site got each source's messages in its order."""
+    last: dict[tuple[int, int], int] = {}
+    for result in sorted(results, key=lambda one: one.first_ns):
+        for course in result.courses:
+            if course.first <= last.get((course.site, course.source), -1):
+                return False
+            last[course.site, course.source] = course.last
+    return True
+
+
+def look(
+    run: TracedRun, settled: bool, addressed: bool, task: SubmissionWindow
+) -> WindowResult | None:
+    """What there is to say about the messages of a window if all is well with them."""
+    files = RowGroups(run)
+    submits, deliveries = zip(*files.messages(task.groups), strict=True)
+    sent = joined(submits)
+    if not len(sent):
+        return WindowResult()
+    for_whom = np.ones((len(run.users), len(sent)), bool)
+    if addressed:
+        goes_to = [_destinations(run, files.reader(part), group) for part, group in task.groups]
+        for_whom = np.concatenate(goes_to, axis=1)
+    in_order = np.argsort(sent.fp, kind="stable")
+    sent, for_whom = sent.of(in_order), for_whom[:, in_order]
+    if (sent.fp[1:] == sent.fp[:-1]).any():
+        return None  # messages that are alike
+    window = WindowDeliveries(run, sent, for_whom)
+    looked = 0
+    clean = window.take(joined(deliveries))
+    behind = files.messages(task.behind, submits=False)
+    while clean and not window.complete and looked <= BEHIND_MESSAGES:
+        _, delivered = next(behind, (None, None))
+        if delivered is None:
+            break
+        looked += len(delivered)
+        clean = window.take(delivered)
+    if not clean or (settled and window.in_debt):
+        return None
+    return window.result()
+
+
+def _destinations(run: TracedRun, reader: TraceFileReader, group: int) -> Array:
+    """For which users (rows) the messages submitted in a row group (columns) are."""
+    table = reader.table(group, ["event", "site", "info", "messages"])
+    site = numbers(table, "site")
+    rows = np.flatnonzero((events_of(table) == SUBMIT) & np.isin(site, run.users))
+    offsets = column(table, "messages").offsets.to_numpy()
+    sizes = offsets[rows + 1] - offsets[rows]
+    words = column(table, "info").to_numpy(zero_copy_only=False)[rows]
+    masks: dict[Any, Array] = {None: np.ones(len(run.users), bool)}
+    for word in set(words.tolist()) - {None}:
+        masks[word] = np.isin(run.users, destinations_of(word))
+    each = [masks[word] for word in words.tolist()]
+    spread: Array = np.repeat(np.array(each).reshape(len(rows), len(run.users)), sizes, axis=0)
+    return spread.T
+
+
+class WindowDeliveries:
+    """Deliveries of a window's messages, as they are found."""
+
+    def __init__(self, run: TracedRun, sent: Messages, for_whom: Array) -> None:
+        self.run, self.sent, self.for_whom = run, sent, for_whom
+        self.claimed = 0
+        self.places = np.full(for_whom.shape, -1, np.int64)
+        """User × message: where it was delivered; -1 if it was not."""
+        self.own = np.array([sent.site == user for user in run.users]) & for_whom
+        """User × message: whether it is the user's own, and for itself, too."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether every message was found wherever it goes to."""
+        return not (self.for_whom & (self.places < 0)).any()
+
+    @property
+    def in_debt(self) -> bool:
+        """I2, I5, I8: whether what anybody has, or an own message, is missing somewhere."""
+        missing = self.for_whom & (self.places < 0)
+        somewhere = (self.places >= 0).any(axis=0)
+        return bool((missing & (somewhere | self.own)).any())
+
+    def take(self, rows: Messages) -> bool:
+        """Find the window's messages among deliveries; False if something is wrong with one."""
+        sent = self.sent
+        if not len(rows):
+            return True
+        at = np.minimum(np.searchsorted(sent.fp, rows.fp), len(sent) - 1)
+        ours = sent.fp[at] == rows.fp
+        rows, at = rows.of(ours), at[ours]
+        self.claimed += len(rows)
+        if (sent.site[at] != rows.source).any() or (sent.time[at] > rows.time).any():
+            return False
+        for user, site in enumerate(self.run.users):
+            mine = np.flatnonzero(rows.site == site)
+            where = at[mine]
+            twice = (self.places[user, where] >= 0).any() or len(np.unique(where)) < len(where)
+            if twice or not self.for_whom[user, where].all():
+                return False
+            self.places[user, where] = rows.key[mine]
+        return True
+
+    def result(self) -> WindowResult | None:
+        """None if at a site the messages of a source do not come in its order (I1)."""
+        sent = self.sent
+        result = WindowResult(int(sent.time.min()), self.claimed, int(self.own.sum()))
+        if self.run.order != FIFO:
+            return result
+        by_key = np.argsort(sent.key, kind="stable")
+        for source in present(sent.site):
+            mine = by_key[sent.site[by_key] == source]
+            for user, site in enumerate(self.run.users):
+                where = self.places[user, mine]
+                where = where[where >= 0]
+                if (np.diff(where) <= 0).any():
+                    return None
+                if len(where):
+                    course = SourceCourse(site, source, int(where[0]), int(where[-1]))
+                    result.courses.append(course)
+        return result

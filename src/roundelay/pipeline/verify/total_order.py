@@ -1,0 +1,312 @@
+"""A proof that a total order was kept: ranges of positions, each looked at by numpy in one task.
+
+Nearly all ranges of nearly all traces are clean, and that is quickly seen without sorting or
+searching anything: every site has the same positions without a hole, the same messages stand at
+them, and those of a source are, one by one, what it submitted, in that order.  Each is one
+comparison of arrays as they lie in the file.
+
+A range knows nothing of the one before it, so it also says how it begins and ends: per site the
+first and the last delivery, per source the first and last submission and number.  The driver lays
+the ranges end to end.  Submissions are looked for in the row groups of the range and then
+backwards from it, as far as `BACK_MESSAGES`.
+
+The proof asks for more than was promised: no message may have an excuse.  What is not proved may
+be right nevertheless; `verify.diagnosis` says so, or what is wrong.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+import numpy as np
+from msgspec import Struct, field
+
+from roundelay.pipeline.verify.columns import Array, Messages, RowGroups, joined, present
+from roundelay.pipeline.verify.control import Control
+from roundelay.pipeline.verify.ranges import PositionRange, ranges_of
+from roundelay.pipeline.verify.runs import TracedRun
+from roundelay.pipeline.verify.survey import Survey
+from roundelay.pipeline.verify.tasks import Mapper
+from roundelay.pipeline.verify.verdict import Figures
+
+BACK_MESSAGES: Final = 4_000_000
+"""Submissions read in search of those of one range."""
+
+Triple = tuple[int, int, int]
+
+
+class NotClean(Exception):
+    """Something is not as it is in a clean trace."""
+
+
+class Course(Struct):
+    """How what one site delivered, or one source sent, begins and ends in a range."""
+
+    first: Triple
+    last: Triple
+
+
+class RangeResult(Struct):
+    """What a clean range says."""
+
+    lo: int
+    deliveries: int = 0
+    own: int = 0
+    """Deliveries of messages to the site that submitted them."""
+    sites: dict[int, Course] = field(default_factory=dict)
+    """Of each site: (position, place of the row, time)."""
+    sources: dict[int, Course] = field(default_factory=dict)
+    """Of each source: (key of the submission, number, where the bundle begins)."""
+
+
+def prove_total(
+    run: TracedRun, surveyed: Survey, mapper: Mapper, range_messages: int
+) -> Figures | None:
+    """How much there is, if all of it is clean."""
+    control = surveyed.control
+    if not control.plain or not control.lists_hold():
+        return None
+
+    def task(positions: PositionRange) -> bytes:
+        return msgspec.msgpack.encode(look(run, control, positions))
+
+    decode = msgspec.msgpack.Decoder(RangeResult | None).decode
+    ranges = ranges_of(surveyed.groups, range_messages)
+    results = [decode(result) for result in mapper(task, ranges)]
+    clean = sorted((one for one in results if one is not None), key=lambda one: one.lo)
+    if len(clean) < len(results) or not end_to_end(clean):
+        return None
+    own = sum(result.own for result in clean)
+    if control.settled and own != surveyed.submits:
+        return None
+    positions = max((c.last[0] + 1 for one in clean for c in one.sites.values()), default=0)
+    return Figures(sum(result.deliveries for result in clean), positions, own)
+
+
+def end_to_end(results: list[RangeResult]) -> bool:
+    """Whether sites and sources go on in each range where they were in the one before."""
+    sites: dict[int, Triple] = {}
+    sources: dict[int, Triple] = {}
+    for result in results:
+        for site, course in result.sites.items():
+            position, place, time = course.first
+            last_position, last_place, last_time = sites.get(site, (-1, -1, -1))
+            if position != last_position + 1 or place < last_place or time < last_time:
+                return False
+            sites[site] = course.last
+        for source, course in result.sources.items():
+            key, number, seq = course.first
+            last_key, last_number, last_seq = sources.get(source, (-1, -1, -1))
+            # A bundle may lie across the border.
+            same_bundle = (number, seq) == (last_number, last_seq)
+            if key <= last_key or (0 <= number <= last_number and not same_bundle):
+                return False
+            sources[source] = course.last
+    return True
+
+
+def look(run: TracedRun, control: Control, task: PositionRange) -> RangeResult | None:
+    """What there is to say about a range if it is clean."""
+    submissions = Submissions(run, task.back)
+    sites = SiteComparison(run, control)
+    result = RangeResult(task.lo)
+    try:
+        for submitted, delivered in submissions.files.messages(task.groups):
+            submissions.add(submitted)
+            for site, rows in _inside(delivered, task).by_site():
+                sites.take(site, rows)
+        if sites.chunks:
+            sites.finish(result)
+            _judge_sources(result, submissions, sites.canon)
+    except NotClean:
+        return None
+    return result
+
+
+def _inside(rows: Messages, task: PositionRange) -> Messages:
+    """What belongs to the range."""
+    position = rows.position
+    if not len(rows) or (position.min() >= task.lo and position.max() < task.hi):
+        return rows
+    return rows.of((position >= task.lo) & (position < task.hi))
+
+
+class SiteComparison:
+    """The deliveries of all sites, laid against those of one of them, chunk by chunk.
+
+    Where sites have files of their own, that of the first is read before the others, and their
+    chunks are compared as they come; otherwise they wait until the first site's are complete.
+    """
+
+    def __init__(self, run: TracedRun, control: Control) -> None:
+        self.run = run
+        self.settled = control.settled
+        self.lists = ListsInForce(control)
+        self.chunks: list[Messages] = []  # of the first site
+        self.waiting: list[tuple[int, Messages]] = []
+        self.first = -1
+        self.canon = joined([])
+        """What stands at each position; `time`: when it was first delivered."""
+        self.courses: dict[int, Course] = {}
+        self.deliveries = self.own = 0
+        self.one_by_one = run.apart and all(part.low == part.high for part in run.parts)
+
+    def take(self, site: int, rows: Messages) -> None:
+        """Compare some deliveries of a site."""
+        if not self.chunks:
+            self.first = site
+        if site == self.first:
+            if len(self.canon):
+                raise NotClean
+            self._follow(site, rows)
+            self.chunks.append(rows)
+        elif self.one_by_one:
+            self._complete()
+            self._compare(site, rows)
+        else:
+            self.waiting.append((site, rows))
+
+    def finish(self, result: RangeResult) -> None:
+        """All is there: in the end every site must have every position."""
+        self._complete()
+        for site, rows in self.waiting:
+            self._compare(site, rows)
+        spans = {(course.first[0], course.last[0]) for course in self.courses.values()}
+        if self.settled and (set(self.courses) != set(self.run.users) or len(spans) > 1):
+            raise NotClean
+        self.lists.judge(self.canon)
+        result.sites = self.courses
+        result.deliveries, result.own = self.deliveries, self.own
+
+    def _complete(self) -> None:
+        """The first site is through."""
+        if not len(self.canon):
+            self.canon = joined(self.chunks)
+
+    def _follow(self, site: int, rows: Messages) -> None:
+        """I1, I4: a site goes on where it was, in order."""
+        position, time = rows.position, rows.time
+        if (position[1:] - position[:-1] != 1).any() or (time[1:] < time[:-1]).any():
+            raise NotClean
+        first, last = ends(position, rows.place, time)
+        course = self.courses.setdefault(site, Course(first, first))
+        before = course.last
+        if first != before and (
+            first[0] != before[0] + 1 or first[1] < before[1] or first[2] < before[2]
+        ):
+            raise NotClean
+        course.last = last
+        self.deliveries += len(rows)
+        self.own += int(np.count_nonzero(rows.source == site))
+        self.lists.take(site, position, time)
+
+    def _compare(self, site: int, rows: Messages) -> None:
+        """I1: what stands at a position is the same everywhere."""
+        self._follow(site, rows)
+        start = int(rows.position[0]) - self.courses[self.first].first[0]
+        if not 0 <= start <= len(self.canon):
+            raise NotClean
+        known = len(self.canon) - start
+        if known < len(rows):
+            self.canon = joined([self.canon, rows.of(slice(known, None))])
+        canon = self.canon.of(slice(start, start + len(rows)))
+        for name in ("fp", "source", "number", "seq"):
+            if not np.array_equal(getattr(rows, name), getattr(canon, name)):
+                raise NotClean
+        np.minimum(canon.time, rows.time, out=canon.time)
+
+
+class ListsInForce:
+    """I3: whoever is first to commit behind the start of a list has that list in force."""
+
+    def __init__(self, control: Control) -> None:
+        self.starts, ranks = control.required()
+        self.ranks = np.concatenate([[-1], ranks])
+        self.held = {site: control.in_force(site) for site in control.users}
+        self.late: list[tuple[Array, Array]] = []
+        """Positions and times of deliveries by sites without the list that a first one needs."""
+
+    def take(self, site: int, position: Array, time: Array) -> None:
+        if not len(self.starts):
+            return
+        times, held = self.held[site]
+        ranks = np.concatenate([[-1], held])
+        # Lists only become newer: often a glance at both ends is enough.
+        least = self.ranks[np.searchsorted(self.starts, position[-1], "right")]
+        if ranks[np.searchsorted(times, time[0], "right")] >= least:
+            return
+        required = self.ranks[np.searchsorted(self.starts, position, "right")]
+        late = ranks[np.searchsorted(times, time, "right")] < required
+        self.late.append((position[late], time[late]))
+
+    def judge(self, canon: Messages) -> None:
+        """Somebody must have been sooner than those without the list."""
+        for position, time in self.late:
+            if (canon.time[position - canon.position[0]] >= time).any():
+                raise NotClean
+
+
+class Submissions:
+    """What sources submitted, as far as it was read; more is read, backwards, when it is needed."""
+
+    def __init__(self, run: TracedRun, back: list[tuple[int, int]]) -> None:
+        self.files = RowGroups(run)
+        self._back = list(back)
+        self._by_source: dict[int, list[Messages]] = {}
+
+    def add(self, rows: Messages) -> None:
+        for source, mine in rows.by_site():
+            self._by_source.setdefault(source, []).append(mine)
+
+    def of(self, source: int) -> Messages:
+        """In the order in which it submitted."""
+        chunks = self._by_source.get(source, [])
+        return joined(sorted(chunks, key=lambda chunk: int(chunk.place[0])))
+
+    def find(self, source: int, fps: Array) -> Messages:
+        """What the source submitted one after the other, if it is just these."""
+        run, looked = self.files.run, 0
+        while True:
+            sent = self.of(source)
+            starts = np.flatnonzero(sent.fp == fps[0])
+            if len(starts) > 1:
+                raise NotClean  # messages that are alike
+            if len(starts) and len(sent) - starts[0] >= len(fps):
+                break
+            near = next((one for one in self._back if run.parts[one[0]].may_have(source)), None)
+            if near is None or looked > BACK_MESSAGES:
+                raise NotClean
+            self._back.remove(near)
+            for submitted, _ in self.files.messages([near], deliveries=False):
+                self.add(submitted)
+            looked += run.parts[near[0]].rows[near[1]]
+        stretch = sent.of(slice(starts[0], starts[0] + len(fps)))
+        if not np.array_equal(stretch.fp, fps):
+            raise NotClean
+        return stretch
+
+
+def _judge_sources(result: RangeResult, submissions: Submissions, canon: Messages) -> None:
+    """I1, I4: what comes of a source is what it submitted, in that order, and not before."""
+    for source in present(canon.source):
+        rows = np.flatnonzero(canon.source == source)
+        sent = submissions.find(source, canon.fp[rows])
+        number, seq = canon.number[rows], canon.seq[rows]
+        if (sent.time > canon.time[rows]).any():
+            raise NotClean
+        if not (number[1:] > number[:-1]).all() and _falls(number, seq):
+            raise NotClean
+        result.sources[source] = Course(*ends(sent.key, number, seq))
+
+
+def _falls(number: Array, seq: Array) -> bool:
+    """Whether a source's number is not above that of the bundle before it, somewhere."""
+    again = (number[1:] == number[:-1]) & (seq[1:] != seq[:-1])
+    return bool(((number[1:] >= 0) & ((number[1:] < number[:-1]) | again)).any())
+
+
+def ends(*columns: Array) -> tuple[Triple, Triple]:
+    """The first and the last row of three columns, as numbers."""
+    first, last = (tuple(int(values[row]) for values in columns) for row in (0, -1))
+    return first, last  # type: ignore[return-value]
