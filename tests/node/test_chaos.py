@@ -18,6 +18,7 @@ import pytest
 from roundelay.core.errors import ConfigError
 from roundelay.runs.chaos import plan as plans
 from roundelay.runs.chaos import run as chaos_module
+from roundelay.runs.chaos.harness import RunFailed
 from roundelay.runs.chaos.kinds import KILL, PARTITION, PAUSE
 from roundelay.runs.chaos.network import NAMESPACES, NamespaceNet, available
 from roundelay.runs.chaos.plan import (
@@ -26,11 +27,11 @@ from roundelay.runs.chaos.plan import (
     NEMESES,
     NEMESES_BY_SWITCH,
     ChaosParams,
-    Trouble,
+    TimedTrouble,
     troubles,
     weather,
 )
-from roundelay.runs.chaos.run import Chaos, RunFailed, Site, chaos
+from roundelay.runs.chaos.run import Chaos, Site, chaos
 from roundelay.runs.chaos.site import Orders, Word
 from roundelay.runs.folder import run_folder
 from roundelay.trace import check_trace, read
@@ -140,7 +141,7 @@ def fake_site(run: Chaos, false: int, over: str) -> Site:
     site = Site(len(run.sites), Orders(
         name="ab"[len(run.sites)], members=("a", "b"), resilience=0, via=None, interface="",
         secret=None, folder="", traces="", level="all", life=0, messages=0, rate=0.0, size=16,
-    ))  # fmt: skip
+    ), Path("none"))  # fmt: skip
     site.word = word
     return site
 
@@ -151,9 +152,9 @@ def test_a_run_that_failed_counts_what_its_living_sites_have_found(
     async def play(self: Chaos) -> None:
         killed = fake_site(self, false=4, over="").word
         assert killed is not None
-        self.sites.append(fake_site(self, false=2, over=""))
+        self.machines["a"] = fake_site(self, false=2, over="")
         self.sites[0].last_words.append(killed)
-        self.sites.append(fake_site(self, false=1, over="pending has 9, its limit is 8"))
+        self.machines["b"] = fake_site(self, false=1, over="pending has 9, its limit is 8")
         raise RunFailed("planted")
 
     monkeypatch.setattr(Chaos, "_play", play)
@@ -275,7 +276,7 @@ def test_a_twin_a_stepped_clock_and_a_partial_return_break_nothing(
     params = params_of(seed=3, kills=0, pauses=0, partitions=0, nemeses=3, messages=900,
                        seconds=2.0)  # fmt: skip
 
-    def each_once(params: ChaosParams, rng: Random) -> list[Trouble]:
+    def each_once(params: ChaosParams, rng: Random) -> list[TimedTrouble]:
         plan = troubles(params, rng)
         return [
             plans._trouble(params, rng, next(order), trouble.at)

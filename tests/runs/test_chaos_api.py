@@ -19,9 +19,10 @@ from roundelay.core.errors import ConfigError
 from roundelay.runs.chaos.clock import WallClock, build
 from roundelay.runs.chaos.disks import PowerDisk
 from roundelay.runs.chaos.disks import available as disks_available
+from roundelay.runs.chaos.kinds import Trouble
 from roundelay.runs.chaos_api import application as app
-from roundelay.runs.chaos_api.machine import Machine
-from roundelay.runs.chaos_api.nemeses import Strikes
+from roundelay.runs.chaos_api.machine import MemberMachine
+from roundelay.runs.chaos_api.nemeses import MemberStrikes
 from roundelay.runs.chaos_api.notes import MEMBER, NotesReader
 from roundelay.runs.chaos_api.plan import (
     DAEMON,
@@ -34,7 +35,6 @@ from roundelay.runs.chaos_api.plan import (
     STORM,
     WITH_DISK,
     ApiParams,
-    Trouble,
     plan_of,
 )
 from roundelay.runs.chaos_api.run import Round, chaos_api, one_round
@@ -211,16 +211,16 @@ def test_a_round_through_a_kill_is_kept_and_leaves_its_notes(tmp_path: Path) -> 
 def test_who_starts_later_finds_those_who_have_moved_meanwhile() -> None:
     """All had another address than in the beginning: the last one to be replaced found nobody."""
 
-    class Still(Machine):
+    class Still(MemberMachine):
         async def start(self, since: object = None, tries: int = 0) -> None:
             seeds.append((self.name, self.address["seeds"].split(",")))
 
         async def kill(self, scope: str = "") -> None: ...
 
-    def machine(name: str, mode: str = EMBEDDED) -> Machine:
+    def machine(name: str, mode: str = EMBEDDED) -> MemberMachine:
         one = Still.__new__(Still)
-        one.name, one.mode, one.word, one.prefix_words = name, mode, "", []
-        one.role, one.application, one.node = MEMBER, None, None
+        one.name, one.mode, one.command, one.command_prefix = name, mode, "", []
+        one.role, one.processes = MEMBER, {}
         one.lives = [NotesReader(Path("none"), 0, MEMBER)]
         return one
 
@@ -234,7 +234,7 @@ def test_who_starts_later_finds_those_who_have_moved_meanwhile() -> None:
         machines=machines, machine=machine, others=[], woken={}, folder=Path("none"), until=at_once,
         say=lambda text: None, since=lambda machine: None, setup=SimpleNamespace(medium=FANOUT),
     )  # fmt: skip
-    strikes = Strikes(cast(Any, round_))
+    strikes = MemberStrikes(cast(Any, round_))
     asyncio.run(strikes.strike(Trouble(MOVED, ("a",), 0.0)))
     moved = machines["a"].address["listen"]
     asyncio.run(strikes.strike(Trouble(REPLACED, ("b",), 0.0)))

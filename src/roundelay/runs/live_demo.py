@@ -15,7 +15,7 @@ import msgspec
 
 from roundelay.core.engine import MS
 from roundelay.runs.chaos.kinds import KILL
-from roundelay.runs.chaos.plan import ChaosParams, Trouble
+from roundelay.runs.chaos.plan import NAMES, ChaosParams, TimedTrouble
 from roundelay.runs.chaos.run import Chaos, Site
 from roundelay.runs.folder import RunFolder
 from roundelay.runs.report import agreement, beside, files, grid, page, picture, promises, verdict
@@ -38,7 +38,8 @@ class LiveDemo(Chaos):
     def __init__(self, params: ChaosParams, folder: RunFolder, tell: Callable[[str], None]) -> None:
         super().__init__(params, folder.path, tell)
         self.home = folder
-        self.plan = [Trouble(KILL, 0.4, 3.0, (self.rng.randrange(params.sites),), True)]
+        victim = self.rng.choice(NAMES[: params.sites])
+        self.plan = [TimedTrouble(KILL, (victim,), 3.0, at=0.4, holder=True)]
         self.weather = {"loss": params.loss}
 
     def seconds(self) -> float:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
+
+from msgspec import Struct
 
 KILL: Final = "kill"
 WIPE: Final = "wipe"
@@ -17,19 +19,19 @@ CLOCK: Final = "clock"
 SOME: Final = "some"
 LATE_LINK: Final = "late-link"
 
+MACHINE: Final = "machine"
+NODE: Final = "node"
+APPLICATION: Final = "application"
 
-def listed(text: str) -> tuple[str, ...]:
-    """The words of `text`, as a table of kinds has them."""
-    return tuple(text.split())
 
+class Trouble(Struct, frozen=True):
+    """Something that is done to the group."""
 
-def rules(kind: str, names: list[str], rest: list[str], lasts_s: float) -> list[dict[str, Any]]:
-    """What a network is told that keeps `names` apart, from each other or from the `rest`."""
-    if kind == ONE_WAY:
-        return [{"cut": names}]
-    if kind == SPLIT:
-        return [{"split": names}]
-    if kind == CLOG:
-        return [{"clog": {"from": names[0], "to": to, "ms": lasts_s * 1000}} for to in rest]
-    flapping = {"on_ms": 300, "off_ms": 200} if kind == FLAP else {}
-    return [{"partition": [names, rest], **flapping}]
+    kind: str
+    who: tuple[str, ...]
+    """Whom it strikes; of a partition, one side."""
+    lasts_s: float
+    scope: str = MACHINE
+    """Of a kill or a pause, where the member goes through a daemon."""
+    value: float = 0.0
+    """Of a clock: seconds to add."""

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from roundelay.core.errors import ConfigError
 from roundelay.faultnet.switch import Switch
+from roundelay.runs.chaos import kinds
 
 SWITCH: Final = "switch"
 NAMESPACES: Final = "namespaces"
@@ -34,28 +35,51 @@ class SwitchNet:
 
     def __init__(self, seed: int) -> None:
         self.switch = Switch(seed=seed)
+        self.names: list[str] = []
         self.via: tuple[str, int] | None = None
 
     async def start(self, names: Sequence[str]) -> None:
         await self.switch.start()
+        self.names = list(names)
         self.via = self.switch.address
 
     def prefix(self, name: str) -> list[str]:
         """What to put before the command of a site."""
         return []
 
-    def trouble(self, rule: Mapping[str, Any]) -> None:
+    def apply(self, rule: Mapping[str, Any]) -> None:
         """Do what a rule of the switch says."""
         self.switch.apply(rule)
 
-    set_weather = trouble  # loss and the like, from now on
+    set_weather = apply  # loss and the like, from now on
+
+    def separate(self, kind: str, names: list[str], lasts_s: float) -> None:
+        """Keep `names` apart, from each other or from the rest."""
+        rest = [name for name in self.names if name not in names]
+        if kind == kinds.ONE_WAY:
+            self.apply({"cut": names})
+        elif kind == kinds.SPLIT:
+            self.apply({"split": names})
+        elif kind == kinds.CLOG:
+            for to in rest:
+                self.apply({"clog": {"from": names[0], "to": to, "ms": lasts_s * 1000}})
+        else:
+            flapping = {"on_ms": 300, "off_ms": 200} if kind == kinds.FLAP else {}
+            self.apply({"partition": [names, rest], **flapping})
+
+    def link(self, name: str, up: bool) -> None:
+        """Let nobody hear `name`, nor be heard by it; or everybody again."""
+        if up:
+            self.heal()
+        else:
+            self.separate(kinds.PARTITION, [name], 0.0)
 
     def heal(self) -> None:
-        self.trouble({"heal": True})
+        self.apply({"heal": True})
 
     def clear(self) -> None:
         """No faults at all from now on."""
-        self.trouble({"clear": True})
+        self.apply({"clear": True})
 
     def stats(self) -> dict[str, Any]:
         stats = self.switch.stats()
@@ -140,10 +164,10 @@ class NamespaceNet:
         """Take a site's interface down, or up."""
         ip(f"-n {self.namespace(name)} link set {INTERFACE} {'up' if up else 'down'}")
 
-    def trouble(self, rule: Mapping[str, Any]) -> None:
-        """Partitions only: the first side goes to the other bridge."""
+    def separate(self, kind: str, names: list[str], lasts_s: float) -> None:
+        """Partitions only: these go to the other bridge."""
         self.partitions += 1
-        for name in rule["partition"][0]:
+        for name in names:
             ip(f"link set {self.port(name)} master {self.bridge(1)}")
 
     def heal(self) -> None:

@@ -43,6 +43,7 @@ from roundelay.core.errors import ConfigError
 from roundelay.core.families import TOKEN
 from roundelay.core.limits import whole
 from roundelay.runs.chaos import kinds
+from roundelay.runs.chaos.kinds import Trouble
 from roundelay.runs.chaos.network import NETWORKS, SWITCH
 from roundelay.sim.mutants.registry import mutant_named
 from roundelay.trace.live import DELIVERIES, LEVELS
@@ -54,6 +55,13 @@ TWO: Final = "two"
 NEMESES: Final = (kinds.TWIN, kinds.CLOCK, kinds.SOME)
 NEMESES_BY_SWITCH: Final = (kinds.LATE_LINK, TWO)
 CLOCK_STEPS_S: Final = (-3600.0, 86_400.0)
+LASTS_S: Final = {
+    TWO: (0.5, 2.5),
+    kinds.TWIN: (1.0, 4.0),
+    kinds.LATE_LINK: (1.0, 4.0),
+    kinds.CLOG: (0.1, 3.0),
+}
+"""How long troubles last, where it is another time than that of a kill."""
 
 ANYWHERE: Final = (kinds.KILL, kinds.WIPE, POWER, kinds.PAUSE, kinds.PARTITION)
 BY_SWITCH: Final = (kinds.ONE_WAY, kinds.SPLIT, kinds.FLAP, kinds.CLOG, DROP)
@@ -135,24 +143,18 @@ class ChaosParams(Struct, frozen=True, kw_only=True):
         return " ".join(words)
 
 
-class Trouble(Struct, frozen=True):
-    """Something that is done to the group."""
+class TimedTrouble(Trouble, frozen=True, kw_only=True):
+    """A trouble of a run whose load goes on meanwhile."""
 
-    kind: str
     at: float
     """When the load is that far, from 0 to 1."""
-    lasts_s: float
-    who: tuple[int, ...]
-    """Whom it strikes; for a partition, the smaller side."""
     holder: bool = False
     """Strikes whoever holds the token, if one is up."""
     target: str = ""
     """Of a drop: the kind of PDU."""
-    step_s: float = 0.0
-    """Of a clock."""
 
 
-def troubles(params: ChaosParams, rng: Random) -> list[Trouble]:
+def troubles(params: ChaosParams, rng: Random) -> list[TimedTrouble]:
     """What the seed has in store, in order."""
     chosen = (
         [kinds.KILL] * params.kills
@@ -171,31 +173,26 @@ def troubles(params: ChaosParams, rng: Random) -> list[Trouble]:
     ]
 
 
-def _trouble(params: ChaosParams, rng: Random, kind: str, at: float) -> Trouble:
-    everybody = range(params.sites)
+def _trouble(params: ChaosParams, rng: Random, kind: str, at: float) -> TimedTrouble:
+    everybody = NAMES[: params.sites]
     if kind in (kinds.PARTITION, kinds.FLAP):
         side = rng.sample(everybody, rng.randint(1, (params.sites - 1) // 2))
-        return Trouble(kind, at, params.partition_s, tuple(sorted(side)))
+        return TimedTrouble(kind, tuple(sorted(side)), params.partition_s, at=at)
     if kind in (kinds.ONE_WAY, kinds.SPLIT):
-        return Trouble(kind, at, params.partition_s, tuple(rng.sample(everybody, 2)))
-    if kind == POWER:
-        return Trouble(kind, at, rng.uniform(0.2, 2.5), tuple(everybody))
-    if kind == kinds.SOME:  # the first of these return first
-        return Trouble(kind, at, rng.uniform(0.2, 2.5), tuple(rng.sample(everybody, params.sites)))
-    if kind == TWO:
-        return Trouble(kind, at, rng.uniform(0.5, 2.5), tuple(rng.sample(everybody, 2)))
-    if kind in (kinds.TWIN, kinds.LATE_LINK):
-        return Trouble(kind, at, rng.uniform(1.0, 4.0), (rng.randrange(params.sites),))
+        return TimedTrouble(kind, tuple(rng.sample(everybody, 2)), params.partition_s, at=at)
     if kind == kinds.CLOCK:
-        step = rng.choice(CLOCK_STEPS_S)
-        who = (rng.randrange(params.sites),)
-        return Trouble(kind, at, rng.uniform(1.0, 4.0), who, rng.random() < 0.5, step_s=step)
-    if kind == kinds.CLOG:
-        return Trouble(kind, at, rng.uniform(0.1, 3.0), (rng.randrange(params.sites),))
-    lasts = params.pause_s if kind == kinds.PAUSE else rng.uniform(0.2, 2.5)
-    who = (rng.randrange(params.sites),)
+        step_s = rng.choice(CLOCK_STEPS_S)
+        who, lasts_s = (rng.choice(everybody),), rng.uniform(1.0, 4.0)
+        holder = rng.random() < 0.5
+        return TimedTrouble(kind, who, lasts_s, value=step_s, at=at, holder=holder)
+    lasts_s = params.pause_s
+    if kind != kinds.PAUSE:
+        lasts_s = rng.uniform(*LASTS_S.get(kind, (0.2, 2.5)))
+    struck = {kinds.SOME: params.sites, TWO: 2}.get(kind, 1)  # of `some` the first return first
+    names = tuple(everybody if kind == POWER else rng.sample(everybody, struck))
     target = rng.choice(TARGETS) if kind == DROP else ""
-    return Trouble(kind, at, lasts, who, kind == DROP or rng.random() < 0.5, target)
+    either = kind in (kinds.KILL, kinds.WIPE, kinds.PAUSE) and rng.random() < 0.5
+    return TimedTrouble(kind, names, lasts_s, at=at, holder=kind == DROP or either, target=target)
 
 
 def weather(params: ChaosParams, rng: Random) -> dict[str, Any]:

@@ -14,44 +14,33 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
 import shutil
 import sys
 import time
 import traceback
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from random import Random
-from signal import SIGCONT, SIGKILL, SIGSTOP, SIGTERM
+from signal import SIGTERM
 from typing import Any, Final
 
 import msgspec
 
-from roundelay.core.errors import RoundelayError
-from roundelay.core.events import END, FAULT, HEAL, MARK, NO_REF, NOBODY, PAUSE, RESUME, STOP
+from roundelay.core.events import END, HEAL, MARK, NO_REF, NOBODY, STOP
 from roundelay.core.families import TOKEN, TOTAL
 from roundelay.core.positions import union
 from roundelay.journal.reader import Reader
 from roundelay.node.storage.folders import journal_folder
-from roundelay.runs.chaos import kinds
-from roundelay.runs.chaos.clock import WallClock
-from roundelay.runs.chaos.nemeses import Nemeses
+from roundelay.runs.chaos import site as site_process
+from roundelay.runs.chaos.clock import WallClock, build
+from roundelay.runs.chaos.harness import HARNESS_LOG, Harness, RunFailed
+from roundelay.runs.chaos.kinds import APPLICATION, CLOCK, MACHINE
+from roundelay.runs.chaos.machine import Machine
+from roundelay.runs.chaos.nemeses import SiteStrikes
 from roundelay.runs.chaos.network import network
-from roundelay.runs.chaos.plan import (
-    DROP,
-    HEALED,
-    NAMES,
-    NEMESES,
-    NEMESES_BY_SWITCH,
-    POWER,
-    ChaosParams,
-    Trouble,
-    troubles,
-    weather,
-)
+from roundelay.runs.chaos.plan import HEALED, NAMES, ChaosParams, troubles, weather
 from roundelay.runs.chaos.site import GROUP, Orders, Word
 from roundelay.runs.folder import RunFolder
 from roundelay.trace.checkers.check import check_trace
@@ -61,46 +50,37 @@ from roundelay.trace.merge import merge
 LIVENESS_S: Final = 60.0
 """In that time.  A fraction of what the protocol's own time-outs allow."""
 
-LOOK_S: Final = 0.05
-HOLDS_S: Final = 5.0
-"""In that time the token comes to everybody."""
 PATIENT_STOP_S: Final = 30.0
-HARNESS_LOG: Final = "harness.log"
 LINE_MAX: Final = 1 << 16
 
 
-class RunFailed(RoundelayError):
-    """A run that cannot go on; says why."""
-
-
-class Site:
+class Site(Machine):
     """A process, as the one who started it sees it."""
 
-    def __init__(self, number: int, orders: Orders) -> None:
+    def __init__(self, number: int, orders: Orders, log: Path) -> None:
+        super().__init__(orders.name, Path(orders.folder), None)
         self.number = number
-        self.name = orders.name
         self.orders = orders
+        self.log = log
         self.word: Word | None = None
         self.words = 0
-        self.process: asyncio.subprocess.Process | None = None
+        self.lives = 0
         self.paused = False
         self.down = False  # on purpose
         self.last_words: list[Word] = []  # of earlier lives
-        self.clock: WallClock | None = None
         self._reader: asyncio.Task[None] | None = None
 
-    async def start(self, log: Path, prefix: list[str]) -> None:
+    async def start(self) -> None:
         self.word = None
         self.down = False
-        environment = os.environ | (self.clock.environment() if self.clock else {})
-        with log.open("ab") as errors:
-            self.process = await asyncio.create_subprocess_exec(
-                *prefix, sys.executable, "-m", "roundelay.runs.chaos.site",
-                msgspec.json.encode(self.orders).decode(),
-                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=errors,
-                limit=LINE_MAX, env=environment,
-            )  # fmt: skip
-        self._reader = asyncio.create_task(self._listen(self.process))
+        self.lives += 1
+        command = [sys.executable, "-m", site_process.__name__]
+        command.append(msgspec.json.encode(self.orders).decode())
+        pipe = asyncio.subprocess.PIPE
+        process = await self.spawn(
+            APPLICATION, command, self.log, stdin=pipe, stdout=pipe, limit=LINE_MAX
+        )
+        self._reader = asyncio.create_task(self._listen(process))
 
     async def _listen(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
@@ -109,65 +89,46 @@ class Site:
                 self.word = msgspec.json.decode(line, type=Word)
                 self.words += 1
 
-    def tell(self, word: bytes) -> asyncio.subprocess.Process:
-        assert self.process is not None
-        assert self.process.stdin is not None
-        self.process.stdin.write(word + b"\n")
-        return self.process
+    @property
+    def process(self) -> asyncio.subprocess.Process | None:
+        return self.processes.get(APPLICATION)
 
-    async def die_with_the_token(self, patience_s: float) -> bool:
-        """Let it kill itself the moment it holds the token; whether that moment came."""
-        process = self.tell(b"die")
-        with suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), patience_s)
-            return True
-        return False
-
-    def signal(self, number: int) -> None:
-        assert self.process is not None
-        if self.process.returncode is None:
-            # Not by `send_signal`: that may reap a process before asyncio does.
-            with suppress(ProcessLookupError):
-                os.kill(self.process.pid, number)
-
-    async def killed(self, wiped: bool) -> None:
-        """SIGKILL; what it had said last is what is known of this life."""
+    async def ends(self, patience_s: float) -> int | None:
+        """The exit status, if it ends in that time."""
         assert self.process is not None
         assert self._reader is not None
+        with suppress(TimeoutError):
+            status = await asyncio.wait_for(self.process.wait(), patience_s)
+            await self._reader
+            return status
+        return None
+
+    def pause(self, scope: str = MACHINE) -> None:
+        super().pause(scope)
+        self.paused = True
+
+    def wake(self, scope: str = MACHINE) -> None:
+        super().wake(scope)
+        self.paused = False
+
+    async def kill(self, scope: str = MACHINE) -> None:
+        """SIGKILL; what it had said last is what is known of this life."""
         self.down = True
-        self.signal(SIGKILL)
-        await self.process.wait()
-        await self._reader
+        await super().kill(scope)
+        if self._reader is not None:
+            await self._reader
         word, self.word = self.word, None
         messages = self.orders.messages
         if word is not None:
             self.last_words.append(word)
             messages -= word.settled
         self.orders = msgspec.structs.replace(
-            self.orders, life=self.orders.life + 1, messages=max(0, messages), wiped=wiped
+            self.orders, life=self.orders.life + 1, messages=max(0, messages), wiped=False
         )
-        if wiped:
-            shutil.rmtree(self.orders.folder)
 
-    async def stopped(self, patience_s: float) -> int:
-        """SIGTERM, and its exit status."""
-        assert self.process is not None
-        self.signal(SIGTERM)
-        try:
-            await asyncio.wait_for(self.process.wait(), patience_s)
-        except TimeoutError:
-            raise RunFailed(f"site {self.name} does not stop") from None
-        assert self._reader is not None
-        await self._reader
-        return self.process.returncode or 0
-
-    async def end(self) -> None:
-        """However it stands, it is over."""
-        if self.process is not None and self.process.returncode is None:
-            self.signal(SIGKILL)
-            await self.process.wait()
-        if self._reader is not None:
-            await asyncio.gather(self._reader, return_exceptions=True)
+    def wipe(self) -> None:
+        super().wipe()
+        self.orders = msgspec.structs.replace(self.orders, wiped=True)
 
     @property
     def last_of_all_lives(self) -> list[Word]:
@@ -175,8 +136,13 @@ class Site:
         return [*self.last_words, *([self.word] if self.word else [])]
 
     @property
+    def state(self) -> str:
+        word = self.word
+        return "silent" if word is None else f"{word.state} at {word.position}"
+
+    @property
     def up(self) -> bool:
-        return self.process is not None and self.process.returncode is None and not self.paused
+        return self.runs(APPLICATION) and not self.paused
 
     @property
     def done(self) -> bool:
@@ -185,8 +151,8 @@ class Site:
         return word is not None and word.sent >= self.orders.messages and not word.waiting
 
 
-class Chaos:
-    """One run, in `folder`."""
+class Chaos(Harness):
+    """A run of a token group whose traces are judged."""
 
     def __init__(
         self,
@@ -195,21 +161,17 @@ class Chaos:
         tell: Callable[[str], None] = lambda text: None,
     ) -> None:
         params.check()
+        super().__init__(folder, network(params.network, params.seed), tell)
         self.params = params
-        self.folder = folder
-        self.tell = tell
         self.rng = Random(f"chaos/{params.seed}")
         self.plan = troubles(params, self.rng)
         self.weather = weather(params, self.rng)
         self.traces = folder / "live"
-        self.net = network(params.network, params.seed)
-        self.sites: list[Site] = []
-        self.nemeses = Nemeses(self)
-        self.story: list[str] = []
-        self.struck: Counter[str] = Counter()
-        self.started = time.monotonic()
-        self.with_token = False
-        """Whether a site was killed while it held the token."""
+        self.strikes = SiteStrikes(self)
+
+    @property
+    def sites(self) -> list[Site]:
+        return list(self.machines.values())
 
     async def run(self) -> dict[str, Any]:
         """The run and its verdict."""
@@ -223,9 +185,8 @@ class Chaos:
             await self._play()
         except RunFailed as error:
             failure = str(error)
-        except (
-            Exception
-        ) as error:  # the harness's own fault: what it has seen is judged all the same
+        except Exception as error:
+            # The harness's own fault: what it has seen is judged all the same.
             failure = f"the harness failed, see {HARNESS_LOG}: {type(error).__name__}: {error}"
             (self.folder / HARNESS_LOG).write_text(traceback.format_exc())
         finally:
@@ -233,7 +194,8 @@ class Chaos:
                 self.say(f"failed: {failure}")
                 self.row(NOBODY, MARK, STOP)
             for site in self.sites:
-                await site.end()
+                if site.running():
+                    await site.kill()
             await self.net.close()
             looker.close()
         return self._verdict(failure)
@@ -255,30 +217,47 @@ class Chaos:
                 rate=shares[number] / params.seconds, size=params.bytes, mutant=params.mutant,
                 record=number < params.recorders,
             )  # fmt: skip
-            self.sites.append(Site(number, orders))
-        self.nemeses.prepare()
+            site = Site(number, orders, self.folder / f"{name}.log")
+            site.command_prefix = self.net.prefix(name)
+            self.machines[name] = site
+        self._give_clocks()
         for site in self.sites:
-            await site.start(self._log(site), self.net.prefix(site.name))
-        await self.until("the group to form", self._all_open)
+            await site.start()
+        await self.wait("the group to form", self._all_open)
         self.say(f"{params.sites} sites, loss {params.loss:.0%}, {params.messages} messages")
         for site in self.sites:
-            site.tell(b"go")
+            site.tell(APPLICATION, "go")
         for trouble in self.plan:
-            await self.until("the load to go on", partial(self._come_to, trouble.at))
-            await self._strike(trouble)
+            await self.wait("the load to go on", partial(self._come_to, trouble.at))
+            await self.strikes.strike(trouble)
             heard = [site.words + 1 for site in self.sites]  # the next word may be an old one
             back = partial(self._back, heard, self._top())
-            await self.until("everybody to be back", back)
-        await self.until("the load to go on", partial(self._come_to, HEALED))
+            await self.wait("everybody to be back", back)
+        await self.wait("the load to go on", partial(self._come_to, HEALED))
         self.net.clear()
         self.row(NOBODY, MARK, HEAL)
         self.say("no more faults")
-        await self.until("everybody to have everything", self._settled)
+        await self.wait("everybody to have everything", self._settled)
         self.row(NOBODY, MARK, END)
-        ends = await asyncio.gather(*[site.stopped(PATIENT_STOP_S) for site in self.sites])
+        for site in self.sites:
+            site.signal(SIGTERM)
+        ends = await asyncio.gather(*[site.ends(PATIENT_STOP_S) for site in self.sites])
         for site, status in zip(self.sites, ends, strict=True):
+            if status is None:
+                raise RunFailed(f"site {site.name} does not stop")
             if status:
-                raise RunFailed(f"site {site.name} ended with a failure; see {self._log(site)}")
+                raise RunFailed(f"site {site.name} ended with a failure; see {site.log}")
+
+    def _give_clocks(self) -> None:
+        """Give every site a wall clock of its own, before it is started."""
+        if any(trouble.kind == CLOCK for trouble in self.plan):
+            folder = self.folder / "sites"
+            folder.mkdir(parents=True, exist_ok=True)
+            library = build(folder)
+            for site in self.sites:
+                site.clock = WallClock(library, folder / f"{site.name}.clock")
+            if library is None:
+                self.say("no C compiler here: clocks are not stepped")
 
     def _shares(self) -> list[int]:
         """Messages for each site; who sends is the seed's choice."""
@@ -289,84 +268,18 @@ class Chaos:
             shares[sender] = share + (i < more)
         return shares
 
-    async def _strike(self, trouble: Trouble) -> None:
-        """Do it, and undo it after its time."""
-        sites = [self.sites[number] for number in trouble.who]
-        with_token = ""
-        if trouble.holder and trouble.kind == kinds.KILL:
-            self.with_token = await sites[0].die_with_the_token(HOLDS_S)
-            with_token = " and the token with it," if self.with_token else ""
-        names = ", ".join(site.name for site in sites)
-        what = f"{trouble.kind} {trouble.target}".strip()
-        self.say(f"{what} {names}{with_token} for {trouble.lasts_s:.1f} s")
-        self.struck[trouble.kind] += 1
-        if trouble.kind in NEMESES + NEMESES_BY_SWITCH:
-            await self.nemeses.strike(trouble, sites)
-        elif trouble.kind == kinds.PAUSE:
-            await self._pause(sites[0], trouble.lasts_s)
-        elif trouble.kind in (kinds.KILL, kinds.WIPE, POWER, DROP):
-            if trouble.kind == DROP:
-                lost = {"kind": trouble.target, "nth": 1, "many": self.params.sites}
-                self.net.trouble({"drop": lost})
-                self.row(NOBODY, FAULT, f"target:{trouble.target.lower()}")
-            await self.kill(sites, trouble)
-        else:
-            self.separate(trouble.kind, [site.name for site in sites], trouble.lasts_s)
-            await asyncio.sleep(trouble.lasts_s)
-            self.net.heal()
-
-    def separate(self, kind: str, names: list[str], lasts_s: float) -> None:
-        """Let the network keep these sites apart, from each other or from the rest."""
-        rest = [site.name for site in self.sites if site.name not in names]
-        for rule in kinds.rules(kind, names, rest, lasts_s):
-            self.net.trouble(rule)
-        self.row(NOBODY, FAULT, f"partition:{kind}")
-
-    async def _pause(self, site: Site, lasts_s: float) -> None:
-        site.signal(SIGSTOP)
-        site.paused = True
-        self.row(site.number, PAUSE, None)
-        await asyncio.sleep(lasts_s)
-        self.row(site.number, RESUME, None)
-        site.signal(SIGCONT)
-        site.paused = False
-
-    async def kill(self, sites: list[Site], trouble: Trouble) -> None:
-        await self.end_lives(sites, wiped=trouble.kind == kinds.WIPE)
-        await asyncio.sleep(trouble.lasts_s)
-        await self.begin_lives(sites)
-
-    async def end_lives(self, sites: list[Site], wiped: bool = False) -> None:
-        for site in sites:  # as much at once as can be
-            site.signal(SIGKILL)
-        for site in sites:
-            await site.killed(wiped=wiped)
-            self.row(site.number, FAULT, "crash:nothing" if site.orders.wiped else "crash:disk")
-
-    async def begin_lives(self, sites: list[Site]) -> None:
-        for site in sites:
-            await site.start(self._log(site), self.net.prefix(site.name))
-        await self.until("those killed to start", lambda: all(site.word for site in sites))
-        for site in sites:
-            site.tell(b"go")
-
     # -- what is waited for ----------------------------------------------------------------
 
-    async def until(self, what: str, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + self.params.patience_s
-        best = self._top()
-        while not condition():
-            for site in self.sites:
-                if site.word is not None and site.word.error:
-                    raise RunFailed(f"site {site.name}: {site.word.error}")
-                if site.process and site.process.returncode is not None and not site.down:
-                    raise RunFailed(f"site {site.name} has ended; see {self._log(site)}")
-            if self._top() > best:  # it moves: patience begins anew
-                best = self._top()
-                deadline = time.monotonic() + self.params.patience_s
-            if time.monotonic() > deadline:
-                raise RunFailed(f"waited {self.params.patience_s:g} s for {what}: {self._where()}")
-            await asyncio.sleep(LOOK_S)
+    async def wait(self, what: str, condition: Callable[[], bool]) -> None:
+        await self.until(what, condition, self.params.patience_s)
+
+    def progress(self) -> int:
+        for site in self.sites:
+            if site.word is not None and site.word.error:
+                raise RunFailed(f"site {site.name}: {site.word.error}")
+            if site.process and not site.runs(APPLICATION) and not site.down:
+                raise RunFailed(f"site {site.name} has ended; see {site.log}")
+        return self._top()
 
     def _top(self) -> int:
         return max((site.word.position for site in self.sites if site.word), default=0)
@@ -388,13 +301,6 @@ class Chaos:
         top = self._top()
         return all(
             site.word is not None and site.word.position == top and site.done for site in self.sites
-        )
-
-    def _where(self) -> str:
-        return "; ".join(
-            f"{site.name}: "
-            + ("silent" if site.word is None else f"{site.word.state} at {site.word.position}")
-            for site in self.sites
         )
 
     # -- what is left behind ---------------------------------------------------------------
@@ -435,14 +341,6 @@ class Chaos:
         self.looker.append((0, site, event, NO_REF, NOBODY, obj))
         self.looker.flush()
 
-    def _log(self, site: Site) -> Path:
-        return self.folder / f"{site.name}.log"
-
-    def say(self, text: str) -> None:
-        line = f"{time.monotonic() - self.started:6.1f} s  {text}"
-        self.story.append(line)
-        self.tell(line)
-
     def _verdict(self, failure: str) -> dict[str, Any]:
         params = self.params
         known = {
@@ -462,7 +360,7 @@ class Chaos:
             return sum(getattr(word, field) for _, word in words)
 
         violations = [str(violation) for violation in checker.violations]
-        violations += self.nemeses.violations
+        violations += self.strikes.violations
         if total("false"):
             violations.append(f"I5: {total('false')} receipts name a position that is not theirs")
         over = {site.name: word.over for site, word in reversed(words) if word.over}
@@ -481,17 +379,17 @@ class Chaos:
             "violations": violations,
             "failure": failure,
             "sent": total("sent"),
-            "killed_with_token": self.with_token,
+            "killed_with_token": self.strikes.with_token,
             "committed": checker.committed,
             "everywhere": checker.everywhere,
             "settled": total("settled"),
             "doubtful": total("doubtful"),
             "false_receipts": total("false"),
-            "lives": sum(site.orders.life + 1 for site in self.sites),
+            "lives": sum(site.lives for site in self.sites),
             "seconds": round(time.monotonic() - self.started, 1),
             "trace_rows": merged.rows,
             "datagrams": self.net.stats(),
-            "troubles": dict(self.struck),
+            "troubles": dict(self.strikes.struck),
             "weather": self.weather,
             "story": self.story,
             "rerun": params.rerun(),

@@ -26,6 +26,7 @@ from typing import Final
 
 from msgspec import Struct, field, structs
 
+from roundelay.core.families import NONE, TOTAL, Family
 from roundelay.runs.chaos_api.notes import (
     LEFT_OUT,
     MEMBER,
@@ -36,14 +37,7 @@ from roundelay.runs.chaos_api.notes import (
     SentNote,
     ViewNote,
 )
-
-TOTAL: Final = ("resilient", "total", "hub", "journal", "wide")
-"""Services with positions: one order for all."""
-UNORDERED: Final = ("reliable",)
-SPARSE: Final = ("journal", "wide")
-"""Services in whose order there are also positions without a message for applications."""
-GIVES_UP: Final = ("reliable", "fifo")
-"""Services whose senders go on without a receiver that is silent, and keep it in their view."""
+from roundelay.runs.chaos_api.plan import FAMILY_OF
 
 HANDED_OVER_NS: Final = 1_000_000_000
 """So long a node may take to hand a message to its application: what it still had when it was
@@ -67,6 +61,11 @@ class Case(Struct, frozen=True, kw_only=True):
     """Lives that were stopped, and went on when another had their name: NAME.LIFE and when."""
     settle_s: float = 60.0
     """How long the last message of each member may take."""
+
+    @property
+    def family(self) -> Family:
+        """The record of its protocol."""
+        return FAMILY_OF[self.service]
 
 
 class Judgement(Struct):
@@ -116,7 +115,7 @@ def judge(case: Case, lives: list[Life]) -> Judgement:
         if woken is not None:
             _judge_replaced(out, life, woken, lives)
     _judge_denied(out, lives)
-    if case.service in TOTAL:
+    if case.family.order == TOTAL:
         _judge_order(out, lives)
         for life in lives:
             _judge_positions(out, case, life)
@@ -146,7 +145,7 @@ def _judge_contents(out: Judgement, life: Life, sent: Mapping[str, Life]) -> Non
 
 def _judge_senders(out: Judgement, case: Case, life: Life, sent: Mapping[str, Life]) -> None:
     """Each sender's messages in the order in which they were sent."""
-    if case.service in UNORDERED:
+    if case.family.order == NONE:
         return
     newest: dict[tuple[str, str, int, str], int] = {}
     for given in life.given:
@@ -324,8 +323,8 @@ def _judge_positions(out: Judgement, case: Case, life: Life) -> None:
             why = f"though it asked for {expected}" if again else f"behind {expected - 1}"
             out.find("twice", f"{life} was given position {given.seq} {why}")
         elif expected is not None and given.seq > expected:
-            if case.service in SPARSE:
-                pass
+            if case.family.has_roles:
+                pass  # there are also positions without a message for applications
             elif not _told(life, expected, given.seq, given.at):
                 out.find(
                     "jump", f"{life}: from position {expected - 1} to {given.seq}, and no error"
@@ -437,7 +436,7 @@ def _judge_lost_per_sender(
     for author in lives:
         for ident, receipt in author.confirmed.items():
             start = author.sent[ident]
-            if case.service == "fifo" and receipt.given_up is None:
+            if case.family.own_packets and receipt.given_up is None:
                 continue  # it does not say whom it left out
             there = set(start.members) & set(receipt.members)
             for view in author.views:
@@ -455,12 +454,13 @@ def _judge_lost_per_sender(
                 if _went_with_its_node(life, author, start, receipt, killed):
                     continue
                 away = [*case.away.get(name, ()), *case.away.get(author.name, ())]
-                silent = case.service in GIVES_UP and (
-                    case.service in UNORDERED or receipt.given_up is None
-                )
                 if _left_out(life, author, start):
                     continue
-                if silent and any(lo < receipt.time and start.time < hi for lo, hi in away):
+                # Senders without an order go on without a receiver that is silent, and keep it in
+                # their view.
+                if case.family.order == NONE and any(
+                    lo < receipt.time and start.time < hi for lo, hi in away
+                ):
                     continue
                 out.find("lost", f"{ident}, confirmed to {author}, was never given to {life}")
 

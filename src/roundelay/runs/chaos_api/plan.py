@@ -33,13 +33,24 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from roundelay.core.engine import ACCEPTED
 from roundelay.core.errors import ConfigError
+from roundelay.core.families import RECORDS, TOTAL, Family
 from roundelay.runs.chaos import kinds
+from roundelay.runs.chaos.kinds import APPLICATION, MACHINE, NODE, Trouble
+from roundelay.runs.chaos.network import NAMESPACES, SWITCH
 
-SERVICES: Final = kinds.listed("resilient total hub partial selective reliable fifo journal wide")
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+SERVICES: Final = _listed("resilient total hub partial selective reliable fifo journal wide")
 """What is tried in turn; `hub` is `total` with a hub."""
-WITH_ROLES: Final = ("journal", "wide")
-"""Services whose members have roles, which a file says."""
+FAMILY_OF: Final[dict[str, Family]] = {
+    "hub" if family.one_channel else family.service: family for family in RECORDS
+}
+"""Service → what there is to know of its protocol."""
 NAMES: Final = "abcdefgh"
 SETUPS: Final = 200
 """So many groups are tried to find one in which a trouble makes sense."""
@@ -53,16 +64,12 @@ BLACKOUT: Final = "blackout"
 MOVED: Final = "moved"
 ADDRESS: Final = "address"
 
-ANY: Final = kinds.listed(
+ANY: Final = _listed(
     "kill kill wipe pause partition one-way split flap storm clog twin replaced clock late-link"
 )
 WITH_DISK: Final = (OLD_FOLDER, ALL, kinds.SOME)
 """Only where all members keep what they promised in a folder."""
 KINDS: Final = tuple(dict.fromkeys((*ANY, *WITH_DISK, POWER_CUT, BLACKOUT, MOVED, ADDRESS)))
-
-MACHINE: Final = "machine"
-NODE: Final = "node"
-APPLICATION: Final = "application"
 
 EMBEDDED: Final = "embedded"
 DAEMON: Final = "daemon"
@@ -71,10 +78,13 @@ COMMITTED: Final = "committed"
 RECORDED: Final = "recorded"
 SYNCED: Final = "synced"
 
-SWITCH: Final = "switch"
 FANOUT: Final = "fan-out"
-NAMESPACES: Final = "namespaces"
-"""Real multicast between network namespaces; where none can be made, the switch."""
+"""Besides the networks of `chaos.network`; where no namespaces can be made, it is the switch."""
+ON_MEDIUM: Final = {
+    FANOUT: _listed("kill wipe pause twin replaced clock moved"),
+    NAMESPACES: _listed("kill wipe pause partition twin clock late-link address"),
+}
+"""The troubles of media that are not the switch."""
 
 
 class ApiParams(Struct, frozen=True, kw_only=True):
@@ -146,18 +156,10 @@ class Setup(Struct, frozen=True, kw_only=True):
     silent: tuple[str, ...] = ()
     """Members that have a role and neither send nor read."""
 
-
-class Trouble(Struct, frozen=True):
-    """Something that is done to the group."""
-
-    kind: str
-    who: tuple[str, ...]
-    """Whom it strikes; of a partition, one side."""
-    lasts_s: float
-    scope: str = MACHINE
-    """Of a kill or a pause, where the member goes through a daemon."""
-    value: float = 0.0
-    """Of a clock: seconds to add."""
+    @property
+    def family(self) -> Family:
+        """The record of its protocol."""
+        return FAMILY_OF[self.service]
 
 
 class RoundPlan(Struct, frozen=True, kw_only=True):
@@ -200,6 +202,7 @@ def plan_of(params: ApiParams, seed: int) -> RoundPlan:
 
 
 def _setup(params: ApiParams, rng: Random, service: str) -> Setup:
+    family = FAMILY_OF[service]
     size = params.members or rng.choice([3, 3, 4, 5])
     names = tuple(NAMES[:size])
     mostly = rng.choice([(EMBEDDED,), (DAEMON,), (EMBEDDED, DAEMON)])
@@ -210,14 +213,14 @@ def _setup(params: ApiParams, rng: Random, service: str) -> Setup:
     roles = ""
     silent: tuple[str, ...] = ()
     keepers: tuple[str, ...] = ()
-    if service in ("fifo", "reliable"):
+    if family.stages == (ACCEPTED,):
         fixed = disks = False
-    if service in ("resilient", "total", "hub"):
+    if family.order == TOTAL and not family.has_roles:
         recorders = rng.choice([0, 0, 1, 2])
     if fixed or recorders:
         disks = True
     medium = rng.choices([SWITCH, FANOUT, NAMESPACES], [0.75, 0.15, 0.1])[0]
-    if service in WITH_ROLES:
+    if family.has_roles:
         medium = SWITCH
     if service == "journal":
         fixed = disks = True
@@ -238,9 +241,9 @@ def _setup(params: ApiParams, rng: Random, service: str) -> Setup:
         roles = "".join(f"[[networks]]\nmembers = {_list(names[at : at + 3])}\n" for at in (0, 3))
     most = (size - 1) // 2
     durability = COMMITTED
-    if (recorders or service in WITH_ROLES) and rng.random() < 0.5:
+    if (recorders or family.has_roles) and rng.random() < 0.5:
         durability = RECORDED
-    elif service == "resilient" and fixed and disks and rng.random() < 0.5:
+    elif family.resilient and fixed and disks and rng.random() < 0.5:
         durability = SYNCED
     return Setup(
         service=service, names=names, modes=modes, medium=medium, fixed=fixed, disks=disks,
@@ -267,16 +270,14 @@ def _weather(rng: Random, setup: Setup) -> dict[str, Any]:
 
 def _kinds(setup: Setup) -> tuple[str, ...]:
     """What makes sense in this group."""
-    if setup.medium == FANOUT:
-        return kinds.listed("kill wipe pause twin replaced clock moved")
-    if setup.medium == NAMESPACES:
-        return kinds.listed("kill wipe pause partition twin clock late-link address")
+    if setup.medium in ON_MEDIUM:
+        return ON_MEDIUM[setup.medium]
     possible = list(ANY)
-    if setup.service == "resilient" and setup.disks and setup.fixed:
+    if setup.family.resilient and setup.disks and setup.fixed:
         possible += (*WITH_DISK, POWER_CUT)
     if setup.fixed and setup.durability != COMMITTED and setup.service != "wide":
         possible.append(BLACKOUT)  # a hierarchy without its global level waits for an operator
-    if setup.service in WITH_ROLES:  # a role is bound to its disk: nobody can take it over
+    if setup.family.has_roles:  # a role is bound to its disk: nobody can take it over
         possible.remove(REPLACED)
     return tuple(possible)
 
@@ -317,7 +318,7 @@ def _second(rng: Random, setup: Setup, first: Trouble) -> Trouble | None:
         return None
     if setup.medium != SWITCH:
         return _trouble(rng, setup, kinds.CLOCK, first.who) if first.kind != kinds.CLOCK else None
-    if first.kind in gentle or setup.resilience < 2 or setup.service != "resilient":
+    if first.kind in gentle or setup.resilience < 2 or not setup.family.resilient:
         kind = rng.choice([kind for kind in gentle if kind != first.kind])
         return _trouble(rng, setup, kind, first.who)
     if len(first.who) > 1 or first.kind not in (

@@ -31,76 +31,64 @@ from typing import Any, Final
 
 import msgspec
 
-from roundelay.faultnet.switch import Switch
+from roundelay.core.families import TOTAL
 from roundelay.runs.chaos import kinds
 from roundelay.runs.chaos.clock import WallClock, build
 from roundelay.runs.chaos.disks import PowerDisk
 from roundelay.runs.chaos.disks import available as disks_available
-from roundelay.runs.chaos.network import NamespaceNet
-from roundelay.runs.chaos.network import available as spaces_available
+from roundelay.runs.chaos.harness import HARNESS_LOG, Harness, RunFailed
+from roundelay.runs.chaos.network import NAMESPACES, SWITCH, network
+from roundelay.runs.chaos.network import available as namespaces_available
 from roundelay.runs.chaos_api import plan as plans
-from roundelay.runs.chaos_api.judge import TOTAL, Case, Judgement, judge
-from roundelay.runs.chaos_api.machine import Hang, Machine, MeetingPoint, free_ports
-from roundelay.runs.chaos_api.nemeses import Strikes
+from roundelay.runs.chaos_api.judge import Case, Judgement, judge
+from roundelay.runs.chaos_api.machine import MeetingPoint, MemberMachine, free_ports
+from roundelay.runs.chaos_api.nemeses import MemberStrikes
 from roundelay.runs.chaos_api.notes import read_life
-from roundelay.runs.chaos_api.plan import ApiParams, RoundPlan, Trouble, plan_of
+from roundelay.runs.chaos_api.plan import ApiParams, RoundPlan, plan_of
 from roundelay.runs.folder import RunFolder
 
-LOOK_S: Final = 0.1
 LEAVE_S: Final = 20.0
 FORM_S: Final = 40.0
 SILENT: Final = "silent"
-HARNESS_LOG: Final = "harness.log"
 LIVE_AGAIN: Final = 0.15
 """Share of restarts in which an application does not ask for what it missed."""
 
 
-class Round:
+class Round(Harness):
     """One group and its troubles, in `folder`."""
 
     def __init__(
         self, params: ApiParams, plan: RoundPlan, folder: Path, tell: Callable[[str], None]
     ) -> None:
+        self.spaces = plan.setup.medium == NAMESPACES and namespaces_available()
+        super().__init__(folder, network(NAMESPACES if self.spaces else SWITCH, plan.seed), tell)
         self.params = params
         self.plan = plan
-        self.folder = folder
-        self.tell = tell
         self.setup = plan.setup
         self.rng = Random(f"chaos --api/{plan.seed}/lives")
-        self.switch = Switch(seed=plan.seed)
-        self.spaces: NamespaceNet | None = None
-        self.strikes = Strikes(self)
-        self.machines: dict[str, Machine] = {}
-        self.others: list[Machine] = []
+        self.strikes = MemberStrikes(self)
+        self.others: list[MemberMachine] = []
         """Twins, and members that were replaced."""
-        self.undone: list[str] = []
-        """Troubles that cannot be made here."""
-        self.started = time.monotonic()
-        self.story: list[str] = []
         self.away: dict[str, list[tuple[int, int]]] = {}
         self.woken: dict[str, int] = {}
         """When lives that were replaced went on."""
 
     async def run(self) -> dict[str, Any]:
-        await self.switch.start()
+        await self.net.start(self.setup.names)
         self.place = self._make_place()
         hang = ""
         try:
             await self._play()
-        except Hang as error:
+        except RunFailed as error:
             hang = str(error)
             self.say(f"hang: {hang}")
             await self._finish()
         finally:
-            for machine in self._everybody():
-                machine.wake()
-                await machine.kill()
+            await self._kill(self._everybody())
             for machine in self._everybody():
                 if machine.power_disk is not None:
                     machine.power_disk.close()
-            await self.switch.close()
-            if self.spaces is not None:
-                await self.spaces.close()
+            await self.net.close()
             shutil.rmtree(self.place.sockets, ignore_errors=True)
         return self._verdict(hang)
 
@@ -114,19 +102,15 @@ class Round:
             roles.write_text(self.setup.roles)
         (self.folder / "disks").mkdir()
         self.clock_library = build(self.folder)
-        via = "{}:{}".format(*self.switch.address)
-        return MeetingPoint(self.folder, Path(mkdtemp(prefix="rl-")), key, via, roles)
+        return MeetingPoint(self.folder, Path(mkdtemp(prefix="rl-")), key, roles)
 
     # -- the play ------------------------------------------------------------------------------
 
     async def _play(self) -> None:
         setup = self.setup
-        self.switch.apply(self.plan.weather)
-        if setup.medium == plans.NAMESPACES:
-            if spaces_available():
-                self.spaces = NamespaceNet()
-                await self.spaces.start(setup.names)
-            else:
+        if not self.spaces:
+            self.net.set_weather(self.plan.weather)
+            if setup.medium == NAMESPACES:
                 self.undone.append("namespaces: none can be made here")
         ports = free_ports(len(setup.names))
         seeds = ",".join(f"127.0.0.1:{port}" for port in ports)
@@ -134,12 +118,12 @@ class Round:
             machine = self.machine(name, plans.EMBEDDED if name in setup.silent else mode)
             if setup.medium == plans.FANOUT:
                 machine.address = {"listen": f"127.0.0.1:{port}", "seeds": seeds}
-            elif self.spaces is not None:
-                machine.address = {"interface": self.spaces.interface}
-                machine.prefix_words = self.spaces.prefix(name)
+            elif self.net.via is None:
+                machine.address = {"interface": self.net.interface}
             else:
-                machine.address = {"via": self.place.via}
-            machine.word = ""
+                machine.address = {"via": "{}:{}".format(*self.net.via)}
+            machine.command_prefix = self.net.prefix(name)
+            machine.command = ""
             self.machines[name] = machine
             if setup.disks and self.plan.has(plans.POWER_CUT, plans.BLACKOUT) and disks_available():
                 machine.power_disk = PowerDisk(machine.disk)
@@ -157,21 +141,15 @@ class Round:
         for place in self.plan.troubles:
             begun = time.monotonic_ns()
             await asyncio.gather(*[self.strikes.strike(trouble) for trouble in place])
-            self.heal()
+            self.net.heal()
             await self.recovered("after " + " and ".join(trouble.kind for trouble in place))
             self._note_away(place, begun)
             await asyncio.sleep(self.rng.uniform(0.3, 1.5))
-        self.switch.apply({"clear": True})
+        self.net.clear()
         self.say("no more faults")
         await self._finish()
 
-    def heal(self) -> None:
-        """Everybody hears everybody."""
-        self.switch.apply({"heal": True})
-        if self.spaces is not None:
-            self.spaces.heal()
-
-    def _note_away(self, place: tuple[Trouble, ...], begun: int) -> None:
+    def _note_away(self, place: tuple[kinds.Trouble, ...], begun: int) -> None:
         """Whom others may have given up meanwhile."""
         for trouble in place:
             cut = trouble.kind in (kinds.PARTITION, kinds.FLAP)
@@ -180,41 +158,33 @@ class Round:
 
     async def _finish(self) -> None:
         """Everybody has a last message confirmed, and is given those of all others."""
-        self.heal()
-        self.switch.apply({"clear": True})
-        await self._away(self.others)
+        self.net.clear()
+        await self._kill(self.others)
         self._tell("settle")
-        with suppress(Hang):  # the judge sees it, too
+        with suppress(RunFailed):  # the judge sees it, too
             await self.until("the last messages", self._settled, self.params.patience_s)
         machines = list(self.machines.values())
         await asyncio.gather(*[machine.end(LEAVE_S) for machine in machines])
 
-    async def _away(self, machines: list[Machine]) -> None:
+    async def _kill(self, machines: list[MemberMachine]) -> None:
         for machine in machines:
             machine.wake()
             await machine.kill()
 
-    def machine(self, name: str, mode: str) -> Machine:
+    def machine(self, name: str, mode: str) -> MemberMachine:
         clocks = self.folder / "clocks"
         clocks.mkdir(exist_ok=True)
         clock = WallClock(self.clock_library, clocks / f"{name}.{len(self.others)}")
-        return Machine(name, mode, self.setup, self.place, clock)
+        return MemberMachine(name, mode, self.setup, self.place, clock)
 
-    def since(self, machine: Machine) -> tuple[str, int] | None:
+    def since(self, machine: MemberMachine) -> tuple[str, int] | None:
         """Where a new life goes on: where the old one was, unless it does not care."""
         life = machine.look()
-        if self.setup.service not in TOTAL or self.rng.random() < LIVE_AGAIN:
+        if self.setup.family.order != TOTAL or self.rng.random() < LIVE_AGAIN:
             return None
         return life.position
 
     # -- what is waited for --------------------------------------------------------------------
-
-    async def until(self, what: str, condition: Callable[[], bool], patience_s: float) -> None:
-        deadline = time.monotonic() + patience_s
-        while not condition():
-            if time.monotonic() > deadline:
-                raise Hang(f"waited {patience_s:g} s for {what}: {self._where()}")
-            await asyncio.sleep(LOOK_S)
 
     async def recovered(self, when: str) -> None:
         begun = time.monotonic_ns()
@@ -230,10 +200,10 @@ class Round:
         if took > 5:
             self.say(f"everybody sends again after {took:.1f} s")
 
-    def confirmed(self, machine: Machine, since: int) -> bool:
+    def confirmed(self, machine: MemberMachine, since: int) -> bool:
         return machine.silent or machine.look().confirmed_sent > since
 
-    def all_sent(self, machines: list[Machine], since: int) -> bool:
+    def all_sent(self, machines: list[MemberMachine], since: int) -> bool:
         return all(self.confirmed(machine, since) for machine in machines)
 
     def _all_open(self) -> bool:
@@ -250,23 +220,14 @@ class Round:
             lasts <= {given.ident for given in life.given} for life in lives
         )
 
-    def _where(self) -> str:
-        machines = self.machines.values()
-        return "; ".join(f"{machine.name}: {machine.life.state}" for machine in machines)
-
     # -- what is left behind -------------------------------------------------------------------
 
-    def _everybody(self) -> list[Machine]:
+    def _everybody(self) -> list[MemberMachine]:
         return [*self.machines.values(), *self.others]
 
     def _tell(self, word: str) -> None:
         for machine in self.machines.values():
-            machine.tell(word)
-
-    def say(self, text: str) -> None:
-        line = f"{time.monotonic() - self.started:6.1f} s  {text}"
-        self.story.append(line)
-        self.tell(line)
+            machine.order(word)
 
     def _case(self) -> Case:
         struck = {
@@ -376,6 +337,3 @@ def chaos_api(
     }
     folder.write_results(results)
     return results
-
-
-__all__ = ["ApiParams", "Judgement", "Round", "chaos_api", "one_round"]
