@@ -69,27 +69,27 @@ class Orders(Struct, frozen=True, kw_only=True):
     """Run with a rule switched off (`sim.mutants`)."""
 
 
-class Word(Struct, frozen=True, kw_only=True):
+class Word(Struct, kw_only=True):
     """What a site says of itself."""
 
-    state: str
-    position: int
+    state: str = "starting"
+    position: int = 0
     """The next position it will deliver."""
-    sent: int
-    settled: int
+    sent: int = 0
+    settled: int = 0
     """Own messages with a receipt."""
-    doubtful: int
+    doubtful: int = 0
     """Own messages whose fate the node could not tell."""
-    open: int
+    open: int = 0
     """Own messages without an answer."""
-    waiting: bool
+    waiting: bool = False
     """Whether the node still has own messages whose fate it does not know."""
-    own: int
+    own: int = 0
     """Own messages delivered here in this life, of whatever life."""
-    false: int
+    false: int = 0
     """Receipts that were not true."""
-    holding: bool
-    error: str
+    holding: bool = False
+    error: str = ""
     over: str = ""
     """A buffer that was seen beyond its limit (I6)."""
 
@@ -100,23 +100,20 @@ class SendingApplication(Subscriber):
     def __init__(self, node: Node, orders: Orders) -> None:
         self.node = node
         self.orders = orders
-        self.state = "starting"
-        self.position = 0
-        self.sent = self.settled = self.doubtful = self.own = self.false = 0
+        self.word = Word()
         self.open: dict[int, tuple[int, int]] = {}  # tag → first of its messages, how many
         self.lasts: set[int] = set()  # messages a receipt will name
         self.positions: dict[int, int] = {}  # of own messages, as far as one has said it
         self.prefix = f"{orders.name}.{orders.life}.".encode()
         self.room = True
-        self.over = ""
 
     # -- as the node calls it --------------------------------------------------------------
 
     def deliver(self, batch: Batch) -> None:
-        self.position = batch.seq + len(batch.bundle)
+        self.word.position = batch.seq + len(batch.bundle)
         if batch.sender != self.orders.name:
             return
-        self.own += len(batch.bundle)
+        self.word.own += len(batch.bundle)
         prefix = self.prefix
         for offset, data in enumerate(batch.bundle):
             if data.startswith(prefix):
@@ -124,7 +121,7 @@ class SendingApplication(Subscriber):
 
     def receipt(self, receipt: Receipt) -> None:
         first, count = self.open.pop(receipt.tag)
-        self.settled += count
+        self.word.settled += count
         self.placed(first + count - 1, receipt.seq)  # a receipt names the last of its messages
 
     def placed(self, message: int, position: int) -> None:
@@ -135,14 +132,14 @@ class SendingApplication(Subscriber):
                 self.positions[message] = position
             else:
                 self.lasts.remove(message)
-                self.false += known != position
+                self.word.false += known != position
 
     def refused(self, refusal: Refusal) -> None:
         _, count = self.open.pop(refusal.tag)
-        self.doubtful += count
+        self.word.doubtful += count
 
     def viewed(self, view: View) -> None:
-        self.state = view.state
+        self.word.state = view.state
 
     def writable(self, group: str) -> None:
         self.room = True
@@ -154,16 +151,16 @@ class SendingApplication(Subscriber):
         orders = self.orders
         loop = asyncio.get_running_loop()
         start = loop.time()
-        while self.sent < orders.messages:
+        while self.word.sent < orders.messages:
             due = min(orders.messages, int((loop.time() - start) * orders.rate) + 1)
-            while self.sent < due and self.room:
-                self.send(min(AT_ONCE, due - self.sent))
+            while self.word.sent < due and self.room:
+                self.send(min(AT_ONCE, due - self.word.sent))
             await asyncio.sleep(TICK_S)
 
     def send(self, count: int) -> None:
-        numbers = range(self.sent, self.sent + count)
+        numbers = range(self.word.sent, self.word.sent + count)
         messages = [(self.prefix + b"%d" % n).ljust(self.orders.size) for n in numbers]
-        tag = self.sent
+        tag = self.word.sent
         self.open[tag] = (tag, count)
         self.lasts.add(tag + count - 1)
         try:
@@ -173,7 +170,7 @@ class SendingApplication(Subscriber):
             self.lasts.remove(tag + count - 1)
             self.room = False
             return
-        self.sent += count
+        self.word.sent += count
 
     @property
     def engine(self) -> Any:
@@ -188,24 +185,24 @@ class SendingApplication(Subscriber):
     def look_at_buffers(self) -> None:
         """Everything bounded stays within its bounds (I6)."""
         engine = self.engine
-        if engine is None or self.over:
+        if engine is None or self.word.over:
             return
         limits = engine.caps()
         for name, used in engine.usage().items():
             if used > limits.get(name, used):
-                self.over = f"{name} has {used}, its limit is {limits[name]}"
+                self.word.over = f"{name} has {used}, its limit is {limits[name]}"
 
-    def word(self, error: str) -> Word:
+    def look(self, error: str) -> Word:
+        """What there is to say now."""
         self.look_at_buffers()
+        word = self.word
         host = self.node.group_hosts[GROUP]
         if host.data is not None:
-            self.position = max(self.position, host.data.position)
-        return Word(
-            state=self.state, position=self.position, sent=self.sent, settled=self.settled,
-            doubtful=self.doubtful, open=sum(count for _, count in self.open.values()),
-            waiting=bool(host.outbox or host.outbox.underway),
-            own=self.own, false=self.false, error=error, over=self.over, holding=self.holding,
-        )  # fmt: skip
+            word.position = max(word.position, host.data.position)
+        word.open = sum(count for _, count in self.open.values())
+        word.waiting = bool(host.outbox or host.outbox.underway)
+        word.error, word.holding = error, self.holding
+        return word
 
 
 async def run(orders: Orders) -> int:
@@ -248,7 +245,7 @@ async def run(orders: Orders) -> int:
 
     def say() -> None:
         error = str(node.fatal) if node.fatal else tracing.error
-        line = msgspec.json.encode(sender.word(error)) + b"\n"
+        line = msgspec.json.encode(sender.look(error)) + b"\n"
         os.write(sys.stdout.fileno(), line)
 
     async def talk() -> None:

@@ -32,10 +32,8 @@ from roundelay.runs.chaos_api.notes import (
     MEMBER,
     NAME_TAKEN,
     TWIN,
-    Confirmed,
     Life,
-    SentNote,
-    ViewNote,
+    Note,
 )
 from roundelay.runs.chaos_api.plan import FAMILY_OF
 
@@ -341,7 +339,7 @@ def _judge_positions(out: Judgement, case: Case, life: Life) -> None:
 
 def _judge_lost_in_total(out: Judgement, lives: list[Life]) -> None:
     """Each confirmed message is at every member that was there to the end, from where it began."""
-    confirmed: dict[str, tuple[Confirmed, Life]] = {}
+    confirmed: dict[str, tuple[Note, Life]] = {}
     for life in lives:
         for ident, receipt in life.confirmed.items():
             confirmed[ident] = (receipt, life)
@@ -388,7 +386,7 @@ def _chain(final: Life, lives: list[Life]) -> list[Life]:
     return chain
 
 
-def _left_out(life: Life, author: Life, start: SentNote) -> bool:
+def _left_out(life: Life, author: Life, start: Note) -> bool:
     """Whether the life was told that messages may be missing where that one of the author is: it
     was given no later one before it was told so, and was not in again when it was sent."""
     later = {ident for ident, sent in author.sent.items() if sent.number > start.number}
@@ -403,7 +401,7 @@ def _left_out(life: Life, author: Life, start: SentNote) -> bool:
     )
 
 
-def _was_there(life: Life, start: SentNote, receipt: Confirmed, killed: list[int]) -> bool:
+def _was_there(life: Life, start: Note, receipt: Note, killed: list[int]) -> bool:
     """Whether the life was in the group all the while, with one life of its node."""
     return any(
         lo < start.time and receipt.time < min([hi, *(at for at in killed if lo < at)])
@@ -412,7 +410,7 @@ def _was_there(life: Life, start: SentNote, receipt: Confirmed, killed: list[int
 
 
 def _went_with_its_node(
-    life: Life, author: Life, start: SentNote, receipt: Confirmed, killed: list[int]
+    life: Life, author: Life, start: Note, receipt: Note, killed: list[int]
 ) -> bool:
     """Whether the node of that life may have had the message when it was killed: soon after it was
     confirmed, and before it had handed over any later one of the same sender."""
@@ -423,7 +421,7 @@ def _went_with_its_node(
     return not any(given.ident in later and given.time < end for given in life.given)
 
 
-def _is_in(view: ViewNote) -> bool:
+def _is_in(view: Note) -> bool:
     return view.state == "open"
 
 

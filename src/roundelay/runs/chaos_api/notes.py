@@ -23,12 +23,12 @@ left           the end, as it was told
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 from msgspec import Struct, field
 
 MEMBER: Final = "member"
@@ -45,49 +45,42 @@ NOTHING_QUEUED: Final = frozenset(
 """Errors of `broadcast` that say that nothing was sent."""
 
 
-class Given(Struct, frozen=True):
-    at: int
+class Note(
+    Struct,
+    kw_only=True,
+    rename={"time": "t", "event": "e", "ident": "id", "sender": "from", "history": "h"},
+):
+    """A line; what each event has is in the table above."""
+
+    event: str
+    time: int = 0
+    at: int = 0
     """Which line of its life it is."""
-    time: int
-    seq: int | None
-    sender: str
-    ident: str
-    history: str
-    damaged: bool
+    number: int = 0
+    """Of a broadcast: how many its life had begun before."""
+    ident: str = ""
+    seq: int | None = None
+    sender: str = ""
+    history: str = ""
+    damaged: bool = False
+    members: tuple[str, ...] = ()
+    to: tuple[str, ...] = ()
+    given_up: tuple[str, ...] | None = None
+    state: str = ""
+    kind: str = ""
+    why: str = ""
+    first: int | None = None
+    last: int | bool | None = None
+    since: tuple[str | None, int | None] | None = None
+    name: str = ""
+    life: int = 0
 
-
-class SentNote(Struct, frozen=True):
-    time: int
-    number: int
-    members: tuple[str, ...]
-    to: tuple[str, ...]
-    last: bool
-
-
-class Confirmed(Struct, frozen=True):
-    time: int
-    seq: int | None
-    history: str
-    members: tuple[str, ...]
-    given_up: tuple[str, ...] | None
-
-
-class ErrorNote(Struct, frozen=True):
-    """An error that an application got."""
-
-    at: int
-    time: int
-    kind: str
-    first: int | None
-    last: int | None
-
-
-class ViewNote(Struct, frozen=True):
-    """A view."""
-
-    time: int
-    members: tuple[str, ...]
-    state: str
+    @property
+    def position(self) -> tuple[str, int] | None:
+        """`since`, if it is a position and not from now on."""
+        if self.since is None or self.since[1] is None:
+            return None
+        return self.since[0] or "", self.since[1]
 
 
 class Life(Struct):
@@ -99,13 +92,13 @@ class Life(Struct):
     since: tuple[str, int] | None = None
     begun: int = 0
     ended: int = 0
-    given: list[Given] = field(default_factory=list)
-    sent: dict[str, SentNote] = field(default_factory=dict)
-    confirmed: dict[str, Confirmed] = field(default_factory=dict)
+    given: list[Note] = field(default_factory=list)
+    sent: dict[str, Note] = field(default_factory=dict)
+    confirmed: dict[str, Note] = field(default_factory=dict)
     denied: set[str] = field(default_factory=set)
     doubtful: set[str] = field(default_factory=set)
-    errors: list[ErrorNote] = field(default_factory=list)
-    views: list[ViewNote] = field(default_factory=list)
+    errors: list[Note] = field(default_factory=list)
+    views: list[Note] = field(default_factory=list)
     joins: list[tuple[int, tuple[str, int] | None]] = field(default_factory=list)
     there: list[tuple[int, int]] = field(default_factory=list)
     """When it was in the group: from each `joined` until the next error, or the end."""
@@ -137,49 +130,42 @@ class Life(Struct):
                 return given.history, given.seq + 1
         return None
 
-    def take(self, at: int, line: Mapping[str, Any]) -> None:
+    def take(self, at: int, note: Note) -> None:
         """Add line number `at` of the notes."""
-        event, time = line["e"], line.get("t", 0)
+        note.at = at
+        event, time = note.event, note.time
         if self.joined and event in ("error", "over"):
             self.there.append((self.joined, time))
-            self.joined = time if line.get("kind") == LEFT_OUT else 0  # it reads on
+            self.joined = time if note.kind == LEFT_OUT else 0  # it reads on
         self.begun = self.begun or time
         self.ended = time
-        ident, history = line.get("id", ""), line.get("h", "")
-        members = tuple(line.get("members", ()))
         if event == "given":
-            damaged = line.get("damaged", False)
-            given = Given(at, time, line["seq"], line["from"], ident, history, damaged)
-            self.given.append(given)
+            self.given.append(note)
         elif event == "sent":
-            to, last = tuple(line.get("to", ())), line.get("last", False)
-            self.sent[ident] = SentNote(time, len(self.sent), members, to, last)
+            note.number = len(self.sent)
+            self.sent[note.ident] = note
         elif event == "confirmed":
-            given_up = line.get("given_up")
-            out = None if given_up is None else tuple(given_up)
-            self.confirmed[ident] = Confirmed(time, line["seq"], history, members, out)
-            sent = self.sent.get(ident)
+            self.confirmed[note.ident] = note
+            sent = self.sent.get(note.ident)
             if sent is not None:
                 self.confirmed_sent = max(self.confirmed_sent, sent.time)
-                self.settled = ident if sent.last else self.settled
+                self.settled = note.ident if sent.last else self.settled
         elif event == "indeterminate":
-            self.doubtful.add(ident)
+            self.doubtful.add(note.ident)
         elif event == "refused":
-            self.denied.add(ident)
+            self.denied.add(note.ident)
         elif event == "failed":
-            (self.denied if line["kind"] in NOTHING_QUEUED else self.doubtful).add(ident)
+            (self.denied if note.kind in NOTHING_QUEUED else self.doubtful).add(note.ident)
         elif event == "error":
-            self.errors.append(
-                ErrorNote(at, time, line["kind"], line.get("first"), line.get("last"))
-            )
-            self.state = f"{line['kind']}: {line.get('why', '')}"
+            self.errors.append(note)
+            self.state = f"{note.kind}: {note.why}"
         elif event == "view":
-            self.views.append(ViewNote(time, members, line["state"]))
-            self.state = line["state"]
+            self.views.append(note)
+            self.state = note.state
         elif event == "started":
-            self.name, self.number, self.since = line["name"], line["life"], _since(line["since"])
+            self.name, self.number, self.since = note.name, note.life, note.position
         elif event == "joining":
-            self.joins.append((at, _since(line["since"])))
+            self.joins.append((note.at, note.position))
         elif event == "joined":
             self.joined = time
         elif event == "over":
@@ -188,10 +174,6 @@ class Life(Struct):
             self.settling = self.settling or time
         elif event == "left":
             self.left = True
-
-
-def _since(value: Any) -> tuple[str, int] | None:
-    return None if not value or value[1] is None else (value[0] or "", value[1])
 
 
 class NotesReader:
@@ -209,7 +191,7 @@ class NotesReader:
             for line in file:
                 if line.endswith(b"\n"):
                     self._read += len(line)
-                    self.life.take(self._lines, json.loads(line))
+                    self.life.take(self._lines, msgspec.json.decode(line, type=Note))
                     self._lines += 1
         return self.life
 
@@ -223,7 +205,7 @@ def life_of(lines: Iterable[Mapping[str, Any]], role: str = MEMBER) -> Life:
     """A life, from its lines."""
     life = Life("?", 0, role)
     for at, line in enumerate(lines):
-        life.take(at, line)
+        life.take(at, msgspec.convert(line, Note))
     return _ended(life)
 
 
