@@ -25,7 +25,7 @@ from roundelay.sim.complexity import (
     parallel_channels,
 )
 from roundelay.sim.families.registry import SIMULATED_FAMILIES
-from roundelay.sim.kernel.load import Destinations
+from roundelay.sim.kernel.load import Destinations, Load
 from roundelay.sim.kernel.world import World
 from roundelay.trace.checkers.checkers import Checker
 from roundelay.trace.recorder import Recorder
@@ -77,7 +77,9 @@ class ClusterRun(MeasuredRun):
             destinations(params)
         config(params)
 
-    def __init__(self, params: SimulateParams, recorder: Recorder | None) -> None:
+    def __init__(
+        self, params: SimulateParams, recorder: Recorder | None, load: Load | None = None
+    ) -> None:
         self.to = to = destinations(params)
         super().__init__(params, None if to is None else lambda site, index: len(to(site, index)))
         self.checker = Checker(
@@ -97,7 +99,7 @@ class ClusterRun(MeasuredRun):
         self.world.observe(self)
         if params.load == ISOLATED:
             self.world.observe(self.slowest)
-        self.load = self.make_load()
+        self.load = load or self.make_load()
         self.patience_ns = params.messages * 1000 * params.sites**2 * UNIT_NS
         self.silent = False
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
 from typing import Any, Final
 
 from msgspec import Struct, structs
 
 from roundelay.core.errors import ConfigError
 from roundelay.runs.explore import run_explorer
-from roundelay.runs.swarm import SwarmParams, processors, run_seed
+from roundelay.runs.swarm import SwarmParams, in_processes, run_seed
 from roundelay.sim.mutants.mutant import Mutant
 from roundelay.sim.mutants.registry import FAMILIES, MUTANTS, mutant_named
 
@@ -107,21 +105,12 @@ def run_mutants(
     `watch` is called with (mutants done, mutants in all, those not caught).
     """
     rows: dict[str, MutantResult] = {}
-    for result in _results(mutants, min(jobs or processors(), len(mutants))):
+    for result in in_processes(_run_named, [mutant.name for mutant in mutants], jobs, "mutant"):
         rows[result.name] = result
         if watch is not None:
             missed = sum(row.verdict != CAUGHT for row in rows.values())
             watch(len(rows), len(mutants), missed)
     return [structs.asdict(rows[mutant.name]) for mutant in mutants]
-
-
-def _results(mutants: list[Mutant], jobs: int) -> Iterable[MutantResult]:
-    if jobs <= 1:
-        yield from map(run_mutant, mutants)
-        return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        for future in as_completed([pool.submit(_run_named, mutant.name) for mutant in mutants]):
-            yield future.result()
 
 
 def _run_named(name: str) -> MutantResult:

@@ -15,13 +15,11 @@ from msgspec import structs
 
 from roundelay.core.engine import MS
 from roundelay.core.errors import ConfigError
-from roundelay.core.families import FAMILIES
 from roundelay.runs.cluster import ClusterRun
-from roundelay.runs.measured import POISSON
+from roundelay.runs.measured import POISSON, MeasuredRun
 from roundelay.runs.simulate import SimulateParams, TokenRun, results
 from roundelay.sim.complexity import UNIT_NS
 from roundelay.sim.kernel.load import HEADER, Load
-from roundelay.sim.network.media import Bus
 
 Arrival = tuple[int, int, int]
 """(time in ns, source, bytes)"""
@@ -59,39 +57,6 @@ class ReplayedLoad(Load):
             self.world.after(RETRY_NS, partial(self._try, source, size))
 
 
-class ReplayRun(TokenRun):
-    """Token and positive acknowledgement."""
-
-    STEADY = ReplayedLoad
-
-    def __init__(
-        self, params: SimulateParams, arrivals: Sequence[Arrival], transit_ns: int
-    ) -> None:
-        self.arrivals = arrivals
-        self.transit_ns = transit_ns
-        super().__init__(params, None)
-
-    def make_medium(self) -> Bus:
-        return Bus(self.transit_ns)
-
-    def make_load(self) -> Load:
-        return ReplayedLoad(self.arrivals)
-
-
-class ReplayCluster(ClusterRun):
-    """TO, PO and SPO, in rounds of UNIT_NS."""
-
-    def __init__(self, params: SimulateParams, arrivals: Sequence[Arrival], stretch: float) -> None:
-        self.arrivals = arrivals
-        self.stretch = stretch
-        super().__init__(params, None)
-        lasts = (arrivals[-1][0] - arrivals[0][0]) * stretch
-        self.patience_ns += int(lasts)
-
-    def make_load(self) -> Load:
-        return ReplayedLoad(self.arrivals, self.stretch)
-
-
 def replay(params: SimulateParams, arrivals: Sequence[Arrival], transit_ns: int) -> dict[str, Any]:
     """The results of `simulate`, for recorded arrivals (at least two, in order of time).
 
@@ -99,7 +64,7 @@ def replay(params: SimulateParams, arrivals: Sequence[Arrival], transit_ns: int)
     >>> replay(SimulateParams(sites=3), arrivals, MS // 10)["delivered_everywhere"]
     True
     """
-    if FAMILIES[params.protocol].has_roles:
+    if params.family.has_roles:
         raise ConfigError("protocol", params.protocol, "one whose members are all equal")
     if transit_ns < 1:
         raise ConfigError("transit_ns", transit_ns, "a whole number from 1 up")
@@ -108,12 +73,14 @@ def replay(params: SimulateParams, arrivals: Sequence[Arrival], transit_ns: int)
     params = structs.replace(
         params, messages=len(arrivals), load=POISSON, rate=rate, tau=None
     ).settled()
-    if FAMILIES[params.protocol].is_cluster:
+    run: MeasuredRun
+    if params.family.is_cluster:
         stretch = UNIT_NS / transit_ns
-        cluster = ReplayCluster(params, arrivals, stretch)
-        cluster.run()
-        measured = results(cluster, None)
+        run = ClusterRun(params, None, ReplayedLoad(arrivals, stretch))
+        run.patience_ns += int((arrivals[-1][0] - arrivals[0][0]) * stretch)
+        run.run()
+        measured = results(run, None)
         return measured | {name: measured[name] / stretch for name in (*DELAYS, "virtual_s")}
-    run = ReplayRun(params, arrivals, transit_ns)
+    run = TokenRun(params, None, ReplayedLoad(arrivals), transit_ns)
     run.run()
     return results(run, None)

@@ -38,7 +38,7 @@ from roundelay.runs.measured import (
     Progress,
 )
 from roundelay.sim.families.registry import SIMULATED, SIMULATED_FAMILIES
-from roundelay.sim.kernel.load import HEADER, SIZE, Load, Poisson
+from roundelay.sim.kernel.load import HEADER, SIZE, Load
 from roundelay.sim.kernel.world import World
 from roundelay.sim.network.media import Bus
 from roundelay.trace.checkers.checkers import Checker
@@ -176,7 +176,17 @@ class SimulateParams(Struct, frozen=True, kw_only=True):
         """What the protocol promises: what the checkers hold it to."""
         return self.family.order
 
-    def token_config(self) -> TokenConfig:
+    def engine_config(self) -> TokenConfig | PositiveAckConfig:
+        """Of the protocols that CM84 compares."""
+        if self.family.resilient:
+            return self._token_config()
+        if self.profile == PAPER:
+            return PositiveAckConfig.paper(self.hold_ns).check(self.sites)
+        return PositiveAckConfig.lan(
+            resend_ns=self.hold_ns, bundle=True, pipeline=16, attempts=1 << 40
+        ).check(self.sites)
+
+    def _token_config(self) -> TokenConfig:
         hold = self.hold_ns
         given: dict[str, Any] = {"resilience": self.resilience, "kw": self.kw, "kr": self.kr}
         if self.profile == PAPER:
@@ -192,29 +202,21 @@ class SimulateParams(Struct, frozen=True, kw_only=True):
             config = TokenConfig.fast(**given, **times)
         return config.check(self.sites)
 
-    def engine_config(self) -> TokenConfig | PositiveAckConfig:
-        """Of the protocols that CM84 compares."""
-        return self.token_config() if self.family.resilient else self.positive_ack_config()
-
-    def positive_ack_config(self) -> PositiveAckConfig:
-        if self.profile == PAPER:
-            return PositiveAckConfig.paper(self.hold_ns).check(self.sites)
-        return PositiveAckConfig.lan(
-            resend_ns=self.hold_ns, bundle=True, pipeline=16, attempts=1 << 40
-        ).check(self.sites)
-
 
 class TokenRun(MeasuredRun):
     """A run of the token protocol, or of positive acknowledgement."""
-
-    STEADY: type[Load] = Poisson
-    """Loads that go on whatever is delivered."""
 
     @staticmethod
     def check_params(params: SimulateParams) -> None:
         params.engine_config()
 
-    def __init__(self, params: SimulateParams, recorder: Recorder | None) -> None:
+    def __init__(
+        self,
+        params: SimulateParams,
+        recorder: Recorder | None,
+        load: Load | None = None,
+        transit_ns: int | None = None,
+    ) -> None:
         super().__init__(params)
         # The stretch of deliveries that can be compared at all is bounded; a run without crashes
         # has nobody further behind than that.
@@ -223,7 +225,8 @@ class TokenRun(MeasuredRun):
         self.world = World(
             params.sites,
             family.factory(params.sites, params.engine_config()),
-            medium=self.make_medium(),
+            # All who hear a PDU hear it at the same instant, long before T has passed.
+            medium=Bus(transit_ns or max(1, params.hold_ns // 1000)),
             make_stable=family.core.stable,
             observers=[self.meter, self.checker],
             check_invariants=False,
@@ -231,16 +234,12 @@ class TokenRun(MeasuredRun):
         )
         if not params.family.resilient:
             self.world.on_delivered.append(self._measure_storage)
-        self.load = self.make_load()
+        self.load = load or self.make_load()
         self.next_look = LOOK_EVENTS
 
     @property
     def gap_ns(self) -> int:
         return 10 * self.params.hold_ns
-
-    def make_medium(self) -> Bus:
-        """All who hear a PDU hear it at the same instant, long before T has passed."""
-        return Bus(max(1, self.params.hold_ns // 1000))
 
     # -- running ---------------------------------------------------------------------------
 
@@ -300,9 +299,7 @@ class TokenRun(MeasuredRun):
 
         A world that runs out of events is at the end of its step, not at its last event.
         """
-        return self.params.profile == FAST or (
-            isinstance(self.load, self.STEADY) and not self.load.done
-        )
+        return self.params.profile == FAST or (self.params.load == POISSON and not self.load.done)
 
     def _measure_storage(self, time: int, site: int, delivery: Delivery) -> None:
         """Of positive acknowledgement, where a source delivers a message to itself when it sends

@@ -14,13 +14,14 @@ import signal
 import threading
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from msgspec import Struct, structs
 
@@ -50,8 +51,8 @@ AHEAD: Final = 8
 """Seeds handed out per process before the first of them has come back."""
 
 HOUR_NS: Final = 3600 * 10**9
-COUNTED: Final = ("committed", "submitted", "virtual_ns", "events", "faults")
-"""What a seed has of its outcome."""
+SUMMED: Final = ("committed", "submitted", "virtual_ns", "events")
+"""What a seed has of its outcome, besides the faults."""
 
 
 class Finding(Struct, frozen=True):
@@ -160,7 +161,9 @@ def run_seed(
             missed = f"{outcome.undetected} damaged PDUs were not noticed"
             findings.append(("codec", -1, -1, missed))
         findings += [structs.astuple(breach) for breach in outcome.breaches]
-    counts = {} if outcome is None else {name: getattr(outcome, name) for name in COUNTED}
+    counts = (
+        {} if outcome is None else {name: getattr(outcome, name) for name in (*SUMMED, "faults")}
+    )
     named = tuple(Finding(seed, *finding, params.rerun(seed)) for finding in findings)
     return SeedResult(seed=seed, findings=named, **counts)
 
@@ -294,17 +297,15 @@ class Swarm:
 
     def __init__(self, params: SwarmParams) -> None:
         self.params = params
-        self.seeds = self.committed = self.submitted = self.virtual_ns = self.events = 0
+        self.sums: Counter[str] = Counter()
+        self.seeds = 0
         kinds = SIMULATED_FAMILIES[params.protocol].fault_kinds
         self.faults = Counter(dict.fromkeys(kinds, 0))
         self.findings: list[Finding] = []
 
     def add(self, result: SeedResult) -> None:
         self.seeds += 1
-        self.committed += result.committed
-        self.submitted += result.submitted
-        self.virtual_ns += result.virtual_ns
-        self.events += result.events
+        self.sums.update({name: getattr(result, name) for name in SUMMED})
         self.faults.update(result.faults)
         self.findings += result.findings
 
@@ -316,10 +317,10 @@ class Swarm:
             "protocol": params.protocol,
             "mutant": params.mutant,
             "profile": params.profile,
-            "committed": self.committed,
-            "submitted": self.submitted,
-            "virtual_hours": self.virtual_ns / HOUR_NS,
-            "events": self.events,
+            "committed": self.sums["committed"],
+            "submitted": self.sums["submitted"],
+            "virtual_hours": self.sums["virtual_ns"] / HOUR_NS,
+            "events": self.sums["events"],
             "faults": dict(sorted(self.faults.items(), key=_as_listed)),
             "violations": [
                 {"seed": finding.seed, **as_row(finding), "rerun": finding.rerun}
@@ -343,7 +344,8 @@ def swarm(params: SwarmParams, watch: Watch | None = None) -> dict[str, Any]:
     params = params.settled()
     total = params.beyond - params.first
     added = Swarm(params)
-    for result in _results(params):
+    seeds = range(params.first, params.beyond)
+    for result in in_processes(partial(run_seed, params=params), seeds, params.jobs, "seed"):
         added.add(result)
         if watch is not None:
             watch(added.seeds, total, len(added.findings))
@@ -352,34 +354,39 @@ def swarm(params: SwarmParams, watch: Watch | None = None) -> dict[str, Any]:
     return added.results()
 
 
-def _results(params: SwarmParams) -> Iterator[SeedResult]:
-    """The results in the order of the seeds."""
-    seeds = range(params.first, params.beyond)
-    jobs = min(params.jobs or processors(), len(seeds))
+T = TypeVar("T")
+K = TypeVar("K")
+
+
+def in_processes(
+    function: Callable[[K], T], keys: Sequence[K], jobs: int, what: str
+) -> Iterator[T]:
+    """What `function` returns for each key, in their order; with 0 `jobs` on all processors."""
+    jobs = min(jobs or processors(), len(keys))
     if jobs <= 1:
-        for seed in seeds:
-            yield run_seed(seed, params)
+        yield from map(function, keys)
         return
     # Not forked: a child is the same whatever its parent was doing.
     pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
-    pending: deque[tuple[int, Future[SeedResult]]] = deque()
+    pending: deque[tuple[K, Future[T]]] = deque()
+
+    def oldest() -> T:
+        key, future = pending.popleft()
+        try:
+            return future.result()
+        except BrokenProcessPool:
+            raise InvariantBroken(f"a process of the swarm died around {what} {key}") from None
+
     try:
-        for seed in seeds:
+        for key in keys:
             with _deaf_to_ctrl_c():  # a process is started when all others are busy
-                pending.append((seed, pool.submit(run_seed, seed, params)))
+                pending.append((key, pool.submit(function, key)))
             if len(pending) >= AHEAD * jobs:
-                yield _collect(*pending.popleft())
+                yield oldest()
         while pending:
-            yield _collect(*pending.popleft())
+            yield oldest()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _collect(seed: int, future: Future[SeedResult]) -> SeedResult:
-    try:
-        return future.result()
-    except BrokenProcessPool:
-        raise InvariantBroken(f"a process of the swarm died around seed {seed}") from None
 
 
 @contextmanager

@@ -1,4 +1,20 @@
-"""The kinds of trouble that both commands make; each plan says what its own do."""
+"""The kinds of trouble that both commands make; each plan adds its own.
+
+=============  ===================================================================================
+`kill`         SIGKILL, and a restart with the disk
+`wipe`         SIGKILL, the disk is gone, and a restart
+`pause`        SIGSTOP, and SIGCONT
+`partition`    two sides do not hear each other
+`one-way`      a site does not hear another, which hears it
+`split`        two sites do not hear each other; everybody else hears both
+`flap`         a partition that comes and goes
+`clog`         what one site sends to the others waits, and then comes at once
+`twin`         a second process of a site's name is started: it must fail, and do no harm
+`clock`        the wall clock of a site is set an hour back, or a day ahead
+`some`         SIGKILL of all sites; a majority returns, the rest later
+`late-link`    SIGKILL, a restart with the disk, and the link comes up some seconds later
+=============  ===================================================================================
+"""
 
 from __future__ import annotations
 

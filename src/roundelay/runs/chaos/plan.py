@@ -1,34 +1,15 @@
 """What a chaos run does to its group: parameters, and the plan that a seed makes of them.
 
-Troubles that any network can do:
+Besides the troubles of `chaos.kinds` (of which `twin`, `clock`, `some` and `late-link` are nemeses
+that trials by others found promises broken with) there are
 
 =============  ===================================================================================
-`kill`         SIGKILL, and a restart with the disk
-`wipe`         SIGKILL, the disk is gone, and a restart
 `power`        SIGKILL of all sites at once, and their restart
-`pause`        SIGSTOP, and SIGCONT
-`partition`    two sides do not hear each other
-=============  ===================================================================================
-
-the nemeses that trials by others found promises broken with:
-
-=============  ===================================================================================
-`twin`         a second process of a site's name is started: it must fail, and do no harm
-`clock`        the wall clock of a site is set an hour back, or a day ahead
-`some`         SIGKILL of all sites; a majority returns, the rest later
-`two`          SIGKILL of one site while what another sends waits
-=============  ===================================================================================
-
-and with the switch:
-
-=============  ===================================================================================
-`one-way`      a site does not hear another, which hears it
-`split`        two sites do not hear each other; everybody else hears both
-`flap`         a partition that comes and goes
-`clog`         what one site sends to the others waits, and then comes at once
+`two`          a nemesis: SIGKILL of one site while what another sends waits
 `drop`         the next PDUs of a kind of the reformation are lost, and a reformation is provoked
-`late-link`    SIGKILL, a restart with the disk, and the link comes up some seconds later
 =============  ===================================================================================
+
+Without the switch the network can be split, and nothing else.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from math import inf
 from typing import Final
 
-from msgspec import Struct, field, structs
+from msgspec import Struct, field
 
 from roundelay.core.families import NONE, TOTAL, Family
 from roundelay.runs.chaos_api.notes import (
@@ -94,7 +94,7 @@ class Judgement(Struct):
 def judge(case: Case, lives: list[Life]) -> Judgement:
     """Every rule, over all lives of all members."""
     out = Judgement()
-    lives = _with_ancestors(lives)
+    _name_ancestors(lives)
     for life in lives:
         out.given += len(life.given)
         out.sent += len(life.sent)
@@ -215,8 +215,8 @@ def _judge_order(out: Judgement, lives: list[Life]) -> None:
                 out.find("receipt", f"{says}, it was given at {known[0]}")
 
 
-def _with_ancestors(lives: list[Life]) -> list[Life]:
-    """The same, with ids of histories that name all they continue: each names the last one only."""
+def _name_ancestors(lives: list[Life]) -> None:
+    """Let ids of histories name all they continue: as noted, each names the last one only."""
     parents: dict[str, str] = {}
     for life in lives:
         histories = {given.history for given in life.given}
@@ -240,21 +240,11 @@ def _with_ancestors(lives: list[Life]) -> list[Life]:
             before = rest or parents.get(parent, "")
         return "@".join(steps)
 
-    complete = []
     for life in lives:
-        complete.append(
-            structs.replace(
-                life,
-                given=[structs.replace(given, history=full(given.history)) for given in life.given],
-                confirmed={
-                    ident: structs.replace(receipt, history=full(receipt.history))
-                    for ident, receipt in life.confirmed.items()
-                },
-                since=life.since and (full(life.since[0]), life.since[1]),
-                joins=[(at, since and (full(since[0]), since[1])) for at, since in life.joins],
-            )
-        )
-    return complete
+        for note in (*life.given, *life.confirmed.values()):
+            note.history = full(note.history)
+        life.since = life.since and (full(life.since[0]), life.since[1])
+        life.joins = [(at, since and (full(since[0]), since[1])) for at, since in life.joins]
 
 
 def _root(history: str, seq: int) -> str:

@@ -1,22 +1,13 @@
 """What a round of `roundelay chaos --api` is: a group, and what is done to it; decided by its seed.
 
+Besides the troubles of `chaos.kinds`, where a kill or a pause may be of the machine, of its node or
+of its application only, and a pause goes past the group's time-outs, there are
+
 =============  ===================================================================================
-kill           SIGKILL, and a restart with the disk: of the machine, of its node or of its
-               application only
-wipe           SIGKILL, the disk is gone, and a restart
-pause          SIGSTOP past the group's time-outs, and SIGCONT
-partition      two sides do not hear each other; one-way: a member is not heard by another;
-               split: two members do not hear each other, all others hear both
-flap           a partition that comes and goes
 storm          for a while 30 % of all copies are lost
-clog           what one member sends waits, and then comes at once
-twin           a second process of one name is started: it must fail
 replaced       SIGSTOP, a replacement of the same name is started, SIGCONT
-clock          the wall clock of a machine is set an hour back, or a day ahead
-late-link      a machine starts, and its link comes up seconds later
 old-folder     a machine restarts with a copy of its disk of some time ago
 all            all machines are killed, and return
-some           all machines are killed, and only a majority returns, the rest much later
 power-cut      the power of one machine is cut: what it had not synced to its disk is lost
 blackout       the power of all machines is cut, where broadcasts return when they are on disks
 moved          a machine restarts at another address
