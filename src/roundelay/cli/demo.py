@@ -135,7 +135,7 @@ def _picture(frame: Callable[[int], RenderableType]) -> Iterator[Callable[[], No
 
 def _tell_places(demo: LiveDemo) -> None:
     """Without a terminal: how far everybody is, every now and then."""
-    words = [site.word for site, up in demo.view() if up]
+    words = [site.word for site in demo.sites if site.up]
     if any(words):
         places = " ".join(str(word.position) if word else "–" for word in words)
         click.echo(f"{demo.seconds():6.1f} s  delivered per site: {places}")
@@ -356,8 +356,8 @@ def _processes(demo: LiveDemo) -> RenderableType:
         grid.add_column(name, width=room, no_wrap=True)
     grid.add_column("delivered", width=9, justify="right", no_wrap=True)
     grid.add_column("", width=BAR, no_wrap=True)
-    for site, up in demo.view():
-        word = site.word
+    for site in demo.sites:
+        word, up = site.word, site.up
         pid = site.process.pid if site.process is not None else 0
         done = word.position if word is not None else 0
         filled = min(BAR, done * BAR // max(1, demo.params.messages))

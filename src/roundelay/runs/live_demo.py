@@ -16,7 +16,7 @@ import msgspec
 from roundelay.core.engine import MS
 from roundelay.runs.chaos.kinds import KILL
 from roundelay.runs.chaos.plan import NAMES, ChaosParams, TimedTrouble
-from roundelay.runs.chaos.run import Chaos, Site
+from roundelay.runs.chaos.run import Chaos
 from roundelay.runs.folder import RunFolder
 from roundelay.runs.report import agreement, beside, files, grid, page, picture, promises, verdict
 from roundelay.trace.diagram.drawing import render
@@ -44,10 +44,6 @@ class LiveDemo(Chaos):
 
     def seconds(self) -> float:
         return time.monotonic() - self.started
-
-    def view(self) -> list[tuple[Site, bool]]:
-        """Each site, and whether its process runs."""
-        return [(site, site.up) for site in self.sites]
 
     async def watched(self, look: Callable[[], None], every_s: float = 0.1) -> dict[str, Any]:
         """The run, with somebody who looks at it now and then."""

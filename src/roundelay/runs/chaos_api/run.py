@@ -74,8 +74,8 @@ class Round(Harness):
         """When lives that were replaced went on."""
 
     async def run(self) -> dict[str, Any]:
-        await self.net.start(self.setup.names)
         self.place = self._make_place()
+        await self.net.start(self.setup.names)
         hang = ""
         try:
             await self._play()
