@@ -367,6 +367,20 @@ def decode_block(
     return runs
 
 
+def gathered(runs: Iterable[Run], size: int) -> Iterator[list[Run]]:
+    """The runs in order, about `size` bytes of a block in each list."""
+    together: list[Run] = []
+    here = 0
+    for run in runs:
+        together.append(run)
+        here += len(run.bundle.data) + 4 * len(run.bundle.sizes) + 64
+        if here >= size:
+            yield together
+            together, here = [], 0
+    if together:
+        yield together
+
+
 def part_of(run: Run, start: int, end: int) -> Run:
     """The records of `run` from position `start` up to, not including, `end`."""
     first, last = max(0, start - run.position), min(run.records, end - run.position)

@@ -63,9 +63,19 @@ def split(datagram: bytes, mtu: int, ident: int) -> list[bytes]:
     >>> [len(piece) for piece in split(bytes(2500), 1200, ident=7)]
     [1200, 1200, 127]
     """
-    size = len(datagram)
+    return [b"".join(parts) for parts in split_parts([datagram], mtu, ident)]
+
+
+def split_parts(parts: Iterable[bytes], mtu: int, ident: int) -> list[list[bytes | memoryview]]:
+    """What `split` makes of the join of `parts`, each datagram in parts again: nothing is copied.
+
+    >>> [list(map(bytes, it[1:])) for it in split_parts([b"0123456789", b"abcdefg"], 16, ident=7)]
+    [[b'0123456'], [b'789', b'abcd'], [b'efg']]
+    """
+    views = [memoryview(part) for part in parts if part]
+    size = sum(map(len, views))
     if size <= mtu:
-        return [datagram]
+        return [list(views)]
     whole("mtu", mtu, HEAD.size + 1)
     room = mtu - HEAD.size
     count = -(-size // room)
@@ -73,27 +83,6 @@ def split(datagram: bytes, mtu: int, ident: int) -> list[bytes]:
         raise PayloadTooLarge(
             f"{size} bytes are more than {COUNT_MAX} fragments of mtu = {mtu}: send less at once"
         )
-    ident %= IDENTS
-    pack = HEAD.pack
-    return [
-        pack(FRAGMENT, ident, index, count) + datagram[at : at + room]
-        for index, at in enumerate(range(0, size, room))
-    ]
-
-
-def split_parts(parts: Iterable[bytes], mtu: int, ident: int) -> list[list[bytes | memoryview]]:
-    """What `split` makes of the join of `parts`, each datagram in parts again: nothing is copied.
-
-    >>> [b"".join(one) for one in split_parts([bytes(9), bytes(2)], 19, 7)] == split(
-    ...     bytes(11), 19, 7)
-    True
-    """
-    views = [memoryview(part) for part in parts if part]
-    size = sum(map(len, views))
-    if size <= mtu:
-        return [list(views)]
-    room = mtu - HEAD.size
-    count = -(-size // room)
     ident %= IDENTS
     datagrams: list[list[bytes | memoryview]] = []
     at, views = 0, views[::-1]

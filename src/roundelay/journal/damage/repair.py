@@ -28,7 +28,7 @@ from roundelay.journal.files import (
     segments_of,
     write_history,
 )
-from roundelay.journal.format import GAP, HEADS_ONLY, Run
+from roundelay.journal.format import GAP, HEADS_ONLY, Run, gathered
 from roundelay.journal.journal import Journal, JournalConfig
 from roundelay.journal.reader import Reader
 from roundelay.journal.segment import Segment
@@ -128,7 +128,7 @@ def repair(folder: Path, sources: Sequence[Path] = (), group: str = "") -> Repai
     try:
         journal.scrub()  # else it depends on the keeper's thread what is known to be missing
         for lo, hi in lost:  # no segment is left: what others have is recorded once more
-            for runs in _together(others.fetch(lo, hi)):
+            for runs in gathered(others.fetch(lo, hi), TOGETHER_BYTES):
                 for run in runs:
                     journal.add(run)
                 journal.commit()
@@ -136,7 +136,7 @@ def repair(folder: Path, sources: Sequence[Path] = (), group: str = "") -> Repai
         for name, runs in saved.items():
             _mend(journal, name, runs, name in distrusted, others, done)
         for lo, hi in journal.missing:
-            for runs in _together(others.fetch(lo, hi)):
+            for runs in gathered(others.fetch(lo, hi), TOGETHER_BYTES):
                 done.restored += journal.fill(runs)
         journal.keeper.settle()
         if history := read_history(folder)[0]:
@@ -194,17 +194,3 @@ def _mend(
         done.saved += kept
         done.restored += difference(mended, kept)
         done.rewritten.append(name)
-
-
-def _together(runs: Iterable[Run]) -> Iterator[list[Run]]:
-    """The runs in order, as many in each list as are put in at once."""
-    together: list[Run] = []
-    size = 0
-    for run in runs:
-        together.append(run)
-        size += len(run.bundle.data) + 64
-        if size >= TOGETHER_BYTES:
-            yield together
-            together, size = [], 0
-    if together:
-        yield together

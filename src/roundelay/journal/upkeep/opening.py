@@ -185,17 +185,12 @@ def look_through(segment: Segment, following: int | None, mark: int, marked: boo
     `marked`: somebody knows that there is no more.
     """
     segment.scan(mark if following is None else 0)
-    if following is not None:
-        lost_end(segment, following)
-    elif not marked:
-        damaged_end(segment)
-
-
-def lost_end(segment: Segment, following: int) -> None:
-    """An unfinished end with a hole behind it, and another segment: that was more than one block
-    that nobody had acknowledged."""
-    if segment.tail is not None and segment.end < following:
+    if following is not None and segment.tail is not None and segment.end < following:
+        # An unfinished end, a hole, and another segment: that was more than one block that nobody
+        # had acknowledged.
         segment.lose_tail(following)
+    elif following is None and not marked:
+        damaged_end(segment)
 
 
 def _account(segment: Segment, disk: Disk, say: Say) -> None:

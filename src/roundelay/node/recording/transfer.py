@@ -34,7 +34,14 @@ from msgspec import Struct, structs
 
 from roundelay.core.errors import GroupTrouble, MalformedPdu
 from roundelay.core.selection import POSITION_MAX, Selection
-from roundelay.journal.format import Run, check_block, decode_block, decode_block_head, encode_block
+from roundelay.journal.format import (
+    Run,
+    check_block,
+    decode_block,
+    decode_block_head,
+    encode_block,
+    gathered,
+)
 from roundelay.wire.frontend_replay import LISTED_MAX, RANGES, SETS
 from roundelay.wire.seal import Seal
 
@@ -101,20 +108,6 @@ _end = msgspec.msgpack.Decoder(End)
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def chunks(runs: Iterator[Run]) -> Iterator[list[Run]]:
-    """Runs put together to about a frame each."""
-    chunk: list[Run] = []
-    size = 0
-    for run in runs:
-        chunk.append(run)
-        size += len(run.bundle.data) + 4 * len(run.bundle.sizes) + 64
-        if size >= FRAME_BYTES:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
-        yield chunk
-
-
 class Readable(Protocol):
     """A journal's reader, or a memory's."""
 
@@ -134,7 +127,7 @@ async def read_chunks(
 
     When it is over, how far that goes is appended to `reached`."""
     end = min(reader.end, selection.until)  # now: the journal grows while it is read
-    frames = chunks(reader.read(structs.replace(selection, until=end)))
+    frames = gathered(reader.read(structs.replace(selection, until=end)), FRAME_BYTES)
     while (chunk := await asyncio.to_thread(next, frames, None)) is not None:
         yield chunk
     reached.append(end)
