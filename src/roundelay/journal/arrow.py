@@ -429,10 +429,9 @@ class _Rows:
             offset = np.cumsum(table_sizes) - table_sizes
             sized_at = (sizes_at[of_block] + 4 * (offset - offset[first][of_block]))[chosen]
             tables_ = zip(sized_at.tolist(), table_sizes[chosen].tolist(), strict=True)
-            runs, senders, counts = runs[chosen], senders[chosen], counts[chosen]
-            sizes, heads, uniform = sizes[chosen], heads[chosen], uniform[chosen]
+            runs, senders = runs[chosen], senders[chosen]
         sized = np.frombuffer(b"".join([view[a : a + 4 * n] for a, n in tables_ if n]), "<u4")
-        batch = self._batch(runs, senders, counts, sizes, heads, uniform, sized, b"".join(heaps))
+        batch = self._batch(runs, senders, sized, b"".join(heaps))
         for at, records in missing:
             if at < hi and at + records > lo:
                 self._lost.append((max(at, lo), min(at + records, hi)))
@@ -453,19 +452,11 @@ class _Rows:
         times = runs["time"]
         return chosen & (times >= selection.since_time) & (times < selection.until_time)
 
-    def _batch(
-        self,
-        runs: Any,
-        senders: Any,
-        counts: Any,
-        sizes: Any,
-        heads: Any,
-        uniform: Any,
-        sized: Any,
-        heap: bytes,
-    ) -> Any:
+    def _batch(self, runs: Any, senders: Any, sized: Any, heap: bytes) -> Any:
         """Rows from runs: what a run says once is said for each of its records."""
         np, pa = self._np, arrow()
+        counts, sizes = runs["count"].astype(np.int64), runs["bytes"].astype(np.int64)
+        heads, uniform = (runs["flags"] & HEADS_ONLY) != 0, (runs["flags"] & UNIFORM) != 0
         before = np.cumsum(counts) - counts
         each = np.repeat(np.where(uniform, sizes // counts, 0), counts)
         if len(sized):
@@ -477,20 +468,20 @@ class _Rows:
                 each[np.repeat(heads, counts)] = 0
         offsets = np.zeros(len(each) + 1, np.int32)
         np.cumsum(each, out=offsets[1:])
-        return rows_of(
-            self._piece.group,
-            list(self._names),
-            lambda values: pa.array(np.repeat(values, counts)),
-            positions=runs["position"].astype(np.int64) - before,
-            rows=np.arange(len(each)),
-            times=(runs["time"] // 1000).astype(np.int64),
-            senders=senders,
-            conferences=runs["conference"].astype(np.int64),
-            kinds=runs["kind"].astype(np.int64),
-            heads=heads,
-            offsets=pa.py_buffer(offsets),
-            heap=heap,
-        )
+        columns = {
+            "seq": runs["position"].astype(np.int64) - before,
+            "time": (runs["time"] // 1000).astype(np.int64),
+            "sender": senders,
+            "conference": runs["conference"].astype(np.int64),
+            "kind": runs["kind"].astype(np.int64),
+            "head": heads,
+        }
+
+        def expanded(values: Any) -> Any:
+            return pa.array(np.repeat(values, counts))
+
+        rows, places = np.arange(len(each)), pa.py_buffer(offsets)
+        return rows_of(self._piece.group, list(self._names), columns, expanded, rows, places, heap)
 
     def _sliced(self, batch: Any, lo: int, hi: int) -> Iterator[Any]:
         """The rows between two positions, in batches that are not too large."""

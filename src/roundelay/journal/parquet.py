@@ -6,7 +6,7 @@ sorted by `seq`, row groups of at most 128 k rows, written aside and renamed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from roundelay.journal.segment import Segment
 
     Column = Sequence[int] | Sequence[bool] | NDArray[Any]
+    Columns = Mapping[str, Column]
 
 ROWS: Final = 128 * 1024
 VERSION: Final = 1
@@ -65,64 +66,55 @@ def batch_of(runs: Sequence[Run], group: str) -> Any:
     """An Arrow record batch of the records of `runs`; no object per record is made."""
     pa = arrow()
     pc = pa.compute
-    names = list(dict.fromkeys(run.sender for run in runs))
-    numbers = {name: number for number, name in enumerate(names)}
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(r.sender for r in runs))}
     sizes = [(0,) * run.records if run.flags & HEADS_ONLY else run.bundle.sizes for run in runs]
     heap_ends = pc.cumulative_sum(pa.array(chain.from_iterable(sizes), pa.int64()))
     offsets = pa.concat_arrays([pa.array([0], pa.int32()), heap_ends.cast(pa.int32())])
     ends = pa.array(accumulate(run.records for run in runs), pa.int32())
+    ahead = [run.end - end for run, end in zip(runs, ends.to_pylist(), strict=True)]
+    columns: Columns = {
+        "seq": ahead,
+        "time": [run.time // 1000 for run in runs],
+        "sender": [numbers[run.sender] for run in runs],
+        "conference": [run.conference for run in runs],
+        "kind": [run.kind for run in runs],
+        "head": [bool(run.flags & HEADS_ONLY) for run in runs],
+    }
     ones = pa.repeat(pa.scalar(1, pa.int64()), len(heap_ends))
-    return rows_of(
-        group,
-        names,
-        lambda values: pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(ends, pa.array(values))),
-        positions=[
-            run.position - end + run.records
-            for run, end in zip(runs, ends.to_pylist(), strict=True)
-        ],
-        rows=pc.subtract(pc.cumulative_sum(ones), 1),
-        times=[run.time // 1000 for run in runs],
-        senders=[numbers[run.sender] for run in runs],
-        conferences=[run.conference for run in runs],
-        kinds=[run.kind for run in runs],
-        heads=[bool(run.flags & HEADS_ONLY) for run in runs],
-        offsets=offsets.buffers()[1],
-        heap=b"".join([run.bundle.data for run in runs]),
-    )
+    rows, heap = pc.subtract(pc.cumulative_sum(ones), 1), b"".join([r.bundle.data for r in runs])
+
+    def each(values: Column) -> Any:
+        return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(ends, pa.array(values)))
+
+    return rows_of(group, list(numbers), columns, each, rows, offsets.buffers()[1], heap)
 
 
 def rows_of(
     group: str,
     names: Sequence[str],
+    columns: Columns,
     each: Callable[[Column], Any],
-    *,
-    positions: Column,
-    rows: Column,
-    times: Column,
-    senders: Column,
-    conferences: Column,
-    kinds: Column,
-    heads: Column,
+    rows: Any,
     offsets: Any,
     heap: bytes,
 ) -> Any:
     """A record batch of runs, by columns: `each` says for each record what its run says once.
 
-    `rows` is 0, 1, 2, … for each record, and `positions` what its run's are ahead of that; times
-    are microseconds, `senders` numbers in `names`; `heads` tells which runs kept no payload, and
-    the buffer `offsets` where in `heap` each record begins."""
+    `rows` is 0, 1, 2, … for each record, and `seq` what its run's positions are ahead of that;
+    times are microseconds, senders numbers in `names`; `head` tells which runs kept no payload,
+    and the buffer `offsets` where in `heap` each record begins."""
     pa = arrow()
     pc = pa.compute
-    absent = each(heads)
+    absent = each(columns["head"])
     valid = pc.invert(absent).buffers()[1] if pc.any(absent).as_py() else None
     return pa.record_batch(
         [
             pa.repeat(pa.scalar(group, pa.string()), len(rows)),
-            pc.add(each(positions), pa.array(rows)),
-            each(times).cast(pa.timestamp("us", "UTC")),
-            pa.array(names, pa.string()).take(each(senders)),
-            each(conferences),
-            each(kinds),
+            pc.add(each(columns["seq"]), pa.array(rows)),
+            each(columns["time"]).cast(pa.timestamp("us", "UTC")),
+            pa.array(names, pa.string()).take(each(columns["sender"])),
+            each(columns["conference"]),
+            each(columns["kind"]),
             pa.Array.from_buffers(pa.binary(), len(rows), [valid, offsets, pa.py_buffer(heap)]),
         ],
         schema=schema(),
