@@ -33,7 +33,7 @@ import msgspec
 from msgspec import Struct, field
 
 from roundelay.core.errors import ConfigError, RoundelayError, UsageError
-from roundelay.core.positions import Range
+from roundelay.core.positions import Range, union
 from roundelay.core.selection import EVERYTHING, POSITION_MAX, Selection
 from roundelay.durable import ASIDE, FileLock, put, sync_path
 from roundelay.journal.parquet import ROWS, VERSION, arrow, schema
@@ -298,7 +298,6 @@ class _Open:
         )
         self._digest = Digest()
         self._waiting: list[Any] = []
-        self._rows_waiting = 0
         self.size = self.rows = 0
         self._earliest, self._latest = POSITION_MAX, -POSITION_MAX
         self._ranges: list[Range] = []
@@ -310,25 +309,21 @@ class _Open:
         self._digest.add(batch)
         seqs = batch.column("seq")
         times = pc.min_max(batch.column("time").cast(pa.int64())).as_py()
-        for lo, hi in ranges_of(seqs.to_numpy()):
-            if self._ranges and self._ranges[-1][1] == lo:
-                lo = self._ranges.pop()[0]
-            self._ranges.append((lo, hi))
+        self._ranges += ranges_of(seqs.to_numpy())
         self._earliest = min(self._earliest, times["min"])
         self._latest = max(self._latest, times["max"])
         self.rows += batch.num_rows
         self.size += batch.nbytes
         self._waiting.append(batch)
-        self._rows_waiting += batch.num_rows
-        if self._rows_waiting >= ROWS:
+        if sum(waiting.num_rows for waiting in self._waiting) >= ROWS:
             self._flush()
 
     def _flush(self) -> None:
         pa = arrow()
-        waiting, self._waiting, self._rows_waiting = self._waiting, [], 0
-        if waiting:
-            table = pa.Table.from_batches(waiting, schema=file_schema())
+        if self._waiting:
+            table = pa.Table.from_batches(self._waiting, schema=file_schema())
             self._writer.write_table(table, row_group_size=ROWS)
+            self._waiting = []
 
     def close(self) -> File:
         self._flush()
@@ -336,7 +331,8 @@ class _Open:
         os.chmod(self._path, 0o600)  # as the journals
         sync_path(self._path)
         digest = self._digest.hex()
-        lo, hi = self._ranges[0][0], self._ranges[-1][1]
+        ranges = union(self._ranges)
+        lo, hi = ranges[0][0], ranges[-1][1]
         name = f"{lo:020d}-{digest[:16]}.parquet"
         where = self._path.with_name(name)
         os.replace(self._path, where)
@@ -346,7 +342,7 @@ class _Open:
             self._day,
             lo,
             hi,
-            tuple(self._ranges),
+            tuple(ranges),
             self.rows,
             where.stat().st_size,
             self._earliest,

@@ -314,12 +314,20 @@ class Index:
         return array("I", sorted(number for part in parts for number in part))
 
 
-def index_beside(path: Path) -> Index | None:
-    """The index of the segment at `path`; None if it has none, or a damaged one."""
+def index_beside(path: Path, size: int = -1, rewritten: int = -1) -> Index | None:
+    """The index of the segment at `path`; None if it has none, or a damaged one.
+
+    Nor is one given that is of another size of the segment, or of another rewriting of it, than is
+    asked for.
+    """
     try:
-        return Index(index_of(path))
+        index = Index(index_of(path))
     except (OSError, MalformedPdu, ValueError):
         return None
+    if size in (-1, index.head.end_offset) and rewritten in (-1, index.head.rewritten):
+        return index
+    index.close()
+    return None
 
 
 def index_head(path: Path) -> IndexHead | None:

@@ -32,13 +32,21 @@ from roundelay.core.errors import ConfigError
 from roundelay.core.positions import Range, count_of, union
 from roundelay.core.selection import EVERYTHING, Selection
 from roundelay.durable import Disk
-from roundelay.journal.files import SYNCED, Ends, JournalBroken, JournalInUse, ends_of, mark_text
+from roundelay.journal.files import (
+    SYNCED,
+    Ends,
+    JournalBroken,
+    JournalInUse,
+    ends_of,
+    mark_text,
+    path_of,
+)
 from roundelay.journal.format import GAP, Head, Run, encode_parts, gap, part_of
 from roundelay.journal.reader import Reader, missing_of, read_segments
 from roundelay.journal.segment import Segment
 from roundelay.journal.upkeep.keeper import Keeper
 from roundelay.journal.upkeep.opening import Opened, open_folder
-from roundelay.journal.upkeep.rewrite import create, make_durable
+from roundelay.journal.upkeep.rewrite import SegmentWriter, make_durable
 
 __all__ = [
     "ALWAYS",
@@ -342,10 +350,11 @@ class Journal:
         self.complete()
         anchor_base, anchor = self.keeper.anchor
         head = Head(self.id, base, time.time_ns(), anchor_base, anchor)
-        segment, file = create(self.folder, head, self.disk)
+        begun = SegmentWriter(path_of(self.folder, base), head, self.disk, os.O_EXCL)
+        segment = Segment(begun.path, self.id)
         with self._lock:
             self.segments = [*self.segments, segment]
-            self.active, self._file, self._named = segment, file, True
+            self.active, self._file, self._named = segment, begun.file, True
         if len(self.segments) == 1:
             self._first = base if self._gone is None else min(base, self._gone[0])
             self._gone = None

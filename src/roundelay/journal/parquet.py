@@ -148,9 +148,11 @@ def batches(segment: Segment, group: str) -> Iterator[Any]:
 
 
 def to_parquet(segment: Segment, group: str) -> Path:
-    """Write `<segment>.parquet` beside a sealed segment."""
-    pa = arrow()
+    """Write `<segment>.parquet` beside a sealed segment, unless it is there."""
     path = parquet_of(segment.path)
+    if path.exists():
+        return path
+    pa = arrow()
     with (
         written_aside(path) as aside,
         pa.parquet.ParquetWriter(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
@@ -114,13 +115,12 @@ class Segment:
 
     def load(self) -> bool:
         """Use the index if it fits; False if the segment has to be scanned."""
-        index = index_beside(self.path)
+        if self.head_wrong:
+            return False
+        index = index_beside(self.path, self.path.stat().st_size, self.head.rewritten)
         if index is None:
             return False
         with index:
-            fits = index.head.end_offset == self.path.stat().st_size
-            if not fits or index.head.rewritten != self.head.rewritten or self.head_wrong:
-                return False
             self.learn(index)
         return True
 
@@ -281,21 +281,13 @@ class SegmentView:
             raise
 
     def _use_index(self, segment: Segment) -> None:
-        index = index_beside(segment.path)
-        if index is None:
-            return
-        fits = index.head.end_offset == os.fstat(self.file).st_size
-        try:
-            head = decode_head(os.pread(self.file, SEGMENT_HEAD.size, 0))
-            fits = fits and head.rewritten == index.head.rewritten
-        except MalformedPdu:
-            pass  # a damaged head hides nothing: whatever is read has a checksum
-        if not fits:
-            index.close()
-            return
-        self.index = index
-        self.blocks, self.end = Blocks(index.table()), index.head.end
-        self.gaps = index.gaps
+        rewritten = -1
+        with suppress(MalformedPdu):  # a damaged head hides nothing: what is read has a checksum
+            rewritten = decode_head(os.pread(self.file, SEGMENT_HEAD.size, 0)).rewritten
+        index = index_beside(segment.path, os.fstat(self.file).st_size, rewritten)
+        if index is not None:
+            self.index, self.gaps = index, index.gaps
+            self.blocks, self.end = Blocks(index.table()), index.head.end
 
     def close(self) -> None:
         os.close(self.file)

@@ -15,21 +15,19 @@ paper share the medium with ours.
 from __future__ import annotations
 
 import re
-import struct
 from ipaddress import IPv4Address
 from typing import Annotated, Final
-from zlib import crc32
 
 import msgspec
 from msgspec import Meta, Struct
 
 from roundelay.core.errors import MalformedPdu
+from roundelay.wire.envelope import CHECKSUM_SIZE, checksum
 
 INFO: Final = 0x12
 PROBE: Final = 0x13
 CONTROL: Final = 0x14
 VERSION: Final = 1
-CHECKSUM: Final = struct.Struct(">I")
 
 UUID_BYTES: Final = 16
 KNOCK_BYTES: Final = 16
@@ -221,17 +219,17 @@ def encode(body: Info | Control | bytes) -> bytes:
     else:
         kind, data = (INFO if isinstance(body, Info) else CONTROL), _encode(body)
     packet = bytes((kind, VERSION)) + data
-    return packet + CHECKSUM.pack(crc32(packet))
+    return packet + checksum([packet])
 
 
 def decode(packet: bytes) -> Info | Control | bytes:
     """What `encode` was given, or MalformedPdu."""
-    end = len(packet) - CHECKSUM.size
+    end = len(packet) - CHECKSUM_SIZE
     if end < 2:
         raise MalformedPdu("short")
     if packet[1] != VERSION:
         raise MalformedPdu("format version", str(packet[1]))
-    if CHECKSUM.unpack_from(packet, end)[0] != crc32(packet[:end]):
+    if packet[end:] != checksum([packet[:end]]):
         raise MalformedPdu("checksum")
     body = packet[2:end]
     try:

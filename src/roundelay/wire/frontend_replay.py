@@ -40,13 +40,13 @@ class ReplayRequest(Selection, frozen=True, kw_only=True):
 
     def check(self) -> None:
         for field in ("id", *RANGES):
-            whole(field, getattr(self, field), 0, POSITION_MAX)
-        whole("blocks", self.blocks, 1, CREDIT_MAX)
+            _number(field, getattr(self, field), 0, POSITION_MAX)
+        _number("blocks", self.blocks, 1, CREDIT_MAX)
+        if type(self.own) is not bool:
+            raise ConfigError("own", str(self.own)[:60], "true or false")
         for field in ("conferences", "kinds"):
             for value in getattr(self, field) or ():
-                if type(value) is bool:  # JSON would say so, and the node refuse it
-                    raise ConfigError(field, value, "a whole number")
-                whole(field, value, 0, NUMBER_MAX)
+                _number(field, value, 0, NUMBER_MAX)
         for name in self.senders or ():
             if not isinstance(name, str):
                 raise ConfigError("senders", repr(name), "names of nodes")
@@ -54,6 +54,12 @@ class ReplayRequest(Selection, frozen=True, kw_only=True):
             listed = getattr(self, field)
             if listed is not None and not 0 < len(listed) <= LISTED_MAX:
                 raise ConfigError(field, f"{len(listed)} of them", f"1 to {LISTED_MAX}")
+
+
+def _number(field: str, value: object, least: int, most: int) -> None:
+    if type(value) is not int:  # JSON would say `true`, too
+        raise ConfigError(field, str(value)[:60], "a whole number")
+    whole(field, value, least, most)
 
 
 def replay_packet(group: str, request: ReplayRequest) -> bytes:
@@ -77,22 +83,15 @@ def replay_id(incoming: Packet) -> int:
 def read_replay(incoming: Packet) -> ReplayRequest:
     """Raises ConfigError that names the field."""
     content = read_json(incoming)
-    values: dict[str, Any] = {}
-    for field in ReplayRequest.__struct_fields__:
-        if field not in content:
-            continue
-        value = content[field]
-        if field in SETS:
+    fields = ReplayRequest.__struct_fields__
+    values = {field: content[field] for field in fields if field in content}
+    for field in SETS:
+        if field in values:
+            listed = values[field]
             kind: type = str if field == "senders" else int
-            if not isinstance(value, list) or not all(type(item) is kind for item in value):
-                raise ConfigError(field, str(value)[:60], "a list")
-            value = frozenset(value)
-        elif field == "own":
-            if type(value) is not bool:
-                raise ConfigError(field, str(value)[:60], "true or false")
-        elif type(value) is not int:
-            raise ConfigError(field, str(value)[:60], "a whole number")
-        values[field] = value
+            if not isinstance(listed, list) or not all(type(item) is kind for item in listed):
+                raise ConfigError(field, str(listed)[:60], "a list")
+            values[field] = frozenset(listed)
     request = ReplayRequest(**values)
     request.check()
     return request

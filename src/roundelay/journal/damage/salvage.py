@@ -95,7 +95,8 @@ def link_aside(segment: Segment) -> Path:
 
 def salvage(segment: Segment) -> list[Run]:
     """The records in the damaged parts of a segment that are certainly as they were written."""
-    index = _index(segment)
+    rewritten = -1 if segment.head_wrong else segment.head.rewritten
+    index = index_beside(segment.path, segment.path.stat().st_size, rewritten)
     try:
         saved = [run for region in damaged_regions(segment) for run in _salvaged(region, index)]
     finally:
@@ -162,18 +163,6 @@ def _unwritten(data: bytes, offset: int) -> bool:
         data[at : at + SECTOR_BYTES] == nothing
         for at in range(first, len(data) - SECTOR_BYTES + 1, SECTOR_BYTES)
     )
-
-
-def _index(segment: Segment) -> Index | None:
-    """The index that was made of this segment when all of it was good."""
-    index = index_beside(segment.path)
-    if index is None:
-        return None
-    same = index.head.rewritten == segment.head.rewritten or segment.head_wrong
-    if index.head.end_offset != segment.path.stat().st_size or not same:
-        index.close()
-        return None
-    return index
 
 
 # ------------------------------------------------------------------------ one flipped bit

@@ -177,7 +177,7 @@ class Keeper:
             self._journal.put_in(bad)
 
     def _parquet(self, segment: Segment) -> None:
-        if self._journal.config.parquet and not parquet_of(segment.path).exists():
+        if self._journal.config.parquet:
             from roundelay.journal.parquet import to_parquet
 
             to_parquet(segment, self._journal.group)

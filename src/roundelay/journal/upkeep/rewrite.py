@@ -20,7 +20,7 @@ from roundelay.core.errors import MalformedPdu
 from roundelay.core.positions import Range
 from roundelay.durable import ASIDE, Disk
 from roundelay.journal.damage.salvage import link_aside, put_aside
-from roundelay.journal.files import index_of, parquet_of, path_of
+from roundelay.journal.files import index_of, parquet_of
 from roundelay.journal.format import (
     FILLED,
     GAP,
@@ -115,13 +115,13 @@ def link_of(segment: Segment, segments: Sequence[Segment]) -> bytes | None:
 
 
 class SegmentWriter:
-    """Writes a segment from end to end."""
+    """Writes a segment from end to end; nothing is synced before `finish`."""
 
-    def __init__(self, path: Path, head: Head, disk: Disk) -> None:
+    def __init__(self, path: Path, head: Head, disk: Disk, mode: int = os.O_TRUNC) -> None:
         self.path = path
         self._head = head
         self._disk = disk
-        self.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        self.file = os.open(path, os.O_WRONLY | os.O_CREAT | mode, 0o600)
         self.size = SEGMENT_HEAD.size
         self._waiting: list[Run] = []
         self.waiting_bytes = 0
@@ -306,15 +306,3 @@ def restore_head(segment: Segment, segments: Sequence[Segment], disk: Disk) -> S
     finally:
         os.close(handle)
     return Segment(segment.path, segment.journal)
-
-
-def create(folder: Path, head: Head, disk: Disk) -> tuple[Segment, int]:
-    """A new, empty segment and its file, open for appending; not synced."""
-    path = path_of(folder, head.base)
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        disk.write(file, [encode_head(head)])
-    except OSError:
-        os.close(file)
-        raise
-    return Segment(path, head.journal), file

@@ -22,7 +22,6 @@ from msgspec import Struct
 
 from roundelay.core.errors import MalformedPdu
 from roundelay.durable import Disk
-from roundelay.journal.files import parquet_of
 from roundelay.journal.segment import Segment
 from roundelay.journal.upkeep.rewrite import seal, verify
 
@@ -101,7 +100,7 @@ def carry_out(task: SealingTask) -> Done:
             verify(segment)
             return Done(link=task.before)
         link = seal(segment, task.before, Disk())
-        if task.parquet and not parquet_of(segment.path).exists():
+        if task.parquet:
             from roundelay.journal.parquet import to_parquet
 
             to_parquet(segment, task.group)
