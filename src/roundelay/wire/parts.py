@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from functools import partial
-from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from roundelay.core.errors import MalformedPdu
@@ -48,6 +46,8 @@ Read = Callable[[bytes, int, int, int], tuple[Any, int]]
 Write = Callable[[Any], bytes | list[bytes]]
 
 NUMBERS: Final = tuple(struct.Struct(f">{count}I") for count in range(U8 + 1))
+COUNTER: Final = struct.Struct(">HI")
+RANGE: Final = struct.Struct(">qq")
 
 
 class PartCodec(NamedTuple):
@@ -65,11 +65,11 @@ def part_of(kind: Kind, name: str) -> PartCodec:
     if isinstance(kind, NumberVector):
         return _numbers(name)
     if isinstance(kind, CounterVector):
-        return _items("B", "HI", name, partial(_check_counters, name))
+        return _counters(name)
     if isinstance(kind, RangeVector):
-        return _items("B", "qq", name, partial(_check_ranges, name))
+        return _ranges(name)
     if isinstance(kind, MemberIds):
-        return _items("H", "H", "members", partial(_check_members, kind.fewest))
+        return _members(kind.fewest)
     if isinstance(kind, RankSet):
         return _ranks(name)
     if isinstance(kind, Octets):
@@ -87,8 +87,6 @@ def check_count(items: Any, name: str) -> None:
 
 
 def _numbers(name: str) -> PartCodec:
-    """Apart from `_items`, and quicker: every PDU of a cluster has such a vector."""
-
     def read(data: bytes, pos: int, end: int, count: int) -> tuple[tuple[int, ...], int]:
         after = pos + 4 * count
         if after > end:
@@ -102,66 +100,88 @@ def _numbers(name: str) -> PartCodec:
     return PartCodec("B", len, read, write)
 
 
-def _items(head: str, item: str, name: str, check: Callable[[Any], None]) -> PartCodec:
-    """Items of one layout, a tuple each unless they are single numbers."""
-    layout, single = struct.Struct(f">{item}"), len(item) == 1
-
+def _counters(name: str) -> PartCodec:
     def read(data: bytes, pos: int, end: int, count: int) -> tuple[tuple[Any, ...], int]:
-        after = pos + layout.size * count
+        after = pos + COUNTER.size * count
         if after > end:
             raise short(f"{count} {name}")
-        if single:
-            items = struct.unpack_from(f">{count}{item}", data, pos)
-        else:
-            items = tuple(layout.iter_unpack(data[pos:after]))
-        check(items)
-        return items, after
+        pairs = tuple(COUNTER.iter_unpack(data[pos:after]))
+        sources = {source for source, _ in pairs}
+        if NO_ID in sources or len(sources) < count:
+            raise MalformedPdu(BAD_VALUE, f"{name}: {len(sources)} different sources")
+        return pairs, after
 
-    def write(items: tuple[Any, ...]) -> bytes:
-        check(items)
-        if single:
-            return struct.pack(f">{len(items)}{item}", *items)
-        return b"".join([layout.pack(*numbers) for numbers in items])
+    def write(pairs: tuple[tuple[int, int], ...]) -> bytes:
+        sources = {source for source, _ in pairs}
+        if NO_ID in sources or len(sources) < len(pairs) or len(pairs) > U8:
+            raise MalformedPdu(BAD_VALUE, f"{name}: {len(sources)} different sources")
+        return b"".join([COUNTER.pack(source, number) for source, number in pairs])
 
-    return PartCodec(head, len, read, write)
-
-
-def _check_counters(name: str, pairs: tuple[tuple[int, int], ...]) -> None:
-    sources = {source for source, _ in pairs}
-    if NO_ID in sources or len(sources) < len(pairs) or len(pairs) > U8:
-        raise MalformedPdu(BAD_VALUE, f"{name}: {len(sources)} different sources")
+    return PartCodec("B", len, read, write)
 
 
-def _check_ranges(name: str, ranges: tuple[tuple[int, int], ...]) -> None:
-    check_count(ranges, name)
-    for lo, hi in ranges:
-        if not 0 <= lo < hi <= S63:
-            raise MalformedPdu(BAD_VALUE, f"{name}: from {lo} up to {hi}")
+def _ranges(name: str) -> PartCodec:
+    def check(ranges: tuple[tuple[int, int], ...]) -> None:
+        for lo, hi in ranges:
+            if not 0 <= lo < hi <= S63:
+                raise MalformedPdu(BAD_VALUE, f"{name}: from {lo} up to {hi}")
+
+    def read(data: bytes, pos: int, end: int, count: int) -> tuple[tuple[Any, ...], int]:
+        after = pos + RANGE.size * count
+        if after > end:
+            raise short(f"{count} {name}")
+        ranges = tuple(RANGE.iter_unpack(data[pos:after]))
+        check(ranges)
+        return ranges, after
+
+    def write(ranges: tuple[tuple[int, int], ...]) -> bytes:
+        check_count(ranges, name)
+        check(ranges)
+        return b"".join([RANGE.pack(*pair) for pair in ranges])
+
+    return PartCodec("B", len, read, write)
 
 
-def _check_members(fewest: int, ids: tuple[int, ...]) -> None:
-    if len(ids) < fewest or NO_ID in ids or len(set(ids)) < len(ids):
-        raise MalformedPdu(BAD_MEMBERS, f"{len(ids)} ids, {len(set(ids))} of them different")
+def _members(fewest: int) -> PartCodec:
+    def check(ids: tuple[int, ...]) -> None:
+        if len(ids) < fewest or NO_ID in ids or len(set(ids)) < len(ids):
+            raise MalformedPdu(BAD_MEMBERS, f"{len(ids)} ids, {len(set(ids))} of them different")
 
+    def read(data: bytes, pos: int, end: int, count: int) -> tuple[tuple[int, ...], int]:
+        after = pos + 2 * count
+        if after > end:
+            raise short(f"{count} members")
+        ids = struct.unpack_from(f">{count}H", data, pos)
+        check(ids)
+        return ids, after
 
-def _check_ranks(ranks: tuple[int, ...]) -> None:
-    for last, rank in pairwise((-1, *ranks)):
-        if not last < rank < RANKS_MAX:
-            raise MalformedPdu(BAD_MEMBERS, f"rank {rank} after {last}")
+    def write(ids: tuple[int, ...]) -> bytes:
+        check(ids)
+        return struct.pack(f">{len(ids)}H", *ids)
+
+    return PartCodec("H", len, read, write)
 
 
 def _ranks(name: str) -> PartCodec:
     """A set as an integer with a bit per rank; on the wire the ranks, ascending."""
-    ascending = _items("H", "H", "members", _check_ranks)
 
     def read(data: bytes, pos: int, end: int, count: int) -> tuple[int, int]:
-        ranks, after = ascending.read(data, pos, end, count)
-        return sum(1 << rank for rank in ranks), after
+        after = pos + 2 * count
+        if after > end:
+            raise short(f"{count} members")
+        mask, last = 0, -1
+        for rank in struct.unpack_from(f">{count}H", data, pos):
+            if not last < rank < RANKS_MAX:
+                raise MalformedPdu(BAD_MEMBERS, f"rank {rank} after {last}")
+            mask |= 1 << rank
+            last = rank
+        return mask, after
 
-    def write(mask: int) -> bytes | list[bytes]:
+    def write(mask: int) -> bytes:
         if not 0 <= mask < 1 << RANKS_MAX:
             raise MalformedPdu(BAD_MEMBERS, f"{name} = {mask}")
-        return ascending.write(tuple(r for r in range(mask.bit_length()) if mask >> r & 1))
+        ranks = [rank for rank in range(mask.bit_length()) if mask >> rank & 1]
+        return struct.pack(f">{len(ranks)}H", *ranks)
 
     return PartCodec("H", int.bit_count, read, write)
 
