@@ -43,7 +43,7 @@ from roundelay.journal.grsb import mtype_of
 from roundelay.journal.index import Index
 from roundelay.journal.journal import Reader
 from roundelay.journal.reader import read_segments
-from roundelay.node.groups import CONFIGURED, protocol_of
+from roundelay.node.groups import family_of
 from roundelay.node.recording.units import is_message, part_of_unit
 
 EPILOG = """\b
@@ -158,7 +158,7 @@ def _json_lines(run: Run, group: str) -> Iterator[str]:
     `end`, or `abort`, where the sender started again."""
     time = utc(run.time)
     unit = {}
-    if protocol_of(group) in CONFIGURED and mtype_of(run) != SINGLE:
+    if family_of(group).has_roles and mtype_of(run) != SINGLE:
         unit["unit"] = part_of_unit(run) if is_message(run) else "abort"
     marks = {"sender": run.sender, "time": time, "conference": run.conference, "kind": run.kind}
     for seq, (size, data) in enumerate(_records(run), run.position):

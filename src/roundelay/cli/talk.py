@@ -33,7 +33,7 @@ from roundelay.core.errors import (
     RoundelayError,
     UsageError,
 )
-from roundelay.node.groups import SERVICE_OF, protocol_of
+from roundelay.node.groups import family_of
 from roundelay.node.node_api import WHOLE, View
 from roundelay.wire.frontend import DEFAULT
 
@@ -344,7 +344,7 @@ def listen_command(group: str, as_json: bool, **given: Any) -> None:
         say_zone(chosen.since, "since")
     joining = roundelay.join(
         group,
-        service=SERVICE_OF[protocol_of(group)],
+        service=family_of(group).service,
         node=chosen.node,
         name="roundelay listen",
         timeout=chosen.timeout_s,

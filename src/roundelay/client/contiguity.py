@@ -21,8 +21,9 @@ from roundelay.core.errors import (
     NoSuchPosition,
     RoundelayError,
 )
+from roundelay.core.families import TOTAL
 from roundelay.core.position import Position, holds
-from roundelay.node.groups import CONFIGURED, TOTAL_ORDER, protocol_of
+from roundelay.node.groups import family_of
 from roundelay.node.node_api import UNIT, Batch, Missed, View
 
 RAISE: Final = "raise"
@@ -43,11 +44,11 @@ class Contiguity:
     ) -> None:
         """`since`: where it goes on; None: where the group is when it has joined, or, if `timed`,
         at a time, of which the node knows the position."""
-        protocol = protocol_of(group)
+        family = family_of(group)
         self._group = group
-        self._ordered = protocol in TOTAL_ORDER
+        self._ordered = family.order == TOTAL
         # Where there are units, parts of those that never came to their end have positions, too.
-        self._dense = self._ordered and protocol not in CONFIGURED
+        self._dense = self._ordered and not family.has_roles
         self._skip = check_missing(missing) == SKIP
         self._counting = since is not None or timed
         """It was given something, or has asked for it: no other history can stand in for this."""

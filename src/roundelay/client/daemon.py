@@ -34,8 +34,9 @@ from roundelay.core.errors import (
     RoundelayError,
     UsageError,
 )
+from roundelay.core.families import TOTAL
 from roundelay.journal.format import Run
-from roundelay.node.groups import TOTAL_ORDER, GroupSpec, protocol_of
+from roundelay.node.groups import GroupSpec, family_of
 from roundelay.node.membership.settings import words_of
 from roundelay.node.node_api import NO_TAG, Receipt, Subscriber, View
 from roundelay.wire.frontend import address
@@ -379,7 +380,7 @@ class Daemon:
                         at = chunk[-1].end if chunk else at
                 return
             except ConnectionLost:
-                if protocol_of(group) not in TOTAL_ORDER:
+                if family_of(group).order != TOTAL:
                     raise
 
     async def close(self) -> None:

@@ -17,15 +17,14 @@ from roundelay.core.limits import whole
 from roundelay.core.selection import EVERYTHING, Selection, parse_filters
 from roundelay.journal.journal import ALWAYS, JournalConfig
 from roundelay.node.groups import (
-    CONFIGURED,
     MEMBERS_MAX,
     SERVICES,
     GroupSpec,
     check_members,
     check_options,
     check_roles,
+    family_of,
     full_name,
-    protocol_of,
 )
 from roundelay.node.medium.interfaces import parse_address
 from roundelay.node.medium.keys import load_secret
@@ -139,7 +138,7 @@ class Options(Struct, frozen=True, kw_only=True):
         selection = self.record
         if selection is False:
             return ()
-        if protocol_of(group) in CONFIGURED:
+        if family_of(group).has_roles:
             raise ConfigError("record", selection, "nothing: its file says who records the group")
         if isinstance(selection, str):
             selection = parse_filters(selection.replace(":", ",").split(","), selection)

@@ -13,9 +13,10 @@ from weakref import WeakSet
 from roundelay.client.messages import Message, messages_of
 from roundelay.client.since import START, Moment, request_of, since_of
 from roundelay.core.errors import ConfigError, MissingRecords, NoSuchPosition
+from roundelay.core.families import TOTAL
 from roundelay.core.position import Position, holds
 from roundelay.journal.format import GAP, HEADS_ONLY, Run
-from roundelay.node.groups import CONFIGURED, TOTAL_ORDER, protocol_of
+from roundelay.node.groups import family_of
 from roundelay.node.node_api import Batch, View
 from roundelay.node.recording.handover import batch_of
 from roundelay.node.recording.units import is_message, part_of_unit
@@ -170,7 +171,7 @@ class Replaying(ABC):
     ) -> Replay[T]:
         self._check_open()
         chunks = self._node_api.replay(self.name, request)
-        if protocol_of(self.name) in TOTAL_ORDER:
+        if family_of(self.name).order == TOTAL:
             asked = since_of(since)
             chunks = self._of_one_history(Position(asked.history, asked.seq), chunks)
         replay = Replay(chunks, give, self._check_open)
@@ -208,8 +209,8 @@ class Replaying(ABC):
         """How runs become batches, or an error where they are missing."""
         if missing not in ("raise", "skip"):
             raise ConfigError("missing", missing, '"raise" or "skip"')
-        ordered = protocol_of(self.name) in TOTAL_ORDER
-        units = protocol_of(self.name) in CONFIGURED
+        family = family_of(self.name)
+        ordered, units = family.order == TOTAL, family.has_roles
         begun = since == START or bool(request.since_time)  # then a gap before the first is none
 
         def batches(chunk: list[Run]) -> Iterator[Batch]:

@@ -175,6 +175,10 @@ class Engine(Emitter, ABC):
         """Whether nothing that was submitted still waits here for its turn."""
         return True
 
+    def busy(self) -> bool:
+        """Whether something that was submitted still waits, here or for others."""
+        return False
+
     def given_up(self) -> tuple[int, ...]:
         """Members that are taken for failed, where the protocol does not go on without them."""
         return ()

@@ -91,6 +91,10 @@ RECORDS: Final = (
         (STAMPED, COMMITTED),
         resilient=True,
     ),
+    cluster(TO, "total", ToSite, order=TOTAL),
+    cluster(TO_CHANNEL, "total", ToChannelSite, order=TOTAL, stages=STAGES[1:], one_channel=True),
+    cluster(PO, "partial", PoSite, order=FIFO),
+    cluster(SPO, "selective", SpoSite, order=FIFO, selective=True),
     Family(
         POSITIVE_ACK,
         "reliable",
@@ -101,14 +105,11 @@ RECORDS: Final = (
         stages=(ACCEPTED,),
         prefix="pa",
     ),
-    cluster(TO, "total", ToSite, order=TOTAL),
-    cluster(TO_CHANNEL, "total", ToChannelSite, order=TOTAL, stages=STAGES[1:], one_channel=True),
-    cluster(PO, "partial", PoSite, order=FIFO),
-    cluster(SPO, "selective", SpoSite, order=FIFO, selective=True),
-    Family(AUTORM, "fifo", Beamon, AutoRmConfig, None, FIFO, (ACCEPTED,), own_packets=True),
     Family(GRSB, "journal", GrsbSite, GrsbConfig, GrsbStable, TOTAL, has_roles=True),
     Family(WIDE, "wide", WideSite, WideConfig, WideStable, TOTAL, has_roles=True),
+    Family(AUTORM, "fifo", Beamon, AutoRmConfig, None, FIFO, (ACCEPTED,), own_packets=True),
 )
+"""As their services are listed to users."""
 
 FAMILIES: Final[dict[str, Family]] = {family.name: family for family in RECORDS}
 """All of them by name."""

@@ -389,6 +389,9 @@ class PositiveAckSite(Engine):
     def takes_more(self) -> bool:
         return not self.queue
 
+    def busy(self) -> bool:
+        return bool(self.queue or self.outstanding)
+
     def usage(self) -> dict[str, int]:
         """How much of everything is held now; never above `caps`."""
         return {

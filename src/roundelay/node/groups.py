@@ -12,43 +12,20 @@ from typing import Any, Final
 from msgspec import Struct
 
 from roundelay.core.errors import ConfigError
-from roundelay.core.families import RECORDS, TOTAL, Family
+from roundelay.core.families import RECORDS, Family
 
-AUTORM: Final = "autorm"
-TOKEN: Final = "token"
-TO: Final = "to"
-PO: Final = "po"
-SPO: Final = "spo"
-PA: Final = "pa"
-GRSB: Final = "grsb"
-WIDE: Final = "wide"
-
-SERVICES: Final = {
-    "resilient": TOKEN,
-    "total": TO,
-    "partial": PO,
-    "selective": SPO,
-    "reliable": PA,
-    "journal": GRSB,
-    "wide": WIDE,
-    "fifo": AUTORM,
-}
-"""Service → protocol, as they are listed to users."""
-
-SERVICE_OF: Final = {protocol: service for service, protocol in SERVICES.items()}
-PREFIXES: Final = SERVICE_OF.keys() - {AUTORM}
 FAMILY_OF: Final[dict[str, Family]] = {
     family.prefix or family.name: family for family in RECORDS if not family.one_channel
 }
 """Protocol → what there is to know of it."""
 CHANNEL_MODE: Final = {family.service: family for family in RECORDS if family.one_channel}
 """Service → the family that is used through a hub."""
-
-TOTAL_ORDER: Final = frozenset(key for key, family in FAMILY_OF.items() if family.order == TOTAL)
-"""Protocols whose deliveries have a position."""
-
-CONFIGURED: Final = tuple(key for key, family in FAMILY_OF.items() if family.has_roles)
-"""Protocols whose roles come from a file."""
+SERVICES: Final = {family.service: protocol for protocol, family in FAMILY_OF.items()}
+"""Service → protocol, as they are listed to users."""
+PLAIN: Final = next(key for key, family in FAMILY_OF.items() if family.own_packets)
+"""The protocol of groups whose names have no prefix."""
+RING: Final = next(key for key, family in FAMILY_OF.items() if family.resilient)
+"""The protocol that agrees on rosters, also beside groups of others (`node.membership.group`)."""
 
 NAME_BYTES_MAX: Final = 255
 """A frontend packet has one byte for the length of a group's name."""
@@ -78,7 +55,7 @@ class GroupSpec(Struct, frozen=True, kw_only=True):
 
     @property
     def service(self) -> str:
-        return SERVICE_OF[self.protocol]
+        return self.family.service
 
     @property
     def family(self) -> Family:
@@ -111,7 +88,7 @@ def protocol_of(name: str) -> str:
     ('token', 'autorm', 'autorm')
     """
     prefix, colon, rest = name.partition(":")
-    return prefix if colon and rest and prefix in PREFIXES else AUTORM
+    return prefix if colon and rest and prefix in FAMILY_OF and prefix != PLAIN else PLAIN
 
 
 def family_of(name: str) -> Family:
@@ -132,8 +109,9 @@ def full_name(name: str, service: str) -> str:
     named = protocol_of(name)
     if named == protocol:
         return name
-    if not FAMILY_OF[named].own_packets:
-        raise ConfigError("service", service, f"{SERVICE_OF[named]} for a group named {name}")
+    if named != PLAIN:
+        allowed = f"{FAMILY_OF[named].service} for a group named {name}"
+        raise ConfigError("service", service, allowed)
     return check_name(f"{protocol}:{name}")
 
 
@@ -201,14 +179,14 @@ def parse_group(text: str) -> GroupSpec:
             raise ConfigError("group", text, f"options {', '.join(OPTIONS)}")
         options[key] = OPTIONS[key](value)
     service = parts.pop() if len(parts) > 1 and parts[-1] in SERVICES else ""
-    if not service and len(parts) == 2 and protocol_of(":".join(parts)) in PREFIXES:
-        service = SERVICE_OF[protocol_of(":".join(parts))]
+    if not service and len(parts) == 2 and protocol_of(":".join(parts)) != PLAIN:
+        service = family_of(":".join(parts)).service
     if service not in SERVICES:
         raise ConfigError(
             "group", text, f"NAME:service[:key=value…] with a service of {', '.join(SERVICES)}"
         )
     name = full_name(":".join(parts), service)
-    if FAMILY_OF[SERVICES[service]].own_packets and options:
+    if SERVICES[service] == PLAIN and options:
         raise ConfigError("group", text, "no options for fifo: who joins is a member")
     return check_roles(GroupSpec(name=name, protocol=SERVICES[service], **options))
 
@@ -222,7 +200,7 @@ def check_roles(spec: GroupSpec) -> GroupSpec:
             allowed = f"the file that says who plays which role in {spec.name}, as in {example}"
             raise ConfigError("config", "", allowed)
     elif spec.config:
-        services = ", ".join(SERVICE_OF[protocol] for protocol in CONFIGURED)
+        services = ", ".join(family.service for family in RECORDS if family.has_roles)
         raise ConfigError("config", spec.config, f"a group of service {services}")
     return spec
 

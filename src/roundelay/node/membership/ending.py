@@ -15,7 +15,6 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from roundelay.core.cluster.exchange import Exchange
 from roundelay.core.cluster.flush import Tail, tail_refusal
 from roundelay.core.engine import MS, SECOND
 from roundelay.core.errors import MalformedPdu
@@ -65,8 +64,8 @@ class Tails:
         self.by_name: dict[str, Tail] = {}
         self._parts: dict[str, list[bytes]] = {}
 
-    def hear(self, piece: TailPiece, engine: Any) -> str:
-        """The next piece of a tail; why it cannot be right, or ""."""
+    def hear(self, piece: TailPiece, cluster: Any) -> str:
+        """The next piece of a tail; why it cannot be right, or "".  `cluster`: our engine."""
         name = piece.name
         if name not in self.roster or name in self.by_name:
             return "tail of nobody who may have one"
@@ -83,10 +82,8 @@ class Tails:
         except (msgspec.MsgspecError, MalformedPdu):
             return "tail that cannot be read"
         tail = Tail(packed.epoch, packed.treq, pdus)
-        if isinstance(engine, Exchange):
-            reason = tail_refusal(engine, tail)
-            if reason:
-                return reason
+        if cluster is not None and (reason := tail_refusal(cluster, tail)):
+            return reason
         self.by_name[name] = tail
         return ""
 
@@ -143,32 +140,27 @@ class EpochEnding:
         state, me = self.state, self.state.node.name
         if not self.held_at or state.ring is None:
             return None
-        data = state.data
-        engine: Any = data.engine if data is not None else None
-        cluster = isinstance(engine, Exchange)
+        data, cluster = state.data, state.cluster
         there = state.able()
         waited = [name for name in there if name in self.living]
         unexpected = me not in self.living and bool(waited)
         waited = waited or there  # if those who were to answer are gone, the others do
-        failed = len(waited) < len(state.roster) or (engine is not None and engine.stopped)
         since = now - self.held_at
-        late = since > (DRAIN_NS if cluster else 3 * DRAIN_NS) or (cluster and failed)
-        idle = data is None or not (
-            state.outbox.underway
-            or getattr(engine, "queue", None)
-            or (hasattr(engine, "busy") and engine.busy())
-            or getattr(engine, "outstanding", None)
-        )
+        if cluster is not None:
+            late = since > DRAIN_NS or len(waited) < len(state.roster) or cluster.stopped
+        else:
+            late = since > 3 * DRAIN_NS
+        idle = data is None or not (state.outbox.underway or data.engine.busy())
         turns = [self.drained[name].turn if name in self.drained else 0 for name in waited]
         answered = self.answered()
         turn = 2 if late or answered or min(turns, default=1) >= 1 else 1
-        says_tail = cluster and turn == 2
+        says_tail = cluster is not None and turn == 2
         if unexpected and says_tail:
             pass  # the others do not say what we lack: they end the epoch, and admit us again
         elif self._said < turn and (idle or late or says_tail):
             self._said = turn
             if says_tail:
-                for piece in pieces(me, state.epoch, engine.tail(self._hearers())):
+                for piece in pieces(me, state.epoch, cluster.tail(self._hearers())):
                     self.say(piece)
             else:
                 position = max(data.position, 0) if data is not None else UNKNOWN
@@ -200,7 +192,7 @@ class EpochEnding:
 
     def _propose(self, answered: set[str], unwanted: Set[str], now: int) -> EndOfEpoch | None:
         """Everybody who lives has answered: where the epoch ends, if it is for us to say so."""
-        state, data = self.state, self.state.data
+        state = self.state
         tails = self._counting()
         able = (
             name for name in state.roster if name in (tails or answered) and state.present(name)
@@ -208,8 +200,8 @@ class EpochEnding:
         if next(able, "") != state.node.name:
             return None
         base = max((word.position for word in self.drained.values()), default=UNKNOWN)
-        if tails and data is not None and isinstance(data.engine, Exchange):
-            base = state.base + data.engine.position_after(self.tails.of(tails))
+        if tails and state.cluster is not None:
+            base = state.base + state.cluster.position_after(self.tails.of(tails))
         history = ""
         ordered = not state.is_token and state.spec.family.order == TOTAL
         if base == UNKNOWN and len(state.roster) >= state.needed and ordered:

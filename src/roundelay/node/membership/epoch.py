@@ -11,8 +11,8 @@ import msgspec
 from msgspec import structs
 
 from roundelay.core.cluster.flush import Tail
-from roundelay.core.cluster.repair import Repair
 from roundelay.core.engine import MS, NEVER, SECOND
+from roundelay.core.families import TOTAL
 from roundelay.core.position import Position, holds
 from roundelay.core.token.config import COLD, REJOIN, most_resilience
 from roundelay.core.token.pdu import NO_HISTORY, NO_LIST
@@ -22,7 +22,7 @@ from roundelay.file_names import file_name
 from roundelay.node.driver import engines
 from roundelay.node.driver.outbox import Outbox
 from roundelay.node.driver.roster_member import RosterMember
-from roundelay.node.groups import MEMBERS_MAX, TOKEN
+from roundelay.node.groups import MEMBERS_MAX, RING
 from roundelay.node.membership import earlier, settings
 from roundelay.node.membership.histories import later_history, number_of
 from roundelay.node.membership.settings import SettingsAgreement
@@ -219,7 +219,7 @@ class EpochRunner:
         tracer = node.config.tracer
         ring = RosterMember(
             node,
-            structs.replace(spec, protocol=TOKEN),
+            structs.replace(spec, protocol=RING),
             me,
             start.roster,
             engine,
@@ -369,11 +369,10 @@ class EpochRunner:
 
         What a member without positions had accepted, and knows the others were given, its
         applications are given first.  It cannot know what else there was: so they are told."""
-        data = self.state.data
-        engine = data.engine if data is not None else None
-        if data is None or not isinstance(engine, Repair) or engine.ordered:
+        data, cluster = self.state.data, self.state.cluster
+        if data is None or cluster is None or self.state.spec.family.order == TOTAL:
             return
-        engine.hand_over_known(tails or {})
+        cluster.hand_over_known(tails or {})
         data.carry_out(now)
         self.subscribers.left_out(self.state.epoch)
 

@@ -8,7 +8,6 @@ from typing import Final
 
 from msgspec import structs
 
-from roundelay.core.cluster.exchange import Exchange
 from roundelay.core.engine import MS, NEVER, SECOND, Delivery, Notice
 from roundelay.core.errors import MalformedPdu
 from roundelay.core.token.pdu import DATA
@@ -107,8 +106,7 @@ class Reconfiguration:
         elif isinstance(message, Change):
             self._changed(message, delivery.seq, now)
         elif isinstance(message, TailPiece):
-            engine = state.data.engine if state.data is not None else None
-            reason = self.ending.tails.hear(message, engine)
+            reason = self.ending.tails.hear(message, state.cluster)
             if reason:
                 state.node.drop(reason)
             self._drain(now)
@@ -379,23 +377,22 @@ class Reconfiguration:
     def _finish(self, change: Change, now: int) -> None:
         """TR-16: deliver the rest of the epoch; what nobody was given stays, to be sent again."""
         state, node = self.state, self.state.node
-        data, underway = state.data, state.outbox.underway
-        engine = data.engine if data is not None else None
+        data, cluster, underway = state.data, state.cluster, state.outbox.underway
         lost: list[int] | None = None  # all that are under way
-        if data is not None and isinstance(engine, Exchange):
+        if data is not None and cluster is not None:
             tails = self.ending.tails.of(change.tails)
-            if engine.me in tails:
-                engine.flush(tails)
+            if cluster.me in tails:
+                cluster.flush(tails)
                 data.carry_out(now)
                 lost = []
                 going_on = dict(zip(change.roster, change.lives, strict=True))
                 taken_along = going_on.get(node.name) == node.uuid
-                if not taken_along and not state.leaving and not engine.ordered:
+                if not taken_along and not state.leaving and not cluster.ordered:
                     # The roster has another life of us, or none.
                     self.subscribers.left_out(state.epoch + 1)
             else:
                 self.epochs.part(now, tails)
-                lost = engine.maybe_given(tails) if tails else None
+                lost = cluster.maybe_given(tails) if tails else None
         for place, bundle in enumerate(list(underway)):
             if lost is None or place in lost:
                 state.outbox.lose_track(

@@ -15,7 +15,6 @@ from msgspec import structs
 
 from roundelay.core.families import NONE
 from roundelay.core.token.phases import NORMAL
-from roundelay.core.token.site import TokenSite
 from roundelay.node.answers import view_json
 from roundelay.node.driver import engines
 from roundelay.node.driver.outbox import LIMIT_BYTES, Outbox
@@ -175,10 +174,15 @@ class GroupState:
         drivers = [driver for driver in (self.ring, self.data) if driver is not None]
         return drivers[:1] if self.ring is self.data else drivers
 
+    @property
+    def cluster(self) -> Any:
+        """The engine that carries the messages, where it is one of `core.cluster`."""
+        return self.data.engine if self.data is not None and self.spec.family.is_cluster else None
+
     def works(self) -> bool:
         """Whether rosters can be agreed on at present."""
-        engine = self.ring.engine if self.ring is not None else None
-        return isinstance(engine, TokenSite) and engine.phase == NORMAL
+        token = self.ring.token if self.ring is not None else None
+        return token is not None and token.phase == NORMAL
 
     # -- the node ------------------------------------------------------------------------------
 

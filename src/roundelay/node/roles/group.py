@@ -30,6 +30,7 @@ from roundelay.core import notices
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import MS, NEVER, Effects, Notice, Pdu
 from roundelay.core.errors import ConfigError, GroupClosed, RoundelayError, UsageError
+from roundelay.core.families import GRSB, WIDE
 from roundelay.core.grsb.base import GrsbDelivery, deliveries_of
 from roundelay.core.grsb.checks import beginning
 from roundelay.core.grsb.pdu import PollOk
@@ -39,7 +40,7 @@ from roundelay.core.wide.stable import LOCAL
 from roundelay.node.driver import engines
 from roundelay.node.driver.engine_driver import EngineDriver
 from roundelay.node.driver.outbox import LIMIT_BYTES
-from roundelay.node.groups import GRSB, WIDE, GroupSpec, check_roles
+from roundelay.node.groups import GroupSpec, check_roles
 from roundelay.node.membership.settings import check_none
 from roundelay.node.node_api import UNIT, WHOLE, Batch, Missed, Subscriber, View
 from roundelay.node.recording.handover import CatchUp, application_of
@@ -77,7 +78,7 @@ class RoleGroup:
     def __init__(self, node: Node, spec: GroupSpec, now: int) -> None:
         self.node = node
         self.spec = check_roles(spec)
-        kind = MEMBERS[spec.protocol]
+        kind = MEMBERS[spec.family.name]
         self.member = kind(node, spec, read_file(Path(spec.config), kind.parse_file))
         self.persistence = Persistence(self.member, self.tell_recorded)
         self.persistence.check_members()
