@@ -133,7 +133,7 @@ def kill(node: Node) -> None:
         if not isinstance(host, GroupMembership):
             continue
         lingering = (driver for _, driver in host.epochs.lingering)
-        for driver in (*host.state.drivers(), *lingering):
+        for driver in (*host.drivers(), *lingering):
             if not driver.closed:
                 driver.close()
 

@@ -28,11 +28,11 @@ from tests.node.live import (
 
 
 def incarnations(members: list[Member]) -> set[str]:
-    return {membership_of(member).state.incarnation for member in members}
+    return {membership_of(member).incarnation for member in members}
 
 
 def epoch(member: Member) -> int:
-    return membership_of(member).state.epoch
+    return membership_of(member).epoch
 
 
 async def test_members_join_and_leave_and_the_positions_go_on() -> None:
@@ -74,7 +74,7 @@ async def test_members_that_all_leave_at_once_are_all_out_soon(service: str) -> 
         places = [membership_of(member) for member in members]
         for place in places:
             place.leave(time.monotonic_ns())
-        await until(lambda: all(place.state.closed for place in places), "everybody has left")
+        await until(lambda: all(place.closed for place in places), "everybody has left")
 
 
 async def test_what_a_member_had_under_way_when_it_was_left_out_is_delivered_when_it_is_back(

@@ -134,7 +134,7 @@ async def test_who_was_thought_dead_does_not_end_the_epoch_with_the_others(
         others = [asyncio.create_task(one.group.broadcast(one.data[0])) for one in (a, b)]
         await until(lambda: seat(c).outbox.underway, "c has sent it")
         hold_back(seat(c), monkeypatch)
-        seat(c).reconfiguration.say(Hold(seat(c).state.epoch, ("c",)))
+        seat(c).reconfiguration.say(Hold(seat(c).epoch, ("c",)))
         await sending
         net.switch.apply({"heal": True})
         await asyncio.gather(*others, return_exceptions=True)
@@ -155,7 +155,7 @@ async def test_those_who_were_thought_dead_go_on_when_nobody_else_is_left(
         members = await net.form("abc", service="total")
         a, b, c = members
         hold_back(seat(c), monkeypatch)
-        seat(c).reconfiguration.say(Hold(seat(c).state.epoch, ("c",)))
+        seat(c).reconfiguration.say(Hold(seat(c).epoch, ("c",)))
         await until(lambda: held(a) and held(b), "HOLD is heard")
         await c.die()
         await together([a, b])

@@ -174,16 +174,15 @@ def state(member: Member) -> dict[str, Any]:
     node = member.node
     membership = node.group_hosts["token:g"]
     assert isinstance(membership, GroupMembership)
-    group = membership.state
-    assert group.ring is not None
+    assert membership.ring is not None
     return {
         "view": member.group.view,
         "nodes": sorted(node.directory.by_name),
         "environment": set(node.autorm.beamon.environment.nodes),
-        "ring": group.ring.id,
-        "roster": group.roster,
-        "epoch": group.epoch,
-        "incarnation": group.incarnation,
+        "ring": membership.ring.id,
+        "roster": membership.roster,
+        "epoch": membership.epoch,
+        "incarnation": membership.incarnation,
         "asked": dict(membership.reconfiguration.asked),
         "fatal": node.fatal,
         "got": list(member.got),
@@ -384,13 +383,12 @@ async def test_a_member_that_lies_stops_nobody(service: str) -> None:
         stranger = Stranger(net)
         membership = a.node.group_hosts[a.group.name]
         assert isinstance(membership, GroupMembership)
-        group = membership.state
-        assert group.ring is not None
-        assert group.data is not None
+        assert membership.ring is not None
+        assert membership.data is not None
         forged = [
             codec.encode(pdu, sender=1, group_id=hosted.id, chan_seq=(1 << 31) + number)
             for number, pdu in enumerate(EXAMPLES)
-            for hosted in {group.ring, group.data}
+            for hosted in {membership.ring, membership.data}
         ]
         await stranger.say(a, *forged)
         random.Random(5).shuffle(forged)
@@ -454,7 +452,7 @@ async def test_words_that_no_member_says_change_nothing(service: str) -> None:
         assert isinstance(liar, GroupMembership)
         for word in WORDS:
             if not isinstance(word, Drained):
-                word = structs.replace(word, epoch=liar.state.epoch)
+                word = structs.replace(word, epoch=liar.epoch)
             liar.reconfiguration.say(word)  # type: ignore[arg-type]
         await a.group.broadcast(b"after")
         # In a token group each has a position, which must not be missing: it is a message.
@@ -473,7 +471,7 @@ async def test_words_that_no_member_says_change_nothing(service: str) -> None:
         for member in (a, b):
             place = member.node.group_hosts[member.group.name]
             assert isinstance(place, GroupMembership)
-            assert (place.state.condition, place.roster) == ("open", ("a", "b"))
+            assert (place.condition, place.roster) == ("open", ("a", "b"))
             assert place.reconfiguration.ending.drained == {}
 
 
@@ -484,7 +482,7 @@ async def test_an_application_cannot_speak_as_a_node() -> None:
         place = a.node.group_hosts[a.group.name]
         assert isinstance(place, GroupMembership)
         own = place.reconfiguration.mark()
-        forged = encode(Change(place.state.epoch, ("b",), (b"",), 0, 0))
+        forged = encode(Change(place.epoch, ("b",), (b"",), 0, 0))
         for message in (own + forged, own + b"x", MARK):
             with pytest.raises(UsageError, match="begins with"):
                 await a.group.broadcast(message)
@@ -506,9 +504,9 @@ async def test_a_change_that_counts_tails_which_nobody_said_is_no_error() -> Non
         a, b = await net.form("ab", service="partial")
         liar = b.node.group_hosts[b.group.name]
         assert isinstance(liar, GroupMembership)
-        epoch, lives = liar.state.epoch, liar.state.lives
+        epoch, lives = liar.epoch, liar.lives
         liar.reconfiguration.say(Change(epoch, liar.roster, lives, 1, 0, ("a", "b")))
-        await until(lambda: liar.state.epoch > epoch, "the next epoch")
+        await until(lambda: liar.epoch > epoch, "the next epoch")
         await together([a, b])
         await a.group.broadcast(b"after")
         await delivered([a, b], 1)

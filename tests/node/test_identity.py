@@ -164,8 +164,8 @@ async def test_what_a_replaced_process_asks_for_is_void(leave: bool) -> None:
         await together([a, b, new], 30)
         await new.group.broadcast(b"in")
         seat = membership_of(a)
-        epoch = seat.state.epoch
-        ask = Ask(a.group.name, seat.state.incarnation, "c", leave, epoch, c.node.uuid)
+        epoch = seat.epoch
+        ask = Ask(a.group.name, seat.incarnation, "c", leave, epoch, c.node.uuid)
         reason = "of an earlier life of its sender"
         before = [one.node.drops.get(reason, 0) for one in (a, b, new)]
         c.node.send_control(ask)
@@ -176,7 +176,7 @@ async def test_what_a_replaced_process_asks_for_is_void(leave: bool) -> None:
             await asyncio.sleep(0.02)
         await until(lambda: b"29" in new.data, "what a has sent")
         assert new.from_("a") == [b"%d" % number for number in range(30)]
-        assert (seat.state.epoch, new.error) == (epoch, None)
+        assert (seat.epoch, new.error) == (epoch, None)
 
 
 @pytest.mark.seconds(90)
@@ -188,11 +188,11 @@ async def test_who_is_shut_out_by_another_life_of_its_name_is_told(service: str)
         await a.group.broadcast(b"before")
         await until(lambda: b"before" in c.data, "what was sent before")
         seat = membership_of(a)
-        epoch = seat.state.epoch
-        stranger = Ask(a.group.name, seat.state.incarnation, "c", False, epoch, os.urandom(16))
+        epoch = seat.epoch
+        stranger = Ask(a.group.name, seat.incarnation, "c", False, epoch, os.urandom(16))
         for one in (a, b):
             membership_of(one).told(stranger, time.monotonic_ns())
-        await until(lambda: seat.state.epoch > epoch and seat.works(), "the next epoch")
+        await until(lambda: seat.epoch > epoch and seat.works(), "the next epoch")
         sending = asyncio.create_task(a.group.broadcast(b"between"))
         await until(lambda: c.error or b"between" in c.data, "something")
         if c.error is not None:

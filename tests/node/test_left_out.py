@@ -22,7 +22,7 @@ async def test_who_was_stopped_after_a_confirmation_is_given_it_or_told(
     async with Net("switch", seed=3) as net:
         members = await net.form("abcd", service=service)
         d = members[3]
-        epoch = membership_of(d).state.epoch
+        epoch = membership_of(d).epoch
         left = members[:3]
         await members[0].group.broadcast(b"before")
         await delivered(members, 1)

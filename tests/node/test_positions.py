@@ -302,11 +302,11 @@ async def test_places_that_everybody_has_forgotten_are_not_used_again() -> None:
         a, b = await net.form("ab", service="total")
         await say(a, 5)
         await delivered([a, b], 5)
-        base, old = membership_of(a).state.base, a.group.history
+        base, old = membership_of(a).base, a.group.history
         for member in (a, b):  # as the ring finds them that have a new life
             seat: Any = membership_of(member)
             seat.epochs.drop(seat.data)
-            seat.state.data = None
+            seat.data = None
         await until(lambda: {m.group.history for m in (a, b)}.isdisjoint({old}), "a history")
         receipt = await a.group.broadcast(b"new")
         assert (receipt.seq, receipt.history) == (base, a.group.history)

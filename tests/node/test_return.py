@@ -252,7 +252,7 @@ async def test_who_has_less_than_another_that_is_heard_is_refused_a_recovery(
         for one in members[1:]:
             await one.die()
         a, b = [await net.join(name, **fixed("abcde", tmp_path, name)) for name in "ab"]
-        ring: Any = membership_of(a).state.ring
+        ring: Any = membership_of(a).ring
         engine = ring.token
         await until(
             lambda: 1 in engine.reformation.votes and engine.reformation.blocked,

@@ -168,7 +168,7 @@ async def test_settings_of_a_history_that_has_ended_are_nobodys_wish() -> None:
         place: Any = two.node.group_hosts["token:g"]
         assert place.spec.min_members == 1
         place.epochs.forget()  # as where two histories have met
-        assert place.state.settings is None
+        assert place.settings is None
         assert place.spec.min_members is None
 
 

@@ -31,7 +31,6 @@ from roundelay.node.group_host import GroupDriver, GroupHost
 from roundelay.node.groups import GroupSpec, family_of, plain_spec
 from roundelay.node.node_api import NO_TAG, Refusal, Subscriber, View
 from roundelay.node.recording.handover import CatchUp, application_of
-from roundelay.wire.control import Ask, Info, Start
 
 if TYPE_CHECKING:
     from roundelay.node.node import Node
@@ -52,18 +51,15 @@ def reason_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-class FailedGroup:
+class FailedGroup(GroupHost):
     """The place of a group that has failed; it holds nothing but what is to be shown."""
 
-    leaving = False
-    data = None
     closed = True
-    roster = ()
-    lineage = ""
-    recalled = True
-    memory = None
+    deadline = NEVER
+    """When the node opens it again by itself."""
 
-    def __init__(self, faults: Faults, spec: GroupSpec, error: BaseException, tries: int) -> None:
+    def __init__(self, node: Node, spec: GroupSpec, error: BaseException, tries: int) -> None:
+        self.node = node
         self.spec = spec
         self.error = error
         self.reason = reason_of(error)
@@ -71,17 +67,8 @@ class FailedGroup:
         self.outbox = Outbox(spec.name, 0, 0, 0)
         self.recorders: dict[int, Any] = {}
         """Recorders here: they go on when the group does."""
-        self.entered: list[str] = []
-        """Epochs that the member was in and may remember nothing of (CM-R17)."""
         self.tries = tries
         self.at = time.monotonic_ns()
-        self.deadline = NEVER
-        self._faults = faults
-
-    @property
-    def planned(self) -> bool:
-        """Whether the node opens it again by itself."""
-        return self.deadline != NEVER
 
     def retry_later(self) -> None:
         wait = min(RETRY_MOST_NS, RETRY_NS << min(self.tries, 8))
@@ -94,8 +81,10 @@ class FailedGroup:
         return GroupFailed(self.spec.name, self.reason)
 
     def on_timer(self, now: int) -> None:
+        """See whether the cause is gone."""
         self.deadline = NEVER
-        self._faults.retry(self)
+        with suppress(RoundelayError):  # it is in the new place, and in the log
+            self.node.group_host(self.spec.name)
 
     def join(self, *arguments: Any, **options: Any) -> None:
         raise self.failure()
@@ -109,9 +98,10 @@ class FailedGroup:
         recorders: int = 0,
         unit: bool = False,
     ) -> None:
-        if not self._faults.may_try(self):
+        """One who did not even join may have the group tried again, if it failed a while ago."""
+        node, name = self.node, self.spec.name
+        if time.monotonic_ns() - self.at <= ASKED_NS:
             raise self.failure()
-        node, name = self._faults.node, self.spec.name
         if self.spec.family.own_packets:
             del node.group_hosts[name]
         else:
@@ -121,35 +111,11 @@ class FailedGroup:
     def agree(self, wishes: GroupSpec) -> None:
         raise self.failure()
 
-    def fell_behind(self, application: Subscriber, since: int) -> bool:
-        return False
-
-    def on_tick(self, now: int) -> None:
-        """Nobody waits for it."""
-
     def part(self, application: Subscriber, now: int) -> None:
         self.recorders.pop(id(application), None)
 
-    def heard(self, info: Info, now: int) -> None:
-        """Nobody is here to be told."""
-
-    def told(self, word: Ask | Start, now: int) -> None:
-        """Nobody is here to be told."""
-
-    def info(self) -> None:
-        """To others, this node is no member."""
-
-    def works(self) -> bool:
-        return False
-
-    def trouble(self) -> str:
-        return self.state
-
     def view(self) -> View:
         return View(self.spec.name, "0", (), self.state)
-
-    def members(self) -> dict[str, object]:
-        return {"group": self.spec.name, "version": "0", "state": self.state, "members": []}
 
     def status(self) -> dict[str, object]:
         return {
@@ -161,15 +127,6 @@ class FailedGroup:
             "members": [],
             "applications": 0,
         }
-
-    def leave(self, now: int) -> None:
-        """It is no member."""
-
-    def close(self, reason: str) -> None:
-        """Nothing is open."""
-
-    def fail(self, reason: str) -> None:
-        """It has."""
 
 
 class Faults:
@@ -189,9 +146,9 @@ class Faults:
         except Exception as error:
             self._dismantle(name, host)
             before = self._failed(name)
-            if before is not None and before.planned and isinstance(error, ConfigError):
+            if before is not None and before.deadline != NEVER and isinstance(error, ConfigError):
                 raise  # one application's wish, and not why the group has failed
-            failed = FailedGroup(self, spec, error, 0 if before is None else before.tries + 1)
+            failed = FailedGroup(node, spec, error, 0 if before is None else before.tries + 1)
             failed.entered = list(getattr(host, "entered", ()))
             if before is not None:
                 failed.recorders = before.recorders
@@ -234,17 +191,6 @@ class Faults:
         host = self.node.group_hosts.get(name)
         return host if isinstance(host, FailedGroup) else None
 
-    def retry(self, host: FailedGroup) -> None:
-        """It is time to see whether the cause is gone."""
-        if self.node.group_hosts.get(host.spec.name) is not host:
-            return
-        with suppress(RoundelayError):  # it is in the new place, and in the log
-            self.node.group_host(host.spec.name)
-
-    def may_try(self, host: FailedGroup) -> bool:
-        """Whether one who did not even join may have the group tried again."""
-        return time.monotonic_ns() - host.at > ASKED_NS
-
     def begin(self, name: str) -> None:
         """Open a group that the node is configured for."""
         with suppress(RoundelayError):
@@ -271,7 +217,7 @@ class Faults:
         if isinstance(host, FailedGroup):
             return
         spec = host.spec if host is not None else node.specs.get(name) or plain_spec(name)
-        failed = FailedGroup(self, spec, error, 0)
+        failed = FailedGroup(node, spec, error, 0)
         failed.entered = list(getattr(host, "entered", ()))
         applications = self._applications(name, host)
         self._dismantle(name, host)

@@ -7,15 +7,16 @@ from a file is both in one (`node.roles.group`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from roundelay.core.bundle import Bundle
-from roundelay.core.engine import Pdu
+from roundelay.core.engine import NEVER, Pdu
+from roundelay.node.answers import view_json
 from roundelay.node.driver.channel_link import HubLink
 from roundelay.node.driver.outbox import Outbox
 from roundelay.node.groups import GroupSpec
-from roundelay.node.node_api import Subscriber
+from roundelay.node.node_api import Subscriber, View
 from roundelay.node.recording.memory import Memory
 from roundelay.wire.control import Ask, GroupInfo, Info, Start
 
@@ -48,22 +49,37 @@ class GroupDriver(Protocol):
     def carry_out(self, now: int) -> None: ...
 
 
-class GroupHost(Protocol):
-    """A group at a node."""
+class GroupHost:
+    """A group at a node; as far as it is written here, one that takes part in nothing."""
+
+    spec: GroupSpec
+    outbox: Outbox
+    closed = False
+    leaving = False
+    recalled = True
+    """The member goes on from its disk, and may have forgotten what it delivered last."""
+    entered: Sequence[str] = ()
+    """Epochs that this node has been in, the latest ones."""
+    memory: Memory | None = None
+    """What was delivered lately; None: others keep that."""
 
     @property
-    def spec(self) -> GroupSpec: ...
+    def deadline(self) -> int:
+        return NEVER
 
     @property
-    def outbox(self) -> Outbox: ...
+    def data(self) -> Any:
+        """What carries the messages, with its `position`; None before there is anything."""
+        return None
 
     @property
-    def leaving(self) -> bool: ...
+    def roster(self) -> tuple[str, ...]:
+        return ()
 
     @property
-    def deadline(self) -> int: ...
-
-    def on_timer(self, now: int) -> None: ...
+    def lineage(self) -> str:
+        """The history that the member is in; empty: none yet."""
+        return ""
 
     def join(
         self,
@@ -74,37 +90,13 @@ class GroupHost(Protocol):
     ) -> None:
         """`since_time`: not what was recorded before that (ns since 1970), either.  `history`: the
         one that `since` belongs to."""
-
-    @property
-    def data(self) -> Any:
-        """What carries the messages, with its `position`; None before there is anything."""
-
-    @property
-    def roster(self) -> tuple[str, ...]: ...
-
-    @property
-    def lineage(self) -> str:
-        """The history that the member is in; empty: none yet."""
-
-    @property
-    def recalled(self) -> bool:
-        """The member goes on from its disk, and may have forgotten what it delivered last."""
-
-    @property
-    def memory(self) -> Memory | None:
-        """What was delivered lately; None: others keep that."""
+        raise NotImplementedError
 
     def agree(self, wishes: GroupSpec) -> None:
         """Raise unless the group is what an application that joins asks for."""
 
-    def fell_behind(self, application: Subscriber, since: int) -> bool:
-        """Whether an application that did not read for too long gets what comes from `since` on,
-        as fast as it reads."""
-
-    def on_tick(self, now: int) -> None:
-        """A few times a second: answer callers who have waited long enough."""
-
-    def part(self, application: Subscriber, now: int) -> None: ...
+    def part(self, application: Subscriber, now: int) -> None:
+        """The application leaves."""
 
     def send(
         self,
@@ -113,24 +105,53 @@ class GroupHost(Protocol):
         tag: int,
         to: Iterable[str] | None,
         recorders: int = 0,
-    ) -> None: ...
+    ) -> None:
+        raise NotImplementedError
 
-    def heard(self, info: Info, now: int) -> None: ...
+    def on_timer(self, now: int) -> None:
+        """The deadline has passed."""
 
-    def told(self, word: Ask | Start, now: int) -> None: ...
+    def trouble(self) -> str:
+        """Why callers wait, for those who have waited long enough."""
+        return self.view().state
 
-    def info(self) -> GroupInfo | None: ...
+    def view(self) -> View:
+        raise NotImplementedError
 
-    def works(self) -> bool: ...
+    def status(self) -> dict[str, object]:
+        raise NotImplementedError
 
-    def trouble(self) -> str: ...
+    def members(self) -> dict[str, object]:
+        """As JSON: the view, and what is known of each member."""
+        return view_json(self.view(), [])
 
-    def members(self) -> dict[str, object]: ...
+    def fell_behind(self, application: Subscriber, since: int) -> bool:
+        """Whether an application that did not read for too long gets what comes from `since` on,
+        as fast as it reads."""
+        return False
 
-    def status(self) -> dict[str, object]: ...
+    def works(self) -> bool:
+        """Whether something can be agreed on at present."""
+        return False
 
-    def leave(self, now: int) -> None: ...
+    def on_tick(self, now: int) -> None:
+        """A few times a second: answer callers who have waited long enough."""
 
-    def close(self, reason: str) -> None: ...
+    def heard(self, info: Info, now: int) -> None:
+        """Another node said who it is, and in what groups."""
 
-    def fail(self, reason: str) -> None: ...
+    def told(self, word: Ask | Start, now: int) -> None:
+        """Another node wants in or out, or says that an epoch has begun."""
+
+    def info(self) -> GroupInfo | None:
+        """What other nodes are told of the group; None: nothing."""
+        return None
+
+    def leave(self, now: int) -> None:
+        """Ask to be left out of the next roster, where there is a next one; then close."""
+
+    def close(self, reason: str) -> None:
+        """Take part no more; harmless when repeated."""
+
+    def fail(self, reason: str) -> None:
+        """The node cannot go on."""

@@ -54,8 +54,6 @@ class EpochRunner:
         self.agreement = agreement
         self.lingering: list[tuple[int, RosterMember]] = []
         """Engines of finished epochs, and until when they serve those who are behind."""
-        self.entered: list[str] = state.node.faults.entered(state.name)
-        """Epochs that this node has been in, the latest ones."""
         self.counted: dict[tuple[str, int], int] = {}
         """By member and epoch that is over: how many bundles of the member are in its order."""
         self.reached: tuple[str, int] = ("", -1)
@@ -164,8 +162,8 @@ class EpochRunner:
         self.listener.epoch_began(now)
         mark = f"{start.incarnation}-{start.epoch}"
         me = start.roster.index(node.name)
-        first = start.lives[me] == node.uuid and not recalled and mark not in self.entered
-        self.entered = [*self.entered[-ENTERED_MAX:], mark]
+        first = start.lives[me] == node.uuid and not recalled and mark not in state.entered
+        state.entered = [*state.entered[-ENTERED_MAX:], mark]
         self._remember(start)
         self.left_alone = None
         ring = state.ring = self._ring_of(start, first=first, recalled=recalled, now=now)

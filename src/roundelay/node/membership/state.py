@@ -1,8 +1,8 @@
-"""What a node knows of one of its groups: the facts that the other parts of its membership share.
+"""What a node knows of one of its groups: the facts that the parts of its membership share.
 
 `GroupState` decides nothing.  The parts that change it are `settings` (what was agreed on), `epoch`
-(rosters and their engines), `reconfiguration`, `fixed_roster` and `recovery`; `group` puts them
-together.
+(rosters and their engines), `reconfiguration`, `fixed_roster` and `recovery`; `GroupMembership`,
+which it is the base of, puts them together.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from roundelay.node.answers import view_json
 from roundelay.node.driver import engines
 from roundelay.node.driver.outbox import LIMIT_BYTES, Outbox
 from roundelay.node.driver.roster_member import RosterMember
+from roundelay.node.group_host import GroupHost
 from roundelay.node.groups import MEMBERS_MAX, GroupSpec
 from roundelay.node.membership import settings
 from roundelay.node.membership.histories import later_history
-from roundelay.node.node_api import View
+from roundelay.node.node_api import Subscriber, View
 from roundelay.node.recording.memory import Memory
 from roundelay.node.storage.folders import claim_group
 from roundelay.node.storage.store import Store
@@ -34,8 +35,15 @@ if TYPE_CHECKING:
 LOOKING = "looking for members"
 
 
-class GroupState:
+class GroupState(GroupHost):
     """One group at one node: what it is, which roster it has, and which engines run it."""
+
+    # In the place of what a `GroupHost` has that takes part in nothing.
+    deadline = 0
+    data: RosterMember | None = None
+    """Drives the engine that carries the applications' messages."""
+    roster: tuple[str, ...] = ()
+    memory: Memory
 
     def __init__(self, node: Node, spec: GroupSpec, now: int) -> None:
         self.node = node
@@ -44,17 +52,15 @@ class GroupState:
         burst = node.medium.burst if spec.family.resilient else 0
         size = engines.bundle_bytes(node.medium.mtu, burst)
         self.outbox = Outbox(spec.name, engines.LARGEST_MESSAGE, size, LIMIT_BYTES)
+        self.applications: dict[int, Subscriber] = {}
         self.memory = Memory()
         """What was delivered lately, over all rosters of the present history."""
         self.settings: Settings | None = None
         """What the members have agreed on; None: not founded yet, as far as we know."""
-        self.data: RosterMember | None = None
-        """Drives the engine that carries the applications' messages."""
         self.ring: RosterMember | None = None
         """Drives the engine that agrees on rosters; in token groups the same one."""
         self.incarnation = ""
         self.epoch = -1
-        self.roster: tuple[str, ...] = ()
         self.lives: tuple[bytes, ...] = ()
         """The UUID that the node of each member has, or had when it entered."""
         self.base = 0
@@ -66,14 +72,12 @@ class GroupState:
         self.delivered_before = 0
         """Messages delivered in earlier epochs of the incarnation."""
         self.recalled = spec.fixed
-        """The member may have forgotten what it delivered last: it goes on from its disk."""
+        self.entered = node.faults.entered(spec.name)
         self.condition = LOOKING
         """For people: what the group is doing while no engine says more."""
         self.since = now
         """When the node began to look for members."""
         self.deadline = now
-        self.leaving = False
-        self.closed = False
         self._folder: Path | None = None
 
     # -- what kind of group it is ------------------------------------------------------------
@@ -179,6 +183,10 @@ class GroupState:
         """The engine that carries the messages, where it is one of `core.cluster`."""
         return self.data.engine if self.data is not None and self.spec.family.is_cluster else None
 
+    @property
+    def lineage(self) -> str:
+        return self.data.lineage if self.data is not None else ""
+
     def works(self) -> bool:
         """Whether rosters can be agreed on at present."""
         token = self.ring.token if self.ring is not None else None
@@ -248,7 +256,6 @@ class GroupState:
         return ring if ring.startswith("blocked") and state != "open" else state
 
     def info(self) -> GroupInfo | None:
-        """Return what other nodes are told of the group; None: nothing."""
         if self.preset:
             token = self.data.token if self.data is not None else None
             version = token.reformation.max_joined[0] if token is not None else -1
@@ -266,7 +273,6 @@ class GroupState:
         )
 
     def trouble(self) -> str:
-        """Return why callers wait, for those who have waited long enough."""
         state = self.view().state
         if self.ring is not None and not self.works():
             state += ", being reformed"
@@ -280,14 +286,14 @@ class GroupState:
         ]
         return view_json(view, members)
 
-    def status(self, applications: int) -> dict[str, object]:
+    def status(self) -> dict[str, object]:
         about: dict[str, object] = {
             "group": self.name,
             "service": self.spec.service,
             "incarnation": self.incarnation,
             "epoch": self.epoch,
             "roster": list(self.roster),
-            "applications": applications,
+            "applications": len(self.applications),
             "slowed_by": self.node.recorders.slowed_by(self.name),
             "settings": settings.status(self.settings),
             "stage": self.spec.stage or engines.stage_of(self.spec) or None,

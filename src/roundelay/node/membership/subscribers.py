@@ -20,7 +20,7 @@ class Subscribers:
 
     def __init__(self, state: GroupState) -> None:
         self.state = state
-        self.by_id: dict[int, Subscriber] = {}
+        self.by_id = state.applications
         replays = state.node.recorders.replays
         self._catch_up = partial(replays.catch_up, self.by_id, state.name)
         self.fell_behind = partial(replays.fell_behind, self.by_id, state.name)

@@ -229,7 +229,7 @@ class Syncing(HeldReceipts):
         place = self._place(group)
         if place is None:
             return lambda seq: 0
-        history = place.state.history_id
+        history = place.history_id
         words = [word for word in self._heard.of(group) if word.name in place.roster]
         ends = [word.position for word in words if word.history == history]
         return lambda seq: sum(seq < end for end in ends)
@@ -266,10 +266,10 @@ class Syncing(HeldReceipts):
         """Sync again and again, as long as somebody waits for it."""
         written, reported = self._written[group], ("", -1)
         again = 0
-        while not place.state.closed and (rest := self._wanted[group] - time.monotonic_ns()) > 0:
+        while not place.closed and (rest := self._wanted[group] - time.monotonic_ns()) > 0:
             data: Any = place.data
             store = data.store if data is not None else None
-            here = (place.state.history_id, data.position if data is not None else -1)
+            here = (place.history_id, data.position if data is not None else -1)
             if isinstance(store, Store) and (here != reported or again != self._wanted[group]):
                 data.on_delivered = written.set
                 written.clear()

@@ -371,10 +371,9 @@ class Recorders:
         place: object = self.node.group_hosts.get(group)
         if not isinstance(place, GroupMembership) or place.spec.family.order != TOTAL:
             return None
-        state = place.state
-        if state.preset and not state.incarnation:
+        if place.preset and not place.incarnation:
             return None
-        return state.history_id or "?"
+        return place.history_id or "?"
 
     def entering(self, group: str) -> bool:
         """Whether the member here is about to be in: until then no recorder's history fits."""

@@ -40,6 +40,7 @@ from roundelay.core.wide.stable import LOCAL
 from roundelay.node.driver import engines
 from roundelay.node.driver.engine_driver import EngineDriver
 from roundelay.node.driver.outbox import LIMIT_BYTES
+from roundelay.node.group_host import GroupHost
 from roundelay.node.groups import GroupSpec, check_roles
 from roundelay.node.membership.settings import check_none
 from roundelay.node.node_api import UNIT, WHOLE, Batch, Missed, Subscriber, View
@@ -68,12 +69,11 @@ NO_CONFERENCE: Final = 0xFFFFFFFF
 """What a node wants on behalf of nobody: a conference that is not used."""
 
 
-class RoleGroup:
+class RoleGroup(GroupHost):
     """One group at one node: its place among the groups, and what is driven."""
 
     hub = None
-    recalled = True
-    memory = None
+    outbox: MarkedOutbox
 
     def __init__(self, node: Node, spec: GroupSpec, now: int) -> None:
         self.node = node
@@ -86,8 +86,6 @@ class RoleGroup:
         self.applications: dict[int, Subscriber] = {}
         replays = node.recorders.replays
         self._catch_up = partial(replays.catch_up, self.applications, spec.name)
-        self.fell_behind = partial(replays.fell_behind, self.applications, spec.name)
-        self.closed = self.leaving = False
         self.driver: EngineDriver | None = None
         self.seen = 0
         """Everything below is in the trace, or in that of an earlier life."""
@@ -229,6 +227,10 @@ class RoleGroup:
         if since is not None and (since_time or history or self.position != since):
             self._catch_up(application, since, since_time, history, asked=True)
         self.node.wake(self.data)
+
+    def fell_behind(self, application: Subscriber, since: int) -> bool:
+        replays = self.node.recorders.replays
+        return replays.fell_behind(self.applications, self.spec.name, application, since)
 
     def _selection(self) -> Selection:
         """GR-16: what the stream must bring so that every application gets what it chose."""
@@ -479,10 +481,7 @@ class RoleGroup:
         user = self.member.user
         self.receipts.settle(user.recorded if user is not None else 0)
 
-    # -- the end ---------------------------------------------------------------------------
-
-    def leave(self, now: int) -> None:
-        """Roles are for good: whoever stops is missed, or is away."""
+    # -- the end: roles are for good, and whoever stops is missed or away ----------------------
 
     def close(self, reason: str) -> None:
         """Take part no more."""
