@@ -1,8 +1,13 @@
 """How the PDUs of a member leave and arrive where all share the node's medium.
 
-They are numbered, so that a channel on which nothing overtakes can be made of the medium
-(`node.medium.adaptors`), or one with a hub that gives everything one order
-(`node.medium.one_channel`).
+They are numbered, so that a channel can be made of the medium that some protocols need (channel
+models, PROTOCOLS §0.2):
+
+- DG: nothing is promised, nothing is needed.
+- MC: PDUs of one sender arrive in sending order.  What comes late or twice is dropped, so that
+  reordering and duplication become loss.  A retransmission has a fresh `chan_seq`.
+- 1C: PDUs of all senders are seen in one order by everybody, that of a hub
+  (`node.medium.one_channel`).
 """
 
 from __future__ import annotations
@@ -18,7 +23,6 @@ from roundelay.core.token.reformation import ANOTHER_LIFE
 from roundelay.node.driver.engine_driver import EngineDriver
 from roundelay.node.event_log import EventLog
 from roundelay.node.groups import GroupSpec
-from roundelay.node.medium.adaptors import MCAdaptor
 from roundelay.node.medium.one_channel import ASIDE, Arrival, Offered, OneChannel
 from roundelay.node.membership.directory import tag_of
 from roundelay.node.traffic.transmitter import Transmitter
@@ -31,6 +35,17 @@ CHANNEL_ORDER: Final = "channel order"
 
 HUB: Final = 0
 """The member that runs the hub, where there is one: the first of the roster."""
+
+CHAN_SEQS: Final = 1 << 32
+
+
+def newer(chan_seq: int, last: int) -> bool:
+    """Whether `chan_seq` comes after `last`; numbers wrap.
+
+    >>> newer(5, 4), newer(4, 4), newer(2, CHAN_SEQS - 2)
+    (True, False, True)
+    """
+    return 0 < (chan_seq - last) % CHAN_SEQS < CHAN_SEQS // 2
 
 
 class NodeServices(Protocol):
@@ -72,7 +87,8 @@ class ChannelLink:
         self.sent = 0
         self.deaf_to = me
         """The member whose PDUs are none for us."""
-        self.channel = MCAdaptor() if spec.family.is_cluster else None
+        self.last_seqs: dict[int, int] | None = {} if spec.family.is_cluster else None
+        """Where sending order is needed: the last `chan_seq` of each sender."""
 
     def admits(self, sender: int, chan_seq: int, life: int) -> bool:
         """Whether a PDU is of another member, of its present life, and not overtaken."""
@@ -80,10 +96,13 @@ class ChannelLink:
             self.driver.engine.drop("sender is no other member")
         elif self.lives and self.lives[sender] not in (0, life):
             self.driver.engine.drop(ANOTHER_LIFE)
-        elif self.channel is not None and not self.channel.admit(sender, chan_seq):
-            self.driver.engine.drop(CHANNEL_ORDER)
-        else:
+        elif self.last_seqs is None:
             return True
+        elif newer(chan_seq, self.last_seqs.get(sender, chan_seq - 1)):
+            self.last_seqs[sender] = chan_seq
+            return True
+        else:
+            self.driver.engine.drop(CHANNEL_ORDER)
         return False
 
     def transmit(self, destination: int, pdu: Pdu, line: int, now: int) -> None:
@@ -116,7 +135,7 @@ class HubLink(ChannelLink):
         self.here = self.hub.here
         """Whether we are the hub."""
         self.deaf_to = NOBODY  # our own come back from the hub
-        self.channel = None
+        self.last_seqs = None
 
     @property
     def deadline(self) -> int:

@@ -19,7 +19,6 @@ from roundelay.core.token.ballot import OtherLife
 from roundelay.core.token.site import TokenSite
 from roundelay.core.token.stable import undelivered
 from roundelay.node.driver.channel_link import ChannelLink, HubLink, NodeServices
-from roundelay.node.driver.early import Early
 from roundelay.node.driver.engine_driver import NEAR_NS, EngineDriver, Tracer
 from roundelay.node.driver.engines import early_stage
 from roundelay.node.driver.outbox import Outbox, Underway
@@ -29,6 +28,39 @@ from roundelay.node.node_api import WHOLE, Batch, Subscriber, View
 from roundelay.node.recording.memory import Memory
 from roundelay.node.storage.store import Store
 from roundelay.wire.codec import group_id
+
+
+class Early:
+    """What the applications of one member were given early (`stage=`), and is not through yet.
+
+    The engine hands over each message twice: early, without a place, and again when it is through.
+    What is through has its place; it goes to recorders and into the member's memory, settles
+    receipts, and moves the position of the group, as in a member that delivers late.  Applications
+    are given the early copy, and at the end those messages that never came early: when a cluster
+    ends, what others have accepted.  So each is given once, and a change of roster is none of their
+    business.
+    """
+
+    def __init__(self, stage: str, me: int, selective: bool) -> None:
+        self.stage = stage
+        self._me = me
+        self._selective = selective
+        self._given: set[tuple[int, int]] = set()  # bounded by what can be under way
+
+    def give(self, delivery: Delivery) -> bool:
+        """Whether an early copy is for the applications."""
+        if self._selective and delivery.source == self._me:
+            return False  # our own copy may not be for us: that is known when it is through
+        self._given.add((delivery.source, delivery.number))
+        return True
+
+    def was_given(self, delivery: Delivery) -> bool:
+        """Whether the applications have what is through now."""
+        key = (delivery.source, delivery.number)
+        if key in self._given:
+            self._given.remove(key)
+            return True
+        return False
 
 
 class RosterMember:
@@ -49,6 +81,10 @@ class RosterMember:
         base: int = 0,
         trace: Tracer | None = None,
         lives: tuple[bytes, ...] = (),
+        lineage: str = "",
+        on_gap: Callable[[int, int], None] | None = None,
+        on_notice: Callable[[Notice], None] | None = None,
+        intercept: Callable[[Delivery], bool] | None = None,
     ) -> None:
         self.log = node.log
         self.spec = spec
@@ -78,19 +114,19 @@ class RosterMember:
         self.version: tuple[int, int] = (-1, -1)
         self.members: tuple[int, ...] = ()
         self.closed = False
-        self.intercept: Callable[[Delivery], bool] | None = None
+        self.intercept = intercept
         """Sees each delivery first; True keeps it from the applications."""
-        self.on_notice: Callable[[Notice], None] | None = None
+        self.on_notice = on_notice
         self.on_delivered: Callable[[], None] | None = None
         """After each batch of deliveries, all of which are written."""
-        self.on_gap: Callable[[int, int], None] | None = None
+        self.on_gap = on_gap
         """The positions from the first number up to the second are passed over."""
         stage = early_stage(spec)
         self.early = Early(stage, me, spec.family.selective) if stage else None
         """Applications want messages at an earlier stage."""
         self.memory: Memory | None = None
         """Where what is delivered is kept for those who come later, if it has an order."""
-        self.lineage = ""
+        self.lineage = lineage
         """The id of the history that positions belong to."""
         self.waits = ""
         """Too few members for applications' messages: what the state says of that."""

@@ -215,7 +215,7 @@ class EpochRunner:
             node.recorders.entered(spec.name, history)
         mark = f"{start.incarnation}-{start.epoch}"
         tracer = node.config.tracer
-        ring = RosterMember(
+        return RosterMember(
             node,
             structs.replace(spec, protocol=RING),
             me,
@@ -227,12 +227,11 @@ class EpochRunner:
             incarnation=f"ring {mark}",
             base=start.base if token else 0,
             trace=tracer(f"{spec.name} {mark}", me, resilience=resilience) if token else None,
+            lineage=history,
+            on_gap=self.subscribers.lost,
+            on_notice=self.listener.ring_noticed,
+            intercept=self.listener.ring_delivered,
         )
-        ring.on_gap = self.subscribers.lost
-        ring.lineage = history
-        ring.intercept = self.listener.ring_delivered
-        ring.on_notice = self.listener.ring_noticed
-        return ring
 
     def _enter_data(self, me: int, mark: str, first: bool, now: int) -> None:
         """The engine beside the ring, if it can be had in this epoch."""
@@ -245,7 +244,7 @@ class EpochRunner:
             store = state.store(state.folder / "pa.log", spec.family.stable)
         stable = store.stable if store is not None else None
         engine = engines.cluster_engine(spec, me, size, node.rng, now, stable)
-        data = state.data = RosterMember(
+        state.data = RosterMember(
             node,
             spec,
             me,
@@ -258,11 +257,11 @@ class EpochRunner:
             base=state.base,
             trace=node.config.tracer(f"{spec.name} {mark}", me),
             lives=state.lives,
+            lineage=state.history_id,
+            on_gap=self.subscribers.lost,
+            on_notice=self.listener.data_noticed,
         )
-        data.on_notice = self.listener.data_noticed
-        data.on_gap = self.subscribers.lost
-        data.lineage = state.history_id
-        self._take_up(data)
+        self._take_up(state.data)
 
     def _take_up(self, driver: RosterMember) -> None:
         """Give it its PDUs from now on, instead of one of the same epoch that only lingers."""

@@ -80,9 +80,9 @@ class FixedRoster:
             self.subscribers.by_id,
             store=self.store,
             trace=node.config.tracer(spec.name, me, resilience=resilience),
+            on_gap=self.subscribers.lost,
+            on_notice=self._noticed,
         )
-        data.on_gap = self.subscribers.lost
-        data.on_notice = self._noticed
         self._name_history()
         state.condition = "open"
         state.deadline = NEVER
