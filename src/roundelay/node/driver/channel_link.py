@@ -13,7 +13,7 @@ models, PROTOCOLS §0.2):
 from __future__ import annotations
 
 import time
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from roundelay.core.cluster.pdu import ToRetx
 from roundelay.core.engine import EVERYONE, ONLY_LINE, Pdu
@@ -21,12 +21,13 @@ from roundelay.core.events import NOBODY
 from roundelay.core.token.pdu import B
 from roundelay.core.token.reformation import ANOTHER_LIFE
 from roundelay.node.driver.engine_driver import EngineDriver
-from roundelay.node.event_log import EventLog
 from roundelay.node.groups import GroupSpec
 from roundelay.node.medium.one_channel import ASIDE, Arrival, Offered, OneChannel
 from roundelay.node.membership.directory import tag_of
-from roundelay.node.traffic.transmitter import Transmitter
 from roundelay.wire.codec import encode, encode_parts
+
+if TYPE_CHECKING:
+    from roundelay.node.node import Node
 
 LARGE: Final = 16_384
 """Bytes of a bundle that is sent in parts, without a copy of it."""
@@ -48,16 +49,6 @@ def newer(chan_seq: int, last: int) -> bool:
     return 0 < (chan_seq - last) % CHAN_SEQS < CHAN_SEQS // 2
 
 
-class NodeServices(Protocol):
-    """What a group needs of its node."""
-
-    @property
-    def transmitter(self) -> Transmitter: ...
-
-    @property
-    def log(self) -> EventLog: ...
-
-
 class ChannelLink:
     """The link of one member in one incarnation of its group's roster."""
 
@@ -66,7 +57,7 @@ class ChannelLink:
 
     def __init__(
         self,
-        node: NodeServices,
+        node: Node,
         spec: GroupSpec,
         me: int,
         roster: tuple[str, ...],

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
@@ -18,7 +18,7 @@ from roundelay.core.families import TOTAL
 from roundelay.core.token.ballot import OtherLife
 from roundelay.core.token.site import TokenSite
 from roundelay.core.token.stable import undelivered
-from roundelay.node.driver.channel_link import ChannelLink, HubLink, NodeServices
+from roundelay.node.driver.channel_link import ChannelLink, HubLink
 from roundelay.node.driver.engine_driver import NEAR_NS, EngineDriver, Tracer
 from roundelay.node.driver.engines import early_stage
 from roundelay.node.driver.outbox import Outbox, Underway
@@ -28,6 +28,9 @@ from roundelay.node.node_api import WHOLE, Batch, Subscriber, View
 from roundelay.node.recording.memory import Memory
 from roundelay.node.storage.store import Store
 from roundelay.wire.codec import group_id
+
+if TYPE_CHECKING:
+    from roundelay.node.node import Node
 
 
 class Early:
@@ -68,7 +71,7 @@ class RosterMember:
 
     def __init__(
         self,
-        node: NodeServices,
+        node: Node,
         spec: GroupSpec,
         me: int,
         roster: tuple[str, ...],

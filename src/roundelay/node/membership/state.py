@@ -130,12 +130,9 @@ class GroupState(GroupHost):
 
     def founding(self, history: str, base: int, *, decreed: bool = False) -> Start:
         """The first epoch of a history that this member begins, alone."""
-        alone, lives = (self.node.name,), (self.node.uuid,)
+        alone, lives, level = (self.node.name,), (self.node.uuid,), self.nominal_resilience
         agreed = self.settings or settings.founded(self.spec)
-        level = self.nominal_resilience
-        return Start(
-            self.name, history, 0, alone, lives, base, level, decreed=decreed, settings=agreed
-        )
+        return Start(self.name, history, 0, alone, lives, base, level, (), decreed, "", agreed)
 
     def start_word(self, counted: tuple[tuple[str, int, int], ...]) -> Start:
         """What tells others that the present epoch has begun."""
