@@ -14,7 +14,7 @@ from roundelay.core.cluster.po import PoSite
 from roundelay.core.cluster.to import ToSite
 from roundelay.core.engine import ACCEPTED, ACKNOWLEDGED, MS, PREACKNOWLEDGED, Delivery
 from roundelay.core.errors import ConfigError
-from roundelay.node.driver.early import Early
+from roundelay.node.driver.roster_member import Early
 from tests.core.cluster_net import Net, alone
 
 

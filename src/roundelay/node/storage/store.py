@@ -241,6 +241,7 @@ class Store:
         self.path = path
         self.stable: Any = None
         """What was found; None when there was no file: this member has never been here."""
+        self.synced = 0
         self.damaged = False
         """The file had a hole; what is left of it is beside it, and this one is new."""
         self._rotation: Rotation | None = None
@@ -348,6 +349,7 @@ class Store:
                 sync_path(self.path.parent)
                 self._renamed = False
             self._promised = True
+            self.synced += 1
 
     async def sync_beside(self) -> None:
         """Make all that is written by now durable, in a thread; OSError if the disk does not."""
