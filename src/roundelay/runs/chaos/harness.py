@@ -15,7 +15,6 @@ from roundelay.runs.chaos import kinds
 from roundelay.runs.chaos.kinds import MACHINE, Trouble
 from roundelay.runs.chaos.network import NamespaceNet, SwitchNet
 
-LOOK_S: Final = 0.1
 HARNESS_LOG: Final = "harness.log"
 
 
@@ -25,6 +24,9 @@ class RunFailed(RoundelayError):
 
 class Harness:
     """One run, in `folder`; what is judged in the end is up to subclasses."""
+
+    look_s = 0.1
+    """Between two looks at what is waited for."""
 
     def __init__(
         self, folder: Path, net: SwitchNet | NamespaceNet, tell: Callable[[str], None]
@@ -55,7 +57,7 @@ class Harness:
                 machines = self.machines.items()
                 where = "; ".join(f"{name}: {machine.state}" for name, machine in machines)
                 raise RunFailed(f"waited {patience_s:g} s for {what}: {where}")
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(self.look_s)
 
     def progress(self) -> int:
         """How far the group has come, where waiting depends on it; RunFailed if it cannot go on."""

@@ -154,6 +154,8 @@ class Site(Machine):
 class Chaos(Harness):
     """A run of a token group whose traces are judged."""
 
+    look_s = 0.05
+
     def __init__(
         self,
         params: ChaosParams,
