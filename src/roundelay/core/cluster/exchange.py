@@ -120,6 +120,11 @@ class Exchange(Sending):
         self.notify(Undelivered(back))
         self.start_reset(epoch, (ISS,) * self.n, now)
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything of this cluster was sent or heard of here."""
+        return max(self.treq) > ISS
+
     def undelivered(self) -> list[Bundle]:
         """Own bundles that were sent and are not delivered here."""
         return [pdu.bundle for pdu in self.waiting() if pdu.src == self.index]

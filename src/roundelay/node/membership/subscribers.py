@@ -120,10 +120,12 @@ class Subscribers:
         """The others took the member for dead and went on without it, in a group without positions:
         messages of that epoch, and of later ones until it is in again, may be missing.
 
-        Nothing is to be told of a group that had not formed yet when it went on.
+        Nothing is to be told of a group that had not formed yet when it went on: but the ring of a
+        member may be late to form where its messages come and go.
         """
         state = self.state
-        if state.condition == "forming" and not state.delivered_before:
+        begun = state.delivered_before or (state.cluster is not None and state.cluster.has_begun)
+        if state.condition == "forming" and not begun:
             return
         state.node.log("warning", "group.left_out", group=state.name, epoch=epoch)
         for subscriber in list(self.by_id.values()):
