@@ -72,6 +72,8 @@ class Family(Struct, frozen=True):
     """A message names its destinations."""
     has_roles: bool = False
     """Its sites differ in what they do; groups are laid out in a file."""
+    has_levels: bool = False
+    """It joins several networks by a level above them."""
     own_packets: bool = False
     """Its PDUs have a wire format of their own, which names no group."""
     resilient: bool = False
@@ -106,7 +108,7 @@ RECORDS: Final = (
         prefix="pa",
     ),
     Family(GRSB, "journal", GrsbSite, GrsbConfig, GrsbStable, TOTAL, has_roles=True),
-    Family(WIDE, "wide", WideSite, WideConfig, WideStable, TOTAL, has_roles=True),
+    Family(WIDE, "wide", WideSite, WideConfig, WideStable, TOTAL, has_roles=True, has_levels=True),
     Family(AUTORM, "fifo", Beamon, AutoRmConfig, None, FIFO, (ACCEPTED,), own_packets=True),
 )
 """As their services are listed to users."""

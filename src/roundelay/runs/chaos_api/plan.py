@@ -213,7 +213,7 @@ def _setup(params: ApiParams, rng: Random, service: str) -> Setup:
     medium = rng.choices([SWITCH, FANOUT, NAMESPACES], [0.75, 0.15, 0.1])[0]
     if family.has_roles:
         medium = SWITCH
-    if service == "journal":
+    if family.has_roles and not family.has_levels:
         fixed = disks = True
         if rng.random() < 0.5 or size < 4:
             roles = f'profile = "demo"\nmembers = {_list(names)}\n'
@@ -225,7 +225,7 @@ def _setup(params: ApiParams, rng: Random, service: str) -> Setup:
                 f"acknowledgers = {_list(names[2:4])}\nrecorders = {_list(keepers)}\n"
                 f"users = {_list(names)}\n"
             )
-    if service == "wide":
+    if family.has_levels:
         fixed = disks = True
         names, modes = tuple(NAMES[:6]), tuple(rng.choice(mostly) for _ in NAMES[:6])
         silent = keepers = (names[0], names[3])
@@ -266,7 +266,7 @@ def _kinds(setup: Setup) -> tuple[str, ...]:
     possible = list(ANY)
     if setup.family.resilient and setup.disks and setup.fixed:
         possible += (*WITH_DISK, POWER_CUT)
-    if setup.fixed and setup.durability != COMMITTED and setup.service != "wide":
+    if setup.fixed and setup.durability != COMMITTED and not setup.family.has_levels:
         possible.append(BLACKOUT)  # a hierarchy without its global level waits for an operator
     if setup.family.has_roles:  # a role is bound to its disk: nobody can take it over
         possible.remove(REPLACED)
