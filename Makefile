@@ -96,7 +96,7 @@ seeds: $(INSTALLED)
 
 coverage: $(INSTALLED)
 	$(PY) -m coverage erase
-	$(PY) -m coverage run -m pytest -n $(WORKERS) --dist worksteal $(PYTEST)
+	$(PY) -m coverage run -m pytest -n $(WORKERS) $(PYTEST)
 	$(PY) -m coverage combine --quiet
 	@mkdir -p build
 	$(PY) -m coverage json --quiet -o build/coverage.json
