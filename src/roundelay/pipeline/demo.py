@@ -64,7 +64,7 @@ def on_spark(
         seconds["start"] = round(time.monotonic() - began, 1)
         with timed("verify"):
             verified = _verify(spark, home)
-        checked = sum(one["checked"] for one in verified["invariants"].values())
+        checked = sum(verdict["checked"] for verdict in verified["invariants"].values())
         tell(f"verify: {checked:,} checks, {'all hold' if verified['holds'] else 'BROKEN'}")
         with timed("reconcile"):
             # It would make a session of its own, and stop it.
@@ -97,22 +97,22 @@ def _says(proof: Proof) -> str:
     return f"{rows:,} messages of {len(proof.journals)} journals, {gaps}, {same}"
 
 
-def sections(home: Path, found: dict[str, Any]) -> list[str]:
+def sections(home: Path, results: dict[str, Any]) -> list[str]:
     """The same for the report."""
     rows = [
-        (name, one["about"], one["checked"], "kept" if one["holds"] else "BROKEN")
-        for name, one in found["verify"]["invariants"].items()
-        if one["checked"]
+        (name, verdict["about"], verdict["checked"], "kept" if verdict["holds"] else "BROKEN")
+        for name, verdict in results["verify"]["invariants"].items()
+        if verdict["checked"]
     ]
-    proof = msgspec.convert(found["reconcile"], Proof)
+    proof = msgspec.convert(results["reconcile"], Proof)
     archived = html_verdict(proof.complete and proof.agreed, _says(proof) + ".")
-    pictures = [name for name in found["figures"]["files"] if name.endswith(".png")]
+    pictures = [name for name in results["figures"]["files"] if name.endswith(".png")]
     return [
         html_table("Proved on Spark from the traces of all sites", ("", "", "checks", ""), rows),
         f"<h2>One archive of two recorders</h2>{archived}",
         "<h2>The papers' figures</h2><p>Few messages a point; docs/sweep.md has the commands for "
         "more.</p>" + "".join(_image(home / FIGURES / name) for name in pictures),
-        html_table("Seconds on Spark", ("", ""), list(found["seconds"].items())),
+        html_table("Seconds on Spark", ("", ""), list(results["seconds"].items())),
     ]
 
 

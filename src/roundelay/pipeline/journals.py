@@ -59,12 +59,12 @@ class OpenJournal(Struct):
         return self.reader.meta.group
 
 
-def same_history(one: Collection[str], other: Collection[str]) -> bool:
+def same_history(history: Collection[str], other: Collection[str]) -> bool:
     """Whether positions mean the same: a group that began anew has a new history, at 0.
 
     A history without a name is not known, and may be any.
     """
-    return not one or not other or not set(one).isdisjoint(other)
+    return not history or not other or not set(history).isdisjoint(other)
 
 
 def find(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
@@ -72,10 +72,10 @@ def find(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
     journals: dict[Path, None] = {}
     archives: dict[Path, None] = {}
     for path in paths:
-        found = list(_below(path, DEPTH_MAX))
-        for folder in found:
+        folders = list(_below(path, DEPTH_MAX))
+        for folder in folders:
             (archives if is_archive(folder) else journals)[folder.resolve()] = None
-        if not found:
+        if not folders:
             allowed = "a journal (with journal.json), an archive (with _archive.json), or a folder"
             raise ConfigError("path", path, f"{allowed} of them")
     return list(journals), list(archives)
@@ -87,7 +87,7 @@ def _below(folder: Path, depth: int) -> Iterator[Path]:
     if is_archive(folder) or (folder / META).exists() or (folder / META_COPY).exists():
         yield folder
     elif depth:
-        for entry in sorted(os.scandir(folder), key=lambda one: one.name):
+        for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
             if entry.is_dir() and not entry.name.startswith((".", "_")):
                 yield from _below(Path(entry.path), depth - 1)
 
@@ -124,8 +124,8 @@ def together(journals: Iterable[OpenJournal]) -> list[list[OpenJournal]]:
 
 def span_of(side_by_side: Sequence[OpenJournal]) -> Range:
     """From the first position that any of them has to the last that any of them had."""
-    begins = [one.reader.begin for one in side_by_side if one.reader.segments]
-    return min(begins, default=0), max(one.reader.end for one in side_by_side)
+    begins = [journal.reader.begin for journal in side_by_side if journal.reader.segments]
+    return min(begins, default=0), max(journal.reader.end for journal in side_by_side)
 
 
 # ------------------------------------------------------------------------ messages
@@ -174,7 +174,7 @@ class _Plan:
     def archive(self, folder: Path, groups: frozenset[str] | None) -> list[Path]:
         """The files of an archive of which nothing is held yet."""
         manifest = read_manifest(folder)
-        holdings = [(name, one.histories, one.positions) for name, one in manifest.groups.items()]
+        holdings = [(name, h.histories, h.positions) for name, h in manifest.groups.items()]
         held = {group: self._positions(group, history) for group, history, _ in holdings}
         files = []
         for file in files_with(manifest, self.selection, groups):
@@ -190,15 +190,15 @@ class _Plan:
     def journals(self, side_by_side: Sequence[OpenJournal], *, native: bool) -> list[Path]:
         """The Parquet beside segments of which nothing is held yet."""
         group = side_by_side[0].group
-        found = [pieces(one.reader, self.selection) for one in side_by_side]
-        held = [span for one in side_by_side for span in self._positions(group, one.history)]
-        whole: set[str] = set()
+        by_journal = [pieces(j.reader, self.selection) for j in side_by_side]
+        held = [span for j in side_by_side for span in self._positions(group, j.history)]
+        names: set[str] = set()
         if native and len(side_by_side) == 1:
-            whole = whole_segments(side_by_side[0].reader, found[0], held, self.selection)
-        beside = {path_of_parquet(one): None for one in found[0] if one.segment in whole}
-        rest = [[one for one in some if one.segment not in whole] for some in found]
-        wanted = difference([(one.lo, one.hi) for some in rest for one in some], held)
-        self.tasks += journal_tasks(group, rest, wanted, PIECE_BYTES)
+            names = whole_segments(side_by_side[0].reader, by_journal[0], held, self.selection)
+        beside = {path_of_parquet(piece): None for piece in by_journal[0] if piece.segment in names}
+        rest = [[piece for piece in some if piece.segment not in names] for some in by_journal]
+        ranges = difference([(piece.lo, piece.hi) for some in rest for piece in some], held)
+        self.tasks += journal_tasks(group, rest, ranges, PIECE_BYTES)
         return list(beside)
 
     def _positions(self, group: str, history: Collection[str]) -> list[Range]:
@@ -212,20 +212,20 @@ class _Plan:
 
 
 def whole_segments(
-    reader: Reader, found: Sequence[Piece], held: Sequence[Range], selection: Selection
+    reader: Reader, journal_pieces: Sequence[Piece], held: Sequence[Range], selection: Selection
 ) -> set[str]:
     """The segments that can be had as Parquet: all of each is wanted, but for the selection."""
     by_segment: dict[str, list[Range]] = {}
-    for piece in found:
+    for piece in journal_pieces:
         if piece.parquet:
             by_segment.setdefault(piece.segment, []).append((piece.lo, piece.hi))
-    whole = set()
+    names = set()
     for segment in reader.segments:
         new = difference(by_segment.get(segment.path.name, []), held)
         span = [(segment.base, segment.end)]
         if new and new == intersection(span, [(selection.since, selection.until)]):
-            whole.add(segment.path.name)
-    return whole
+            names.add(segment.path.name)
+    return names
 
 
 def _native(
@@ -254,8 +254,8 @@ def selected(frame: DataFrame, selection: Selection) -> DataFrame:
         frame = frame.where(col("time") >= _moment(selection.since_time))
     if selection.until_time < POSITION_MAX:
         frame = frame.where(col("time") < _moment(selection.until_time))
-    for name, wanted in selection.filters.items():
-        frame = frame.where(col(name).isin(sorted(wanted)))
+    for name, values in selection.filters.items():
+        frame = frame.where(col(name).isin(sorted(values)))
     return frame
 
 
@@ -271,9 +271,7 @@ def _moment(ns: int) -> Any:
 def gaps(spark: SparkSession, folders: Iterable[Path]) -> DataFrame:
     """The ranges that each journal lacks, found by reading all of it."""
     journals = opened(folders)
-    known = [
-        (one.group, str(one.folder), lo, hi) for one in journals for lo, hi in one.reader.missing
-    ]
+    known = [(j.group, str(j.folder), lo, hi) for j in journals for lo, hi in j.reader.missing]
     announced = spark.createDataFrame(known, spark_schema(GAPS))
 
     def lost_of(piece: Piece) -> Iterator[Any]:
@@ -288,6 +286,6 @@ def gaps(spark: SparkSession, folders: Iterable[Path]) -> DataFrame:
         ]
         yield pa.RecordBatch.from_pylist(rows, schema=arrow_schema(GAPS))
 
-    bins = by_bytes(piece for one in journals for piece in pieces(one.reader))
+    bins = by_bytes(piece for journal in journals for piece in pieces(journal.reader))
     lost = on_executors(spark, bins, lost_of, spark_schema(GAPS))
     return announced.union(lost).distinct()

@@ -87,11 +87,11 @@ def conditions(search: Search) -> list[Column]:
     """What must hold of a row beside the selection, which is looked after where rows are read."""
     from pyspark.sql.functions import expr
 
-    found = [_has(word) for word in search.text]
-    found += [_is(path, value) for path, value in search.json_fields]
+    columns = [_has(word) for word in search.text]
+    columns += [_is(path, value) for path, value in search.json_fields]
     if search.query and not search.is_sql:
-        found.append(expr(search.query))
-    return found
+        columns.append(expr(search.query))
+    return columns
 
 
 def _has(word: str) -> Column:
@@ -104,13 +104,13 @@ def _has(word: str) -> Column:
 def _is(path: str, value: str) -> Column:
     from pyspark.sql.functions import col, get_json_object, lit
 
-    found = get_json_object(col("text"), path)
-    same = found == lit(value)
+    field = get_json_object(col("text"), path)
+    same = field == lit(value)
     try:
         number = float(value)
     except ValueError:
         return same
-    return same | (found.try_cast("double") == lit(number))
+    return same | (field.try_cast("double") == lit(number))
 
 
 # ------------------------------------------------------------------------ giving it away
@@ -122,14 +122,14 @@ def printable(frame: DataFrame) -> DataFrame:
     from pyspark.sql.types import BinaryType, TimestampType
 
     columns = []
-    for one in frame.schema.fields:
-        value = col(f"`{one.name}`")
-        if isinstance(one.dataType, TimestampType):
-            columns.append(date_format(value, TIME_FORMAT).alias(one.name))
-        elif isinstance(one.dataType, BinaryType):
+    for field in frame.schema.fields:
+        value = col(f"`{field.name}`")
+        if isinstance(field.dataType, TimestampType):
+            columns.append(date_format(value, TIME_FORMAT).alias(field.name))
+        elif isinstance(field.dataType, BinaryType):
             text = try_validate_utf8(value.cast("string"))
-            columns.append(text.alias(one.name))
-            other = "base64" if one.name == "data" else f"{one.name}_base64"
+            columns.append(text.alias(field.name))
+            other = "base64" if field.name == "data" else f"{field.name}_base64"
             columns.append(when(text.isNull(), base64(value)).alias(other))
         else:
             columns.append(value)

@@ -65,12 +65,12 @@ class ReadTask(Struct, frozen=True):
 
 
 def journal_tasks(
-    group: str, found: Sequence[Sequence[Piece]], wanted: Sequence[Range], task_bytes: int
+    group: str, by_journal: Sequence[Sequence[Piece]], positions: Sequence[Range], task_bytes: int
 ) -> list[ReadTask]:
     """The wanted positions of journals side by side, all copies of a position in one task."""
     return [
         ReadTask(group, job.lo, job.hi, max(1, job.bytes), copies=job.copies)
-        for job in jobs_of(group, found, within=wanted, job_bytes=task_bytes)
+        for job in jobs_of(group, by_journal, within=positions, job_bytes=task_bytes)
     ]
 
 
@@ -89,15 +89,15 @@ def read_task(task: ReadTask, selection: Selection, lost: list[Range]) -> Iterat
         yield from _compared(task, inside, lost)
 
 
-def _compared(task: ReadTask, wanted: Selection, lost: list[Range]) -> Iterator[pa.RecordBatch]:
+def _compared(task: ReadTask, within: Selection, lost: list[Range]) -> Iterator[pa.RecordBatch]:
     """What journals have, each position once; where they disagree, what most have."""
     findings = Findings()
-    yield from merge(Job(task.group, wanted.since, wanted.until, task.copies), findings, wanted)
+    yield from merge(Job(task.group, within.since, within.until, task.copies), findings, within)
     have: list[Range] = []
     for recorder in {copy.recorder for copy in task.copies}:
-        spans = [(one.piece.lo, one.piece.hi) for one in task.copies if one.recorder == recorder]
-        have += difference(spans, findings.lost.get(recorder, []))
-    lost += difference([(wanted.since, wanted.until)], have)
+        held = [(copy.piece.lo, copy.piece.hi) for copy in task.copies if copy.recorder == recorder]
+        have += difference(held, findings.lost.get(recorder, []))
+    lost += difference([(within.since, within.until)], have)
     warn_of_disputes(task.group, findings)
 
 
@@ -118,7 +118,7 @@ def _recorders(task: ReadTask, selection: Selection, lost: list[Range]) -> Itera
                 return
         except (ConnectionLost, NodeUnreachable, Refused) as error:
             failures.append(str(error))
-            lost[:] = [one for one in lost if one[1] <= at]
+            lost[:] = [gap for gap in lost if gap[1] <= at]
     raise DataLost(f"group {task.group}: no recorder answers: {'; '.join(failures[-2:])}")
 
 

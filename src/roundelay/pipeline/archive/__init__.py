@@ -92,9 +92,9 @@ class Sizes(Struct, frozen=True, kw_only=True):
     small_bytes: int = SMALL_BYTES
     together_bytes: int = TOGETHER_BYTES
 
-    def of_job(self, found: Sequence[Sequence[Piece]]) -> int:
+    def of_job(self, by_journal: Sequence[Sequence[Piece]]) -> int:
         """Bytes of a job when this is what the journals have."""
-        total = max((sum(one.bytes for one in some) for some in found), default=0)
+        total = max((sum(piece.bytes for piece in some) for some in by_journal), default=0)
         return self.job_bytes or max(JOB_BYTES_MIN, min(JOB_BYTES, total // JOBS))
 
 
@@ -166,19 +166,19 @@ def _work(
         if group in spans:
             _refuse(side_by_side[0])
         holding = manifest.holding(group)
-        for one in side_by_side:
-            _enter(holding, one)
-        found = [pieces(one.reader, overlap=True) for one in side_by_side]
-        have = [(one.lo, one.hi) for some in found for one in some]
+        for journal in side_by_side:
+            _enter(holding, journal)
+        by_journal = [pieces(journal.reader, overlap=True) for journal in side_by_side]
+        have = [(piece.lo, piece.hi) for some in by_journal for piece in some]
         # What all of them know they lack is not looked for again and again.
         there = [
             positions
-            for one, some in zip(side_by_side, found, strict=True)
-            for positions in difference([(x.lo, x.hi) for x in some], one.reader.missing)
+            for journal, some in zip(side_by_side, by_journal, strict=True)
+            for positions in difference([(x.lo, x.hi) for x in some], journal.reader.missing)
         ]
         lacking = difference(have, there)
         within = difference(have, [*holding.positions, *holding.let_go, *lacking])
-        jobs = jobs_of(group, found, within=within, job_bytes=sizes.of_job(found))
+        jobs = jobs_of(group, by_journal, within=within, job_bytes=sizes.of_job(by_journal))
         work += [Ingest(job, str(aside), sizes.file_bytes, oldest(group)) for job in jobs]
         begin, end = span_of(side_by_side)
         spans[group] = [(begin, end)] if begin < end else []
@@ -225,15 +225,15 @@ def _let_go(manifest: Manifest, oldest: Callable[[str], str]) -> int:
 
 
 def _take(spark: SparkSession, work: list[Ingest], manifest: Manifest, done: ArchiveResult) -> None:
-    for one in run_ingests(spark, work):
-        holding = manifest.holding(one.group)
-        vouched = [(lo, hi) for lo, hi, _ in one.findings.vouched]
-        holding.positions = union([*holding.positions, *difference(vouched, one.let_go)])
-        holding.let_go = union([*holding.let_go, *one.let_go])
-        manifest.files += one.files
-        group_done = done.groups.setdefault(one.group, GroupArchived())
-        group_done.new += sum(file.rows for file in one.files)
-        group_done.disagreements += one.findings.disputed
+    for ingested in run_ingests(spark, work):
+        holding = manifest.holding(ingested.group)
+        vouched = [(lo, hi) for lo, hi, _ in ingested.findings.vouched]
+        holding.positions = union([*holding.positions, *difference(vouched, ingested.let_go)])
+        holding.let_go = union([*holding.let_go, *ingested.let_go])
+        manifest.files += ingested.files
+        group_done = done.groups.setdefault(ingested.group, GroupArchived())
+        group_done.new += sum(file.rows for file in ingested.files)
+        group_done.disagreements += ingested.findings.disputed
 
 
 def _compact(
@@ -245,8 +245,8 @@ def _compact(
     done: ArchiveResult,
 ) -> None:
     """Small files of a day, new ones too, become one."""
-    found = bins(manifest.files, sizes.small_bytes, sizes.together_bytes)
-    items = [Compaction(str(out), str(aside), files) for files in found]
+    batches = bins(manifest.files, sizes.small_bytes, sizes.together_bytes)
+    items = [Compaction(str(out), str(aside), files) for files in batches]
     for compacted in answers(spark, by_bytes(items), compact, Compacted):
         replaced = set(compacted.replaced)
         kept = [file for file in manifest.files if file.path not in replaced]

@@ -156,11 +156,11 @@ class _Segment(Struct, frozen=True):
 def examined(spark: SparkSession, journals: Sequence[OpenJournal]) -> dict[Path, list[Examined]]:
     """Every segment of the journals, read in parallel."""
     items = [
-        _Segment(str(one.folder), segment.path.name, one.reader.meta.journal.hex(), segment.size)
-        for one in journals
-        for segment in one.reader.segments
+        _Segment(str(j.folder), segment.path.name, j.reader.meta.journal.hex(), segment.size)
+        for j in journals
+        for segment in j.reader.segments
     ]
-    by_folder: dict[Path, list[Examined]] = {one.folder: [] for one in journals}
+    by_folder: dict[Path, list[Examined]] = {journal.folder: [] for journal in journals}
     for folder, segment in answers(spark, by_bytes(items), _Segment.examined, tuple[str, Examined]):
         by_folder[Path(folder)].append(segment)
     for segments in by_folder.values():
@@ -185,7 +185,7 @@ def reconcile(
         with session() as spark:
             with watching(spark, "checking hash chains"):
                 chains = {
-                    folder: follow(found) for folder, found in examined(spark, journals).items()
+                    path: follow(segments) for path, segments in examined(spark, journals).items()
                 }
             work = [item for some in groups for item in _work(some, chains, aside, sizes)]
             with watching(spark, "reconciling"):
@@ -215,16 +215,16 @@ def _work(
     aside: Path,
     sizes: Sizes,
 ) -> list[Ingest]:
-    found = []
-    for one in side_by_side:
-        distrusted = set(chains[one.folder].distrusted)
-        some = pieces(one.reader, overlap=True)
-        found.append([piece for piece in some if piece.segment not in distrusted])
+    by_journal = []
+    for journal in side_by_side:
+        distrusted = set(chains[journal.folder].distrusted)
+        some = pieces(journal.reader, overlap=True)
+        by_journal.append([piece for piece in some if piece.segment not in distrusted])
     # When numbers do not decide, a journal whose chain holds is believed first.
     prefer = sorted(
         range(len(side_by_side)), key=lambda n: (chains[side_by_side[n].folder].broken, n)
     )
-    jobs = jobs_of(side_by_side[0].group, found, job_bytes=sizes.of_job(found))
+    jobs = jobs_of(side_by_side[0].group, by_journal, job_bytes=sizes.of_job(by_journal))
     return [Ingest(job, str(aside), sizes.file_bytes, prefer=tuple(prefer)) for job in jobs]
 
 
@@ -236,23 +236,23 @@ def _proved(
     proof, manifest = Proof(), Manifest(made_by=MAKER)
     for side_by_side in sorted(groups, key=lambda some: some[0].group):
         group = side_by_side[0].group
-        mine = [one for one in done if one.group == group]
+        mine = [ingested for ingested in done if ingested.group == group]
         group_proof = _group(side_by_side, mine)
         proof.groups[group] = group_proof
         proof.missing += [MissingPositions(group, lo, hi) for lo, hi in group_proof.missing]
         proof.agreed = proof.agreed and not group_proof.disagreements
-        files = sorted((file for one in mine for file in one.files), key=_by_position)
+        files = sorted((file for ingested in mine for file in ingested.files), key=_by_position)
         manifest.files += files
         manifest.groups[group] = Holding(
-            union([(one.lo, one.hi) for one in group_proof.vouched]),
-            histories=sorted({name for one in side_by_side for name in one.history}),
+            union([(vouched.lo, vouched.hi) for vouched in group_proof.vouched]),
+            histories=sorted({name for journal in side_by_side for name in journal.history}),
         )
-        for number, one in enumerate(side_by_side):
+        for number, journal in enumerate(side_by_side):
             lost = [positions for job in mine for positions in job.findings.lost.get(number, [])]
-            chain = chains[one.folder]
-            span = (one.reader.begin, one.reader.end)
-            missing = union([*one.reader.missing, *lost])
-            name = (str(one.folder), one.reader.meta.journal.hex(), group)
+            chain = chains[journal.folder]
+            span = (journal.reader.begin, journal.reader.end)
+            missing = union([*journal.reader.missing, *lost])
+            name = (str(journal.folder), journal.reader.meta.journal.hex(), group)
             proof.journals.append(JournalProof(*name, *span, not chain.broken, chain, missing))
     proof.complete = not proof.missing
     return proof, manifest
@@ -263,11 +263,11 @@ def _by_position(file: File) -> tuple[int, str]:
 
 
 def _group(side_by_side: Sequence[OpenJournal], done: Sequence[Ingested]) -> GroupProof:
-    names = [str(one.folder) for one in side_by_side]
+    names = [str(journal.folder) for journal in side_by_side]
     begin, end = span_of(side_by_side)
     group_proof = GroupProof(begin, end)
-    for one in done:
-        findings = one.findings
+    for ingested in done:
+        findings = ingested.findings
         group_proof.records += findings.records
         group_proof.missing += findings.missing
         group_proof.heads_only += findings.heads
@@ -285,11 +285,11 @@ def _group(side_by_side: Sequence[OpenJournal], done: Sequence[Ingested]) -> Gro
                 group_proof.vouched.pop()
                 lo = last.lo
             group_proof.vouched.append(Vouched(lo, hi, by))
-    covered = [(one.lo, one.hi) for one in done]
+    covered = [(ingested.lo, ingested.hi) for ingested in done]
     group_proof.missing = union([*group_proof.missing, *difference([(begin, end)], covered)])
     group_proof.heads_only = union(group_proof.heads_only)
     link = hashlib.sha256(side_by_side[0].group.encode()).hexdigest()
-    for file in sorted((file for one in done for file in one.files), key=_by_position):
+    for file in sorted((file for ingested in done for file in ingested.files), key=_by_position):
         link = hashlib.sha256(bytes.fromhex(link) + bytes.fromhex(file.sha256)).hexdigest()
         group_proof.files.append(
             FileProof(file.path, file.lo, file.hi, file.rows, file.sha256, link)

@@ -82,7 +82,7 @@ class Compaction(Struct, frozen=True):
 
     @property
     def bytes(self) -> int:
-        return sum(one.bytes for one in self.files)
+        return sum(file.bytes for file in self.files)
 
 
 class Compacted(Struct):
@@ -130,7 +130,7 @@ def compact(item: Compaction) -> Compacted:
 def run_ingests(spark: SparkSession, items: Sequence[Ingest]) -> list[Ingested]:
     """All of them done on the executors, in the order of positions."""
     return sorted(
-        answers(spark, by_bytes(items), ingest, Ingested), key=lambda one: (one.group, one.lo)
+        answers(spark, by_bytes(items), ingest, Ingested), key=lambda done: (done.group, done.lo)
     )
 
 
