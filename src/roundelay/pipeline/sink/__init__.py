@@ -272,7 +272,7 @@ def alone(settings: SinkSettings, deadline: float) -> Iterator[Publisher]:
     while True:
         mine = f"{label} {uuid.uuid4().hex[:12]}"
         with Publisher(settings.node, settings.group, name=mine) as publisher:
-            if not [one for one in publisher.names() if one.startswith(label) and one != mine]:
+            if not [name for name in publisher.names() if name.startswith(label) and name != mine]:
                 yield publisher
                 return
         if time.monotonic() > deadline:
@@ -318,7 +318,7 @@ def _check_left(publisher: Publisher, manifest: EpochManifest) -> None:
     """An epoch that was begun through another node can go on here if that one has left: what it
     had not sent by then is not sent any more."""
     members = publisher.ask("members", publisher.group).get("members", ())
-    there = {one["name"] for one in members if one.get("in_view")}
+    there = {member["name"] for member in members if member.get("in_view")}
     for name in manifest.nodes:
         if name in there:
             raise SinkTrouble(
@@ -338,9 +338,9 @@ def _recorded(settings: SinkSettings) -> int | None:
 
 def _position(publisher: Publisher) -> int:
     """Where the group is, as the node knows it."""
-    for one in publisher.ask("groups"):
-        if one.get("group", one.get("name")) == publisher.group:
-            return max(0, int(one.get("position", 0)))
+    for entry in publisher.ask("groups"):
+        if entry.get("group", entry.get("name")) == publisher.group:
+            return max(0, int(entry.get("position", 0)))
     return 0
 
 
@@ -388,7 +388,7 @@ def published(
     """Rows of an epoch that are in the group already, by partition."""
     fence = encode_marker(Marker(settings.id, manifest.epoch, FENCE, 0, 0))
     (until,) = publisher.send([Parcel(Bundle.of(fence), recorders=recorders)])
-    found = _PublishedRows(settings.id, stage, manifest)
+    rows = _PublishedRows(settings.id, stage, manifest)
     at = manifest.since
     while at < until:
         try:
@@ -400,19 +400,19 @@ def published(
                             f"{run.end - 1}, so nobody can tell which rows of epoch "
                             f"{manifest.epoch} are there"
                         )
-                    found.take(run.sender, run.bundle)
+                    rows.take(run.sender, run.bundle)
                     at = run.end
                 at = max(at, client.next)
         except Refused:
             for _, sender, bundle in publisher.history(at, until):
                 if sender in manifest.nodes:
-                    found.take(sender, bundle)
+                    rows.take(sender, bundle)
             break
         if at < until:
             if time.monotonic() > deadline:
                 raise SinkTrouble(f"group {settings.group}: its recorder has not come to {until}")
             time.sleep(RETRY_S / 5)
-    return found.ranges()
+    return rows.ranges()
 
 
 class _PublishedRows:
@@ -438,9 +438,9 @@ class _PublishedRows:
                         self._end(sender)
                     continue
                 self._end(sender)  # the node was killed in the middle of it
-            found = decode_marker(message)
-            if found is not None and (found.query, found.epoch) == (self._query, self._epoch):
-                self._open[sender] = (found, 0)
+            marker = decode_marker(message)
+            if marker is not None and (marker.query, marker.epoch) == (self._query, self._epoch):
+                self._open[sender] = (marker, 0)
 
     def _end(self, sender: str) -> None:
         marker, rows = self._open.pop(sender)
@@ -452,7 +452,7 @@ class _PublishedRows:
         table = self._staged.get(partition)
         if table is None:
             part = self._parts.get(partition)
-            batches = [] if part is None else [one.column(0) for one in self._stage.read(part)]
+            batches = [] if part is None else [batch.column(0) for batch in self._stage.read(part)]
             table = self._staged[partition] = pa.chunked_array(batches, pa.binary())
         return table[row].as_py() if row < len(table) else None
 

@@ -77,8 +77,8 @@ def drop_markers(batch: pa.RecordBatch) -> pa.RecordBatch:
     import pyarrow.compute as pc
 
     data = batch.column("data")
-    found = pc.starts_with(data, MAGIC).fill_null(False)
-    if not found.true_count:
+    marked = pc.starts_with(data, MAGIC).fill_null(False)
+    if not marked.true_count:
         return batch
     sized = pc.equal(pc.binary_length(data), MARKER_BYTES).fill_null(False)
-    return batch.filter(pc.invert(pc.and_(found, sized)))
+    return batch.filter(pc.invert(pc.and_(marked, sized)))

@@ -102,8 +102,8 @@ class Stage:
     @property
     def done(self) -> int:
         """The last epoch that is sent; -1: none is."""
-        found = self._json(DONE, _Done)
-        return -1 if found is None else found.epoch
+        done = self._json(DONE, _Done)
+        return -1 if done is None else done.epoch
 
     def manifest(self, epoch: int) -> EpochManifest | None:
         return self._json(f"epoch-{epoch}.json", EpochManifest)
@@ -146,8 +146,8 @@ class Stage:
                 (self.folder / part.file).unlink(missing_ok=True)
 
     def _manifests(self) -> list[EpochManifest]:
-        found = [self._json(path.name, EpochManifest) for path in self.folder.glob("epoch-*.json")]
-        return [manifest for manifest in found if manifest is not None]
+        parsed = [self._json(path.name, EpochManifest) for path in self.folder.glob("epoch-*.json")]
+        return [manifest for manifest in parsed if manifest is not None]
 
     def _json(self, name: str, kind: type[T]) -> T | None:
         try:

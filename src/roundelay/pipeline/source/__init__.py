@@ -128,7 +128,7 @@ class _Reading:
         known = {field.name: field.dataType for field in ours}
         for field in schema.fields:
             if known.get(field.name) != field.dataType:
-                columns = ", ".join(f"{one.name} {one.dataType.simpleString()}" for one in ours)
+                columns = ", ".join(f"{col.name} {col.dataType.simpleString()}" for col in ours)
                 shown = f"{field.name} {field.dataType.simpleString()}"
                 raise ConfigError("schema", shown, f"some of {columns}")
         self.options = options
@@ -214,12 +214,12 @@ def planned(options: SourceOptions) -> list[ReadTask]:
     ):
         return []
     stores = MessageStores(options)
-    found: list[ReadTask] = []
+    tasks: list[ReadTask] = []
     for group in sorted(stores.by_group):
         if options.gaps != SKIP:
             _check_gaps(stores, group, options)
-        found += _sized(stores, group, options)
-    return found
+        tasks += _sized(stores, group, options)
+    return tasks
 
 
 def _check_gaps(stores: MessageStores, group: str, options: SourceOptions) -> None:
@@ -285,17 +285,17 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def initialOffset(self) -> Offset:  # noqa: N802
         stores, options = self._stores(), self.options
-        found = {}
+        start = {}
         for group in sorted(stores.by_group):
             have = stores.have(group)
             first, last = (have[0][0], have[-1][1]) if have else (0, 0)
-            found[group] = last if options.start == LATEST else max(first, options.selection.since)
-        return found
+            start[group] = last if options.start == LATEST else max(first, options.selection.since)
+        return start
 
     def _ends(self, start: Offset) -> Offset:
         """How far each group can be read from `start` without a gap."""
         stores, options = self._stores(), self.options
-        found = dict(start)
+        ends = dict(start)
         stuck: list[str] = []
         for group in sorted(stores.by_group):
             have = stores.have(group)
@@ -303,7 +303,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
                 continue
             if group not in start:
                 # It begins with this trigger; the next has a first position to go by.
-                found[group] = max(have[0][0], options.selection.since)
+                ends[group] = max(have[0][0], options.selection.since)
                 continue
             at = start[group]
             ahead = [(lo, hi) for lo, hi in have if hi > at]
@@ -316,14 +316,14 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             else:
                 stuck.append(lost_message(group, [(at, ahead[0][0])]))
                 continue
-            found[group] = max(at, min(end, options.selection.until))
+            ends[group] = max(at, min(end, options.selection.until))
         if not stuck:
             self._waiting_since = None
         elif self._waiting_since is None:
             self._waiting_since = time.monotonic()
         elif time.monotonic() - self._waiting_since > options.gap_wait_s:
             raise DataLost(stuck[0])
-        return found
+        return ends
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         ends = self._ends(start)
@@ -360,12 +360,12 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             missing = difference([(lo, hi)], stores.have(group))
             if missing and options.gaps != SKIP:
                 raise DataLost(lost_message(group, missing))
-            wanted = structs.replace(
+            selection = structs.replace(
                 options.selection,
                 since=max(lo, options.selection.since),
                 until=min(hi, options.selection.until),
             )
-            tasks += _sized(stores, group, structs.replace(options, selection=wanted))
+            tasks += _sized(stores, group, structs.replace(options, selection=selection))
         return [SourcePartition(some) for some in divided(tasks, options.partitions)]
 
 
@@ -375,12 +375,12 @@ def _limited(start: Offset, ends: Offset, rows: int) -> Offset:
     >>> _limited({"a": 0, "b": 0}, {"a": 2, "b": 100}, 10)
     {'a': 2, 'b': 8}
     """
-    found = dict(ends)
-    left = rows
+    limited = dict(ends)
+    remaining = rows
     waiting = sorted(ends, key=lambda group: ends[group] - start.get(group, ends[group]))
     for number, group in enumerate(waiting):
         at = start.get(group, ends[group])
-        share = left // (len(waiting) - number)
-        found[group] = min(ends[group], at + share)
-        left -= found[group] - at
-    return found
+        share = remaining // (len(waiting) - number)
+        limited[group] = min(ends[group], at + share)
+        remaining -= limited[group] - at
+    return limited

@@ -130,7 +130,7 @@ def number(field: str, text: str) -> int:
 
 
 def _numbers(field: str, text: str | None) -> frozenset[int] | None:
-    return None if text is None else frozenset(number(field, one) for one in _listed(text))
+    return None if text is None else frozenset(number(field, word) for word in _listed(text))
 
 
 def _yes(field: str, text: str) -> bool:
@@ -149,30 +149,30 @@ def _time(field: str, text: str) -> int:
 def narrowed(options: SourceOptions, filters: Iterable[Filter]) -> tuple[SourceOptions, list[Any]]:
     """The options with those filters in them that a journal can apply exactly, and the others."""
     rest = []
-    for one in filters:
-        better = _with(options, one)
+    for condition in filters:
+        better = _with(options, condition)
         if better is None:
-            rest.append(one)
+            rest.append(condition)
         else:
             options = better
     return options, rest
 
 
-def _with(options: SourceOptions, one: Filter) -> SourceOptions | None:
+def _with(options: SourceOptions, condition: Filter) -> SourceOptions | None:
     from pyspark.sql import datasource as ds
 
-    attribute = getattr(one, "attribute", None)
+    attribute = getattr(condition, "attribute", None)
     if attribute is None or len(attribute) != 1:
         return None
     column = attribute[0]
-    if isinstance(one, ds.IsNotNull):
+    if isinstance(condition, ds.IsNotNull):
         return None if column == "data" else options  # no other column is ever null
     if column in ("seq", "time"):
-        return _range(options, one, column)
-    if isinstance(one, ds.EqualTo | ds.EqualNullSafe):
-        values = {one.value}
-    elif isinstance(one, ds.In):
-        values = set(one.value) - {None}
+        return _range(options, condition, column)
+    if isinstance(condition, ds.EqualTo | ds.EqualNullSafe):
+        values = {condition.value}
+    elif isinstance(condition, ds.In):
+        values = set(condition.value) - {None}
     else:
         return None
     if column == "group":
@@ -187,11 +187,11 @@ def _with(options: SourceOptions, one: Filter) -> SourceOptions | None:
     return structs.replace(options, selection=selection)
 
 
-def _range(options: SourceOptions, one: Filter, column: str) -> SourceOptions | None:
+def _range(options: SourceOptions, condition: Filter, column: str) -> SourceOptions | None:
     """A comparison with `seq` or `time`, as a half-open range."""
     from pyspark.sql import datasource as ds
 
-    value = getattr(one, "value", None)
+    value = getattr(condition, "value", None)
     step = 1
     if column == "time":
         if not isinstance(value, datetime):
@@ -207,9 +207,9 @@ def _range(options: SourceOptions, one: Filter, column: str) -> SourceOptions | 
         ds.LessThan: (0, value),
         ds.LessThanOrEqual: (0, value + step),
     }
-    if type(one) not in spans:
+    if type(condition) not in spans:
         return None
-    lo, hi = spans[type(one)]
+    lo, hi = spans[type(condition)]
     since, until = ("since", "until") if column == "seq" else ("since_time", "until_time")
     had = options.selection
     both = {since: max(getattr(had, since), lo), until: max(0, min(getattr(had, until), hi))}

@@ -99,7 +99,7 @@ class ArchiveStore(MessageStore):
         self._files = [file for file in manifest.files if file.group == group]
 
     def have(self) -> list[Range]:
-        return union([one for file in self._files for one in file.ranges])
+        return union([span for file in self._files for span in file.ranges])
 
     def tasks(self, selection: Selection, task_bytes: int) -> list[ReadTask]:
         tasks = []
@@ -123,17 +123,17 @@ class RecorderStore(MessageStore):
         self.refresh()
 
     def refresh(self) -> None:
-        found, errors = [], []
+        spans, errors = [], []
         for where in self._recorders:
             try:
                 with RecorderClient(where, self.group) as client:
                     status = client.status()
                 ordered = is_ordered(self.group)
-                found.append((status.first, status.next if ordered else status.durable))
+                spans.append((status.first, status.next if ordered else status.durable))
             except RoundelayError as error:
                 errors.append(str(error))
-        if found:
-            self._have, self._heard = union(found), time.monotonic()
+        if spans:
+            self._have, self._heard = union(spans), time.monotonic()
         elif not self._heard or time.monotonic() - self._heard > self._patience_s:
             raise ConfigError("recorder", ",".join(self._recorders), "; ".join(errors))
 
@@ -184,17 +184,17 @@ class MessageStores:
 
     def refresh(self) -> None:
         options = self.options
-        wanted = options.groups
+        groups = options.groups
         folders, archives = find(expanded(options.paths))
-        found = [self._store(folder) for folder in folders]
+        all_stores = [self._store(folder) for folder in folders]
         if options.recorders:
-            found += [self._store(group) for group in sorted(wanted or ())]
+            all_stores += [self._store(group) for group in sorted(groups or ())]
         for folder in archives:
             manifest = read_manifest(folder)
-            found[:0] = [ArchiveStore(folder, group, manifest) for group in manifest.groups]
+            all_stores[:0] = [ArchiveStore(folder, group, manifest) for group in manifest.groups]
         self.by_group = {}
-        for store in found:
-            if wanted is None or store.group in wanted:
+        for store in all_stores:
+            if groups is None or store.group in groups:
                 self.by_group.setdefault(store.group, []).append(store)
         for group, stores in self.by_group.items():
             _check_history(group, stores)
@@ -204,7 +204,7 @@ class MessageStores:
                 raise ConfigError("path", paths, allowed + "positions of its own")
 
     def have(self, group: str) -> list[Range]:
-        return union([one for store in self.by_group[group] for one in store.have()])
+        return union([span for store in self.by_group[group] for span in store.have()])
 
     def ends(self) -> dict[str, int]:
         """Group → the position behind the last that there is."""
@@ -214,12 +214,12 @@ class MessageStores:
         """What is to be read for the selection, each position once: archives before journals."""
         stores = self.by_group[group]
         journals = [store for store in stores if isinstance(store, JournalStore)]
-        found = [pieces(one.reader, selection, piece_bytes=task_bytes) for one in journals]
-        spans = [(piece.lo, piece.hi) for some in found for piece in some]
+        by_journal = [pieces(store.reader, selection, piece_bytes=task_bytes) for store in journals]
+        spans = [(piece.lo, piece.hi) for some in by_journal for piece in some]
         chosen: list[ReadTask] = []
         for tasks in (
             *(store.tasks(selection, task_bytes) for store in stores),
-            journal_tasks(group, found, spans, task_bytes),
+            journal_tasks(group, by_journal, spans, task_bytes),
         ):
             taken = union([(task.lo, task.hi) for task in chosen])
             chosen += [
@@ -232,8 +232,8 @@ class MessageStores:
 
 def _check_history(group: str, stores: Sequence[MessageStore]) -> None:
     """A group that began anew has other messages at the same positions."""
-    for one, another in combinations(stores, 2):
-        if not same_history(one.history, another.history):
+    for store, other in combinations(stores, 2):
+        if not same_history(store.history, other.history):
             allowed = (
                 "journals and archives of one history of the group: it began anew, and its "
                 "positions with it; read them one at a time"
@@ -243,15 +243,15 @@ def _check_history(group: str, stores: Sequence[MessageStore]) -> None:
 
 def expanded(paths: Iterable[str]) -> list[Path]:
     """The folders that paths and globs name."""
-    found: dict[Path, None] = {}
+    folders: dict[Path, None] = {}
     for text in paths:
         local = local_path(text, "path")
         named = sorted(glob.glob(local)) if glob.has_magic(local) else [local]
-        for one in map(Path, named):
-            if not one.exists():
+        for folder in map(Path, named):
+            if not folder.exists():
                 raise ConfigError("path", text, "a folder that is there")
-            found[one] = None
-    return list(found)
+            folders[folder] = None
+    return list(folders)
 
 
 def local_path(text: str, field: str) -> str:
@@ -277,8 +277,8 @@ def gaps_in(have: Sequence[Range], selection: Selection) -> list[Range]:
 
 def task_size(rows_bytes: int, partitions: int) -> int:
     """Bytes of one task: all cores have something to do, and none has too much."""
-    wanted = partitions or (os.cpu_count() or 1)
-    return max(TASK_BYTES_LEAST, min(PIECE_BYTES, rows_bytes // wanted + 1))
+    task_count = partitions or (os.cpu_count() or 1)
+    return max(TASK_BYTES_LEAST, min(PIECE_BYTES, rows_bytes // task_count + 1))
 
 
 def divided(tasks: Sequence[ReadTask], partitions: int) -> list[list[ReadTask]]:
@@ -287,9 +287,9 @@ def divided(tasks: Sequence[ReadTask], partitions: int) -> list[list[ReadTask]]:
     if not total:
         return []
     target = total // partitions + 1 if partitions else task_size(total, 0)
-    found: dict[int, list[ReadTask]] = {}
+    by_partition: dict[int, list[ReadTask]] = {}
     before = 0
     for task in tasks:
-        found.setdefault((before + task.bytes // 2) // target, []).append(task)
+        by_partition.setdefault((before + task.bytes // 2) // target, []).append(task)
         before += task.bytes
-    return list(found.values())
+    return list(by_partition.values())

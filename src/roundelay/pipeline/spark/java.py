@@ -47,8 +47,8 @@ def major(java: Path) -> int | None:
         ).stderr
     except (OSError, subprocess.TimeoutExpired):
         return None
-    found = re.search(r'version "(\d+)', output)
-    return int(found[1]) if found else None
+    match = re.search(r'version "(\d+)', output)
+    return int(match[1]) if match else None
 
 
 def choose(environ: Mapping[str, str] | None = None) -> Path:
@@ -59,8 +59,8 @@ def choose(environ: Mapping[str, str] | None = None) -> Path:
         java = Path(home, "bin", "java")
         version = major(java)
         if version not in SUPPORTED:
-            found = f"has Java {version}" if version else "has no bin/java that runs"
-            raise NoJava(f"JAVA_HOME={home} {found}; Spark needs {_wanted()}: set or unset it")
+            problem = f"has Java {version}" if version else "has no bin/java that runs"
+            raise NoJava(f"JAVA_HOME={home} {problem}; Spark needs {_wanted()}: set or unset it")
         return java
     system = shutil.which("java", path=environ.get("PATH"))
     if system and major(Path(system)) in SUPPORTED:

@@ -19,9 +19,9 @@ def private_folder(path: Path) -> Path:
     """`path` as a folder that only this user can enter; ConfigError if it is somebody else's."""
     with suppress(FileExistsError):
         path.mkdir(mode=0o700)
-    found = path.lstat()  # of a link itself, not of where it leads
-    ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
-    if not ours or found.st_mode & 0o077:
+    status = path.lstat()  # of a link itself, not of where it leads
+    ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+    if not ours or status.st_mode & 0o077:
         allowed = (
             "a folder of your own that others cannot enter: somebody made this one; remove it, or "
             "set TMPDIR to another place"
