@@ -179,17 +179,17 @@ def candidates(
     chosen = list(holds_ms) or [hold for hold in HOLDS_MS if hold >= least_ms]
     chosen = chosen or [least_ms, 2 * least_ms, 5 * least_ms]
     levels = range(min((sites + 1) // 2, LEVELS_MAX))
-    found: list[GroupCandidate] = []
+    tried: list[GroupCandidate] = []
     for protocol in protocols:
         family = FAMILIES[protocol]
         if family.is_cluster:  # nothing in them waits for T
-            found.append(GroupCandidate(protocol, FAST if FAST in profiles else PAPER, 0, None))
+            tried.append(GroupCandidate(protocol, FAST if FAST in profiles else PAPER, 0, None))
             continue
         for profile in profiles:
             holds = chosen if profile == PAPER else (None,)
-            all_levels = levels if family.resilient else (0,)
-            found += [GroupCandidate(protocol, profile, *one) for one in product(all_levels, holds)]
-    return list(dict.fromkeys(found))
+            usable = levels if family.resilient else (0,)
+            tried += [GroupCandidate(protocol, profile, *pair) for pair in product(usable, holds)]
+    return list(dict.fromkeys(tried))
 
 
 def present(workload: Workload) -> GroupCandidate | None:
@@ -270,15 +270,15 @@ def gathered(outcomes: Iterable[_Outcome], tried: Sequence[GroupCandidate]) -> l
     results = []
     for number, candidate in enumerate(tried):
         mine = by_candidate[number]
-        means = {name: mean_and_ci95([one.means[name] for one in mine]) for name in MEANS}
+        means = {name: mean_and_ci95([outcome.means[name] for outcome in mine]) for name in MEANS}
         results.append(
             TrialResult(
                 candidate=candidate,
                 runs=len(mine),
                 pdus_ci95=means["pdus_per_message"][1],
-                storage_max=max(one.storage_max for one in mine),
-                delivered=all(one.delivered for one in mine),
-                violations=sum(one.violations for one in mine),
+                storage_max=max(outcome.storage_max for outcome in mine),
+                delivered=all(outcome.delivered for outcome in mine),
+                violations=sum(outcome.violations for outcome in mine),
                 **{name: mean for name, (mean, _) in means.items()},
             )
         )
@@ -290,15 +290,15 @@ def gathered(outcomes: Iterable[_Outcome], tried: Sequence[GroupCandidate]) -> l
 
 def best(tried: Sequence[TrialResult], required: Requirements) -> TrialResult | None:
     """The one to recommend, by the criterion at the top; None if none keeps its promises."""
-    sound = [one for one in tried if not one.violations and one.delivered]
+    sound = [trial for trial in tried if not trial.violations and trial.delivered]
     patient = structs.replace(required, delay_ms=float("inf"))
-    good = [one for one in sound if not one.misses(required)]
+    good = [trial for trial in sound if not trial.misses(required)]
     if good:
-        fewest = min(one.pdus_per_message for one in good)
-        close = [one for one in good if one.pdus_per_message <= CLOSE * fewest]
-        return min(close, key=lambda one: (one.delay_ms_p99, one.storage_max))
-    slow = [one for one in sound if not one.misses(patient)]
-    return min(slow, key=lambda one: max(one.delay_ms_p99, one.delay_ms_mean), default=None)
+        fewest = min(trial.pdus_per_message for trial in good)
+        close = [trial for trial in good if trial.pdus_per_message <= CLOSE * fewest]
+        return min(close, key=lambda trial: (trial.delay_ms_p99, trial.storage_max))
+    slow = [trial for trial in sound if not trial.misses(patient)]
+    return min(slow, key=lambda trial: max(trial.delay_ms_p99, trial.delay_ms_mean), default=None)
 
 
 def words(
@@ -313,9 +313,9 @@ def words(
             f"None of {len(tried)} candidates gives what is asked for: {required.order} order, "
             f"{_failures(required.resilience)} survived, everything delivered."
         ]
-    one = chosen.candidate
+    candidate = chosen.candidate
     sentences = [
-        f"Use {one.name}: {chosen.pdus_per_message:.2f} PDUs per broadcast"
+        f"Use {candidate.name}: {chosen.pdus_per_message:.2f} PDUs per broadcast"
         + (f" (±{chosen.pdus_ci95:.2f})" if chosen.pdus_ci95 is not None else "")
         + f", delivered everywhere after {chosen.delay_ms_mean:.1f} ms on average and 99 % within "
         f"{chosen.delay_ms_p99:.1f} ms; a site keeps at most {chosen.storage_max} messages."
@@ -323,7 +323,7 @@ def words(
     missed = chosen.misses(required)
     if missed:
         sentences.append(f"It is the quickest, but not quick enough: {', '.join(missed)}.")
-    if now is not None and now.candidate == one:
+    if now is not None and now.candidate == candidate:
         sentences.append("That is what was recorded: leave it as it is.")
     elif now is not None:
         less = 1 - chosen.pdus_per_message / now.pdus_per_message
@@ -342,11 +342,11 @@ def words(
             f"Cheaper, but not what is asked for: {other.candidate.name} with "
             f"{other.pdus_per_message:.2f} ({', '.join(other.misses(required))})."
         )
-    call = f'roundelay.join(GROUP, service="{one.family.service}"'
-    call += f", resilience={one.resilience})" if one.family.resilient else ")"
-    if one.profile == FAST:
+    call = f'roundelay.join(GROUP, service="{candidate.family.service}"'
+    call += f", resilience={candidate.resilience})" if candidate.family.resilient else ")"
+    if candidate.profile == FAST:
         sentences.append(f"Live: {call}.")
-    elif one.family.resilient:
+    elif candidate.family.resilient:
         sentences.append(
             f"T is a parameter of the simulator's paper profile; live groups pass the token at "
             f"once ({call}), which --profile {FAST} compares."
@@ -370,28 +370,28 @@ def advise(
     if now is not None and now not in everyone and now.resilience <= (workload.sites - 1) // 2:
         everyone.append(now)
     with watching(spark, "advise"), spark_errors():
-        found = gathered(trials(spark, workload, everyone, loss, transit_ms, seeds), everyone)
-    allowed = [one for one in found if one.candidate in tried]
+        results = gathered(trials(spark, workload, everyone, loss, transit_ms, seeds), everyone)
+    allowed = [t for t in results if t.candidate in tried]
     chosen = best(allowed, required)
-    recorded = next((one for one in found if one.candidate == now), None)
-    ranked = sorted(found, key=lambda one: (bool(one.misses(required)), one.pdus_per_message))
+    recorded = next((t for t in results if t.candidate == now), None)
+    ranked = sorted(results, key=lambda t: (bool(t.misses(required)), t.pdus_per_message))
     return {
         "workload": workload.described() | {"loss": loss, "transit_ms": transit_ms},
         "criterion": required.text(),
         "recommendation": None if chosen is None else _shown(chosen, required),
         "recorded_as": None if recorded is None else _shown(recorded, required),
         "words": words(chosen, recorded, allowed, required),
-        "candidates": [_shown(one, required) for one in ranked],
+        "candidates": [_shown(t, required) for t in ranked],
     }
 
 
-def _shown(one: TrialResult, required: Requirements) -> dict[str, Any]:
-    found = structs.asdict(one)
-    candidate = found.pop("candidate")
+def _shown(trial: TrialResult, required: Requirements) -> dict[str, Any]:
+    fields = structs.asdict(trial)
+    candidate = fields.pop("candidate")
     return {
         "name": candidate.name,
         **structs.asdict(candidate),
         "order": candidate.order,
-        **found,
-        "misses": one.misses(required),
+        **fields,
+        "misses": trial.misses(required),
     }

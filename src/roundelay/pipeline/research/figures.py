@@ -86,12 +86,12 @@ def make_figures(folders: Sequence[Path], out: Path) -> dict[str, Any]:
         judged = judge(summary)
         files = _draw(judged, out)
         _write_csv(judged, out / CSV)
-        found = _verdict(judged, [*files, CSV, VERDICT])
-        (out / VERDICT).write_text(json_text(found) + "\n", encoding="utf-8")
+        verdict = _verdict(judged, [*files, CSV, VERDICT])
+        (out / VERDICT).write_text(json_text(verdict) + "\n", encoding="utf-8")
     except OSError as error:
         reason = error.strerror or str(error)
         raise ConfigError("out", out, f"a folder that can be written ({reason})") from None
-    return found
+    return verdict
 
 
 def _draw(judged: Sequence[Row], out: Path) -> list[str]:

@@ -297,7 +297,7 @@ def parse(
 
 
 def _axes(table: Mapping[str, Any], where: str) -> dict[str, Any]:
-    found = {}
+    axes = {}
     for key, value in table.items():
         kind = AXES.get(key)
         if kind is None:
@@ -306,8 +306,8 @@ def _axes(table: Mapping[str, Any], where: str) -> dict[str, Any]:
         values = value if isinstance(value, list) else [value]
         if not values:
             raise ConfigError(f"{where}{key}", "[]", f"{KINDS[kind]}, or a list of them")
-        found[key] = [_typed(f"{where}{key}", one, kind) for one in values]
-    return found
+        axes[key] = [_typed(f"{where}{key}", item, kind) for item in values]
+    return axes
 
 
 def _typed(field: str, value: Any, kind: type) -> Any:

@@ -128,9 +128,9 @@ def _line(axis: Any, x: str, rows: Sequence[Row], y: str, **style: Any) -> None:
         axis.plot([row[x] for row in rows], [row[y] for row in rows], **style)
 
 
-def _of(rows: Iterable[Row], by: str = "", **wanted: Any) -> list[Row]:
+def _of(rows: Iterable[Row], by: str = "", **values: Any) -> list[Row]:
     """The rows with these values, in the order of a column."""
-    chosen = [row for row in rows if all(row[key] == value for key, value in wanted.items())]
+    chosen = [row for row in rows if all(row[key] == value for key, value in values.items())]
     return sorted(chosen, key=lambda row: row[by]) if by else chosen
 
 

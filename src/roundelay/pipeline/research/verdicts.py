@@ -74,13 +74,13 @@ def judge(summary: Iterable[Row]) -> list[Row]:
     by_point: dict[tuple[str, int], dict[str, Row]] = {}
     for row in rows:
         by_point.setdefault((row["experiment"], row["index"]), {})[row["measure"]] = row
-    found = [
+    judged = [
         _judged(row, by_point[row["experiment"], row["index"]])
         for row in rows
         if row["measure"] in SHOWN.get(row["experiment"], OTHERS)
     ]
-    _judge_rising(found)
-    return found
+    _judge_rising(judged)
+    return judged
 
 
 def _judged(row: Row, point: dict[str, Row]) -> Row:
@@ -139,15 +139,15 @@ def _curves(rows: Iterable[Row]) -> list[list[Row]]:
 def claims(judged: Sequence[Row]) -> list[dict[str, Any]]:
     """What holds of the figures as a whole: figure, claim, holds, except."""
     rows = [row for row in judged if row["mean"] is not None]
-    found = []
+    verdicts = []
     for experiment, judges in _SHAPES.items():
         mine = [row for row in rows if row["experiment"] == experiment]
         if mine:
             for figure, text, judge_ in judges:
                 exceptions = judge_(mine)
                 claim = {"figure": figure, "claim": text}
-                found.append(claim | {"holds": not exceptions, "except": exceptions})
-    return found
+                verdicts.append(claim | {"holds": not exceptions, "except": exceptions})
+    return verdicts
 
 
 def _token(rows: Iterable[Row]) -> list[Row]:
@@ -156,70 +156,70 @@ def _token(rows: Iterable[Row]) -> list[Row]:
 
 
 def _busier_is_cheaper(rows: list[Row]) -> list[str]:
-    found = []
+    exceptions = []
     lines = _lines(_token(rows), "tau", "sites", "resilience", "loss")
     for (n, level, loss), line in sorted(lines.items()):
         # The outermost lines differ at every loss; neighbours meet beyond 0.1.
         for idle, busy in pairwise(line) if loss <= 0.1 else [(line[0], line[-1])]:
             if busy["mean"] >= idle["mean"]:
                 taus = f"τ = {busy['tau']:g} above {idle['tau']:g}"
-                found.append(f"N = {n}, L = {level}, P_e = {loss:g}: {taus}")
-    return found
+                exceptions.append(f"N = {n}, L = {level}, P_e = {loss:g}: {taus}")
+    return exceptions
 
 
 def _loss_costs(rows: list[Row]) -> list[str]:
-    found = []
+    exceptions = []
     for line in _lines(rows, "loss", "protocol", "sites", "resilience", "tau").values():
         name = f"N = {line[0]['sites']}, L = {line[0]['resilience']}, τ = {line[0]['tau']:g}"
         if line[0]["protocol"] == POSITIVE_ACK:
             name = f"N = {line[0]['sites']}, positive acknowledgement"
         for before, after in pairwise(line):
             if after["mean"] <= before["mean"]:
-                found.append(f"{name}: P_e = {after['loss']:g}")
-    return found
+                exceptions.append(f"{name}: P_e = {after['loss']:g}")
+    return exceptions
 
 
 def _gains_with_n(rows: list[Row]) -> list[str]:
     positive = {
         (row["sites"], row["loss"]): row["mean"] for row in rows if row["protocol"] == POSITIVE_ACK
     }
-    found = []
+    exceptions = []
     level_1 = [row for row in _token(rows) if row["resilience"] == 1]
     for (tau, loss), line in sorted(_lines(level_1, "sites", "tau", "loss").items()):
         beside = [(row["mean"], positive.get((row["sites"], loss))) for row in line]
         ratios = [mean / other for mean, other in beside if other is not None]
         if ratios != sorted(ratios, reverse=True):
-            found.append(f"τ = {tau:g}, P_e = {loss:g}")
-    return found
+            exceptions.append(f"τ = {tau:g}, P_e = {loss:g}")
+    return exceptions
 
 
 def _resilience_is_free_when_busy(rows: list[Row]) -> list[str]:
     """The largest and the smallest count differ by 2 %, or by no more than chance makes them."""
-    found = []
+    exceptions = []
     busy = [row for row in _token(rows) if (row["sites"], row["tau"]) == (10, 10.0)]
     for (loss,), line in sorted(_lines(busy, "mean", "loss").items()):
         chance = SURE * hypot(_error(line[0]), _error(line[-1]))
         if line[-1]["mean"] > 1.02 * line[0]["mean"] + chance:
-            found.append(f"P_e = {loss:g}")
-    return found
+            exceptions.append(f"P_e = {loss:g}")
+    return exceptions
 
 
 def _cheaper_but_for_one(rows: list[Row]) -> list[str]:
     """With ten sites or more; the exception is an idle group with L = 4, from 0.1 on."""
-    found = []
+    exceptions = []
     place = itemgetter("sites", "resilience", "tau", "loss")
     for row in sorted(_token(rows), key=place):
         n, level, tau, loss = place(row)
         above = row["mean"] > cost.x_b_positive_ack(n, loss)
         expected = (n, level, tau) == (10, 4, 0.1) and loss >= 0.1
         if n >= 10 and above != expected:
-            found.append(f"N = {n}, L = {level}, τ = {tau:g}, P_e = {loss:g}")
-    return found
+            exceptions.append(f"N = {n}, L = {level}, τ = {tau:g}, P_e = {loss:g}")
+    return exceptions
 
 
 def _storage_for_messages(rows: list[Row]) -> list[str]:
     """Of two transfer rates the one with more control messages stores less."""
-    found = []
+    exceptions = []
     for sites in sorted({row["sites"] for row in rows}):
         busy = [
             r for r in rows if r["sites"] == sites and r["load"] == "saturated" and not r["loss"]
@@ -228,8 +228,8 @@ def _storage_for_messages(rows: list[Row]) -> list[str]:
         sent = {(r["kw"], r["kr"]): r["mean"] for r in busy if r["measure"] == CONTROL}
         order = sorted(stored, key=lambda rate: (-stored[rate], sent[rate]))
         if any(sent[b] < 0.98 * sent[a] for a, b in pairwise(order)):
-            found.append(f"N = {sites}")
-    return found
+            exceptions.append(f"N = {sites}")
+    return exceptions
 
 
 def _exact(*measures: str) -> Callable[[list[Row]], list[str]]:
@@ -254,7 +254,7 @@ def _rises(rows: list[Row]) -> list[str]:
 
 def _convex(rows: list[Row]) -> list[str]:
     """The slope falls nowhere by more than three standard errors."""
-    found = []
+    exceptions = []
     for curve in _curves(rows):
         for low, mid, high in zip(curve, curve[1:], curve[2:], strict=False):
             left, right = mid["loss"] - low["loss"], high["loss"] - mid["loss"]
@@ -265,8 +265,8 @@ def _convex(rows: list[Row]) -> list[str]:
                 + (_error(low) / left) ** 2
             )
             if bend < -SURE * error:
-                found.append(f"n = {mid['sites']}, P_e = {mid['loss']:g}")
-    return found
+                exceptions.append(f"n = {mid['sites']}, P_e = {mid['loss']:g}")
+    return exceptions
 
 
 def _error(row: Row) -> float:

@@ -135,11 +135,11 @@ def _of_journal(folder: Path, messages: int) -> Workload:
 # -- traces ------------------------------------------------------------------------------------
 
 
-def _of_live(folder: Path, messages: int, group: str | None, found: list[str]) -> Workload:
-    if group is None and len(found) > 1:
-        raise ConfigError("group", group, "one of " + ", ".join(found))
+def _of_live(folder: Path, messages: int, group: str | None, groups: list[str]) -> Workload:
+    if group is None and len(groups) > 1:
+        raise ConfigError("group", group, "one of " + ", ".join(groups))
     with TemporaryDirectory(prefix="roundelay-advise-") as scratch:
-        merged = merge(folder, Path(scratch) / TRACE, group=group or found[0])
+        merged = merge(folder, Path(scratch) / TRACE, group=group or groups[0])
         return _of_trace(merged.path, messages, folder)
 
 
@@ -199,7 +199,7 @@ class _Scan:
         ):
             self.sources.add(site)
             self.recorded += count
-            self.arrivals.extend((time, site, one) for one in _sizes(count, size))
+            self.arrivals.extend((time, site, length) for length in _sizes(count, size))
 
     def _time(self, sends: Any, receives: Any) -> None:
         """How long PDUs are under way; the first few thousand tell."""
