@@ -187,7 +187,7 @@ class TraceFileReader:
             offset, single = np.zeros(len(rows), np.int64), None
             fp = values[starts]
         else:
-            rows, starts, single = (np.repeat(one, sizes) for one in (rows, starts, sizes == 1))
+            rows, starts, single = (np.repeat(col, sizes) for col in (rows, starts, sizes == 1))
             offset = np.arange(len(rows)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
             fp = values[starts + offset]
         missing = np.broadcast_to(np.int64(NOTHING), len(rows))

@@ -48,8 +48,8 @@ def diagnose(run: TracedRun, surveyed: Survey, mapper: Mapper) -> Diagnosis:
     """Show the whole run to a checker."""
     addressed = surveyed.addressed
 
-    def task(whole: TracedRun) -> bytes:
-        return msgspec.msgpack.encode(_diagnosed(whole, addressed))
+    def task(traced: TracedRun) -> bytes:
+        return msgspec.msgpack.encode(_diagnosed(traced, addressed))
 
     (result,) = mapper(task, [run])
     return msgspec.msgpack.decode(result, type=Diagnosis)

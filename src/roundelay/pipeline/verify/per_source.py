@@ -86,7 +86,7 @@ def prove_per_source(
 def _in_turn(results: list[WindowResult]) -> bool:
     """Whether from window to window, too, every site got each source's messages in its order."""
     last: dict[tuple[int, int], int] = {}
-    for result in sorted(results, key=lambda one: one.first_ns):
+    for result in sorted(results, key=lambda window: window.first_ns):
         for course in result.courses:
             if course.first <= last.get((course.site, course.source), -1):
                 return False

@@ -74,13 +74,13 @@ def prove_total(
     decode = msgspec.msgpack.Decoder(RangeResult | None).decode
     ranges = ranges_of(surveyed.groups, range_messages)
     results = [decode(result) for result in mapper(task, ranges)]
-    clean = sorted((one for one in results if one is not None), key=lambda one: one.lo)
+    clean = sorted((r for r in results if r is not None), key=lambda r: r.lo)
     if len(clean) < len(results) or not end_to_end(clean):
         return None
     own = sum(result.own for result in clean)
     if control.settled and own != surveyed.submits:
         return None
-    positions = max((c.last[0] + 1 for one in clean for c in one.sites.values()), default=0)
+    positions = max((c.last[0] + 1 for r in clean for c in r.sites.values()), default=0)
     return Figures(sum(result.deliveries for result in clean), positions, own)
 
 
@@ -274,7 +274,7 @@ class Submissions:
                 raise NotClean  # messages that are alike
             if len(starts) and len(sent) - starts[0] >= len(fps):
                 break
-            near = next((one for one in self._back if run.parts[one[0]].may_have(source)), None)
+            near = next((pair for pair in self._back if run.parts[pair[0]].may_have(source)), None)
             if near is None or looked > BACK_MESSAGES:
                 raise NotClean
             self._back.remove(near)

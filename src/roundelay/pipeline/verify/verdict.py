@@ -56,7 +56,7 @@ class InvariantVerdict(Struct):
         """Take findings in; `count` if there are more than these."""
         new = list(findings)
         self.broken += len(new) if count is None else count
-        self.findings = sorted(self.findings + new, key=lambda one: (one.time, one.seq))[:KEPT]
+        self.findings = sorted(self.findings + new, key=lambda f: (f.time, f.seq))[:KEPT]
 
 
 class RunJudgement(Struct):
@@ -106,7 +106,7 @@ def as_json(judgements: list[RunJudgement]) -> dict[str, Any]:
     together: dict[str, Any] = {}
     for name in INVARIANTS:
         verdicts = [judgement.invariants[name] for judgement in judgements]
-        rows = [_row(one, f) for one in judgements for f in one.invariants[name].findings]
+        rows = [_row(j, f) for j in judgements for f in j.invariants[name].findings]
         together[name] = {
             "about": INVARIANTS[name],
             "holds": not any(verdict.broken for verdict in verdicts),
@@ -118,23 +118,23 @@ def as_json(judgements: list[RunJudgement]) -> dict[str, Any]:
         if notes:
             together[name]["note"] = "; ".join(notes)
     return {
-        "holds": all(one.holds for one in judgements),
+        "holds": all(judgement.holds for judgement in judgements),
         "invariants": together,
         "runs": [
             {
-                "run": one.run,
-                "order": one.order,
-                "sites": one.sites,
-                "rows": one.rows,
-                "settled": one.settled,
-                "strategy": one.strategy,
-                "holds": one.holds,
+                "run": judgement.run,
+                "order": judgement.order,
+                "sites": judgement.sites,
+                "rows": judgement.rows,
+                "settled": judgement.settled,
+                "strategy": judgement.strategy,
+                "holds": judgement.holds,
                 "invariants": {
                     name: {"holds": not verdict.broken, "checked": verdict.checked}
-                    for name, verdict in one.invariants.items()
+                    for name, verdict in judgement.invariants.items()
                 },
             }
-            for one in judgements
+            for judgement in judgements
         ],
     }
 

@@ -196,8 +196,8 @@ def _finished(
     for judgement in verify(spark, new, home) if new else []:
         for verdict in judgement.invariants.values():
             alarms += [
-                Alarm(judgement.run, one.invariant, one.site, one.time, one.detail)
-                for one in verdict.findings
+                Alarm(judgement.run, finding.invariant, finding.site, finding.time, finding.detail)
+                for finding in verdict.findings
             ]
     return alarms
 
@@ -217,9 +217,7 @@ def _trigger(home: str, folder: str, group: str, files: list[str], cut: int) -> 
     if watched is None:
         return msgspec.msgpack.encode((0, []))
     rows = watched.take(opened, cut)
-    alarms = [
-        Alarm(group, one.invariant, one.site, one.time, one.detail) for one in watched.alarms()
-    ]
+    alarms = [Alarm(group, v.invariant, v.site, v.time, v.detail) for v in watched.alarms()]
     put(path, pickle.dumps((STATE, watched), pickle.HIGHEST_PROTOCOL))
     return msgspec.msgpack.encode((rows, alarms))
 
