@@ -255,9 +255,9 @@ async def _messages(
     async for chunk in _given(given) if given is not None else _input():
         rest += chunk
         if lines and b"\n" in chunk:
-            *whole, rest = rest.split(b"\n")
-            for i in range(0, len(whole), TOGETHER_MESSAGES):
-                yield [bytes(line) for line in whole[i : i + TOGETHER_MESSAGES]]
+            *full_lines, rest = rest.split(b"\n")
+            for i in range(0, len(full_lines), TOGETHER_MESSAGES):
+                yield [bytes(line) for line in full_lines[i : i + TOGETHER_MESSAGES]]
         if len(rest) > limit:
             what = "a line" if lines else "the message"
             raise PayloadTooLarge(

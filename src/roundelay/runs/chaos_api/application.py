@@ -133,8 +133,8 @@ class Application:
         """The group goes on in another history, from where that parts from ours, or anew."""
         present = error.present.history
         own, base = self.history.partition("@")[0], 0
-        for one in present.split("@")[1:]:
-            parent, _, shared = one.partition(":")
+        for branch in present.split("@")[1:]:
+            parent, _, shared = branch.partition(":")
             if parent == own:
                 base = int(shared)
         self.history, self.next = present, base

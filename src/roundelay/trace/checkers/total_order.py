@@ -266,7 +266,7 @@ class TotalOrder:
         if submission is None or others is None:
             return submission
         every = [submission, *others]
-        chosen = next((one for one in every if one.site == source), submission)
+        chosen = next((candidate for candidate in every if candidate.site == source), submission)
         every.remove(chosen)
         self.waiting[fingerprint], *others = every
         if others:
