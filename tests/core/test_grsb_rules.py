@@ -494,7 +494,7 @@ def test_gr_27_what_was_delivered_of_a_reign_just_before_a_crash_is_not_retracte
 
 
 def test_gr_16_what_is_not_subscribed_only_moves_the_position() -> None:
-    bench = Bench(U, wanted=Selection(frozenset((7,))))
+    bench = Bench(U, selection=Selection(frozenset((7,))))
     for gseq in range(4):
         bench.hear(Bcast(message(gseq, conference=7 + gseq % 2), gseq), CR)
     bench.hear(DaAck(0, 4, 0), DA)
@@ -509,7 +509,7 @@ def test_gr_16_what_is_not_subscribed_only_moves_the_position() -> None:
 
 
 def test_gr_16_a_late_joiner_asks_for_the_history_of_a_conference() -> None:
-    bench = Bench(U, wanted=Selection(frozenset((7,))))
+    bench = Bench(U, selection=Selection(frozenset((7,))))
     for gseq in range(4):
         bench.hear(Bcast(message(gseq, conference=8), gseq), CR)
     bench.hear(DaAck(0, 4, 0), DA)

@@ -207,7 +207,7 @@ def _records(
         name = check_name(group if group in full else short.get(group, group), "record")
         if any(record.group == name for record in records):
             raise ConfigError("record", text, f"each group once, and {name} is there already")
-        records.append(RecordConfig(group=name, wanted=selection, journal=journal))
+        records.append(RecordConfig(group=name, selection=selection, journal=journal))
     return tuple(records)
 
 

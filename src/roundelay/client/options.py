@@ -153,7 +153,7 @@ class Options(Struct, frozen=True, kw_only=True):
             keep_conference_s=self.keep_conference_s,
         )
         journal.check()
-        return (RecordConfig(group=group, wanted=selection, journal=journal),)
+        return (RecordConfig(group=group, selection=selection, journal=journal),)
 
     def node_config(self, spec: GroupSpec) -> NodeConfig:
         secret = None if self.insecure else load_secret(Path(self.key) if self.key else None)

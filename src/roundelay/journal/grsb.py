@@ -110,12 +110,12 @@ class JournalArchive:
     def read(self, since: int, until: int, limit: int) -> list[Message]:
         return self.select(since, until, EVERYTHING, limit)
 
-    def select(self, since: int, until: int, wanted: Selection, limit: int) -> list[Message]:
-        return list(islice(self._messages(since, until, wanted), max(0, limit)))
+    def select(self, since: int, until: int, selection: Selection, limit: int) -> list[Message]:
+        return list(islice(self._messages(since, until, selection), max(0, limit)))
 
-    def _messages(self, since: int, until: int, wanted: Selection) -> Iterator[Message]:
-        senders = None if wanted.senders is None else frozenset(map(self.name, wanted.senders))
-        by_name = structs.replace(wanted, since=since, until=until, senders=senders)
+    def _messages(self, since: int, until: int, selection: Selection) -> Iterator[Message]:
+        senders = selection.senders and frozenset(map(self.name, selection.senders))
+        by_name = structs.replace(selection, since=since, until=until, senders=senders)
         for run in self.journal.read(by_name):
             if not run.flags & GAP:
                 yield message_of(run, self.site)

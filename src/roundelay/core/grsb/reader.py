@@ -34,15 +34,15 @@ BEHIND = -1
 
 
 class RangeReader:
-    """Reads what `wanted` takes from `next` up to `until`, and hands it to `take` in order."""
+    """Reads what `selection` takes from `next` up to `until`, and hands it to `take` in order."""
 
-    def __init__(self, host: Host, number: int, wanted: Selection, take: Take) -> None:
+    def __init__(self, host: Host, number: int, selection: Selection, take: Take) -> None:
         self.host = host
         self.config = host.config
         self.number = number  # which stream of this user: the low byte of its requests
         self.request = number
         self.valid = number
-        self.wanted = wanted
+        self.selection = selection
         self.take = take
         self.next = 0
         self.since_time = 0
@@ -74,9 +74,9 @@ class RangeReader:
         """Whether no recorder has answered for long: what is wanted may not come."""
         return self.reading and self.repairs.tries > UNANSWERED
 
-    def change(self, wanted: Selection) -> None:
+    def change(self, selection: Selection) -> None:
         """Read something else: answers to what was asked before do not count."""
-        self.wanted = wanted
+        self.selection = selection
         self.valid = (self.request + 256) & 0xFFFFFFFF
         self.kept.clear()
         self.refusals.clear()
@@ -100,13 +100,13 @@ class RangeReader:
         if self.repairs.tries and self.repairs.tries % 2 == 0:
             self._other()
         self.request = (self.request + 256) & 0xFFFFFFFF
-        wanted = self.wanted
+        selection = self.selection
         self.host.ask(
             self.recorder,
             ReplayReq(
                 self.request, self.next, self.since_time, self.until,
-                tuple(sorted(wanted.conferences or ())), tuple(sorted(wanted.senders or ())),
-                tuple(sorted(wanted.kinds or ())), self.config.credit,
+                tuple(sorted(selection.conferences or ())), tuple(sorted(selection.senders or ())),
+                tuple(sorted(selection.kinds or ())), self.config.credit,
             ),
             self.repairs.tries,
         )  # fmt: skip
@@ -157,7 +157,7 @@ class RangeReader:
 
     def _keep(self, since: int, end: int, message: Message | None, now: int) -> None:
         """A stretch from `since` up to `end` is known."""
-        if end <= self.next or (message is not None and not self.wanted.takes(message)):
+        if end <= self.next or (message is not None and not self.selection.takes(message)):
             return
         if since > self.next:
             if len(self.kept) < KEPT_MAX:

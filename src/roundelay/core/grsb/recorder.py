@@ -249,7 +249,7 @@ class Recorder:
     def play(self, request: ReplayReq, user: int) -> None:
         """GR-17: send the next matches of `request`, at most its credit."""
         host, number, begun = self.host, request.request, request.since
-        wanted = Selection(
+        selection = Selection(
             chosen(request.conferences), chosen(request.senders), chosen(request.kinds)
         )
         at = begun
@@ -264,7 +264,7 @@ class Recorder:
         gap = first_gap(self.archive.missing, at, until)
         if gap is not None:
             stop, obstacle = gap[0], ReplayEnd(number, *gap, GAP)
-        for sent, message in enumerate(self._matches(at, stop, wanted, credit + 1)):
+        for sent, message in enumerate(self._matches(at, stop, selection, credit + 1)):
             if message.is_head:
                 stop = message.gseq
                 obstacle = ReplayEnd(number, stop, message.end, NOT_RECORDED)
@@ -280,16 +280,16 @@ class Recorder:
         if obstacle is not None:
             host.send(user, obstacle)
 
-    def _matches(self, at: int, until: int, wanted: Selection, limit: int) -> list[Message]:
+    def _matches(self, at: int, until: int, selection: Selection, limit: int) -> list[Message]:
         oldest = next(iter(self.recent), until)
         messages = []
         if at < oldest:
-            messages = self.archive.select(at, min(until, oldest), wanted, limit)
+            messages = self.archive.select(at, min(until, oldest), selection, limit)
             at = oldest
         for gseq, message in self.recent.items():
             if len(messages) >= limit or gseq >= until:
                 break
-            if gseq >= at and wanted.takes(message):
+            if gseq >= at and selection.takes(message):
                 messages.append(message)
         return messages
 

@@ -120,15 +120,15 @@ class RoleEngine(Engine):
         self._settle(now)
         return first
 
-    def select(self, wanted: Selection, now: int) -> None:
-        self.submitter.select(wanted)
+    def select(self, selection: Selection, now: int) -> None:
+        self.submitter.select(selection)
         self._settle(now)
 
-    def history(self, wanted: Selection, now: int, **options: Any) -> int:
+    def history(self, selection: Selection, now: int, **options: Any) -> int:
         user = self.submitter
         if not isinstance(user, User):
             raise UsageError(f"site {self.me} has no recorder at hand: ask at an attached node")
-        number = user.history(wanted, now, **options)
+        number = user.history(selection, now, **options)
         self._settle(now)
         return number
 
@@ -171,7 +171,7 @@ class GrsbSite(Host, RoleEngine):
         archive: Archive | None = None,
         wiped: bool = False,
         position: int | None = None,
-        wanted: Selection = EVERYTHING,
+        selection: Selection = EVERYTHING,
         base_us: int = 0,
         admit: Admit | None = None,
     ) -> None:
@@ -198,7 +198,7 @@ class GrsbSite(Host, RoleEngine):
             upto = known.handled if position is None else position
             resume = min(known.resume, upto)
             epoch = max(reign.epoch, known.epoch)
-            self.user = self.user_class(self, inc, upto, resume, epoch, wanted, now)
+            self.user = self.user_class(self, inc, upto, resume, epoch, selection, now)
         if me in roles.council:
             self.promised = max(known.promised, reign.epoch)
             self.council = Council(self, reign, inc if wiped else -1, now)

@@ -79,8 +79,8 @@ class Archive(Protocol):
     def at_time(self, time: int) -> int:
         """The first position that is not older than `time` (µs)."""
 
-    def select(self, since: int, until: int, wanted: Selection, limit: int) -> list[Message]:
-        """The same as `read`, but only what `wanted` takes."""
+    def select(self, since: int, until: int, selection: Selection, limit: int) -> list[Message]:
+        """The same as `read`, but only what `selection` takes."""
 
 
 class GrsbStable:
@@ -127,13 +127,13 @@ class GrsbStable:
         stop = bisect_left(self.positions, until, at, min(len(self.positions), at + limit))
         return self.log[at:stop]
 
-    def select(self, since: int, until: int, wanted: Selection, limit: int) -> list[Message]:
+    def select(self, since: int, until: int, selection: Selection, limit: int) -> list[Message]:
         matches: list[Message] = []
         for i in range(bisect_left(self.positions, since), len(self.log)):
             message = self.log[i]
             if message.gseq >= until or len(matches) == limit:
                 break
-            if wanted.takes(message):
+            if selection.takes(message):
                 matches.append(message)
         return matches
 

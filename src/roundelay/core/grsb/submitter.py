@@ -56,12 +56,12 @@ class Submitter(ABC):
     """
 
     def __init__(
-        self, host: Host, inc: int, upto: int, resume: int, wanted: Selection, epoch: int = 0
+        self, host: Host, inc: int, upto: int, resume: int, selection: Selection, epoch: int = 0
     ) -> None:
         self.host = host
         self.config = host.config
         self.inc = inc
-        self.wanted = check(wanted)
+        self.selection = check(selection)
         self.units = Units(self.config.unit_bytes)
         self.upto = upto  # everything of ours below has been delivered
         self.persisted = Handled(upto, resume, epoch)
@@ -156,13 +156,13 @@ class Submitter(ABC):
 
     # -- listening -------------------------------------------------------------------------
 
-    def select(self, wanted: Selection) -> None:
-        """From the next message on, only what `wanted` takes is delivered (GR-16)."""
-        self.wanted = check(wanted)
+    def select(self, selection: Selection) -> None:
+        """From the next message on, only what `selection` takes is delivered (GR-16)."""
+        self.selection = check(selection)
 
     def _handle(self, message: Message, stage: str) -> None:
         """GR-16, GR-19: the next message of the order."""
-        if self.wanted.takes(message) or message.mtype > END:
+        if self.selection.takes(message) or message.mtype > END:
             bundle = self.units.take(message)
             if bundle is not None and message.gseq >= self.upto:
                 self._deliver(message, bundle, stage)
@@ -201,9 +201,9 @@ class Submitter(ABC):
             self.host.persist(handled)
 
 
-def check(wanted: Selection) -> Selection:
+def check(selection: Selection) -> Selection:
     """Raise UsageError for a selection that no request can carry."""
     for name in ("conferences", "senders", "kinds"):
-        if len(getattr(wanted, name) or ()) > CONFERENCES_MAX:
+        if len(getattr(selection, name) or ()) > CONFERENCES_MAX:
             raise UsageError(f"{name}: at most {CONFERENCES_MAX} of them, or all (none named)")
-    return wanted
+    return selection

@@ -47,13 +47,14 @@ class User(Submitter):
     """UN of the start `inc`, which has dealt with everything below `upto`."""
 
     def __init__(
-        self, host: Host, inc: int, upto: int, resume: int, epoch: int, wanted: Selection, now: int
-    ) -> None:
-        super().__init__(host, inc, upto, resume, wanted, epoch)
+        self, host: Host, inc: int, upto: int, resume: int, epoch: int, selection: Selection,
+        now: int,
+    ) -> None:  # fmt: skip
+        super().__init__(host, inc, upto, resume, selection, epoch)
         self.listener = Listener(epoch, min(upto, resume), self.config.heard_max)
         self.entered_at = 0  # so far when the present epoch was first heard of
         self.replayed_to = 0  # recorders have everything below: nothing of it can vanish
-        self.reader = RangeReader(host, 0, self.wanted, self._replayed)
+        self.reader = RangeReader(host, 0, self.selection, self._replayed)
         self.readers = {0: self.reader}  # the stream, and questions about the past by number
         self.asked = 0  # the number of the last one
         self.up = True
@@ -115,9 +116,9 @@ class User(Submitter):
 
     # -- listening -------------------------------------------------------------------------
 
-    def select(self, wanted: Selection) -> None:
-        super().select(wanted)
-        self.reader.change(wanted)
+    def select(self, selection: Selection) -> None:
+        super().select(selection)
+        self.reader.change(selection)
 
     def heard(self, now: int) -> None:
         """GR-21: who hears the retransmitter carries on, whoever else is out of reach."""
@@ -185,10 +186,10 @@ class User(Submitter):
     # -- asking about the past -------------------------------------------------------------
 
     def history(
-        self, wanted: Selection, now: int, since: int = 0, since_time: int = 0,
+        self, selection: Selection, now: int, since: int = 0, since_time: int = 0,
         until: int | None = None,
     ) -> int:  # fmt: skip
-        """Ask for what `wanted` takes, up to where the stream is; returns the query's number.
+        """Ask for what `selection` takes, up to where the stream is; returns the query's number.
 
         Its deliveries carry that number and the stage `replayed`; a notice `replayed` (number,
         next position) follows the last one.
@@ -211,7 +212,7 @@ class User(Submitter):
                 del self.readers[number]
                 self.host.notice(ReplayComplete(number, end))
 
-        reader = RangeReader(self.host, number, check(wanted), take)
+        reader = RangeReader(self.host, number, check(selection), take)
         end = self.listener.next if until is None else min(until, self.listener.next)
         if since >= end:
             self.host.notice(ReplayComplete(number, since))

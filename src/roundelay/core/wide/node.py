@@ -37,10 +37,10 @@ class WideNode(Submitter):
         inc: int,
         position: int,
         resume: int,
-        wanted: Selection,
+        selection: Selection,
     ) -> None:
         resume = min(position, resume)
-        super().__init__(host, inc, position, resume, wanted)
+        super().__init__(host, inc, position, resume, selection)
         begin = resume if host.wide.ls_repair else position
         self.flood = Flood(host, atlas, begin, self._take, self._skipped, now)
         host.user = self

@@ -88,7 +88,7 @@ from roundelay.core.wide.uplink import Loop, PartHost, Uplink
 
 
 class WideSite(RoleEngine):
-    """Site `me`; see `GrsbSite` for `inc`, `stable`, `wiped`, `position`, `wanted` and `base_us`.
+    """Site `me`; see `GrsbSite` for `inc`, `stable`, `wiped`, `position`, `selection`, `base_us`.
 
     `archive` is where its LPR, `globe_archive` where its GPR reads.
     """
@@ -107,7 +107,7 @@ class WideSite(RoleEngine):
         globe_archive: Archive | None = None,
         wiped: bool = False,
         position: int | None = None,
-        wanted: Selection = EVERYTHING,
+        selection: Selection = EVERYTHING,
         base_us: int = 0,
     ) -> None:
         super().__init__(me, tuple(range(atlas.sites)))
@@ -133,7 +133,7 @@ class WideSite(RoleEngine):
                 host = PartHost(me, atlas.global_roles, config, rng, self.loop, TRUNK)
                 self.uplink = Uplink(host, atlas, config, now)
             options |= {"stable": None if stable is None else known.local, "archive": archive}
-            options |= {"position": position, "wanted": wanted, "flooded": known.flooded}
+            options |= {"position": position, "selection": selection, "flooded": known.flooded}
             self.local = LocalSite(
                 atlas, network, config, self.loop, self.uplink, me, rng, now, **options
             )
@@ -142,7 +142,7 @@ class WideSite(RoleEngine):
             if me == network.broadcaster:
                 at = 0
             host = PartHost(me, atlas.local_roles[network.net], config, rng, self.loop, SUBNET)
-            self.node = WideNode(host, atlas, self._lcr, now, inc, at, known.resume, wanted)
+            self.node = WideNode(host, atlas, self._lcr, now, inc, at, known.resume, selection)
         parts: tuple[tuple[int, Host | None], ...] = (
             (GLOBAL, self.globe),
             (LOCAL, self.local),

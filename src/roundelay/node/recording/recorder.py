@@ -59,7 +59,7 @@ class RecordConfig(Struct, frozen=True, kw_only=True):
     """A group to be recorded, and how."""
 
     group: str
-    wanted: Selection = EVERYTHING
+    selection: Selection = EVERYTHING
     """What is recorded whole; of everything else the heads are kept (GR-10)."""
     journal: JournalConfig = JournalConfig()
     backlog_bytes: int = BACKLOG_BYTES
@@ -102,11 +102,11 @@ def recall_history(folder: Path, disk: Disk, say: Callable[[str], None]) -> str:
     return history
 
 
-def kept_of(run: Run, wanted: Selection) -> Run | None:
+def kept_of(run: Run, selection: Selection) -> Run | None:
     """Return what a journal takes of a run that another recorder has; None: nothing."""
     if run.flags & GAP:
         return None
-    if not wanted.matches(run.sender, run.conference, run.kind):
+    if not selection.matches(run.sender, run.conference, run.kind):
         return head_only(run)
     return None if run.flags & HEADS_ONLY else run
 
@@ -134,7 +134,7 @@ class Recorder(Subscriber):
         """`changed` is called in the event loop when `durable`, `slow` or `broken` has changed."""
         self.group = config.group
         self.config = config
-        self.wanted = config.wanted
+        self.selection = config.selection
         self.folder = folder
         self.ordered = ordered
         self.broken = ""
@@ -186,7 +186,7 @@ class Recorder(Subscriber):
         bundle = batch.bundle
         count = len(bundle.sizes)
         position = batch.seq if batch.seq >= 0 else self.next
-        if not bundle.marks and self.wanted.everything:
+        if not bundle.marks and self.selection.everything:
             self._taken += len(bundle.data) + RUN_COST
             self._items.append(Run(position, batch.time, batch.sender, bundle))
         else:
@@ -211,7 +211,7 @@ class Recorder(Subscriber):
         """One run for each conference and kind; without payload where the filter says so."""
         for conference, kind, bundle in batch.bundle.by_mark():
             run = Run(position, batch.time, batch.sender, bundle, conference, kind)
-            if not self.wanted.matches(batch.sender, conference, kind):
+            if not self.selection.matches(batch.sender, conference, kind):
                 run = head_only(run)
             yield run
             position += len(bundle.sizes)
@@ -352,6 +352,6 @@ class Recorder(Subscriber):
             "backlog_bytes": self.backlog,
             "backlog_bytes_max": self.config.backlog_bytes,
             "recorded": self.recorded,
-            "filter": self.wanted.shown() or None,
+            "filter": self.selection.shown() or None,
             "put_aside": self.put_aside,
         }

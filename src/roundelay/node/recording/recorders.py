@@ -202,7 +202,7 @@ class Recorders:
             next=end,
             durable=min(journal.durable, end),
             holes=tuple(holes),
-            whole=recorder.wanted.everything,
+            whole=recorder.selection.everything,
             slow=recorder.slow,
             history=recorder.history,
             syncs=recorder.config.journal.sync != OS and not recorder.broken,
@@ -486,7 +486,7 @@ class Recorders:
                 for run in chunk:
                     if recorder.next != at or self.lineage(group) != history:
                         return  # somebody spoke: the rest is a hole, and is filled as such
-                    kept = kept_of(run, recorder.wanted)
+                    kept = kept_of(run, recorder.selection)
                     if kept is None:
                         continue  # a hole, or what a new journal begins behind
                     recorder.take(kept)
@@ -521,7 +521,7 @@ class Recorders:
         async with aclosing(stream) as fetched:
             async for chunk in fetched:
                 for run in chunk:
-                    kept = kept_of(run, recorder.wanted)
+                    kept = kept_of(run, recorder.selection)
                     if kept is not None:
                         waiting.append(kept)
                         size += len(run.bundle.data) + 64

@@ -190,7 +190,7 @@ class RoleGroup(GroupHost):
             inc=self.bootstrap.inc,
             stable=persistence.kept if again else None,
             wiped=wiped,
-            wanted=self._selection(),
+            selection=self._selection(),
         )
         self.receipts = Receipts(self.outbox)  # it numbers messages anew
         persistence.opened()
@@ -246,7 +246,7 @@ class RoleGroup(GroupHost):
 
     def _select(self) -> None:
         user = self.member.user
-        if user is not None and (selection := self._selection()) != user.wanted:
+        if user is not None and (selection := self._selection()) != user.selection:
             self.member.engine.select(selection, time.monotonic_ns())
 
     def _must_be_user(self) -> None:

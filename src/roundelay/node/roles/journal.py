@@ -79,10 +79,10 @@ class RecorderJournal:
         self.site: GrsbSite | None = None
         self.told = 0
         """How far the others were told that it is."""
-        chosen = roles.selection(member.me)
-        senders = None if chosen.senders is None else member.file.names(tuple(chosen.senders))
-        self.wanted = structs.replace(chosen, senders=senders and frozenset(senders))
-        self.config = RecordConfig(group=name, wanted=self.wanted, journal=member.file.journal)
+        chosen, file = roles.selection(member.me), member.file
+        senders = None if chosen.senders is None else file.names(tuple(chosen.senders))
+        self.selection = structs.replace(chosen, senders=senders and frozenset(senders))
+        self.config = RecordConfig(group=name, selection=self.selection, journal=file.journal)
         self.next = self.recorded = self.journal.end
         self.adopting: asyncio.Task[None] | None = None
 
@@ -206,7 +206,7 @@ class RecorderJournal:
             "slowed": 0 if engine is None else engine.slowed,
             "backlog_bytes": 0,  # what it takes in is written before it says anything
             "recorded": self.recorded,
-            "filter": self.wanted.shown() or None,
+            "filter": self.selection.shown() or None,
         }
 
     def close(self) -> None:

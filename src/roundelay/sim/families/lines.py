@@ -5,7 +5,7 @@ off; how far they have come survives with the disk.  Besides what `core.events.O
 observers may have these methods::
 
     asked(time, site, inc, parts, conference, kind)   an application submits
-    selected(time, site, wanted)                      what it wants from here on
+    selected(time, site, selection)                   what it wants from here on
     archived(time, archives, users)                   the end: what recorders have on disk, and the
                                                       users that must have all of it
 
@@ -77,7 +77,7 @@ class LineApplications(ABC, Generic[S]):
         self.site_class: type[Any] = site_class
         self.starts = [0] * sites
         self.positions = [0] * sites  # how far the application of each site has come
-        self.wanted = [EVERYTHING] * sites
+        self.selections = [EVERYTHING] * sites
 
     def attached(self, world: World) -> None:
         self.world = world
@@ -98,7 +98,7 @@ class LineApplications(ABC, Generic[S]):
             stable=stable,
             wiped=wiped,
             position=self.positions[site] if again else None,
-            wanted=self.wanted[site],
+            selection=self.selections[site],
             base_us=DATE_US,
             **self.archives(self.world.sites[site]),
         )
@@ -116,13 +116,13 @@ class LineApplications(ABC, Generic[S]):
         if delivery.stage != REPLAYED:
             self.positions[site] = delivery.upto
 
-    def select(self, number: int, wanted: Selection) -> None:
+    def select(self, number: int, selection: Selection) -> None:
         """From now on the application of a site wants this; one that is down, when it is up."""
-        self.wanted[number] = wanted
+        self.selections[number] = selection
 
         def verb(site: S, now: int) -> None:
-            site.select(wanted, now)
-            self.world.tell("selected", self.world.now, number, wanted)
+            site.select(selection, now)
+            self.world.tell("selected", self.world.now, number, selection)
 
         self.world.call(number, verb)
 

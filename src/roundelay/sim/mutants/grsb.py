@@ -95,9 +95,9 @@ def loses_open_units(self: Units, position: int) -> int:
 def delivers_the_unwanted(shipped: Any, self: User, message: Message, stage: str) -> None:
     """GR-16: whatever was asked for, all that comes by is delivered; a user is given what it does
     not want."""
-    wanted, self.wanted = self.wanted, type(self.wanted)()
+    selection, self.selection = self.selection, type(self.selection)()
     shipped(self, message, stage)
-    self.wanted = wanted
+    self.selection = selection
 
 
 @broken(Ways, "to", "I7", seeds=(33, 40))
