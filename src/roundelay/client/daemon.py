@@ -111,8 +111,8 @@ class Daemon:
         """Who sent something over this connection that gets no receipt, by group."""
         self._turned_away: dict[tuple[int, str], Client] = {}
         """Who wanted to send while there was no room, or no connection."""
-        self._made = 0.0
-        """When this connection was."""
+        self._connected_at = 0.0
+        """When this connection was made."""
         self._pause_s = PAUSE_S
         self._returning: asyncio.Task[None] | None = None
         self._settled = asyncio.Event()
@@ -160,7 +160,7 @@ class Daemon:
         self.node, self.max_message = hello.node, connection.protocol.max_message
         self._connection = connection
         self._posted.clear()
-        self._made = loop.time()
+        self._connected_at = loop.time()
         self._settled.set()
 
     # -- when it breaks --------------------------------------------------------------------
@@ -207,7 +207,7 @@ class Daemon:
         clock = asyncio.get_running_loop().time
         end = clock() + self._patience_s
         why: RoundelayError = error
-        if self._has_brought_something() or clock() > self._made + LASTING_S:
+        if self._has_brought_something() or clock() > self._connected_at + LASTING_S:
             self._pause_s = PAUSE_S
         else:
             await self._rest(end)  # it accepts us and lets us go again

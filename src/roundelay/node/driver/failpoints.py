@@ -37,7 +37,7 @@ class Failpoint:
         self.signal = ACTIONS[action]
 
     @classmethod
-    def wanted(cls) -> Failpoint | None:
+    def from_environment(cls) -> Failpoint | None:
         text = os.environ.get(VARIABLE, "")
         return cls(text) if text else None
 

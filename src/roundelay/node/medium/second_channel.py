@@ -80,12 +80,12 @@ class SecondLine:
             return line.advertised
         return line.address if isinstance(line, MulticastMedium) else ("", 0)
 
-    def meet(self, name: str, said: Address, known: Address | None) -> None:
+    def meet(self, name: str, advertised: Address, known: Address | None) -> None:
         """A member is there, perhaps elsewhere than before: where it said it is on the line.
 
         `known` is where it is on line A: at the switch both are one.
         """
-        host, port = said
+        host, port = advertised
         if isinstance(self.line, SwitchLine):
             address = known
         elif not port:

@@ -117,7 +117,7 @@ class EpochEnding:
         """Who is waited for before the epoch ends."""
         self.drained: dict[str, Drained] = {}
         self.tails = Tails(state.roster)
-        self._said = 0  # the turn of our last DRAINED
+        self._drained_turn = 0  # the turn of our last DRAINED
         self._propose_due = 0  # when the end may be proposed, once more
 
     def hold(self, living: tuple[str, ...], now: int) -> None:
@@ -157,8 +157,8 @@ class EpochEnding:
         says_tail = cluster is not None and turn == 2
         if unexpected and says_tail:
             pass  # the others do not say what we lack: they end the epoch, and admit us again
-        elif self._said < turn and (idle or late or says_tail):
-            self._said = turn
+        elif self._drained_turn < turn and (idle or late or says_tail):
+            self._drained_turn = turn
             if says_tail:
                 for piece in pieces(me, state.epoch, cluster.tail(self._hearers())):
                     self.say(piece)

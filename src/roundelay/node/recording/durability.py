@@ -192,7 +192,7 @@ class Syncing(HeldReceipts):
         super().__init__(node)
         self.syncs = 0
         self._heard = HeardWords[Synced](node, "members that sync", HEARD_MAX, FORGET_NS)
-        self._wanted: dict[str, int] = {}
+        self._until: dict[str, int] = {}  # how long syncs are wanted, by group
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._written: dict[str, asyncio.Event] = {}
 
@@ -255,7 +255,7 @@ class Syncing(HeldReceipts):
         place = self._place(group)
         if place is None or not family_of(group).resilient or self.node.config.dir is None:
             return
-        self._wanted[group] = now + WANTED_NS
+        self._until[group] = now + WANTED_NS
         if group not in self._tasks:
             self._written[group] = asyncio.Event()
             task = asyncio.get_running_loop().create_task(self._work(group, place))
@@ -266,14 +266,14 @@ class Syncing(HeldReceipts):
         """Sync again and again, as long as somebody waits for it."""
         written, reported = self._written[group], ("", -1)
         again = 0
-        while not place.closed and (rest := self._wanted[group] - time.monotonic_ns()) > 0:
+        while not place.closed and (rest := self._until[group] - time.monotonic_ns()) > 0:
             data: Any = place.data
             store = data.store if data is not None else None
             here = (place.history_id, data.position if data is not None else -1)
-            if isinstance(store, Store) and (here != reported or again != self._wanted[group]):
+            if isinstance(store, Store) and (here != reported or again != self._until[group]):
                 data.on_delivered = written.set
                 written.clear()
-                again = self._wanted[group]
+                again = self._until[group]
                 # What the rosters before have written comes first.
                 drivers = [*(before for _, before in place.epochs.lingering), data]
                 try:

@@ -147,7 +147,7 @@ class Recorder(Subscriber):
         self._changed = changed
         self._loop = asyncio.get_running_loop()
         self.journal = self._open()
-        self.history = recall_history(folder, self.journal.disk, self._said)
+        self.history = recall_history(folder, self.journal.disk, self._warn)
         """Which history of the group the journal holds; empty: none that is known."""
         self.next = self.journal.next
         """Position of the next delivery, whether those before are written yet or not."""
@@ -166,9 +166,9 @@ class Recorder(Subscriber):
 
     def _open(self) -> Journal:
         config, disk = self.config.journal, self.config.disk
-        return Journal(self.folder, self.group, config, self._said, advanced=self._tell, disk=disk)
+        return Journal(self.folder, self.group, config, self._warn, advanced=self._tell, disk=disk)
 
-    def _said(self, text: str) -> None:
+    def _warn(self, text: str) -> None:
         self._say(f"journal of {self.group}: {text}")
 
     # -- as the node calls it --------------------------------------------------------------
@@ -292,7 +292,7 @@ class Recorder(Subscriber):
     def _stop(self, why: str) -> None:
         if not self.broken:
             self.broken = why
-            self._said(f"the recorder stops: {why}")
+            self._warn(f"the recorder stops: {why}")
 
     def _tell(self) -> None:
         """Let the loop look: `durable` may have risen, or the journal may be broken."""
@@ -328,7 +328,7 @@ class Recorder(Subscriber):
         aside = numbered(self.folder)
         self.folder.rename(aside)
         self.put_aside += 1
-        self._said(f"another history of the group ({why}); this one is now {aside.name}")
+        self._warn(f"another history of the group ({why}); this one is now {aside.name}")
         self.journal = self._open()
 
     # -- the end ---------------------------------------------------------------------------

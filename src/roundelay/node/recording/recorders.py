@@ -80,8 +80,8 @@ class Recorders:
         self.replays = Replays(self)
         self.durability = Durability(self)
         self.syncing = Syncing(node)
-        self._wanted: dict[str, int] = {}
-        self._said: dict[str, tuple[bool, int, str]] = {}
+        self._wanted_until: dict[str, int] = {}
+        self._announced: dict[str, tuple[bool, int, str]] = {}
         self._opening: asyncio.Task[None] | None = None
         self._refetches: list[asyncio.Task[None]] = []
         self.refetched = 0
@@ -216,7 +216,7 @@ class Recorders:
 
     def _tell(self, recorder: Recorder) -> None:
         word = self.word(recorder)
-        self._said[recorder.group] = (word.slow, word.durable, word.history)
+        self._announced[recorder.group] = (word.slow, word.durable, word.history)
         self.node.send_control(word)
 
     def _tell_memories(self) -> None:
@@ -235,9 +235,9 @@ class Recorders:
         history: it counts for nobody before they hear of that."""
         now = time.monotonic_ns()
         group = recorder.group
-        slow, durable, history = self._said.get(group, (False, -1, ""))
+        slow, durable, history = self._announced.get(group, (False, -1, ""))
         if (recorder.slow, recorder.history) != (slow, history) or (
-            self._wanted.get(group, 0) > now and recorder.journal.durable != durable
+            self._wanted_until.get(group, 0) > now and recorder.journal.durable != durable
         ):
             self._tell(recorder)
             self._throttle(group)
@@ -251,7 +251,7 @@ class Recorders:
                 self.tell_memory(word.group)
                 recorder = self.own.get(word.group)
                 if recorder is not None:
-                    self._wanted[word.group] = now + WANTED_NS
+                    self._wanted_until[word.group] = now + WANTED_NS
                     self._tell(recorder)
         elif word.name == self.node.name:
             pass  # of an earlier life, or a namesake

@@ -108,7 +108,7 @@ class GroupReplay:
         while at < until:
             sources = self._sources()
             usable = [source for source in sources if source.has(at, at + 1)]
-            source = next((one for one in usable if failed.get(one.name) != at), None)
+            source = next((source for source in usable if failed.get(source.name) != at), None)
             if source is None:
                 late = time.monotonic() > deadline
                 if usable and late:
@@ -189,11 +189,12 @@ class GroupReplay:
         now; for the rest, gaps."""
         at = lo
         while at < hi:
-            others = [one for one in self._sources() if one.name not in without and one.has(at, hi)]
-            if not others:
+            others = [source for source in self._sources() if source.name not in without]
+            usable = [source for source in others if source.has(at, hi)]
+            if not usable:
                 yield [gap(at, hi)]
                 return
-            source = min(others, key=lambda one: one.has(at, hi)[0])
+            source = min(usable, key=lambda other: other.has(at, hi)[0])
             start = source.has(at, hi)[0][0]
             if start > at:
                 yield [gap(at, start)]

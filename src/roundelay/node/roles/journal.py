@@ -77,7 +77,7 @@ class RecorderJournal:
         self.both = member.me in roles.acknowledgers
         """The acknowledger on the same site takes our word without a PDU."""
         self.site: GrsbSite | None = None
-        self.told = 0
+        self.announced = 0
         """How far the others were told that it is."""
         chosen, file = roles.selection(member.me), member.file
         senders = None if chosen.senders is None else file.names(tuple(chosen.senders))
@@ -148,8 +148,8 @@ class RecorderJournal:
             return [record for record in records if not self.archive.is_record(record)]
         self.recorded += self.journal.end - self.next
         self.next = self.journal.end
-        if self.journal.durable > self.told:
-            self.told = self.journal.durable
+        if self.journal.durable > self.announced:
+            self.announced = self.journal.durable
             self.recorders.changed(self)
         return rest
 

@@ -31,7 +31,7 @@ class Lines:
         """Of our datagrams; 0: no history yet."""
         self.chan_seq = time.time_ns() // 1_000_000 & 0xFFFFFFFF
         self.sent = 0
-        self.failpoint = Failpoint.wanted()
+        self.failpoint = Failpoint.from_environment()
         if self.failpoint is not None:
             self.node.log("warning", "group.failpoint", group=member.group, at=self.failpoint.text)
         self.second: SecondLine | None = None

@@ -169,7 +169,7 @@ def _within(where: str, key: str) -> str:
 
 def _description(kind: Any) -> str:
     """What the annotation of a field says is allowed."""
-    notes = [getattr(one, "__metadata__", ()) for one in (kind, *get_args(kind))]
+    notes = [getattr(annotation, "__metadata__", ()) for annotation in (kind, *get_args(kind))]
     return next((note.description for some in notes for note in some if note.description), "")
 
 

@@ -89,7 +89,7 @@ def _clear(folder: Path, group: str) -> None:
 
 
 def _old_name(group: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]", lambda found: f"%{ord(found[0]):02x}", group)
+    return re.sub(r"[^A-Za-z0-9._-]", lambda match: f"%{ord(match[0]):02x}", group)
 
 
 def _other_name(folder_name: str) -> str:

@@ -208,9 +208,9 @@ def _unframe(data: memoryview, at: int) -> tuple[Struct, int] | None:
 def _records(data: memoryview) -> Iterator[tuple[Struct, int, int]]:
     """The sound records of a file, each with where it ends and its checksum."""
     at = len(MAGIC)
-    while (found := _unframe(data, at)) is not None:
+    while (unframed := _unframe(data, at)) is not None:
         checksum = RECORD.unpack_from(data, at)[1]
-        record, at = found
+        record, at = unframed
         yield record, at, checksum
 
 
@@ -313,9 +313,9 @@ class Store:
         if at < size:
             self._look_behind(view, at, sealed)
             say(f"{self.path}: the last {size - at} bytes were not written whole; left out")
-        whole = self._tally.agrees(self.path.stat().st_ino, ends)
+        agrees = self._tally.agrees(self.path.stat().st_ino, ends)
         if isinstance(self.stable, Stable):
-            self.stable.whole = whole or (isinstance(record, Closed) and at == size)
+            self.stable.whole = agrees or (isinstance(record, Closed) and at == size)
         return at
 
     def _look_behind(self, view: memoryview, at: int, sealed: bool) -> None:
@@ -326,8 +326,8 @@ class Store:
         size = len(view)
         near, last = min(size, at + SCAN_BYTES), max(at, size - SCAN_BYTES)
         for later in (*range(at + 1, near), *range(max(near, last), size)):
-            found = _unframe(view, later)
-            if found is not None and (not sealed or isinstance(found[0], SYNCED)):
+            unframed = _unframe(view, later)
+            if unframed is not None and (not sealed or isinstance(unframed[0], SYNCED)):
                 raise Damaged(f"damaged between {at} and {later}, with sound records behind")
 
     def write(self, records: Iterable[Struct], sync_all: bool) -> None:

@@ -179,7 +179,7 @@ class WideMember(RoleMember):
 
     @property
     def waits(self) -> tuple[int, ...]:
-        return tuple(dict.fromkeys(one for site in self.sites for one in site.waits))
+        return tuple(dict.fromkeys(awaited for site in self.sites for awaited in site.waits))
 
     @property
     def council(self) -> Any:
