@@ -146,10 +146,10 @@ class FolderInUse(UsageError):
 class NoRecorder(UsageError):
     """Fewer recorders of the group are known than have to sync a message; nothing was sent."""
 
-    def __init__(self, group: str, there: int, wanted: int) -> None:
+    def __init__(self, group: str, there: int, needed: int) -> None:
         super().__init__(
             f"group {group}: {there} recorders that sync everything are known here, durability = "
-            f"recorded wants {wanted}: start one with `roundelay node --record {group}`, or "
+            f"recorded wants {needed}: start one with `roundelay node --record {group}`, or "
             "join(…, record=True)"
         )
 

@@ -62,4 +62,4 @@ def holds(history: str, position: Position) -> bool:
     (True, False)
     """
     asked = position.history.partition("@")[0]
-    return not asked or any(one == asked and position.seq <= end for one, end in lineage(history))
+    return not asked or any(id_ == asked and position.seq <= end for id_, end in lineage(history))

@@ -74,12 +74,12 @@ class Selection(Struct, frozen=True):
     @property
     def filters(self) -> dict[str, frozenset[Any]]:
         """The sets that are given, by what each is of: `sender`, `conference`, `kind`."""
-        sets = {one: getattr(self, name) for one, name in FILTERS.items()}
-        return {one: values for one, values in sets.items() if values is not None}
+        sets = {key: getattr(self, name) for key, name in FILTERS.items()}
+        return {key: values for key, values in sets.items() if values is not None}
 
     def shown(self) -> dict[str, list[Any]]:
         """What it names, as `status` shows it."""
-        return {FILTERS[one]: sorted(values) for one, values in self.filters.items()}
+        return {FILTERS[key]: sorted(values) for key, values in self.filters.items()}
 
 
 EVERYTHING: Final = Selection()

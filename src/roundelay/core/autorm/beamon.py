@@ -483,8 +483,8 @@ class Beamon(Engine):
         if not 0 <= packet.number < packet.count:
             self.drop("packet number outside its message")
             return
-        wanted = packet.group in self.groups
-        if wanted:
+        joined = packet.group in self.groups
+        if joined:
             data = self.inbound.accept(packet, now)
             if isinstance(data, str):
                 self.drop(data)
@@ -495,7 +495,7 @@ class Beamon(Engine):
             return
         if packet.flags & CONFIRMATION:  # AR-15
             due = now + int(self.rng.random() * self.config.ack_jitter_ns)
-            if not self.inbound.owe(packet, due, not wanted):
+            if not self.inbound.owe(packet, due, not joined):
                 self.drop("too many acknowledgements")
 
     def _deliver(self, source: int, seq: int, data: bytes, *about: Any) -> None:

@@ -123,12 +123,12 @@ class Environment:
         groups = packet.groups
         if groups == node.groups:
             return ()
-        left = tuple(group for group in node.groups if group not in groups)
-        self._undeclare(node, left)
+        groups_left = tuple(group for group in node.groups if group not in groups)
+        self._undeclare(node, groups_left)
         for group in groups:
             self.by_group.setdefault(group, {})[node.uuid] = None
         node.groups = groups
-        return left
+        return groups_left
 
     def _undeclare(self, node: KnownNode, groups: tuple[str, ...]) -> None:
         for group in groups:

@@ -214,15 +214,15 @@ class Inbound:
         """Forget an incomplete message."""
         message = self.assembling.pop(key)
         self.total -= message.cost
-        left = self.per_peer[key[0]] - message.cost
-        if left:
-            self.per_peer[key[0]] = left
+        cost = self.per_peer[key[0]] - message.cost
+        if cost:
+            self.per_peer[key[0]] = cost
         else:
             del self.per_peer[key[0]]
 
     def leave(self, group: str) -> None:
         """Nothing more of `group` is wanted here."""
-        for key in [key for key, one in self.assembling.items() if one.group == group]:
+        for key in [key for key, message in self.assembling.items() if message.group == group]:
             self.discard(key)
 
     # -- acknowledgements ------------------------------------------------------------------

@@ -226,20 +226,20 @@ class Transfer:
 class PacketPacer:
     """AR-8: at most `burst` packets per `pace_ns`."""
 
-    __slots__ = ("burst", "left", "next", "pace_ns")
+    __slots__ = ("burst", "next", "pace_ns", "remaining")
 
     def __init__(self, burst: int, pace_ns: int) -> None:
         self.burst = burst
         self.pace_ns = pace_ns
-        self.left = burst
+        self.remaining = burst
         self.next = 0  # when the next burst may begin
 
     def may_send(self, now: int) -> bool:
         """Take one packet out of the burst; False if it has to wait for `next`."""
         if now >= self.next:
-            self.left = self.burst
+            self.remaining = self.burst
             self.next = now + self.pace_ns
-        if not self.left:
+        if not self.remaining:
             return False
-        self.left -= 1
+        self.remaining -= 1
         return True

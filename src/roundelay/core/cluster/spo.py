@@ -42,10 +42,10 @@ class SpoSite(PoSite):
         if to is None:
             super().submit(bundle, now)
             return
-        wanted = tuple(to)
-        if not wanted or not set(wanted) <= set(self.group):
-            raise ConfigError("to", wanted, f"one or more of the members {self.group}")
-        self.queue_up(bundle, sum({1 << self.ranks[member] for member in wanted}), now)
+        destinations = tuple(to)
+        if not destinations or not set(destinations) <= set(self.group):
+            raise ConfigError("to", destinations, f"one or more of the members {self.group}")
+        self.queue_up(bundle, sum({1 << self.ranks[member] for member in destinations}), now)
 
     def destinations(self, pdu: Dt) -> int:
         assert isinstance(pdu, SpoDt)

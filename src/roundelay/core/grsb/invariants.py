@@ -47,7 +47,7 @@ def _in_flight(cr: Retransmitter) -> bool:
     flight = cr.outstanding
     if not flight:
         return cr.acked == cr.sequencer.next
-    in_a_row = all(one.end == other.gseq for one, other in pairwise(flight))
+    in_a_row = all(before.end == after.gseq for before, after in pairwise(flight))
     return in_a_row and flight[0].end > cr.acked and flight[-1].end == cr.sequencer.next
 
 

@@ -140,7 +140,7 @@ class RangeReader:
     def _refused(self, source: int, beyond: int, now: int) -> None:
         """`source` cannot go on: it is BEHIND, or it has nothing up to `beyond`."""
         at = self.next
-        self.refusals = {site: told for site, told in self.refusals.items() if told[0] == at}
+        self.refusals = {site: gap for site, gap in self.refusals.items() if gap[0] == at}
         self.refusals[source] = (at, beyond)
         if len(self.refusals) < len(self.host.roles.recorders):
             self._other()

@@ -144,13 +144,13 @@ class Recorder:
 
     def on_recovered(self, recovered: Recovered, source: int, now: int) -> None:
         listener = self.listener
-        wanted = False
+        repaired = False
         for message in recovered.messages:
-            wanted = listener.repaired(message) or wanted
+            repaired = listener.repaired(message) or repaired
         if not recovered.messages and recovered.lo == listener.next and listener.missing:
             self._refused(recovered, source, now)
             return
-        if not wanted:
+        if not repaired:
             return
         before = listener.next
         self._record(now)
@@ -170,9 +170,9 @@ class Recorder:
             self.refusals.clear()
         self.refusals[source] = recovered.hi
         sources = self._sources()
-        left = [site for site in sources if site not in self.refusals]
-        if left:
-            self.asked = sources.index(left[0])
+        others = [site for site in sources if site not in self.refusals]
+        if others:
+            self.asked = sources.index(others[0])
             self.repairs.due = max(now, self.repairs.last + self.config.repair_gap_ns)
             return
         beyond = [hi for hi in self.refusals.values() if hi > at]
@@ -189,15 +189,15 @@ class Recorder:
 
         Another role of this site has what is broadcast from `reign_from` on.
         """
-        left = self.config.rec_burst
+        remaining = self.config.rec_burst
         for lo, hi in recover.ranges:
             at = lo
-            for message in self.read(lo, hi, left):
+            for message in self.read(lo, hi, remaining):
                 if message.is_head or message.gseq != at:
                     break
                 self.host.send(source, Recovered(at, message.end, (message,), recover.epoch))
                 at = message.end
-                left -= 1
+                remaining -= 1
             if at == lo:
                 after = self.read(lo, NEVER, 1)
                 beyond = [reign_from] if reign_from > lo else []
@@ -205,7 +205,7 @@ class Recorder:
                     beyond.append(after[0].gseq)
                 upto = min([hi, *beyond]) if beyond else lo
                 self.host.send(source, Recovered(lo, upto, (), recover.epoch))
-            if left <= 0:
+            if remaining <= 0:
                 return
 
     def read(self, since: int, until: int, limit: int) -> list[Message]:

@@ -286,8 +286,8 @@ class Candidate:
         if self.phase != FETCHING or source != self.source or recovered.epoch != self.epoch:
             return
         for message in recovered.messages:
-            wanted = self.fetch_at <= message.gseq < self.state.top
-            if wanted and len(self.fetched) < self.config.history:
+            in_range = self.fetch_at <= message.gseq < self.state.top
+            if in_range and len(self.fetched) < self.config.history:
                 self.fetched[message.gseq] = message
         if not recovered.messages and recovered.lo == self.fetch_at:
             self._fail(now)  # it has lost what it promised

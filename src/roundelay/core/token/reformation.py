@@ -420,10 +420,10 @@ class Reformation:
         """CM-R14: leave the attempt, or the list that was never authorized."""
         site = self.site
         if site.phase == NORMAL:
-            left = pdu.v == site.token_list.version and not site.token_list.authorized
+            ours = pdu.v == site.token_list.version and not site.token_list.authorized
         else:
-            left = pdu.v == self.attempt
-        if left:
+            ours = pdu.v == self.attempt
+        if ours:
             self.back_off(now)
 
     # -- timers ----------------------------------------------------------------------------

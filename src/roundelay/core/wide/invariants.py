@@ -27,7 +27,7 @@ GCR: Final[Rules] = {
         gcr.reigning or not (gcr.held or gcr.round_due < NEVER)
     ),
     "AckGCRs are held back in their order, of what is stable": lambda gcr: (
-        all(one[1].end <= other[1].gseq for one, other in pairwise(gcr.held))
+        all(before[1].end <= after[1].gseq for before, after in pairwise(gcr.held))
         and (not gcr.held or gcr.held[-1][1].end <= gcr.acked)
     ),
 }
@@ -35,7 +35,7 @@ GCR: Final[Rules] = {
 
 def _at_hand(uplink: Uplink) -> bool:
     ready = uplink.ready
-    in_a_row = all(one.end == other.gseq for one, other in pairwise(ready))
+    in_a_row = all(before.end == after.gseq for before, after in pairwise(ready))
     return in_a_row and (not ready or ready[-1].end == uplink.listener.next)
 
 

@@ -119,7 +119,7 @@ class Liaison:
         self.gcr = host.atlas.global_roles.retransmitters[0]
         self.epoch = -1
         self.known = (0, 0)  # what the GCR has said that it knows
-        self.said = (0, 0)
+        self.said_marks = (0, 0)
         self.said_at = -NEVER
         self.due = NEVER
 
@@ -145,14 +145,14 @@ class Liaison:
             self.due = NEVER
             return
         every = self.config.alive_ns
-        if marks != self.said:
+        if marks != self.said_marks:
             every = 0 if self.config.ack_mode == ALL_ACTIVE else self.config.trunk_ns
         self.due = self.said_at + every
         if self.due <= now:
             self._say(marks, now)
 
     def _say(self, marks: tuple[int, int], now: int) -> None:
-        self.said = marks
+        self.said_marks = marks
         self.said_at = now
         self.due = now + self.config.alive_ns
         host = self.host
