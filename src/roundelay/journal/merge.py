@@ -362,9 +362,9 @@ class _Window:
     def _hash(self, row: int) -> str:
         return record_hash(*(self._rows.column(name)[row].as_py() for name in COMPARED))
 
-    def _same_head(self, one: int, other: int) -> bool:
+    def _same_head(self, row: int, other: int) -> bool:
         return all(
-            self._rows.column(name)[one].as_py() == self._rows.column(name)[other].as_py()
+            self._rows.column(name)[row].as_py() == self._rows.column(name)[other].as_py()
             for name in COMPARED[:-1]
         )
 

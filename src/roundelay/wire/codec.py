@@ -51,7 +51,7 @@ def _prepare(layout: Layout) -> None:
     prefix = bytes((ENGINE_PDU, VERSION, layout.proto, layout.type))
     head = envelope(layout.flags)
     pdu = layout.pdu
-    on_first_use(_encoders, pdu, lambda: plan_of(pdu).writer(head, prefix, whole=True))
+    on_first_use(_encoders, pdu, lambda: plan_of(pdu).writer(head, prefix, with_checksum=True))
     on_first_use(_writers, pdu, lambda: plan_of(pdu).writer(head, prefix))
     on_first_use(_readers, prefix, lambda: plan_of(pdu).reader(head))
 

@@ -335,7 +335,7 @@ class CodecPlan:
         return self._compiled("read", lines, names)
 
     def writer(
-        self, envelope: FieldRun | None = None, prefix: bytes = b"", whole: bool = False
+        self, envelope: FieldRun | None = None, prefix: bytes = b"", with_checksum: bool = False
     ) -> Callable[..., Any]:
         """What writes such an object: as a PDU in that envelope, which begins with `prefix`, or as
         an item in a body.  It returns the parts, or the whole of a PDU with its checksum."""
@@ -354,7 +354,7 @@ class CodecPlan:
             lines += [refusal for step in group for refusal in step.refusals]
             lines.append(f"out {'+=' if at else '='} pack_{at}({', '.join(_variables(group))})")
             lines += [write for step in group for write in step.write]
-        if not whole:
+        if not with_checksum:
             lines.append("return [*parts, out]" if in_parts else "return [out]")
         else:
             lines += ["if parts: return join([*parts, out])"] if in_parts else []

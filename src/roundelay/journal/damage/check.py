@@ -215,16 +215,16 @@ class JournalCheck:
                 if builder is not None and segment.tail is None:
                     self._compare(segment, index, builder, before)
                 link = index.head.link
-        whole = not segment.damages and not segment.head_wrong
+        undamaged = not segment.damages and not segment.head_wrong
         if segment.filled:
             self._known = False  # it may stand for an original that was lost
         else:
             vouched = index is not None or bool(segment.head.rewritten)
-            self._known = vouched or (whole and self._known)
+            self._known = vouched or (undamaged and self._known)
             self._link = segment.head.origin if segment.head.rewritten else link
             if self._known:
                 self._links[segment.base] = self._link
-        if whole:
+        if undamaged:
             self._parquet(segment)
 
     def _index(self, segment: Segment) -> Index | None:

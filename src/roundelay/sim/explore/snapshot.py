@@ -63,7 +63,7 @@ class Snapshots:
         self._values = attrgetter(*(path.removeprefix("engine.") for path in values))
         self._containers = attrgetter(*(path.removeprefix("engine.") for path in containers))
         self._binds = hasattr(example, "bind_handlers")
-        self._made = _compiled(
+        self._build = _compiled(
             [
                 *(f"{owner} = new({owner}_class)" for owner in owners),
                 f"{', '.join(values)}, = values",
@@ -80,7 +80,7 @@ class Snapshots:
 
     def thaw(self, frozen: Frozen) -> Any:
         """Return a new engine in that state."""
-        engine = self._made(*frozen)
+        engine = self._build(*frozen)
         engine.out = Effects()
         if self._binds:
             engine.bind_handlers()
@@ -90,9 +90,9 @@ class Snapshots:
 def _compiled(body: list[str], classes: dict[str, type[Any]]) -> Callable[..., Any]:
     """Return a function of values and recipes, with these lines."""
     names: dict[str, Any] = {"new": object.__new__, **classes}
-    exec("\n    ".join(["def made(values, recipes):", *body]), names)
-    made: Callable[..., Any] = names["made"]
-    return made
+    exec("\n    ".join(["def build(values, recipes):", *body]), names)
+    build: Callable[..., Any] = names["build"]
+    return build
 
 
 def slots_of(kind: type[Any]) -> tuple[str, ...]:

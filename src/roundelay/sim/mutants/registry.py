@@ -21,7 +21,7 @@ def mutant_named(name: str, protocol: str | None = None) -> Mutant:
     """Return the mutant of that name; ConfigError if there is none, or not of `protocol`."""
     mutant = MUTANTS.get(name)
     if mutant is None:
-        names = [one.name for one in MUTANTS.values() if protocol in (None, one.protocol)]
+        names = [mutant.name for mutant in MUTANTS.values() if protocol in (None, mutant.protocol)]
         raise ConfigError("mutant", name, "one of " + ", ".join(sorted(names)))
     if protocol not in (None, mutant.protocol):
         raise ConfigError("mutant", name, f"only with the protocol {mutant.protocol}")
