@@ -12,6 +12,7 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -124,6 +125,12 @@ class Application(Program):
         return {line["data"] for line in self.of("confirmed", "failed")} >= set(texts)
 
 
+def _listens(path: Path) -> bool:
+    """Whether there is a socket that takes connections: it is there before it does."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(path)) == 0
+
+
 @contextlib.contextmanager
 def daemon(folder: Path) -> Iterator[tuple[Path, subprocess.Popen[bytes]]]:
     """A `roundelay node` with its default limits: the socket for applications, and the process."""
@@ -134,7 +141,7 @@ def daemon(folder: Path) -> Iterator[tuple[Path, subprocess.Popen[bytes]]]:
         [sys.executable, "-m", "roundelay", *command], stdout=subprocess.DEVNULL
     )
     try:
-        until(path.exists, "the node serves")
+        until(lambda: _listens(path), "the node serves")
         yield path, process
     finally:
         process.terminate()
