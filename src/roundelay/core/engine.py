@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import ClassVar, Final
+from typing import Final, Protocol
 
 from msgspec import Struct
 
@@ -120,19 +120,30 @@ class Emitter:
         self.drops[reason] = self.drops.get(reason, 0) + 1
 
 
+class HandsOnToken(Protocol):
+    """The part of an engine that knows where the token is."""
+
+    holding: bool
+    passing: int
+    """The stamp with which it was passed on, while nobody is seen to have it; or -1."""
+
+
 class Engine(Emitter, ABC):
     """One member in one group."""
 
     __slots__ = ("deadline",)
 
-    has_token: ClassVar[bool] = False
-    """Whether members hand a token on: then `holding` and `passing` say where it is."""
     stopped = False
     """Whether nothing more is sent or delivered, for good: a member has failed that is needed."""
 
     def __init__(self, me: int, group: tuple[int, ...]) -> None:
         super().__init__(me, group)
         self.deadline = NEVER
+
+    @property
+    def token(self) -> HandsOnToken | None:
+        """Where the token is, of protocols that have one."""
+        return None
 
     @abstractmethod
     def submit(self, bundle: Bundle, now: int) -> int | None:

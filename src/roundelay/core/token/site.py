@@ -202,8 +202,6 @@ PREFORMED_PAST: Final[p.History] = (1, 0, 0)
 class TokenSite(Engine):
     """One site of a token group (CM84)."""
 
-    has_token = True
-
     PARTS: ClassVar[dict[str, type[Any]]] = {
         "timers": Timers,
         "log": Log,
@@ -465,6 +463,10 @@ class TokenSite(Engine):
     @property
     def position(self) -> int:
         return self.log.seq
+
+    @property
+    def token(self) -> Stamping:
+        return self.stamping
 
     @property
     def holding(self) -> bool:

@@ -21,7 +21,17 @@ from random import Random
 from typing import Any, Final
 
 from roundelay.core.bundle import Bundle
-from roundelay.core.engine import NEVER, ONLY_LINE, STAMPED, Delivery, Effects, Engine, Notice, Pdu
+from roundelay.core.engine import (
+    NEVER,
+    ONLY_LINE,
+    STAMPED,
+    Delivery,
+    Effects,
+    Engine,
+    HandsOnToken,
+    Notice,
+    Pdu,
+)
 from roundelay.core.errors import ClusterBroken, ConfigError, InvariantBroken, QueueFull, Refused
 from roundelay.core.events import (
     DELIVER,
@@ -337,8 +347,8 @@ class Kernel(ABC):
                 self.carry_out(site, engine)
             if engine.deadline < site.armed:
                 self.arm(site, engine)
-            if rows is not None and site.has_token:
-                self.look_at_role(site, engine)
+            if rows is not None and site.token is not None:
+                self.look_at_role(site, site.token)
         if twins is not None:
             twins.arrive(src, pdu, receivers, ref)
 
@@ -356,11 +366,9 @@ class Kernel(ABC):
         if self.rows is not None:
             self.rows.append((self.now, site, LOSE, ref, src, reason))
 
-    def look_at_role(self, site: SimulatedSite, engine: Any) -> None:
-        """Record who holds the token, for engines that have one."""
-        if not site.has_token:
-            return
-        role = TOKEN if engine.holding else IDLE if engine.passing < 0 else PASSING
+    def look_at_role(self, site: SimulatedSite, token: HandsOnToken) -> None:
+        """Record who holds the token."""
+        role = TOKEN if token.holding else IDLE if token.passing < 0 else PASSING
         if role is not site.role:
             site.role = role
             self.row(site.id, ROLE, role)
@@ -374,8 +382,8 @@ class Kernel(ABC):
             self.carry_out(site, engine)
         if engine.deadline < site.armed:
             self.arm(site, engine)
-        if self.rows is not None:
-            self.look_at_role(site, engine)
+        if self.rows is not None and site.token is not None:
+            self.look_at_role(site, site.token)
 
     def carry_out(self, site: SimulatedSite, engine: Engine) -> None:
         """Persists, sends, deliveries, notices.
@@ -519,7 +527,7 @@ class Kernel(ABC):
         site.kept = None
         site.state = UP
         site.role = IDLE
-        site.has_token = engine.has_token
+        site.token = engine.token
         site.armed = site.wake = NEVER
         self.settle(site, engine)
         self.tell("started", self.now, site.id, engine)

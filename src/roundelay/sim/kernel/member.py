@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from roundelay.core.engine import NEVER, Delivery, Effects, Engine, Pdu
+from roundelay.core.engine import NEVER, Delivery, Effects, Engine, HandsOnToken, Pdu
 from roundelay.core.events import IDLE, NOTHING_LEFT
 from roundelay.sim.kernel.disk import SimulatedDisk
 
@@ -69,7 +69,7 @@ class SimulatedSite:
     armed: int = NEVER  # local time of the armed wake-up
     wake: int = NEVER  # the same in true time: the heap's entry that counts
     wakes: int = 0  # wake-ups in the present instant
-    has_token: bool = False  # whether its engine knows of a token
+    token: HandsOnToken | None = None  # of its engine, if there is one
     role: str = IDLE
     rate: int = TRUE_RATE
     true_clock: bool = True
