@@ -68,10 +68,7 @@ class JournalArchive:
     """`core.grsb.stable.Archive` on a journal."""
 
     def __init__(
-        self,
-        journal: Journal,
-        name: Callable[[int], str] = str,
-        site: Callable[[str], int] = int,
+        self, journal: Journal, name: Callable[[int], str] = str, site: Callable[[str], int] = int
     ) -> None:
         self.journal = journal
         self.name = name

@@ -11,13 +11,7 @@ from msgspec import Struct, structs
 
 from roundelay.core.engine import EVERYONE, NEVER, Delivery, Effects, Emitter, Notice, Pdu
 from roundelay.core.grsb.config import GrsbConfig, Roles
-from roundelay.core.grsb.pdu import (
-    ABORT,
-    SINGLE,
-    Counter,
-    Message,
-    State,
-)
+from roundelay.core.grsb.pdu import ABORT, SINGLE, Counter, Message, State
 from roundelay.core.grsb.ways import Ways
 from roundelay.core.notices import Waits
 

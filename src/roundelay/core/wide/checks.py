@@ -9,17 +9,7 @@ from roundelay.core.engine import Pdu
 from roundelay.core.grsb import checks
 from roundelay.core.grsb.checks import countable, message_fits, submission_fits
 from roundelay.core.grsb.pdu import WAITS_MAX
-from roundelay.core.wide.pdu import (
-    AckGcr,
-    AckLcr,
-    Galive,
-    Gbcast,
-    LsAsk,
-    LsData,
-    LsDown,
-    LsUp,
-    Up,
-)
+from roundelay.core.wide.pdu import AckGcr, AckLcr, Galive, Gbcast, LsAsk, LsData, LsDown, LsUp, Up
 from roundelay.core.wide.subnet import PATH_MAX
 
 
