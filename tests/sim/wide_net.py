@@ -82,7 +82,7 @@ class Hierarchy(LineNet[WideSite]):
     def lcr(self, net: int) -> Any:
         for number in self.network(net).retransmitters:
             site = self.world.site(number)
-            lcr = None if site is None or site.local is None else site.local.lcr
+            lcr = None if site is None or site.local is None else site.local.retransmitter
             if lcr is not None and lcr.reigning:
                 return lcr
         raise AssertionError(f"no LCR reigns in network {net}")

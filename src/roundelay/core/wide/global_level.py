@@ -56,19 +56,18 @@ class Branch(Struct):
 class GlobalRetransmitter(Retransmitter):
     """GCR, reigning or standing by."""
 
+    host: GlobalSite
+    config: WideConfig
+
     def __init__(self, host: Host, now: int, admit: Admit | None = None) -> None:
         super().__init__(host, now, admit)
-        assert isinstance(host, GlobalSite)
-        self.globe = host
-        self.atlas = host.atlas
-        self.wide = host.wide
+        self.atlas = self.host.atlas
         self.branches = {
             net: Branch(net, network.retransmitters[0])
             for net, network in self.atlas.networks.items()
         }
         self.held: deque[tuple[int, Message]] = deque()  # all-active: AckGCR to come, with its net
         self.round_due = NEVER
-        self.said_at = now
 
     # -- submissions -----------------------------------------------------------------------
 
@@ -109,7 +108,7 @@ class GlobalRetransmitter(Retransmitter):
             home = 0  # the GCR's own record: nobody has it yet
         for branch in self.branches.values():
             if branch.net == home:
-                if self.wide.ack_mode == ALL_ACTIVE:
+                if self.config.ack_mode == ALL_ACTIVE:
                     self.held.append((home, message))
                 else:
                     self._ack(branch, message)
@@ -201,7 +200,7 @@ class GlobalRetransmitter(Retransmitter):
             message = self.sequencer.history.messages.get(at)
             if message is not None and message.end <= self._mark_for(branch):
                 self._tell(branch, message)
-        self.round_due = now + self.wide.trunk_ns if behind else NEVER
+        self.round_due = now + self.config.trunk_ns if behind else NEVER
         if self.held:
             self._release()
             self._pump(now)
@@ -231,7 +230,6 @@ class GlobalRetransmitter(Retransmitter):
 
     def _say_alive(self, now: int, both: bool) -> None:
         super()._say_alive(now, both)
-        self.said_at = now
         everywhere = self.everywhere
         waits = self.host.waited_by_da
         for site in self.atlas.audience:
@@ -246,12 +244,13 @@ class GlobalRetransmitter(Retransmitter):
     def _pump(self, now: int) -> None:
         super()._pump(now)
         if self.round_due >= NEVER and self.reigning:
-            self.round_due = now + self.wide.trunk_ns
+            self.round_due = now + self.config.trunk_ns
 
 
 class GlobalRecorder(Recorder):
     """GPR: keeps everything until all networks have it, and then as long as it likes (HG-3)."""
 
+    config: WideConfig
     freed = 0
 
     def play(self, request: ReplayReq, user: int) -> None:
@@ -264,12 +263,10 @@ class GlobalRecorder(Recorder):
 
     def on_galive(self, galive: Galive) -> None:
         """HG-3: what all networks have recorded may go."""
-        host = self.host
-        assert isinstance(host, GlobalSite)
         upto = galive.everywhere
-        if host.wide.gpr_free and upto > self.freed:
+        if self.config.gpr_free and upto > self.freed:
             self.freed = upto
-            host.persist(Freed(upto))
+            self.host.persist(Freed(upto))
             for at in [at for at in self.recent if at < upto]:
                 del self.recent[at]
             if upto > self.mark:  # we lack what nobody needs any more, and other GPRs let go
@@ -277,9 +274,7 @@ class GlobalRecorder(Recorder):
 
     def _refused(self, recovered: Recovered, source: int, now: int) -> None:
         """What nobody has was let go: the next sign of life says so."""
-        host = self.host
-        assert isinstance(host, GlobalSite)
-        if host.wide.gpr_free:
+        if self.config.gpr_free:
             self.asked += 1
         else:
             super()._refused(recovered, source, now)
@@ -291,14 +286,13 @@ class GlobalSite(GrsbSite):
     retransmitter_class = GlobalRetransmitter
     recorder_class = GlobalRecorder
     user_class = None  # its users are the LCRs
+    retransmitter: GlobalRetransmitter | None
+    recorder: GlobalRecorder | None
 
-    def __init__(
-        self, atlas: Atlas, wide: WideConfig, loop: Loop, me: int, *args: Any, **given: Any
-    ) -> None:
+    def __init__(self, atlas: Atlas, loop: Loop, me: int, *args: Any, **given: Any) -> None:
         self.atlas = atlas
-        self.wide = wide
         self.loop = loop
-        super().__init__(me, atlas.global_roles, wide, *args, **given)
+        super().__init__(me, atlas.global_roles, *args, **given)
 
     def send(self, dst: int, pdu: Pdu, line: int = LINE_A) -> None:
         """Between networks everything goes from site to site."""

@@ -115,7 +115,7 @@ def check_wide_site(site: WideSite) -> None:
         parts.append((globe.retransmitter, GCR))
     if uplink is not None and local is not None:
         parts += [(uplink, UPLINK), (uplink.listener, LISTENER), (uplink.listener, SAFE)]
-        parts.append((local.lcr, LCR))
+        parts.append((local.retransmitter, LCR))
     if local is not None and local.pacer is not None:
         parts.append((local.pacer, PACER))
     if node is not None:

@@ -14,12 +14,23 @@ from msgspec import structs
 
 from roundelay.core.engine import NEVER, Pdu
 from roundelay.core.grsb.base import Host, Reign
-from roundelay.core.grsb.pdu import ABORT, LINE_A, STABLE, Alive, Message, Submit, SubmitAck
+from roundelay.core.grsb.pdu import LINE_A, Alive, Message, Submit
 from roundelay.core.grsb.retransmitter import Admit, Retransmitter, Sequencer
 from roundelay.core.grsb.site import GrsbSite
 from roundelay.core.grsb.user import User
 from roundelay.core.wide.config import ALL_ACTIVE, WideConfig
-from roundelay.core.wide.pdu import SUBNET, TRUNK, AckLcr, Galive, LsAck, LsDown, LsUp, Response
+from roundelay.core.wide.pdu import (
+    SUBNET,
+    TRUNK,
+    AckLcr,
+    Galive,
+    LsAck,
+    LsAsk,
+    LsData,
+    LsDown,
+    LsUp,
+    Response,
+)
 from roundelay.core.wide.stable import Flooded
 from roundelay.core.wide.topology import Atlas, Network
 from roundelay.core.wide.uplink import Loop, Uplink, covers, post, submission
@@ -28,12 +39,13 @@ from roundelay.core.wide.uplink import Loop, Uplink, covers, post, submission
 class LocalRetransmitter(Retransmitter):
     """LCR, reigning in its network or standing by."""
 
+    host: LocalSite
+
     def __init__(self, host: Host, now: int, admit: Admit | None = None) -> None:
         super().__init__(host, now, admit)
-        assert isinstance(host, LocalSite)
-        assert host.uplink is not None
-        self.uplink = host.uplink
-        self.network = host.network
+        assert self.host.uplink is not None
+        self.uplink = self.host.uplink
+        self.network = self.host.network
 
     def begin(self, reign: Reign, sequencer: Sequencer, recorded: int, now: int) -> None:
         self.uplink.start(sequencer.next, now)
@@ -76,9 +88,8 @@ class LocalRetransmitter(Retransmitter):
 
     def _confirm(self, message: Message) -> None:
         """GR-5: to users of this network; nodes of the second kind see it come down."""
-        if message.mtype != ABORT and message.sender in self.network.users:
-            ack = SubmitAck(message.inc, message.sseq, STABLE, message.gseq)
-            self.host.send(message.sender, ack)
+        if message.sender in self.network.users:
+            super()._confirm(message)
 
     def _pump(self, now: int) -> None:
         """HG-7: broadcast in the network, in the order of the whole."""
@@ -115,7 +126,7 @@ class Liaison:
 
     def __init__(self, host: LocalSite, now: int) -> None:
         self.host = host
-        self.config = host.wide
+        self.config = host.config
         self.gcr = host.atlas.global_roles.retransmitters[0]
         self.epoch = -1
         self.known = (0, 0)  # what the GCR has said that it knows
@@ -168,7 +179,7 @@ class UplinkPacer:
 
     def __init__(self, host: LocalSite, position: int, now: int) -> None:
         self.host = host
-        self.link_ns = host.wide.link_ns
+        self.link_ns = host.config.link_ns
         self.net = host.network.net
         self.broadcaster = host.network.broadcaster
         self.gap_ns = (host.atlas.diameters[self.net] + 2) * self.link_ns
@@ -208,6 +219,14 @@ class UplinkPacer:
         self.due = NEVER
         self.look(now)
 
+    def on_ask(self, ask: LsAsk) -> None:
+        """HG-15: LPR has everything; what was not flooded yet comes by itself."""
+        recorder = self.host.recorder
+        if recorder is not None:
+            for message in recorder.read(ask.since, self.next, self.host.config.rec_burst):
+                data = LsData(self.net, message, ask.path[:-1])
+                self.host.send(self.broadcaster, data, SUBNET)
+
     def on_timer(self, now: int) -> None:
         if self.due <= now:
             self.due = NEVER
@@ -222,34 +241,29 @@ class LocalSite(GrsbSite):
 
     retransmitter_class = LocalRetransmitter
     user_class = LocalUser
+    config: WideConfig
+    retransmitter: LocalRetransmitter | None
     liaison: Liaison | None = None
     pacer: UplinkPacer | None = None
 
     def __init__(
-        self, atlas: Atlas, network: Network, wide: WideConfig, loop: Loop, uplink: Uplink | None,
-        me: int, *args: Any, flooded: int = 0, **given: Any,
+        self, atlas: Atlas, network: Network, loop: Loop, uplink: Uplink | None, me: int,
+        config: WideConfig, *args: Any, flooded: int = 0, **given: Any,
     ) -> None:  # fmt: skip
         self.atlas = atlas
         self.network = network
-        self.wide = wide
         self.loop = loop
         self.uplink = uplink
         roles = atlas.local_roles[network.net]
         # A network that has lost LCR and LDA begins anew from its recorders: the order is the
         # GCR's, and what they lack comes down again.
-        config = structs.replace(wide, cold_start=True)
+        config = structs.replace(config, cold_start=True)
         super().__init__(me, roles, config, *args, **given)
         now = self.heard_at
         if self.acknowledger is not None:
             self.liaison = Liaison(self, now)
         if network.broadcaster >= 0 and me == network.recorders[0]:
             self.pacer = UplinkPacer(self, flooded, now)
-
-    @property
-    def lcr(self) -> LocalRetransmitter | None:
-        role = self.retransmitter
-        assert role is None or isinstance(role, LocalRetransmitter)
-        return role
 
     def send(self, dst: int, pdu: Pdu, line: int = LINE_A) -> None:
         if line in (SUBNET, TRUNK):
@@ -259,7 +273,7 @@ class LocalSite(GrsbSite):
 
     def say_marks(self, gcr: int) -> None:
         """LCR itself, when it is told again what it has: it is there."""
-        cr = self.lcr
+        cr = self.retransmitter
         if cr is not None and cr.reigning:
             ack = AckLcr(self.network.net, self.me, cr.acked, min(cr.recorded, cr.acked))
             self.send(gcr, ack, TRUNK)
@@ -267,8 +281,8 @@ class LocalSite(GrsbSite):
     def look(self, now: int) -> None:
         """After whatever happened, and what the user has just submitted."""
         self._settle(now)
-        if self.lcr is not None:
-            self.lcr.pump(now)
+        if self.retransmitter is not None:
+            self.retransmitter.pump(now)
         if self.liaison is not None:
             self.liaison.look(now)
         if self.pacer is not None:

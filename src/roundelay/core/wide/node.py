@@ -41,7 +41,7 @@ class WideNode(Submitter):
     ) -> None:
         resume = min(position, resume)
         super().__init__(host, inc, position, resume, selection)
-        begin = resume if host.wide.ls_repair else position
+        begin = resume if host.config.ls_repair else position
         self.flood = Flood(host, atlas, begin, self._take, self._skipped, now)
         host.user = self
         self.climb = Climb(host, self.flood, lcr)

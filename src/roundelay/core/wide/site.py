@@ -64,7 +64,7 @@ from roundelay.core.grsb.submitter import Submitter
 from roundelay.core.selection import EVERYTHING, Selection
 from roundelay.core.wide.checks import countable, well_formed
 from roundelay.core.wide.config import WideConfig
-from roundelay.core.wide.global_level import GlobalRecorder, GlobalRetransmitter, GlobalSite
+from roundelay.core.wide.global_level import GlobalSite
 from roundelay.core.wide.invariants import check_wide_site
 from roundelay.core.wide.network_level import LocalSite
 from roundelay.core.wide.node import WideNode
@@ -76,7 +76,6 @@ from roundelay.core.wide.pdu import (
     Galive,
     Gbcast,
     LsAsk,
-    LsData,
     LsUp,
     Response,
     Up,
@@ -125,17 +124,17 @@ class WideSite(RoleEngine):
         if me in atlas.global_roles.council:
             kept = None if stable is None else known.globe
             given = options | {"stable": kept, "archive": globe_archive}
-            self.globe = GlobalSite(atlas, config, self.loop, me, rng, now, **given)
-            if isinstance(self.globe.recorder, GlobalRecorder):
+            self.globe = GlobalSite(atlas, self.loop, me, config, rng, now, **given)
+            if self.globe.recorder is not None:
                 self.globe.recorder.freed = known.globe.freed
         if network is not None and me in network.attached:
             if me in network.retransmitters:
                 host = PartHost(me, atlas.global_roles, config, rng, self.loop, TRUNK)
-                self.uplink = Uplink(host, atlas, config, now)
+                self.uplink = Uplink(host, atlas, now)
             options |= {"stable": None if stable is None else known.local, "archive": archive}
             options |= {"position": position, "selection": selection, "flooded": known.flooded}
             self.local = LocalSite(
-                atlas, network, config, self.loop, self.uplink, me, rng, now, **options
+                atlas, network, self.loop, self.uplink, me, config, rng, now, **options
             )
         if network is not None and me in atlas.links:
             at = known.handled if position is None else position
@@ -243,13 +242,11 @@ class WideSite(RoleEngine):
         if isinstance(pdu, Gbcast | AckGcr | Galive) and not from_gcr:
             self.drop("not a retransmitter")
         elif isinstance(pdu, Up | AckLcr):
-            gcr = None if globe is None else globe.retransmitter
-            if isinstance(gcr, GlobalRetransmitter):
+            if globe is not None and globe.retransmitter is not None:
                 if isinstance(pdu, Up):
-                    gcr.on_up(pdu, source, now)
+                    globe.retransmitter.on_up(pdu, source, now)
                 else:
-                    gcr.on_ack_lcr(pdu, source, now)
-                assert globe is not None
+                    globe.retransmitter.on_ack_lcr(pdu, source, now)
                 globe._settle(now)
         elif isinstance(pdu, Gbcast):
             if uplink is not None and not uplink.on_gbcast(pdu, now) and local is not None:
@@ -262,7 +259,7 @@ class WideSite(RoleEngine):
                 uplink.on_galive(pdu, source, now)
             if local is not None and local.liaison is not None:
                 local.liaison.on_galive(pdu, source, now)
-            if globe is not None and isinstance(globe.recorder, GlobalRecorder):
+            if globe is not None and globe.recorder is not None:
                 globe.recorder.on_galive(pdu)
         elif isinstance(pdu, ReplayData | ReplayEnd):
             if uplink is not None:
@@ -278,36 +275,22 @@ class WideSite(RoleEngine):
         if network is None or self.atlas.net_of(source) != network.net:
             self.drop("of another network")
             return
-        from_lb = source == network.broadcaster
-        if local is not None and from_lb:
-            pacer = local.pacer
-            if isinstance(pdu, LsUp) and local.lcr is not None and pdu.path[-1] == source:
+        if local is not None and source == network.broadcaster:
+            lcr, pacer = local.retransmitter, local.pacer
+            if isinstance(pdu, LsUp) and lcr is not None and pdu.path[-1] == source:
                 if pdu.origin in network.nodes:
-                    local.lcr.on_ls_up(pdu, now)
+                    lcr.on_ls_up(pdu, now)
                 return
             if isinstance(pdu, Response) and pacer is not None:
                 pacer.on_response(pdu, now)
                 return
             if isinstance(pdu, LsAsk) and pacer is not None:
-                self._answer(pdu)
+                pacer.on_ask(pdu)
                 return
         if node is not None:
             node.receive(pdu, source, now)
         else:
             self.drop("not behind the broadcaster")
-
-    def _answer(self, ask: LsAsk) -> None:
-        """HG-15: LPR has everything; what was not flooded yet comes by itself."""
-        local = self.local
-        assert local is not None
-        assert local.recorder is not None
-        assert local.pacer is not None
-        upto = min(local.pacer.next, local.recorder.mark)
-        if ask.since >= upto:
-            return
-        for message in local.recorder.read(ask.since, upto, self.config.rec_burst):
-            data = LsData(local.network.net, message, ask.path[:-1])
-            local.send(local.network.broadcaster, data, SUBNET)
 
     # -- what is kept ----------------------------------------------------------------------
 
@@ -325,7 +308,7 @@ class WideSite(RoleEngine):
         bounds: dict[str, tuple[int, int]] = {}
         if globe is not None:
             bounds |= {f"global_{name}": bound for name, bound in globe.bounds().items()}
-            if isinstance(globe.retransmitter, GlobalRetransmitter):
+            if globe.retransmitter is not None:
                 held = len(globe.retransmitter.held)
                 bounds["ack_gcr"] = (held, config.history + config.window)
         if self.local is not None:

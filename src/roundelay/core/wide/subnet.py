@@ -52,7 +52,7 @@ class Flood:
         self, host: PartHost, atlas: Atlas, position: int, take: Take, skipped: Skipped, now: int
     ) -> None:
         self.host = host
-        self.config = config = host.wide
+        self.config = config = host.config
         network = atlas.network_of(host.me)
         assert network is not None
         self.net = network.net

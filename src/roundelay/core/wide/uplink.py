@@ -39,13 +39,13 @@ def post(host: Host, loop: Loop, dst: int, pdu: Pdu, line: int) -> None:
 class PartHost(Host):
     """Where the effects of a part go that speaks on one line alone."""
 
+    config: WideConfig
     user: Any = None  # of a node: as a site has it
 
     def __init__(
         self, me: int, roles: Roles, config: WideConfig, rng: Random, loop: Loop, line: int
     ) -> None:
         super().__init__(me, roles, config, rng, 0)
-        self.wide = config
         self.loop = loop
         self.line = line
 
@@ -75,9 +75,9 @@ class Pending(Struct):
 class Uplink:
     """LCR_`net`, while it reigns in its network."""
 
-    def __init__(self, host: PartHost, atlas: Atlas, config: WideConfig, now: int) -> None:
+    def __init__(self, host: PartHost, atlas: Atlas, now: int) -> None:
         self.host = host
-        self.config = config
+        self.config = config = host.config
         self.net = atlas.net_of(host.me)
         self.running = False
         self.epoch = -1  # the last one heard of

@@ -20,7 +20,6 @@ from roundelay.core.grsb.pdu import LINE_A, LINE_B
 from roundelay.core.grsb.site import GrsbSite
 from roundelay.core.grsb.stable import Accepted, Archive, Ceiling, Handled, Promised
 from roundelay.core.wide.config import WideConfig
-from roundelay.core.wide.global_level import GlobalRetransmitter
 from roundelay.core.wide.pdu import TRUNK
 from roundelay.core.wide.site import WideSite
 from roundelay.core.wide.stable import GLOBAL, LOCAL, NODE, Flooded, Kept
@@ -223,7 +222,7 @@ class WideMember(RoleMember):
         if globe is not None:
             shown = site_status(globe, globe, roster, globe.waits, globe.council)
             gcr = globe.retransmitter
-            if isinstance(gcr, GlobalRetransmitter) and gcr.reigning:
+            if gcr is not None and gcr.reigning:
                 shown["networks"] = {
                     str(branch.net): {
                         "active": branch.active,
