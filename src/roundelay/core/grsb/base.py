@@ -17,9 +17,9 @@ from roundelay.core.notices import Waits
 
 if TYPE_CHECKING:
     from roundelay.core.grsb.acknowledger import Acknowledger
-    from roundelay.core.grsb.council import Council
     from roundelay.core.grsb.recorder import Recorder
     from roundelay.core.grsb.retransmitter import Retransmitter
+    from roundelay.core.grsb.takeover import Council
 
 ANY_LINE: Final = -1
 """Whichever line leads to a site."""

@@ -7,7 +7,7 @@ those who come after), and every position one that can still be counted on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Final
 
@@ -60,7 +60,9 @@ def _step(pdu: Takeover | Grant) -> bool:
     return PREPARE <= pdu.step <= REJOIN and pdu.epoch >= 0 and state_fits
 
 
-CHECKS: Final[dict[type[Pdu], Callable[[Any], bool]]] = {
+Checks = Mapping[type[Pdu], Callable[[Any], bool]]
+
+CHECKS: Final[Checks] = {
     Submit: submission_fits,
     Bcast: lambda pdu: message_fits(pdu.message) and pdu.acked <= pdu.message.gseq,
     DaAck: lambda pdu: 0 <= pdu.safe <= pdu.gseq and len(pdu.waits) <= WAITS_MAX,
@@ -107,9 +109,9 @@ def countable(pdu: Any, epoch: int = EPOCH_MAX) -> bool:
     return all(message.epoch <= highest and message.gseq <= POSITION_MAX for message in messages)
 
 
-def well_formed(pdu: Pdu) -> bool:
+def well_formed(pdu: Pdu, checks: Checks = CHECKS) -> bool:
     """Whether a correct peer could have sent it."""
-    check = CHECKS.get(type(pdu))
+    check = checks.get(type(pdu))
     return check is None or check(pdu)
 
 

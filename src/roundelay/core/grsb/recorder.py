@@ -222,7 +222,6 @@ class Recorder:
 
     def on_poll(self, poll: Poll, source: int, now: int) -> None:
         """GR-11: the mark is what is stored, and it is durable before this leaves."""
-        self.listener.mark(0, 0)
         self.host.send(source, PollOk(self.mark))
 
     # -- playing back ----------------------------------------------------------------------

@@ -254,10 +254,6 @@ class Retransmitter:
             self.bcast_due = now + self.config.bcast_ns if outstanding else NEVER
         self._pump(now)
 
-    def on_recover(self, recover: Recover, source: int) -> None:
-        """GR-7, GR-9: from the history."""
-        answer_recover(self.host, self.sequencer.history, recover, source)
-
     # -- timers ----------------------------------------------------------------------------
 
     @property
@@ -337,7 +333,7 @@ class Retransmitter:
 
 
 def answer_recover(host: Host, ring: Ring, recover: Recover, source: int) -> None:
-    """Send what `ring` has of the ranges asked for; say what it has not."""
+    """GR-7, GR-9: send what `ring` has of the ranges asked for; say what it has not."""
     room = host.config.rec_burst
     for lo, hi in recover.ranges:
         if lo not in ring.messages:

@@ -19,7 +19,7 @@ Deviations from PROTOCOLS §6, each with its test in tests/core/test_grsb_*.py o
 - GR-15/27: a listener that enters an epoch drops all that it did not know to be stable, not only
   what lies above `start`: between two epochs it heard of there may have been one it did not.
 - A member of the council that has lost its disk votes again when all others have told it what they
-  know (`council`).
+  know (`takeover`).
 - GR-28: the new acknowledger has everything before the reign begins, not after, so that no moment
   has fewer copies.
 - GR-11: a message that no recorder has is never let go, however many recorders are suspected; one
@@ -50,7 +50,6 @@ from roundelay.core.grsb.acknowledger import Acknowledger
 from roundelay.core.grsb.base import Counters, Host, Reign
 from roundelay.core.grsb.checks import countable, well_formed
 from roundelay.core.grsb.config import GrsbConfig, Roles
-from roundelay.core.grsb.council import Council
 from roundelay.core.grsb.invariants import check_site
 from roundelay.core.grsb.pdu import (
     INSTALL,
@@ -75,10 +74,10 @@ from roundelay.core.grsb.pdu import (
     Takeover,
 )
 from roundelay.core.grsb.recorder import Recorder
-from roundelay.core.grsb.retransmitter import Admit, Retransmitter, Sequencer
+from roundelay.core.grsb.retransmitter import Admit, Retransmitter, Sequencer, answer_recover
 from roundelay.core.grsb.stable import Accepted, Archive, GrsbStable
 from roundelay.core.grsb.submitter import Submitter
-from roundelay.core.grsb.takeover import Candidate
+from roundelay.core.grsb.takeover import Candidate, Council
 from roundelay.core.grsb.user import User
 from roundelay.core.limits import whole
 from roundelay.core.selection import EVERYTHING, Selection
@@ -375,7 +374,7 @@ class GrsbSite(Host, RoleEngine):
         if da is not None and (has or recorder is None):
             da.on_recover(pdu, source)
         elif cr is not None and (first in cr.sequencer.history.messages or recorder is None):
-            cr.on_recover(pdu, source)
+            answer_recover(self, cr.sequencer.history, pdu, source)
         elif recorder is not None:
             reign_from = 0
             if da is not None and da.epoch >= 0:

@@ -1,6 +1,6 @@
 """Submits one message after the other, and hands its application what is broadcast.
 
-That much a user of a group (`core.grsb.user`) and a node behind a broadcaster (`core.wide.node`)
+That much a user of a group (`core.grsb.user`) and a node behind a broadcaster (`core.wide.subnet`)
 have in common: what waits to be submitted and how units are made of it (GR-1, GR-19), what the
 application gets of the order (GR-16, GR-19), and how far it is known to have come.  Whom they send
 to, who tells them that a submission is over, and where messages come from is their own affair.

@@ -9,7 +9,7 @@ subnet behind it.  A network that is cut off is not waited for: when it is back 
 it missed from the GPR.
 
 Global level and networks are GRSB groups (`global_level`, `network_level`), joined at the LCRs
-(`uplink`); the subnet is `subnet` and `node`.  The shape is that of `core.grsb.site`, with two more
+(`uplink`); behind a broadcaster is `subnet`.  The shape is that of `core.grsb.site`, with two more
 lines: TRUNK between networks, where nothing is multicast, and SUBNET between neighbours in a
 subnet.  A multicast on the other lines reaches the sites attached to the sender's network.
 
@@ -57,17 +57,17 @@ from typing import Any
 from roundelay.core.engine import NEVER, NO_POSITION, UNKNOWN_LIFE, Effects, Pdu
 from roundelay.core.errors import UsageError
 from roundelay.core.grsb.base import Host
+from roundelay.core.grsb.checks import countable, well_formed
 from roundelay.core.grsb.pdu import LINE_A, LINE_B, ReplayData, ReplayEnd, Stale
 from roundelay.core.grsb.site import NO_USER, RoleEngine
 from roundelay.core.grsb.stable import Archive
 from roundelay.core.grsb.submitter import Submitter
 from roundelay.core.selection import EVERYTHING, Selection
-from roundelay.core.wide.checks import countable, well_formed
+from roundelay.core.wide.checks import CHECKS
 from roundelay.core.wide.config import WideConfig
 from roundelay.core.wide.global_level import GlobalSite
 from roundelay.core.wide.invariants import check_wide_site
 from roundelay.core.wide.network_level import LocalSite
-from roundelay.core.wide.node import WideNode
 from roundelay.core.wide.pdu import (
     SUBNET,
     TRUNK,
@@ -81,7 +81,7 @@ from roundelay.core.wide.pdu import (
     Up,
 )
 from roundelay.core.wide.stable import GLOBAL, LOCAL, NODE, Kept, WideStable
-from roundelay.core.wide.subnet import FLOODS_MAX
+from roundelay.core.wide.subnet import FLOODS_MAX, WideNode
 from roundelay.core.wide.topology import Atlas
 from roundelay.core.wide.uplink import Loop, PartHost, Uplink
 
@@ -170,7 +170,7 @@ class WideSite(RoleEngine):
     def receive(
         self, pdu: Pdu, source: int, now: int, line: int = LINE_A, life: int = UNKNOWN_LIFE
     ) -> None:
-        if not (0 <= source < self.atlas.sites and well_formed(pdu)):
+        if not (0 <= source < self.atlas.sites and well_formed(pdu, CHECKS)):
             self.drop("malformed")
             return
         if not countable(pdu):
