@@ -72,7 +72,6 @@ class Acknowledger:
         self.next_epoch = -1
         self.next_cr = -1
         self.next_pages = Pages()
-        self.next_state: State | None = None
         self.next_ring = Ring()
         self.fetched: dict[int, Message] = {}
         self.tries = 0
@@ -81,27 +80,9 @@ class Acknowledger:
     def expected(self) -> int:
         return self.ring.end
 
-    def begin(self, epoch: int, now: int) -> None:
-        """The reign `epoch` has begun, and what was installed for it is valid."""
-        if epoch == self.next_epoch and self.next_state is not None:
-            state = self.next_state
-            self.ring = self.next_ring
-            self.counters = Counters(state.counters)
-            self.last_time = state.time
-            self.safe = state.safe
-            self.acked = state.top
-            self._vouch()
-            self.epoch = epoch
-            self.ack_due = NEVER
-            self.marks = dict.fromkeys(self.marks, UNKNOWN)
-            self.suspected.clear()
-            self.unanswered.clear()
-            self.polling = False
-            self.full_since = NEVER
-            self.poll_due = now
-            self.next_epoch = -1
-            self.next_state = None
-        elif epoch > self.epoch:
+    def enter(self, epoch: int) -> None:
+        """The reign `epoch` has begun: if it is not the one of the state here, stand by."""
+        if epoch > self.epoch:
             self.epoch = -1
 
     def pages(self) -> list[State]:
@@ -347,7 +328,6 @@ class Acknowledger:
             self.next_epoch = pdu.epoch
             self.next_cr = source
             self.next_pages = Pages()
-            self.next_state = None
             self.fetched.clear()
             self.fetch_due = NEVER
         if self.next_pages.add(pdu.state) and self.fetch_due >= NEVER:
@@ -366,14 +346,10 @@ class Acknowledger:
         while ring.end in self.fetched:
             ring.add(self.fetched.pop(ring.end))
         if ring.end >= state.top:
-            self.next_state = state
-            self.fetch_due = NEVER
-            self.fetched.clear()
+            self._begin(state, now)
             # Whoever has the state supports the reign: from now on it is the last one here.
-            epoch = self.next_epoch
-            self.begin(epoch, now)
             assert self.host.council is not None
-            self.host.council.accept(Reign(epoch, self.next_cr, self.host.me))
+            self.host.council.accept(Reign(self.epoch, self.next_cr, self.host.me))
             self._ready()
             return
         moved = ring.end > before
@@ -387,6 +363,23 @@ class Acknowledger:
             self.fetch_due = now + self.config.rec_ns
             recover = Recover(((ring.end, state.top),), self.next_epoch)
             self.host.ask(self.next_cr, recover, self.tries)
+
+    def _begin(self, state: State, now: int) -> None:
+        """What was installed counts from now on."""
+        self.epoch, self.next_epoch = self.next_epoch, -1
+        self.ring = self.next_ring
+        self.counters = Counters(state.counters)
+        self.last_time = state.time
+        self.safe = state.safe
+        self.acked = state.top
+        self._vouch()
+        self.marks = dict.fromkeys(self.marks, UNKNOWN)
+        self.suspected.clear()
+        self.unanswered.clear()
+        self.fetched.clear()
+        self.polling = False
+        self.ack_due = self.full_since = self.fetch_due = NEVER
+        self.poll_due = now
 
     def _ready(self) -> None:
         reign = self.host.reign

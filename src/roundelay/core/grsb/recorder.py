@@ -96,7 +96,7 @@ class Recorder:
         self.listener.mark(acked, top)
         self._record(now)
 
-    def enter(self, epoch: int, now: int) -> None:
+    def enter(self, epoch: int) -> None:
         self.listener.enter(epoch)
         self.asked = 0
 

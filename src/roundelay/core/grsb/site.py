@@ -295,7 +295,7 @@ class GrsbSite(Host, RoleEngine):
         if epoch > reign.epoch or 0 <= da != reign.da:
             self.reign = Reign(epoch, cr, reign.da if da < 0 else da)
         if epoch > reign.epoch:
-            self._enter(epoch, cr, now)
+            self._enter(epoch, cr)
         if da >= 0 and self.council is not None:
             self.council.learn(self.reign)
         self.heard_at = now
@@ -305,14 +305,14 @@ class GrsbSite(Host, RoleEngine):
             self.user.heard(now)
         return True
 
-    def _enter(self, epoch: int, cr: int, now: int) -> None:
+    def _enter(self, epoch: int, cr: int) -> None:
         self.note_waits((), ())
         if self.retransmitter is not None and cr != self.me:
             self.retransmitter.forget()
         if self.acknowledger is not None:
-            self.acknowledger.begin(epoch, now)
+            self.acknowledger.enter(epoch)
         if self.recorder is not None:
-            self.recorder.enter(epoch, now)
+            self.recorder.enter(epoch)
         if self.user is not None:
             self.user.enter(epoch)
 

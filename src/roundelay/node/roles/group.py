@@ -103,8 +103,8 @@ class RoleGroup(GroupHost):
         self.receipts = Receipts(self.outbox)
         self.bootstrap = Bootstrap(self, now)
         self.status_view = StatusView(self)
-        if self.persistence.born is not None:
-            self.bootstrap.enter(self.persistence.born, now, wiped=False)
+        if (born := self.persistence.kept.born) is not None:
+            self.bootstrap.enter(born, now, wiped=False)
 
     @property
     def id(self) -> int:
@@ -183,10 +183,11 @@ class RoleGroup(GroupHost):
         persistence = self.persistence
         persistence.open_journals(self.lineage)
         archives = {level: journal.archive for level, journal in persistence.journals.items()}
-        self.member.begin(
+        self.member.engine = self.member.make_engine(
             self.config,
             now,
             archives,
+            base_us=time.time_ns() // 1000 - now // 1000,
             inc=self.bootstrap.inc,
             stable=persistence.kept if again else None,
             wiped=wiped,
@@ -406,7 +407,7 @@ class RoleGroup(GroupHost):
         """The journal of `level` has got further: the acknowledger need not ask."""
         if self.member.engine is None or self.closed:
             return
-        site = self.member.site(level)
+        site = self.member.sites[level]
         if site.recorder is not None and site.reign.da != self.member.me:
             line = self.member.line_to_acknowledger(level)
             self.lines.transmit(site.reign.da, PollOk(site.recorder.mark), line)

@@ -75,16 +75,10 @@ class RoleMember:
         recent = known is not None and time.monotonic_ns() - known.seen < THERE_NS
         return recent or self.node.alive(name)
 
-    def begin(
-        self, config: GrsbConfig, now: int, archives: Mapping[int, Archive], **options: Any
-    ) -> None:
-        """Make the engine; `archives` are the journals by level."""
-        base_us = time.time_ns() // 1000 - now // 1000
-        self.engine = self._engine(config, now, archives, base_us=base_us, **options)
-
-    def _engine(
+    def make_engine(
         self, config: GrsbConfig, now: int, archives: Mapping[int, Archive], **options: Any
     ) -> Any:
+        """The engine; `archives` are the journals by level."""
         rng, archive = self.node.rng, archives.get(LOCAL)
         return GrsbSite(self.me, self.roles, config, rng, now, archive=archive, **options)
 
@@ -104,7 +98,7 @@ class RoleMember:
 
     def line_to_acknowledger(self, level: int) -> int:
         """Where a recorder of `level` reaches its acknowledger."""
-        site = self.site(level)
+        site = self.sites[level]
         return site.ways.to(site.reign.da)
 
     # -- what is kept ----------------------------------------------------------------------
@@ -129,10 +123,10 @@ class RoleMember:
 
     # -- what the engine knows -------------------------------------------------------------
 
-    def site(self, level: int) -> GrsbSite:
-        """The part of the engine that is the site of `level`."""
-        site: GrsbSite = self.engine
-        return site
+    @property
+    def sites(self) -> dict[int, GrsbSite]:
+        """The engine, or its parts that are sites of GRSB groups, by level."""
+        return {LOCAL: self.engine}
 
     @property
     def shown(self) -> Any:
@@ -147,13 +141,14 @@ class RoleMember:
     @property
     def waits(self) -> tuple[int, ...]:
         """Those without whom the group stands still, as far as the engine knows."""
-        waits: tuple[int, ...] = self.shown.waits
-        return waits
+        waits = [awaited for site in self.sites.values() for awaited in site.waits]
+        return tuple(dict.fromkeys(waits))
 
     @property
     def council(self) -> Any:
         """The council member of this site: of the level that has no vote yet, if there is one."""
-        return self.shown.council
+        councils = [site.council for site in self.sites.values() if site.council is not None]
+        return next((council for council in councils if not council.voting), self.shown.council)
 
     @property
     def stuck(self) -> bool:

@@ -15,7 +15,7 @@ from roundelay.core.grsb.stable import Handled
 from roundelay.node.roles.journal import RecorderJournal
 from roundelay.node.roles.member import RoleMember
 from roundelay.node.storage.folders import claim_group
-from roundelay.node.storage.store import Born, GrsbKept, Store
+from roundelay.node.storage.store import Store
 
 ROTATE_BYTES: Final = 4 << 20
 
@@ -36,7 +36,7 @@ class Persistence:
             roles = ", ".join(member.role_names)
             raise ConfigError("dir", None, f"a directory: a {roles} must remember what it promised")
         self.store: Store | None = None
-        self.kept: Any = member.kept_class()
+        self.kept = member.kept_class()
         if self.folder is not None:
             say = partial(member.node.log, "warning")
             self.store = Store(self.folder / "grsb.log", member.kept_class, say)
@@ -48,7 +48,7 @@ class Persistence:
     def check_members(self) -> None:
         """Members go by their number on the wire and on disk; and majorities of two councils need
         not meet."""
-        born, file, group = self.born, self.member.file, self.member.group
+        born, file, group = self.kept.born, self.member.file, self.member.group
         if born is None:
             return
         before = born.members
@@ -66,16 +66,10 @@ class Persistence:
 
     def confirm_members(self) -> None:
         """A member of the council has the same file: so it is the group's, and is kept."""
-        born = self.born
+        born = self.kept.born
         if born is not None and born.members != self.member.roster:
             self.kept.apply(structs.replace(born, members=self.member.roster))
             self.save()
-
-    @property
-    def born(self) -> Born | None:
-        """The history that this member takes part in."""
-        kept: GrsbKept = self.kept
-        return kept.born
 
     def forget(self, inc: int) -> None:
         """Another history has begun: nothing of the one so far counts any more."""
@@ -97,7 +91,7 @@ class Persistence:
     def opened(self) -> None:
         """The journals have their engine."""
         for level, journal in self.journals.items():
-            journal.opened(self.member.site(level))
+            journal.opened(self.member.sites[level])
 
     def durable(self, level: int, upto: int) -> int | None:
         """What a recorder may say that it has, of what the engine would say; None: nothing."""

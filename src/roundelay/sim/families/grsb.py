@@ -81,10 +81,9 @@ class GrsbApplications(LineApplications[GrsbSite]):
 
 def grsb_group(roles: Roles, config: GrsbConfig, **options: Any) -> GrsbApplications:
     """A group in a world of its own; `options` are those of `Kernel`."""
-    options.setdefault("medium", Lines())
-    options.setdefault("make_stable", GrsbStable)
     applications = GrsbApplications(roles, config)
-    World(roles.sites, applications, **options)
+    options.setdefault("medium", Lines())
+    World(roles.sites, applications, make_stable=GrsbStable, **options)
     return applications
 
 
@@ -217,7 +216,7 @@ class GrsbDriver(LineDriver[GrsbSite]):
         self.group: GrsbGroup = plan.settings()
         self.roles: Roles = self.group.roles(plan.sites)
         self.users = self.roles.users
-        self.top = Level(self.roles, lambda site: site, lambda stable: stable)
+        self.top = Level(self.roles, lambda site_or_disk: site_or_disk)
 
     def outcome_of(self, notice: Notice) -> str | None:
         if notice.kind == "line":
@@ -256,8 +255,8 @@ class GrsbDriver(LineDriver[GrsbSite]):
         return self.settled_by(self.world.now + plan.liveness_ns)
 
     def uses_both(self) -> bool:
-        ruler = self.ruler(self.top)
-        return ruler is not None and ruler.ways.mode == DUAL
+        cr = self.ruler(self.top)
+        return cr is not None and cr.host.ways.mode == DUAL
 
     def long_absence(self) -> bool:
         """In some runs: a user is off for thousands of messages of the others, and comes back."""
@@ -285,8 +284,8 @@ class GrsbDriver(LineDriver[GrsbSite]):
 
     def acknowledged(self) -> int:
         """How far the order has come."""
-        ruler = self.ruler(self.top)
-        return 0 if ruler is None or ruler.retransmitter is None else ruler.retransmitter.acked
+        cr = self.ruler(self.top)
+        return 0 if cr is None else cr.acked
 
     # -- healing ---------------------------------------------------------------------------
 
@@ -302,10 +301,9 @@ class GrsbDriver(LineDriver[GrsbSite]):
         return self.world.medium.lines
 
     def unsettled(self) -> str:
-        ruler = self.ruler(self.top)
-        if ruler is None or ruler.retransmitter is None:
+        cr = self.ruler(self.top)
+        if cr is None:
             return "nobody reigns"
-        cr = ruler.retransmitter
         if cr.outstanding or cr.queue:
             return f"{len(cr.outstanding)} broadcasts under way"
         for number in self.world.group:
@@ -333,11 +331,11 @@ class GrsbDriver(LineDriver[GrsbSite]):
     def pick(self, strike: Strike, which: str) -> int:
         """The site of a strike: any, or one of a role, the reigning one first."""
         odd = strike.args[-1]
-        ruler = self.ruler(self.top)
+        cr = self.ruler(self.top)
         if which == "cr":
-            return ruler.me if ruler and odd % 4 else self.roles.retransmitters[0]
+            return cr.host.me if cr and odd % 4 else self.roles.retransmitters[0]
         if which == "da":
-            return ruler.reign.da if ruler and odd % 4 else self.roles.acknowledgers[-1]
+            return cr.host.reign.da if cr and odd % 4 else self.roles.acknowledgers[-1]
         if which == "pr":
             return self.roles.recorders[odd % len(self.roles.recorders)]
         return strike.args[0]

@@ -27,6 +27,7 @@ from roundelay.core.engine import Effects, Engine, Notice
 from roundelay.core.events import DISK, MEMORY, NOTHING_LEFT
 from roundelay.core.grsb.base import REPLAYED, GrsbDelivery
 from roundelay.core.grsb.config import GrsbConfig, Roles
+from roundelay.core.grsb.retransmitter import Retransmitter
 from roundelay.core.grsb.site import GrsbSite
 from roundelay.core.grsb.stable import GrsbStable
 from roundelay.core.selection import EVERYTHING, Selection
@@ -186,10 +187,8 @@ class Level(NamedTuple):
     """A GRSB group: all there is, or one level of the hierarchy."""
 
     roles: Roles
-    part: Callable[[Any], GrsbSite | None]
-    """Of a site: its part in this group."""
-    kept: Callable[[Any], GrsbStable]
-    """Of what a site has on disk: what belongs to this group."""
+    part: Callable[[Any], Any]
+    """Of a site, or of what it has on disk: what belongs to this group."""
 
 
 class LineDriver(Striker, Generic[S]):
@@ -297,24 +296,22 @@ class LineDriver(Striker, Generic[S]):
     def part(self, number: int, level: Level) -> GrsbSite | None:
         """The part of a site in a level, if it has its memory."""
         site = self.world.site(number)
-        return None if site is None else level.part(site)
+        part: GrsbSite | None = None if site is None else level.part(site)
+        return part
 
-    def ruler(self, level: Level) -> GrsbSite | None:
-        """Where the retransmitter is that reigns."""
+    def ruler(self, level: Level) -> Retransmitter | None:
+        """The retransmitter that reigns."""
         parts = [self.part(number, level) for number in level.roles.retransmitters]
-        ruling = [
-            part
-            for part in parts
-            if part is not None and part.retransmitter is not None and part.retransmitter.reigning
-        ]
-        return max(ruling, key=lambda part: part.reign.epoch, default=None)
+        ready = [part.retransmitter for part in parts if part is not None]
+        ruling = [cr for cr in ready if cr is not None and cr.reigning]
+        return max(ruling, key=lambda cr: cr.host.reign.epoch, default=None)
 
     def holders(self) -> set[int]:
         """Sites that have the state of the last reign that may have begun."""
         last = -1
         states: dict[int, set[int]] = {}
         for number in self.top.roles.council:
-            accepted = self.top.kept(self.world.on_disk(number)).accepted
+            accepted = self.top.part(self.world.on_disk(number)).accepted
             if accepted is not None:
                 last = max(last, accepted.epoch)
             part = self.part(number, self.top)
@@ -343,7 +340,7 @@ class LineDriver(Striker, Generic[S]):
     def _votes(self, number: int, level: Level) -> bool:
         part = self.part(number, level)
         mute = part is not None and part.council is not None and not part.council.voting
-        return not mute and level.kept(self.world.on_disk(number)).accepted is not None
+        return not mute and level.part(self.world.on_disk(number)).accepted is not None
 
     def may_lose_records(self, site: int, level: Level) -> bool:
         """Whether all others have what a recorder has, and there are others."""

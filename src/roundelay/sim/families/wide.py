@@ -19,7 +19,7 @@ from roundelay.core.engine import MS, Notice
 from roundelay.core.errors import ConfigError
 from roundelay.core.events import DISK
 from roundelay.core.grsb.pdu import LINE_A, LINE_B
-from roundelay.core.grsb.site import GrsbSite
+from roundelay.core.grsb.retransmitter import Retransmitter
 from roundelay.core.grsb.stable import GrsbStable
 from roundelay.core.token.config import PREFORMED
 from roundelay.core.wide.config import ALL_ACTIVE, SEQUENCED, WideConfig
@@ -200,11 +200,9 @@ class WideApplications(LineApplications[WideSite]):
 
 
 def wide_group(topology: Topology, config: WideConfig, **options: Any) -> WideApplications:
-    """A hierarchy in a world of its own; `options` are those of `Kernel`."""
+    """A hierarchy in a world of its own; `options` are those of `Kernel`, a medium among them."""
     applications = WideApplications(topology, config)
-    options.setdefault("medium", WideLines(applications.atlas))
-    options.setdefault("make_stable", WideStable)
-    World(topology.sites, applications, **options)
+    World(topology.sites, applications, make_stable=WideStable, **options)
     return applications
 
 
@@ -308,11 +306,9 @@ class WideDriver(LineDriver[WideSite]):
         self.atlas = Atlas(self.group.topology(plan.sites))
         self.networks = tuple(self.atlas.networks.values())
         self.users = tuple(self.atlas.origins)
-        globe, local = attrgetter("globe"), attrgetter("local")
-        self.top = Level(self.atlas.global_roles, globe, globe)
-        self.locals = {
-            net: Level(roles, local, local) for net, roles in self.atlas.local_roles.items()
-        }
+        self.top = Level(self.atlas.global_roles, attrgetter("globe"))
+        local = attrgetter("local")
+        self.locals = {net: Level(roles, local) for net, roles in self.atlas.local_roles.items()}
 
     def outcome_of(self, notice: Notice) -> str | None:
         return OUTCOMES.get(notice.kind)
@@ -330,10 +326,9 @@ class WideDriver(LineDriver[WideSite]):
             if site is None:
                 return f"site {number} is down"
             sites.append(site)
-        globe = self.ruler(self.top)
-        if globe is None or globe.retransmitter is None:
+        cr = self.ruler(self.top)
+        if cr is None:
             return "no GCR reigns"
-        cr = globe.retransmitter
         if cr.outstanding or cr.queue:
             return f"{len(cr.outstanding)} messages are about to have their place"
         top = cr.acked
@@ -342,17 +337,15 @@ class WideDriver(LineDriver[WideSite]):
             if part is None or part.recorder is None or part.recorder.mark < top:
                 return f"GPR {number} is behind {top}"
         for network in self.networks:
-            ruler = self.ruler(self.locals[network.net])
-            if ruler is None or ruler.retransmitter is None:
+            lcr = self.ruler(self.locals[network.net])
+            if lcr is None:
                 return f"no LCR reigns in network {network.net}"
-            what = self._network(network, ruler, sites, top)
+            what = self._network(network, lcr, sites, top)
             if what:
                 return f"network {network.net}: {what}"
         return ""
 
-    def _network(self, network: Network, ruler: GrsbSite, sites: list[WideSite], top: int) -> str:
-        cr = ruler.retransmitter
-        assert cr is not None
+    def _network(self, network: Network, cr: Retransmitter, sites: list[WideSite], top: int) -> str:
         if cr.outstanding or cr.queue or cr.acked < top:
             return f"is at {cr.acked} of {top}, {len(cr.queue)} wait"
         for number in network.attached:

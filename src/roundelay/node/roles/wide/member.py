@@ -100,12 +100,12 @@ class WideMember(RoleMember):
 
     parse_file = staticmethod(parse)
     kept_class = WideKept
+    file: WideFile
     neighbours: tuple[int, ...]
 
     def __init__(self, node: Node, spec: GroupSpec, file: WideFile) -> None:
         super().__init__(node, spec, file)
         self.atlas = atlas = file.atlas
-        self.network_lines = file.lines
         self.net = atlas.net_of(self.me)
         self.network = network = atlas.network_of(self.me)
         self.attached = network is not None and self.me in network.attached
@@ -116,7 +116,7 @@ class WideMember(RoleMember):
         if self.net:
             self.recording[LOCAL] = atlas.local_roles[self.net]
 
-    def _engine(
+    def make_engine(
         self, config: GrsbConfig, now: int, archives: Mapping[int, Archive], **options: Any
     ) -> WideSite:
         constants = cast("WideConfig", config)
@@ -129,7 +129,7 @@ class WideMember(RoleMember):
         medium = self.node.medium
         if not (self.attached and isinstance(medium, MulticastMedium)):
             return ""
-        return self.network_lines.get(self.net) or line_of(medium.group, self.net)
+        return self.file.lines.get(self.net) or line_of(medium.group, self.net)
 
     def from_retransmitter(self, sender: int, line: int) -> bool:
         network = self.network
@@ -162,28 +162,16 @@ class WideMember(RoleMember):
     # -- what the engine knows -------------------------------------------------------------
 
     @property
-    def sites(self) -> list[GrsbSite]:
+    def sites(self) -> dict[int, GrsbSite]:
         """That of the network and that of the global level, as far as there are any."""
-        return [site for site in (self.engine.local, self.engine.globe) if site is not None]
-
-    def site(self, level: int) -> GrsbSite:
-        site: GrsbSite = self.engine.globe if level == GLOBAL else self.engine.local
-        return site
+        parts = {LOCAL: self.engine.local, GLOBAL: self.engine.globe}
+        return {level: part for level, part in parts.items() if part is not None}
 
     @property
     def shown(self) -> Any:
         """That of the network, or of the global level if it has none; behind a broadcaster there
         is neither."""
-        return self.sites[0] if self.sites else self.engine.node.host
-
-    @property
-    def waits(self) -> tuple[int, ...]:
-        return tuple(dict.fromkeys(awaited for site in self.sites for awaited in site.waits))
-
-    @property
-    def council(self) -> Any:
-        councils = [site.council for site in self.sites if site.council is not None]
-        return next((council for council in councils if not council.voting), self.shown.council)
+        return self.engine.local or self.engine.globe or self.engine.node.host
 
     @property
     def stuck(self) -> bool:
