@@ -24,8 +24,9 @@ from roundelay.core.errors import ConfigError
 from roundelay.core.families import CLUSTERS, FAMILIES, GRSB, POSITIVE_ACK, TOKEN, WIDE, Family
 from roundelay.core.positive_ack import PositiveAckConfig
 from roundelay.core.token.config import TokenConfig
-from roundelay.runs import cluster, grsb, wide
+from roundelay.runs import cluster
 from roundelay.runs.folder import as_row
+from roundelay.runs.line import GrsbRun, WideRun
 from roundelay.runs.measured import (
     FAST,
     ISOLATED,
@@ -313,8 +314,8 @@ RUNS: Final[dict[str, type[Any]]] = {
     TOKEN: TokenRun,
     POSITIVE_ACK: TokenRun,
     **dict.fromkeys(CLUSTERS, cluster.ClusterRun),
-    GRSB: grsb.GrsbRun,
-    WIDE: wide.WideRun,
+    GRSB: GrsbRun,
+    WIDE: WideRun,
 }
 """What measures runs of a protocol."""
 
