@@ -22,7 +22,7 @@ from roundelay.core.grsb.pdu import (
 from roundelay.core.grsb.pdu import Poll as PollPdu
 from roundelay.core.grsb.site import GrsbSite
 from roundelay.core.grsb.stable import Archive
-from roundelay.core.selection import Selection
+from roundelay.core.selection import EVERYTHING, Selection
 from roundelay.journal.grsb import JournalArchive, message_of, run_of
 from roundelay.journal.journal import Journal
 
@@ -105,5 +105,5 @@ def test_a_stretch_that_nobody_has_is_missing_in_the_journal_too(tmp_path: Path)
     for gseq in range(5, 9):
         recording.hear(Recovered(gseq, gseq + 1, (message(gseq),)), DA)
     assert recording.archive.missing == [(1, 5)]
-    assert [one.gseq for one in recording.archive.read(0, 9, 99)] == [0, 5, 6, 7, 8]
+    assert [one.gseq for one in recording.archive.select(0, 9, EVERYTHING, 99)] == [0, 5, 6, 7, 8]
     recording.journal.close()

@@ -20,7 +20,7 @@ from roundelay.core.bundle import Bundle
 from roundelay.core.grsb.pdu import SINGLE, Message
 from roundelay.core.grsb.stable import Missing, Stored
 from roundelay.core.positions import Range
-from roundelay.core.selection import EVERYTHING, Selection
+from roundelay.core.selection import Selection
 from roundelay.journal.format import GAP, HEADS_ONLY, Run
 from roundelay.journal.journal import Journal
 
@@ -103,9 +103,6 @@ class JournalArchive:
         if self._lost and self.journal.end > self._lost[-1][0]:
             self._lost.clear()  # the journal says it by itself
         return ([(0, begin)] if begin else []) + self.journal.missing + self._lost
-
-    def read(self, since: int, until: int, limit: int) -> list[Message]:
-        return self.select(since, until, EVERYTHING, limit)
 
     def select(self, since: int, until: int, selection: Selection, limit: int) -> list[Message]:
         return list(islice(self._messages(since, until, selection), max(0, limit)))

@@ -24,6 +24,14 @@ PROFILES: Final = (DEMO, SEPARATE, FAILSAFE)
 SITES_MAX: Final = 1000
 
 
+def check_places(role: str, places: tuple[int, ...], sites: int) -> None:
+    """Raise ConfigError unless that many sites can have `role` at these places."""
+    if not places or len(set(places)) < len(places):
+        raise ConfigError(role, places, "one site or more, each once")
+    for site in places:
+        whole(role, site, 0, sites - 1)
+
+
 class Roles(Struct, frozen=True, kw_only=True):
     """Who plays which role in a group of sites 0 … sites-1 (§6.1, §6.9).
 
@@ -92,11 +100,7 @@ class Roles(Struct, frozen=True, kw_only=True):
         whole("sites", self.sites, 2, SITES_MAX)
         whole("lines", self.lines, 1, 2)
         for name in ("retransmitters", "acknowledgers", "recorders", "users"):
-            sites = getattr(self, name)
-            if not sites or len(set(sites)) < len(sites):
-                raise ConfigError(name, sites, "one site or more, each once")
-            for site in sites:
-                whole(name, site, 0, self.sites - 1)
+            check_places(name, getattr(self, name), self.sites)
         if set(self.retransmitters) & set(self.acknowledgers):
             allowed = "on other sites than the retransmitters: one machine must not fail as both"
             raise ConfigError("acknowledgers", self.acknowledgers, allowed)

@@ -18,10 +18,8 @@ from roundelay.core.grsb.takeover import ACCEPTING, IDLE, INSTALLING
 
 if TYPE_CHECKING:
     from roundelay.core.grsb.acknowledger import Acknowledger
-    from roundelay.core.grsb.recorder import Recorder
     from roundelay.core.grsb.retransmitter import Retransmitter
     from roundelay.core.grsb.site import GrsbSite
-    from roundelay.core.grsb.submitter import Submitter
     from roundelay.core.grsb.user import User
 
 Rules = Mapping[str, Callable[[Any], bool]]
@@ -128,13 +126,11 @@ SAFE: Final[Rules] = {
 }
 
 
-def _stored(recorder: Recorder) -> bool:
-    """What the archive does not show yet is in this batch."""
-    return recorder.archive.end <= recorder.mark
-
-
 RECORDER: Final[Rules] = {
-    "its archive ends at its mark, or before": _stored,
+    # What the archive does not show yet is in this batch.
+    "its archive ends at its mark, or before": lambda recorder: (
+        recorder.archive.end <= recorder.mark
+    ),
     "what it has at hand is recorded": lambda recorder: (
         not recorder.recent or next(reversed(recorder.recent)) < recorder.mark
     ),
@@ -156,12 +152,10 @@ def _epoch_on_disk(user: User) -> bool:
     return not given or user.persisted.epoch == user.listener.epoch
 
 
-def _persisted(submitter: Submitter) -> bool:
-    return submitter.persisted.upto <= submitter.done[0] <= submitter.upto
-
-
 SUBMITTER: Final[Rules] = {
-    "persisted ≤ done ≤ upto": _persisted,
+    "persisted ≤ done ≤ upto": lambda submitter: (
+        submitter.persisted.upto <= submitter.done[0] <= submitter.upto
+    ),
     "what waits, waits for what is under way": lambda submitter: (
         submitter.under_way is not None or not submitter.queue
     ),

@@ -32,7 +32,7 @@ from roundelay.core.grsb.pdu import (
 )
 from roundelay.core.grsb.stable import Archive, Missing, Stored
 from roundelay.core.notices import GapUnavailable
-from roundelay.core.selection import Selection, chosen
+from roundelay.core.selection import EVERYTHING, Selection, chosen
 
 RANGES_MAX = 16
 RECENT_MAX = 256
@@ -218,7 +218,7 @@ class Recorder:
                 messages.append(self.recent[at])
                 at = self.recent[at].end
             return messages
-        return self.archive.read(since, until, limit) if since < until else []
+        return self.archive.select(since, until, EVERYTHING, limit) if since < until else []
 
     def on_poll(self, poll: Poll, source: int, now: int) -> None:
         """GR-11: the mark is what is stored, and it is durable before this leaves."""

@@ -309,12 +309,9 @@ class GrsbSite(Host, RoleEngine):
         self.note_waits((), ())
         if self.retransmitter is not None and cr != self.me:
             self.retransmitter.forget()
-        if self.acknowledger is not None:
-            self.acknowledger.enter(epoch)
-        if self.recorder is not None:
-            self.recorder.enter(epoch)
-        if self.user is not None:
-            self.user.enter(epoch)
+        for role in (self.acknowledger, self.recorder, self.user):
+            if role is not None:
+                role.enter(epoch)
 
     def _on_bcast(self, pdu: Bcast, source: int, now: int, line: int) -> None:
         message = pdu.message

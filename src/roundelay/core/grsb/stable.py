@@ -73,14 +73,12 @@ class Archive(Protocol):
     def missing(self) -> Sequence[tuple[int, int]]:
         """Stretches that nobody had any more."""
 
-    def read(self, since: int, until: int, limit: int) -> list[Message]:
-        """Messages and heads from `since`, in order; where something is missing they jump."""
-
     def at_time(self, time: int) -> int:
         """The first position that is not older than `time` (µs)."""
 
     def select(self, since: int, until: int, selection: Selection, limit: int) -> list[Message]:
-        """The same as `read`, but only what `selection` takes."""
+        """Messages and heads from `since` that `selection` takes, in order; where something is
+        missing they jump."""
 
 
 class GrsbStable:
@@ -121,11 +119,6 @@ class GrsbStable:
             self.end = record.hi
         else:
             raise TypeError(f"not a record of a GRSB site: {record!r}")
-
-    def read(self, since: int, until: int, limit: int) -> list[Message]:
-        at = bisect_left(self.positions, since)
-        stop = bisect_left(self.positions, until, at, min(len(self.positions), at + limit))
-        return self.log[at:stop]
 
     def select(self, since: int, until: int, selection: Selection, limit: int) -> list[Message]:
         matches: list[Message] = []

@@ -184,11 +184,9 @@ class GlobalRetransmitter(Retransmitter):
         """HG-3: repeat to active networks that lag and are silent; R such rounds: inactive."""
         behind = False
         for branch in self.branches.values():
-            if not branch.active or branch.acked >= self.acked:
-                branch.heard, branch.silent = False, 0
-                continue
-            behind = True
-            if branch.heard:
+            lags = branch.active and branch.acked < self.acked
+            behind = behind or lags
+            if branch.heard or not lags:
                 branch.heard, branch.silent = False, 0
                 continue
             branch.silent += 1
@@ -196,8 +194,7 @@ class GlobalRetransmitter(Retransmitter):
                 branch.active = False
                 self.host.notice(NetworkInactive(branch.net))
                 continue
-            at = branch.acked
-            message = self.sequencer.history.messages.get(at)
+            message = self.sequencer.history.messages.get(branch.acked)
             if message is not None and message.end <= self._mark_for(branch):
                 self._tell(branch, message)
         self.round_due = now + self.config.trunk_ns if behind else NEVER

@@ -15,13 +15,12 @@ from typing import Final, Self
 from msgspec import Struct
 
 from roundelay.core.errors import ConfigError
-from roundelay.core.grsb.config import Roles
+from roundelay.core.grsb.config import SITES_MAX, Roles, check_places
 from roundelay.core.limits import whole
 
 NIL: Final = 0
 """SrcNetID of a message that no LCR has signed yet."""
 
-SITES_MAX: Final = 1000
 NETWORKS_MAX: Final = 255
 
 
@@ -76,11 +75,7 @@ class Topology(Struct, frozen=True, kw_only=True):
         whole("sites", self.sites, 2, SITES_MAX)
         whole("networks", len(self.networks), 1, NETWORKS_MAX)
         for name in ("gcr", "gda", "gpr"):
-            sites = getattr(self, name)
-            if not sites or len(set(sites)) < len(sites):
-                raise ConfigError(name, sites, "one site or more, each once")
-            for site in sites:
-                whole(name, site, 0, self.sites - 1)
+            check_places(name, getattr(self, name), self.sites)
         if set(self.gcr) & set(self.gda):
             allowed = "on other sites than gcr: one machine must not fail as both"
             raise ConfigError("gda", self.gda, allowed)

@@ -95,15 +95,13 @@ class Uplink:
 
     def start(self, position: int, now: int) -> None:
         """LCR reigns, and its network has everything below `position`."""
+        self.stop()
         self.running = True
         self.stuck = False
         self.refused_at = -1
         stable = max(position, self.listener.stable)
         self.listener = Listener(0, position, self.config.heard_max)
         self.listener.mark(stable, stable)
-        self.reader.stop()
-        self.ready.clear()
-        self.pending.clear()
         self._release(now)
 
     def stop(self) -> None:
