@@ -66,9 +66,4 @@ def _uuid_of(text: str) -> bytes | None:
 
 
 def view_json(view: View, members: list[dict[str, object]]) -> dict[str, object]:
-    return {
-        "group": view.group,
-        "version": view.version,
-        "state": view.state,
-        "members": members,
-    }
+    return {"group": view.group, "version": view.version, "state": view.state, "members": members}

@@ -143,13 +143,7 @@ class AutoRm:
             del self.turned_away[key]
 
     def send(
-        self,
-        application: Subscriber,
-        group: str,
-        bundle: Bundle,
-        tag: int,
-        someone: bool,
-        now: int,
+        self, application: Subscriber, group: str, bundle: Bundle, tag: int, someone: bool, now: int
     ) -> None:
         """Queue the messages of `bundle`, all or none of them; the tag is that of all together."""
         beamon = self.beamon

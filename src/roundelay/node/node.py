@@ -31,12 +31,7 @@ from roundelay.node.driver.schedule import Schedule
 from roundelay.node.event_log import EventLog
 from roundelay.node.group_faults import FailedGroup, Faults
 from roundelay.node.group_host import GroupHost
-from roundelay.node.groups import (
-    GroupSpec,
-    check_name,
-    family_of,
-    plain_spec,
-)
+from roundelay.node.groups import GroupSpec, check_name, family_of, plain_spec
 from roundelay.node.medium.drop_advice import DropCounter
 from roundelay.node.medium.interfaces import UDP_OVERHEAD
 from roundelay.node.medium.media import Medium

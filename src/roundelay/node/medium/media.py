@@ -51,10 +51,7 @@ FILTER: Final = struct.Struct("HP")  # struct sock_fprog
 
 def enlarge(sock: socket.socket) -> None:
     """Larger buffers, as far as we may."""
-    for force, plain in (
-        (SO_RCVBUFFORCE, socket.SO_RCVBUF),
-        (SO_SNDBUFFORCE, socket.SO_SNDBUF),
-    ):
+    for force, plain in ((SO_RCVBUFFORCE, socket.SO_RCVBUF), (SO_SNDBUFFORCE, socket.SO_SNDBUF)):
         try:
             sock.setsockopt(socket.SOL_SOCKET, force, BUFFER_BYTES)
         except OSError:

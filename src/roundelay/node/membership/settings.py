@@ -24,12 +24,7 @@ from roundelay.core.errors import ConfigError, SettingsMismatch
 from roundelay.core.token.config import most_resilience
 from roundelay.durable import put
 from roundelay.node.driver import engines
-from roundelay.node.groups import (
-    GroupSpec,
-    check_members,
-    check_options,
-    plain_spec,
-)
+from roundelay.node.groups import GroupSpec, check_members, check_options, plain_spec
 from roundelay.wire.control import FOLLOWS, Settings
 
 if TYPE_CHECKING:
