@@ -11,7 +11,7 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 from roundelay.client.daemon import Client
@@ -30,6 +30,7 @@ from roundelay.node.node_api import (
     Subscriber,
     View,
 )
+from roundelay.wire.frontend_messages import Send
 from roundelay.wire.frontend_replay import ReplayRequest
 
 
@@ -98,19 +99,8 @@ class LocalBoard:
             self.leave(application, group.name)
         self.tags = {tag for tag in self.tags if tag[0] != id(application)}
 
-    def send(
-        self,
-        application: Subscriber,
-        group: str,
-        bundle: Bundle,
-        *,
-        tag: int = NO_TAG,
-        to: Iterable[str] | None = None,
-        someone: bool = False,
-        recorders: int = 0,
-        unit: bool = False,
-    ) -> None:
-        found = self.group(group)
+    def send(self, application: Subscriber, group: str, send: Send) -> None:
+        found, bundle = self.group(group), send.bundle
         if max(bundle.sizes) > self.largest:
             raise PayloadTooLarge(f"a message of {max(bundle.sizes)} bytes, at most {self.largest}")
         if found.shut and len(found.queue) >= self.queue:
@@ -118,28 +108,19 @@ class LocalBoard:
                 found.waiting.append(application)
             raise QueueFull(f"group {group}: no room")
         self.sends.append((group, len(bundle)))
-        if tag != NO_TAG:
-            self.tags.add((id(application), tag))
-        names = None if to is None else set(to)
+        if send.tag != NO_TAG:
+            self.tags.add((id(application), send.tag))
 
         def commit() -> None:
-            self._commit(found, application, bundle, tag, names, someone, unit)
+            self._commit(found, application, send)
 
         if found.shut:
             found.queue.append(commit)
         else:
             self._soon(commit)
 
-    def _commit(
-        self,
-        group: LocalGroup,
-        application: Subscriber,
-        bundle: Bundle,
-        tag: int,
-        to: set[str] | None,
-        someone: bool,
-        unit: bool,
-    ) -> None:
+    def _commit(self, group: LocalGroup, application: Subscriber, send: Send) -> None:
+        bundle, tag, to, someone = send.bundle, send.tag, send.to, send.someone
         ordered = group.name.startswith(("token:", "to:"))
         seq = group.seq if ordered else -1
         group.seq += len(bundle)
@@ -151,7 +132,7 @@ class LocalBoard:
         elif to is not None and self.name not in to:
             receivers = []
         batch = Batch(group.name, seq, self.name, now, bundle)
-        if unit:
+        if send.unit:
             batch = Batch(group.name, seq + len(bundle) - 1, self.name, now, bundle, UNIT)
         if ordered and not someone:
             group.kept.append(batch)
@@ -291,7 +272,7 @@ class NodeThread:
         self.do(lambda: self.board.join(self.ear, group))
 
     def say(self, group: str, *messages: bytes) -> None:
-        self.do(lambda: self.board.send(self.ear, group, Bundle.of(*messages)))
+        self.do(lambda: self.board.send(self.ear, group, Send(NO_TAG, Bundle.of(*messages))))
 
     def do(self, call: Callable[[], None]) -> None:
         """Call it in the thread, and wait until that is done."""

@@ -33,9 +33,9 @@ from roundelay.core.errors import (
     UsageError,
 )
 from roundelay.node.frontend.server import FrontendServer
-from roundelay.node.node_api import Receipt, Refusal
+from roundelay.node.node_api import NO_TAG, Receipt, Refusal
 from roundelay.wire.frontend import MESSAGE_BYTES, Packet, head, json_packet, packet
-from roundelay.wire.frontend_messages import from_packet, read_received, send_packet
+from roundelay.wire.frontend_messages import Send, from_packet, read_received, send_packet
 from tests.node.board import Listener, LocalBoard, until
 
 
@@ -520,22 +520,22 @@ async def test_a_remote_application_sees_what_a_local_one_sees() -> None:
         node.board.join(near, "token:g")
         await until(lambda: far.views and near.views)
         assert far.views == near.views
-        board.send(far, "token:g", Bundle.of(b"one", b"", b"three"), tag=7)
-        node.board.send(near, "token:g", Bundle.of(b"four"), tag=7)
+        board.send(far, "token:g", Send(7, Bundle.of(b"one", b"", b"three")))
+        node.board.send(near, "token:g", Send(7, Bundle.of(b"four")))
         await until(lambda: len(far.messages) == 4 and far.receipts)
         assert far.batches == near.batches
         assert far.batches[1].seq == len(far.batches[0].bundle)
         assert far.messages == near.messages
         place = far.messages.index(b"one")
         assert (far.receipts[0].tag, far.receipts[0].seq) == (7, place + 2)
-        board.send(far, "token:g", Bundle.of(b"for solo"), tag=8, to=["solo", "duo"])
-        board.send(far, "token:g", Bundle.of(b"for duo"), tag=9, to=["duo"])
-        board.send(far, "token:g", Bundle.of(b"doubt"), tag=10)
+        board.send(far, "token:g", Send(8, Bundle.of(b"for solo"), to=("solo", "duo")))
+        board.send(far, "token:g", Send(9, Bundle.of(b"for duo"), to=("duo",)))
+        board.send(far, "token:g", Send(10, Bundle.of(b"doubt")))
         await until(lambda: len(far.receipts) == 3 and far.refusals)
         assert far.messages[4:] == [b"for solo", b"doubt"]
         assert far.refusals == [Refusal("token:g", 10, "no majority", True)]
         board.leave(far, "token:g")
-        node.board.send(near, "token:g", Bundle.of(b"after"))
+        node.board.send(near, "token:g", Send(NO_TAG, Bundle.of(b"after")))
         await until(lambda: near.messages[-1] == b"after")
         await board.ask("status")
         assert far.messages[-1] == b"doubt"
@@ -573,7 +573,7 @@ async def test_an_application_can_begin_at_a_position() -> None:
     async with server() as node:
         sender = Listener()
         for i in range(5):
-            node.board.send(sender, "token:g", Bundle.of(b"%d" % i), tag=i)
+            node.board.send(sender, "token:g", Send(i, Bundle.of(b"%d" % i)))
         await until(lambda: len(sender.receipts) == 5)
         async with roundelay.join("g", node=node.where, since=3) as app:
             got = []
@@ -595,7 +595,7 @@ async def test_a_large_bundle_goes_in_parts_with_one_receipt() -> None:
         app = Listener()
         board.join(app, "token:g")
         messages = [b"%d" % i * 100 for i in range(40)]
-        board.send(app, "token:g", Bundle.of(*messages), tag=3)
+        board.send(app, "token:g", Send(3, Bundle.of(*messages)))
         await until(lambda: app.receipts)
         assert app.receipts == [Receipt("token:g", 3, 39, app.receipts[0].time)]
         assert app.messages == messages
@@ -604,7 +604,7 @@ async def test_a_large_bundle_goes_in_parts_with_one_receipt() -> None:
             assert batch.seq == seq
             seq += len(batch.bundle)
         with pytest.raises(PayloadTooLarge, match="--max-message"):
-            board.send(app, "token:g", Bundle.of(bytes(1001)))
+            board.send(app, "token:g", Send(NO_TAG, Bundle.of(bytes(1001))))
         await board.close()
 
 
@@ -615,7 +615,7 @@ async def test_batches_larger_than_a_packet_are_cut_for_an_application() -> None
         board.join(app, "to:g")
         await until(lambda: app.views)
         messages = [bytes(300) for _ in range(10)]
-        node.board.send(Listener(), "to:g", Bundle.of(*messages))
+        node.board.send(Listener(), "to:g", Send(NO_TAG, Bundle.of(*messages)))
         await until(lambda: len(app.messages) == 10)
         assert [batch.seq for batch in app.batches] == [0, 3, 6, 9]
         await board.close()
@@ -630,7 +630,7 @@ async def test_queue_full_reaches_the_remote_caller_and_room_does_too() -> None:
         full = False
         while not full:
             try:
-                board.send(app, "g", Bundle.of(bytes(10_000)), tag=sent)
+                board.send(app, "g", Send(sent, Bundle.of(bytes(10_000))))
             except QueueFull:
                 full = True
             else:
@@ -639,7 +639,7 @@ async def test_queue_full_reaches_the_remote_caller_and_room_does_too() -> None:
             await asyncio.sleep(0)
         node.board.open("g")
         await until(lambda: app.room == ["g"])
-        board.send(app, "g", Bundle.of(b"x"), tag=sent)
+        board.send(app, "g", Send(sent, Bundle.of(b"x")))
         await until(lambda: len(app.receipts) == sent + 1)
         assert [receipt.tag for receipt in app.receipts] == list(range(sent + 1))
         await board.close()
@@ -654,8 +654,8 @@ async def test_two_applications_may_share_a_connection_but_not_a_group() -> None
         with pytest.raises(UsageError, match="another connection"):
             board.join(two, "g")
         board.join(two, "h")
-        board.send(one, "h", Bundle.of(b"to two"), tag=1)
-        board.send(two, "g", Bundle.of(b"to one"), tag=1)
+        board.send(one, "h", Send(1, Bundle.of(b"to two")))
+        board.send(two, "g", Send(1, Bundle.of(b"to one")))
         await until(lambda: one.messages and two.messages and one.receipts and two.receipts)
         assert (one.messages, two.messages) == ([b"to one"], [b"to two"])
         board.gone(two)
@@ -671,7 +671,7 @@ async def test_a_lost_connection_is_said_aloud() -> None:
         board.join(app, "g")
         await until(lambda: app.views)
         node.board.group("g").shut = True
-        board.send(app, "g", Bundle.of(b"never answered"), tag=4)
+        board.send(app, "g", Send(4, Bundle.of(b"never answered")))
         await until(lambda: node.board.sends)
     await until(lambda: app.ends)
     assert "connect and join again" in app.ends[0]
@@ -679,7 +679,7 @@ async def test_a_lost_connection_is_said_aloud() -> None:
     assert [(one.tag, one.indeterminate) for one in app.refusals] == [(4, True)]
     assert app.views[-1].state.startswith("broken")
     with pytest.raises(ConnectionLost):
-        board.send(app, "g", Bundle.of(b"x"))
+        board.send(app, "g", Send(NO_TAG, Bundle.of(b"x")))
     with pytest.raises(ConnectionLost):
         board.join(app, "h")
     with pytest.raises(ConnectionLost):
@@ -758,7 +758,7 @@ async def test_an_application_that_takes_its_time_is_not_read_for() -> None:
         sender = Listener()
         count = 12
         for i in range(count):
-            node.board.send(sender, "g", Bundle.of(message), tag=i)
+            node.board.send(sender, "g", Send(i, Bundle.of(message)))
             await until(lambda i=i: len(sender.receipts) > i)  # type: ignore[misc]
             await asyncio.sleep(0.01)
         got = 0

@@ -31,6 +31,7 @@ from roundelay.node.node_api import Batch
 from roundelay.node.node_config import NodeConfig
 from roundelay.node.recording.recorder import RecordConfig
 from roundelay.wire.control import Start
+from roundelay.wire.frontend_messages import Send
 from tests.node.board import Listener
 from tests.node.live import Net, kill, multicast, until
 
@@ -76,7 +77,7 @@ async def still_works(found: list[Node], group: str = SOUND) -> None:
     await until(lambda: all(ear.views[-1].state == "open" for ear in ears), "open")
     await until(lambda: all(set(ear.views[-1].members) == names for ear in ears), "one view")
     for node, ear in zip(found, ears, strict=True):
-        node.send(ear, group, Bundle.of(node.name.encode()), tag=7)
+        node.send(ear, group, Send(7, Bundle.of(node.name.encode())))
     await until(lambda: all(ear.receipts for ear in ears), "receipts")
     await until(lambda: all(len(ear.messages) == len(found) for ear in ears), "deliveries")
     for node, ear in zip(found, ears, strict=True):
@@ -133,7 +134,7 @@ async def test_a_broken_engine_fails_its_group_only_and_can_be_joined_again() ->
             if hosted.token is not None:
                 hosted.token = hosted.engine
             for one in three:
-                one.send(ears[one.name, group], group, Bundle.of(b"one"), tag=1)
+                one.send(ears[one.name, group], group, Send(1, Bundle.of(b"one")))
         for group in groups:
             mine = ears["a", group]
             await until(lambda g=group: state(node, g).startswith("failed: "), "failed")  # type: ignore[misc]
@@ -147,7 +148,7 @@ async def test_a_broken_engine_fails_its_group_only_and_can_be_joined_again() ->
         back = [ears["a", group] for group in groups]
         await until(lambda: all(ear.views[-1].state == "open" for ear in back), "again", 40.0)
         for group in groups:
-            node.send(ears["a", group], group, Bundle.of(b"two"), tag=2)
+            node.send(ears["a", group], group, Send(2, Bundle.of(b"two")))
         await until(lambda: all(any(r.tag == 2 for r in e.receipts) for e in back), "receipts")
         assert node.fatal is None
 
@@ -173,7 +174,7 @@ async def test_a_full_disk_in_one_group(tmp_path: Path, monkeypatch: pytest.Monk
         os.dup2(full, store._file)
         ear = Listener()
         both[0].join(ear, "token:x")
-        both[0].send(ear, "token:x", Bundle.of(b"no room"), tag=1)
+        both[0].send(ear, "token:x", Send(1, Bundle.of(b"no room")))
         await until(lambda: state(both[0], "token:x").startswith("failed: "), "failed")
         os.close(full)
         assert "No space left" in state(both[0], "token:x")
@@ -273,7 +274,7 @@ async def test_an_error_in_a_fifo_group() -> None:
             raise RuntimeError("planted")
 
         ears[0].deliver = broken  # type: ignore[method-assign]
-        both[1].send(ears[1], "plain", Bundle.of(b"one"), tag=1)
+        both[1].send(ears[1], "plain", Send(1, Bundle.of(b"one")))
         await until(lambda: state_or_none(both[0], "plain"), "failed")
         assert ears[0].views[-1].state == "failed: RuntimeError: planted"
         await still_works(both)
@@ -281,7 +282,7 @@ async def test_an_error_in_a_fifo_group() -> None:
         both[0].join(ears[0], "plain")
         await until(lambda: len(ears[1].views[-1].members) == 2, "back")
         await until(lambda: ears[0].views[-1].state == "open", "back")
-        both[1].send(ears[1], "plain", Bundle.of(b"two"), tag=2)
+        both[1].send(ears[1], "plain", Send(2, Bundle.of(b"two")))
         await until(lambda: b"two" in ears[0].messages, "a delivery")
 
 

@@ -26,7 +26,6 @@ from msgspec import Struct, structs
 from roundelay.client.protocol import RequestFailed, Settled
 from roundelay.client.remote import Connection
 from roundelay.client.since import Since
-from roundelay.core.bundle import Bundle
 from roundelay.core.errors import (
     ConnectionLost,
     NodeUnreachable,
@@ -40,6 +39,7 @@ from roundelay.node.groups import GroupSpec, family_of
 from roundelay.node.membership.settings import words_of
 from roundelay.node.node_api import NO_TAG, Receipt, Subscriber, View
 from roundelay.wire.frontend import address
+from roundelay.wire.frontend_messages import Send
 from roundelay.wire.frontend_replay import ReplayRequest
 
 CONNECT_S: Final = 5.0
@@ -309,9 +309,7 @@ class Daemon:
         for key in [key for key, other in self._turned_away.items() if other is client]:
             del self._turned_away[key]
 
-    def send(
-        self, client: Client, group: str, bundle: Bundle, *, tag: int = NO_TAG, **how: Any
-    ) -> None:
+    def send(self, client: Client, group: str, send: Send) -> None:
         """As at any node; without a connection there is no room (QueueFull)."""
         self._check()
         connection = self._connection
@@ -319,12 +317,12 @@ class Daemon:
             self._turned_away[id(client), group] = client
             raise QueueFull(f"group {group!r}: the connection to {self.where} is being made again")
         if connection.full or group in connection.protocol.stopped:
-            connection.protocol.check_size(bundle)  # what is never taken need not wait
+            connection.protocol.check_size(send.bundle)  # what is never taken need not wait
             self._turned_away[id(client), group] = client
             raise QueueFull(f"group {group!r}: the node at {self.where} has no room now")
-        connection.protocol.send(group, bundle, owner=client, tag=tag, **how)
+        connection.protocol.send(group, owner=client, **structs.asdict(send))
         connection.soon()
-        if tag == NO_TAG:
+        if send.tag == NO_TAG:
             self._posted[group] = client
 
     def joined(self, group: str) -> bool:

@@ -22,6 +22,7 @@ from roundelay.core.errors import (
     SettingsMismatch,
 )
 from roundelay.node.node_api import NO_TAG, Refusal, View
+from roundelay.wire.frontend_messages import Send
 
 HEAR_S: Final = 2.0
 """How long after `join` a recorder may still be on its way to be heard of."""
@@ -152,7 +153,7 @@ class GroupSending(ABC):
         return await self.submit(bundle_of([data]), someone=True)
 
     async def submit(self, bundle: Bundle, **how: Any) -> Receipt:
-        """What all of these do; `how` is as `NodeApi.send` has it.  Bundles go out in the order of
+        """What all of these do; `how` is as `Send` has it.  Bundles go out in the order of
         the calls, also of those that wait for room."""
         tag = self._tag
         self._tag += 1
@@ -204,7 +205,7 @@ class GroupSending(ABC):
                 self._check_open()
                 self._tell_earlier(tag)
                 try:
-                    self._node_api.send(self, self.name, bundle, tag=tag, **how)
+                    self._node_api.send(self, self.name, Send(tag, bundle, **how))
                     return
                 except NoRecorder:
                     if time.monotonic() > self._joined_at + HEAR_S:

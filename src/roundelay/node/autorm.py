@@ -22,6 +22,7 @@ from roundelay.node.driver.engine_driver import EngineDriver, Tracer
 from roundelay.node.membership.directory import Directory
 from roundelay.node.node_api import NO_TAG, Batch, Receipt, Refusal, Subscriber, View
 from roundelay.node.recording.handover import CatchUp, application_of
+from roundelay.wire.frontend_messages import Send
 
 TRACES_MAX: Final = 256
 """Groups that can have a trace."""
@@ -142,13 +143,11 @@ class AutoRm:
         for key in [key for key in self.turned_away if key[0] == id(application)]:
             del self.turned_away[key]
 
-    def send(
-        self, application: Subscriber, group: str, bundle: Bundle, tag: int, someone: bool, now: int
-    ) -> None:
-        """Queue the messages of `bundle`, all or none of them; the tag is that of all together."""
-        beamon = self.beamon
+    def send(self, application: Subscriber, group: str, send: Send, now: int) -> None:
+        """Queue its messages, all or none of them; the tag is that of all together."""
+        beamon, tag, someone = self.beamon, send.tag, send.someone
         config = beamon.config
-        messages = _wrapped(bundle)
+        messages = _wrapped(send.bundle)
         if max(map(len, messages)) > config.max_message:
             raise PayloadTooLarge(
                 f"a message of {max(map(len, messages))} bytes: AutoRM groups take up to "
@@ -174,7 +173,7 @@ class AutoRm:
         if trace is not None and not someone:
             index = self.submitted.get(group, 0)
             self.submitted[group] = index + len(messages)
-            trace.rows.append((now, site_of(beamon.uuid), SUBMIT, index, NOBODY, bundle))
+            trace.rows.append((now, site_of(beamon.uuid), SUBMIT, index, NOBODY, send.bundle))
         for message in messages:
             known = self._tag(sent) if someone or tag != NO_TAG else -1
             if someone:

@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from roundelay.core.bundle import Bundle
 from roundelay.core.engine import NEVER, SECOND
 from roundelay.core.errors import (
     ConfigError,
@@ -31,6 +30,7 @@ from roundelay.node.group_host import GroupDriver, GroupHost
 from roundelay.node.groups import GroupSpec, family_of, plain_spec
 from roundelay.node.node_api import NO_TAG, Refusal, Subscriber, View
 from roundelay.node.recording.handover import CatchUp, application_of
+from roundelay.wire.frontend_messages import Send
 
 if TYPE_CHECKING:
     from roundelay.node.node import Node
@@ -89,15 +89,7 @@ class FailedGroup(GroupHost):
     def join(self, *arguments: Any, **options: Any) -> None:
         raise self.failure()
 
-    def send(
-        self,
-        application: Subscriber,
-        bundle: Bundle,
-        tag: int,
-        to: Iterable[str] | None,
-        recorders: int = 0,
-        unit: bool = False,
-    ) -> None:
+    def send(self, application: Subscriber, send: Send) -> None:
         """One who did not even join may have the group tried again, if it failed a while ago."""
         node, name = self.node, self.spec.name
         if time.monotonic_ns() - self.at <= ASKED_NS:
@@ -106,7 +98,7 @@ class FailedGroup(GroupHost):
             del node.group_hosts[name]
         else:
             node.group_host(name)
-        node.send(application, name, bundle, tag=tag, to=to, recorders=recorders, unit=unit)
+        node.send(application, name, send)
 
     def agree(self, wishes: GroupSpec) -> None:
         raise self.failure()

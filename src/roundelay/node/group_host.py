@@ -7,10 +7,9 @@ from a file is both in one (`node.roles.group`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
-from roundelay.core.bundle import Bundle
 from roundelay.core.engine import NEVER, Pdu
 from roundelay.node.answers import view_json
 from roundelay.node.driver.channel_link import HubLink
@@ -19,6 +18,7 @@ from roundelay.node.groups import GroupSpec
 from roundelay.node.node_api import Subscriber, View
 from roundelay.node.recording.memory import Memory
 from roundelay.wire.control import Ask, GroupInfo, Info, Start
+from roundelay.wire.frontend_messages import Send
 
 
 class GroupDriver(Protocol):
@@ -98,14 +98,7 @@ class GroupHost:
     def part(self, application: Subscriber, now: int) -> None:
         """The application leaves."""
 
-    def send(
-        self,
-        application: Subscriber,
-        bundle: Bundle,
-        tag: int,
-        to: Iterable[str] | None,
-        recorders: int = 0,
-    ) -> None:
+    def send(self, application: Subscriber, send: Send) -> None:
         raise NotImplementedError
 
     def on_timer(self, now: int) -> None:

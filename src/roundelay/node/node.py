@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable
 from random import Random
 from typing import Any, Final
 
@@ -21,7 +21,6 @@ from msgspec import structs
 
 import roundelay
 from roundelay.core.autorm.config import MTU_MIN
-from roundelay.core.bundle import Bundle
 from roundelay.core.engine import SECOND
 from roundelay.core.errors import ConfigError, RoundelayError, UsageError
 from roundelay.journal.format import Run
@@ -41,7 +40,7 @@ from roundelay.node.membership import settings
 from roundelay.node.membership.directory import Directory
 from roundelay.node.membership.group import GroupMembership
 from roundelay.node.membership.identity import Identity, made_up_name
-from roundelay.node.node_api import NO_TAG, Subscriber
+from roundelay.node.node_api import Subscriber
 from roundelay.node.node_config import NodeConfig
 from roundelay.node.recording.recorders import Recorders
 from roundelay.node.roles.group import RoleGroup
@@ -51,6 +50,7 @@ from roundelay.node.traffic.receiver import Receiver
 from roundelay.node.traffic.transmitter import Transmitter
 from roundelay.wire import beamon
 from roundelay.wire.control import Control
+from roundelay.wire.frontend_messages import Send
 from roundelay.wire.frontend_replay import ReplayRequest
 from roundelay.wire.seal import BOOT_ID, Seal
 from roundelay.wire.switch_header import hint_of
@@ -348,54 +348,39 @@ class Node:
             host.outbox.forget(application)
         self.wake()
 
-    def send(
-        self,
-        application: Subscriber,
-        group: str,
-        bundle: Bundle,
-        *,
-        tag: int = NO_TAG,
-        to: Iterable[str] | None = None,
-        someone: bool = False,
-        recorders: int = 0,
-        unit: bool = False,
-    ) -> None:
+    def send(self, application: Subscriber, group: str, send: Send) -> None:
         if not self.schedule.running:
             raise UsageError("the node has stopped" + (f": {self.fatal}" if self.fatal else ""))
-        if not bundle.sizes:
+        if not send.bundle.sizes:
             raise UsageError("nothing to send: a bundle of no messages")
-        if unit:
-            check_name(group)
-            if not family_of(group).has_roles:
-                raise UsageError(
-                    f"group {group} has no units: take a group of the service journal or wide"
-                )
-            role_group: Any = self.group_host(group)
-            role_group.send(application, bundle, tag, to, recorders, unit=True)
+        if (send.unit or send.recorders) and family_of(group).has_roles:
+            self.group_host(group).send(application, send)
             return
-        if someone and not family_of(group).own_packets:
+        if send.unit:
+            check_name(group)
+            raise UsageError(
+                f"group {group} has no units: take a group of the service journal or wide"
+            )
+        if send.someone and not family_of(group).own_packets:
             raise UsageError(
                 f"group {group} has no messages to someone: take one of the service fifo, whose "
                 "name has no prefix"
             )
         hosted = self.group_hosts.get(group)
-        if recorders:
-            if family_of(group).has_roles:
-                self.group_host(group).send(application, bundle, tag, to, recorders)
-                return
-            application = self.recorders.awaited(application, group, recorders)
+        if send.recorders:
+            application = self.recorders.awaited(application, group, send.recorders)
+            send = structs.replace(send, recorders=0)
         if hosted is not None:  # its name was looked at when it was entered
-            hosted.send(application, bundle, tag, to)
+            hosted.send(application, send)
             return
         check_name(group)
         if family_of(group).own_packets:
-            if to is not None:
+            if send.to is not None:
                 raise ConfigError("to", "…", f"no destinations in group {group}: use spo:{group}")
-            now = time.monotonic_ns()
-            self.autorm.send(application, group, bundle, tag, someone, now)
+            self.autorm.send(application, group, send, time.monotonic_ns())
             self.wake()
         else:
-            self.group_host(group).send(application, bundle, tag, to)
+            self.group_host(group).send(application, send)
 
     def members(self, group: str) -> dict[str, object]:
         return answers.members(self, group)

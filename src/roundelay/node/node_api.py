@@ -7,7 +7,7 @@ node's event loop and none of them blocks.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection, Iterable
+from collections.abc import AsyncGenerator, Collection
 from typing import Final, Protocol
 
 from msgspec import Struct
@@ -15,6 +15,7 @@ from msgspec import Struct
 from roundelay.core.bundle import Bundle
 from roundelay.journal.format import Run
 from roundelay.node.groups import GroupSpec
+from roundelay.wire.frontend_messages import Send
 from roundelay.wire.frontend_replay import ReplayRequest
 
 WHOLE: Final = "whole"
@@ -176,19 +177,8 @@ class NodeApi(Protocol):
     def gone(self, subscriber: Subscriber) -> None:
         """The subscriber is no more: leave all its groups, forget its tags."""
 
-    def send(
-        self,
-        subscriber: Subscriber,
-        group: str,
-        bundle: Bundle,
-        *,
-        tag: int = NO_TAG,
-        to: Iterable[str] | None = None,
-        someone: bool = False,
-        recorders: int = 0,
-        unit: bool = False,
-    ) -> None:
-        """Broadcast the messages of `bundle`; needs no `join`.
+    def send(self, subscriber: Subscriber, group: str, send: Send) -> None:
+        """Broadcast the messages of its bundle; needs no `join`.
 
         `to`: names of the destinations (selective groups).  `someone`: to exactly one application
         of one node.  `recorders`: the receipt waits until so many have synced the messages.

@@ -108,7 +108,7 @@ def _read_batch(body: bytes, at: int) -> Bundle:
 
 
 class Send(Struct, frozen=True, gc=False):
-    """What SNDR, SNDO, SNDD, SNDC and SNDU say."""
+    """What is to be sent, and how: what SNDR, SNDO, SNDD, SNDC and SNDU say."""
 
     tag: int
     bundle: Bundle

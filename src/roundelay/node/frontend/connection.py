@@ -22,8 +22,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, cast
 
-from msgspec import structs
-
 from roundelay.core.errors import (
     ConfigError,
     InvariantBroken,
@@ -247,7 +245,7 @@ class FrontendConnection(Subscriber, asyncio.Protocol):
             item = queue[0]
             if isinstance(item, OutgoingPacket):
                 try:
-                    self._node.send(self, item.group, **structs.asdict(item.send))
+                    self._node.send(self, item.group, item.send)
                 except QueueFull:
                     return self._stop(item.group)
                 except InvariantBroken:

@@ -27,7 +27,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from roundelay.core.bundle import Bundle
 from roundelay.core.engine import MS, NEVER, SECOND
 from roundelay.core.errors import ConfigError, UsageError
 from roundelay.node.driver import engines
@@ -43,6 +42,7 @@ from roundelay.node.membership.state import LOOKING, GroupState
 from roundelay.node.membership.subscribers import Subscribers
 from roundelay.node.node_api import Subscriber
 from roundelay.wire.control import FIXED, Ask, GroupInfo, Info, Start
+from roundelay.wire.frontend_messages import Send
 
 if TYPE_CHECKING:
     from roundelay.node.node import Node
@@ -106,22 +106,16 @@ class GroupMembership(GroupState):
         if not self.subscribers and self.name not in self.node.specs:
             self.leave(now)
 
-    def send(
-        self,
-        application: Subscriber,
-        bundle: Bundle,
-        tag: int,
-        to: Iterable[str] | None,
-        recorders: int = 0,
-    ) -> None:
-        members = None if to is None else self._destinations(to)
+    def send(self, application: Subscriber, send: Send) -> None:
+        bundle = send.bundle
+        members = None if send.to is None else self._destinations(send.to)
         if self.is_token and MARK in bundle.data and any(map(is_marked, bundle)):
             raise UsageError(
                 f"a message that begins with {MARK!r}: so do those by which the nodes of a group "
                 "agree on its members; put something in front of it"
             )
         due = time.monotonic_ns() + self.node.config.answer_ns
-        self.outbox.put(application, bundle, tag, members, due)
+        self.outbox.put(application, bundle, send.tag, members, due)
         self.node.wake(self.data)
 
     def _destinations(self, to: Iterable[str]) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ recorders (`node.recording.handover`).
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from msgspec import structs
 
 from roundelay.core import notices
-from roundelay.core.bundle import Bundle
 from roundelay.core.engine import MS, NEVER, Effects, Notice, Pdu
 from roundelay.core.errors import ConfigError, GroupClosed, RoundelayError, UsageError
 from roundelay.core.families import GRSB, WIDE
@@ -56,6 +55,7 @@ from roundelay.node.roles.status import StatusView
 from roundelay.node.roles.wide.member import WideMember
 from roundelay.node.storage.store import Born
 from roundelay.wire.control import Ask, GroupInfo, Info, Start
+from roundelay.wire.frontend_messages import Send
 
 if TYPE_CHECKING:
     from roundelay.node.node import Node
@@ -267,35 +267,27 @@ class RoleGroup(GroupHost):
         if joined is not None:
             self._select()
 
-    def send(
-        self,
-        application: Subscriber,
-        bundle: Bundle,
-        tag: int,
-        to: Iterable[str] | None,
-        recorders: int = 0,
-        unit: bool = False,
-    ) -> None:
+    def send(self, application: Subscriber, send: Send) -> None:
         """`recorders`: the receipt waits until that many that leave nothing out have it on disk.
 
         Where there is none, it waits for the group's own mark: all that are not given up have it,
         and one that keeps it whole.  `unit`: the messages take effect together (GR-19).
         """
         self._must_be_user()
-        if to is not None:
+        if send.to is not None:
             raise ConfigError("to", "…", f"no destinations in {self.spec.service} groups")
         if self.closed:
             raise GroupClosed(f"group {self.spec.name}: {self.status_view.state}")
         roles = self.member.roles
-        marked = recorders > 0 and len(roles.filters) == len(roles.recorders)
-        if recorders and not marked:
+        marked = send.recorders > 0 and len(roles.filters) == len(roles.recorders)
+        if send.recorders and not marked:
             durability = self.node.recorders.durability
-            application = durability.application(application, self.spec.name, recorders)
+            application = durability.application(application, self.spec.name, send.recorders)
         due = time.monotonic_ns() + self.node.config.answer_ns
-        unit = unit and len(bundle) > 1
+        unit = send.unit and len(send.bundle) > 1
         if unit:
-            check_unit(bundle, self.config, self.spec.name)
-        self.outbox.put_marked(application, bundle, tag, due, marked, unit)
+            check_unit(send.bundle, self.config, self.spec.name)
+        self.outbox.put_marked(application, send.bundle, send.tag, due, marked, unit)
         self.node.wake(self.data)
 
     def open_units(self) -> set[tuple[str, int]]:

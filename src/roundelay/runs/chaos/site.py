@@ -33,6 +33,7 @@ from roundelay.node.node import Node
 from roundelay.node.node_api import Batch, Receipt, Refusal, Subscriber, View
 from roundelay.node.node_config import NodeConfig
 from roundelay.node.recording.recorder import RecordConfig
+from roundelay.wire.frontend_messages import Send
 
 TICK_S: Final = 0.01
 SAY_S: Final = 0.1
@@ -164,7 +165,7 @@ class SendingApplication(Subscriber):
         self.open[tag] = (tag, count)
         self.lasts.add(tag + count - 1)
         try:
-            self.node.send(self, GROUP, Bundle.of(*messages), tag=tag)
+            self.node.send(self, GROUP, Send(tag, Bundle.of(*messages)))
         except QueueFull:
             del self.open[tag]
             self.lasts.remove(tag + count - 1)
