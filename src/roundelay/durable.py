@@ -1,4 +1,4 @@
-"""Files that are whole after a power cut, and folders that one process has to itself.
+"""Files that are whole after a power cut, folders that one process has to itself, forked children.
 
 A file that must never be seen half-written is written aside, synced, and renamed.  The lock on a
 folder is the kernel's (flock), so it ends with the process, however that ends.
@@ -11,8 +11,8 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final, Self
-from weakref import WeakSet
+from typing import Any, Final, Self, TypeVar
+from weakref import WeakKeyDictionary
 
 ASIDE: Final = ".new"
 PARTS_MAX: Final = 64
@@ -20,6 +20,8 @@ PARTS_MAX: Final = 64
 JOIN_BYTES: Final = 1 << 18
 """Fewer bytes are joined, too: that is quicker than many small parts."""
 PID_BYTES: Final = 32
+
+T = TypeVar("T")
 
 
 # -- files ---------------------------------------------------------------------------------------
@@ -112,7 +114,7 @@ class FileLock:
             pid = os.pread(self._file, PID_BYTES, 0).strip()
             self.close()
             raise in_use(int(pid) if pid.isdigit() else 0) from None
-        _held.add(self)
+        when_forked(self, FileLock.close)  # a child must not keep the lock alive
 
     def sign(self) -> None:
         """Write down which process has it, for the error that others get."""
@@ -125,7 +127,6 @@ class FileLock:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
-        _held.discard(self)
 
     def __enter__(self) -> Self:
         return self
@@ -134,13 +135,22 @@ class FileLock:
         self.close()
 
 
-_held: WeakSet[FileLock] = WeakSet()
+# -- forks ---------------------------------------------------------------------------------------
 
 
-def _close_copies() -> None:
-    """A forked child has no part in its parent's work: it must not keep the locks alive."""
-    for lock in list(_held):
-        lock.close()
+_copied: WeakKeyDictionary[Any, Callable[[Any], None]] = WeakKeyDictionary()
 
 
-os.register_at_fork(after_in_child=_close_copies)
+def when_forked(owner: T, part: Callable[[T], None]) -> None:
+    """Have a forked child call `part` of its copy of `owner`: it has no part in its parent's work.
+
+    `part` must not hold `owner`, which is forgotten when nobody else does."""
+    _copied[owner] = part
+
+
+def _part_copies() -> None:
+    for owner, part in list(_copied.items()):
+        part(owner)
+
+
+os.register_at_fork(after_in_child=_part_copies)

@@ -117,7 +117,8 @@ class Member:
 def kill(node: Node) -> None:
     """Stop a node without a goodbye."""
     node.schedule.stop()
-    node.folder.release()
+    if node.lock is not None:
+        node.lock.close()
     node.medium.close()
     seats = [one for one in node.group_hosts.values() if isinstance(one, RoleGroup)]
     for seat in seats:

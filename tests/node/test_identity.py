@@ -16,7 +16,7 @@ from roundelay.core.engine import SECOND
 from roundelay.core.errors import GroupClosed, GroupTrouble
 from roundelay.node.membership import identity
 from roundelay.node.membership.identity import ANSWER, ANSWERS, YIELD, Identity
-from roundelay.node.storage.folders import Folder
+from roundelay.node.storage import folders
 from roundelay.wire.control import Ask, Info
 from tests.node.live import (
     Member,
@@ -93,12 +93,11 @@ def test_a_folder_on_a_full_disk_is_still_locked(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "pwrite", full)
-    one = Folder(tmp_path)
-    one.take()
+    one = folders.take(tmp_path)
     with pytest.raises(FolderInUse):
-        Folder(tmp_path).take()
-    one.release()
-    Folder(tmp_path).take()
+        folders.take(tmp_path)
+    one.close()
+    folders.take(tmp_path)
 
 
 @pytest.mark.seconds(90)

@@ -23,12 +23,12 @@ from roundelay.node.driver.tracing import Tracing
 from roundelay.node.event_log import LEVELS
 from roundelay.node.frontend.server import HELD_BYTES_MAX, FrontendServer
 from roundelay.node.groups import GroupSpec, check_name, parse_group
-from roundelay.node.loop import loop_factory
 from roundelay.node.medium.keys import load_secret
 from roundelay.node.medium.probe import MULTICAST
 from roundelay.node.membership.settings import MIN_MEMBERS
 from roundelay.node.node import Node
 from roundelay.node.node_config import NodeConfig
+from roundelay.node.process import loop_factory
 from roundelay.node.recording.recorder import RecordConfig, parse_record
 from roundelay.wire.frontend import DEFAULT, MESSAGE_BYTES, MESSAGE_BYTES_MOST
 

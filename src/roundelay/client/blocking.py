@@ -28,9 +28,8 @@ from roundelay.client.inbox import check_timeout
 from roundelay.client.sending import GroupSending
 from roundelay.core.errors import GroupClosed
 from roundelay.core.position import Position
-from roundelay.node.forking import of_the_parent
-from roundelay.node.loop import loop_factory
 from roundelay.node.node_api import Batch, View
+from roundelay.node.process import loop_factory, of_the_parent
 
 if TYPE_CHECKING:
     from roundelay.client.group import Group, Message

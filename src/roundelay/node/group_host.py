@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from roundelay.core.engine import NEVER, Pdu
-from roundelay.node.answers import view_json
 from roundelay.node.driver.channel_link import HubLink
 from roundelay.node.driver.outbox import Outbox
 from roundelay.node.groups import GroupSpec
@@ -116,7 +115,7 @@ class GroupHost:
 
     def members(self) -> dict[str, object]:
         """As JSON: the view, and what is known of each member."""
-        return view_json(self.view(), [])
+        return self.view().as_json([])
 
     def fell_behind(self, application: Subscriber, since: int) -> bool:
         """Whether an application that did not read for too long gets what comes from `since` on,

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable
 from random import Random
 from typing import Any, Final
@@ -23,8 +24,8 @@ import roundelay
 from roundelay.core.autorm.config import MTU_MIN
 from roundelay.core.engine import SECOND
 from roundelay.core.errors import ConfigError, RoundelayError, UsageError
+from roundelay.durable import FileLock, when_forked
 from roundelay.journal.format import Run
-from roundelay.node import answers, forking
 from roundelay.node.autorm import AutoRm
 from roundelay.node.driver.schedule import Schedule
 from roundelay.node.event_log import EventLog
@@ -40,11 +41,12 @@ from roundelay.node.membership import settings
 from roundelay.node.membership.directory import Directory
 from roundelay.node.membership.group import GroupMembership
 from roundelay.node.membership.identity import Identity, made_up_name
-from roundelay.node.node_api import Subscriber
+from roundelay.node.node_api import Subscriber, View
 from roundelay.node.node_config import NodeConfig
+from roundelay.node.process import of_the_parent
 from roundelay.node.recording.recorders import Recorders
 from roundelay.node.roles.group import RoleGroup
-from roundelay.node.storage.folders import Folder
+from roundelay.node.storage import folders
 from roundelay.node.traffic.control_channel import ControlChannel
 from roundelay.node.traffic.receiver import Receiver
 from roundelay.node.traffic.transmitter import Transmitter
@@ -80,7 +82,7 @@ class Node:
         self.log = EventLog(self.name, config.log_level)
         self.identity = Identity(self.name, given=bool(config.name or config.dir))
         self.uuid = self.identity.uuid
-        self.folder = Folder(config.dir)
+        self.lock: FileLock | None = None
         self.rng = Random(os.urandom(16))
         self.why_medium = ""
         self.directory = Directory()
@@ -102,7 +104,8 @@ class Node:
 
     async def start(self) -> None:
         """Take part in the medium, once it is certain that the folder and the name are ours."""
-        self.folder.take()
+        if self.config.dir is not None and self.lock is None:
+            self.lock = folders.take(self.config.dir)
         self.medium, self.why_medium = await choose(self.config.choice)
         seal = self.make_seal()
         self.transmitter = Transmitter(self.medium, seal, self.directory)
@@ -121,7 +124,7 @@ class Node:
         self.started = time.monotonic()
         self.schedule.start()
         self.attach(self.medium)
-        forking.watch(self)
+        when_forked(self, Node.disown)
         await self.identity.claim(self.control.claim)
         self.log("info", "node.ready", medium=self.medium.describe(), why=self.why_medium)
         await self.recorders.start(self.config.records)
@@ -164,11 +167,13 @@ class Node:
             self.faults.guard(host, host.close, reason)
         if hasattr(self, "medium"):
             self.medium.close()
-        self.folder.release()
+        if self.lock is not None:
+            self.lock.close()
+            self.lock = None
 
-    def disown(self, why: BaseException) -> None:
-        """In a forked child: the node is another process's; nothing is sent or done here."""
-        self.fatal = why
+    def disown(self) -> None:
+        """In a forked child: sockets, name and files are its parent's; nothing is done here."""
+        self.fatal = of_the_parent()
         self.schedule.running = False
 
     def fail(self, error: BaseException) -> None:
@@ -383,7 +388,16 @@ class Node:
             self.group_host(group).send(application, send)
 
     def members(self, group: str) -> dict[str, object]:
-        return answers.members(self, group)
+        if family_of(group).own_packets:
+            view = self.autorm.view(group)
+            # Who is dead is not in this view, so that the rows of all services read the same.
+            return view.as_json(
+                [{"name": name, "alive": True, "in_view": True} for name in view.members]
+            )
+        host = self.group_hosts.get(group)
+        if host is None:
+            return View(group, "0", (), "not joined here").as_json([])
+        return host.members()
 
     def recover(self, group: str, *, do: bool = True) -> dict[str, object]:
         host = self.group_hosts.get(group)
@@ -395,7 +409,25 @@ class Node:
         return self.recorders.listed(group)
 
     def groups(self) -> list[dict[str, object]]:
-        return answers.groups(self)
+        directory, beamon = self.directory, self.autorm.beamon
+        members: defaultdict[str, dict[str, None]] = defaultdict(dict)
+        for known in directory.by_name.values():
+            for group in known.groups.values():
+                members[group.name][known.name] = None
+        declared = {uuid: other.groups for uuid, other in beamon.environment.nodes.items()}
+        for uuid, names in (declared | {self.uuid: beamon.groups}).items():
+            for name in names:
+                members[name][directory.name_of(uuid)] = None
+        specs = {name: plain_spec(name) for name in sorted(members)}
+        return [
+            {
+                "group": name,
+                "service": spec.service,
+                "protocol": spec.protocol,
+                "members": list(members[name]),
+            }
+            for name, spec in specs.items()
+        ]
 
     def status(self) -> dict[str, object]:
         return {
@@ -419,7 +451,21 @@ class Node:
         }
 
     def why(self, node: str) -> dict[str, object]:
-        return answers.why(self, node)
+        known = self.directory.by_name.get(node)
+        uuid = known.uuid if known else _uuid_of(node)
+        if uuid is None:
+            reason = "nothing was ever heard of a node of this name"
+            return {"node": node, "uuid": None, "verdict": "unknown", "reason": reason}
+        verdict: dict[str, object] = self.autorm.beamon.why(uuid, time.monotonic_ns())
+        return {"node": node, "uuid": uuid.hex()} | verdict | {"node": self.directory.name_of(uuid)}
 
     def add_frontend(self, frontend: Any) -> None:
         self._frontends.append(frontend)
+
+
+def _uuid_of(text: str) -> bytes | None:
+    try:
+        uuid = bytes.fromhex(text.replace("-", ""))
+    except ValueError:
+        return None
+    return uuid if len(uuid) == 16 else None

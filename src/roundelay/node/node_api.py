@@ -66,6 +66,11 @@ class View(Struct, frozen=True):
     position: int = -1
     """What the node delivers next; -1 while that is not known, or without a total order."""
 
+    def as_json(self, members: list[dict[str, object]]) -> dict[str, object]:
+        """The view, with what is known of each member."""
+        about = {"group": self.group, "version": self.version, "state": self.state}
+        return about | {"members": members}
+
 
 class Receipt(Struct, frozen=True, gc=False):
     """A broadcast whose fate is known: it has its place in the order for good."""

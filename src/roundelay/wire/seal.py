@@ -25,7 +25,6 @@ import struct
 from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any, Final
-from weakref import WeakSet
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -33,6 +32,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from roundelay.core.errors import InvariantBroken, MalformedPdu
+from roundelay.durable import when_forked
 
 SEALED: Final = 0x20
 VERSION: Final = 1
@@ -105,7 +105,7 @@ class Seal:
         self._spare: list[bytearray] = []
         self.opened = b""
         """Boot id of who sealed what was opened last."""
-        _seals.add(self)
+        when_forked(self, Seal.part)
 
     def part(self) -> None:
         """In a forked child: a key of its own, since the parent goes on counting with ours."""
@@ -200,14 +200,3 @@ class Seal:
             if len(self._senders) > SENDERS_MAX:
                 self._senders.popitem(last=False)
         return inner
-
-
-_seals: WeakSet[Seal] = WeakSet()
-
-
-def _part_copies() -> None:
-    for seal in list(_seals):
-        seal.part()
-
-
-os.register_at_fork(after_in_child=_part_copies)

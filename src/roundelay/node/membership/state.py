@@ -15,7 +15,6 @@ from msgspec import structs
 
 from roundelay.core.families import NONE
 from roundelay.core.token.phases import NORMAL
-from roundelay.node.answers import view_json
 from roundelay.node.driver import engines
 from roundelay.node.driver.outbox import LIMIT_BYTES, Outbox
 from roundelay.node.driver.roster_member import RosterMember
@@ -281,7 +280,7 @@ class GroupState(GroupHost):
             {"name": name, "alive": self.node.alive(name), "in_view": name in view.members}
             for name in self.roster
         ]
-        return view_json(view, members)
+        return view.as_json(members)
 
     def status(self) -> dict[str, object]:
         about: dict[str, object] = {

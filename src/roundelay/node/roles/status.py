@@ -9,7 +9,6 @@ from roundelay.core.grsb.acknowledger import Acknowledger
 from roundelay.core.grsb.config import SITES_MAX
 from roundelay.core.grsb.pdu import DUAL, LINE_A, LINE_B, ONLY_B, WAITS_MAX
 from roundelay.core.grsb.ways import Ways
-from roundelay.node.answers import view_json
 from roundelay.node.node_api import View
 
 if TYPE_CHECKING:
@@ -145,7 +144,7 @@ class StatusView:
             }
             for site, name in enumerate(self.member.roster)
         ]  # fmt: skip
-        return view_json(view, members)
+        return view.as_json(members)
 
     def status(self) -> dict[str, object]:
         group, member, outbox = self.group, self.member, self.group.outbox
