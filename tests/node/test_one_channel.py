@@ -19,7 +19,6 @@ from roundelay.node.medium.one_channel import (
     OFFER,
     OFFERS_MAX,
     Arrival,
-    Offered,
     OneChannel,
 )
 from roundelay.wire.codec import decode, encode, group_id
@@ -55,16 +54,16 @@ class Wire:
         chan_seq = end.number(pdu)
         packet = encode(pdu, sender=me, group_id=GROUP, chan_seq=chan_seq)
         if end.here:
-            self.pass_on([Offered(Arrival(pdu, me, chan_seq, 0), packet)])
+            self.pass_on([Arrival(pdu, me, chan_seq, 0, packet)])
         else:
             end.offered(pdu, packet, self.now)
             self.send(0, packet)
 
-    def pass_on(self, ready: list[Offered]) -> None:
+    def pass_on(self, ready: list[Arrival]) -> None:
         for offered in ready:
-            arrival, stamped = self.ends[0].stamp(offered)
+            arrival = self.ends[0].stamp(offered)
             for to in range(1, N):
-                self.send(to, stamped)
+                self.send(to, arrival.data)
             self.give(0, self.ends[0].take(arrival, self.now) or [])
 
     def give(self, to: int, arrivals: list[Arrival]) -> None:
@@ -76,9 +75,9 @@ class Wire:
     def arrive(self, to: int, packet: bytes) -> None:
         found = decode(packet, False)
         end = self.ends[to]
-        arrival = Arrival(found.pdu, found.sender, found.chan_seq, found.life)
+        arrival = Arrival(found.pdu, found.sender, found.chan_seq, found.life, packet)
         if found.chan_seq & OFFER and found.chan_seq != ASIDE:
-            ready, missed = end.accept(Offered(arrival, packet))
+            ready, missed = end.accept(arrival)
             if missed is not None:
                 self.send(found.sender, missed)
             self.pass_on(ready)
@@ -129,9 +128,12 @@ def test_what_stays_away_is_passed_over_after_a_while_and_nothing_comes_twice() 
     for number in (1, 2, 5):
         arrivals = end.take(Arrival(data(2, number), 2, number, 0), 0)
         assert arrivals == ([] if number == 5 else [Arrival(data(2, number), 2, number, 0)])
-    assert end.mend(5 * MS).asked == [(3, 4)]
-    assert not end.mend(60 * MS).arrivals
-    assert [arrival.chan_seq for arrival in end.mend(200 * MS).arrivals] == [5]
+    _, asked, _ = end.mend(5 * MS)
+    assert asked == [(3, 4)]
+    _, _, given = end.mend(60 * MS)
+    assert not given
+    _, _, given = end.mend(200 * MS)
+    assert [arrival.chan_seq for arrival in given] == [5]
     for number in (1, 3, 5):
         assert end.take(Arrival(data(2, number), 2, number, 0), 300 * MS) is None
 
@@ -143,9 +145,9 @@ def test_a_new_epoch_begins_at_one_although_its_first_is_late() -> None:
     numbers = [sender.number(data(1, 7)), sender.number(data(1, 8))]
     numbers += [sender.number(data(1, 8, epoch=1)), sender.number(data(1, 9, epoch=1))]
     assert numbers == [OFFER | 1, OFFER | 2, OFFER | 1, OFFER | 2]
-    late = Offered(Arrival(data(1, 8, 1), 1, OFFER | 1, 0), b"")
-    early = Offered(Arrival(data(1, 9, 1), 1, OFFER | 2, 0), b"")
-    old = Offered(Arrival(data(1, 8), 1, OFFER | 2, 0), b"")
+    late = Arrival(data(1, 8, 1), 1, OFFER | 1, 0)
+    early = Arrival(data(1, 9, 1), 1, OFFER | 2, 0)
+    old = Arrival(data(1, 8), 1, OFFER | 2, 0)
     assert hub.accept(early) == ([], None)
     assert hub.accept(old) == ([], None)
     assert hub.accept(late) == ([late, early], None)
@@ -167,7 +169,7 @@ def test_nothing_grows_without_a_bound() -> None:
         wire.broadcast(1, data(1, seq))
         wire.broadcast(0, data(0, seq))
         reader.take(Arrival(data(1, seq), 1, 2 * seq, 0), 0)
-        hub.accept(Offered(Arrival(data(3, seq + 1), 3, OFFER | seq + 1, 0), b""))
+        hub.accept(Arrival(data(3, seq + 1), 3, OFFER | seq + 1, 0))
     assert len(sender._offers) == OFFERS_MAX
     assert len(hub._kept) == KEPT_MAX
     assert len(hub._passed_on) == KEPT_MAX

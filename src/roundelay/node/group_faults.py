@@ -65,14 +65,11 @@ class FailedGroup(GroupHost):
         self.reason = reason_of(error)
         self.state = f"failed: {self.reason}"
         self.outbox = Outbox(spec.name, 0, 0, 0)
+        self.applications = {}
         self.recorders: dict[int, Any] = {}
         """Recorders here: they go on when the group does."""
         self.tries = tries
         self.at = time.monotonic_ns()
-
-    def retry_later(self) -> None:
-        wait = min(RETRY_MOST_NS, RETRY_NS << min(self.tries, 8))
-        self.deadline = self.at + wait
 
     def failure(self) -> RoundelayError:
         """For whoever wants something of the group."""
@@ -218,21 +215,17 @@ class Faults:
                 host.outbox.abandon(failed.state)
         node.group_hosts[name] = failed
         self._report(failed)
-        for application in applications:
-            if application.is_recorder:
-                failed.recorders[id(application)] = application
+        failed.recorders = {id(one): one for one in applications if one.is_recorder}
         view, refusal = failed.view(), Refusal(name, NO_TAG, failed.state, False)
-        hosts = False
         for application in applications:
-            hosts = hosts or application.hosts_node
             try:
                 application.viewed(view)
                 if id(application) not in failed.recorders:
                     application.refused(refusal)
             except Exception as fault:  # it is not worth more than the others
                 node.log("error", "application.failed", group=name, reason=reason_of(fault))
-        if not hosts:  # an embedded node is there for one who was just told
-            self._plan(name)
+        if not any(application.hosts_node for application in applications):
+            self._plan(name)  # else the node is there for one who was just told
         node.say_soon(time.monotonic_ns())
 
     def guard(
@@ -295,7 +288,7 @@ class Faults:
         if failed is None or isinstance(failed.error, ConfigError):
             return
         if name in self.node.specs or failed.recorders:
-            failed.retry_later()
+            failed.deadline = failed.at + min(RETRY_MOST_NS, RETRY_NS << min(failed.tries, 8))
             self.node.wake()
 
     def _report(self, failed: FailedGroup, before: FailedGroup | None = None) -> None:

@@ -8,7 +8,7 @@ from a file is both in one (`node.roles.group`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from roundelay.core.engine import NEVER, Pdu
 from roundelay.node.driver.channel_link import HubLink
@@ -18,6 +18,9 @@ from roundelay.node.node_api import Subscriber, View
 from roundelay.node.recording.memory import Memory
 from roundelay.wire.control import Ask, GroupInfo, Info, Start
 from roundelay.wire.frontend_messages import Send
+
+if TYPE_CHECKING:
+    from roundelay.node.node import Node
 
 
 class GroupDriver(Protocol):
@@ -51,8 +54,11 @@ class GroupDriver(Protocol):
 class GroupHost:
     """A group at a node; as far as it is written here, one that takes part in nothing."""
 
+    node: Node
     spec: GroupSpec
     outbox: Outbox
+    applications: dict[int, Subscriber]
+    """By identity; in the place of one that catches up stands its `CatchUp`."""
     closed = False
     leaving = False
     recalled = True
@@ -120,7 +126,8 @@ class GroupHost:
     def fell_behind(self, application: Subscriber, since: int) -> bool:
         """Whether an application that did not read for too long gets what comes from `since` on,
         as fast as it reads."""
-        return False
+        replays = self.node.recorders.replays
+        return replays.fell_behind(self.applications, self.spec.name, application, since)
 
     def works(self) -> bool:
         """Whether something can be agreed on at present."""
@@ -128,6 +135,7 @@ class GroupHost:
 
     def on_tick(self, now: int) -> None:
         """A few times a second: answer callers who have waited long enough."""
+        self.outbox.expire(now, self.trouble())
 
     def heard(self, info: Info, now: int) -> None:
         """Another node said who it is, and in what groups."""

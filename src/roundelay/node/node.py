@@ -300,7 +300,7 @@ class Node:
                 try:
                     host.join(application, since, since_time, history)
                     if wishes is not None and isinstance(host, GroupMembership):
-                        host.petition(application, wishes)
+                        host.agreement.petition(id(application), wishes)
                 except RoundelayError:
                     now = time.monotonic_ns()
                     host.part(application, now)

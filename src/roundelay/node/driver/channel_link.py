@@ -13,7 +13,7 @@ models, PROTOCOLS §0.2):
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from roundelay.core.cluster.pdu import ToRetx
 from roundelay.core.engine import EVERYONE, ONLY_LINE, Pdu
@@ -21,12 +21,12 @@ from roundelay.core.events import NOBODY
 from roundelay.core.token.pdu import B
 from roundelay.core.token.reformation import ANOTHER_LIFE
 from roundelay.node.driver.engine_driver import EngineDriver
-from roundelay.node.groups import GroupSpec
-from roundelay.node.medium.one_channel import ASIDE, Arrival, Offered, OneChannel
+from roundelay.node.medium.one_channel import ASIDE, Arrival, OneChannel
 from roundelay.node.membership.directory import tag_of
 from roundelay.wire.codec import encode, encode_parts
 
 if TYPE_CHECKING:
+    from roundelay.node.driver.roster_member import RosterMember
     from roundelay.node.node import Node
 
 LARGE: Final = 16_384
@@ -55,30 +55,20 @@ class ChannelLink:
     driver: EngineDriver
     """What takes the PDUs that arrive."""
 
-    def __init__(
-        self,
-        node: Node,
-        spec: GroupSpec,
-        me: int,
-        roster: tuple[str, ...],
-        group_id: int,
-        lives: tuple[bytes, ...],
-        life: int,
-    ) -> None:
+    def __init__(self, member: RosterMember, node: Node, lives: tuple[bytes, ...]) -> None:
         self.transmitter = node.transmitter
-        self.me = me
-        self.roster = roster
-        self.group_id = group_id
+        self.me, self.roster, self.group_id = member.me, member.roster, member.id
         self.lives = tuple(map(tag_of, lives))
         """Which lives of the nodes the members are, if those of an epoch are the only ones.  The
         engine of a token group knows better: its lists are made of lives (`core.token.ballot`)."""
-        self.life = self.lives[me] if lives else life
+        boot = member.token.boot if member.token is not None else 0
+        self.life = self.lives[self.me] if lives else boot
         """Ours, as our PDUs carry it."""
         self.chan_seq = time.time_ns() // 1_000_000 & 0xFFFFFFFF
         self.sent = 0
-        self.deaf_to = me
+        self.deaf_to = self.me
         """The member whose PDUs are none for us."""
-        self.last_seqs: dict[int, int] | None = {} if spec.family.is_cluster else None
+        self.last_seqs: dict[int, int] | None = {} if member.spec.family.is_cluster else None
         """Where sending order is needed: the last `chan_seq` of each sender."""
 
     def admits(self, sender: int, chan_seq: int, life: int) -> bool:
@@ -120,8 +110,8 @@ class ChannelLink:
 class HubLink(ChannelLink):
     """The link of a member of a group with a hub, which gives everything one order."""
 
-    def __init__(self, *setting: Any) -> None:
-        super().__init__(*setting)
+    def __init__(self, member: RosterMember, node: Node, lives: tuple[bytes, ...]) -> None:
+        super().__init__(member, node, lives)
         self.hub = OneChannel(self.me, HUB)
         self.here = self.hub.here
         """Whether we are the hub."""
@@ -154,20 +144,20 @@ class HubLink(ChannelLink):
         self._take(arrivals or [], now)
 
     def _take(self, arrivals: list[Arrival], now: int) -> None:
-        for pdu, sender, chan_seq, life in arrivals:
+        for pdu, sender, chan_seq, life, _ in arrivals:
             self.driver.receive(pdu, sender, chan_seq, now, ONLY_LINE, life)
 
     def relay(self, data: bytes, pdu: Pdu, sender: int, chan_seq: int, now: int, life: int) -> None:
         """The hub of a channel: number PDUs, pass them on to everybody, take our own copies."""
         if not super().admits(sender, chan_seq, life):
             return
-        offered = Offered(Arrival(pdu, sender, chan_seq, life), data)
+        offered = Arrival(pdu, sender, chan_seq, life, data)
         ready, missed = ([offered], None) if sender == self.me else self.hub.accept(offered)
         if missed is not None:
             self._send_member(sender, missed)
         for offered in ready:
-            arrival, stamped = self.hub.stamp(offered)
-            self.transmitter.send(stamped, stamped[2] << 8 | stamped[3])
+            arrival = self.hub.stamp(offered)
+            self.transmitter.send(arrival.data, arrival.data[2] << 8 | arrival.data[3])
             self._receive_numbered(arrival, now)
 
     def on_timer(self, now: int) -> None:

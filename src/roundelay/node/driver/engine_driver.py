@@ -1,14 +1,14 @@
 """One engine, driven in real time: what it wants is carried out, in the order that it asks for.
 
-Every live group has one: those whose members find each other (`node.driver.roster_member`), those
-whose roles stand in a file (`node.roles.group`), and the groups of AutoRM together (`node.autorm`).
+Every live group has one: those whose members find each other (`node.driver.roster_member`), and
+those whose roles stand in a file (`node.roles.group`); AutoRM keeps nothing (`node.autorm`).
 The node hands over datagrams and wakes a group when its deadline has passed; after each batch it
 has the group carry out what the engine wants: persist, send, deliver, notify.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
 
 from roundelay.core.engine import (
@@ -41,13 +41,6 @@ class EngineLink(Protocol):
         """Whether a PDU is of another member and in order; if not, it is counted as dropped."""
 
     def transmit(self, destination: int, pdu: Pdu, line: int, now: int) -> None: ...
-
-
-class Storage(Protocol):
-    """Where what must not be forgotten is kept."""
-
-    def keep(self, effects: Effects) -> None:
-        """Write what the engine persists; nothing of the batch is sent before that is done."""
 
 
 class EngineHost(Protocol):
@@ -87,14 +80,15 @@ class EngineDriver:
         me: int,
         host: EngineHost,
         link: EngineLink,
-        storage: Storage | None = None,
+        keep: Callable[[Effects], None] | None = None,
         trace: Tracer | None = None,
     ) -> None:
         self.engine = engine
         self.me = me
         self.host = host
         self.link = link
-        self.storage = storage
+        self.keep = keep
+        """Writes what must not be forgotten; nothing of the batch is sent before that is done."""
         self.trace = trace
         self.received = 0
         """PDUs."""
@@ -134,8 +128,8 @@ class EngineDriver:
             effects = engine.take()
             if effects is EMPTY:
                 break
-            if self.storage is not None:
-                self.storage.keep(effects)
+            if self.keep is not None:
+                self.keep(effects)
             if trace is not None:
                 self._record(trace, effects, now)
             for destination, pdu, line in effects.sends:

@@ -98,12 +98,10 @@ class RosterMember:
         self.settles_later = engine.answered_below != NO_POSITION
         """A delivery of ours does not say yet that everybody has it."""
         self.id = group_id(f"{spec.name}\0{incarnation}" if incarnation else spec.name)
-        life = self.token.boot if self.token is not None else 0
-        setting = (node, spec, me, roster, self.id, lives, life)
-        self.hub = HubLink(*setting) if spec.family.one_channel else None
-        self.link = self.hub or ChannelLink(*setting)
-        storage = self if store is not None else None
-        self.driver = EngineDriver(engine, me, self, self.link, storage, trace)
+        self.hub = HubLink(self, node, lives) if spec.family.one_channel else None
+        self.link = self.hub or ChannelLink(self, node, lives)
+        keep = self.keep if store is not None else None
+        self.driver = EngineDriver(engine, me, self, self.link, keep, trace)
         self.link.driver = self.driver
         self.receive = self.driver.receive if self.hub is None else self.hub.receive
         self.outbox = outbox

@@ -70,21 +70,8 @@ class Arrival(NamedTuple):
     sender: int
     chan_seq: int
     life: int
-
-
-class Offered(NamedTuple):
-    """A PDU that the hub is to pass on, and its bytes."""
-
-    arrival: Arrival
-    data: bytes
-
-
-class Mending(NamedTuple):
-    """What is due: bytes for the hub, numbers to ask it for, and PDUs for the engine."""
-
-    offers: list[bytes]
-    asked: list[tuple[int, int]]
-    arrivals: list[Arrival]
+    data: bytes = b""
+    """All of it, where the hub is to pass it on."""
 
 
 def for_hub(chan_seq: int) -> bool:
@@ -111,7 +98,7 @@ class Leg(Struct):
 
     epoch: int
     next: int = 1
-    held: dict[int, Offered] = {}
+    held: dict[int, Arrival] = {}
 
 
 class OneChannel:
@@ -162,12 +149,11 @@ class OneChannel:
 
     # -- the hub ---------------------------------------------------------------------------
 
-    def accept(self, offered: Offered) -> tuple[list[Offered], bytes | None]:
+    def accept(self, arrival: Arrival) -> tuple[list[Arrival], bytes | None]:
         """What is to be passed on now that this has come, and what its sender has missed."""
-        arrival = offered.arrival
         pdu, number = arrival.pdu, arrival.chan_seq & ~OFFER
         if not isinstance(pdu, Dt):
-            return ([offered] if not number else []), None
+            return ([arrival] if not number else []), None
         leg = self._legs.get(arrival.sender)
         if leg is None or pdu.epoch > leg.epoch:
             leg = self._legs[arrival.sender] = Leg(pdu.epoch)
@@ -178,16 +164,16 @@ class OneChannel:
             ours = self._passed_on.get((arrival.sender, pdu.epoch, number), 0)
             return [], self._kept.get(ours)
         if distance < HELD_MAX:
-            leg.held[number] = offered
+            leg.held[number] = arrival
         ready = []
         while leg.next in leg.held:
             ready.append(leg.held.pop(leg.next))
             leg.next = following(leg.next)
         return ready, None
 
-    def stamp(self, offered: Offered) -> tuple[Arrival, bytes]:
+    def stamp(self, arrival: Arrival) -> Arrival:
         """The PDU with the next number of the channel."""
-        arrival, data = offered
+        data = arrival.data
         number = self._stamped = following(self._stamped)
         body = data[:CHAN_SEQ_AT] + number.to_bytes(4, "big") + data[CHAN_SEQ_AT + 4 : -4]
         stamped = body + CHECKSUM.pack(crc32(body))
@@ -197,7 +183,7 @@ class OneChannel:
             self._passed_on[leg] = number
             if len(self._passed_on) > KEPT_MAX:
                 del self._passed_on[next(iter(self._passed_on))]
-        return arrival._replace(chan_seq=number), stamped
+        return arrival._replace(chan_seq=number, data=stamped)
 
     def _keep(self, number: int, stamped: bytes) -> None:
         kept = self._kept
@@ -270,7 +256,8 @@ class OneChannel:
         due = min((due for _, due, _ in self._offers.values()), default=NEVER)
         return min(due, self._ask_at, self._give_up_at)
 
-    def mend(self, now: int) -> Mending:
+    def mend(self, now: int) -> tuple[list[bytes], list[tuple[int, int]], list[Arrival]]:
+        """What is due: bytes for the hub, numbers to ask it for, and PDUs for the engine."""
         offers = []
         for seq, (data, due, wait) in self._offers.items():
             if due <= now:
@@ -284,4 +271,4 @@ class OneChannel:
         if self._ask_at <= now:
             self._ask_at = now + ASK_AGAIN_NS
             asked = self._missing()
-        return Mending(offers, asked, arrivals)
+        return offers, asked, arrivals

@@ -36,7 +36,7 @@ from roundelay.node.membership.fixed_roster import FixedRoster
 from roundelay.node.membership.histories import new_history
 from roundelay.node.membership.reconfiguration import Reconfiguration
 from roundelay.node.membership.recovery import HistoryRecovery, decreed_start
-from roundelay.node.membership.roster_messages import MARK, is_marked
+from roundelay.node.membership.roster_messages import MARK
 from roundelay.node.membership.settings import SettingsAgreement
 from roundelay.node.membership.state import LOOKING, GroupState
 from roundelay.node.membership.subscribers import Subscribers
@@ -91,13 +91,6 @@ class GroupMembership(GroupState):
     def agree(self, wishes: GroupSpec) -> None:
         self.agreement.check(wishes)
 
-    def fell_behind(self, application: Subscriber, since: int) -> bool:
-        return self.subscribers.fell_behind(application, since)
-
-    def petition(self, application: Subscriber, wishes: GroupSpec) -> None:
-        """The application is in the group, and asked for this, which `agree` has looked at."""
-        self.agreement.petition(id(application), wishes)
-
     def part(self, application: Subscriber, now: int) -> None:
         """The application leaves; with the last one the node does, unless it is configured."""
         if self.subscribers.remove(id(application)) is None:
@@ -109,7 +102,11 @@ class GroupMembership(GroupState):
     def send(self, application: Subscriber, send: Send) -> None:
         bundle = send.bundle
         members = None if send.to is None else self._destinations(send.to)
-        if self.is_token and MARK in bundle.data and any(map(is_marked, bundle)):
+        if (
+            self.is_token
+            and MARK in bundle.data
+            and any(message.startswith(MARK) for message in bundle)
+        ):
             raise UsageError(
                 f"a message that begins with {MARK!r}: so do those by which the nodes of a group "
                 "agree on its members; put something in front of it"
@@ -211,9 +208,6 @@ class GroupMembership(GroupState):
             epochs.behind = start
 
     # -- time ------------------------------------------------------------------------------
-
-    def on_tick(self, now: int) -> None:
-        self.outbox.expire(now, self.trouble())
 
     def on_timer(self, now: int) -> None:
         epochs, reconfiguration = self.epochs, self.reconfiguration

@@ -23,7 +23,6 @@ class Subscribers:
         self.by_id = state.applications
         replays = state.node.recorders.replays
         self._catch_up = partial(replays.catch_up, self.by_id, state.name)
-        self.fell_behind = partial(replays.fell_behind, self.by_id, state.name)
 
     def __bool__(self) -> bool:
         return bool(self.by_id)

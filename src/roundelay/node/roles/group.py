@@ -144,7 +144,7 @@ class RoleGroup(GroupHost):
         check_none(wishes)
 
     def on_tick(self, now: int) -> None:
-        self.outbox.expire(now, self.trouble())
+        super().on_tick(now)
         line = self.lines.second
         if line is not None and line.watch is not None:
             self.node.faults.guard_aside("line B", line.watch.look, now)
@@ -195,13 +195,13 @@ class RoleGroup(GroupHost):
         )
         self.receipts = Receipts(self.outbox)  # it numbers messages anew
         persistence.opened()
-        me = self.member.me
+        engine, me = self.member.engine, self.member.me
         trace = None
         if self.member.is_user:  # nobody else delivers anything
             trace = self.node.config.tracer(self.spec.name, me)
             self.seen = trace.position if trace is not None else 0
         before = self.driver
-        self.driver = EngineDriver(self.member.engine, me, self, self.lines, persistence, trace)
+        self.driver = EngineDriver(engine, me, self, self.lines, persistence.keep, trace)
         if before is not None:
             self.driver.submitted, self.driver.received = before.submitted, before.received
         self.status_view.say_how(now)
@@ -228,10 +228,6 @@ class RoleGroup(GroupHost):
         if since is not None and (since_time or history or self.position != since):
             self._catch_up(application, since, since_time, history, asked=True)
         self.node.wake(self.data)
-
-    def fell_behind(self, application: Subscriber, since: int) -> bool:
-        replays = self.node.recorders.replays
-        return replays.fell_behind(self.applications, self.spec.name, application, since)
 
     def _selection(self) -> Selection:
         """GR-16: what the stream must bring so that every application gets what it chose."""
