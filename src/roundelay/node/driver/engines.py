@@ -9,8 +9,7 @@ from roundelay.core.cluster.config import ClusterConfig
 from roundelay.core.engine import MS
 from roundelay.core.errors import ConfigError
 from roundelay.core.positive_ack import PositiveAckConfig, PositiveAckSite
-from roundelay.core.token.config import COLD, TokenConfig
-from roundelay.core.token.site import TokenSite
+from roundelay.core.token.config import TokenConfig
 from roundelay.node.groups import GroupSpec
 
 LARGEST_MESSAGE: Final = 60_000
@@ -36,7 +35,7 @@ def bundle_bytes(room: int, burst: int = 0) -> int:
     )
 
 
-def token_config(resilience: int, boot: str = COLD, bundled: int = LARGEST_MESSAGE) -> TokenConfig:
+def token_config(resilience: int, boot: str, bundled: int) -> TokenConfig:
     """`bundled`: bytes that are put together.  A single message may be larger, a reply not."""
     return TokenConfig.fast(
         resilience=resilience,
@@ -71,12 +70,6 @@ def cluster_engine(
     )
     engine: Any = spec.family.engine
     return engine(me, group, config, rng, now)
-
-
-def token_engine(
-    me: int, size: int, config: TokenConfig, rng: Random, now: int, stable: Any = None
-) -> TokenSite:
-    return TokenSite(me, tuple(range(size)), config, rng, now, stable)
 
 
 def early_stage(spec: GroupSpec) -> str:

@@ -20,6 +20,8 @@ from collections.abc import Callable
 from ipaddress import IPv4Address
 from typing import TYPE_CHECKING, Protocol
 
+from msgspec import Struct
+
 from roundelay.core.errors import ConfigError
 from roundelay.node.medium.interfaces import find, parse_address
 from roundelay.node.medium.media import EVERYBODY, Address, FanoutMedium, Medium, MulticastMedium
@@ -54,23 +56,16 @@ class SwitchLine:
             self.send(part, to, hint)
 
 
-class SecondLine:
+class SecondLine(Struct, eq=False):
     """Line B of one group at one node."""
 
-    def __init__(
-        self,
-        line: DatagramPath,
-        close: Callable[[], None],
-        where: str,
-        watch: MediumWatch | None = None,
-    ) -> None:
-        self.line = line
-        self.close = close
-        self.where = where
-        self.watch = watch
-        """Follows its interface, if it has one."""
-        self.met: dict[str, Address] = {}
-        """Members, and where they are on it."""
+    line: DatagramPath
+    close: Callable[[], None]
+    where: str
+    watch: MediumWatch | None = None
+    """Follows its interface, if it has one."""
+    met: dict[str, Address] = {}
+    """Members, and where they are on it."""
 
     @property
     def address(self) -> Address:

@@ -58,10 +58,6 @@ class SwitchMedium(Medium):
         else:
             super().send(switch_header.unicast(data, to, hint), self.switch)
 
-    def send_train(self, parts: list[bytes], to: Address | None = EVERYBODY, hint: int = 0) -> None:
-        for part in parts:
-            self.send(part, to, hint)
-
     def send_b(self, data: bytes, to: Address | None = EVERYBODY, hint: int = 0) -> None:
         """On line B (`node.medium.second_channel`)."""
         if to is EVERYBODY:

@@ -12,7 +12,6 @@ one that continues it.  Where a member goes on in another history they are remov
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Final
 import msgspec
 
 from roundelay.core.token.pdu import DATA
+from roundelay.durable import put
 from roundelay.node.membership.histories import later_history
 from roundelay.node.node_api import WHOLE, Batch
 from roundelay.node.recording.memory import BYTES_MAX
@@ -33,14 +33,9 @@ FILES_MAX: Final = 256
 
 
 def keep(log: Path, start: Start) -> None:
-    """The roster `start` is over: what its file `log` has is kept.
-
-    The caller syncs the folder, as it has to for the file of the next roster."""
+    """The roster `start` is over: what its file `log` has is kept."""
     if log.exists():
-        with log.with_name(log.name + START).open("wb") as file:
-            file.write(msgspec.json.encode(start))
-            file.flush()
-            os.fsync(file.fileno())
+        put(log.with_name(log.name + START), msgspec.json.encode(start))
 
 
 def read_start(path: Path) -> Start | None:

@@ -16,6 +16,7 @@ from roundelay.core.families import TOTAL
 from roundelay.core.position import Position, holds
 from roundelay.core.token.config import COLD, REJOIN, most_resilience
 from roundelay.core.token.pdu import NO_HISTORY, NO_LIST
+from roundelay.core.token.site import TokenSite
 from roundelay.core.token.stable import Stable
 from roundelay.durable import put
 from roundelay.file_names import file_name
@@ -112,7 +113,6 @@ class EpochRunner:
         folder = self.state.folder
         if folder is None:
             return
-        folder.mkdir(parents=True, exist_ok=True)
         go_on = self._follow_up(folder, start)
         put(folder / ROSTER, msgspec.json.encode(start))
         earlier.let_go(folder, _ring_file(start), go_on=go_on)
@@ -204,7 +204,7 @@ class EpochRunner:
         boot = COLD if sure and not lost else REJOIN
         me = start.roster.index(node.name)
         config = engines.token_config(resilience, boot, state.outbox.bundle_bytes)
-        engine = engines.token_engine(me, size, config, node.rng, now, stable)
+        engine = TokenSite(me, tuple(range(size)), config, node.rng, now, stable)
         history = start.history or start.incarnation
         if token:
             if engine.token_list.history == NO_HISTORY:

@@ -10,6 +10,7 @@ from roundelay.core.engine import NEVER, SECOND, Notice
 from roundelay.core.errors import ConfigError, SettingsMismatch
 from roundelay.core.token.config import COLD, REJOIN
 from roundelay.core.token.pdu import NO_LIST
+from roundelay.core.token.site import TokenSite
 from roundelay.core.token.stable import Stable
 from roundelay.node.driver import engines
 from roundelay.node.driver.roster_member import RosterMember
@@ -66,7 +67,7 @@ class FixedRoster:
         settings.keep(state.folder, state.settings)
         resilience = state.settings.resilience
         config = engines.token_config(resilience, boot, state.outbox.bundle_bytes)
-        engine = engines.token_engine(me, size, config, node.rng, now, stable)
+        engine = TokenSite(me, tuple(range(size)), config, node.rng, now, stable)
         engine.reformation.floor = node.recorders.floor(
             spec.name, history_name(engine.token_list.history)
         )

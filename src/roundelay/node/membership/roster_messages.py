@@ -21,11 +21,6 @@ MARK: Final = b"\0roundelay\0"
 """How what the nodes themselves say in a group begins."""
 
 
-def is_marked(message: bytes) -> bool:
-    """Return whether a message could be taken for one of the nodes' own."""
-    return message.startswith(MARK)
-
-
 class Change(Struct, frozen=True, array_like=True, tag="change"):
     """The next roster: the last message of an epoch."""
 

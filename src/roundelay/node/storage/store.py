@@ -295,24 +295,22 @@ class Store:
         """Fold what the file says into `stable`; how far it is good."""
         if _first_bytes(self.path, len(MAGIC)) != MAGIC:
             raise ConfigError("dir", self.path, "a file of Roundelay: move this one away")
-        with _mapped(self.path) as data:
-            return self._recall(data, say)
-
-    def _recall(self, view: memoryview, say: Callable[[str], None]) -> int:
-        at, size = len(MAGIC), len(view)
+        at = len(MAGIC)
         sealed = False
         record: Struct | None = None
         ends = {at: ANY}
-        for record, at, checksum in _records(view):
-            ends[at] = checksum
-            sealed = sealed or isinstance(record, Seal | Closed)
-            try:
-                _fold(self.stable, record)
-            except KeyError:
-                raise Damaged(f"what ends at {at} does not fit what is before it") from None
-        if at < size:
-            self._look_behind(view, at, sealed)
-            say(f"{self.path}: the last {size - at} bytes were not written whole; left out")
+        with _mapped(self.path) as view:
+            size = len(view)
+            for record, at, checksum in _records(view):
+                ends[at] = checksum
+                sealed = sealed or isinstance(record, Seal | Closed)
+                try:
+                    _fold(self.stable, record)
+                except KeyError:
+                    raise Damaged(f"what ends at {at} does not fit what is before it") from None
+            if at < size:
+                self._look_behind(view, at, sealed)
+                say(f"{self.path}: the last {size - at} bytes were not written whole; left out")
         agrees = self._tally.agrees(self.path.stat().st_ino, ends)
         if isinstance(self.stable, Stable):
             self.stable.whole = agrees or (isinstance(record, Closed) and at == size)
