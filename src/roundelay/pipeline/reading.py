@@ -18,14 +18,7 @@ from roundelay.core.selection import Selection
 from roundelay.journal.archive import File, read_archived
 from roundelay.journal.arrow import Piece
 from roundelay.journal.format import GAP, Run
-from roundelay.journal.merge import (
-    Findings,
-    Job,
-    RecorderCopy,
-    jobs_of,
-    merge,
-    warn_of_disputes,
-)
+from roundelay.journal.merge import Findings, Job, RecorderCopy, jobs_of, merge, warn_of_disputes
 from roundelay.journal.parquet import batch_of, grouped
 
 if TYPE_CHECKING:

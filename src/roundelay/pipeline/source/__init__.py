@@ -60,13 +60,7 @@ from roundelay.pipeline.reading import DataLost, ReadTask, read_task
 from roundelay.pipeline.schemas import MESSAGES, spark_schema
 from roundelay.pipeline.sink.envelope import MAGIC, MARKER_BYTES, drop_markers
 from roundelay.pipeline.source.options import LATEST, SKIP, SourceOptions, narrowed, parse
-from roundelay.pipeline.source.plan import (
-    MessageStores,
-    divided,
-    expanded,
-    gaps_in,
-    task_size,
-)
+from roundelay.pipeline.source.plan import MessageStores, divided, expanded, gaps_in, task_size
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
