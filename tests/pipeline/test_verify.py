@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -18,12 +19,10 @@ from roundelay.core import events as ev
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import Delivery
 from roundelay.core.errors import UsageError
-from roundelay.pipeline.verify.judging import judge_fast, prove
-from roundelay.pipeline.verify.ranges import ranges_of
+from roundelay.pipeline.verify import FAST, conclude, prove
 from roundelay.pipeline.verify.runs import TracedRun, find_runs
 from roundelay.pipeline.verify.survey import survey
-from roundelay.pipeline.verify.tasks import here
-from roundelay.pipeline.verify.total_order import RangeResult, look
+from roundelay.pipeline.verify.total_order import RangeResult, look, ranges_of
 from roundelay.pipeline.verify.verdict import Figures, RunJudgement, as_json
 from roundelay.runs.simulate import SimulateParams, simulate
 from roundelay.sim.families.registry import SIMULATED
@@ -51,12 +50,19 @@ def written(story: Story, folder: Path) -> TracedRun:
     return run
 
 
+def here(bins: Sequence[Sequence[Any]], work: Callable[[Any], Any], kind: Any) -> list[Any]:
+    """Calls it in this process."""
+    return [work(item) for items in bins for item in items]
+
+
 def verdict(run: TracedRun, range_messages: int = 400) -> RunJudgement:
-    return judge_fast(run, here, range_messages)
+    """On all but `holders`, which needs Spark."""
+    surveyed = survey(run, here)
+    return conclude(surveyed, here, prove(surveyed, here, range_messages), FAST)
 
 
 def proof(run: TracedRun, range_messages: int = 400) -> Figures | None:
-    return prove(run, survey(run, here), here, range_messages)
+    return prove(survey(run, here), here, range_messages)
 
 
 def broken(made: RunJudgement) -> set[str]:
@@ -92,7 +98,7 @@ def test_a_fault_at_each_border_of_a_range_is_found(tmp_path: Path) -> None:
 def looks(run: TracedRun) -> list[RangeResult | None]:
     """What a look at each range says."""
     surveyed = survey(run, here)
-    ranges = ranges_of(surveyed.groups, 400)
+    ranges = ranges_of(surveyed, 400)
     assert len(ranges) > 2
     return [look(run, surveyed.control, one) for one in ranges]
 

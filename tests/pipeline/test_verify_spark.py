@@ -18,11 +18,11 @@ from roundelay.pipeline.verify import judge, sql
 from roundelay.pipeline.verify.frames import Frames
 from roundelay.pipeline.verify.runs import TracedRun, find_runs
 from roundelay.pipeline.verify.survey import survey
-from roundelay.pipeline.verify.tasks import here
 from roundelay.pipeline.verify.verdict import RunJudgement
 from roundelay.pipeline.verify.watch import watch
 from roundelay.trace import check_trace
 from roundelay.trace.live import LiveTrace
+from tests.pipeline.test_verify import here
 from tools import live_traces
 from tools.planted_traces import FAULTS, clean
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
+from roundelay.core.errors import UsageError
 from roundelay.journal.arrow import PIECE_BYTES
 
 if TYPE_CHECKING:
@@ -55,9 +56,9 @@ def on_executors(
     spark: SparkSession,
     bins: Sequence[Sequence[T]],
     work: Callable[[T], Iterator[Any]],
-    schema: StructType,
+    schema: StructType | str,
 ) -> DataFrame:
-    """The record batches that `work` makes of each item; a bin is a task."""
+    """The record batches that `work` makes of each item, in their order; a bin is a task."""
     if not bins:
         return spark.createDataFrame([], schema)
     kind: Any = type(bins[0][0])
@@ -76,14 +77,28 @@ def on_executors(
 def answers(
     spark: SparkSession, bins: Sequence[Sequence[T]], work: Callable[[T], Any], kind: type[A]
 ) -> list[A]:
-    """What `work` makes of each item, in any order; answers are few and small."""
-    from pyspark.sql.types import StringType, StructField, StructType
+    """What `work` makes of each item, in their order; answers are few and small.
+
+    Wrong input is an answer, too, and no failure of the job: its UsageError is raised here.
+    """
 
     def answer(item: T) -> Iterator[Any]:
         import pyarrow as pa
 
-        yield pa.RecordBatch.from_pydict({"answer": [msgspec.json.encode(work(item)).decode()]})
+        try:
+            told = work(item), None
+        except UsageError as error:
+            told = None, str(error)
+        yield pa.RecordBatch.from_pydict({"answer": [msgspec.msgpack.encode(told)]})
 
-    schema = StructType([StructField("answer", StringType(), False)])
-    rows = on_executors(spark, bins, answer, schema).collect() if bins else []
-    return [msgspec.json.decode(row.answer, type=kind) for row in rows]
+    rows = on_executors(spark, bins, answer, "answer binary").collect() if bins else []
+    decoder: Any = msgspec.msgpack.Decoder(tuple[kind | None, str | None])  # type: ignore[valid-type]
+    told = [decoder.decode(row.answer) for row in rows]
+    for _, wrong in told:
+        if wrong is not None:
+            raise UsageError(wrong)
+    return [answer for answer, _ in told]
+
+
+Mapper = Callable[[Sequence[Sequence[Any]], Callable[[Any], Any], Any], list[Any]]
+"""`answers` wherever there is Spark; what calls the function right here will do as well."""

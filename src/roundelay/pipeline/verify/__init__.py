@@ -11,21 +11,24 @@ docs/verify.md says what each invariant means.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from roundelay.core.errors import ConfigError, UsageError
+from roundelay.pipeline.spark.executors import Mapper, answers
 from roundelay.pipeline.spark.failures import JobFailed, spark_errors
 from roundelay.pipeline.spark.progress import watching
+from roundelay.pipeline.verify.diagnosis import diagnose
 from roundelay.pipeline.verify.frames import Frames
 from roundelay.pipeline.verify.holders import judge_holders
-from roundelay.pipeline.verify.judging import conclude, prove
-from roundelay.pipeline.verify.ranges import RANGE_MESSAGES
+from roundelay.pipeline.verify.per_source import prove_per_source
 from roundelay.pipeline.verify.runs import TracedRun, find_runs
 from roundelay.pipeline.verify.sql import prove_by_sql
-from roundelay.pipeline.verify.survey import survey
-from roundelay.pipeline.verify.tasks import on
-from roundelay.pipeline.verify.verdict import NO_SENDS, RunJudgement
+from roundelay.pipeline.verify.survey import RANGE_MESSAGES, Survey, survey
+from roundelay.pipeline.verify.total_order import prove_total
+from roundelay.pipeline.verify.verdict import NO_END, NO_ORDER, NO_SENDS, Figures, RunJudgement
+from roundelay.trace.checkers.checkers import NONE, TOTAL
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,15 +70,62 @@ def judge(
     range_messages: int = RANGE_MESSAGES,
 ) -> RunJudgement:
     """The verdict on one run."""
-    mapper = on(spark)
+    mapper = partial(answers, spark)
     surveyed = survey(run, mapper)
     if strategy == SQL:
         proof = prove_by_sql(Frames(spark, run), surveyed.control)
     else:
-        proof = prove(run, surveyed, mapper, range_messages)
-    judgement = conclude(run, surveyed, mapper, proof, strategy)
+        proof = prove(surveyed, mapper, range_messages)
+    judgement = conclude(surveyed, mapper, proof, strategy)
     if surveyed.sends:
         judge_holders(Frames(spark, run), judgement)
     else:
         judgement.note(NO_SENDS, "holders")
     return judgement
+
+
+def prove(surveyed: Survey, mapper: Mapper, range_messages: int = RANGE_MESSAGES) -> Figures | None:
+    """How much there is in a run, if numpy proves all of it clean."""
+    way = prove_total if surveyed.run.order == TOTAL else prove_per_source
+    return way(surveyed, mapper, range_messages)
+
+
+def conclude(
+    surveyed: Survey, mapper: Mapper, proof: Figures | None, strategy: str
+) -> RunJudgement:
+    """The verdict, with a proof or without."""
+    control = surveyed.control
+    judgement = RunJudgement.of(surveyed.run, strategy, control.settled)
+    if proof is not None:
+        _count(judgement, surveyed, proof)
+        return judgement
+    diagnosis = diagnose(surveyed, mapper)
+    _count(judgement, surveyed, diagnosis.figures)
+    for name, verdict in judgement.invariants.items():
+        kept = [finding for finding in diagnosis.findings if finding.invariant == name]
+        verdict.add(kept, diagnosis.counts.get(name, 0))
+    judgement.add(control.contradictions())
+    return judgement
+
+
+def _count(judgement: RunJudgement, surveyed: Survey, figures: Figures) -> None:
+    """How much was looked at for each invariant, but for `holders`."""
+    control, deliveries, positions = surveyed.control, figures.deliveries, figures.positions
+    in_the_end, due = "I2", deliveries
+    judgement.checked(deliveries, "I1", "I4")
+    if judgement.order == TOTAL:
+        views = len(control.views)
+        judgement.checked(len(control.versions()), "lists")
+        judgement.checked(views + positions if views else 0, "I3")
+        due = positions * len(control.up)
+    elif surveyed.addressed:
+        in_the_end = "I8"
+        judgement.checked(deliveries, "I8")
+    if judgement.order == NONE:
+        judgement.checked(0, "I1")
+        judgement.note(NO_ORDER, "I1")
+    if control.settled:
+        judgement.checked(due, in_the_end)
+        judgement.checked(figures.own, "I5")
+    else:
+        judgement.note(NO_END, "I2", "I5")

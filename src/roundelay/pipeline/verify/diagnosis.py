@@ -12,14 +12,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-import msgspec
 from msgspec import Struct
 
 from roundelay.core.events import MEMORY
+from roundelay.pipeline.spark.executors import Mapper
 from roundelay.pipeline.verify.columns import ANOTHER
 from roundelay.pipeline.verify.runs import TracedRun
 from roundelay.pipeline.verify.survey import Survey
-from roundelay.pipeline.verify.tasks import Mapper
 from roundelay.pipeline.verify.verdict import Figures
 from roundelay.trace.checkers.check import JUDGED, RowChecker, destinations_of
 from roundelay.trace.checkers.checkers import TOTAL
@@ -44,15 +43,13 @@ class Diagnosis(Struct):
     figures: Figures
 
 
-def diagnose(run: TracedRun, surveyed: Survey, mapper: Mapper) -> Diagnosis:
+def diagnose(surveyed: Survey, mapper: Mapper) -> Diagnosis:
     """Show the whole run to a checker."""
     addressed = surveyed.addressed
-
-    def task(traced: TracedRun) -> bytes:
-        return msgspec.msgpack.encode(_diagnosed(traced, addressed))
-
-    (result,) = mapper(task, [run])
-    return msgspec.msgpack.decode(result, type=Diagnosis)
+    found: list[Diagnosis] = mapper(
+        [[surveyed.run]], lambda run: _diagnosed(run, addressed), Diagnosis
+    )
+    return found[0]
 
 
 def _diagnosed(run: TracedRun, addressed: bool) -> Diagnosis:

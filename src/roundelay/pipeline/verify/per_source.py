@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 from msgspec import Struct, field
 
 from roundelay.core.events import SUBMIT
+from roundelay.pipeline.spark.executors import Mapper
 from roundelay.pipeline.verify.columns import (
     Array,
     Messages,
@@ -30,16 +30,21 @@ from roundelay.pipeline.verify.columns import (
     numbers,
     present,
 )
-from roundelay.pipeline.verify.ranges import SubmissionWindow, windows_of
 from roundelay.pipeline.verify.runs import TracedRun
-from roundelay.pipeline.verify.survey import Survey
-from roundelay.pipeline.verify.tasks import Mapper
+from roundelay.pipeline.verify.survey import Place, RowGroup, Survey
 from roundelay.pipeline.verify.verdict import Figures
 from roundelay.trace.checkers.check import destinations_of
 from roundelay.trace.checkers.checkers import FIFO
 
 BEHIND_MESSAGES: Final = 8_000_000
 """Deliveries read in search of those of one window."""
+
+
+class SubmissionWindow(Struct):
+    """Row groups whose submissions are owned, and those behind them in time."""
+
+    groups: list[Place]
+    behind: list[Place]
 
 
 class SourceCourse(Struct):
@@ -62,25 +67,41 @@ class WindowResult(Struct):
     courses: list[SourceCourse] = field(default_factory=list)
 
 
-def prove_per_source(
-    run: TracedRun, surveyed: Survey, mapper: Mapper, range_messages: int
-) -> Figures | None:
+def prove_per_source(surveyed: Survey, mapper: Mapper, range_messages: int) -> Figures | None:
     """How much there is, if all of it is clean."""
-    control, addressed = surveyed.control, surveyed.addressed
-    if not control.plain:
+    run, settled, addressed = surveyed.run, surveyed.control.settled, surveyed.addressed
+    if not surveyed.control.plain:
         return None
-
-    def task(window: SubmissionWindow) -> bytes:
-        return msgspec.msgpack.encode(look(run, control.settled, addressed, window))
-
-    decode = msgspec.msgpack.Decoder(WindowResult | None).decode
-    windows = windows_of(surveyed.groups, range_messages)
-    results = [decode(result) for result in mapper(task, windows)]
+    windows = [[window] for window in windows_of(surveyed, range_messages)]
+    results = mapper(windows, lambda one: look(run, settled, addressed, one), WindowResult)
     clean = [result for result in results if result is not None]
     claimed = sum(result.claimed for result in clean)
     if len(clean) < len(results) or claimed != surveyed.deliveries or not _in_turn(clean):
         return None
     return Figures(claimed, 0, sum(result.own for result in clean))
+
+
+def windows_of(surveyed: Survey, messages: int) -> list[SubmissionWindow]:
+    """Windows of submissions, and where to look for their deliveries."""
+    in_time = sorted(surveyed.groups, key=lambda g: (g.first_ns, g.place))
+    target = surveyed.of_task(messages)
+    windows: list[list[RowGroup]] = []
+    gathered = target
+    for group in in_time:
+        if not group.submits:
+            continue
+        if gathered >= target:
+            windows.append([])
+            gathered = 0
+        gathered += group.deliveries + group.submits
+        windows[-1].append(group)
+    placed = []
+    for window in windows:
+        # Row groups of several files overlap in time: what lies beside is looked at, too.
+        own, first_ns = [group.place for group in window], window[0].first_ns
+        behind = [g.place for g in in_time if g.deliveries and g.last_ns >= first_ns]
+        placed.append(SubmissionWindow(own, [place for place in behind if place not in own]))
+    return placed
 
 
 def _in_turn(results: list[WindowResult]) -> bool:

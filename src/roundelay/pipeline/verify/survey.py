@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 from msgspec import Struct, field
 
 from roundelay.core.errors import UsageError
 from roundelay.core.events import DELIVER, NOBODY, NOTICE, SEND, SUBMIT
+from roundelay.pipeline.spark.executors import Mapper
 from roundelay.pipeline.verify.columns import (
     CODES,
     PROVISIONAL,
@@ -28,7 +28,6 @@ from roundelay.pipeline.verify.columns import (
 )
 from roundelay.pipeline.verify.control import EVENTS, NOTICES, Control, control_of
 from roundelay.pipeline.verify.runs import TracedRun
-from roundelay.pipeline.verify.tasks import Mapper
 from roundelay.trace.checkers.checkers import TOTAL
 from roundelay.trace.reader import rows_of
 from roundelay.trace.schema import TraceRow, arrow
@@ -37,6 +36,16 @@ SURVEY_GROUPS: Final = 64
 SURVEY_LEAST: Final = 8
 SURVEY_TASKS: Final = 4
 """Row groups that one task surveys, and into how many tasks the work should be cut if it can."""
+
+RANGE_MESSAGES: Final = 2_500_000
+"""Deliveries that one task of a proof lays side by side: some 250 MB."""
+
+RANGES_LEAST: Final = 4
+GROUPS_LEAST: Final = 2
+"""Row groups per file that a task should have: those at its borders are read twice."""
+
+Place = tuple[int, int]
+"""Of a row group: (part, number)."""
 
 CONSTANT: Final = ("site", "count", "kind")
 """Columns that often have one value only; then they need not be read."""
@@ -63,13 +72,14 @@ class RowGroup(Struct):
     specials: list[TraceRow] = field(default_factory=list)
 
     @property
-    def place(self) -> tuple[int, int]:
+    def place(self) -> Place:
         return self.part, self.number
 
 
 class Survey(Struct):
     """What is known of a run after the first pass."""
 
+    run: TracedRun
     groups: list[RowGroup]
     control: Control
 
@@ -91,23 +101,27 @@ class Survey(Struct):
         """Whether any message has destinations."""
         return any(group.addressed for group in self.groups)
 
+    def of_task(self, most: int) -> int:
+        """How many deliveries one task of a proof should have."""
+        least = GROUPS_LEAST * len(self.run.parts) * self.deliveries // max(1, len(self.groups))
+        return max(1, min(most, max(self.deliveries // RANGES_LEAST, least)))
+
 
 def survey(run: TracedRun, mapper: Mapper) -> Survey:
     """What every row group of a run has, and the tables that its special rows make."""
     every = run.row_groups
     share = max(SURVEY_LEAST, min(SURVEY_GROUPS, len(every) // SURVEY_TASKS + 1))
-    items = [every[i : i + share] for i in range(0, len(every), share)]
+    shares = [[every[i : i + share]] for i in range(0, len(every), share)]
 
-    def task(places: list[tuple[int, int]]) -> bytes:
+    def surveyed(places: list[Place]) -> list[RowGroup]:
         files = RowGroups(run)
-        return msgspec.msgpack.encode(
-            [_surveyed(run, files.reader(part), RowGroup(part, number)) for part, number in places]
-        )
+        return [
+            _surveyed(run, files.reader(part), RowGroup(part, number)) for part, number in places
+        ]
 
-    decode = msgspec.msgpack.Decoder(list[RowGroup]).decode
-    groups = [group for result in mapper(task, items) for group in decode(result)]
+    groups = [group for some in mapper(shares, surveyed, list[RowGroup]) for group in some]
     control = control_of(run, [special for group in groups for special in group.specials])
-    return Survey(groups, control)
+    return Survey(run, groups, control)
 
 
 def _surveyed(run: TracedRun, reader: TraceFileReader, group: RowGroup) -> RowGroup:

@@ -16,18 +16,17 @@ be right nevertheless; `verify.diagnosis` says so, or what is wrong.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Final
 
-import msgspec
 import numpy as np
 from msgspec import Struct, field
 
+from roundelay.pipeline.spark.executors import Mapper
 from roundelay.pipeline.verify.columns import Array, Messages, RowGroups, joined, present
 from roundelay.pipeline.verify.control import Control
-from roundelay.pipeline.verify.ranges import PositionRange, ranges_of
 from roundelay.pipeline.verify.runs import TracedRun
-from roundelay.pipeline.verify.survey import Survey
-from roundelay.pipeline.verify.tasks import Mapper
+from roundelay.pipeline.verify.survey import LATER, Place, Survey
 from roundelay.pipeline.verify.verdict import Figures
 
 BACK_MESSAGES: Final = 4_000_000
@@ -47,6 +46,18 @@ class Course(Struct):
     last: Triple
 
 
+class PositionRange(Struct):
+    """Positions lo…hi-1, the row groups that have them, and others with submissions.
+
+    Of the latter (`back`) those come first that are likelier to have what the range delivers.
+    """
+
+    lo: int
+    hi: int
+    groups: list[Place]
+    back: list[Place]
+
+
 class RangeResult(Struct):
     """What a clean range says."""
 
@@ -60,21 +71,14 @@ class RangeResult(Struct):
     """Of each source: (key of the submission, number, where the bundle begins)."""
 
 
-def prove_total(
-    run: TracedRun, surveyed: Survey, mapper: Mapper, range_messages: int
-) -> Figures | None:
+def prove_total(surveyed: Survey, mapper: Mapper, range_messages: int) -> Figures | None:
     """How much there is, if all of it is clean."""
-    control = surveyed.control
+    run, control = surveyed.run, surveyed.control
     if not control.plain or not control.lists_hold():
         return None
-
-    def task(positions: PositionRange) -> bytes:
-        return msgspec.msgpack.encode(look(run, control, positions))
-
-    decode = msgspec.msgpack.Decoder(RangeResult | None).decode
-    ranges = ranges_of(surveyed.groups, range_messages)
-    results = [decode(result) for result in mapper(task, ranges)]
-    clean = sorted((r for r in results if r is not None), key=lambda r: r.lo)
+    ranges = [[positions] for positions in ranges_of(surveyed, range_messages)]
+    results = mapper(ranges, lambda positions: look(run, control, positions), RangeResult)
+    clean = [result for result in results if result is not None]
     if len(clean) < len(results) or not end_to_end(clean):
         return None
     own = sum(result.own for result in clean)
@@ -82,6 +86,35 @@ def prove_total(
         return None
     positions = max((c.last[0] + 1 for r in clean for c in r.sites.values()), default=0)
     return Figures(sum(result.deliveries for result in clean), positions, own)
+
+
+def ranges_of(surveyed: Survey, messages: int) -> list[PositionRange]:
+    """Ranges of positions with about so many deliveries each, and where to read them."""
+    groups = surveyed.groups
+    with_some = sorted((g for g in groups if g.hi >= 0), key=lambda g: (g.lo, g.place))
+    if not with_some:
+        return []
+    target = surveyed.of_task(messages)
+    cuts, gathered = [with_some[0].lo], 0
+    for group in with_some:
+        if gathered >= target and group.lo > cuts[-1]:
+            cuts.append(group.lo)
+            gathered = 0
+        gathered += group.deliveries
+    cuts.append(LATER)
+    with_submits = sorted((g for g in groups if g.submits), key=lambda g: -g.last_ns)
+    ranges = []
+    for lo, hi in pairwise(cuts):
+        inside = [g for g in with_some if g.lo < hi and g.hi > lo]
+        places = {g.place for g in inside}
+        end = max(g.last_ns for g in inside)
+        begins = dict(sorted(places, reverse=True))  # part → its first row group inside
+        others = [g for g in with_submits if g.first_ns <= end and g.place not in places]
+        # A message is submitted before it is delivered: what its file has before the range comes
+        # first, the nearest of it foremost.
+        others.sort(key=lambda g: g.number >= begins.get(g.part, LATER))
+        ranges.append(PositionRange(lo, hi, sorted(places), [g.place for g in others]))
+    return ranges
 
 
 def end_to_end(results: list[RangeResult]) -> bool:
@@ -250,7 +283,7 @@ class ListsInForce:
 class Submissions:
     """What sources submitted, as far as it was read; more is read, backwards, when it is needed."""
 
-    def __init__(self, run: TracedRun, back: list[tuple[int, int]]) -> None:
+    def __init__(self, run: TracedRun, back: list[Place]) -> None:
         self.files = RowGroups(run)
         self._back = list(back)
         self._by_source: dict[int, list[Messages]] = {}

@@ -35,8 +35,8 @@ from roundelay.core.errors import ConfigError, UsageError
 from roundelay.core.events import END, EVENT_NAMES, NOBODY
 from roundelay.core.families import FAMILIES
 from roundelay.durable import put
+from roundelay.pipeline.spark.executors import answers
 from roundelay.pipeline.verify.runs import DEPTH
-from roundelay.pipeline.verify.tasks import on
 from roundelay.trace.checkers.check import JUDGED, RowChecker
 from roundelay.trace.checkers.checkers import TOTAL
 from roundelay.trace.live import (
@@ -129,7 +129,6 @@ def watch(
             raise ConfigError("path", path, "with --watch a folder")
     home = state or Path(tempfile.mkdtemp(prefix="roundelay-watch-"))
     home.mkdir(parents=True, exist_ok=True)
-    mapper = on(spark)
     finished: set[tuple[str, int]] = set()
     begin, number = clock(), 0
     try:
@@ -138,13 +137,14 @@ def watch(
             number += 1
             cut = time.monotonic_ns()
             groups = _groups(paths)
-            items = [
-                (str(home), folder, group, files, cut) for (folder, group), files in groups.items()
+            looks = [
+                [(str(home), folder, group, files, cut)]
+                for (folder, group), files in groups.items()
             ]
-            results = mapper(lambda item: _trigger(*item), items)
             trigger = Trigger(number, 0.0, len(groups), 0)
-            for result in results:
-                rows, alarms = msgspec.msgpack.decode(result, type=tuple[int, list[Alarm]])
+            for rows, alarms in answers(
+                spark, looks, lambda look: _trigger(*look), tuple[int, list[Alarm]]
+            ):
                 trigger.rows += rows
                 trigger.alarms += alarms
             trigger.alarms += _finished(spark, paths, home, finished)
@@ -205,7 +205,9 @@ def _finished(
 # -- one group, in a task ----------------------------------------------------------------------
 
 
-def _trigger(home: str, folder: str, group: str, files: list[str], cut: int) -> bytes:
+def _trigger(
+    home: str, folder: str, group: str, files: list[str], cut: int
+) -> tuple[int, list[Alarm]]:
     """Show the checker of a group what is new; how many rows that were, and what is wrong."""
     name = blake2b(f"{folder}\n{group}".encode(), digest_size=12).hexdigest()
     path = Path(home) / f"{name}.state"
@@ -215,11 +217,11 @@ def _trigger(home: str, folder: str, group: str, files: list[str], cut: int) -> 
     if watched is None or watched.tail.sites != sites:  # a site more: its group is judged anew
         watched = Watched(GroupTail(sites=sites), opened[0].header.params) if sites else None
     if watched is None:
-        return msgspec.msgpack.encode((0, []))
+        return 0, []
     rows = watched.take(opened, cut)
     alarms = [Alarm(group, v.invariant, v.site, v.time, v.detail) for v in watched.alarms()]
     put(path, pickle.dumps((STATE, watched), pickle.HIGHEST_PROTOCOL))
-    return msgspec.msgpack.encode((rows, alarms))
+    return rows, alarms
 
 
 def _load(path: Path) -> Watched | None:
