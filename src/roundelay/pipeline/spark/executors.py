@@ -86,7 +86,7 @@ def answers(
         import pyarrow as pa
 
         try:
-            told = work(item), None
+            told: tuple[Any, str | None] = work(item), None
         except UsageError as error:
             told = None, str(error)
         yield pa.RecordBatch.from_pydict({"answer": [msgspec.msgpack.encode(told)]})

@@ -39,6 +39,7 @@ from roundelay.pipeline.spark.executors import answers
 from roundelay.pipeline.verify.runs import DEPTH
 from roundelay.trace.checkers.check import JUDGED, RowChecker
 from roundelay.trace.checkers.checkers import TOTAL
+from roundelay.trace.checkers.verdict import Violation
 from roundelay.trace.live import (
     FRAME,
     FRAME_BYTES_MAX,
@@ -75,6 +76,10 @@ class Alarm(Struct):
     time_ns: int
     detail: str
 
+    @classmethod
+    def of(cls, group: str, broken: Violation) -> Alarm:
+        return cls(group, broken.invariant, broken.site, broken.time, broken.detail)
+
 
 class Trigger(Struct):
     """What one look has brought."""
@@ -98,17 +103,8 @@ class Trigger(Struct):
         return "\n".join([head, *lines])
 
 
-STATE: Final = 3
+STATE: Final = 4
 """Goes up when what is kept between triggers changes."""
-
-
-class GroupTail(Struct):
-    """The files of one group, as far as they have been read."""
-
-    offsets: dict[str, int] = field(default_factory=dict)
-    last: dict[str, int] = field(default_factory=dict)
-    """File → time of its last row."""
-    sites: tuple[int, ...] = ()
 
 
 def watch(
@@ -136,18 +132,19 @@ def watch(
             started = clock()
             number += 1
             cut = time.monotonic_ns()
-            groups = _groups(paths)
-            looks = [
-                [(str(home), folder, group, files, cut)]
-                for (folder, group), files in groups.items()
-            ]
+            folders = [folder for path in paths for folder in _folders(path)]
+            groups: dict[tuple[str, str], list[str]] = {}
+            for folder in folders:
+                for file in live_files(folder):
+                    groups.setdefault((str(folder), file.header.group), []).append(str(file.path))
+            looks = [[(str(home), *place, files, cut)] for place, files in groups.items()]
             trigger = Trigger(number, 0.0, len(groups), 0)
             for rows, alarms in answers(
                 spark, looks, lambda look: _trigger(*look), tuple[int, list[Alarm]]
             ):
                 trigger.rows += rows
                 trigger.alarms += alarms
-            trigger.alarms += _finished(spark, paths, home, finished)
+            trigger.alarms += _finished(spark, folders, home, finished)
             trigger.seconds = clock() - started
             yield trigger
             if for_s is not None and clock() - begin >= for_s:
@@ -156,16 +153,6 @@ def watch(
     finally:
         if state is None:
             shutil.rmtree(home, ignore_errors=True)
-
-
-def _groups(paths: Sequence[Path]) -> dict[tuple[str, str], list[str]]:
-    """(folder, group) → its files."""
-    groups: dict[tuple[str, str], list[str]] = {}
-    for path in paths:
-        for folder in _folders(path):
-            for file in live_files(folder):
-                groups.setdefault((str(folder), file.header.group), []).append(str(file.path))
-    return groups
 
 
 def _folders(path: Path, depth: int = DEPTH) -> Iterator[Path]:
@@ -177,29 +164,23 @@ def _folders(path: Path, depth: int = DEPTH) -> Iterator[Path]:
 
 
 def _finished(
-    spark: SparkSession, paths: Sequence[Path], home: Path, seen: set[tuple[str, int]]
+    spark: SparkSession, folders: Sequence[Path], home: Path, seen: set[tuple[str, int]]
 ) -> list[Alarm]:
     """Alarms of trace files that have appeared."""
     from roundelay.pipeline.verify import verify
 
-    new = []
-    for path in paths:
-        for folder in _folders(path):
-            for file in sorted(folder.glob("*.parquet")):
-                name = (str(file), file.stat().st_mtime_ns)
-                if name not in seen:
-                    seen.add(name)
-                    new.append(file)
+    files = [file for folder in folders for file in sorted(folder.glob("*.parquet"))]
+    there = {(str(file), file.stat().st_mtime_ns): file for file in files}
+    new = [file for name, file in there.items() if name not in seen]
+    seen.update(there)
     if len(seen) > FILES_MAX:
         raise UsageError(f"more than {FILES_MAX} trace files: watch a smaller folder")
-    alarms = []
-    for judgement in verify(spark, new, home) if new else []:
-        for verdict in judgement.invariants.values():
-            alarms += [
-                Alarm(judgement.run, finding.invariant, finding.site, finding.time, finding.detail)
-                for finding in verdict.findings
-            ]
-    return alarms
+    return [
+        Alarm.of(judgement.run, finding)
+        for judgement in (verify(spark, new, home) if new else ())
+        for verdict in judgement.invariants.values()
+        for finding in verdict.findings
+    ]
 
 
 # -- one group, in a task ----------------------------------------------------------------------
@@ -213,13 +194,13 @@ def _trigger(
     path = Path(home) / f"{name}.state"
     opened = [LiveFile(Path(file)) for file in files]
     sites = tuple(sorted({file.header.site for file in opened} - {NOBODY}))
-    watched = _load(path)
-    if watched is None or watched.tail.sites != sites:  # a site more: its group is judged anew
-        watched = Watched(GroupTail(sites=sites), opened[0].header.params) if sites else None
-    if watched is None:
+    if not sites:
         return 0, []
+    watched = _load(path)
+    if watched is None or watched.sites != sites:  # a site more: its group is judged anew
+        watched = Watched(sites, opened[0].header.params)
     rows = watched.take(opened, cut)
-    alarms = [Alarm(group, v.invariant, v.site, v.time, v.detail) for v in watched.alarms()]
+    alarms = [Alarm.of(group, violation) for violation in watched.alarms()]
     put(path, pickle.dumps((STATE, watched), pickle.HIGHEST_PROTOCOL))
     return rows, alarms
 
@@ -240,11 +221,14 @@ def _load(path: Path) -> Watched | None:
 class Watched:
     """The checker of one group, and how far its files have been read."""
 
-    def __init__(self, tail: GroupTail, params: dict[str, Any]) -> None:
-        self.tail = tail
+    def __init__(self, sites: tuple[int, ...], params: dict[str, Any]) -> None:
+        self.sites = sites
+        self.offsets: dict[str, int] = {}
+        self.last: dict[str, int] = {}
+        """File → time of its last row."""
         family = FAMILIES.get(params.get("protocol", ""))
         self.judge = RowChecker(
-            tail.sites,
+            sites,
             order=params.get("order", TOTAL),
             addressed=family is not None and family.selective,
             horizon=HORIZON,
@@ -261,21 +245,17 @@ class Watched:
             offset = offsets[file.header.machine]
             streams.append([(when + offset, number, rows) for when, rows in new])
         count = 0
-        known = {*self.tail.sites, NOBODY}
+        known = {*self.sites, NOBODY}
         for when, _, rows in heapq.merge(*streams, key=lambda batch: batch[:2]):
-            for row in (_row(when, cells) for cells in rows):
-                if row.site in known:
-                    count += 1
-                    self._take(row)
+            for row in (_row(when, cells) for cells in rows if cells[0] in known):
+                count += 1
+                if row.event in JUDGED:
+                    self.judge.take(row)
+                if row.event == "MARK" and row.kind == END:
+                    self.judge.finish(row.time)
         return count
 
-    def _take(self, row: TraceRow) -> None:
-        if row.event in JUDGED:
-            self.judge.take(row)
-        if row.event == "MARK" and row.kind == END:
-            self.judge.finish(row.time)
-
-    def alarms(self) -> list[Any]:
+    def alarms(self) -> list[Violation]:
         """Violations that nobody has been told of."""
         new = self.judge.checker.violations[self.reported :]
         self.reported += len(new)
@@ -284,18 +264,18 @@ class Watched:
     def _new(self, file: LiveFile, latest: int, keeps: str) -> Iterator[tuple[int, list[LiveRow]]]:
         """Batches behind the last that was read, written by `latest`; then the crash, if any."""
         name = str(file.path)
-        start = self.tail.offsets.get(name, 0)
-        last = self.tail.last.get(name, file.header.monotonic_ns)
+        start = self.offsets.get(name, 0)
+        last = self.last.get(name, file.header.monotonic_ns)
         if start < 0:
             return
         for when, rows in file.batches(start):
             if when > latest or file.at - start > READ_MAX:
                 return
             last = max(last, when)
-            self.tail.offsets[name], self.tail.last[name] = file.at, last
+            self.offsets[name], self.last[name] = file.at, last
             yield last, rows
         if keeps:  # whoever has a later life writes no more to this file
-            self.tail.offsets[name] = -1
+            self.offsets[name] = -1
             yield last + 1, [crash_of(file, keeps)]
 
 
