@@ -12,7 +12,7 @@ If none is quick enough, the quickest of the others is named, and so is what it 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
@@ -54,6 +54,7 @@ CLOSE: Final = 1.01
 
 MEANS: Final = ("pdus_per_message", "control_per_message", "delay_ms_mean", "delay_ms_p99")
 """Measures of a trial of which the mean is told."""
+OUTCOMES: Final = ("storage_max", "delivered_everywhere", "violations")
 
 
 def _failures(count: int) -> str:
@@ -215,23 +216,6 @@ def _weight(params: SimulateParams, messages: int) -> float:
     return heavy * messages * params.sites * EVENT_S
 
 
-class _Trial(Struct, frozen=True):
-    """One repetition of a candidate, by its number."""
-
-    candidate: int
-    params: SimulateParams
-
-
-class _Outcome(Struct, frozen=True):
-    """What a repetition measured."""
-
-    candidate: int
-    means: dict[str, float]
-    storage_max: int
-    delivered: bool
-    violations: int
-
-
 def trials(
     spark: SparkSession,
     workload: Workload,
@@ -239,50 +223,37 @@ def trials(
     loss: float,
     transit_ms: float,
     seeds: int,
-) -> list[_Outcome]:
-    """What came of each candidate and repetition; the longest are begun first, each is a task."""
+) -> list[TrialResult]:
+    """What came of each candidate; of all repetitions the longest begin first, each is a task."""
     arrivals, transit_ns = workload.arrivals, max(1, int(transit_ms * 1e6))
-    work = []
-    for number, candidate in enumerate(tried):
-        for repetition in range(seeds):
-            seed = seed_of("advise", candidate.name, repetition)
-            work.append(_Trial(number, candidate.params(workload.sites, loss, seed)))
-    work.sort(key=lambda trial: -_weight(trial.params, len(arrivals)))
+    work: list[tuple[GroupCandidate, SimulateParams]] = []
+    for candidate, repetition in product(tried, range(seeds)):
+        seed = seed_of("advise", candidate.name, repetition)
+        work.append((candidate, candidate.params(workload.sites, loss, seed)))
+    work.sort(key=lambda trial: -_weight(trial[1], len(arrivals)))
 
-    def outcome(trial: _Trial) -> _Outcome:
-        results = replay(trial.params, arrivals, transit_ns)
-        return _Outcome(
-            trial.candidate,
-            {name: results[name] for name in MEANS},
-            results["storage_max"],
-            results["delivered_everywhere"],
-            len(results["violations"]),
-        )
+    def outcome(params: SimulateParams) -> dict[str, Any]:
+        results = replay(params, arrivals, transit_ns)
+        return {name: results[name] for name in (*MEANS, *OUTCOMES)}
 
-    return answers(spark, [[trial] for trial in work], outcome, _Outcome)
+    outcomes = answers(spark, [[params] for _, params in work], outcome, dict[str, Any])
+    by_candidate: dict[GroupCandidate, list[dict[str, Any]]] = {one: [] for one in tried}
+    for (candidate, _), measured in zip(work, outcomes, strict=True):
+        by_candidate[candidate].append(measured)
+    return [_gathered(candidate, measured) for candidate, measured in by_candidate.items()]
 
 
-def gathered(outcomes: Iterable[_Outcome], tried: Sequence[GroupCandidate]) -> list[TrialResult]:
-    """One `TrialResult` per candidate."""
-    by_candidate: dict[int, list[_Outcome]] = {}
-    for outcome in outcomes:
-        by_candidate.setdefault(outcome.candidate, []).append(outcome)
-    results = []
-    for number, candidate in enumerate(tried):
-        mine = by_candidate[number]
-        means = {name: mean_and_ci95([outcome.means[name] for outcome in mine]) for name in MEANS}
-        results.append(
-            TrialResult(
-                candidate=candidate,
-                runs=len(mine),
-                pdus_ci95=means["pdus_per_message"][1],
-                storage_max=max(outcome.storage_max for outcome in mine),
-                delivered=all(outcome.delivered for outcome in mine),
-                violations=sum(outcome.violations for outcome in mine),
-                **{name: mean for name, (mean, _) in means.items()},
-            )
-        )
-    return results
+def _gathered(candidate: GroupCandidate, outcomes: Sequence[dict[str, Any]]) -> TrialResult:
+    means = {name: mean_and_ci95([outcome[name] for outcome in outcomes]) for name in MEANS}
+    return TrialResult(
+        candidate=candidate,
+        runs=len(outcomes),
+        pdus_ci95=means["pdus_per_message"][1],
+        storage_max=max(outcome["storage_max"] for outcome in outcomes),
+        delivered=all(outcome["delivered_everywhere"] for outcome in outcomes),
+        violations=sum(len(outcome["violations"]) for outcome in outcomes),
+        **{name: mean for name, (mean, _) in means.items()},
+    )
 
 
 # -- the answer --------------------------------------------------------------------------------
@@ -370,7 +341,7 @@ def advise(
     if now is not None and now not in everyone and now.resilience <= (workload.sites - 1) // 2:
         everyone.append(now)
     with watching(spark, "advise"), spark_errors():
-        results = gathered(trials(spark, workload, everyone, loss, transit_ms, seeds), everyone)
+        results = trials(spark, workload, everyone, loss, transit_ms, seeds)
     allowed = [t for t in results if t.candidate in tried]
     chosen = best(allowed, required)
     recorded = next((t for t in results if t.candidate == now), None)

@@ -102,7 +102,7 @@ def _draw(judged: Sequence[Row], out: Path) -> list[str]:
             continue
         usual: list[tuple[str, Draw]] = [(_file_name(experiment), plots.other)]
         for name, draw in PICTURES.get(experiment, usual):
-            plots.save(plots.drawn(draw, rows), str(out / name))
+            plots.save(draw, rows, str(out / name))
             files += [f"{name}.png", f"{name}.svg"]
     return files
 

@@ -66,15 +66,10 @@ GAP: Final = 0.052
 """Least distance of two names, as a share of the axis."""
 
 
-def drawn(draw: Callable[[Sequence[Row]], Any], rows: Sequence[Row]) -> Any:
-    """A figure, in the look of all of them."""
+def save(draw: Callable[[Sequence[Row]], Any], rows: Sequence[Row], path: str) -> None:
+    """Draw it, as PNG and as SVG; without a date, so that the same figure is the same file."""
     with mpl.rc_context(LOOK):
-        return draw(rows)
-
-
-def save(figure: Any, path: str) -> None:
-    """As PNG and as SVG; without a date, so that the same figure is the same file."""
-    with mpl.rc_context(LOOK):
+        figure = draw(rows)
         figure.savefig(f"{path}.png", metadata={"Software": None})
         figure.savefig(f"{path}.svg", metadata={"Date": None, "Creator": "roundelay figures"})
 

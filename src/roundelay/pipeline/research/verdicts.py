@@ -6,7 +6,7 @@ Shapes ("the busier, the fewer messages") are claims about several points at onc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from math import hypot, sqrt
 from operator import itemgetter
@@ -144,7 +144,7 @@ def claims(judged: Sequence[Row]) -> list[dict[str, Any]]:
         mine = [row for row in rows if row["experiment"] == experiment]
         if mine:
             for figure, text, judge_ in judges:
-                exceptions = judge_(mine)
+                exceptions = list(judge_(mine))
                 claim = {"figure": figure, "claim": text}
                 verdicts.append(claim | {"holds": not exceptions, "except": exceptions})
     return verdicts
@@ -155,71 +155,60 @@ def _token(rows: Iterable[Row]) -> list[Row]:
     return [row for row in rows if row["protocol"] == TOKEN]
 
 
-def _busier_is_cheaper(rows: list[Row]) -> list[str]:
-    exceptions = []
+def _busier_is_cheaper(rows: list[Row]) -> Iterator[str]:
     lines = _lines(_token(rows), "tau", "sites", "resilience", "loss")
     for (n, level, loss), line in sorted(lines.items()):
         # The outermost lines differ at every loss; neighbours meet beyond 0.1.
         for idle, busy in pairwise(line) if loss <= 0.1 else [(line[0], line[-1])]:
             if busy["mean"] >= idle["mean"]:
                 taus = f"τ = {busy['tau']:g} above {idle['tau']:g}"
-                exceptions.append(f"N = {n}, L = {level}, P_e = {loss:g}: {taus}")
-    return exceptions
+                yield f"N = {n}, L = {level}, P_e = {loss:g}: {taus}"
 
 
-def _loss_costs(rows: list[Row]) -> list[str]:
-    exceptions = []
+def _loss_costs(rows: list[Row]) -> Iterator[str]:
     for line in _lines(rows, "loss", "protocol", "sites", "resilience", "tau").values():
         name = f"N = {line[0]['sites']}, L = {line[0]['resilience']}, τ = {line[0]['tau']:g}"
         if line[0]["protocol"] == POSITIVE_ACK:
             name = f"N = {line[0]['sites']}, positive acknowledgement"
         for before, after in pairwise(line):
             if after["mean"] <= before["mean"]:
-                exceptions.append(f"{name}: P_e = {after['loss']:g}")
-    return exceptions
+                yield f"{name}: P_e = {after['loss']:g}"
 
 
-def _gains_with_n(rows: list[Row]) -> list[str]:
+def _gains_with_n(rows: list[Row]) -> Iterator[str]:
     positive = {
         (row["sites"], row["loss"]): row["mean"] for row in rows if row["protocol"] == POSITIVE_ACK
     }
-    exceptions = []
     level_1 = [row for row in _token(rows) if row["resilience"] == 1]
     for (tau, loss), line in sorted(_lines(level_1, "sites", "tau", "loss").items()):
         beside = [(row["mean"], positive.get((row["sites"], loss))) for row in line]
         ratios = [mean / other for mean, other in beside if other is not None]
         if ratios != sorted(ratios, reverse=True):
-            exceptions.append(f"τ = {tau:g}, P_e = {loss:g}")
-    return exceptions
+            yield f"τ = {tau:g}, P_e = {loss:g}"
 
 
-def _resilience_is_free_when_busy(rows: list[Row]) -> list[str]:
+def _resilience_is_free_when_busy(rows: list[Row]) -> Iterator[str]:
     """The largest and the smallest count differ by 2 %, or by no more than chance makes them."""
-    exceptions = []
     busy = [row for row in _token(rows) if (row["sites"], row["tau"]) == (10, 10.0)]
     for (loss,), line in sorted(_lines(busy, "mean", "loss").items()):
         chance = SURE * hypot(_error(line[0]), _error(line[-1]))
         if line[-1]["mean"] > 1.02 * line[0]["mean"] + chance:
-            exceptions.append(f"P_e = {loss:g}")
-    return exceptions
+            yield f"P_e = {loss:g}"
 
 
-def _cheaper_but_for_one(rows: list[Row]) -> list[str]:
+def _cheaper_but_for_one(rows: list[Row]) -> Iterator[str]:
     """With ten sites or more; the exception is an idle group with L = 4, from 0.1 on."""
-    exceptions = []
     place = itemgetter("sites", "resilience", "tau", "loss")
     for row in sorted(_token(rows), key=place):
         n, level, tau, loss = place(row)
         above = row["mean"] > cost.x_b_positive_ack(n, loss)
         expected = (n, level, tau) == (10, 4, 0.1) and loss >= 0.1
         if n >= 10 and above != expected:
-            exceptions.append(f"N = {n}, L = {level}, τ = {tau:g}, P_e = {loss:g}")
-    return exceptions
+            yield f"N = {n}, L = {level}, τ = {tau:g}, P_e = {loss:g}"
 
 
-def _storage_for_messages(rows: list[Row]) -> list[str]:
+def _storage_for_messages(rows: list[Row]) -> Iterator[str]:
     """Of two transfer rates the one with more control messages stores less."""
-    exceptions = []
     for sites in sorted({row["sites"] for row in rows}):
         busy = [
             r for r in rows if r["sites"] == sites and r["load"] == "saturated" and not r["loss"]
@@ -228,33 +217,27 @@ def _storage_for_messages(rows: list[Row]) -> list[str]:
         sent = {(r["kw"], r["kr"]): r["mean"] for r in busy if r["measure"] == CONTROL}
         order = sorted(stored, key=lambda rate: (-stored[rate], sent[rate]))
         if any(sent[b] < 0.98 * sent[a] for a, b in pairwise(order)):
-            exceptions.append(f"N = {sites}")
-    return exceptions
+            yield f"N = {sites}"
 
 
-def _exact(*measures: str) -> Callable[[list[Row]], list[str]]:
-    def differing(rows: list[Row]) -> list[str]:
-        return [
-            f"{row['point']}: {row['measure']} = {row['mean']:g}, not {row['model']:g}"
-            for row in rows
-            if row["measure"] in measures and row["model"] is not None and row["verdict"] == OUTSIDE
-        ]
+def _exact(*measures: str) -> Callable[[list[Row]], Iterator[str]]:
+    def differing(rows: list[Row]) -> Iterator[str]:
+        for row in rows:
+            claimed = row["measure"] in measures and row["model"] is not None
+            if claimed and row["verdict"] == OUTSIDE:
+                yield f"{row['point']}: {row['measure']} = {row['mean']:g}, not {row['model']:g}"
 
     return differing
 
 
-def _rises(rows: list[Row]) -> list[str]:
-    return [
-        f"n = {after['sites']}, P_e = {after['loss']:g}"
-        for curve in _curves(rows)
-        for before, after in pairwise(curve)
-        if after["mean"] <= before["mean"]
-    ]
+def _rises(rows: list[Row]) -> Iterator[str]:
+    for before, after in (pair for curve in _curves(rows) for pair in pairwise(curve)):
+        if after["mean"] <= before["mean"]:
+            yield f"n = {after['sites']}, P_e = {after['loss']:g}"
 
 
-def _convex(rows: list[Row]) -> list[str]:
+def _convex(rows: list[Row]) -> Iterator[str]:
     """The slope falls nowhere by more than three standard errors."""
-    exceptions = []
     for curve in _curves(rows):
         for low, mid, high in zip(curve, curve[1:], curve[2:], strict=False):
             left, right = mid["loss"] - low["loss"], high["loss"] - mid["loss"]
@@ -265,8 +248,7 @@ def _convex(rows: list[Row]) -> list[str]:
                 + (_error(low) / left) ** 2
             )
             if bend < -SURE * error:
-                exceptions.append(f"n = {mid['sites']}, P_e = {mid['loss']:g}")
-    return exceptions
+                yield f"n = {mid['sites']}, P_e = {mid['loss']:g}"
 
 
 def _error(row: Row) -> float:
@@ -277,7 +259,7 @@ def _error(row: Row) -> float:
 
 CHEAPER: Final = "10 sites or more: cheaper than positive acks, but for L = 4, τ = 0.1, P_e ≥ 0.1"
 ISOLATED_COST: Final = "2n slots, or 2(d + 1) with d destinations whatever n; 3 rounds in parallel"
-_SHAPES: Final[dict[str, list[tuple[str, str, Callable[[list[Row]], list[str]]]]]] = {
+_SHAPES: Final[dict[str, list[tuple[str, str, Callable[[list[Row]], Iterator[str]]]]]] = {
     "fig6": [
         (FIG6, "the busier the system, the fewer messages", _busier_is_cheaper),
         (FIG6, "the more is lost, the more messages", _loss_costs),
