@@ -95,10 +95,7 @@ class Search(Generic[State, Step, Finding]):
     """One search; `states` has those that were met, in the order in which they were."""
 
     def __init__(
-        self,
-        model: Model[State, Step, Finding],
-        max_states: int,
-        progress: Progress | None = None,
+        self, model: Model[State, Step, Finding], max_states: int, progress: Progress | None = None
     ) -> None:
         self.model = model
         self.max_states = max_states

@@ -80,12 +80,7 @@ class Destinations:
     """
 
     def __init__(
-        self,
-        members: Iterable[int],
-        many: int,
-        *,
-        seed: int | str = 0,
-        never: Collection[int] = (),
+        self, members: Iterable[int], many: int, *, seed: int | str = 0, never: Collection[int] = ()
     ) -> None:
         group = tuple(members)
         self.pool = tuple(member for member in group if member not in never)

@@ -13,16 +13,7 @@ from collections.abc import Callable, Iterable
 
 from roundelay.core.engine import Delivery, Effects
 from roundelay.core.errors import ConfigError, UsageError
-from roundelay.core.events import (
-    CRASH,
-    DISK,
-    FAULT,
-    MEMORY,
-    NOTHING_LEFT,
-    PAUSE,
-    RESTART,
-    RESUME,
-)
+from roundelay.core.events import CRASH, DISK, FAULT, MEMORY, NOTHING_LEFT, PAUSE, RESTART, RESUME
 from roundelay.core.notices import GapUnavailable
 from roundelay.core.token.stable import undelivered
 from roundelay.sim.kernel.disk import SimulatedDisk

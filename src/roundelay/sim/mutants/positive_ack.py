@@ -7,13 +7,7 @@ from typing import Any, Final
 from msgspec import structs
 
 from roundelay.core.families import POSITIVE_ACK
-from roundelay.core.positive_ack import (
-    UNHEARD,
-    PaAck,
-    PaB,
-    PositiveAckConfig,
-    PositiveAckSite,
-)
+from roundelay.core.positive_ack import UNHEARD, PaAck, PaB, PositiveAckConfig, PositiveAckSite
 from roundelay.sim.mutants.mutant import MutantTable
 
 broken: Final = MutantTable(protocol=POSITIVE_ACK, seeds=(0, 60))

@@ -456,13 +456,7 @@ def _any_life_votes(self: Ballot, votes: dict[int, Vote1]) -> dict[int, Vote1]:
     return votes
 
 
-@broken(
-    TokenSite,
-    "receive",
-    "I1",
-    also=((Ballot, "believed", _any_life_votes),),
-    seeds=(60, 70),
-)
+@broken(TokenSite, "receive", "I1", also=((Ballot, "believed", _any_life_votes),), seeds=(60, 70))
 def listens_to_twins(
     shipped: Any, self: TokenSite, pdu: Pdu, source: int, now: int, *rest: int
 ) -> None:

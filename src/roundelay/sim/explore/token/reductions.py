@@ -375,12 +375,7 @@ class Group:
         return State(tuple(locals_), tuple([self.masks.number(mask) for mask in sent]), cost)
 
     def _reply(
-        self,
-        locals_: list[int],
-        sent: list[int],
-        profiles: Profiles,
-        last: bool,
-        log: Log | None,
+        self, locals_: list[int], sent: list[int], profiles: Profiles, last: bool, log: Log | None
     ) -> None:
         again = True
         while again:
