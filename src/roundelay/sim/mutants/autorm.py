@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 from msgspec import structs
 
 from roundelay.core.autorm.beamon import Beamon
+from roundelay.core.autorm.config import GROUP, AutoRmConfig
 from roundelay.core.autorm.packets import Acknowledgement, Data
 from roundelay.core.autorm.reassembly import Inbound, OwedAck
 from roundelay.core.families import AUTORM
@@ -25,9 +25,7 @@ def forgets_the_dead(shipped: Any, self: Beamon, uuid: bytes, now: int, verdict:
 
 
 @broken(Inbound, "accept", "I1", "I4")
-def delivers_old_messages(
-    shipped: Callable[..., bytes | str | None], self: Inbound, packet: Data, now: int
-) -> bytes | str | None:
+def delivers_old_messages(shipped: Any, self: Inbound, packet: Data, now: int) -> Any:
     """AR-14: only the last message of a sender is known again; an older one that comes late is
     delivered again, out of order."""
     done = self.done.get(packet.source, {})
@@ -39,30 +37,25 @@ def delivers_old_messages(
 @broken(Inbound, "_answer", "I5", "I7")
 def acknowledges_what_it_lacks(
     self: Inbound, me: bytes, source: bytes, seq: int, owed: OwedAck
-) -> Acknowledgement | None:
+) -> Acknowledgement:
     """AR-15: every answer says that all of a message is there; its sender lets it go, and nobody
     ever completes it."""
     return Acknowledgement(me, source, seq, owed.count - 1, ())
 
 
-@broken(Beamon, "__init__", "I1")
-def two_at_a_time(
-    shipped: Any, self: Beamon, me: int, group: Any, config: Any, *given: Any, **named: Any
-) -> None:
+@broken(Inbound, "__init__", "I1")
+def two_at_a_time(shipped: Any, self: Inbound, config: AutoRmConfig) -> None:
     """AR-7: each group has its own turn, whatever was agreed; messages of one sender overtake each
     other."""
-    config = structs.replace(config, serial_scope="group")
-    shipped(self, me, group, config, *given, **named)
+    shipped(self, structs.replace(config, serial_scope=GROUP))
 
 
 @broken(Beamon, "__init__", "I4")
-def asks_someone_else(
-    shipped: Any, self: Beamon, me: int, group: Any, config: Any, *given: Any, **named: Any
-) -> None:
+def asks_someone_else(shipped: Any, self: Beamon, *given: Any, **named: Any) -> None:
     """AR-12, E 48: a message to someone goes to another when the first does not answer; two nodes
     work on what was meant for one."""
-    config = structs.replace(config, someone_failover=True)
-    shipped(self, me, group, config, *given, **named)
+    shipped(self, *given, **named)
+    self.config = structs.replace(self.config, someone_failover=True)
 
 
 @broken(Beamon, "_next_round", "I5")
@@ -106,7 +99,7 @@ def mixes_up_parts(
 
 
 @broken(Beamon, "usage", "I6")
-def hoards(shipped: Callable[..., dict[str, int]], self: Beamon) -> dict[str, int]:
+def hoards(shipped: Any, self: Beamon) -> dict[str, int]:
     """AR-4: the dead are kept; memory has no bound.
 
     I6: says that it keeps more than it may.

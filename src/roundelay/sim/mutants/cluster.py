@@ -6,7 +6,7 @@ goes by.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from msgspec import structs
@@ -24,6 +24,8 @@ from roundelay.sim.explore.scope import ClusterScope
 from roundelay.sim.mutants.mutant import MutantTable
 
 broken: Final = MutantTable({FAMILIES[name].engine: name for name in CLUSTERS}, seeds=(0, 60))
+
+_failing: Final = partial(ClusterScope, sites=3, messages=1, losses=0, fails=1)
 
 
 def _note_preacknowledged(shipped: Any, self: PoSite, pdu: Dt) -> None:
@@ -68,15 +70,13 @@ def flow_control_for_all(shipped: Any, self: PoSite, now: int) -> None:
 
 
 @broken(ToSite, "send_again", "I1", scope=ClusterScope(protocol=TO, losses=1))
-def fresh_vectors(
-    shipped: Callable[..., bool], self: ToSite, k: int, lo: int, hi: int, now: int
-) -> bool:
+def fresh_vectors(shipped: Any, self: ToSite, *asked: int) -> Any:
     """TR-6: a PDU that is sent again carries the vector of the moment; members compute different
     keys for it, and different orders."""
     for seq, pdu in self.sl.items():
         ack = (seq if j == self.index else number for j, number in enumerate(self.treq))
         self.sl[seq] = structs.replace(pdu, ack=tuple(ack))
-    return shipped(self, k, lo, hi, now)
+    return shipped(self, *asked)
 
 
 def _repeats(self: ToChannelSite, pdu: Any, now: int) -> None:
@@ -134,16 +134,12 @@ def claims_its_own(self: ToChannelSite, pdu: Dt) -> bool:
     return pdu.seq < min(self.al[pdu.src])
 
 
-def _hands_over_nothing(self: PoSite, tails: Tails) -> None:
-    pass
-
-
 @broken(
     PoSite,
     "rest",
     "I2",
-    scope=ClusterScope(protocol=PO, sites=3, messages=1, losses=0, fails=1),
-    also=((PoSite, "empty_logs", _hands_over_nothing),),
+    scope=_failing(protocol=PO),
+    also=((PoSite, "empty_logs", lambda self, tails: None),),
 )
 def no_flush(self: PoSite, tails: Tails) -> list[Dt]:
     """TR-16: who is left does not hand over the rest before it goes on; what one has been given,
@@ -154,9 +150,7 @@ def no_flush(self: PoSite, tails: Tails) -> list[Dt]:
     return []
 
 
-@broken(
-    ToSite, "unsure", "I2", scope=ClusterScope(protocol=TO, sites=3, messages=1, losses=0, fails=1)
-)
+@broken(ToSite, "unsure", "I2", scope=_failing(protocol=TO))
 def tail_without_pdus(self: ToSite, living: int) -> tuple[Dt, ...]:
     """TR-16: a tail says how far a member has got, and not with what; a message that had reached
     one of two is delivered by that one only."""
@@ -207,21 +201,15 @@ def delivers_everything(shipped: Any, self: SpoSite, pdu: Any, now: int) -> None
 
 
 @broken(PoSite, "send_again", "TR-6")
-def stamps_anew(
-    shipped: Callable[..., bool], self: PoSite, k: int, lo: int, hi: int, now: int
-) -> bool:
+def stamps_anew(shipped: Any, self: PoSite, *asked: int) -> Any:
     """TR-6: a PDU of PO that is sent again carries the vector of the moment; two PDUs of one number
     say different things."""
     for seq, pdu in self.sl.items():
         self.sl[seq] = structs.replace(pdu, ack=tuple(self.treq))
-    return shipped(self, k, lo, hi, now)
+    return shipped(self, *asked)
 
 
-def _always_pending(self: PoSite) -> set[Any]:
-    return {0}
-
-
-@broken(PoSite, "busy", "QUIET", also=((PoSite, "pending", _always_pending),))
+@broken(PoSite, "busy", "QUIET", also=((PoSite, "pending", lambda self: {0}),))
 def never_at_ease(self: PoSite) -> bool:
     """TR-7: a member always has a reason to poll; the network never falls silent."""
     return True
@@ -231,7 +219,7 @@ def never_at_ease(self: PoSite) -> bool:
     PoSite,
     "undelivered",
     "I5",
-    also=((PoSite, "rest", no_flush), (PoSite, "empty_logs", _hands_over_nothing)),
+    also=((PoSite, "rest", no_flush), (PoSite, "empty_logs", lambda self, tails: None)),
     seeds=(16, 40),
 )
 def keeps_what_it_was_given(self: PoSite) -> list[Bundle]:

@@ -5,7 +5,6 @@ A site makes its roles itself, so what is broken is a method of a role (`Patch`)
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 from msgspec import structs
@@ -35,12 +34,10 @@ def keeps_what_it_heard(self: Listener, epoch: int) -> None:
 
 
 @broken(Counters, "pages", "I7", seeds=(0, 10))
-def forgets_the_senders(
-    shipped: Callable[..., list[State]], self: Counters, safe: int, top: int, time: int
-) -> list[State]:
+def forgets_the_senders(shipped: Any, self: Counters, *given: int) -> Any:
     """GR-27: the table of senders does not travel with the state; the new retransmitter waits for
     numbers that its users have long used."""
-    return shipped(Counters(), safe, top, time)
+    return shipped(Counters(), *given)
 
 
 @broken(Acknowledger, "_secure", "I2", seeds=(19, 30))
@@ -59,12 +56,10 @@ def confirms_what_is_broadcast(shipped: Any, self: Retransmitter, message: Messa
 
 
 @broken(Candidate, "_take", "I2", seeds=(8, 20))
-def fetches_nothing(
-    shipped: Any, self: Candidate, site: int, state: State, da: int, now: int
-) -> None:
+def fetches_nothing(shipped: Any, self: Candidate, site: int, state: State, *rest: int) -> None:
     """GR-27: a new retransmitter takes the marks of the last reign and not its messages; what the
     recorders lacked nobody can repeat."""
-    shipped(self, site, structs.replace(state, safe=state.top), da, now)
+    shipped(self, site, structs.replace(state, safe=state.top), *rest)
 
 
 @broken(User, "_release", "I1", seeds=(10, 20))

@@ -7,7 +7,7 @@ from typing import Any, Final
 from msgspec import structs
 
 from roundelay.core.families import POSITIVE_ACK
-from roundelay.core.positive_ack import UNHEARD, PaAck, PaB, PositiveAckConfig, PositiveAckSite
+from roundelay.core.positive_ack import UNHEARD, PaAck, PaB, PositiveAckSite
 from roundelay.sim.mutants.mutant import MutantTable
 
 broken: Final = MutantTable(protocol=POSITIVE_ACK, seeds=(0, 60))
@@ -43,17 +43,10 @@ def delivers_every_copy(shipped: Any, self: PositiveAckSite, pdu: PaB, source: i
 
 
 @broken(PositiveAckSite, "__init__", "I1")
-def overtakes(
-    shipped: Any,
-    self: PositiveAckSite,
-    me: int,
-    group: tuple[int, ...],
-    config: PositiveAckConfig,
-    *given: Any,
-    **named: Any,
-) -> None:
+def overtakes(shipped: Any, self: PositiveAckSite, *given: Any, **named: Any) -> None:
     """PA-5: with `fifo` nothing is held back; messages of one source overtake each other."""
-    shipped(self, me, group, structs.replace(config, fifo=False), *given, **named)
+    shipped(self, *given, **named)
+    self.config = structs.replace(self.config, fifo=False)
 
 
 @broken(PositiveAckSite, "_transmit", "I6")

@@ -9,7 +9,6 @@ The shipped engine is clean in the same scopes and seeds: `tests/sim/test_mutant
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -51,6 +50,10 @@ _small: Final = partial(Scope, timestamps=1, crashes=0, attempts=1, messages=1)
 """One timestamp is enough to give it away twice; one message, if it shows by a list that starts
 below what is committed; two, if by two messages in one place.  Without a first list (COLD) there is
 less to do before the interesting part."""
+_small_cold: Final = partial(_small, resilience=0, attempts=2, boot=COLD)
+_without_faults: Final = partial(Scope, crashes=0, attempts=0)
+
+_BELOW: Final = "InvariantBroken: below our"
 
 
 broken: Final = MutantTable(seeds=(0, 200))
@@ -100,8 +103,8 @@ def _forgets_what_it_joined(shipped: Any, self: TokenSite, stable: Stable) -> No
 @broken(
     TokenSite,
     "__init__",
-    "InvariantBroken: below our",
-    scope=_small(resilience=0, crashes=1, attempts=2, boot=COLD),
+    _BELOW,
+    scope=_small_cold(crashes=1),
     memory=LISTED,
     also=((TokenSite, "restore", _forgets_what_it_joined),),
 )
@@ -117,52 +120,36 @@ def joined_version_lost(shipped: Any, self: TokenSite, *args: Any) -> None:
 
 
 @broken(TokenSite, "__init__", "I3")
-def restart_resumes(
-    shipped: Any,
-    self: TokenSite,
-    me: int,
-    group: Any,
-    config: Any,
-    rng: Any,
-    now: int = 0,
-    stable: Any = None,
-) -> None:
+def restart_resumes(shipped: Any, self: TokenSite, *given: Any, **named: Any) -> None:
     """CM-R17: a restarted site resumes its old list; it commits in a list that others have
     replaced."""
-    shipped(self, me, group, config, rng, now, stable)
-    if stable is not None and self.tl != NO_LIST:
-        _put(self, NORMAL, now)
+    shipped(self, *given, **named)
+    if self.phase == OUT and self.tl != NO_LIST:
+        _put(self, NORMAL, self.timers.heard)
         self.token_list.authorize()
 
 
 @broken(TokenList, "enter", "I3", scope=_small(crashes=1, attempts=2))
-def promise_not_persisted(
-    shipped: Any, self: TokenList, new: NewTl, base: Base | None = None
-) -> None:
+def promise_not_persisted(shipped: Any, self: TokenList, new: NewTl, *base: Base) -> None:
     """CM-R11: entries below the start of a list are not on disk; the vote promised to hold them; a
     crash forgets them."""
-    shipped(self, new, base)
+    shipped(self, new, *base)
     persists = self.site.out.persists
     persists[-1] = structs.replace(persists[-1], entries=())
     self.site.log.logged = self.site.log.cnts
 
 
-@broken(
-    TokenList,
-    "enter",
-    "InvariantBroken: below our",
-    scope=_small(resilience=0, crashes=1, attempts=2, boot=COLD),
-)
-def list_not_persisted(shipped: Any, self: TokenList, new: NewTl, base: Base | None = None) -> None:
+@broken(TokenList, "enter", _BELOW, scope=_small_cold(crashes=1))
+def list_not_persisted(shipped: Any, self: TokenList, new: NewTl, *base: Base) -> None:
     """CM-R11: the list committed to is not on disk; a restarted site votes for an older list than
     the one it helped to authorize."""
     if new.v == (0, 0):
-        shipped(self, new, base)
+        shipped(self, new, *base)
     else:
         self.begin(new.v, new.members, new.start_ts, new.nts_site)
 
 
-@broken(Ballot, "majority", "I3", scope=_small(resilience=0, wipes=1, attempts=2, boot=COLD))
+@broken(Ballot, "majority", "I3", scope=_small_cold(wipes=1))
 def wiped_counts(self: Ballot) -> bool:
     """CM-R3.1: a site that lost its disk counts for the majority; two majorities no longer share a
     site that remembers."""
@@ -213,32 +200,31 @@ def no_resiliency_test(self: Ballot) -> bool:
     return True
 
 
+def _with_config(shipped: Any, ballot: Ballot, **changed: Any) -> Any:
+    """What `shipped` says of `ballot` under another configuration."""
+    config = ballot.config
+    ballot.config = structs.replace(config, **changed)
+    passed = shipped(ballot)
+    ballot.config = config
+    return passed
+
+
 @broken(Ballot, "resilient", "I3", scope=_small(resilience=0))
-def witness_too_far(shipped: Callable[..., bool], self: Ballot) -> bool:
+def witness_too_far(shipped: Any, self: Ballot) -> Any:
     """CM-R3.3: one site too many counts as a witness; the site behind the L successors need not
     have processed what was committed."""
-    level = self.config.resilience
-    self.config = structs.replace(self.config, resilience=level + 1)
-    passed = shipped(self)
-    self.config = structs.replace(self.config, resilience=level)
-    return passed
+    return _with_config(shipped, self, resilience=self.config.resilience + 1)
 
 
 @broken(Ballot, "resilient", "I3", scope=_small(crashes=1, to_source=True))
-def knows_the_heir(shipped: Callable[..., bool], self: Ballot) -> bool:
+def knows_the_heir(shipped: Any, self: Ballot) -> Any:
     """CM-R3.3, `to_source`: the next sites in the ring count as those that stamp next; the source
     had the token: a site that never did vouches that nothing was committed."""
-    free = self.config
-    self.config = structs.replace(free, to_source=False)
-    passed = shipped(self)
-    self.config = free
-    return passed
+    return _with_config(shipped, self, to_source=False)
 
 
-@broken(Ballot, "basis", "InvariantBroken: below our", scope=_small())
-def starts_too_low(
-    shipped: Callable[..., tuple[Version, int]], self: Ballot
-) -> tuple[Version, int]:
+@broken(Ballot, "basis", _BELOW, scope=_small())
+def starts_too_low(shipped: Any, self: Ballot) -> tuple[Version, int]:
     """CM-R3.2: the new list starts at the smallest nts; committed timestamps are given away
     again."""
     old, _ = shipped(self)
@@ -255,10 +241,10 @@ def _elects_any(self: Ballot) -> int:
     return min(site for site, vote in self.votes.items() if vote.nts == self.start_ts)
 
 
-def _history_after_basis(shipped: Callable[..., Any], self: Ballot, past: Any, rng: Any) -> Any:
+def _history_after_basis(shipped: Any, self: Ballot, *given: Any) -> Any:
     at = self.start_ts
     self.start_ts = self.basis()[1]
-    history = shipped(self, past, rng)
+    history = shipped(self, *given)
     self.start_ts = at
     return history
 
@@ -274,13 +260,11 @@ def _history_after_basis(shipped: Callable[..., Any], self: Ballot, past: Any, r
         (Ballot, "history_after", _history_after_basis),
     ),
 )
-def elects_any_list(
-    shipped: Callable[..., NewTl], self: Ballot, version: Version, rng: Any
-) -> NewTl:
+def elects_any_list(shipped: Any, self: Ballot, *given: Any) -> Any:
     """CM-R3, E 51: the basis is taken among all voters, whatever their list; a site of an older
     list may have more timestamps, and void ones."""
     self.start_ts = max(vote.nts for vote in self.votes.values())
-    return shipped(self, version, rng)
+    return shipped(self, *given)
 
 
 @broken(LogRecovery, "adopt", "I1", scope=_small(attempts=2, messages=2))
@@ -292,13 +276,7 @@ def keeps_old_entries(shipped: Any, self: LogRecovery, new: NewTl, now: int) -> 
     shipped(self, new, now)
 
 
-@broken(
-    Reformation,
-    "on_invite",
-    "InvariantBroken: below our",
-    scope=_small(resilience=0, attempts=2, boot=COLD),
-    memory=LISTED,
-)
+@broken(Reformation, "on_invite", _BELOW, scope=_small_cold(), memory=LISTED)
 def joins_any_version(shipped: Any, self: Reformation, pdu: Invite, source: int, now: int) -> None:
     """CM-R9: no sequence test; a site joins an older list after a newer one."""
     if self.site.phase in (NORMAL, OUT) and pdu.v > self.site.tl:
@@ -306,13 +284,7 @@ def joins_any_version(shipped: Any, self: Reformation, pdu: Invite, source: int,
     shipped(self, pdu, source, now)
 
 
-@broken(
-    Reformation,
-    "start",
-    "InvariantBroken: below our",
-    scope=_small(resilience=0, attempts=2, boot=COLD),
-    memory=LISTED,
-)
+@broken(Reformation, "start", _BELOW, scope=_small_cold(), memory=LISTED)
 def version_used_twice(shipped: Any, self: Reformation, now: int) -> None:
     """CM-R1: an originator uses a version again; two lists of one version with different
     members."""
@@ -346,12 +318,7 @@ def token_of_an_abandoned_list(
 # -- commit ------------------------------------------------------------------------------------
 
 
-@broken(
-    Commit,
-    "commit",
-    "I3",
-    scope=Scope(resilience=1, timestamps=2, crashes=0, kr=2, attempts=1, messages=1),
-)
+@broken(Commit, "commit", "I3", scope=_small(timestamps=2, kr=2))
 def null_at_once(shipped: Any, self: Commit) -> None:
     """CM-N15, E 11: a NULL is committed at once; the commit mark runs over a timestamp that the
     next list gives to a message."""
@@ -382,22 +349,18 @@ def _commits_forward(shipped: Any, self: Commit, upto: int) -> None:
     scope=_small(attempts=2, messages=2),
     also=((Commit, "commit_upto", _commits_forward),),
 )
-def commits_unauthorized(
-    shipped: Any, self: TokenList, new: NewTl, base: Base | None = None
-) -> None:
+def commits_unauthorized(shipped: Any, self: TokenList, new: NewTl, *base: Base) -> None:
     """CM-R16, E 59: entries are committed before the list has a token; an unauthorized list may be
     abandoned."""
-    shipped(self, new, base)
+    shipped(self, new, *base)
     self.site.commit.commit_upto(new.start_ts)
 
 
 @broken(LogRecovery, "on_recover_data", "I3")
-def commits_on_arrival(
-    shipped: Any, self: LogRecovery, pdu: RecoverData, source: int, now: int
-) -> None:
+def commits_on_arrival(shipped: Any, self: LogRecovery, pdu: RecoverData, *rest: int) -> None:
     """CM-R11: everything recovered is committed, not only what the sender had committed; the list
     may never be authorized."""
-    shipped(self, structs.replace(pdu, cnts=1 << 30), source, now)
+    shipped(self, structs.replace(pdu, cnts=1 << 30), *rest)
 
 
 @broken(Commit, "commit", "I3", scope=_small())
@@ -410,7 +373,7 @@ def commits_what_is_stamped(self: Commit) -> None:
 # -- messages ----------------------------------------------------------------------------------
 
 
-@broken(Ordering, "on_b", "I4", scope=Scope(resilience=0, crashes=0, attempts=0, messages=2))
+@broken(Ordering, "on_b", "I4", scope=_without_faults(resilience=0))
 def stamps_twice(shipped: Any, self: Ordering, pdu: B, source: int, now: int) -> None:
     """CM-N6: a message that has a stamp is stamped again; it is delivered twice."""
     site = self.site
@@ -421,7 +384,7 @@ def stamps_twice(shipped: Any, self: Ordering, pdu: B, source: int, now: int) ->
     shipped(self, pdu, source, now)
 
 
-@broken(OwnMessages, "let_go", "I4", scope=Scope(resilience=1, crashes=0, attempts=0, messages=2))
+@broken(OwnMessages, "let_go", "I4", scope=_without_faults())
 def keeps_committed(self: OwnMessages, ack: Ack) -> bool:
     """CM-N5: an own message is kept when it has been committed; it is sent again as the next one,
     and delivered twice."""
@@ -436,9 +399,7 @@ def keeps_queue_across_lists(self: Ordering) -> None:
     self.qc.clear()
 
 
-@broken(
-    Answers, "answer_old_ack", "CM-T3", scope=Scope(resilience=1, crashes=0, attempts=0, messages=3)
-)
+@broken(Answers, "answer_old_ack", "CM-T3", scope=_without_faults(messages=3))
 def old_ack_grants(shipped: Any, self: Answers, ack: Ack) -> None:
     """E 55: a repeated old acknowledgement grants the token again; two sites stamp the same
     timestamp."""
@@ -452,11 +413,13 @@ def old_ack_grants(shipped: Any, self: Answers, ack: Ack) -> None:
 # -- lives -------------------------------------------------------------------------------------
 
 
-def _any_life_votes(self: Ballot, votes: dict[int, Vote1]) -> dict[int, Vote1]:
-    return votes
-
-
-@broken(TokenSite, "receive", "I1", also=((Ballot, "believed", _any_life_votes),), seeds=(60, 70))
+@broken(
+    TokenSite,
+    "receive",
+    "I1",
+    also=((Ballot, "believed", lambda self, votes: votes),),
+    seeds=(60, 70),
+)
 def listens_to_twins(
     shipped: Any, self: TokenSite, pdu: Pdu, source: int, now: int, *rest: int
 ) -> None:
@@ -472,7 +435,7 @@ def listens_to_twins(
 
 
 @broken(OwnMessages, "let_go", "I1", seeds=(0, 10))
-def takes_receipts_of_twins(shipped: Callable[..., bool], self: OwnMessages, ack: Ack) -> bool:
+def takes_receipts_of_twins(shipped: Any, self: OwnMessages, ack: Ack) -> bool:
     """CM-N5, lives 3: what another life of the site has sent is let go as an own message; a message
     is confirmed that nobody is ever given."""
     shipped(self, ack)
