@@ -92,9 +92,8 @@ def _add_logged(group: Group, log: Log, steps: list[Step]) -> None:
 
 def _paths(group: Group, state: State, site: int) -> tuple[Paths, int]:
     """Return the silent steps of `site` in `state`, and what may be delivered to it."""
-    profiles, inboxes, last = group.view(state)
-    inbox = inboxes[site]
-    return group.paths(site, state.locals[site], inbox, profiles, last), inbox
+    context, inboxes = group.view(state)
+    return group.paths(site, state.locals[site], inboxes[site], context), inboxes[site]
 
 
 def _steps_of(group: Group, before: State, turn: Turn) -> list[Step]:

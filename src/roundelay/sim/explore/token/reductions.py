@@ -28,6 +28,7 @@ remember that can never again be part of a list.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache, partial
 from typing import Final, NamedTuple
 
 from roundelay.core.token.pdu import B, Invite, Vote1
@@ -62,9 +63,6 @@ from roundelay.sim.explore.token.site_states import (
 ATTEMPTS: Final = 0x7F  # the part of a cost that counts attempts
 CRASHES: Final = 0x7F * (CRASH | WIPE | RESTART)  # the parts that count crashes
 
-Profiles = tuple[Profile, ...]
-"""One for each site."""
-
 
 class State(NamedTuple):
     """A state of the group: local states and what was sent (its number), by site; cost so far."""
@@ -72,14 +70,6 @@ class State(NamedTuple):
     locals: tuple[int, ...]
     sent: tuple[int, ...]
     cost: int
-
-
-class View(NamedTuple):
-    """What the sites have before them in a state."""
-
-    profiles: Profiles
-    inboxes: list[int]  # what may be delivered to each
-    last: bool  # no attempt is left
 
 
 class Turn(NamedTuple):
@@ -136,12 +126,14 @@ class Silent:
 
 
 class Context:
-    """What is of use to whom while the sites have certain profiles; by site."""
+    """The profiles of the sites, and what is of use to whom while they have these; by site."""
 
-    __slots__ = ("heard", "inviting", "kept", "upto", "usable")
+    __slots__ = ("heard", "inviting", "kept", "last", "profiles", "upto", "usable")
 
-    def __init__(self, profiles: Profiles) -> None:
-        self.upto = -1
+    def __init__(self, profiles: tuple[Profile, ...], last: bool) -> None:
+        self.profiles = profiles
+        self.last = last  # no attempt is left
+        self.upto = -1  # PDUs that are taken into account
         self.inviting = [at.attempt for at in profiles if at.phase == O1 and at.attempt]
         self.usable: list[int] = []  # may be delivered to it
         self.heard = [0] * len(profiles)  # any of the others has a use for it
@@ -161,55 +153,41 @@ class Group:
         self.budget = budget_of(scope)
         self.memory = NEVER_SURE if scope.wipes else memory
         self.masks = Numbered([0])  # sets of PDUs
-        self._silent: list[dict[tuple[object, ...], Silent]] = [{} for _ in self.sites]
-        self._usable: list[dict[Profile, Masks]] = [{} for _ in self.sites]
-        self._backed: tuple[dict[Profile, Masks], dict[Profile, Masks]] = ({}, {})
-        self._contexts: tuple[dict[Profiles, Context], dict[Profiles, Context]] = ({}, {})
-        self._without_versions: list[dict[int, int]] = [{} for _ in self.sites]
+        self._silent: dict[tuple[object, ...], Silent] = {}
         self._facts: dict[tuple[Fact, ...], tuple[Fact, ...]] = {}
-        self._contradictions: dict[tuple[Fact, Fact], str] = {}
+        self._used_by = cache(lambda at: Masks(self.pool, partial(can_use, at, memory=self.memory)))
+        self._backed_by = cache(
+            lambda at, last: Masks(self.pool, partial(stands_by, at, last=last))
+        )
+        self._known_context = cache(Context)
+        self._contradiction = cache(contradiction)
 
     # -- what is of use ------------------------------------------------------------------------
 
     def usable(self, site: int, at: Profile) -> int:
         """Return the PDUs for `site` that are of use to it in a state like `at`."""
-        masks = self._usable[site].get(at)
-        if masks is None:
-            masks = self._usable[site][at] = Masks(
-                self.pool, lambda pdu: can_use(at, pdu, self.memory)
-            )
-        return masks.get() & self.pool.addressed[site]
+        return self._used_by(at).get() & self.pool.addressed[site]
 
-    def _backing(self, at: Profile, last: bool) -> int:
-        """Return the PDUs that may matter when they come from a site in a state like `at`."""
-        masks = self._backed[last].get(at)
-        if masks is None:
-            masks = self._backed[last][at] = Masks(self.pool, lambda pdu: stands_by(at, pdu, last))
-        return masks.get()
-
-    def _context(self, profiles: Profiles, last: bool) -> Context:
-        """Return what is of use to whom in states like these."""
-        context = self._contexts[last].get(profiles)
-        if context is None:
-            context = self._contexts[last][profiles] = Context(profiles)
+    def _up_to_date(self, context: Context) -> Context:
+        """Take all PDUs that were met into account."""
         if context.upto < len(self.pool.items):
             context.upto = len(self.pool.items)
+            profiles = context.profiles
             context.usable = [self.usable(site, at) for site, at in enumerate(profiles)]
             for site, at in enumerate(profiles):
-                heard = 0
-                for other, mask in enumerate(context.usable):
-                    if other != site:
-                        heard |= mask
-                context.heard[site] = heard
-                context.kept[site] = heard & self._backing(at, last)
+                others = (mask for other, mask in enumerate(context.usable) if other != site)
+                context.heard[site] = heard = union(others)
+                context.kept[site] = heard & self._backed_by(at, context.last).get()
         return context
 
     def local(self, site: int, number: int) -> Local:
         return self.members[site].locals[number]
 
-    def _profiles(self, locals_: Iterable[int]) -> Profiles:
+    def _context(self, locals_: Iterable[int], last: bool) -> Context:
+        """Return what is of use to whom in these states of the sites."""
         members = self.members
-        return tuple([members[i].locals[number].profile for i, number in enumerate(locals_)])
+        profiles = [members[i].locals[number].profile for i, number in enumerate(locals_)]
+        return self._up_to_date(self._known_context(tuple(profiles), last))
 
     def can_pay(self, cost: int) -> bool:
         return affordable(cost, self.budget)
@@ -218,37 +196,37 @@ class Group:
         """Return whether no attempt is left."""
         return cost & ATTEMPTS == self.budget & ATTEMPTS
 
-    def view(self, state: State) -> View:
-        """Return what the sites have before them in `state`."""
-        profiles, last = self._profiles(state.locals), self._is_last(state.cost)
-        return View(profiles, self._inboxes(self.sent(state), profiles, last), last)
+    def view(self, state: State) -> tuple[Context, list[int]]:
+        """Return how the sites stand in `state`, and what may be delivered to each."""
+        context = self._context(state.locals, self._is_last(state.cost))
+        return context, self._inboxes(self.sent(state), context)
 
-    def _inboxes(self, sent: Iterable[int], profiles: Profiles, last: bool) -> list[int]:
+    def _inboxes(self, sent: Iterable[int], context: Context) -> list[int]:
         """Return what may be delivered to each site."""
         everything = union(sent)
-        return [everything & usable for usable in self._context(profiles, last).usable]
+        return [everything & usable for usable in self._up_to_date(context).usable]
 
     # -- silent steps --------------------------------------------------------------------------
 
-    def silent(self, site: int, start: int, inbox: int, profiles: Profiles, last: bool) -> Silent:
+    def silent(self, site: int, start: int, inbox: int, context: Context) -> Silent:
         """Return everything `site` can do from local state `start` before anybody notices."""
-        key = (start, self.masks.number(inbox), profiles, last)
-        silent = self._silent[site].get(key)
+        key = (site, start, self.masks.number(inbox), context)
+        silent = self._silent.get(key)
         if silent is None:
-            paths = self.paths(site, start, inbox, profiles, last)
+            paths = self.paths(site, start, inbox, context)
             free = [number for number, cost in paths.before if not cost]
             facts = tuple({self.local(site, number).fact: None for number in free})
             facts = self._facts.setdefault(facts, facts)
-            silent = self._silent[site][key] = Silent(paths, facts)
+            silent = self._silent[key] = Silent(paths, facts)
         return silent
 
-    def paths(self, site: int, start: int, inbox: int, profiles: Profiles, last: bool) -> Paths:
+    def paths(self, site: int, start: int, inbox: int, context: Context) -> Paths:
         """Find the silent steps of `site` from local state `start`."""
-        member = self.members[site]
+        member, last = self.members[site], context.last
         paths = Paths({(start, 0): None}, {}, [])
         front = [(start, 0)]
         # Who crashes when nobody invites any more is out for good.
-        idle = last and not self._context(profiles, last).inviting
+        idle = last and not context.inviting
         barred = (ATTEMPTS if last else 0) | (CRASHES if idle else 0)
         for place in front:
             number, paid = place
@@ -257,7 +235,7 @@ class Group:
             member.learn(local, here)
             if number != start:
                 reply = union(move.sends for move in local.replies_to(here))
-                reply = self._noticed(site, reply, local.profile, profiles, last)
+                reply = self._noticed(site, reply, local.profile, context)
                 if reply:
                     # It is part of the network as soon as the site is here: go on from there.
                     paths.turns.setdefault((reply, number, paid), (place, None))
@@ -270,7 +248,7 @@ class Group:
                     paths.broken.append((place, move))
                     continue
                 to = self._kept(site, move.to, last)
-                sends = self._noticed(site, move.sends, member.locals[to].profile, profiles, last)
+                sends = self._noticed(site, move.sends, member.locals[to].profile, context)
                 if sends:
                     paths.turns.setdefault((sends, to, cost), (place, move))
                 elif (to, cost) not in paths.before:
@@ -278,28 +256,20 @@ class Group:
                     front.append((to, cost))
         return paths
 
-    def _noticed(self, site: int, sends: int, at: Profile, profiles: Profiles, last: bool) -> int:
-        """Return what of `sends` anybody has a use for."""
+    def _noticed(self, site: int, sends: int, at: Profile, context: Context) -> int:
+        """Return what of `sends`, from a site that is like `at` then, anybody has a use for."""
         if not sends:
             return 0
-        return sends & self._backing(at, last) & self._context(profiles, last).heard[site]
+        backed = self._backed_by(at, context.last).get()
+        return sends & backed & self._up_to_date(context).heard[site]
 
     def _kept(self, site: int, number: int, last: bool) -> int:
         """With no attempt left, which versions were heard of is of no account."""
-        if not last:
-            return number
-        kept = self._without_versions[site].get(number)
-        if kept is None:
-            member = self.members[site]
-            kept = member.without_versions(member.locals[number])
-            self._without_versions[site][number] = kept
-        return kept
+        return self.members[site].without_versions(number) if last else number
 
-    def _needed(
-        self, site: int, start: int, inbox: int, profiles: Profiles, last: bool
-    ) -> list[TurnEnd]:
+    def _needed(self, site: int, start: int, inbox: int, context: Context) -> list[TurnEnd]:
         """Return the turns of `site` that are needed (reduction 2)."""
-        silent = self.silent(site, start, inbox, profiles, last)
+        silent = self.silent(site, start, inbox, context)
         if silent.needed is None:
             silent.needed = []
             by_sends: dict[int, list[Place]] = {}
@@ -307,7 +277,7 @@ class Group:
                 rivals = by_sends.setdefault(sends, [])
                 for other, paid in rivals:
                     if affordable(paid, cost):
-                        after = self._silent_after(site, other, inbox, profiles, last, paid)
+                        after = self._silent_after(site, other, inbox, context, paid)
                         if (to, cost - paid) in after.reach:
                             break
                 else:
@@ -317,12 +287,12 @@ class Group:
         return silent.needed
 
     def _silent_after(
-        self, site: int, number: int, inbox: int, profiles: Profiles, last: bool, paid: int
+        self, site: int, number: int, inbox: int, context: Context, paid: int
     ) -> Silent:
-        at = self.local(site, number).profile
-        profiles = (*profiles[:site], at, *profiles[site + 1 :])
-        inbox &= self.usable(site, at)
-        return self.silent(site, number, inbox, profiles, last or self._is_last(paid))
+        at, profiles = self.local(site, number).profile, context.profiles
+        after = (*profiles[:site], at, *profiles[site + 1 :])
+        later = self._known_context(after, context.last or self._is_last(paid))
+        return self.silent(site, number, inbox & self.usable(site, at), later)
 
     # -- states of the group -------------------------------------------------------------------
 
@@ -349,19 +319,18 @@ class Group:
         if last:
             locals_ = [self._kept(site, number, last) for site, number in enumerate(locals_)]
         while True:
-            profiles = self._profiles(locals_)
-            context = self._context(profiles, last)
+            context = self._context(locals_, last)
             for site, kept in enumerate(context.kept):
                 sent[site] &= kept
-            self._reply(locals_, sent, profiles, last, log)
+            self._reply(locals_, sent, context, log)
             if not last:
                 break
             if not context.inviting:
                 cost |= self.budget & CRASHES  # whether anybody crashes or not is the same
-            inboxes = self._inboxes(sent, profiles, last)
-            if self._retire_stranded(locals_, inboxes, profiles):
+            inboxes = self._inboxes(sent, context)
+            if self._retire_stranded(locals_, inboxes, context):
                 continue
-            site, turns = self._closed(locals_, inboxes, profiles)
+            site, turns = self._closed(locals_, inboxes, context)
             if len(turns) != 1:
                 break
             sends, to, _ = turns[0]
@@ -375,44 +344,44 @@ class Group:
         return State(tuple(locals_), tuple([self.masks.number(mask) for mask in sent]), cost)
 
     def _reply(
-        self, locals_: list[int], sent: list[int], profiles: Profiles, last: bool, log: Log | None
+        self, locals_: list[int], sent: list[int], context: Context, log: Log | None
     ) -> None:
         again = True
         while again:
             again = False
-            for site, inbox in enumerate(self._inboxes(sent, profiles, last)):
+            for site, inbox in enumerate(self._inboxes(sent, context)):
                 member = self.members[site]
                 local = member.locals[locals_[site]]
                 member.learn(local, inbox)
                 for needed, move in local.replies:
                     if needed & inbox != needed or not move.sends & ~sent[site]:
                         continue
-                    sends = self._noticed(site, move.sends, local.profile, profiles, last)
+                    sends = self._noticed(site, move.sends, local.profile, context)
                     if sends & ~sent[site]:
                         sent[site] |= sends
                         again = True
                         if log is not None:
                             log.append((site, move, None))
 
-    def _retire_stranded(self, locals_: list[int], inboxes: list[int], profiles: Profiles) -> bool:
+    def _retire_stranded(self, locals_: list[int], inboxes: list[int], context: Context) -> bool:
         """Retire the sites that can never again be part of a list; return whether any is."""
-        stranded = [site for site in self.sites if self._stranded(site, locals_, inboxes, profiles)]
+        stranded = [site for site in self.sites if self._stranded(site, locals_, inboxes, context)]
         for site in stranded:
             locals_[site] = self.members[site].retired(self.local(site, locals_[site]))
         return bool(stranded)
 
     def _stranded(
-        self, site: int, locals_: Sequence[int], inboxes: list[int], profiles: Profiles
+        self, site: int, locals_: Sequence[int], inboxes: list[int], context: Context
     ) -> bool:
         """Return whether a site can never again be part of a list, when no attempt is left."""
-        at = profiles[site]
+        at = context.profiles[site]
         if at.phase not in (OUT, S1, W3, NORMAL) or self._has_token(site, locals_):
             return False
         if at.phase == OUT:
             return not inboxes[site]
         # Its list is out of reach if nobody works on it any more and nothing of it can come.
         v = at.tl if at.phase == NORMAL else at.attempt
-        for other, profile in enumerate(profiles):
+        for other, profile in enumerate(context.profiles):
             if other == site:
                 continue
             if profile.attempt == v and profile.phase in (O1, O2, S2, W3):
@@ -426,7 +395,7 @@ class Group:
         return self.local(site, locals_[site]).fact.list is not None
 
     def _closed(
-        self, locals_: Sequence[int], inboxes: list[int], profiles: Profiles
+        self, locals_: Sequence[int], inboxes: list[int], context: Context
     ) -> tuple[int, list[TurnEnd]]:
         """Return a site that has all its choices before it, and these; or (-1, []).
 
@@ -434,13 +403,12 @@ class Group:
         alone, unless somebody still invites to a higher one.  When they are there, nothing that
         others do can add to its choices or take one away: the others may as well wait.
         """
-        inviting = self._context(profiles, True).inviting
-        for site, at in enumerate(profiles):
+        for site, at in enumerate(context.profiles):
             if at.phase not in (S1, S2, W3, O2):
                 continue
-            if any(not refuses(at, v, self.memory) for v in inviting):
+            if any(not refuses(at, v, self.memory) for v in context.inviting):
                 continue
-            here = (site, locals_[site], inboxes[site], profiles, True)
+            here = (site, locals_[site], inboxes[site], context)
             free = [turn for turn in self._needed(*here) if not turn[2]]
             if free and not self.silent(*here).broken:
                 return site, free
@@ -471,13 +439,13 @@ class Group:
 
     def _choices(self, state: State) -> list[list[Turn]]:
         """Return the turns of each site in `state`."""
-        profiles, inboxes, last = self.view(state)
-        alone = self._closed(state.locals, inboxes, profiles)[0] if last else -1
+        context, inboxes = self.view(state)
+        alone = self._closed(state.locals, inboxes, context)[0] if context.last else -1
         choices: list[list[Turn]] = []
         for site, number in enumerate(state.locals):
             turns: list[Turn] = []
             if alone in (-1, site):
-                for turn in self._needed(site, number, inboxes[site], profiles, last):
+                for turn in self._needed(site, number, inboxes[site], context):
                     if self.can_pay(state.cost + turn[2]):
                         turns.append(Turn(site, *turn))
             choices.append(turns)
@@ -491,9 +459,9 @@ class Group:
 
     def silently(self, state: State) -> list[Silent]:
         """Return what each site can do from `state` before anybody notices."""
-        profiles, inboxes, last = self.view(state)
+        context, inboxes = self.view(state)
         return [
-            self.silent(site, number, inboxes[site], profiles, last)
+            self.silent(site, number, inboxes[site], context)
             for site, number in enumerate(state.locals)
         ]
 
@@ -513,13 +481,9 @@ class Group:
             for other in range(site):
                 for mine in silently[site].facts:
                     for theirs in silently[other].facts:
-                        key = (mine, theirs)
-                        known = self._contradictions.get(key)
-                        if known is None:
-                            known = contradiction(site, mine, other, theirs)
-                            self._contradictions[key] = known
-                        if known:
-                            return Finding(known, ((site, mine), (other, theirs)))
+                        violation = self._contradiction(site, mine, other, theirs)
+                        if violation:
+                            return Finding(violation, ((site, mine), (other, theirs)))
         return None
 
 

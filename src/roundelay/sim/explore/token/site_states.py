@@ -199,6 +199,7 @@ class Member:
         self.locals: list[Local] = []
         self._numbers: dict[tuple[Any, ...], int] = {}
         self._snapshots = Snapshots(TokenSite(me, self.group, self.config, Still(0)))
+        self.without_versions = cache(self._without_versions)
 
     def begin(self) -> Move:
         """The move into the first state."""
@@ -478,10 +479,11 @@ class Member:
         """Return what decides all later steps of `engine`."""
         return fingerprint(engine)
 
-    def without_versions(self, local: Local) -> int:
+    def _without_versions(self, number: int) -> int:
         """Return the state of a site that has not heard of any version of others."""
+        local = self.locals[number]
         if local.frozen is None:
-            return local.id
+            return number
         engine = self._snapshots.thaw(local.frozen)
         engine.reformation.seen_version = 0
         return self.intern(engine, local.memory)
