@@ -44,7 +44,7 @@ SMALLEST = [
 ]
 
 
-def delivered_from(model: TokenModel, state: int) -> set[tuple[Deliveries, ...]]:
+def delivered_from(model: TokenModel, state: bytes) -> set[tuple[Deliveries, ...]]:
     """What the sites can have delivered at the same time, in a state or silently after it."""
     silently = model.group.silently(model.unpacked(state))
     return set(product(*[{fact.delivered for fact in silent.facts} for silent in silently]))

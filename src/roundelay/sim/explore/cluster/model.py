@@ -62,13 +62,16 @@ AHEAD: Final = 60
 """So many steps of what goes on for ever are printed."""
 
 LOSE: Final = "lose"
-ENDLESS: Final = "I7: they send without end"
 
 State = tuple[Any, ...]
 """Number of each member's state, content of each queue, losses left, early timers left."""
 
 Action = tuple[int, str, int, int]
 """Member, kind of step, what it is about, and the queue that an item comes from, or -1."""
+
+
+class Stuck(Exception):
+    """What never happens, or never ends, though nothing more is lost."""
 
 
 class Finding(NamedTuple):
@@ -269,52 +272,48 @@ class ClusterModel(Model[State, Action, Finding]):
         if self.under_way(state):
             return None
         self._ahead_so_far.clear()
+        try:
+            self._ending_well.update(self._to_the_end(state))
+        except Stuck as stuck:
+            return Finding(str(stuck), tuple(self._ahead_so_far))
+        return None
+
+    def _to_the_end(self, state: State) -> list[State]:
+        """Go on until no timer runs; return the states on the way, up to one that ends well."""
         on_the_way: list[State] = []
-        violation = ""
         for _ in range(ROUNDS):
             if state in self._ending_well:
-                break
+                return on_the_way
             on_the_way.append(state)
-            state, violation = self._drained(state)
-            if violation or state in self._ending_well:
-                break
+            state = self._drained(state)
+            if state in self._ending_well:
+                return on_the_way
             on_the_way.append(state)
             if not any(self.local(state, k).timers for k in self.group):
                 violation = self._undelivered(state)
-                break
-            state, violation = self._after_every_timer(state)
+                if violation:
+                    raise Stuck(violation)
+                return on_the_way
+            state = self._after_every_timer(state)
             if state in on_the_way:  # and so on for ever
-                violation = violation or self._undelivered(state) or ENDLESS
-            if violation:
                 break
-        else:
-            violation = self._undelivered(state) or ENDLESS
-        if violation:
-            return Finding(violation, tuple(self._ahead_so_far))
-        self._ending_well.update(on_the_way)
-        return None
+        raise Stuck(self._undelivered(state) or "I7: they send without end")
 
-    def _after_every_timer(self, state: State) -> tuple[State, str]:
+    def _after_every_timer(self, state: State) -> State:
         """Every timer passes once, and what is sent arrives."""
         for k in self.group:
             for kind, what in self.local(state, k).timers:
-                if (kind, what) not in self.local(state, k).timers:
-                    continue
-                state, violation = self._go_on(state, (k, kind, what, -1))
-                if not violation:
-                    state, violation = self._drained(state)
-                if violation:
-                    return state, violation
-        return state, ""
+                if (kind, what) in self.local(state, k).timers:
+                    state = self._drained(self._go_on(state, (k, kind, what, -1)))
+        return state
 
-    def _drained(self, state: State) -> tuple[State, str]:
+    def _drained(self, state: State) -> State:
         """Everything that is under way arrives, everything that is owed is said."""
-        violation = ""
         for _ in range(STEPS):
-            if violation or self.is_calm(state):
-                return state, violation
-            state, violation = self._go_on(state, self._next(state))
-        return state, self._undelivered(state) or "I7: acknowledgements without end"
+            if self.is_calm(state):
+                return state
+            state = self._go_on(state, self._next(state))
+        raise Stuck(self._undelivered(state) or "I7: acknowledgements without end")
 
     def _next(self, state: State) -> Action:
         """The oldest PDU of some queue arrives, or else somebody acknowledges."""
@@ -324,10 +323,13 @@ class ClusterModel(Model[State, Action, Finding]):
         k = next(k for k in self.group if self.local(state, k).acks)
         return k, ACK, 0, -1
 
-    def _go_on(self, state: State, action: Action) -> tuple[State, str]:
+    def _go_on(self, state: State, action: Action) -> State:
         if len(self._ahead_so_far) <= AHEAD:
             self._ahead_so_far.append(action)
-        return self._after(state, action)
+        after, violation = self._after(state, action)
+        if violation:
+            raise Stuck(violation)
+        return after
 
     def _undelivered(self, state: State) -> str:
         for source in self.group:
