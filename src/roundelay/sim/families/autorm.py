@@ -21,7 +21,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from roundelay.core.autorm.beamon import AutoRmDelivery, Beamon
+from roundelay.core.autorm.beamon import Beamon
 from roundelay.core.autorm.config import GROUP, NODE, AutoRmConfig
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import MS, Engine
@@ -32,7 +32,7 @@ from roundelay.sim.kernel.load import RandomTimes, content
 from roundelay.sim.kernel.member import UP
 from roundelay.sim.kernel.world import World
 from roundelay.sim.swarm.fault_kinds import PARTITIONS, Strike, kinds
-from roundelay.sim.swarm.fault_runner import SETTLE_STEPS, RunSetting, Striker
+from roundelay.sim.swarm.fault_runner import SETTLE_STEPS, Books, RunSetting, Striker
 
 if TYPE_CHECKING:
     from roundelay.sim.swarm.plan import Plan
@@ -218,13 +218,12 @@ class GroupLoad(RandomTimes):
         return number if taken else -1
 
 
-class AutoRmBooks:
-    """An observer that knows which messages have not ended."""
+class AutoRmBooks(Books):
+    """Knows which messages have not ended."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.uuids: dict[int, bytes] = {}
-        self.submissions: set[bytes] = set()
-        self.delivered_somewhere: set[bytes] = set()
         self.pending: dict[int, bytes] = {}  # number of a message → its sender
 
     def born(self, time: int, site: int, uuid: bytes) -> None:
@@ -236,16 +235,9 @@ class AutoRmBooks:
         self.submissions.add(data)
         self.pending[number] = self.uuids[site]
 
-    def delivered(self, time: int, site: int, delivery: AutoRmDelivery) -> None:
-        self.delivered_somewhere.update(delivery.bundle)
-
     def noticed(self, time: int, site: int, notice: Notice) -> None:
         if isinstance(notice, TransferEnded):
             self.pending.pop(notice.tag, None)
-
-    @property
-    def committed(self) -> int:
-        return len(self.delivered_somewhere & self.submissions)
 
     def open(self) -> int:
         """Messages of nodes that still run whose fate is not known."""
@@ -275,10 +267,6 @@ class AutoRmDriver(Striker):
 
     def make_load(self) -> GroupLoad:
         return GroupLoad(self.applications, self.plan)
-
-    @property
-    def submitted(self) -> int:
-        return len(self.books.submissions)
 
     def settle(self, healed: int) -> bool:
         # Until the last replay has arrived: an old heartbeat says what is no longer true.

@@ -44,7 +44,7 @@ from roundelay.sim.kernel.member import PAUSED
 from roundelay.sim.network.links import Targeted
 from roundelay.sim.network.wiretap import WireTap
 from roundelay.sim.swarm.fault_kinds import CLUSTER_TARGETS, PARTITIONS, LinkSpec, Strike, kinds
-from roundelay.sim.swarm.fault_runner import RunSetting, Striker
+from roundelay.sim.swarm.fault_runner import Books, RunSetting, Striker
 
 KINDS: Final = (
     *kinds("loss burst duplicate replay delay reorder clog corrupt truncate alien-version"),
@@ -413,38 +413,32 @@ class ClusterDriver(Striker):
             self.breach("I5", detail, site)
 
 
-class ClusterBooks:
-    """An observer that knows what is still to be delivered, and who has given up on whom."""
+class ClusterBooks(Books):
+    """Knows what is still to be delivered, and who has given up on whom."""
 
     def __init__(self, receivers: Callable[[int, int], Collection[int]]) -> None:
+        super().__init__()
         self.receivers = receivers
-        self.committed = 0  # messages that some application has received
         self.missing: dict[bytes, set[int]] = {}  # message → destinations without it
-        self.fresh: set[bytes] = set()  # messages nobody has received
         self.own: dict[int, set[bytes]] = {}  # messages to itself that a site has not received
         self.given: dict[int, set[bytes]] = {}  # what each site has received
-        self.given_anywhere: set[bytes] = set()
         self.given_back: dict[int, set[bytes]] = {}
         self.suspects: dict[int, set[object]] = {}
         self.broken: dict[int, object] = {}  # site → reason
         self.on_broken: Callable[[], None] = lambda: None
 
     def submitted(self, time: int, site: int, index: int, bundle: Bundle) -> None:
+        super().submitted(time, site, index, bundle)
         for i, data in enumerate(bundle):
             there = set(self.receivers(site, index + i))
             self.missing[data] = there
-            self.fresh.add(data)
             if site in there:
                 self.own.setdefault(site, set()).add(data)
 
     def delivered(self, time: int, site: int, delivery: Delivery) -> None:
-        mine = self.given.setdefault(site, set())
+        super().delivered(time, site, delivery)
+        self.given.setdefault(site, set()).update(delivery.bundle)
         for data in delivery.bundle:
-            mine.add(data)
-            self.given_anywhere.add(data)
-            if data in self.fresh:
-                self.fresh.discard(data)
-                self.committed += 1
             if delivery.source == site and site in self.own:
                 self.own[site].discard(data)
             there = self.missing.get(data)

@@ -38,7 +38,7 @@ from roundelay.sim.swarm.fault_kinds import (
     Strike,
     kinds,
 )
-from roundelay.sim.swarm.fault_runner import RunSetting, Striker
+from roundelay.sim.swarm.fault_runner import Books, RunSetting, Striker
 
 _TOKEN_KINDS: Final = tuple(
     kind for kind in FAULT_KINDS if kind not in (*CLUSTER_TARGETS, "fail", "twin")
@@ -462,29 +462,27 @@ class Driver(Striker):
         return not self.books.wiped() or forgetful <= self.plan.resilience
 
 
-class TokenBooks:
-    """An observer that knows what is pending and which sites are weak."""
+class TokenBooks(Books):
+    """Knows what is pending and which sites are weak."""
 
     def __init__(self, sites: int) -> None:
+        super().__init__()
         self.sites = sites
-        self.committed = 0  # messages that some application has received
-        self.pending: dict[bytes, int] = {}  # messages nobody has received, and whose they are
-        self.doubtful: set[bytes] = set()  # the same, of sites that have lost their memory
+        # Messages nobody has received, and whose they are; of sites that have kept their memory.
+        self.pending: dict[bytes, int] = {}
         self.missing: dict[bytes, int] = {}  # how many sites lack a message
         self.weak: dict[int, str] = {}  # site → what its crash left it
 
     def submitted(self, time: int, site: int, index: int, bundle: Bundle) -> None:
+        super().submitted(time, site, index, bundle)
         for data in bundle:
             self.pending[data] = site
             self.missing[data] = self.sites
 
     def delivered(self, time: int, site: int, delivery: Delivery) -> None:
+        super().delivered(time, site, delivery)
         for data in delivery.bundle:
-            if self.pending.pop(data, None) is not None:
-                self.committed += 1
-            elif data in self.doubtful:
-                self.doubtful.discard(data)
-                self.committed += 1
+            self.pending.pop(data, None)
             lacking = self.missing.get(data, 0) - 1
             if lacking > 0:
                 self.missing[data] = lacking
@@ -500,10 +498,7 @@ class TokenBooks:
             return
         if self.weak.get(site, DISK) == DISK:  # a disk lost before is still lost
             self.weak[site] = keeps
-        lost = [data for data, source in self.pending.items() if source == site]
-        for data in lost:
-            del self.pending[data]
-        self.doubtful.update(lost)
+        self.pending = {data: source for data, source in self.pending.items() if source != site}
 
     def wiped(self) -> bool:
         """Whether some site has not recovered yet from the loss of stable state."""

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from random import Random
 from struct import Struct
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import SECOND, STAMPED, Delivery
@@ -54,16 +54,6 @@ def identity(data: bytes) -> tuple[int, int]:
 
 To = Callable[[int, int], Collection[int]]
 """(source, number) → the members that message goes to."""
-
-
-class Submitted(Protocol):
-    """What a checker knows of a message; a world counts a site's messages as a load does."""
-
-    @property
-    def site(self) -> int: ...
-
-    @property
-    def index(self) -> int: ...
 
 
 class Destinations:
@@ -104,8 +94,8 @@ class Destinations:
             some = rng.sample([member for member in self.pool if member != source], self.many)
         return tuple(sorted(some))
 
-    def of(self, submission: Submitted) -> tuple[int, ...]:
-        """The same, as checkers ask (`Checker(destinations=to.of)`)."""
+    def of(self, submission: Any) -> tuple[int, ...]:
+        """The same, as checkers ask (`Checker(destinations=to.of)`), who know site and index."""
         return self(submission.site, submission.index)
 
 
