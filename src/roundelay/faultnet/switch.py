@@ -32,15 +32,7 @@ from typing import Any, Final
 import msgspec
 
 from roundelay.core.errors import ConfigError, RoundelayError
-from roundelay.faultnet.rules import (
-    MS_MAX,
-    SEEN,
-    SEEN_B,
-    Lane,
-    Rules,
-    SeenDatagram,
-    good_name,
-)
+from roundelay.faultnet.rules import MS_MAX, SEEN, SEEN_B, Lane, Rules, SeenDatagram, good_name
 from roundelay.node.medium.interfaces import parse_address
 from roundelay.sim.network.links import Copy, damaged
 from roundelay.wire.switch_header import (

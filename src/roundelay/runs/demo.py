@@ -347,8 +347,7 @@ class Demo:
         sections = [
             verdict(results["verdict"], self.sentence(results)),
             beside(
-                grid("Sites", ("", "delivered", "digest of its log", ""), by_site),
-                promises(broken),
+                grid("Sites", ("", "delivered", "digest of its log", ""), by_site), promises(broken)
             ),
             beside(grid("What happened", ("ms", ""), events), grid("Numbers", ("", ""), numbers)),
             picture("The crash", crash),

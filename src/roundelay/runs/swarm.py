@@ -174,8 +174,7 @@ def run_seed(
 def _of_nodes(plan: Plan, members: tuple[int, ...]) -> Judge:
     config = plan.config
     return AutoRmChecker(
-        per_group=config.get("serial_scope") == GROUP,
-        failover=bool(config.get("someone_failover")),
+        per_group=config.get("serial_scope") == GROUP, failover=bool(config.get("someone_failover"))
     )
 
 

@@ -47,11 +47,7 @@ class Merged(Struct, frozen=True):
 
 
 def merge(
-    folder: Path,
-    path: Path,
-    *,
-    group: str | None = None,
-    params: Mapping[str, Any] | None = None,
+    folder: Path, path: Path, *, group: str | None = None, params: Mapping[str, Any] | None = None
 ) -> Merged:
     """Write the trace of `group` (needless if there is but one) to `path`.
 

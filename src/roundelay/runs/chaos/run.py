@@ -157,10 +157,7 @@ class Chaos(Harness):
     look_s = 0.05
 
     def __init__(
-        self,
-        params: ChaosParams,
-        folder: Path,
-        tell: Callable[[str], None] = lambda text: None,
+        self, params: ChaosParams, folder: Path, tell: Callable[[str], None] = lambda text: None
     ) -> None:
         params.check()
         super().__init__(folder, network(params.network, params.seed), tell)

@@ -27,14 +27,7 @@ from typing import Final
 from msgspec import Struct, field
 
 from roundelay.core.families import NONE, TOTAL, Family
-from roundelay.runs.chaos_api.notes import (
-    LEFT_OUT,
-    MEMBER,
-    NAME_TAKEN,
-    TWIN,
-    Life,
-    Note,
-)
+from roundelay.runs.chaos_api.notes import LEFT_OUT, MEMBER, NAME_TAKEN, TWIN, Life, Note
 from roundelay.runs.chaos_api.plan import FAMILY_OF
 
 HANDED_OVER_NS: Final = 1_000_000_000
