@@ -25,7 +25,7 @@ from roundelay.core.errors import ConfigError, UsageError
 from roundelay.core.events import CRASH, DELIVER, EVENT_NAMES, NO_REF, NOBODY, SUBMIT
 from roundelay.trace.live import CELLS, HEAD_CELLS, LiveFile, LiveRow, live_files
 from roundelay.trace.recorder import TraceWriter
-from roundelay.trace.schema import MESSAGES, arrow
+from roundelay.trace.schema import MESSAGES, arrow, arrow_column
 
 BATCH_ROWS: Final = 16_384
 MESSAGES_AT: Final = HEAD_CELLS + MESSAGES
@@ -115,19 +115,13 @@ def _batches(number: int, file: LiveFile, offset: int, keeps: str) -> Iterator[B
 
 def _write(writer: TraceWriter, batches: Iterator[Batch]) -> int:
     pa = arrow()
-    names = pa.array(EVENT_NAMES, pa.string())
     times: list[int] = []
     lines: list[LiveRow] = []
     written = 0
 
     def put() -> None:
-        columns = list(zip(*lines, strict=True))
-        arrays = [pa.array(times, pa.int64())]
-        for field, values in zip(list(writer.schema)[1:], columns, strict=True):
-            if field.name == "event":
-                arrays.append(names.take(pa.array(values, pa.int32())))
-            else:
-                arrays.append(pa.array(values, field.type))
+        columns = [times, *zip(*lines, strict=True)]
+        arrays = list(map(arrow_column, writer.schema, columns))
         writer.add(pa.record_batch(arrays, schema=writer.schema))
         times.clear()
         lines.clear()

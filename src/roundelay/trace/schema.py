@@ -60,7 +60,14 @@ class TraceRow(Struct, gc=False):
     info: str = ""
 
 
-# The columns that only some rows have: name → Arrow type.
+# The columns that all rows have, and those that only some have: name → Arrow type.
+DENSE: Final[dict[str, str]] = {
+    "time": "int64",
+    "site": "int32",
+    "event": "string",
+    "ref": "int64",
+    "peer": "int32",
+}
 SPARSE: Final[dict[str, str]] = {
     "kind": "string",
     "seq": "int64",
@@ -77,7 +84,6 @@ SPARSE: Final[dict[str, str]] = {
     "messages": "list",
     "info": "string",
 }
-PLACE: Final = {name: i for i, name in enumerate(SPARSE)}
 BLANK: Final[list[Any]] = [None] * len(SPARSE)
 
 KIND, SEQ, SOURCE, NUMBER, TS, TL_VERSION, TL_SITE = range(7)
@@ -103,17 +109,19 @@ def parquet() -> Any:
 def arrow_schema(metadata: dict[bytes, bytes] | None = None) -> Any:
     """The columns of a trace file with their types."""
     pa = arrow()
-    fields = [
-        pa.field("time", pa.int64(), nullable=False),
-        pa.field("site", pa.int32(), nullable=False),
-        pa.field("event", pa.string(), nullable=False),
-        pa.field("ref", pa.int64(), nullable=False),
-        pa.field("peer", pa.int32(), nullable=False),
-    ]
-    for name, kind in SPARSE.items():
-        column = pa.list_(pa.int64()) if kind == "list" else getattr(pa, kind)()
-        fields.append(pa.field(name, column))
+    fields = []
+    for name, kind in (DENSE | SPARSE).items():
+        column = pa.list_(pa.int64()) if kind == "list" else kind
+        fields.append(pa.field(name, column, nullable=name in SPARSE))
     return pa.schema(fields, metadata=metadata)
+
+
+def arrow_column(field: Any, values: Sequence[Any]) -> Any:
+    """A column of a trace file; events are given by their codes."""
+    pa = arrow()
+    if field.name == "event":
+        return pa.array(EVENT_NAMES, field.type).take(pa.array(values, pa.int32()))
+    return pa.array(values, field.type)
 
 
 def kind_of(pdu_class: type) -> str:
@@ -172,11 +180,11 @@ class Flattener:
     def record_batch(self, rows: Sequence[Row], schema: Any) -> Any:
         """The rows as an Arrow record batch."""
         pa = arrow()
-        times, sites, events, refs, peers, objs = zip(*rows, strict=True)
+        *heads, objs = zip(*rows, strict=True)
         dense: list[Cells] = []
         slots: list[int | None] = []
         losses: dict[str, int] = {}  # reasons of losses are few: one line of cells each
-        for event, obj in zip(events, objs, strict=True):
+        for event, obj in zip(heads[2], objs, strict=True):
             if event == RECEIVE:
                 slots.append(None)
             elif event == LOSE and obj in losses:
@@ -187,17 +195,11 @@ class Flattener:
                 slots.append(len(dense))
                 dense.append(self.cells(obj))
         take = pa.array(slots, pa.int32())
-        names = pa.array(EVENT_NAMES, pa.string())
-        columns = [
-            pa.array(times, pa.int64()),
-            pa.array(sites, pa.int32()),
-            names.take(pa.array(events, pa.int32())),
-            pa.array(refs, pa.int64()),
-            pa.array(peers, pa.int32()),
-        ]
+        fields = iter(schema)
+        columns = [arrow_column(next(fields), values) for values in heads]
         lists = zip(*dense, strict=True) if dense else [()] * len(SPARSE)
-        for field, values in zip(list(schema)[5:], lists, strict=True):
-            columns.append(pa.array(values, field.type).take(take))
+        for field, values in zip(fields, lists, strict=True):
+            columns.append(arrow_column(field, values).take(take))
         return pa.record_batch(columns, schema=schema)
 
     # -- what each kind of object says ------------------------------------------------------

@@ -14,6 +14,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from roundelay.core.engine import STAMPED
 from roundelay.core.events import MEMORY
 from roundelay.pipeline.spark.executors import Mapper
 from roundelay.pipeline.verify.columns import ANOTHER
@@ -68,7 +69,7 @@ def _diagnosed(run: TracedRun, addressed: bool) -> Diagnosis:
         judge.take(row)
         if row.site not in own:
             continue
-        if row.event == "DELIVER" and row.kind not in judge.checker.provisional:
+        if row.event == "DELIVER" and row.kind != STAMPED:
             deliveries += len(row.messages)
         elif row.event == "SUBMIT" and _is_for_itself(row):
             own[row.site] += len(row.messages)

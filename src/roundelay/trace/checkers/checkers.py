@@ -52,9 +52,9 @@ class Checker(Judge):
     "fifo" or "none".  `liveness_ns` bounds I7 (None: I7 is not judged).  `destinations` says for
     each submission which sites it is meant for (orders "fifo" and "none" only; default:
     everyone).  `durable`: a site that restarts with its disk knows what it has delivered (default:
-    in total order, where positions are kept; not otherwise).  `provisional` are the stages whose
-    deliveries promise nothing yet.  `horizon` is the number of positions, or of settled messages,
-    that are kept for comparison.
+    in total order, where positions are kept; not otherwise).  `horizon` is the number of positions,
+    or of settled messages, that are kept for comparison.  Deliveries that are only stamped promise
+    nothing yet.
     """
 
     def __init__(
@@ -65,7 +65,6 @@ class Checker(Judge):
         liveness_ns: int | None = None,
         destinations: Destinations | None = None,
         durable: bool | None = None,
-        provisional: Collection[str] = (STAMPED,),
         horizon: int = HORIZON,
         limit: int = LIMIT,
     ) -> None:
@@ -78,7 +77,6 @@ class Checker(Judge):
         super().__init__(limit)
         self.sites = tuple(sorted(sites))
         self.order = order
-        self.provisional = frozenset(provisional)
         self.durable = order == TOTAL if durable is None else durable
         self.everywhere = 0  # messages delivered at all sites that were up in the end
         self._promises = Promises(self.sites, self.report, liveness_ns)
@@ -120,7 +118,7 @@ class Checker(Judge):
         self._log.submitted(time, site, index, self._fingerprints(bundle))
 
     def delivered(self, time: int, site: int, delivery: Delivery) -> None:
-        if delivery.stage not in self.provisional:
+        if delivery.stage != STAMPED:
             seq, source, number = delivery.seq, delivery.source, delivery.number
             fingerprints = self._fingerprints(delivery.bundle)
             self._log.delivered(Delivered(time, site, seq, source, number, fingerprints))
@@ -131,7 +129,7 @@ class Checker(Judge):
 
     def delivered_as(self, bundle: Delivered, stage: str) -> None:
         """As `delivered`, for those who have fingerprints in place of messages."""
-        if stage not in self.provisional:
+        if stage != STAMPED:
             self._log.delivered(bundle)
 
     def noticed(self, time: int, site: int, notice: Notice) -> None:
