@@ -116,4 +116,6 @@ def test_a_mutant_belongs_to_another_protocol() -> None:
 
 def test_one_seed_is_run_as_the_swarm_runs_it() -> None:
     params = SwarmParams(first=3, beyond=4, protocol="autorm").settled()
-    assert run_seed(3, params).committed == judged(Plan.from_seed(3, "autorm"))[0].committed
+    outcome = run_seed(3, params).outcome
+    assert outcome is not None
+    assert outcome.committed == judged(Plan.from_seed(3, "autorm"))[0].committed

@@ -30,7 +30,8 @@ def test_a_few_fast_seeds_keep_every_promise(protocol: str) -> None:
     for seed in range(4):
         found = run_seed(seed, params)
         assert not found.findings, found.findings[0]
-        assert found.committed
+        assert found.outcome is not None
+        assert found.outcome.committed
 
 
 def test_fast_token_plans_are_eager_and_meet_their_bounds() -> None:

@@ -111,7 +111,9 @@ def test_the_documentation_names_every_mutant() -> None:
 @pytest.mark.parametrize("mutant", QUICK, ids=lambda mutant: mutant.name)
 def test_a_broken_rule_is_noticed_by_the_promise_it_names(mutant: Mutant) -> None:
     result = run_mutant(mutant)
-    assert result.verdict == CAUGHT, f"{result.reported} {result.detail}: {mutant.caught_by}"
+    assert result["verdict"] == CAUGHT, (
+        f"{result['reported']} {result['detail']}: {mutant.caught_by}"
+    )
 
 
 @pytest.mark.parametrize("scope", UNUSUAL, ids=Scope.command)
@@ -127,8 +129,8 @@ def test_the_engine_that_ships_is_clean_where_a_mutant_is_not(scope: Scope) -> N
 
 def test_a_mutant_that_fails_with_another_promise_is_not_caught() -> None:
     result = run_mutant(structs.replace(MUTANTS["no-majority"], expects=("I4",)))
-    assert result.verdict == OTHERWISE
-    assert result.reported == ("I3",)
+    assert result["verdict"] == OTHERWISE
+    assert result["reported"] == ("I3",)
 
 
 def test_a_mutant_that_stumbles_over_python_is_not_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,13 +141,13 @@ def test_a_mutant_that_stumbles_over_python_is_not_caught(monkeypatch: pytest.Mo
     mutant = structs.replace(MUTANTS["restart-resumes"], patches=patches, expects=("KeyError",))
     monkeypatch.setitem(MUTANTS, mutant.name, mutant)
     result = run_mutant(mutant)
-    assert result.verdict == OTHERWISE
-    assert result.reported[0] == "KeyError"
+    assert result["verdict"] == OTHERWISE
+    assert result["reported"][0] == "KeyError"
 
 
 def test_a_mutant_that_nothing_notices_survives() -> None:
     result = run_mutant(structs.replace(MUTANTS["restart-resumes"], seeds=(0, 0)))
-    assert result.verdict == SURVIVED
+    assert result["verdict"] == SURVIVED
 
 
 def test_parts_are_broken_only_while_a_mutant_is_in_force() -> None:

@@ -21,7 +21,6 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from heapq import heappop, heappush
@@ -34,6 +33,7 @@ import msgspec
 from roundelay.core.errors import ConfigError, RoundelayError
 from roundelay.faultnet.rules import MS_MAX, SEEN, SEEN_B, Lane, Rules, SeenDatagram, good_name
 from roundelay.node.medium.interfaces import parse_address
+from roundelay.node.medium.media import enlarge
 from roundelay.sim.network.links import Copy, damaged
 from roundelay.wire.switch_header import (
     FORGOTTEN_AFTER_S,
@@ -65,15 +65,12 @@ HELD_BYTES_MAX: Final = 64 << 20
 PLANNED_MAX: Final = 256
 """Rules waiting for their time (`after_s`)."""
 
-SOCKET_BUFFER: Final = 8 << 20
 BUFFER: Final = 65_536
 CONTROL_LINE_MAX: Final = 65_536
 CONTROL_CONNECTIONS_MAX: Final = 16
 
 HEAD_SHIFT: Final = OVERHEAD - FROM_SWITCH.size
 """Where the head for the receiver begins when it is written over the one of the sender."""
-
-SO_RCVBUFFORCE: Final = 33  # Linux; missing in `socket`
 
 
 class Port:
@@ -158,7 +155,7 @@ class Switch:
         except OSError as error:
             udp.close()
             raise _refused("listen", "{}:{}".format(*self.address), error) from None
-        _enlarge(udp)
+        enlarge(udp)
         self._socket = udp
         self.address = udp.getsockname()
         self._started = monotonic_ns()
@@ -537,15 +534,6 @@ def _refused(field: str, value: str, error: OSError) -> ConfigError:
     return ConfigError(
         field, value, f"one that is free and on this machine ({error.strerror or error})"
     )
-
-
-def _enlarge(udp: socket.socket) -> None:
-    """Room for bursts: beyond the system's limit where we may, up to it where not."""
-    udp.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER)
-    udp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER)
-    if sys.platform == "linux":
-        with suppress(OSError):  # for the privileged only
-            udp.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, SOCKET_BUFFER)
 
 
 def _line(answer: Mapping[str, Any]) -> bytes:

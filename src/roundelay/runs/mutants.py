@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from msgspec import Struct, structs
-
 from roundelay.core.errors import ConfigError
 from roundelay.runs.explore import run_explorer
 from roundelay.runs.swarm import SwarmParams, in_processes, run_seed
@@ -23,48 +21,35 @@ PYTHON_ERRORS: Final = ("Error", "Exception", "Iteration", "hang", "codec")
 """How findings end, or what they are, that say nothing about a promise."""
 
 
-class MutantResult(Struct, frozen=True, kw_only=True):
-    """What came of one mutant."""
-
-    name: str
-    family: str
-    rule: str
-    expects: tuple[str, ...]
-    verdict: str
-    reported: tuple[str, ...]
-    """Promises found broken, in the order they were."""
-    detail: str
-    seed: int
-    """Of the random run that shows it; -1: an exploration."""
-    seconds: float
-    command: str
-
-
 Finding = tuple[str, str]
 """What was broken, and in which words."""
 
 
-def run_mutant(mutant: Mutant) -> MutantResult:
-    """Run what has to catch `mutant`, up to the first that goes wrong."""
+def run_mutant(mutant: Mutant) -> dict[str, Any]:
+    """Run what has to catch `mutant`, up to the first that goes wrong, and say what came of it.
+
+    `reported` are the promises found broken, in the order they were; `seed` is that of the random
+    run that shows it, or -1 for an exploration.
+    """
     begun = time.perf_counter()
     seed, findings = -1, _explored(mutant) if mutant.scope is not None else []
     if mutant.seeds is not None and not findings:
         seed, findings = _swarmed(mutant)
     hits = [finding for finding in findings if mutant.expected(*finding)]
     odd = [finding for finding in findings if _is_python_error(*finding)]
-    reported = (odd or hits or findings or [("", "")])[0]
-    return MutantResult(
-        name=mutant.name,
-        family=mutant.family,
-        rule=mutant.rule,
-        expects=mutant.expects,
-        verdict=SURVIVED if not findings else CAUGHT if hits and not odd else OTHERWISE,
-        reported=tuple(dict.fromkeys(invariant for invariant, _ in findings)),
-        detail=reported[1],
-        seed=seed,
-        seconds=round(time.perf_counter() - begun, 3),
-        command=mutant.caught_by,
-    )
+    shown = (odd or hits or findings or [("", "")])[0]
+    return {
+        "name": mutant.name,
+        "family": mutant.family,
+        "rule": mutant.rule,
+        "expects": mutant.expects,
+        "verdict": SURVIVED if not findings else CAUGHT if hits and not odd else OTHERWISE,
+        "reported": tuple(dict.fromkeys(invariant for invariant, _ in findings)),
+        "detail": shown[1],
+        "seed": seed,
+        "seconds": round(time.perf_counter() - begun, 3),
+        "command": mutant.caught_by,
+    }
 
 
 def _explored(mutant: Mutant) -> list[Finding]:
@@ -104,14 +89,14 @@ def run_mutants(
 
     `watch` is called with (mutants done, mutants in all, those not caught).
     """
-    rows: dict[str, MutantResult] = {}
-    for result in in_processes(_run_named, [mutant.name for mutant in mutants], jobs, "mutant"):
-        rows[result.name] = result
+    rows: list[dict[str, Any]] = []
+    for row in in_processes(_run_named, [mutant.name for mutant in mutants], jobs, "mutant"):
+        rows.append(row)
         if watch is not None:
-            missed = sum(row.verdict != CAUGHT for row in rows.values())
+            missed = sum(row["verdict"] != CAUGHT for row in rows)
             watch(len(rows), len(mutants), missed)
-    return [structs.asdict(rows[mutant.name]) for mutant in mutants]
+    return rows
 
 
-def _run_named(name: str) -> MutantResult:
+def _run_named(name: str) -> dict[str, Any]:
     return run_mutant(MUTANTS[name])

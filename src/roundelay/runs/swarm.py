@@ -30,10 +30,10 @@ from roundelay.core.errors import ConfigError, InvariantBroken
 from roundelay.core.events import RowSink
 from roundelay.core.families import AUTORM, GRSB, TOKEN, WIDE
 from roundelay.runs.folder import as_row
-from roundelay.sim.families.registry import SIMULATED_FAMILIES, SWARMED
+from roundelay.sim.families.registry import SIMULATED_FAMILIES
 from roundelay.sim.mutants.registry import mutant_named
 from roundelay.sim.swarm.fault_kinds import FAULT_KINDS
-from roundelay.sim.swarm.fault_runner import Outcome, RunSetting, run_plan
+from roundelay.sim.swarm.fault_runner import Breach, Outcome, RunSetting, run_plan
 from roundelay.sim.swarm.plan import ANY, Plan, rerun
 from roundelay.trace.checkers.autorm import AutoRmChecker
 from roundelay.trace.checkers.checkers import Checker
@@ -55,28 +55,15 @@ SUMMED: Final = ("committed", "submitted", "virtual_ns", "events")
 """What a seed has of its outcome, besides the faults."""
 
 
-class Finding(Struct, frozen=True):
-    """Something a seed did that no run may do: the first of its kind in that seed."""
-
-    seed: int
-    invariant: str
-    """I1 … I8; `InvariantBroken` and other names of exceptions; `codec`; `hang`."""
-    site: int
-    time: int  # ns; -1: unknown
-    detail: str
-    rerun: str
-
-
-class SeedResult(Struct, frozen=True, kw_only=True):
+class SeedResult(Struct, frozen=True):
     """What came of one seed."""
 
     seed: int
-    committed: int = 0
-    submitted: int = 0
-    virtual_ns: int = 0
-    events: int = 0
-    faults: dict[str, int] = {}
-    findings: tuple[Finding, ...] = ()
+    outcome: Outcome | None
+    """None: it did not come to its end."""
+    findings: tuple[Breach, ...]
+    """What no run may do, the first of each kind: besides promises and rules there are
+    `InvariantBroken` and other names of exceptions, `codec`, and `hang`."""
 
 
 class SwarmParams(Struct, frozen=True, kw_only=True):
@@ -97,11 +84,9 @@ class SwarmParams(Struct, frozen=True, kw_only=True):
 
     def settled(self) -> SwarmParams:
         """Checked; raises ConfigError."""
-        if self.protocol not in SWARMED:
-            raise ConfigError("protocol", self.protocol, " or ".join(SWARMED))
+        Plan.from_seed(self.first, self.protocol, self.profile)  # knows which go together
         if self.mutant is not None:
             mutant_named(self.mutant, self.protocol)
-        Plan.from_seed(self.first, self.protocol, self.profile)  # knows which go together
         return self
 
     def rerun(self, seed: int) -> str:
@@ -144,14 +129,14 @@ def run_seed(
     if trace is not None:
         recorder = Recorder(trace, params=trace_params(plan))
     outcome: Outcome | None = None
-    findings: list[tuple[str, int, int, str]] = []
+    findings: list[Breach] = []
     try:
         with _alarm(SEED_SECONDS_MAX):
             outcome = _run(plan, params.mutant, checkers, recorder)
     except _Hang:
-        findings.append(("hang", -1, -1, f"not done after {SEED_SECONDS_MAX} s"))
+        findings.append(Breach("hang", -1, -1, f"not done after {SEED_SECONDS_MAX} s"))
     except Exception as error:
-        findings.append((type(error).__name__, -1, -1, _where(error)))
+        findings.append(Breach(type(error).__name__, -1, -1, _where(error)))
     finally:
         if recorder is not None:
             recorder.close()
@@ -159,30 +144,25 @@ def run_seed(
     if outcome is not None:
         if outcome.undetected:
             missed = f"{outcome.undetected} damaged PDUs were not noticed"
-            findings.append(("codec", -1, -1, missed))
-        findings += [structs.astuple(breach) for breach in outcome.breaches]
-    counts = (
-        {} if outcome is None else {name: getattr(outcome, name) for name in (*SUMMED, "faults")}
-    )
-    named = tuple(Finding(seed, *finding, params.rerun(seed)) for finding in findings)
-    return SeedResult(seed=seed, findings=named, **counts)
+            findings.append(Breach("codec", -1, -1, missed))
+        findings += outcome.breaches
+    return SeedResult(seed, outcome, tuple(findings))
 
 
 # -- who judges ----------------------------------------------------------------------------------
 
 
-def _of_nodes(plan: Plan, members: tuple[int, ...]) -> Judge:
-    config = plan.config
-    return AutoRmChecker(
-        per_group=config.get("serial_scope") == GROUP, failover=bool(config.get("someone_failover"))
-    )
-
-
-def _of_networks(plan: Plan, members: tuple[int, ...]) -> Judge:
-    return JournalChecker(wide=True, excused=plan.settings().excused(plan.sites))
-
-
-def _of_a_group(plan: Plan, members: tuple[int, ...]) -> Judge:
+def judge_of(plan: Plan, members: tuple[int, ...] | None = None) -> Judge:
+    """Return the checker of a run of `plan`, or of the `members` that a cluster goes on with."""
+    if plan.protocol == AUTORM:
+        config = plan.config
+        per_group, failover = config.get("serial_scope") == GROUP, config.get("someone_failover")
+        return AutoRmChecker(per_group=per_group, failover=bool(failover))
+    if plan.protocol == GRSB:
+        return JournalChecker()
+    if plan.protocol == WIDE:
+        return JournalChecker(wide=True, excused=plan.settings().excused(plan.sites))
+    members = tuple(range(plan.sites)) if members is None else members
     to = plan.destinations(members)
     return Checker(
         members,
@@ -190,20 +170,6 @@ def _of_a_group(plan: Plan, members: tuple[int, ...]) -> Judge:
         liveness_ns=plan.liveness_ns,
         destinations=None if to is None else to.of,
     )
-
-
-JUDGES: Final[dict[str, Callable[[Plan, tuple[int, ...]], Judge]]] = {
-    AUTORM: _of_nodes,
-    GRSB: lambda plan, members: JournalChecker(),
-    WIDE: _of_networks,
-}
-"""By protocol; the others promise an order of their members' messages (`Checker`)."""
-
-
-def judge_of(plan: Plan, members: tuple[int, ...] | None = None) -> Judge:
-    """Return the checker of a run of `plan`, or of the `members` that a cluster goes on with."""
-    judge = JUDGES.get(plan.protocol, _of_a_group)
-    return judge(plan, tuple(range(plan.sites)) if members is None else members)
 
 
 class Checkers:
@@ -219,15 +185,15 @@ class Checkers:
         self.judges.append(judge)
         return judge
 
-    def findings(self) -> list[tuple[str, int, int, str]]:
+    def findings(self) -> list[Breach]:
         """The first violation of each invariant, and how many more there are."""
-        findings: list[tuple[str, int, int, str]] = []
+        findings: list[Breach] = []
         for checker in self.judges:
             first = {violation.invariant: violation for violation in reversed(checker.violations)}
             for invariant, violation in sorted(first.items()):
                 more = checker.counts[invariant] - 1
                 detail = violation.detail + (f" (and {more} more)" if more else "")
-                findings.append((invariant, violation.site, violation.time, detail))
+                findings.append(Breach(invariant, violation.site, violation.time, detail))
         return findings
 
 
@@ -300,13 +266,18 @@ class Swarm:
         self.seeds = 0
         kinds = SIMULATED_FAMILIES[params.protocol].fault_kinds
         self.faults = Counter(dict.fromkeys(kinds, 0))
-        self.findings: list[Finding] = []
+        self.violations: list[dict[str, Any]] = []
 
     def add(self, result: SeedResult) -> None:
         self.seeds += 1
-        self.sums.update({name: getattr(result, name) for name in SUMMED})
-        self.faults.update(result.faults)
-        self.findings += result.findings
+        seed, outcome = result.seed, result.outcome
+        if outcome is not None:
+            self.sums.update({name: getattr(outcome, name) for name in SUMMED})
+            self.faults.update(outcome.faults)
+        again = self.params.rerun(seed)
+        self.violations += [
+            {"seed": seed, **as_row(finding), "rerun": again} for finding in result.findings
+        ]
 
     def results(self) -> dict[str, Any]:
         params = self.params
@@ -321,10 +292,7 @@ class Swarm:
             "virtual_hours": self.sums["virtual_ns"] / HOUR_NS,
             "events": self.sums["events"],
             "faults": dict(sorted(self.faults.items(), key=_as_listed)),
-            "violations": [
-                {"seed": finding.seed, **as_row(finding), "rerun": finding.rerun}
-                for finding in self.findings
-            ],
+            "violations": self.violations,
         }
 
 
@@ -347,8 +315,8 @@ def swarm(params: SwarmParams, watch: Watch | None = None) -> dict[str, Any]:
     for result in in_processes(partial(run_seed, params=params), seeds, params.jobs, "seed"):
         added.add(result)
         if watch is not None:
-            watch(added.seeds, total, len(added.findings))
-        if params.stop_at_first and added.findings:
+            watch(added.seeds, total, len(added.violations))
+        if params.stop_at_first and added.violations:
             break
     return added.results()
 
