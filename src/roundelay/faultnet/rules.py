@@ -66,7 +66,6 @@ from roundelay.sim.network.links import (
     Targeted,
     Truncated,
     plain_name,
-    whole,
 )
 from roundelay.wire.switch_header import KIND_NAMES, NAME_BYTES_MAX, UNKNOWN
 
@@ -329,14 +328,14 @@ class Rules:
         return settings
 
     def _episodes_in(self, rule: Mapping[str, Any], now: int) -> list[Link]:
-        on_ns = _ns("on_ms", rule.get("on_ms", 0))
-        off_ns = _ns("off_ms", rule.get("off_ms", 0))
+        on_ns, off_ns = (_ns(field, rule.get(field, 0)) for field in FLAPPING)
         if bool(on_ns) != bool(off_ns):
             raise ConfigError("on_ms", rule.get("on_ms", 0), "given together with off_ms, both > 0")
-        episodes: list[Link] = []
-        for name in EPISODES:
-            if name in rule:
-                episodes.append(getattr(self, f"_{name}")(rule[name], now, on_ns, off_ns))
+        episodes: list[Link] = [
+            getattr(self, f"_{name}")(rule[name], now, on_ns, off_ns)
+            for name in EPISODES
+            if name in rule
+        ]
         for field in SCOPE:
             if episodes and field in rule and not any(fault in rule for fault in SETTINGS):
                 raise ConfigError(field, rule[field], "only with " + ", ".join(SETTINGS))
@@ -379,15 +378,14 @@ class Rules:
         kinds = _kinds(value["kind"])
         if len(kinds) != 1:
             raise ConfigError("drop.kind", value["kind"], "one kind of PDU")
-        for field in ("nth", "many"):
-            if type(value.get(field, 1)) is not int:
-                raise ConfigError(f"drop.{field}", value[field], "a whole number from 1 up")
+        nth, many = value.get("nth", 1), value.get("many", 1)
+        for field, number in (("nth", nth), ("many", many)):
+            if type(number) is not int or number < 1:
+                raise ConfigError(f"drop.{field}", number, "a whole number from 1 up")
         src, dst = (
             None if value.get(field) is None else self.id_of(_name(f"drop.{field}", value[field]))
             for field in ("from", "to")
         )
-        nth = whole("drop.nth", value.get("nth", 1), 1)
-        many = whole("drop.many", value.get("many", 1), 1)
         return Dropped(kinds[0], nth, many, dst=dst, src=src)
 
     def _pair(self, field: str, value: Any) -> tuple[int, int]:
@@ -437,19 +435,17 @@ def _chance(fault: str, value: Any) -> tuple[float, ...]:
     return (_number(fault, value),)
 
 
-def _fields(*names: str, defaults: tuple[float, ...]) -> Callable[[str, Any], tuple[float, ...]]:
+def _fields(first: str, **others: float) -> Callable[[str, Any], tuple[float, ...]]:
     """Reads an object of numbers, of which all but the first may be missing; or the first alone."""
 
     def read(fault: str, value: Any) -> tuple[float, ...]:
         if not isinstance(value, dict):
-            return (_number(fault, value), *defaults)
-        if not set(value) <= set(names) or names[0] not in value:
+            return (_number(fault, value), *others.values())
+        names = (first, *others)
+        if not set(value) <= set(names) or first not in value:
             raise ConfigError(fault, value, "an object of " + ", ".join(names))
-        given = [
-            _number(f"{fault}.{name}", value.get(name, default))
-            for name, default in zip(names, (0, *defaults), strict=True)
-        ]
-        return tuple(given)
+        given = others | value
+        return tuple(_number(f"{fault}.{name}", given[name]) for name in names)
 
     return read
 
@@ -467,23 +463,14 @@ def _span(fault: str, value: Any) -> tuple[float, ...]:
 
 _FAULTS: Final[dict[str, tuple[Callable[[str, Any], tuple[float, ...]], Callable[..., Link]]]] = {
     "loss": (_chance, Lossy),
-    "burst": (
-        _fields("start", "most", defaults=(20,)),
-        lambda start, most: Bursts(start, int(most)),
-    ),
-    "duplicate": (
-        _fields("rate", "within_ms", defaults=(5,)),
-        lambda rate, ms: Duplicated(rate, int(ms * MS)),
-    ),
+    "burst": (_fields("start", most=20), lambda start, most: Bursts(start, int(most))),
+    "duplicate": (_fields("rate", within_ms=5), lambda rate, ms: Duplicated(rate, int(ms * MS))),
     "replay": (
-        _fields("rate", "least_ms", "most_ms", defaults=(1_000, 5_000)),
+        _fields("rate", least_ms=1_000, most_ms=5_000),
         lambda rate, lo, hi: Replayed(rate, int(lo * MS), int(hi * MS)),
     ),
     "delay_ms": (_span, lambda lo, hi: Delayed(int(lo * MS), int(hi * MS))),
-    "reorder": (
-        _fields("rate", "within_ms", defaults=(5,)),
-        lambda rate, ms: Reordered(rate, int(ms * MS)),
-    ),
+    "reorder": (_fields("rate", within_ms=5), lambda rate, ms: Reordered(rate, int(ms * MS))),
     "corrupt": (_chance, Corrupted),
     "truncate": (_chance, Truncated),
 }
