@@ -33,7 +33,7 @@ from roundelay.core.engine import SECOND
 from roundelay.core.token.config import TokenConfig
 from roundelay.core.token.site import TokenSite
 from roundelay.core.token.stable import Stable
-from roundelay.runs.measure import Meter
+from roundelay.runs.measured import Meter
 from roundelay.sim.kernel.load import Poisson
 from roundelay.sim.kernel.world import World
 from roundelay.sim.network.links import Lossy

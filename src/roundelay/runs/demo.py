@@ -19,7 +19,7 @@ from roundelay.core.events import DISK
 from roundelay.core.families import TOKEN
 from roundelay.core.token.config import TokenConfig
 from roundelay.runs.folder import RunFolder, as_row
-from roundelay.runs.measure import LogDigests, Meter
+from roundelay.runs.measured import LogDigests, Meter
 from roundelay.runs.report import (
     JUDGED,
     agreement,

@@ -8,7 +8,7 @@ import pytest
 
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import COMMITTED, STAMPED, Delivery
-from roundelay.runs.measure import PRUNE_EVERY, Delays, LogDigests, Meter
+from roundelay.runs.measured import PRUNE_EVERY, Delays, LogDigests, Meter
 
 
 def delivery(
