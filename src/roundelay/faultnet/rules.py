@@ -192,19 +192,16 @@ class LineCut(Link):
         return "line cut" if isinstance(pdu, SeenDatagram) and pdu.line == self.line else None
 
 
-class Lane:
+class Lane(Struct):
     """The way from one node to another."""
 
-    __slots__ = ("carry", "dst", "last_due", "receiver", "sender", "src")
-
-    def __init__(self, sender: str, receiver: str, src: int, dst: int) -> None:
-        self.sender = sender
-        self.receiver = receiver
-        self.src = src
-        self.dst = dst
-        self.carry: Callable[[int, int, int, Pdu, int], Fate] | None = None
-        """What the settings make of a copy; None: nothing."""
-        self.last_due = 0  # when the last copy that keeps its place arrives (ns)
+    sender: str
+    receiver: str
+    src: int
+    dst: int
+    carry: Callable[[int, int, int, Pdu, int], Fate] | None = None
+    """What the settings make of a copy; None: nothing."""
+    last_due: int = 0  # when the last copy that keeps its place arrives (ns)
 
 
 class Rules:

@@ -73,19 +73,16 @@ HEAD_SHIFT: Final = OVERHEAD - FROM_SWITCH.size
 """Where the head for the receiver begins when it is written over the one of the sender."""
 
 
-class Port:
+class Port(msgspec.Struct):
     """A node, as the switch sees it."""
 
-    __slots__ = ("address", "head_ip", "heard", "name", "received", "routes", "sent")
-
-    def __init__(self, name: str, address: Address, now: float) -> None:
-        self.name = name
-        self.address = address
-        self.head_ip = socket.inet_aton(address[0])
-        self.heard = now
-        self.received = 0  # datagrams from it
-        self.sent = 0  # copies to it
-        self.routes: list[tuple[Port, Lane]] = []  # to everyone else
+    name: str
+    address: Address
+    head_ip: bytes  # of its address, as heads have it
+    heard: float
+    received: int = 0  # datagrams from it
+    sent: int = 0  # copies to it
+    routes: list[tuple[Port, Lane]] = []  # to everyone else
 
 
 class Switch:
@@ -385,7 +382,7 @@ class Switch:
             self._part_from_older(name)
             if len(self._by_address) >= PORTS_MAX:
                 return self._drop("too many ports")
-            port = Port(name, address, monotonic())
+            port = Port(name, address, socket.inet_aton(address[0]), monotonic())
             self.ports[name] = self._by_address[address] = port
             self._route()
         port.heard = monotonic()

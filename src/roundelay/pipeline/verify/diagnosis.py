@@ -76,10 +76,9 @@ def _diagnosed(run: TracedRun, addressed: bool) -> Diagnosis:
         elif row.event == "CRASH" and row.kind != MEMORY:
             own[row.site] = 0  # what a life that has ended left open may go either way
     judge.finish(max(file.last_ns for file in files))
-    checker = judge.checker
-    positions = checker.committed if total else 0
+    positions = judge.committed if total else 0
     figures = Figures(deliveries, positions, sum(own[site] for site in judge.up))
-    return Diagnosis(checker.violations, checker.counts, figures)
+    return Diagnosis(judge.violations, judge.counts, figures)
 
 
 def _is_for_itself(submit: TraceRow) -> bool:

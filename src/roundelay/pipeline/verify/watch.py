@@ -257,7 +257,7 @@ class Watched:
 
     def alarms(self) -> list[Violation]:
         """Violations that nobody has been told of."""
-        new = self.judge.checker.violations[self.reported :]
+        new = self.judge.violations[self.reported :]
         self.reported += len(new)
         return new
 

@@ -29,6 +29,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from msgspec import Struct
+
 from roundelay.core.autorm.beamon import AutoRmDelivery
 from roundelay.core.autorm.packets import Heartbeat
 from roundelay.core.engine import Pdu
@@ -37,22 +39,17 @@ from roundelay.core.notices import NodeDown, NodeDropped, Notice, TransferEnded
 from roundelay.trace.checkers.verdict import Judge
 
 
-class MessageFate:
+class MessageFate(Struct):
     """A message, and what became of it."""
 
-    __slots__ = ("asked", "at", "end", "group", "number", "order", "sender", "someone")
-
-    def __init__(
-        self, number: int, sender: bytes, order: int, group: str, someone: bool, asked: int
-    ) -> None:
-        self.number = number
-        self.sender = sender
-        self.order = order  # among the messages of its sender
-        self.group = group
-        self.someone = someone
-        self.asked = asked
-        self.at: dict[bytes, int] = {}  # node → when it was delivered there
-        self.end: tuple[tuple[bytes, ...], tuple[bytes, ...]] | None = None
+    number: int
+    sender: bytes
+    order: int  # among the messages of its sender
+    group: str
+    someone: bool
+    asked: int
+    at: dict[bytes, int] = {}  # node → when it was delivered there
+    ended: bool = False  # its sender was told what became of it
 
 
 class AutoRmChecker(Judge):
@@ -151,9 +148,9 @@ class AutoRmChecker(Judge):
             self.report("I5", site, time, detail)
             return
         about = f"message {number}"
-        if message.end is not None:
+        if message.ended:
             self.report("I5", site, time, f"{about} ends twice")
-        message.end = (reached, given_up)
+        message.ended = True
         if set(reached) & set(given_up) or (message.someone and len(reached) > 1):
             self.report("I5", site, time, f"{about} ends at {reached}, and not at {given_up}")
         for uuid in reached:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from roundelay.core.engine import STAMPED
 from roundelay.core.errors import UsageError
 from roundelay.core.events import END, HEAL, NOBODY
 from roundelay.trace.checkers.checkers import TOTAL, Checker
@@ -43,7 +44,7 @@ def check_trace(
     group = TracedGroup.of(trace)
     order = order or group.order
     addressed = destinations is None and order != TOTAL and _some_are_addressed(trace)
-    shown = RowChecker(
+    checker = RowChecker(
         group.users,
         order=order,
         addressed=addressed,
@@ -55,9 +56,9 @@ def check_trace(
     for row in trace.rows(events=JUDGED):
         if row.site not in known:
             raise UsageError(f"trace {path}: there is no site {row.site} in this group")
-        shown.take(row)
-    shown.finish(trace.last_ns)
-    return shown.checker
+        checker.take(row)
+    checker.finish(trace.last_ns)
+    return checker
 
 
 class TracedGroup(Struct, frozen=True):
@@ -86,8 +87,8 @@ class TracedGroup(Struct, frozen=True):
         return cls(sites, tuple(params.get("users") or sites), params.get("order", TOTAL))
 
 
-class RowChecker:
-    """Shows a checker of `users` the rows of a trace, and keeps track of who is up.
+class RowChecker(Checker):
+    """A checker of `users` that is shown the rows of a trace, and keeps track of who is up.
 
     `addressed`: SUBMIT rows say whom their messages are for.  Other arguments: see `Checker`.
     """
@@ -96,60 +97,56 @@ class RowChecker:
         self,
         users: Collection[int],
         *,
-        order: str,
         addressed: bool = False,
         destinations: Destinations | None = None,
         **options: Any,
     ) -> None:
+        stated = self._stated if addressed else destinations
+        super().__init__(users, destinations=stated, **options)
         self._users = frozenset((*users, NOBODY))
-        self._everyone = tuple(users)
-        self._submit: TraceRow | None = None
-        if addressed:
-            destinations = self._stated
-        self.checker = Checker(users, order=order, destinations=destinations, **options)
         self.up = set(users)
         self.settled = False
         """Whether there was an END mark."""
+        self._addressees = ""
+        """What the present SUBMIT says of them."""
 
     def _stated(self, submission: Submission) -> Collection[int]:
         """Whom the messages of the present SUBMIT are for; everyone if it does not say."""
-        if self._submit is None or not self._submit.info:
-            return self._everyone
-        return destinations_of(self._submit.info)
+        return destinations_of(self._addressees) if self._addressees else self.sites
 
     def take(self, row: TraceRow) -> None:
-        """Let the checker see one row, if it is one of a user or of nobody in particular."""
+        """Judge one row, if it is one of a user or of nobody in particular."""
         time, site, event = row.time, row.site, row.event
         if site not in self._users:
             return
         if event == "SUBMIT":
-            self._submit = row
-            self.checker.submitted_as(time, site, row.ref, row.messages)
-        elif event == "DELIVER":
+            self._addressees = row.info
+            self._log.submitted(time, site, row.ref, row.messages)
+        elif event == "DELIVER" and row.kind != STAMPED:
             bundle = Delivered(time, site, row.seq, row.source, row.number, row.messages)
-            self.checker.delivered_as(bundle, row.kind)
+            self._log.delivered(bundle)
         elif event == "NOTICE" and row.messages:
-            self.checker.given_back(site, row.messages)
+            self._promises.give_back(site, row.messages)
         elif event == "NOTICE":
-            self.checker.noticed(time, site, notice_of(row))
+            self.noticed(time, site, notice_of(row))
         elif event == "CRASH":
-            self.checker.crashed(time, site, row.kind)
+            self.crashed(time, site, row.kind)
             self.up.discard(site)
         elif event == "RESTART":
-            self.checker.restarted(time, site, row.kind)
+            self.restarted(time, site, row.kind)
             self.up.add(site)
         elif event == "PAUSE":
             self.up.discard(site)
         elif event == "RESUME":
             self.up.add(site)
         elif event == "MARK" and row.kind == HEAL:
-            self.checker.healed(time)
+            self.healed(time)
         elif event == "MARK" and row.kind == END:
             self.settled = True
 
     def finish(self, last_ns: int) -> None:
         """There are no more rows."""
-        self.checker.finished(last_ns, self.up, self.settled)
+        self.finished(last_ns, self.up, self.settled)
 
 
 def destinations_of(info: str) -> tuple[int, ...]:

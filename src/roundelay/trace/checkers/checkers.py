@@ -123,15 +123,6 @@ class Checker(Judge):
             fingerprints = self._fingerprints(delivery.bundle)
             self._log.delivered(Delivered(time, site, seq, source, number, fingerprints))
 
-    def submitted_as(self, time: int, site: int, index: int, fingerprints: tuple[int, ...]) -> None:
-        """As `submitted`, for those who have fingerprints in place of messages."""
-        self._log.submitted(time, site, index, fingerprints)
-
-    def delivered_as(self, bundle: Delivered, stage: str) -> None:
-        """As `delivered`, for those who have fingerprints in place of messages."""
-        if stage != STAMPED:
-            self._log.delivered(bundle)
-
     def noticed(self, time: int, site: int, notice: Notice) -> None:
         kind = notice.kind
         info: tuple[Any, ...] = notice.info
@@ -146,13 +137,9 @@ class Checker(Judge):
             self._promises.indeterminate(site, info[1])
         elif kind == "undelivered":
             for bundle in bundles_in(info):
-                self.given_back(site, self._fingerprints(bundle))
+                self._promises.give_back(site, self._fingerprints(bundle))
         elif kind == "suspect" and isinstance(self._log, PerSource):
             self._log.suspected(site, info[0])
-
-    def given_back(self, site: int, fingerprints: tuple[int, ...]) -> None:
-        """An `undelivered` notice, for those who have fingerprints in place of messages."""
-        self._promises.give_back(site, fingerprints)
 
     def crashed(self, time: int, site: int, keeps: str) -> None:
         self._log.crashed(time, site, keeps == MEMORY)

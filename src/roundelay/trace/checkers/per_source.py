@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
+from msgspec import Struct
+
 from roundelay.trace.checkers.promises import Delivered, Promises, Submission
 from roundelay.trace.checkers.verdict import Report
 
@@ -26,18 +28,15 @@ KEPT: Final = 1 << 16
 """Messages owed to nobody that are kept nevertheless, by default."""
 
 
-class UndeliveredMessage:
+class UndeliveredMessage(Struct):
     """A message and whom it has reached; sets of sites are the bits of a number."""
 
-    __slots__ = ("destined", "done", "due", "next", "retired", "submission")
-
-    def __init__(self, submission: Submission, destined: int, due: int) -> None:
-        self.submission = submission
-        self.destined = destined
-        self.due = due
-        self.done = 0
-        self.retired = False
-        self.next: UndeliveredMessage | None = None  # an equal one, submitted meanwhile
+    submission: Submission
+    destined: int
+    due: int
+    done: int = 0
+    retired: bool = False
+    next: UndeliveredMessage | None = None  # an equal one, submitted meanwhile
 
 
 class PerSource:

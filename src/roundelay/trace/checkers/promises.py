@@ -46,17 +46,14 @@ class Delivered(Struct, frozen=True, gc=False):
     fingerprints: tuple[int, ...]
 
 
-class OpenMessages:
+class OpenMessages(Struct):
     """The open messages of one site."""
 
-    __slots__ = ("excused_before", "excused_number", "life", "open", "submitted")
-
-    def __init__(self) -> None:
-        self.life = 0
-        self.submitted = 0
-        self.open: dict[int, Submission] = {}  # by fingerprint
-        self.excused_before = 0  # ordinals below were open at the last `indeterminate`
-        self.excused_number = -1  # where its range ended
+    life: int = 0
+    submitted: int = 0
+    open: dict[int, Submission] = {}  # by fingerprint
+    excused_before: int = 0  # ordinals below were open at the last `indeterminate`
+    excused_number: int = -1  # where its range ended
 
     def end_life(self) -> None:
         self.life += 1

@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Collection
 from typing import Any, Final
 
+from msgspec import Struct, field
+
 from roundelay.trace.checkers.promises import Delivered, Promises, Submission
 from roundelay.trace.checkers.verdict import LIMIT, Report, span
 from roundelay.trace.checkers.views import ViewChecker
@@ -27,19 +29,16 @@ UNKNOWN: Final = 0
 """In place of a fingerprint: nobody has delivered this position."""
 
 
-class Standing:
+class Standing(Struct):
     """Where one site stands in the sequence."""
 
-    __slots__ = ("announced", "jump", "next", "skipped", "up")
-
-    def __init__(self) -> None:
-        self.next = 0
-        self.up = True
-        # A step over positions that no notice has covered yet: (time, from, to).
-        self.jump: tuple[int, int, int] | None = None
-        self.announced: list[tuple[int, int]] = []  # gaps ahead of `next`
-        # Stretches behind `next` that were left out, and complained about.
-        self.skipped: deque[tuple[int, int]] = deque(maxlen=LIMIT)
+    next: int = 0
+    up: bool = True
+    jump: tuple[int, int, int] | None = None
+    """A step over positions that no notice has covered yet: (time, from, to)."""
+    announced: list[tuple[int, int]] = []  # gaps ahead of `next`
+    skipped: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=LIMIT))
+    """Stretches behind `next` that were left out, and complained about."""
 
     def makes_up_for(self, lo: int, hi: int) -> bool:
         """Whether lo…hi-1 were left out; they are not any more."""
