@@ -134,10 +134,7 @@ def test_a_run_that_does_not_come_to_its_end_says_so_and_leaves_its_traces(tmp_p
 
 
 def fake_site(run: Chaos, false: int, over: str) -> Site:
-    word = Word(
-        state="open", position=0, sent=0, settled=0, doubtful=0, open=0, waiting=False, own=0,
-        false=false, holding=False, error="", over=over,
-    )  # fmt: skip
+    word = Word(state="open", false=false, over=over)
     site = Site(len(run.sites), Orders(
         name="ab"[len(run.sites)], members=("a", "b"), resilience=0, via=None, interface="",
         secret=None, folder="", traces="", level="all", life=0, messages=0, rate=0.0, size=16,

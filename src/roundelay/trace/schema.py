@@ -13,7 +13,7 @@ all rows by Arrow.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, Final
 
@@ -143,7 +143,6 @@ _COUNTED: Final = ("entries",)  # tuples of which only the length is kept
 Cells = list[Any]
 _Plan = tuple[str, list[tuple[str, int]], tuple[str, ...], str]
 """Of a class of PDU: kind, fields with a column of their own, other fields, which is its list."""
-_Step = Callable[[Any, Cells], None]
 
 
 class Flattener:
@@ -153,26 +152,24 @@ class Flattener:
         self._fingerprints = Fingerprints()
         self._plans: dict[type, _Plan] = {}
         self._json: dict[tuple[object, ...], str] = {}
-        self._by_type: dict[type, _Step] = {
-            str: _text,
-            Bundle: self._bundle,
-            Addressed: self._addressed,
-            Delivery: self._delivery,
-        }
 
     def cells(self, obj: object) -> Cells:
         """The sparse columns of one raw row's `obj`."""
         cells = BLANK[:]
-        step = self._by_type.get(type(obj))
-        if step is not None:
-            step(obj, cells)
-        elif isinstance(obj, Notice):
-            self._notice(obj, cells)
-        elif isinstance(obj, Delivery):  # with more to it than the trace has columns for
-            self._delivery(obj, cells)
+        if isinstance(obj, str):
+            cells[KIND] = obj
         elif isinstance(obj, Pdu):
             self._pdu(obj, cells)
             cells[KIND] = self._plans[type(obj)][0]
+        elif isinstance(obj, Delivery):  # also with more to it than the trace has columns for
+            self._delivery(obj, cells)
+        elif isinstance(obj, Bundle):
+            self._bundle(obj, cells)
+        elif isinstance(obj, Addressed):
+            self._bundle(obj.bundle, cells)
+            cells[INFO] = msgspec.json.encode(obj.to).decode()
+        elif isinstance(obj, Notice):
+            self._notice(obj, cells)
         elif obj is not None:
             cells[KIND] = type(obj).__name__
         return cells
@@ -211,13 +208,22 @@ class Flattener:
         cells[DIGEST] = combined(messages)
         cells[MESSAGES] = messages
 
-    def _addressed(self, what: Addressed, cells: Cells) -> None:
-        self._bundle(what.bundle, cells)
-        cells[INFO] = msgspec.json.encode(what.to).decode()
-
     def _notice(self, notice: Notice, cells: Cells) -> None:
-        _notice(notice, cells)
-        bundles = bundles_in(notice.info)
+        info: Any = notice.info
+        cells[KIND] = notice.kind
+        cells[INFO] = msgspec.json.encode(_without_data(info)).decode()
+        if notice.kind == "view":
+            (cells[TL_VERSION], cells[TL_SITE]), members, cells[NEXT] = info[:3]
+            cells[COUNT] = len(members)
+            if len(info) > 3:
+                cells[SEQ] = info[3]
+        elif notice.kind in ("gap_unavailable", "indeterminate"):
+            lo, hi = info[:2]
+            cells[SEQ if notice.kind == "gap_unavailable" else NUMBER] = lo
+            cells[COUNT] = hi - lo
+        elif notice.kind == "suspect":
+            cells[SOURCE] = info[0]
+        bundles = bundles_in(info)
         if bundles:
             self._bundle(Bundle.merged(bundles), cells)
 
@@ -283,10 +289,6 @@ def _plan(pdu_class: type[Struct]) -> _Plan:
     return kind_of(pdu_class), direct, rest, version
 
 
-def _text(text: str, cells: Cells) -> None:
-    cells[KIND] = text
-
-
 def bundles_in(info: object) -> list[Bundle]:
     """The bundles that a notice carries (own messages given back)."""
     if isinstance(info, Bundle):
@@ -303,27 +305,6 @@ def _without_data(info: object) -> object:
     if isinstance(info, tuple | list):
         return [_without_data(item) for item in info]
     return info
-
-
-def _notice(notice: Notice, cells: Cells) -> None:
-    info = notice.info
-    cells[KIND] = notice.kind
-    cells[INFO] = msgspec.json.encode(_without_data(info)).decode()
-    if notice.kind == "view":
-        version: Any = info[0]
-        members: Any = info[1]
-        cells[TL_VERSION], cells[TL_SITE] = version
-        cells[COUNT] = len(members)
-        cells[NEXT] = info[2]
-        if len(info) > 3:
-            cells[SEQ] = info[3]
-    elif notice.kind in ("gap_unavailable", "indeterminate"):
-        lo: Any = info[0]
-        hi: Any = info[1]
-        cells[SEQ if notice.kind == "gap_unavailable" else NUMBER] = lo
-        cells[COUNT] = hi - lo
-    elif notice.kind == "suspect":
-        cells[SOURCE] = info[0]
 
 
 def notice_of(row: TraceRow) -> Notice:

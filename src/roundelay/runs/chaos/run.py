@@ -89,16 +89,11 @@ class Site(Machine):
                 self.word = msgspec.json.decode(line, type=Word)
                 self.words += 1
 
-    @property
-    def process(self) -> asyncio.subprocess.Process | None:
-        return self.processes.get(APPLICATION)
-
     async def ends(self, patience_s: float) -> int | None:
         """The exit status, if it ends in that time."""
-        assert self.process is not None
         assert self._reader is not None
         with suppress(TimeoutError):
-            status = await asyncio.wait_for(self.process.wait(), patience_s)
+            status = await asyncio.wait_for(self.processes[APPLICATION].wait(), patience_s)
             await self._reader
             return status
         return None
@@ -276,7 +271,7 @@ class Chaos(Harness):
         for site in self.sites:
             if site.word is not None and site.word.error:
                 raise RunFailed(f"site {site.name}: {site.word.error}")
-            if site.process and not site.runs(APPLICATION) and not site.down:
+            if site.processes and not site.runs(APPLICATION) and not site.down:
                 raise RunFailed(f"site {site.name} has ended; see {site.log}")
         return self._top()
 

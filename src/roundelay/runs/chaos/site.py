@@ -81,15 +81,10 @@ class Word(Struct, kw_only=True):
     """Own messages with a receipt."""
     doubtful: int = 0
     """Own messages whose fate the node could not tell."""
-    open: int = 0
-    """Own messages without an answer."""
     waiting: bool = False
     """Whether the node still has own messages whose fate it does not know."""
-    own: int = 0
-    """Own messages delivered here in this life, of whatever life."""
     false: int = 0
     """Receipts that were not true."""
-    holding: bool = False
     error: str = ""
     over: str = ""
     """A buffer that was seen beyond its limit (I6)."""
@@ -114,7 +109,6 @@ class SendingApplication(Subscriber):
         self.word.position = batch.seq + len(batch.bundle)
         if batch.sender != self.orders.name:
             return
-        self.word.own += len(batch.bundle)
         prefix = self.prefix
         for offset, data in enumerate(batch.bundle):
             if data.startswith(prefix):
@@ -200,9 +194,8 @@ class SendingApplication(Subscriber):
         host = self.node.group_hosts[GROUP]
         if host.data is not None:
             word.position = max(word.position, host.data.position)
-        word.open = sum(count for _, count in self.open.values())
         word.waiting = bool(host.outbox or host.outbox.underway)
-        word.error, word.holding = error, self.holding
+        word.error = error
         return word
 
 

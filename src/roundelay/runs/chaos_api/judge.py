@@ -374,9 +374,8 @@ def _left_out(life: Life, author: Life, start: Note) -> bool:
     was given no later one before it was told so, and was not in again when it was sent."""
     later = {ident for ident, sent in author.sent.items() if sent.number > start.number}
     after = min((given.at for given in life.given if given.ident in later), default=None)
-    signs = [given.time for given in life.given] + [
-        view.time for view in life.views if _is_in(view)
-    ]
+    signs = [given.time for given in life.given]
+    signs += [view.time for view in life.views if view.state == "open"]
     again = max((time for time in signs if time < start.time), default=0)
     return any(
         error.kind == LEFT_OUT and error.time >= again and (after is None or error.at < after)
@@ -402,10 +401,6 @@ def _went_with_its_node(
         return False
     later = {ident for ident, sent in author.sent.items() if sent.number > start.number}
     return not any(given.ident in later and given.time < end for given in life.given)
-
-
-def _is_in(view: Note) -> bool:
-    return view.state == "open"
 
 
 def _judge_lost_per_sender(
@@ -449,7 +444,8 @@ def _judge_lost_per_sender(
 def _knew(life: Life, author: Life, time: int) -> bool:
     """Whether that life was in the group with `author` before, and not only on its way in."""
     return any(
-        view.time < time and author.name in view.members and _is_in(view) for view in life.views
+        view.time < time and author.name in view.members and view.state == "open"
+        for view in life.views
     )
 
 

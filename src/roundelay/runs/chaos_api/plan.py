@@ -27,6 +27,7 @@ from msgspec import Struct
 from roundelay.core.engine import ACCEPTED
 from roundelay.core.errors import ConfigError
 from roundelay.core.families import RECORDS, TOTAL, Family
+from roundelay.core.limits import whole
 from roundelay.runs.chaos import kinds
 from roundelay.runs.chaos.kinds import APPLICATION, MACHINE, NODE, Trouble
 from roundelay.runs.chaos.network import NAMESPACES, SWITCH
@@ -102,8 +103,8 @@ class ApiParams(Struct, frozen=True, kw_only=True):
         for kind in self.only:
             if kind not in KINDS:
                 raise ConfigError("nemesis", kind, ", ".join(KINDS))
-        if self.members and not 3 <= self.members <= len(NAMES):
-            raise ConfigError("members", self.members, f"a whole number from 3 to {len(NAMES)}")
+        if self.members:
+            whole("members", self.members, 3, len(NAMES))
         for field in ("minutes", "patience_s"):
             if not 0 < getattr(self, field) <= 10_000:
                 raise ConfigError(field, getattr(self, field), "a number above 0")
@@ -312,11 +313,6 @@ def _second(rng: Random, setup: Setup, first: Trouble) -> Trouble | None:
     if first.kind in gentle or setup.resilience < 2 or not setup.family.resilient:
         kind = rng.choice([kind for kind in gentle if kind != first.kind])
         return _trouble(rng, setup, kind, first.who)
-    if len(first.who) > 1 or first.kind not in (
-        kinds.KILL,
-        kinds.PAUSE,
-        kinds.CLOCK,
-        kinds.PARTITION,
-    ):
+    if len(first.who) > 1 or first.kind not in (*harsh, kinds.CLOCK, kinds.PARTITION):
         return None
     return _trouble(rng, setup, rng.choice(harsh), first.who)
