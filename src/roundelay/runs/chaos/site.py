@@ -85,6 +85,7 @@ class Word(Struct, kw_only=True):
     """Whether the node still has own messages whose fate it does not know."""
     false: int = 0
     """Receipts that were not true."""
+    holding: bool = False
     error: str = ""
     over: str = ""
     """A buffer that was seen beyond its limit (I6)."""
@@ -195,7 +196,7 @@ class SendingApplication(Subscriber):
         if host.data is not None:
             word.position = max(word.position, host.data.position)
         word.waiting = bool(host.outbox or host.outbox.underway)
-        word.error = error
+        word.error, word.holding = error, self.holding
         return word
 
 
