@@ -6,10 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from roundelay.runs.chaos_api.judge import Case, Judgement, judge
-from roundelay.runs.chaos_api.notes import REPLACED, TWIN, Life, life_of, read_life
+from roundelay.runs.chaos_api.notes import MEMBER, REPLACED, TWIN, Life, Note, NotesReader
 
 Line = dict[str, Any]
 NAMES = ("a", "b", "c")
@@ -23,6 +24,13 @@ def author(number: int) -> str:
 
 def ident(number: int) -> str:
     return f"{author(number)}.0.{number}"
+
+
+def life_of(lines: list[Line], role: str) -> Life:
+    life = Life("?", 0, role)
+    for at, line in enumerate(lines):
+        life.take(at, msgspec.convert(line, Note))
+    return life
 
 
 class Notes:
@@ -507,4 +515,4 @@ def test_half_a_line_of_one_that_was_killed_is_no_line(tmp_path: Path) -> None:
     path = tmp_path / "a.0.jsonl"
     whole = json.dumps({"t": 5, "e": "started", "name": "a", "life": 3, "since": ["x", 4]})
     path.write_text(whole + "\n" + '{"t": 6, "e": "giv')
-    assert read_life(path) == Life("a", 3, since=("x", 4), begun=5, ended=5)
+    assert NotesReader(path, 0, MEMBER).look() == Life("a", 3, since=("x", 4), ended=5)

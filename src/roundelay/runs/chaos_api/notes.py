@@ -23,10 +23,9 @@ left           the end, as it was told
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec import Struct, field
@@ -90,7 +89,6 @@ class Life(Struct):
     number: int
     role: str = MEMBER
     since: tuple[str, int] | None = None
-    begun: int = 0
     ended: int = 0
     given: list[Note] = field(default_factory=list)
     sent: dict[str, Note] = field(default_factory=dict)
@@ -100,8 +98,8 @@ class Life(Struct):
     errors: list[Note] = field(default_factory=list)
     views: list[Note] = field(default_factory=list)
     joins: list[tuple[int, tuple[str, int] | None]] = field(default_factory=list)
-    there: list[tuple[int, int]] = field(default_factory=list)
-    """When it was in the group: from each `joined` until the next error, or the end."""
+    stays: list[tuple[int, int]] = field(default_factory=list)
+    """When it was in groups that it is not in any more."""
     joined: int = 0
     """When it joined the group that it is in."""
     over: int = 0
@@ -115,6 +113,11 @@ class Life(Struct):
 
     def __str__(self) -> str:
         return f"{self.name} (life {self.number})"
+
+    @property
+    def there(self) -> list[tuple[int, int]]:
+        """When it was in the group: from each `joined` until the next error, or the end."""
+        return [*self.stays, *([(self.joined, self.ended)] if self.joined else ())]
 
     @property
     def open_with(self) -> tuple[str, ...]:
@@ -135,9 +138,8 @@ class Life(Struct):
         note.at = at
         event, time = note.event, note.time
         if self.joined and event in ("error", "over"):
-            self.there.append((self.joined, time))
+            self.stays.append((self.joined, time))
             self.joined = time if note.kind == LEFT_OUT else 0  # it reads on
-        self.begun = self.begun or time
         self.ended = time
         if event == "given":
             self.given.append(note)
@@ -194,23 +196,3 @@ class NotesReader:
                     self.life.take(self._lines, msgspec.json.decode(line, type=Note))
                     self._lines += 1
         return self.life
-
-
-def read_life(path: Path, role: str = MEMBER) -> Life:
-    """The whole life whose notes are in `path`."""
-    return _ended(NotesReader(path, 0, role).look())
-
-
-def life_of(lines: Iterable[Mapping[str, Any]], role: str = MEMBER) -> Life:
-    """A life, from its lines."""
-    life = Life("?", 0, role)
-    for at, line in enumerate(lines):
-        life.take(at, msgspec.convert(line, Note))
-    return _ended(life)
-
-
-def _ended(life: Life) -> Life:
-    if life.joined:
-        life.there.append((life.joined, life.ended))
-        life.joined = 0
-    return life

@@ -43,7 +43,7 @@ from roundelay.runs.chaos_api import plan as plans
 from roundelay.runs.chaos_api.judge import Case, Judgement, judge
 from roundelay.runs.chaos_api.machine import MeetingPoint, MemberMachine, free_ports
 from roundelay.runs.chaos_api.nemeses import MemberStrikes
-from roundelay.runs.chaos_api.notes import read_life
+from roundelay.runs.chaos_api.notes import NotesReader
 from roundelay.runs.chaos_api.plan import ApiParams, RoundPlan, plan_of
 from roundelay.runs.folder import RunFolder
 
@@ -246,7 +246,7 @@ class Round(Harness):
 
     def _verdict(self, hang: str) -> dict[str, Any]:
         lives = [
-            read_life(notes.path, SILENT if machine.silent else notes.life.role)
+            NotesReader(notes.path, 0, SILENT if machine.silent else notes.life.role).look()
             for machine in self._everybody()
             for notes in machine.lives
             if notes.path.exists()
