@@ -27,22 +27,14 @@ FROZEN: Final = frozenset((OUT, O1, S1, BROKEN))
 _FORKED: Final = "two histories meet"
 
 TRANSITIONS: Final[dict[str, dict[str, str]]] = {
-    START: {
-        NORMAL: "the group begins with a list",
-        OUT: "cold boot, rejoin or restart",
-    },
+    START: {NORMAL: "the group begins with a list", OUT: "cold boot, rejoin or restart"},
     NORMAL: {
         O1: "a failure, or a newer list",
         S1: "INVITE",
         OUT: "ABORT of a list without a token",
         BROKEN: _FORKED,
     },
-    OUT: {
-        O1: "the wait is over",
-        S1: "INVITE",
-        OUT: "no list version is left",
-        BROKEN: _FORKED,
-    },
+    OUT: {O1: "the wait is over", S1: "INVITE", OUT: "no list version is left", BROKEN: _FORKED},
     O1: {O2: "the voters pass the tests", OUT: "a refusal, or a test fails", BROKEN: _FORKED},
     O2: {NORMAL: "all have committed", OUT: "a refusal, or 2R attempts", BROKEN: _FORKED},
     S1: {S2: "NEW_TL", OUT: "ABORT, time-out", BROKEN: _FORKED},
