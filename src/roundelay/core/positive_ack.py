@@ -32,6 +32,7 @@ Deviations
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, field
 from random import Random
 from typing import Annotated, Final, Self
 
@@ -84,13 +85,11 @@ class Reserved(Struct, frozen=True, gc=False):
     upto: int
 
 
+@dataclass(slots=True, eq=False)
 class PositiveAckStable:
     """What survives a crash on disk: the fold of a site's records."""
 
-    __slots__ = ("upto",)
-
-    def __init__(self) -> None:
-        self.upto = 0
+    upto: int = 0
 
     def apply(self, record: Struct) -> None:
         if not isinstance(record, Reserved):
@@ -142,29 +141,25 @@ class PositiveAckConfig(Struct, frozen=True, kw_only=True):
         return self
 
 
+@dataclass(slots=True, eq=False)
 class Outstanding:
     """A message of ours that somebody has not acknowledged yet."""
 
-    __slots__ = ("awaited", "due", "pdu", "tries")
-
-    def __init__(self, pdu: PaB, awaited: set[int], due: int) -> None:
-        self.pdu = pdu
-        self.awaited = awaited
-        self.due = due
-        self.tries = 0  # copies sent to each site that is still awaited
+    pdu: PaB
+    awaited: set[int]
+    due: int
+    tries: int = 0  # copies sent to each site that is still awaited
 
 
+@dataclass(slots=True, eq=False)
 class ReceivedNumbers:
     """The numbers of one source that have arrived: all below `mark`, and those in `above`.
 
     `above` maps to the bundle while `fifo` holds it back, else to None.
     """
 
-    __slots__ = ("above", "mark")
-
-    def __init__(self) -> None:
-        self.mark = UNHEARD
-        self.above: dict[int, Bundle | None] = {}
+    mark: int = UNHEARD
+    above: dict[int, Bundle | None] = field(default_factory=dict)
 
 
 class PositiveAckSite(Engine):

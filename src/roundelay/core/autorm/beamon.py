@@ -57,7 +57,13 @@ from roundelay.core.autorm.packets import (
     following,
 )
 from roundelay.core.autorm.reassembly import OWED_MAX, Inbound
-from roundelay.core.autorm.transfer import MESSAGE_OVERHEAD, OutgoingMessage, PacketPacer, Transfer
+from roundelay.core.autorm.transfer import (
+    MESSAGE_OVERHEAD,
+    OutgoingMessage,
+    PacketPacer,
+    Target,
+    Transfer,
+)
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import (
     ACCEPTED,
@@ -389,7 +395,8 @@ class Beamon(Engine):
         if not targets or destination == self.uuid:
             self._settle(item, (self.uuid,) if destination == self.uuid else (), item.tried)
             return None
-        return Transfer(self.uuid, self.seq, item, destination, targets, self.config, now)
+        owed = {uuid: Target(now) for uuid in targets}
+        return Transfer(self.uuid, self.seq, item, destination, owed, self.config)
 
     def _settle(
         self, item: OutgoingMessage, reached: tuple[bytes, ...], given_up: tuple[bytes, ...]

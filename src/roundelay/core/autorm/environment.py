@@ -12,10 +12,12 @@ that all of them together stay at about one per `hb_per_node_ns`.
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from roundelay.core.autorm.config import AutoRmConfig
 from roundelay.core.autorm.packets import Heartbeat
+from roundelay.core.engine import NEVER
 from roundelay.core.errors import InvariantBroken
 
 GONE_MAX: Final = 256
@@ -27,43 +29,38 @@ DROPPED: Final = "dropped"
 UNKNOWN: Final = "unknown"
 
 
+@dataclass(slots=True, eq=False)
 class KnownNode:
     """Another Beamon, as far as this one knows it."""
 
-    __slots__ = (
-        "ended", "first_seen", "groups", "heartbeats", "history", "last_seen", "reported",
-        "resent", "retried_at", "retries", "stale_at_end_ns", "uuid", "verdict",
-    )  # fmt: skip
-
-    def __init__(self, uuid: bytes, now: int, history: int) -> None:
-        self.uuid = uuid
-        self.first_seen = now
-        self.last_seen = now
-        self.history: deque[int] = deque(maxlen=history)  # arrivals of any packet
-        self.heartbeats: deque[int] = deque(maxlen=history)  # arrivals of heartbeats
-        self.reported = 0  # nodes it counts; 0: not heard yet
-        self.groups: tuple[str, ...] = ()
-        self.resent = 0  # packets sent again because it lacked them, or was silent
-        self.retries = 0  # rounds without progress in the last transfer that had any
-        self.retried_at = -1
-        self.verdict = ALIVE
-        self.ended = -1  # when it left the table
-        self.stale_at_end_ns = 0
+    uuid: bytes
+    first_seen: int
+    last_seen: int
+    history: deque[int]  # arrivals of any packet
+    heartbeats: deque[int]  # arrivals of heartbeats
+    reported: int = 0  # nodes it counts; 0: not heard yet
+    groups: tuple[str, ...] = ()
+    resent: int = 0  # packets sent again because it lacked them, or was silent
+    retries: int = 0  # rounds without progress in the last transfer that had any
+    retried_at: int = -1
+    verdict: str = ALIVE
+    ended: int = -1  # when it left the table
+    stale_at_end_ns: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class Environment:
     """The table of one node."""
 
-    __slots__ = ("_mean_of", "_sum", "by_group", "config", "gone", "nodes", "scan_due")
-
-    def __init__(self, config: AutoRmConfig) -> None:
-        self.config = config
-        self.nodes: dict[bytes, KnownNode] = {}
-        self.by_group: dict[str, dict[bytes, None]] = {}  # who declares a group, in order
-        self.gone: dict[bytes, KnownNode] = {}  # the last ones to leave the table
-        self.scan_due = 1 << 62  # when somebody may be stale
-        self._sum = 0  # of `reported`
-        self._mean_of = 0  # nodes that have reported
+    config: AutoRmConfig
+    nodes: dict[bytes, KnownNode] = field(default_factory=dict)
+    by_group: dict[str, dict[bytes, None]] = field(default_factory=dict)
+    """Who declares a group, in order."""
+    gone: dict[bytes, KnownNode] = field(default_factory=dict)
+    """The last ones to leave the table."""
+    scan_due: int = NEVER  # when somebody may be stale
+    _sum: int = 0  # of `reported`
+    _mean_of: int = 0  # nodes that have reported
 
     # -- estimates -------------------------------------------------------------------------
 
@@ -101,13 +98,14 @@ class Environment:
         """AR-1: an unknown node is added; None if the table is full."""
         if len(self.nodes) >= self.config.nodes_max:
             return None
-        node = self.nodes[uuid] = KnownNode(uuid, now, self.config.history)
-        last = self.gone.pop(uuid, None)
-        if last is not None:  # it is back: what was counted of it still tells something
-            node.history, node.heartbeats = last.history, last.heartbeats
-            node.first_seen = last.first_seen
-            node.resent, node.retries = last.resent, last.retries
-            node.retried_at = last.retried_at
+        node = self.gone.pop(uuid, None)
+        if node is None:
+            most = self.config.history
+            node = KnownNode(uuid, now, now, deque(maxlen=most), deque(maxlen=most))
+        else:  # it is back: what was counted of it still tells something
+            node.last_seen, node.reported, node.groups = now, 0, ()
+            node.verdict, node.ended, node.stale_at_end_ns = ALIVE, -1, 0
+        self.nodes[uuid] = node
         self.scan_due = min(self.scan_due, now + self.stale_ns(node))
         return node
 
@@ -149,7 +147,7 @@ class Environment:
         general = self.period()
         factor = self.config.stale_factor
         dead = []
-        due = 1 << 62
+        due = NEVER
         for node in self.nodes.values():
             end = node.last_seen + factor * max(general, self.period_of(node.reported))
             if end < now:

@@ -8,6 +8,7 @@ repeat a message whose acknowledgement it never saw.
 from __future__ import annotations
 
 from bisect import bisect_right
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Final
 
@@ -36,6 +37,7 @@ CONTRADICTION: Final = "packets of one message contradict each other"
 NO_ROOM: Final = "no room for incomplete messages"
 
 
+@dataclass(slots=True, eq=False)
 class Gaps:
     """The numbers below `highest` that are missing, as half-open ranges.
 
@@ -46,12 +48,9 @@ class Gaps:
     (9, (0, 1, 3, 5, 6, 7), (0, 1, 3))
     """
 
-    __slots__ = ("ends", "highest", "starts")
-
-    def __init__(self) -> None:
-        self.highest = -1
-        self.starts: list[int] = []
-        self.ends: list[int] = []
+    highest: int = -1
+    starts: list[int] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
 
     def arrived(self, number: int) -> None:
         """`number` is here for the first time."""
@@ -81,51 +80,49 @@ class Gaps:
         return tuple(islice(chain.from_iterable(map(range, self.starts, self.ends)), most))
 
 
+@dataclass(slots=True, eq=False)
 class MessageReassembly:
     """A message that is not complete yet."""
 
-    __slots__ = ("bytes", "cost", "count", "gaps", "group", "parts", "seq", "touched")
-
-    def __init__(self, first: Data) -> None:
-        self.seq = first.seq
-        self.count = first.count
-        self.group = first.group
-        self.parts: dict[int, bytes] = {}
-        self.gaps = Gaps()
-        self.bytes = 0
-        self.cost = 0  # what it counts against the bounds
-        self.touched = 0
+    seq: int
+    count: int
+    group: str
+    parts: dict[int, bytes] = field(default_factory=dict)
+    gaps: Gaps = field(default_factory=Gaps)
+    size: int = 0
+    cost: int = 0  # what it counts against the bounds
+    touched: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class OwedAck:
     """An acknowledgement that will be sent at `due`, saying what is true by then."""
 
-    __slots__ = ("count", "due", "scope", "unwanted")
-
-    def __init__(self, due: int, scope: str, count: int, unwanted: bool) -> None:
-        self.due = due
-        self.scope = scope
-        self.count = count
-        self.unwanted = unwanted  # for a group not joined here: nothing is missing
+    due: int
+    scope: str
+    count: int
+    unwanted: bool  # for a group not joined here: nothing is missing
 
 
+@dataclass(slots=True, eq=False)
 class Inbound:
     """All that a node is receiving."""
 
-    __slots__ = (
-        "ack_due", "assembling", "config", "done", "list_max", "owed", "packets_max", "per_group",
-        "per_peer", "total",
-    )  # fmt: skip
+    config: AutoRmConfig
+    per_group: bool = field(init=False)
+    packets_max: int = field(init=False)
+    list_max: int = field(init=False)
+    done: dict[bytes, dict[str, int]] = field(default_factory=dict)
+    """The last sequence delivered, by sender and scope."""
+    assembling: dict[tuple[bytes, str], MessageReassembly] = field(default_factory=dict)
+    per_peer: dict[bytes, int] = field(default_factory=dict)  # cost of what is being assembled
+    total: int = 0
+    owed: dict[tuple[bytes, int], OwedAck] = field(default_factory=dict)
+    ack_due: int = NEVER
 
-    def __init__(self, config: AutoRmConfig) -> None:
-        self.config = config
+    def __post_init__(self) -> None:
+        config = self.config
         self.per_group = config.serial_scope == GROUP
-        self.done: dict[bytes, dict[str, int]] = {}  # last sequence delivered, by sender and scope
-        self.assembling: dict[tuple[bytes, str], MessageReassembly] = {}
-        self.per_peer: dict[bytes, int] = {}  # cost of what is being assembled
-        self.total = 0
-        self.owed: dict[tuple[bytes, int], OwedAck] = {}
-        self.ack_due = NEVER
         self.packets_max = config.max_message // FRAGMENT_LEAST + 1
         self.list_max = min(MISSING_MAX, (config.mtu - IP_UDP_HEAD - ACK_HEAD) // ACK_ENTRY)
 
@@ -160,7 +157,7 @@ class Inbound:
         if message is None:
             if packet.count > self.packets_max:
                 return TOO_LARGE
-            message = MessageReassembly(packet)
+            message = MessageReassembly(seq, packet.count, packet.group)
         elif message.count != packet.count or message.group != packet.group:
             return CONTRADICTION
         number = packet.number
@@ -182,7 +179,7 @@ class Inbound:
         """Keep a part of a message, within the bounds; an empty part is not free."""
         config = self.config
         size = len(packet.payload)
-        if message.bytes + size > config.max_message:
+        if message.size + size > config.max_message:
             return TOO_LARGE
         cost = size if size > FRAGMENT_LEAST else FRAGMENT_LEAST
         mine = self.per_peer.get(packet.source, 0) + cost
@@ -191,7 +188,7 @@ class Inbound:
         self.per_peer[packet.source] = mine
         self.total += cost
         self.assembling[key] = message
-        message.bytes += size
+        message.size += size
         message.cost += cost
         message.parts[packet.number] = packet.payload
         message.gaps.arrived(packet.number)

@@ -8,7 +8,8 @@ it made no progress for too many rounds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from msgspec import Struct
@@ -46,57 +47,48 @@ class OutgoingMessage(Struct, frozen=True):
         return len(self.data) + MESSAGE_OVERHEAD
 
 
+@dataclass(slots=True, eq=False)
 class Target:
     """A node that is owed the message."""
 
-    __slots__ = ("answered", "best", "missing", "progress", "retries", "since")
-
-    def __init__(self, now: int) -> None:
-        self.answered = False  # it has said in this round what it lacks
-        self.progress = False  # it has got further in this round
-        self.best = 0  # the most packets it was ever known to have
-        self.missing: tuple[int, ...] = ()  # what it lacks, as far as it has said
-        self.retries = 0  # rounds without progress
-        self.since = now  # when it last got further
+    since: int  # when it last got further
+    answered: bool = False  # it has said in this round what it lacks
+    progress: bool = False  # it has got further in this round
+    best: int = 0  # the most packets it was ever known to have
+    missing: tuple[int, ...] = ()  # what it lacks, as far as it has said
+    retries: int = 0  # rounds without progress
 
 
+@dataclass(slots=True, eq=False)
 class Transfer:
     """One sequence in transmission."""
 
-    __slots__ = (
-        "config", "count", "cursor", "destination", "due", "first", "given_up", "goal", "item",
-        "me", "order", "polls", "reached", "sent_upto", "seq", "size", "targets", "waiting",
-    )  # fmt: skip
+    me: bytes
+    seq: int
+    item: OutgoingMessage
+    destination: bytes  # ZERO, or the one it is for
+    targets: dict[bytes, Target]
+    config: AutoRmConfig
+    reached: list[bytes] = field(default_factory=list)
+    given_up: list[bytes] = field(default_factory=list)
+    size: int = field(init=False)
+    count: int = field(init=False)
+    sent_upto: int = -1  # highest packet number sent so far
+    # The present round: the packets in `order` go to `goal`, then the silent are asked.
+    first: bool = True
+    order: Sequence[int] = field(init=False)
+    cursor: int = 0
+    goal: bytes = field(init=False)
+    polls: list[bytes] = field(default_factory=list)
+    waiting: bool = False  # everything of this round is sent
+    due: int = NEVER  # when the wait is over
 
-    def __init__(
-        self,
-        me: bytes,
-        seq: int,
-        item: OutgoingMessage,
-        destination: bytes,
-        targets: Iterable[bytes],
-        config: AutoRmConfig,
-        now: int,
-    ) -> None:
-        self.me = me
-        self.seq = seq
-        self.item = item
-        self.destination = destination  # ZERO, or the one it is for
-        self.config = config
-        self.targets = {uuid: Target(now) for uuid in targets}
-        self.reached: list[bytes] = []
-        self.given_up: list[bytes] = []
-        self.size = config.mtu - IP_UDP_HEAD - DATA_HEAD - len(item.group.encode())
+    def __post_init__(self) -> None:
+        item = self.item
+        self.size = self.config.mtu - IP_UDP_HEAD - DATA_HEAD - len(item.group.encode())
         self.count = max(1, -(-len(item.data) // self.size))
-        self.sent_upto = -1  # highest packet number sent so far
-        # The present round: the packets in `order` go to `goal`, then the silent are asked.
-        self.first = True
-        self.order: Sequence[int] = range(self.count)
-        self.cursor = 0
-        self.goal = destination
-        self.polls: list[bytes] = []
-        self.waiting = False  # everything of this round is sent
-        self.due = NEVER  # when the wait is over
+        self.order = range(self.count)
+        self.goal = self.destination
 
     # -- packets ---------------------------------------------------------------------------
 
@@ -223,16 +215,14 @@ class Transfer:
             raise InvariantBroken(f"packet {self.sent_upto} of {self.count} of message {self.seq}")
 
 
+@dataclass(slots=True, eq=False)
 class PacketPacer:
     """AR-8: at most `burst` packets per `pace_ns`."""
 
-    __slots__ = ("burst", "next", "pace_ns", "remaining")
-
-    def __init__(self, burst: int, pace_ns: int) -> None:
-        self.burst = burst
-        self.pace_ns = pace_ns
-        self.remaining = burst
-        self.next = 0  # when the next burst may begin
+    burst: int
+    pace_ns: int
+    remaining: int = 0
+    next: int = 0  # when the next burst may begin
 
     def may_send(self, now: int) -> bool:
         """Take one packet out of the burst; False if it has to wait for `next`."""

@@ -13,6 +13,7 @@ be forgotten when every member of the list has issued a later stamp.
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import InitVar, dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from roundelay.core.engine import COMMITTED, Delivery
@@ -24,6 +25,7 @@ from roundelay.core.token.phases import NORMAL
 from roundelay.core.token.stable import Base, Committed, Stable
 
 if TYPE_CHECKING:
+    from roundelay.core.token.config import TokenConfig
     from roundelay.core.token.site import TokenSite
 
 TRIM_EVERY: Final = 256
@@ -41,51 +43,35 @@ def weight(entry: Entry) -> int:
     return len(bundle.data) + MESSAGE_COST * len(bundle.sizes) + ENTRY_COST
 
 
+@dataclass(slots=True, eq=False)
 class Log:
     """The stamped entries that this site has processed."""
 
-    __slots__ = (
-        "cnts",
-        "config",
-        "entries",
-        "exp",
-        "first_kept",
-        "kept_bytes",
-        "last_ts",
-        "logged",
-        "next_num",
-        "nseq",
-        "nts",
-        "pruned",
-        "retained",
-        "seq",
-        "storage_max",
-        "trim_bytes",
-        "trimmed",
-        "uncommitted",
-        "writes_stamped",
-    )
+    site: InitVar[TokenSite]
+    config: TokenConfig = field(init=False)
+    writes_stamped: bool = field(init=False)  # when processed, not when committed
+    entries: dict[int, Entry] = field(default_factory=dict)
+    next_num: dict[int, int] = field(init=False)  # M_i[s]
+    last_ts: dict[int, int] = field(default_factory=dict)  # stamp of each source's latest message
+    nts: int = 0  # nts_i
+    nseq: int = 0  # dense position of the next data entry
+    exp: int = -1  # the site expected to issue nts
+    cnts: int = 0
+    seq: int = 0  # dense position at cnts
+    logged: int = 0  # entries below are written, or need not be
+    pruned: int = 0  # below: no list member can ask for it
+    first_kept: int = 0
+    trimmed: int = 0  # below: stable storage was told to forget
+    kept_bytes: int = 0  # weight of first_kept … pruned-1, the history
+    trim_bytes: int = 0  # weight of trimmed … first_kept-1
+    uncommitted: int = 0  # data entries in cnts … nts-1
+    retained: int = 0  # data entries in pruned … nts-1: the storage of Table I
+    storage_max: int = 0
 
-    def __init__(self, site: TokenSite) -> None:
+    def __post_init__(self, site: TokenSite) -> None:
         self.config = site.config
-        self.writes_stamped = not site.config.sync_commits  # when processed, not when committed
-        self.entries: dict[int, Entry] = {}
-        self.next_num: dict[int, int] = dict.fromkeys(site.group, 0)  # M_i[s]
-        self.last_ts: dict[int, int] = {}  # stamp of each source's latest message
-        self.nts = 0  # nts_i
-        self.nseq = 0  # dense position of the next data entry
-        self.exp = -1  # the site expected to issue nts
-        self.cnts = 0
-        self.seq = 0  # dense position at cnts
-        self.logged = 0  # entries below are written, or need not be
-        self.pruned = 0  # below: no list member can ask for it
-        self.first_kept = 0
-        self.trimmed = 0  # below: stable storage was told to forget
-        self.kept_bytes = 0  # weight of first_kept … pruned-1, the history
-        self.trim_bytes = 0  # weight of trimmed … first_kept-1
-        self.uncommitted = 0  # data entries in cnts … nts-1
-        self.retained = 0  # data entries in pruned … nts-1: the storage of Table I
-        self.storage_max = 0
+        self.writes_stamped = not site.config.sync_commits
+        self.next_num = dict.fromkeys(site.group, 0)
 
     # -- growing and shrinking ---------------------------------------------------------------
 
@@ -236,29 +222,22 @@ class Log:
             raise InvariantBroken(f"position {self.seq} at cnts, {self.nseq} at nts")
 
 
+@dataclass(slots=True, eq=False)
 class Commit:
     """Evidence of who holds what, and the commit mark."""
 
-    __slots__ = (
-        "accepted_upto",
-        "confirm_by",
-        "confirm_ts",
-        "have",
-        "issues",
-        "level",
-        "site",
-        "transfers",
-    )
+    site: TokenSite
+    level: int = field(init=False)  # L
+    transfers: deque[int] = field(default_factory=deque)  # stamps ≥ cnts that moved the token
+    accepted_upto: int = -1  # newest stamp whose transfer is known to be accepted
+    have: dict[int, int] = field(default_factory=dict)  # highest stamp each is known to hold
+    issues: deque[tuple[int, int]] = field(default_factory=deque)
+    """(have[j], j) in rising order, lazily."""
+    confirm_ts: int = -1  # a CONFIRM ahead of our log
+    confirm_by: int = -1
 
-    def __init__(self, site: TokenSite) -> None:
-        self.site = site
-        self.level = site.config.resilience  # L
-        self.transfers: deque[int] = deque()  # stamps ≥ cnts that moved the token
-        self.accepted_upto = -1  # newest stamp whose transfer is known to be accepted
-        self.have: dict[int, int] = {}  # highest stamp each member is known to hold
-        self.issues: deque[tuple[int, int]] = deque()  # (have[j], j) in rising order, lazily
-        self.confirm_ts = -1  # a CONFIRM ahead of our log
-        self.confirm_by = -1
+    def __post_init__(self) -> None:
+        self.level = self.site.config.resilience
 
     def begin_list(self, members: tuple[int, ...], start_ts: int) -> None:
         """Every member of a new list holds what is below its start."""

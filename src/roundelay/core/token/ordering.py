@@ -22,6 +22,7 @@ Deviations from the paper
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -52,15 +53,13 @@ LOOKED_AT: Final = 16
 """Waiting items that `check_invariants` looks at: it is called after every batch."""
 
 
+@dataclass(slots=True, eq=False)
 class Ordering:
     """What has arrived and has no place in the log yet, and how it gets one."""
 
-    __slots__ = ("qb", "qc", "site")
-
-    def __init__(self, site: TokenSite) -> None:
-        self.site = site
-        self.qb: dict[tuple[int, int], Bundle] = {}  # Q_B: received, not stamped
-        self.qc: dict[int, Ack] = {}  # Q_c: acknowledgements that must wait
+    site: TokenSite
+    qb: dict[tuple[int, int], Bundle] = field(default_factory=dict)  # Q_B: received, not stamped
+    qc: dict[int, Ack] = field(default_factory=dict)  # Q_c: acknowledgements that must wait
 
     def begin_list(self) -> None:
         """What waits for its place in one list has none in the next."""

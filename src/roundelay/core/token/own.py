@@ -8,6 +8,7 @@ come back without a stamp; `waiting` has none yet.
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from roundelay.core.bundle import MESSAGES_MAX, Bundle, fitting
@@ -30,35 +31,26 @@ LISTS_KEPT: Final = 1024
 """Lists of this life that are remembered; nobody commits what was stamped so many lists ago."""
 
 
+@dataclass(slots=True, eq=False)
 class OwnMessages:
     """What this site has to say."""
 
-    __slots__ = (
-        "base",
-        "current",
-        "kept",
-        "lists",
-        "outstanding",
-        "send_last",
-        "send_silent",
-        "send_total",
-        "send_wait",
-        "site",
-        "waiting",
-        "waiting_bytes",
-    )
+    site: TokenSite
+    kept: deque[Bundle] = field(default_factory=deque)
+    base: int = 0
+    lists: dict[Version, None] = field(default_factory=dict)
+    """Lists that this life was in, the latest ones."""
+    waiting: deque[Bundle] = field(default_factory=deque)
+    waiting_bytes: int = 0
+    outstanding: int = -1  # number on its way to a stamp
+    current: B | None = None
+    send_last: int = 0
+    send_silent: int = 0
+    send_total: int = 0
+    send_wait: int = field(init=False)  # t_b of the message that is out
 
-    def __init__(self, site: TokenSite) -> None:
-        self.site = site
-        self.kept: deque[Bundle] = deque()
-        self.base = 0
-        self.lists: dict[Version, None] = {}  # lists that this life was in, the latest ones
-        self.waiting: deque[Bundle] = deque()
-        self.waiting_bytes = 0
-        self.outstanding = -1  # number on its way to a stamp
-        self.current: B | None = None
-        self.send_last = self.send_silent = self.send_total = 0
-        self.send_wait = site.config.resend_ns  # t_b of the message that is out
+    def __post_init__(self) -> None:
+        self.send_wait = self.site.config.resend_ns
 
     def submit(self, bundle: Bundle, now: int) -> None:
         """CM-N2: queue a message and send it unless one is outstanding."""

@@ -13,6 +13,7 @@ it was given in, with a checksum of the message, should two lists have the same 
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
@@ -74,16 +75,14 @@ def parted(
     return None if other < 0 else (same, other)
 
 
+@dataclass(slots=True, eq=False)
 class LogRecovery:
     """How a log is completed before a list is entered."""
 
-    __slots__ = ("gap", "recover_from", "site", "staged")
-
-    def __init__(self, site: TokenSite) -> None:
-        self.site = site
-        self.staged: dict[int, Entry] = {}
-        self.recover_from = 0
-        self.gap: RecoverData | None = None  # where recovery has to leave something out
+    site: TokenSite
+    staged: dict[int, Entry] = field(default_factory=dict)
+    recover_from: int = 0
+    gap: RecoverData | None = None  # where recovery has to leave something out
 
     # -- a site that lacks entries -------------------------------------------------------------
 

@@ -32,6 +32,7 @@ Deviations from the paper
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from roundelay.core.engine import EVERYONE, UNKNOWN_LIFE
@@ -69,45 +70,26 @@ Who wakes first invites the others, who then wait for it: 32 t_retx have room fo
 """
 
 
+@dataclass(slots=True, eq=False)
 class Reformation:
     """What a site does between two lists: the attempt it is in, and what its vote tells."""
 
-    __slots__ = (
-        "amnesia",
-        "attempt",
-        "blocked",
-        "failures",
-        "floor",
-        "inviter",
-        "max_joined",
-        "new_tl",
-        "seen",
-        "seen_version",
-        "site",
-        "token_tries",
-        "tries",
-        "votes",
-        "wiped",
-        "yes_votes",
-    )
-
-    def __init__(self, site: TokenSite) -> None:
-        self.site = site
-        self.max_joined: Version = NO_LIST  # highest version ever joined, aborted ones too
-        self.seen_version = 0  # highest version # heard of
-        self.attempt: Version | None = None
-        self.votes: dict[int, Vote1] = {}
-        self.yes_votes: set[int] = set()
-        self.tries: dict[int, int] = {}
-        self.new_tl: NewTl | None = None
-        self.inviter = 0  # boot number of the originator whose attempt we are in
-        self.seen: Seen = {}  # the last list known of each site
-        self.token_tries = 0
-        self.failures = 0  # consecutive ones, for the back-off
-        self.amnesia = False  # restarted with loss of uncommitted entries
-        self.wiped = False  # lost stable storage too
-        self.floor = 0  # a recorder beside this site has all positions below on disk
-        self.blocked: tuple[str, tuple[int, ...], tuple[int, ...]] | None = None  # see `block`
+    site: TokenSite
+    max_joined: Version = NO_LIST  # highest version ever joined, aborted ones too
+    seen_version: int = 0  # highest version # heard of
+    attempt: Version | None = None
+    votes: dict[int, Vote1] = field(default_factory=dict)
+    yes_votes: set[int] = field(default_factory=set)
+    tries: dict[int, int] = field(default_factory=dict)
+    new_tl: NewTl | None = None
+    inviter: int = 0  # boot number of the originator whose attempt we are in
+    seen: Seen = field(default_factory=dict)  # the last list known of each site
+    token_tries: int = 0
+    failures: int = 0  # consecutive ones, for the back-off
+    amnesia: bool = False  # restarted with loss of uncommitted entries
+    wiped: bool = False  # lost stable storage too
+    floor: int = 0  # a recorder beside this site has all positions below on disk
+    blocked: tuple[str, tuple[int, ...], tuple[int, ...]] | None = None  # see `block`
 
     def join(self, v: Version) -> None:
         """Promise never to join `v` or a lower list again; durable before any vote leaves."""

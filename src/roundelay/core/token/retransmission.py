@@ -12,6 +12,7 @@ With `bulk` a site asks for all messages it lacks at once, not only for that of 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -65,17 +66,15 @@ def ranges(stamps: Iterable[int], together: bool) -> list[list[int]]:
     return runs
 
 
+@dataclass(slots=True, eq=False)
 class Requests:
     """What is missing here, and has been asked for."""
 
-    __slots__ = ("known_top", "pending", "site", "wanted_upto")
-
-    def __init__(self, site: TokenSite) -> None:
-        self.site = site
-        # By missing item: [due, last sent, silent, total, doublings].
-        self.pending: dict[Item, list[int]] = {}
-        self.known_top = -1  # highest stamp known to exist
-        self.wanted_upto = -1  # stamps up to here were looked at
+    site: TokenSite
+    pending: dict[Item, list[int]] = field(default_factory=dict)
+    """By missing item: [due, last sent, silent, total, doublings]."""
+    known_top: int = -1  # highest stamp known to exist
+    wanted_upto: int = -1  # stamps up to here were looked at
 
     def begin_list(self, start_ts: int) -> None:
         """Nothing that was missing is of any use in a new list."""
@@ -185,13 +184,11 @@ class Requests:
                 raise InvariantBroken(f"the request for {item} is due before its timer")
 
 
+@dataclass(slots=True, eq=False)
 class Answers:
     """The retransmission service: what is sent again to those who missed it."""
 
-    __slots__ = ("site",)
-
-    def __init__(self, site: TokenSite) -> None:
-        self.site = site
+    site: TokenSite
 
     def in_service(self) -> bool:
         """Whether it is on us to answer requests: we have every stamp, and nobody nearer does.

@@ -12,6 +12,8 @@ sent (`sync_commits`).
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from msgspec import Struct
 
 from roundelay.core.engine import COMMITTED, Delivery, Notice
@@ -87,31 +89,27 @@ UNSYNCED = (Entry, Trimmed, Stamped, Committed, Forgot)
 """Records that need no sync with L ≥ 1: they promise nothing to peers."""
 
 
+@dataclass(slots=True, eq=False)
 class Stable:
     """The folded records of one site."""
 
-    __slots__ = (
-        "cnts", "counters", "entries", "first", "first_kept", "forgot", "history", "max_joined",
-        "members", "seen", "seq", "start_ts", "tl", "whole", "wiped",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.max_joined: Version = NO_LIST
-        self.tl: Version = NO_LIST
-        self.members: tuple[int, ...] = ()
-        self.start_ts = 0
-        self.first = -1
-        self.cnts = 0  # next timestamp to commit
-        self.seq = 0  # next dense position
-        self.counters: dict[int, int] = {}  # M at cnts
-        self.entries: dict[int, Entry] = {}  # kept committed entries, and promised ones above
-        self.first_kept = 0
-        self.wiped = False
-        self.history: History = NO_HISTORY
-        self.forgot = False
-        self.whole = False
-        """Said by the driver: every record that was ever written is among these."""
-        self.seen: Seen = {}  # the last list of each site
+    max_joined: Version = NO_LIST
+    tl: Version = NO_LIST
+    members: tuple[int, ...] = ()
+    start_ts: int = 0
+    first: int = -1
+    cnts: int = 0  # next timestamp to commit
+    seq: int = 0  # next dense position
+    counters: dict[int, int] = field(default_factory=dict)  # M at cnts
+    entries: dict[int, Entry] = field(default_factory=dict)
+    """Kept committed entries, and promised ones above."""
+    first_kept: int = 0
+    wiped: bool = False
+    history: History = NO_HISTORY
+    forgot: bool = False
+    whole: bool = False
+    """Said by the driver: every record that was ever written is among these."""
+    seen: Seen = field(default_factory=dict)  # the last list of each site
 
     def apply(self, record: Struct) -> None:
         if isinstance(record, Stamped):

@@ -19,6 +19,7 @@ Deviations from the paper
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from roundelay.core.engine import EVERYONE, NEVER
@@ -34,44 +35,33 @@ ROUNDS: Final = 2
 """`to_source`: after the stamps of so many rounds a site gets the token anyway."""
 
 
+@dataclass(slots=True, eq=False)
 class Stamping:
     """What a site does with the token."""
 
-    __slots__ = (
-        "beacon_wait",
-        "free_heirs",
-        "hold_ts",
-        "holding",
-        "pass_ack",
-        "pass_sent",
-        "pass_silent",
-        "pass_time",
-        "pass_total",
-        "pass_vary",
-        "pass_wait",
-        "passing",
-        "shown",
-        "since_data",
-        "site",
-        "turn",
-    )
+    site: TokenSite
+    free_heirs: bool = field(init=False)
+    holding: bool = False
+    hold_ts: int = -1  # the stamp that brought it
+    turn: int = 0  # acknowledgements issued since it came
+    shown: bool = False  # others can have seen that we accepted it
+    since_data: int = field(init=False)  # transfers since the last data acknowledgement (K_r)
+    passing: int = -1  # stamp with which it was passed on, acceptance unseen
+    pass_ack: Ack | AckRun | None = None
+    pass_silent: int = 0
+    pass_total: int = 0
+    pass_sent: int = 0
+    pass_wait: int = field(init=False)
+    pass_time: int = 0  # how long transfers take: mean
+    pass_vary: int = 0  # mean deviation
+    beacon_wait: int = field(init=False)  # until the next beacon after this one
 
-    def __init__(self, site: TokenSite) -> None:
-        config = site.config
-        self.site = site
-        self.free_heirs = config.free_heirs(len(site.group))
-        self.holding = False
-        self.hold_ts = -1  # the stamp that brought it
-        self.turn = 0  # acknowledgements issued since it came
-        self.shown = False  # others can have seen that we accepted it
-        self.since_data = config.kr  # transfers since the last data acknowledgement (K_r)
-        self.passing = -1  # stamp with which it was passed on, acceptance unseen
-        self.pass_ack: Ack | AckRun | None = None
-        self.pass_silent = self.pass_total = 0
-        self.pass_sent = 0
+    def __post_init__(self) -> None:
+        config = self.site.config
+        self.free_heirs = config.free_heirs(len(self.site.group))
+        self.since_data = config.kr
         self.pass_wait = config.pass_ns
-        self.pass_time = self.pass_vary = 0  # how long transfers take: mean, mean deviation
-        self.beacon_wait = config.idle_ns  # until the next beacon after this one
+        self.beacon_wait = config.idle_ns
 
     # -- stamping --------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from roundelay.core.engine import NEVER
@@ -16,33 +17,21 @@ if TYPE_CHECKING:
     from roundelay.core.token.site import TokenSite
 
 
+@dataclass(slots=True, eq=False)
 class TokenList:
     """Its version, its members in ring order, where it starts, and whether it has a token."""
 
-    __slots__ = (
-        "authorized",
-        "first",
-        "history",
-        "lives",
-        "members",
-        "site",
-        "start_seq",
-        "start_ts",
-        "successor",
-        "version",
-    )
-
-    def __init__(self, site: TokenSite) -> None:
-        self.site = site
-        self.version: Version = NO_LIST  # tl_i
-        self.members: tuple[int, ...] = ()  # in ring order
-        self.successor: dict[int, int] = {}
-        self.start_ts = 0
-        self.start_seq = 0
-        self.first = -1  # its first token site
-        self.authorized = False  # its token is known to exist
-        self.history: History = NO_HISTORY  # the history of the group that it belongs to
-        self.lives: dict[int, int] = {}  # boot numbers of the list, or of the one announced
+    site: TokenSite
+    version: Version = NO_LIST  # tl_i
+    members: tuple[int, ...] = ()  # in ring order
+    successor: dict[int, int] = field(default_factory=dict)
+    start_ts: int = 0
+    start_seq: int = 0
+    first: int = -1  # its first token site
+    authorized: bool = False  # its token is known to exist
+    history: History = NO_HISTORY  # the history of the group that it belongs to
+    lives: dict[int, int] = field(default_factory=dict)
+    """Boot numbers of the list, or of the one announced."""
 
     # -- a new list ------------------------------------------------------------------------
 
