@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from roundelay.core.engine import NEVER
-from roundelay.core.token.site import DUES, TokenSite
+from roundelay.core.token.site import Timers, TokenSite
 from roundelay.sim.explore.scope import Scope
 from roundelay.sim.explore.search import Model
 from roundelay.sim.explore.snapshot import comparable
@@ -66,6 +66,7 @@ IGNORED: Final = frozenset(
         "own.lists",
     ]
 )
+DUES: Final = tuple(name for name in Timers.__slots__ if name.endswith("_due"))
 DUE: Final = tuple(f"timers.{due}" for due in DUES)
 COMPARED: Final = tuple(name for name in SLOTS if name not in IGNORED and name not in DUE)
 _due = attrgetter(*DUE)

@@ -115,6 +115,10 @@ class Emitter:
             return out
         return EMPTY
 
+    def notify(self, notice: Notice) -> None:
+        """Tell the application."""
+        self.out.notices.append(notice)
+
     def drop(self, reason: str) -> None:
         """Count an input that is refused."""
         self.drops[reason] = self.drops.get(reason, 0) + 1
@@ -144,6 +148,12 @@ class Engine(Emitter, ABC):
     def token(self) -> HandsOnToken | None:
         """Where the token is, of protocols that have one."""
         return None
+
+    def arm(self, due: int) -> int:
+        """Make sure that `on_timer` is called by `due`, which is returned."""
+        if due < self.deadline:
+            self.deadline = due
+        return due
 
     @abstractmethod
     def submit(self, bundle: Bundle, now: int) -> int | None:

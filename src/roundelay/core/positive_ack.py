@@ -237,10 +237,8 @@ class PositiveAckSite(Engine):
                 continue
             pdu = PaB(self.me, n, bundle, self.low)
             out.sends.append((EVERYONE, pdu, ONLY_LINE))
-            due = now + self.config.resend_ns
+            due = self.arm(now + self.config.resend_ns)
             self.outstanding[n] = Outstanding(pdu, set(self.others), due)
-            if due < self.deadline:
-                self.deadline = due
 
     def _gather(self) -> Bundle:
         """The content of the next PDU: one submitted bundle, or all that fit when bundling."""
@@ -291,7 +289,7 @@ class PositiveAckSite(Engine):
         for site in self.others:
             if site in awaited and site not in self.suspected:
                 self.suspected.add(site)
-                self.out.notices.append(MemberSuspected(site))
+                self.notify(MemberSuspected(site))
         self._complete(n, now)
 
     # -- receiver --------------------------------------------------------------------------
@@ -356,7 +354,7 @@ class PositiveAckSite(Engine):
             self._release(above.pop(n), source, n)
         if seen.mark != UNHEARD:
             # At least the number at the mark is not here: the source gave up on us, or restarted.
-            self.out.notices.append(MissedOf(source, seen.mark, low))
+            self.notify(MissedOf(source, seen.mark, low))
         seen.mark = low
         if above:
             self._advance(seen, source)

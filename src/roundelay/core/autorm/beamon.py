@@ -265,7 +265,7 @@ class Beamon(Engine):
             if node is None:
                 self.drop("too many nodes")
                 return
-            self.out.notices.append(NodeUp(uuid))
+            self.notify(NodeUp(uuid))
         node.last_seen = now
         node.history.append(now)
         if isinstance(pdu, Data):
@@ -355,8 +355,7 @@ class Beamon(Engine):
     def _remove(self, uuid: bytes, now: int, verdict: str) -> None:
         """A node leaves the table and everything that is owed to it."""
         self.environment.remove(uuid, now, verdict)
-        ended = NodeDropped if verdict == DROPPED else NodeDown
-        self.out.notices.append(ended(uuid))
+        self.notify(NodeDropped(uuid) if verdict == DROPPED else NodeDown(uuid))
         for transfer in list(self.active.values()):
             self._lose(transfer, uuid, now)
 
@@ -404,7 +403,7 @@ class Beamon(Engine):
         """Nothing more is done about a message of ours."""
         self.queued_bytes -= item.cost
         if item.tag != -1:
-            self.out.notices.append(TransferEnded(item.tag, reached, given_up))
+            self.notify(TransferEnded(item.tag, reached, given_up))
 
     def _pump(self, now: int) -> None:
         """AR-8: send what the pace allows, in turn if several messages are under way."""

@@ -16,7 +16,7 @@ from msgspec import Struct
 from roundelay.core.bundle import Bundle
 from roundelay.core.cluster.config import EAGER, ClusterConfig
 from roundelay.core.cluster.pdu import PO_KINDS, Dt, Kinds
-from roundelay.core.engine import EVERYONE, NEVER, ONLY_LINE, Delivery, Engine, Notice, Pdu
+from roundelay.core.engine import EVERYONE, NEVER, ONLY_LINE, Delivery, Engine, Pdu
 from roundelay.core.errors import ConfigError, InvariantBroken
 
 ISS: Final = 1
@@ -120,14 +120,6 @@ class ClusterState(Engine):
     def send_to(self, rank: int, pdu: Pdu) -> None:
         self.out.sends.append((self.group[rank], pdu, ONLY_LINE))
         self.unheard &= ~(1 << rank)
-
-    def notify(self, notice: Notice) -> None:
-        self.out.notices.append(notice)
-
-    def arm(self, due: int) -> int:
-        if due < self.deadline:
-            self.deadline = due
-        return due
 
     def free(self) -> int:
         """TR-12: buffers left."""

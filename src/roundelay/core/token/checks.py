@@ -30,6 +30,9 @@ NO_TOKEN: Final = "acknowledgement by a site without the token"
 NO_SUCH_LIST: Final = "PDU of an impossible list"
 NO_SUCH_NUMBER: Final = "PDU with an impossible number"
 
+IMPOSSIBLE_VOTE: Final = "vote with an impossible list"
+IMPOSSIBLE_ENTRIES: Final = "recovery with impossible entries"
+
 OTHER_LIST: Final = "PDU of another list"
 """Nothing is wrong with it, but it does not belong to our list: see `TokenList.other`."""
 
@@ -166,28 +169,22 @@ def vote1(site: TokenSite, pdu: p.Vote1, source: int) -> str:
         return NO_SUCH_NUMBER
     for entry in pdu.entered:
         if entry.site not in site.group:
-            return "vote with an impossible list"
+            return IMPOSSIBLE_VOTE
         if not _possible(site, entry.tl):
             return NO_SUCH_LIST
     if pdu.tl == p.NO_LIST:
         return ""
-    if not _possible(site, pdu.tl) or pdu.nts > NUMBER_MAX:
-        return "vote with an impossible list"
-    if not _members(site, pdu.members) or pdu.exp not in pdu.members:
-        return "vote with an impossible list"
-    return ""
+    fits = _possible(site, pdu.tl) and pdu.nts <= NUMBER_MAX and pdu.exp in pdu.members
+    return "" if fits and _members(site, pdu.members) else IMPOSSIBLE_VOTE
 
 
 def new_tl(site: TokenSite, pdu: p.NewTl, source: int) -> str:
-    if not _members(site, pdu.members) or pdu.nts_site not in pdu.members:
-        return "announcement of an impossible list"
-    if len(pdu.boots) != len(pdu.members):
-        return "announcement of an impossible list"
-    if site.me not in pdu.members or source != pdu.v[1]:
+    members = pdu.members
+    listed = _members(site, members) and pdu.nts_site in members and len(pdu.boots) == len(members)
+    if listed and (site.me not in members or source != pdu.v[1]):
         return "announcement of a list without us"
-    if pdu.start_ts > NUMBER_MAX or not _history(pdu.history, pdu.floor):
-        return "announcement of an impossible list"
-    if pdu.old != p.NO_LIST and not _possible(site, pdu.old):
+    begins = pdu.start_ts <= NUMBER_MAX and _history(pdu.history, pdu.floor)
+    if not (listed and begins and (pdu.old == p.NO_LIST or _possible(site, pdu.old))):
         return "announcement of an impossible list"
     return _listed(site, pdu.v)
 
@@ -201,20 +198,17 @@ def vote2(site: TokenSite, pdu: p.Vote2, source: int) -> str:
 
 def recover_data(site: TokenSite, pdu: p.RecoverData, source: int) -> str:
     first = pdu.entries[0].ack.ts if pdu.entries else pdu.first_available
+    group = set(site.group)
     for ts, entry in enumerate(pdu.entries, first):
         stamp = entry.ack
-        if stamp.ts != ts or stamp.by not in site.group or stamp.next not in site.group:
-            return "recovery with impossible entries"
-        if stamp.kind == p.DATA and stamp.s not in site.group:
-            return "recovery with impossible entries"
-        if max(stamp.ts, stamp.n, entry.seq) > NUMBER_MAX:
-            return "recovery with impossible entries"
+        named = {stamp.by, stamp.next, stamp.s} if stamp.kind == p.DATA else {stamp.by, stamp.next}
+        largest = max(stamp.ts, stamp.n, entry.seq)
+        if stamp.ts != ts or not named <= group or largest > NUMBER_MAX:
+            return IMPOSSIBLE_ENTRIES
     if max(pdu.cnts, pdu.first_available, pdu.seq, *(n for _, n in pdu.counters)) > NUMBER_MAX:
-        return "recovery with impossible entries"
+        return IMPOSSIBLE_ENTRIES
     if pdu.first_available > site.recovery.recover_from and (
-        first != pdu.first_available
-        or not pdu.entries
-        or not {s for s, _ in pdu.counters} <= set(site.group)
+        first != pdu.first_available or not pdu.entries or not {s for s, _ in pdu.counters} <= group
     ):
         return "recovery behind a gap it does not describe"
     return ""

@@ -292,7 +292,7 @@ class Ordering:
                 own.send_next(now)
             if stamping.holding and site.config.eager:
                 # When all that has arrived by now is here, see `stamping`.
-                site.timers.hold_due = site.timers.arm(now)
+                site.timers.hold_due = site.arm(now)
                 break
             if not (stamping.holding and stamping.stamp(now)):
                 break

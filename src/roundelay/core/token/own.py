@@ -117,7 +117,7 @@ class OwnMessages:
         off = site.config.resend_jitter_ns
         if off:
             self.send_wait += site.rng.randint(-off, off)
-        timers.send_due = timers.arm(now + self.send_wait)
+        timers.send_due = site.arm(now + self.send_wait)
 
     def stop(self) -> None:
         """No message is out."""

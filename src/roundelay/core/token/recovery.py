@@ -113,7 +113,7 @@ class LogRecovery:
         assert new is not None
         if self.recover_from < new.start_ts:
             self._ask()
-            timers.token_due = timers.arm(now + site.config.retx_ns)
+            timers.token_due = site.arm(now + site.config.retx_ns)
             return
         timers.token_due = NEVER
         gap, base = self.gap, None
@@ -174,8 +174,7 @@ class LogRecovery:
         if self.recover_from == before:
             return
         if site.phase == S2:
-            timers = site.timers
-            timers.reform_due = timers.arm(now + site.config.slave_timeout_ns)
+            site.timers.reform_due = site.arm(now + site.config.slave_timeout_ns)
             if self.recover_from < new.start_ts:
                 site.send(new.v[1], Vote2(new.v, PENDING, reformation.inviter))
         else:
@@ -215,7 +214,7 @@ class LogRecovery:
         elif pdu.v != site.reformation.attempt:
             return  # it is in another attempt by now
         elif site.phase in (S1, S2, W3):
-            timers.reform_due = timers.arm(now + config.token_timeout_ns)
+            timers.reform_due = site.arm(now + config.token_timeout_ns)
         differ = parted(log.entries, pdu.marks, log.cnts)
         if differ is not None:
             lo, hi = (log.entries[ts].seq if ts in log.entries else log.nseq for ts in differ)

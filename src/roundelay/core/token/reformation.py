@@ -99,14 +99,14 @@ class Reformation:
 
     def _begin_attempt(self, phase: str, v: Version, inviter: int, now: int, wait: int) -> None:
         """Leave the list for the attempt to form `v`, as originator or as slave."""
-        timers = self.site.timers
-        self.site.become(phase, now)
+        site = self.site
+        site.become(phase, now)
         self.join(v)
         self.attempt = v
         self.inviter = inviter
         self.new_tl = None
-        self.site.recovery.staged.clear()
-        timers.reform_due = timers.arm(now + wait)
+        site.recovery.staged.clear()
+        site.timers.reform_due = site.arm(now + wait)
 
     def _end_attempt(self) -> None:
         self.attempt = None
@@ -220,7 +220,7 @@ class Reformation:
         for member in new.members:
             if member != site.me:
                 site.send(member, new)
-        site.timers.reform_due = site.timers.arm(now + site.config.retx_ns)
+        site.timers.reform_due = site.arm(now + site.config.retx_ns)
         site.recovery.adopt(new, now)
 
     def on_vote2(self, pdu: Vote2, source: int, now: int) -> None:
@@ -272,7 +272,7 @@ class Reformation:
     def _send_token(self, now: int) -> None:
         site = self.site
         site.send(site.token_list.first, NewToken(site.token_list.version))
-        site.timers.token_due = site.timers.arm(now + site.config.retx_ns)
+        site.timers.token_due = site.arm(now + site.config.retx_ns)
 
     def on_token_timer(self, now: int) -> None:
         """CM-R5: NEW_TOKEN again until the list is heard to live, R times; then from scratch."""
@@ -291,14 +291,13 @@ class Reformation:
     def back_off(self, now: int) -> None:
         """CM-R8, CM-R14: wait at random, longer after each failure, then originate."""
         site = self.site
-        timers = site.timers
         site.become(OUT, now)
         self._end_attempt()
         site.recovery.staged.clear()
         least = site.config.retx_ns
         most = 4 * least << min(self.failures, BACKOFFS)
         self.failures += 1
-        timers.reform_due = timers.arm(now + site.rng.randint(least, most))
+        site.timers.reform_due = site.arm(now + site.rng.randint(least, most))
 
     def block(
         self,
@@ -336,7 +335,6 @@ class Reformation:
     def on_new_tl(self, pdu: NewTl, source: int, now: int) -> None:
         """CM-R10: the list is announced; only a site that still belongs to the attempt may vote."""
         site = self.site
-        timers = site.timers
         boots = dict(zip(pdu.members, pdu.boots, strict=True))
         inviter = boots.get(pdu.v[1], UNKNOWN_LIFE)
         if pdu.v == self.attempt and site.phase == S1:
@@ -347,7 +345,7 @@ class Reformation:
                 site.drop(ANOTHER_LIFE)
                 return
             site.become(S2, now)
-            timers.reform_due = timers.arm(now + site.config.slave_timeout_ns)
+            site.timers.reform_due = site.arm(now + site.config.slave_timeout_ns)
             site.recovery.adopt(pdu, now)
         elif pdu.v == site.token_list.version and site.phase in (NORMAL, W3):
             if inviter == self.inviter:
@@ -358,7 +356,6 @@ class Reformation:
     def committed(self, now: int) -> None:
         """CM-R11, CM-R12: everything below the start of the new list is here, and it is entered."""
         site, new = self.site, self.new_tl
-        timers = site.timers
         assert new is not None
         if site.phase == O2:
             self.yes_votes.add(site.me)
@@ -368,7 +365,7 @@ class Reformation:
         if new.nts_site == site.me:
             # The new token site waits for its token.
             site.become(W3, now)
-            timers.reform_due = timers.arm(now + site.config.token_timeout_ns)
+            site.timers.reform_due = site.arm(now + site.config.token_timeout_ns)
         else:
             site.become(NORMAL, now)
             site.ordering.work(now)
@@ -379,16 +376,12 @@ class Reformation:
         """CM-R13: accept the token of the list we still belong to; ignore it otherwise."""
         site = self.site
         token_list = site.token_list
+        created_here = token_list.authorized and token_list.first == site.me
         if site.phase == W3 and pdu.v == self.attempt:
             site.become(NORMAL, now)
             self.take_token(now)
-        elif pdu.v == token_list.version and site.phase == NORMAL and self._created_token():
+        elif pdu.v == token_list.version and site.phase == NORMAL and created_here:
             site.stamping.confirm(token_list.start_ts - 1)
-
-    def _created_token(self) -> bool:
-        """Whether the token of our list was created here."""
-        token_list = self.site.token_list
-        return token_list.authorized and token_list.first == self.site.me
 
     def take_token(self, now: int) -> None:
         """CM-R13: as CM-N13, with the stamp before the first one; tell everybody at once."""
@@ -428,10 +421,6 @@ class Reformation:
             self.site.recovery.on_recovery_timer(now)
         else:
             self.on_token_timer(now)
-
-    def on_auth_timer(self, now: int) -> None:
-        """CM-R15: a list whose token never came."""
-        self.start(now)
 
     def check_invariants(self) -> None:
         """Who is in an attempt has joined it; what is announced belongs to it."""

@@ -122,7 +122,7 @@ class Requests:
         if not delay:
             self._ask(items)
         if due < timers.request_due:
-            timers.request_due = timers.arm(due)
+            timers.request_due = self.site.arm(due)
 
     def _ask(self, items: list[Item]) -> None:
         """Send the requests; consecutive stamps share one when `batch` is set."""

@@ -19,6 +19,7 @@ of the normal phase is in `ordering`, that of reformation in `reformation`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from operator import attrgetter
 from random import Random
 from typing import Any, ClassVar, Final
@@ -37,7 +38,6 @@ from roundelay.core.engine import (
     Pdu,
 )
 from roundelay.core.errors import ConfigError, InvariantBroken
-from roundelay.core.notices import Notice
 from roundelay.core.token import checks
 from roundelay.core.token import pdu as p
 from roundelay.core.token.ballot import Ballot
@@ -124,41 +124,27 @@ OF_A_LIST: Final = frozenset(kind for kind, row in PDUS.items() if row.lives)
 
 Handler = Callable[[Any, int, int], None]
 
-DUES: Final = (
-    "send_due",
-    "request_due",
-    "hold_due",
-    "pass_due",
-    "beacon_due",
-    "token_due",
-    "auth_due",
-    "silence_due",
-    "reform_due",
-)
-"""The timers, in the order in which `TokenSite.on_timer` looks at them."""
 
-
+@dataclass(slots=True, eq=False)
 class Timers:
-    """Nine moments, any of which may be NEVER.
+    """Nine moments, in the order in which `TokenSite.on_timer` looks at them.
 
     `heard` and `progress` are when anything, and anything new, was last heard of the list: a timer
     that restarts with every arrival is not moved each time; it looks at these when it comes.
     """
 
-    __slots__ = (*DUES, "heard", "progress", "site")
-
-    def __init__(self, site: TokenSite) -> None:
-        self.site = site
-        self.heard = self.progress = 0
-        self.reform_due = NEVER
-        self.stop()
-
-    def arm(self, due: int) -> int:
-        """Make sure that `on_timer` is called by `due`."""
-        site = self.site
-        if due < site.deadline:
-            site.deadline = due
-        return due
+    site: TokenSite
+    send_due: int = NEVER
+    request_due: int = NEVER
+    hold_due: int = NEVER
+    pass_due: int = NEVER
+    beacon_due: int = NEVER
+    token_due: int = NEVER
+    auth_due: int = NEVER
+    silence_due: int = NEVER
+    reform_due: int = NEVER
+    heard: int = 0
+    progress: int = 0
 
     def stop(self) -> None:
         """Disarm the timers of a list; that of the reformation goes on."""
@@ -167,11 +153,11 @@ class Timers:
 
     def watch(self, now: int) -> None:
         """A list is entered: start its watchdogs (CM-R15, CM-N21)."""
-        config = self.site.config
+        site, config = self.site, self.site.config
         self.heard = self.progress = now
-        self.auth_due = self.arm(now + config.auth_timeout_ns)
+        self.auth_due = site.arm(now + config.auth_timeout_ns)
         if config.silence_ns < NEVER:
-            self.silence_due = self.arm(now + config.silence_ns)
+            self.silence_due = site.arm(now + config.silence_ns)
 
     def earliest(self) -> int:
         """When the first of them is due."""
@@ -263,7 +249,7 @@ class TokenSite(Engine):
             self.out.persists.append(Wiped(True))
         self.become(OUT, now)
         # Restart, rejoin, cold boot: originate after a random wait.
-        self.timers.reform_due = self.timers.arm(now + rng.randint(1, 4 * config.retx_ns))
+        self.timers.reform_due = self.arm(now + rng.randint(1, 4 * config.retx_ns))
 
     def bind_handlers(self) -> None:
         """What this site answers to in its phase: check and handler, by one look-up per arrival."""
@@ -393,7 +379,7 @@ class TokenSite(Engine):
         if timers.token_due <= now:
             self.reformation.on_list_timer(now)
         if timers.auth_due <= now:
-            self.reformation.on_auth_timer(now)
+            self.reformation.start(now)  # CM-R15: a list whose token never came
         if timers.silence_due <= now:
             self.token_list.on_silence_timer(now)
         if timers.reform_due <= now:
@@ -402,9 +388,6 @@ class TokenSite(Engine):
 
     def send(self, destination: int, pdu: Pdu) -> None:
         self.out.sends.append((destination, pdu, ONLY_LINE))
-
-    def notify(self, notice: Notice) -> None:
-        self.out.notices.append(notice)
 
     # -- what its owner may ask for ----------------------------------------------------------
 

@@ -117,7 +117,7 @@ class Stamping:
         timers.beacon_due = NEVER
         if follower == me:
             self.turn = self.turn % config.kw
-            timers.hold_due = timers.arm(now + config.hold_ns)
+            timers.hold_due = site.arm(now + config.hold_ns)
         else:
             # CM-N16: from now on in service only until the next site is heard to have the token.
             self.holding = False
@@ -128,7 +128,7 @@ class Stamping:
             self.pass_silent = self.pass_total = 0
             self.pass_sent = now
             self.pass_wait = self.patience(config.pass_ns)
-            timers.pass_due = timers.arm(now + self.pass_wait)
+            timers.pass_due = site.arm(now + self.pass_wait)
         site.ordering.apply(ack, now)
 
     def heir(self, s: int) -> int:
@@ -159,7 +159,7 @@ class Stamping:
         site.commit.accepted_upto = ts
         self.passing = -1
         timers.pass_due = NEVER
-        timers.hold_due = timers.arm(now + site.config.hold_ns)
+        timers.hold_due = site.arm(now + site.config.hold_ns)
 
     def accept_first(self, now: int) -> None:
         """Accept the token with which a list begins, as with the stamp before the first one: there
@@ -168,7 +168,7 @@ class Stamping:
         timers = site.timers
         self.accept(site.token_list.start_ts - 1, now)
         timers.hold_due = NEVER
-        timers.beacon_due = timers.arm(now + site.config.idle_ns)
+        timers.beacon_due = site.arm(now + site.config.idle_ns)
 
     def passed(self, now: int) -> None:
         """CM-N16: the token that was passed on is known to be accepted."""
@@ -206,7 +206,7 @@ class Stamping:
         # An eager group is idle as soon as it has nothing to do: what gets lost then is noticed by
         # the first beacons, which follow each other soon.
         self.beacon_wait = config.resend_ns if config.eager else config.idle_ns
-        timers.beacon_due = timers.arm(now + self.beacon_wait)
+        timers.beacon_due = site.arm(now + self.beacon_wait)
 
     def on_beacon_timer(self, now: int) -> None:
         """CM-N21: an idle token site repeats its confirmation, with the last stamp it knows."""
@@ -234,9 +234,10 @@ class Stamping:
 
     def hurry(self, now: int) -> None:
         """The next site is heard, but not to have the token: it will have missed that, too."""
-        timers = self.site.timers
-        self.pass_wait = self.patience(self.site.config.pass_ns)
-        timers.pass_due = timers.arm(min(timers.pass_due, now + self.pass_wait))
+        site = self.site
+        timers = site.timers
+        self.pass_wait = self.patience(site.config.pass_ns)
+        timers.pass_due = site.arm(min(timers.pass_due, now + self.pass_wait))
 
     def patience(self, most: int) -> int:
         """How long to wait for an answer before a repetition: `most`, or less where transfers of
