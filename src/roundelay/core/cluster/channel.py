@@ -134,14 +134,12 @@ class ToChannelSite(Exchange):
         return not pdu.bundle.sizes or pdu.seq < self.returned[pdu.src]
 
     def reached(self, pdu: Dt, stage: str) -> None:
-        if stage == self.config.early:
-            self.hand_over_early(pdu)
-        if stage != self.config.deliver_at:
+        if stage not in (self.config.deliver_at, self.config.early):
             return
         if stage == ACKNOWLEDGED:
             self.hand_over_next(pdu)
         else:
-            self.hand_over(pdu)
+            self.hand_over(pdu, stage)
 
     def caps(self) -> dict[str, int]:
         """Everybody sends R probes at most before it resets, and everybody answers each."""

@@ -167,12 +167,15 @@ class Exchange(Sending):
         """
         if self.me not in tails or not self.stopped:
             raise UsageError(f"flush at {self.me} without its own tail: call tail() first")
-        hand_over = self.hand_over_next if self.ordered else self.hand_over
+        config = self.config
         early = {(pdu.src, pdu.seq) for pdu in self.handed_over_early()}
         for pdu in self.rest(tails):
-            if self.config.early and (pdu.src, pdu.seq) not in early:
-                self.hand_over_early(pdu)
-            hand_over(pdu)
+            if config.early and (pdu.src, pdu.seq) not in early:
+                self.hand_over(pdu, config.early)
+            if self.ordered:
+                self.hand_over_next(pdu)
+            else:
+                self.hand_over(pdu, config.deliver_at)
         self.empty_logs(tails)
 
     def maybe_given(self, tails: Tails) -> list[int]:
@@ -227,9 +230,7 @@ class Exchange(Sending):
 
     def vector(self) -> Rst:
         have = sum(1 << k for k in self.vecs)
-        return self.KINDS.rst(
-            epoch=self.rst, src=self.index, vec=self.vecs[self.index], have=have, done=self.done
-        )
+        return self.KINDS.rst(self.rst, self.index, self.vecs[self.index], have, self.done)
 
     def on_reset_timer(self, now: int) -> None:
         """Say it again; TR-15: a member that stays away is suspected, then the cluster broken."""
@@ -318,25 +319,17 @@ class Exchange(Sending):
             # TO-R5: we have finished, so everybody is done; the sender may not know.
             everyone = self.everyone_mask
             if pdu.have != everyone or pdu.done != everyone:
-                answer = self.KINDS.rst(
-                    epoch=self.epoch,
-                    src=self.index,
-                    vec=self.last_vec,
-                    have=everyone,
-                    done=everyone,
+                vec = self.last_vec
+                self.send_to(
+                    pdu.src, self.KINDS.rst(self.epoch, self.index, vec, everyone, everyone)
                 )
-                self.send_to(pdu.src, answer)
             return
         if self.rst < 0 and not self.resets:
             self.drop("reset of an open cluster")  # only its owner may open it again
-        elif self.rst < 0 and pdu.epoch == self.epoch + 1:
-            self.go_back(now)
-        elif (
-            self.rst >= 0
-            and self.resets
-            and pdu.epoch == self.rst + 1
-            and self.done >> self.index & 1
-        ):
+        elif self.rst < 0:
+            if pdu.epoch == self.epoch + 1:
+                self.go_back(now)
+        elif self.resets and pdu.epoch == self.rst + 1 and self.done >> self.index & 1:
             # Somebody has finished the one we are in, and found the next failure.
             self.finish_reset(now)
             self.go_back(now)

@@ -52,11 +52,9 @@ class PoSite(Repair):
                     self.reached(pdu, ACKNOWLEDGED, now)
 
     def reached(self, pdu: Dt, stage: str, now: int) -> None:
-        """`pdu` has reached a stage; hand it over at the one that was asked for."""
-        if stage == self.config.deliver_at:
-            self.hand_over(pdu)
-        elif stage == self.config.early:
-            self.hand_over_early(pdu)
+        """`pdu` has reached a stage; hand it over at those that were asked for."""
+        if stage in (self.config.deliver_at, self.config.early):
+            self.hand_over(pdu, stage)
 
     def opened(self, floor: tuple[int, ...], now: int) -> None:
         """TR-14: the cluster is open; everybody starts at its first number."""

@@ -290,7 +290,7 @@ class Repair(Exchange):
                 ended.add(pdu.src)  # what comes behind it would be out of order
                 continue
             handed.add(id(pdu))
-            self.hand_over(pdu)
+            self.hand_over(pdu, self.config.deliver_at)
         for log in (*self.rrl, *self.prl):
             kept = [pdu for pdu in log if id(pdu) not in handed]
             log.clear()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from itertools import takewhile
-from typing import Any
 
 from roundelay.core.bundle import MESSAGES_MAX, NOTHING, Bundle, fitting
 from roundelay.core.cluster.config import EAGER
@@ -98,19 +97,13 @@ class Sending(ClusterState):
     def make(self, bundle: Bundle | None, dst: int, probe: bool) -> Dt:
         """PO-2, TO-1: our number, what we expect of everybody, and the room we have."""
         if bundle is None:
-            null: Dt = self.KINDS.null(**self.stamp(), bundle=NOTHING, probe=probe)
+            null: Dt = self.KINDS.null(*self.stamp(), NOTHING, probe)
             return null
-        return self.KINDS.data(**self.stamp(), bundle=bundle)
+        return self.KINDS.data(*self.stamp(), bundle)
 
-    def stamp(self) -> dict[str, Any]:
-        """What every sequenced PDU says of its sender."""
-        return {
-            "epoch": self.epoch,
-            "src": self.index,
-            "seq": self.seq,
-            "ack": tuple(self.treq),
-            "buf": self.free(),
-        }
+    def stamp(self) -> tuple[int, int, int, tuple[int, ...], int]:
+        """What every sequenced PDU says of its sender: `epoch`, `src`, `seq`, `ack`, `buf`."""
+        return self.epoch, self.index, self.seq, tuple(self.treq), self.free()
 
     @abstractmethod
     def take_own(self, pdu: Dt, now: int) -> None:

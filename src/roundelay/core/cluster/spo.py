@@ -62,7 +62,7 @@ class SpoSite(PoSite):
     def make(self, bundle: Bundle | None, dst: int, probe: bool) -> Dt:
         """SPO-S1: for members that are not addressed the partial number stays where it is."""
         kind = SpoNull if bundle is None else SpoDt
-        pdu = kind(**self.stamp(), bundle=bundle or NOTHING, dst=dst, pseq=tuple(self.pseq))
+        pdu = kind(*self.stamp(), bundle or NOTHING, dst, tuple(self.pseq))
         for k in self.everyone:
             if dst >> k & 1:
                 self.pseq[k] += 1

@@ -16,7 +16,7 @@ from msgspec import Struct
 from roundelay.core.bundle import Bundle
 from roundelay.core.cluster.config import EAGER, ClusterConfig
 from roundelay.core.cluster.pdu import PO_KINDS, Dt, Kinds
-from roundelay.core.engine import EVERYONE, NEVER, ONLY_LINE, Delivery, Engine, Pdu
+from roundelay.core.engine import ACKNOWLEDGED, EVERYONE, NEVER, ONLY_LINE, Delivery, Engine, Pdu
 from roundelay.core.errors import ConfigError, InvariantBroken
 
 ISS: Final = 1
@@ -148,20 +148,13 @@ class ClusterState(Engine):
         """PO-6, TO-4: what a PDU that everybody has acknowledges is known by everybody."""
         read_vector(pdu, self.pal)
 
-    def hand_over(self, pdu: Dt, position: int = -1) -> None:
-        self.out.deliveries.append(
-            Delivery(position, self.group[pdu.src], pdu.seq, pdu.bundle, self.config.deliver_at)
-        )
-
-    def hand_over_early(self, pdu: Dt) -> None:
-        """Before its time, and once more then."""
-        self.out.deliveries.append(
-            Delivery(-1, self.group[pdu.src], pdu.seq, pdu.bundle, self.config.early)
-        )
+    def hand_over(self, pdu: Dt, stage: str, position: int = -1) -> None:
+        source = self.group[pdu.src]
+        self.out.deliveries.append(Delivery(position, source, pdu.seq, pdu.bundle, stage))
 
     def hand_over_next(self, pdu: Dt) -> None:
         """At the next place of the total order."""
-        self.hand_over(pdu, self.position)
+        self.hand_over(pdu, ACKNOWLEDGED, self.position)
         self.position += len(pdu.bundle)
 
     def busy(self) -> bool:

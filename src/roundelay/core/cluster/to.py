@@ -37,7 +37,7 @@ class ToSite(PoSite):
             super().reached(pdu, stage, now)
             return
         if stage == self.config.early:
-            self.hand_over_early(pdu)
+            self.hand_over(pdu, stage)
         if stage == ACCEPTED:
             heappush(self.keys, key(pdu))
         elif stage == ACKNOWLEDGED:
