@@ -224,10 +224,7 @@ def _of_segment(
 
 
 def read_piece(
-    piece: Piece,
-    selection: Selection = EVERYTHING,
-    *,
-    lost: list[Range] | None = None,
+    piece: Piece, selection: Selection = EVERYTHING, *, lost: list[Range] | None = None
 ) -> Iterator[Any]:
     """The records of a piece that are selected, as Arrow record batches in the order of `seq`.
 

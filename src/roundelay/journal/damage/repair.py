@@ -20,14 +20,7 @@ from roundelay.core.positions import Range, difference, union
 from roundelay.core.selection import Selection
 from roundelay.journal.damage.check import JournalCheck, Problem, check
 from roundelay.journal.damage.salvage import salvage
-from roundelay.journal.files import (
-    PARQUET,
-    lock,
-    look,
-    read_history,
-    segments_of,
-    write_history,
-)
+from roundelay.journal.files import PARQUET, lock, look, read_history, segments_of, write_history
 from roundelay.journal.format import GAP, HEADS_ONLY, Run, gathered
 from roundelay.journal.journal import Journal, JournalConfig
 from roundelay.journal.reader import Reader

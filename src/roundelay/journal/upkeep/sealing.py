@@ -75,9 +75,7 @@ class Sealer:
     def _ask(self, task: SealingTask) -> Done:
         if self._process is None:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
+                [sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE
             )
         assert self._process.stdin is not None
         assert self._process.stdout is not None

@@ -249,13 +249,7 @@ class CatchUp(Subscriber):
             from_disk, now = place is None or place.recalled, time.monotonic()
             end = recorders.known_end(self.group, history)
             verdict = self.asked.look(
-                history,
-                position,
-                now,
-                known_end=end,
-                works=works,
-                alone=alone,
-                from_disk=from_disk,
+                history, position, now, known_end=end, works=works, alone=alone, from_disk=from_disk
             )
             if verdict == WAIT and now > self._asked_others + ASK_S:
                 self._asked_others = now
