@@ -184,7 +184,12 @@ class Ends(Struct, frozen=True):
 
 def ends_of(first: int, last: int, end: int, anchor: tuple[int, bytes]) -> Ends:
     base, link = anchor
-    return Ends(first, last, end, base, link.hex() if link != NO_LINK else "")
+    return Ends(first, last, end, base, link_text(link))
+
+
+def link_text(link: bytes) -> str:
+    """A link of the hash chain in hex; empty if there is none."""
+    return link.hex() if link != NO_LINK else ""
 
 
 def _parse_ends(data: bytes) -> Ends | str:
@@ -216,14 +221,6 @@ def mark_text(position: int) -> bytes:
     return b"%s %08x\n" % (digits, crc32c(digits))
 
 
-def has_mark(folder: Path) -> bool:
-    """Whether it is known how far the journal was synced."""
-    try:
-        return read_mark(folder) > 0 or (folder / SYNCED).exists()
-    except MalformedPdu:
-        return False
-
-
 def read_mark(folder: Path) -> int:
     """The position below which all is on disk; MalformedPdu if the file is damaged; 0: none yet."""
     try:
@@ -236,6 +233,21 @@ def read_mark(folder: Path) -> int:
     if not digits.isdigit() or text != mark_text(int(digits)):
         raise MalformedPdu("synced", DAMAGED)
     return int(digits)
+
+
+def look_at_mark(folder: Path) -> tuple[int, str]:
+    """The position below which all is on disk, 0 if nothing says it, and what is wrong with the
+    file: then nobody knows that there is no more."""
+    try:
+        return read_mark(folder), "" if (folder / SYNCED).exists() else MISSING
+    except MalformedPdu as error:
+        return 0, str(error)
+
+
+def reached(folder: Path) -> int:
+    """Below this position everything was there once, as the files beside the segments say."""
+    ends, _ = read_ends(folder)
+    return max(look_at_mark(folder)[0], 0 if ends is None else ends.reached)
 
 
 # ------------------------------------------------------------------------ whose history it is

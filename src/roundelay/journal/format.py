@@ -109,6 +109,15 @@ class Head(Struct, frozen=True):
     rewritten: int = 0
     flags: int = 0
 
+    @property
+    def filled(self) -> bool:
+        return bool(self.flags & FILLED)
+
+    @property
+    def apart(self) -> bool:
+        """Does the chain go past it?"""
+        return self.filled or self.rewritten > 0
+
 
 class BlockHead(Struct, frozen=True, gc=False):
     """Of a block; nothing in it is to be believed before `check_block`."""

@@ -7,7 +7,6 @@ flag GAP in their place, whatever it selects by: nobody here knows what was in t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -15,7 +14,7 @@ from typing import Final
 from roundelay.core.errors import MalformedPdu
 from roundelay.core.positions import Range, union
 from roundelay.core.selection import EVERYTHING, POSITION_MAX, Selection
-from roundelay.journal.files import read_ends, read_mark, read_meta, segments_of
+from roundelay.journal.files import reached, read_ends, read_meta, segments_of
 from roundelay.journal.format import GAP, Run, RunFilter, gap, part_of
 from roundelay.journal.segment import Segment, SegmentView
 
@@ -49,11 +48,8 @@ class Reader:
         """Look what has come since."""
         known = {segment.path: segment for segment in self.segments}
         segments = []
-        with suppress(MalformedPdu):  # a damaged mark hides nothing but a lost end
-            self._mark = read_mark(self.folder)  # before the rest: the mark follows the records
-        ends, _ = read_ends(self.folder)
-        if ends is not None:
-            self._mark = max(self._mark, ends.reached)
+        # Before the rest: it follows the records.  A damaged mark hides nothing but a lost end.
+        self._mark = reached(self.folder)
         for path in segments_of(self.folder):
             segment = known.get(path)
             try:

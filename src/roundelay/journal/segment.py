@@ -21,7 +21,6 @@ from roundelay.journal.format import (
     ALIGN,
     BLOCK_HEAD,
     BLOCK_MAGIC,
-    FILLED,
     GAP,
     SEGMENT_HEAD,
     BlockHead,
@@ -51,6 +50,10 @@ class Damage(Struct, frozen=True):
     hi: int
     """Positions that are lost with them, half-open; hi = -1: nobody can say how many."""
     why: str
+
+    @property
+    def brief(self) -> str:
+        return f"{self.bytes} bytes at {self.offset}: {self.why}"
 
     def __str__(self) -> str:
         return (
@@ -96,10 +99,6 @@ class Segment:
         """An unfinished block at the end: never acknowledged."""
         self.earliest, self.latest, self.newest, self.durable = 0, 0, 0, 0
         self._why = ""
-
-    @property
-    def filled(self) -> bool:
-        return bool(self.head.flags & FILLED)
 
     @property
     def missing(self) -> list[Range]:

@@ -24,21 +24,23 @@ from roundelay.core.positions import Range, count_of, union
 from roundelay.journal.files import (
     ENDS,
     META,
+    MISSING,
     SYNCED,
     Meta,
-    has_mark,
     index_of,
+    link_text,
     look,
+    look_at_mark,
     parquet_of,
+    reached,
     read_ends,
     read_history,
-    read_mark,
     segments_of,
 )
-from roundelay.journal.format import NO_LINK
+from roundelay.journal.format import NO_LINK, Head
 from roundelay.journal.index import Builder, Index
 from roundelay.journal.segment import Segment
-from roundelay.journal.upkeep.opening import id_in, look_through, reached
+from roundelay.journal.upkeep.opening import id_in, look_through
 from roundelay.journal.upkeep.rewrite import build
 
 NOWHERE: Final = -1
@@ -106,18 +108,11 @@ class JournalCheck:
         self._problems(wrong)
         self.lossy: dict[str, Segment] = {}
         """By name, as they were found."""
-        self._links: dict[int, bytes] = {}
-        self._link = NO_LINK
-        self._known = False
-        """Is the link known that the next original follows?"""
-        try:
-            self.verdict.durable = read_mark(folder)
-        except MalformedPdu as error:
-            self._problem(SYNCED, str(error))
-        if paths and not (folder / SYNCED).exists():
-            self._problem(SYNCED, "missing")
+        self._chain = HashChain()
+        self.verdict.durable, self._unmarked = look_at_mark(folder)
+        if self._unmarked and (paths or self._unmarked != MISSING):
+            self._problem(SYNCED, self._unmarked)
         self._problems(read_ends(folder)[1] + read_history(folder)[1])
-        self._marked = has_mark(folder)
         self._reached = reached(folder)
         self._expected = NOWHERE
         for path, following in zip_longest(paths, paths[1:]):
@@ -131,7 +126,7 @@ class JournalCheck:
         if paths:
             self._compare_ends()
         self.verdict.end = max(self._expected, 0)
-        self.verdict.chain = self._link.hex() if self._known else ""
+        self.verdict.chain = self._chain.link.hex() if self._chain.known else ""
 
     def _problem(self, file: str, what: str, lo: int = NOWHERE, hi: int = NOWHERE) -> None:
         self.verdict.problems.append(Problem(file, what, lo, hi))
@@ -151,16 +146,14 @@ class JournalCheck:
             what = f"segments from {ends.first} on are gone; they were not let go"
             self._problem(ENDS, what, ends.first, self.verdict.begin)
             self.verdict.begin = ends.first
-        link = self._links.get(ends.link_base)
-        if ends.link and link is not None and link.hex() != ends.link:
-            what = f"has another link for the segment that begins at {ends.link_base}"
-            self._problem(ENDS, what)
+        if contradiction := self._chain.contradiction(ends.link_base, ends.link):
+            self._problem(ENDS, contradiction)
 
     def _segment(self, path: Path, following: Path | None) -> None:
         verdict, name = self.verdict, path.name
         segment = Segment(path, self._meta.journal)
         behind = None if following is None else int(following.stem)
-        look_through(segment, behind, self._reached, self._marked)
+        look_through(segment, behind, self._reached, marked=not self._unmarked)
         verdict.segments += 1
         verdict.bytes += segment.size
         if segment.head_wrong:
@@ -172,24 +165,20 @@ class JournalCheck:
             verdict.begin = segment.base
         elif segment.base > self._expected:
             self._problem(name, "missing before it", self._expected, segment.base)
-            self._known = False
+            self._chain.known = False
         elif segment.base < self._expected:
             self._problem(name, f"begins before {self._expected}, where the one before ends")
         for damage in segment.damages:
-            what = f"{damage.bytes} bytes at {damage.offset}: {damage.why}"
-            self._problem(name, what, damage.lo, damage.hi)
+            self._problem(name, damage.brief, damage.lo, damage.hi)
         for lo, hi in segment.gaps:
             self._problem(name, "gap", lo, hi)
         if segment.tail is not None:
-            what = f"{segment.tail.bytes} bytes at {segment.tail.offset}: {segment.tail.why}"
             if following is None:
-                verdict.unfinished = f"{name}: {what}"
+                verdict.unfinished = f"{name}: {segment.tail.brief}"
             else:
-                self._problem(name, what)
-        anchor = self._links.get(segment.head.anchor_base)
-        if segment.head.anchor != NO_LINK and anchor not in (None, segment.head.anchor):
-            base = segment.head.anchor_base
-            self._problem(name, f"has another link for the segment that begins at {base}")
+                self._problem(name, segment.tail.brief)
+        if contradiction := self._chain.anchored(segment.head):
+            self._problem(name, contradiction)
         self._expected = max(segment.end, self._expected)
         self._content(segment)
         if segment.missing or name in self.distrusted:
@@ -202,10 +191,10 @@ class JournalCheck:
 
     def _content(self, segment: Segment) -> None:
         """What the blocks say, and what was made from them."""
-        apart = segment.filled or bool(segment.head.rewritten)
-        before = NO_LINK if apart else self._link
+        chain, apart = self._chain, segment.head.apart
+        before = NO_LINK if apart else chain.link
         index = self._index(segment)
-        if index is not None and not apart and not self._known:
+        if index is not None and not apart and not chain.known:
             before = index.head.before  # what was before it is damaged or gone: take its word
         self.verdict.records += segment.end - segment.base - count_of(segment.missing)
         builder = None if segment.damages else build(segment, before)
@@ -216,14 +205,7 @@ class JournalCheck:
                     self._compare(segment, index, builder, before)
                 link = index.head.link
         undamaged = not segment.damages and not segment.head_wrong
-        if segment.filled:
-            self._known = False  # it may stand for an original that was lost
-        else:
-            vouched = index is not None or bool(segment.head.rewritten)
-            self._known = vouched or (undamaged and self._known)
-            self._link = segment.head.origin if segment.head.rewritten else link
-            if self._known:
-                self._links[segment.base] = self._link
+        chain.go_on(segment.head, link, index is not None or (undamaged and chain.known))
         if undamaged:
             self._parquet(segment)
 
@@ -266,30 +248,53 @@ class JournalCheck:
             self._problem(path.name, wrong)
 
 
-# ------------------------------------------------------------------------ by segment
+# ------------------------------------------------------------------------ the chain
+
+
+class HashChain:
+    """The links of a journal's originals, from segment to segment."""
+
+    def __init__(self) -> None:
+        self.link = NO_LINK
+        self.known = False
+        """Is `link` the one that the next original follows?"""
+        self._links: dict[int, bytes] = {}
+
+    def contradiction(self, base: int, link: str) -> str:
+        """What is wrong if somebody has `link`, in hex, for the segment that begins at `base`."""
+        known = self._links.get(base)
+        if not link or known is None or known.hex() == link:
+            return ""
+        return f"has another link for the segment that begins at {base}"
+
+    def anchored(self, head: Head) -> str:
+        """What is wrong with the link that a segment's head has of an earlier one."""
+        return self.contradiction(head.anchor_base, link_text(head.anchor))
+
+    def go_on(self, head: Head, link: bytes, known: bool) -> None:
+        """Behind a segment, whose own link is `link` if `known`."""
+        if head.filled:
+            self.known = False  # it may stand for an original that was lost
+            return
+        self.known = known or head.rewritten > 0
+        self.link = head.origin if head.rewritten else link
+        if self.known:
+            self._links[head.base] = self.link
 
 
 class Examined(Struct, frozen=True):
-    """What one segment says of itself; links are in hex, empty where there is none."""
+    """What one segment says of itself."""
 
     segment: str
-    base: int
+    head: Head
     end: int
-    bytes: int
-    sealed: bool = False
-    filled: bool = False
-    rewritten: int = 0
-    before: str = ""
-    link: str = ""
-    """As its index has it."""
-    computed: str = ""
-    """As its blocks have it."""
-    origin: str = ""
-    anchor_base: int = 0
-    anchor: str = ""
     problems: tuple[str, ...] = ()
-    missing: tuple[tuple[int, int], ...] = ()
-    """Positions it ought to have and does not."""
+    sealed: bool = False
+    before: bytes = NO_LINK
+    link: bytes = NO_LINK
+    """As its index has it."""
+    computed: bytes | None = None
+    """As its blocks have it; None if that cannot be said."""
     gone: bool = False
 
 
@@ -315,86 +320,50 @@ def examine(path: Path, journal: bytes) -> Examined:
         segment = Segment(path, journal)
         segment.scan()
     except FileNotFoundError:  # retention let it go
-        return Examined(path.name, int(path.stem), int(path.stem), 0, gone=True)
+        return Examined(path.name, Head(journal, int(path.stem)), int(path.stem), gone=True)
     problems = [segment.head_wrong] if segment.head_wrong else []
     problems += map(str, segment.damages)
-    end, missing = segment.end, segment.missing
-    before = link = computed = b""
+    end, sealed, before, link = segment.end, False, NO_LINK, NO_LINK
     try:
         with Index(index_of(path)) as index:
-            before, link, sealed = index.head.before, index.head.link, True
             if index.head.end > end:
                 problems.append(f"cut off: positions {end} to {index.head.end - 1} are gone")
-                missing = [*missing, (end, index.head.end)]
                 end = index.head.end
-            if segment.size > index.head.end_offset:
-                sealed, before, link = False, b"", b""  # opened again, and appended to
+            if segment.size <= index.head.end_offset:  # else opened again, and appended to
+                sealed, before, link = True, index.head.before, index.head.link
+    except FileNotFoundError:
+        pass
     except (OSError, MalformedPdu, ValueError) as error:
-        sealed = False
-        if not isinstance(error, FileNotFoundError):
-            problems.append(f"{index_of(path).name}: {error}")
-    if sealed and not problems:
-        computed = build(segment, before).link
-    head = segment.head
-    return Examined(
-        path.name,
-        segment.base,
-        end,
-        segment.size,
-        sealed=sealed,
-        filled=segment.filled,
-        rewritten=head.rewritten,
-        before=before.hex(),
-        link=link.hex(),
-        computed=computed.hex(),
-        origin=head.origin.hex() if head.rewritten else "",
-        anchor_base=head.anchor_base,
-        anchor=head.anchor.hex() if head.anchor != NO_LINK else "",
-        problems=tuple(problems),
-        missing=tuple(missing),
-    )
+        problems.append(f"{index_of(path).name}: {error}")
+    computed = build(segment, before).link if sealed and not problems else None
+    return Examined(path.name, segment.head, end, tuple(problems), sealed, before, link, computed)
 
 
 def follow(examined: Sequence[Examined]) -> ChainCheck:
     """Go along the segments of one journal, in the order of their positions."""
-    chain = ChainCheck()
-    link, known, expected = "", False, -1
-    links: dict[int, str] = {}
+    found, chain, expected = ChainCheck(), HashChain(), NOWHERE
     for segment in examined:
+        head = segment.head
         if segment.gone:
-            known = False
+            chain.known = False
             continue
-        chain.problems += [f"{segment.segment}: {what}" for what in segment.problems]
-        chain.unsealed += not segment.sealed
-        if 0 <= expected < segment.base:
-            known = False  # something is missing before it
+        found.problems += [f"{segment.segment}: {what}" for what in segment.problems]
+        found.unsealed += not segment.sealed
+        if 0 <= expected < head.base:
+            chain.known = False  # something is missing before it
         expected = max(expected, segment.end)
-        if segment.anchor and links.get(segment.anchor_base, segment.anchor) != segment.anchor:
-            _broken(
-                chain,
-                segment,
-                f"has another link for the segment that begins at {segment.anchor_base}",
-            )
-        apart = segment.filled or segment.rewritten > 0
-        if segment.sealed and segment.computed:
+        broken = [chain.anchored(head)]
+        if segment.computed is not None:
             if segment.computed != segment.link:
-                _broken(chain, segment, DISTRUSTED)
-                chain.distrusted.append(segment.segment)
-            elif known and not apart and segment.before != link:
-                _broken(chain, segment, "does not follow the one before it in the hash chain")
+                broken.append(DISTRUSTED)
+                found.distrusted.append(segment.segment)
+            elif chain.known and not head.apart and segment.before != chain.link:
+                broken.append("does not follow the one before it in the hash chain")
             else:
-                chain.checked += 1
-        if segment.filled:
-            known = False  # it may stand for an original that was lost
-            continue
-        known = segment.sealed or segment.rewritten > 0
-        link = segment.origin if segment.rewritten else segment.link
-        if known:
-            links[segment.base] = link
-    chain.link = link if known else ""
-    return chain
-
-
-def _broken(chain: ChainCheck, segment: Examined, what: str) -> None:
-    chain.problems.append(f"{segment.segment}: {what}")
-    chain.broken = True
+                found.checked += 1
+        for what in filter(None, broken):
+            found.problems.append(f"{segment.segment}: {what}")
+            found.broken = True
+        chain.go_on(head, segment.link, segment.sealed)
+    found.link = chain.link.hex() if chain.known else ""
+    return found

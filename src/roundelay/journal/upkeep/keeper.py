@@ -137,7 +137,7 @@ class Keeper:
             self._journal.say(f"{segment.path.name}: {error}; it is not sealed")
             segment.scan(segment.end)
             return
-        if not segment.filled and not segment.head.rewritten:
+        if not segment.head.apart:
             self.anchor = (segment.base, link)
 
     def _seal_beside(self, segment: Segment, before: bytes) -> bytes | None:

@@ -26,18 +26,19 @@ from roundelay.journal.damage.salvage import damaged_end
 from roundelay.journal.files import (
     META,
     META_COPY,
+    MISSING,
     SYNCED,
     Ends,
     JournalBroken,
     Meta,
-    has_mark,
     index_of,
     lock,
     look,
+    look_at_mark,
     new_meta,
     parquet_of,
+    reached,
     read_ends,
-    read_mark,
     segments_of,
     write_meta,
 )
@@ -87,9 +88,11 @@ def _open(folder: Path, group: str, disk: Disk, say: Say, held: FileLock) -> Ope
     ends, wrong = read_ends(folder)
     for what in wrong:
         say(f"{what}; it is written again")
-    marked = has_mark(folder)
-    mark = max(settle_mark(folder, say), 0 if ends is None else ends.reached)
-    paths = segments_of(folder)
+    paths, unmarked = segments_of(folder), look_at_mark(folder)[1]
+    if unmarked and (paths or unmarked != MISSING):
+        what = f"{SYNCED} is {MISSING}" if unmarked == MISSING else unmarked
+        say(f"{what}; the marks in the blocks count")
+    mark = reached(folder)
     segments = [Segment(path, meta.journal) for path in paths]
     for number, segment in enumerate(segments):
         if segment.head_wrong and segment.path.stat().st_size > SEGMENT_HEAD.size:
@@ -97,7 +100,7 @@ def _open(folder: Path, group: str, disk: Disk, say: Say, held: FileLock) -> Ope
             segments[number] = segment = restore_head(segment, segments, disk)
         last = number == len(segments) - 1
         if last or not segment.load():
-            look_through(segment, None if last else segments[number + 1].base, mark, marked)
+            look_through(segment, None if last else segments[number + 1].base, mark, not unmarked)
             _account(segment, disk, say)
             make_durable(segment, disk)  # from now on it counts as written
     if segments and segments[-1].end == segments[-1].base and segments[-1].base >= mark:
@@ -113,7 +116,7 @@ def _open(folder: Path, group: str, disk: Disk, say: Say, held: FileLock) -> Ope
         if before.end < after.base:
             say(f"{before.path.name}: positions {before.end} to {after.base - 1} are missing")
     resume = bool(segments) and not (
-        segments[-1].damages or segments[-1].filled or segments[-1].sealed
+        segments[-1].damages or segments[-1].head.filled or segments[-1].sealed
     )
     if resume:
         index_of(segments[-1].path).unlink(missing_ok=True)
@@ -147,16 +150,6 @@ def id_in(paths: list[Path]) -> bytes | None:
     return None
 
 
-def settle_mark(folder: Path, say: Say) -> int:
-    if segments_of(folder) and not (folder / SYNCED).exists():
-        say(f"{SYNCED} is missing; the marks in the blocks count")
-    try:
-        return read_mark(folder)
-    except MalformedPdu as error:
-        say(f"{error}; the marks in the blocks count")
-        return 0
-
-
 def clear(folder: Path) -> None:
     """Leftovers of a crash: files that were being written aside, side files without a segment."""
     for path in folder.glob(f"*{ASIDE}"):
@@ -166,16 +159,6 @@ def clear(folder: Path) -> None:
         for path in folder.glob(pattern):
             if path.stem.isdigit() and path.stem not in stems:
                 path.unlink(missing_ok=True)
-
-
-def reached(folder: Path) -> int:
-    """Below this position everything was there once, as the files beside the segments say."""
-    ends, _ = read_ends(folder)
-    try:
-        mark = read_mark(folder)
-    except MalformedPdu:
-        mark = 0
-    return max(mark, 0 if ends is None else ends.reached)
 
 
 def look_through(segment: Segment, following: int | None, mark: int, marked: bool) -> None:

@@ -83,8 +83,8 @@ def make_durable(segment: Segment, disk: Disk) -> None:
 
 def seal(segment: Segment, before: bytes, disk: Disk) -> bytes:
     """Write the index: the segment will not change any more.  Returns its link."""
-    if segment.filled or segment.head.rewritten:
-        before = NO_LINK  # the chain goes past it
+    if segment.head.apart:
+        before = NO_LINK
     builder = build(segment, before)
     make_durable(segment, disk)  # an index must not outlive a power cut that its segment does not
     disk.put(index_of(segment.path), builder.encode())
@@ -95,7 +95,7 @@ def seal(segment: Segment, before: bytes, disk: Disk) -> bytes:
 
 def link_of(segment: Segment, segments: Sequence[Segment]) -> bytes | None:
     """The link the chain has for an original, from whoever still knows it."""
-    if segment.filled:
+    if segment.head.filled:
         return None
     if segment.head.rewritten and not segment.head_wrong:
         return segment.head.origin
@@ -105,7 +105,9 @@ def link_of(segment: Segment, segments: Sequence[Segment]) -> bytes | None:
     for other in segments:
         if other.head.anchor_base == segment.base and other.head.anchor != NO_LINK:
             return other.head.anchor
-    later = (other.path for other in segments if other.base > segment.base and not other.filled)
+    later = (
+        other.path for other in segments if other.base > segment.base and not other.head.filled
+    )
     following = next(later, None)
     head = None if following is None else index_head(following)
     return None if head is None or head.rewritten else head.before
