@@ -117,9 +117,8 @@ def read_manifest(folder: Path) -> Manifest:
     except msgspec.MsgspecError as error:
         raise ArchiveDamaged(f"{folder / MANIFEST} is not as it was written: {error}") from None
     if manifest.format != FORMAT or manifest.messages > VERSION:
-        raise ConfigError(
-            "archive", folder, f"format {FORMAT} and messages up to version {VERSION}"
-        )
+        allowed = f"format {FORMAT} and messages up to version {VERSION}"
+        raise ConfigError("archive", folder, allowed)
     return manifest
 
 
@@ -244,9 +243,8 @@ class ArchiveWriter:
         self._aside = aside
         self._group = group
         self._file_bytes = file_bytes
-        self._not_before: int | None = None
-        if not_before:
-            self._not_before = (date.fromisoformat(not_before) - _EPOCH).days * DAY_US
+        first = date.fromisoformat(not_before) if not_before else date.min
+        self._not_before = (first - _EPOCH).days * DAY_US
         self._open: dict[str, _Open] = {}
         self.files: list[File] = []
         self.let_go: list[Range] = []
@@ -257,16 +255,13 @@ class ArchiveWriter:
         import numpy as np
 
         pa = arrow()
-        if batch.num_columns > len(file_schema()):
-            batch = batch.select(file_schema().names)
+        batch = batch.select(file_schema().names)
         seqs = batch.column("seq").to_numpy()
         times = batch.column("time").cast(pa.int64()).to_numpy(zero_copy_only=False)
-        days = times // DAY_US
-        if self._not_before is not None and (times < self._not_before).any():
-            late = times < self._not_before
+        days, late = times // DAY_US, times < self._not_before
+        if late.any():
             self.let_go += ranges_of(seqs[late])
-            keep = pa.array(~late)
-            batch, days = batch.filter(keep), days[~late]
+            batch, days = batch.filter(pa.array(~late)), days[~late]
         for number in np.unique(days).tolist():
             part = batch
             if (days != number).any():

@@ -26,7 +26,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from crc32c import crc32c
 from msgspec import Struct, structs
 
 from roundelay.core.errors import ConfigError, MalformedPdu
@@ -36,12 +35,14 @@ from roundelay.journal.files import parquet_of
 from roundelay.journal.format import (
     BLOCK_BYTES_MAX,
     BLOCK_HEAD,
-    BLOCK_MAGIC,
     GAP,
     HEADS_ONLY,
     RUN,
     UNIFORM,
+    BlockHead,
     Run,
+    check_block,
+    decode_block_head,
     decode_names,
     padded,
 )
@@ -82,9 +83,8 @@ _BLOCK_FIELDS: Final = {
     "itemsize": BLOCK.size,
 }
 
-
-Block = tuple[int, int, int, int, int, int]
-"""(offset, base, count, runs, bytes of names, size)"""
+Block = tuple[int, BlockHead]
+"""Where it is in the bytes that were read, and its head."""
 
 
 def _numpy() -> Any:
@@ -320,11 +320,11 @@ class _Rows:
                     if used:
                         break  # the last one is not all in this chunk
                     raise MalformedPdu("block", "short")
-                if expected < 0 and blocks[0][1] > lo:
+                if expected < 0 and blocks[0][1].base > lo:
                     raise MalformedPdu("block", "positions")
                 yield from self._batches(data, blocks, lo, hi)
                 used = stop
-                self.done = expected = blocks[-1][1] + blocks[-1][2]
+                self.done = expected = blocks[-1][1].end
             at += used
         # Fewer records than there should be: it was written anew meanwhile.
         if self.done < hi:
@@ -336,37 +336,30 @@ class _Rows:
         view = memoryview(data)
         rows, end = 0, len(data)
         while end - at >= BLOCK_HEAD.size and rows < ROWS:
-            head = BLOCK_HEAD.unpack_from(data, at)
-            magic, size, checksum, runs, base, count, names, _, journal, _ = head
-            if magic != BLOCK_MAGIC or size < BLOCK_HEAD.size:
-                raise MalformedPdu("block", "head")
-            if at + size > end:
-                break
-            runs_end = BLOCK_HEAD.size + padded(names) + RUN.size * runs
-            if (
-                (expected >= 0 and base != expected)
-                or not runs
-                or runs_end > size
-                or journal != self._journal
-                or crc32c(view[at + 12 : at + size]) != checksum
-            ):
+            try:
+                head = decode_block_head(view[at:])
+                if at + head.size > end:
+                    break
+                check_block(view[at : at + head.size], head)
+                runs_end = BLOCK_HEAD.size + padded(head.names_bytes) + RUN.size * head.runs
+                expects = expected in (-1, head.base) and head.journal == self._journal
+                if not expects or not head.runs or runs_end > head.size:
+                    raise MalformedPdu("block", "not what was written")
+            except MalformedPdu:
                 if blocks:
                     break  # what is before it is good
-                raise MalformedPdu("block", "not what was written")
-            blocks.append((at, base, count, runs, names, size))
-            expected = base + count
-            rows += count
-            at += size
+                raise
+            blocks.append((at, head))
+            expected = head.end
+            rows += head.count
+            at += head.size
         return blocks, at
 
     def _senders(self, table: bytes) -> Numbers:
         """The names of one block, as numbers among all names."""
         known = self._tables.get(table)
         if known is None:
-            try:
-                names = decode_names(table, 0, len(table))
-            except (struct.error, UnicodeDecodeError) as error:
-                raise MalformedPdu("block", str(error)) from None
+            names = decode_names(table, 0, len(table))
             numbers = [self._names.setdefault(name, len(self._names)) for name in names]
             known = self._tables[table] = self._np.array(numbers, self._np.int64)
         return known
@@ -375,10 +368,10 @@ class _Rows:
         np, view = self._np, memoryview(data)
         start = BLOCK_HEAD.size
         tables = [
-            (at + start + padded(names), RUN.size * runs) for at, _, _, runs, names, _ in blocks
+            (at + start + padded(head.names_bytes), RUN.size * head.runs) for at, head in blocks
         ]
         runs = np.frombuffer(b"".join([view[at : at + size] for at, size in tables]), self._layout)
-        per_block = np.array([block[3] for block in blocks])
+        per_block = np.array([head.runs for _, head in blocks])
         first = np.cumsum(per_block) - per_block
         of_block = np.repeat(np.arange(len(blocks)), per_block)
         counts, sizes = runs["count"].astype(np.int64), runs["bytes"].astype(np.int64)
@@ -392,11 +385,11 @@ class _Rows:
         sizes_at = np.array([at + size for at, size in tables])
         heap_at = sizes_at + (4 * per_block_sized + 7) // 8 * 8
         heap_bytes = np.add.reduceat(sizes, first)
-        records = np.array([block[2] for block in blocks])
-        ends = np.array([block[0] + block[5] for block in blocks])
+        records = np.array([head.count for _, head in blocks])
+        ends = np.array([at + head.size for at, head in blocks])
         sound = (
             (counts > 0).all()
-            and (runs["position"] == blocks[0][1] + before.astype(np.uint64)).all()
+            and (runs["position"] == blocks[0][1].base + before.astype(np.uint64)).all()
             and (np.add.reduceat(counts, first) == records).all()
             and not sizes[gaps | heads].any()
             and (sizes[uniform] > 0).all()
@@ -406,7 +399,9 @@ class _Rows:
         if not sound:
             raise MalformedPdu("block", "not what a journal writes")
         missing = zip(runs["position"][gaps].tolist(), counts[gaps].tolist(), strict=True)
-        names = [self._senders(data[at + start : at + start + n]) for at, _, _, _, n, _ in blocks]
+        names = [
+            self._senders(data[at + start : at + start + head.names_bytes]) for at, head in blocks
+        ]
         known = np.array([len(numbers) for numbers in names])
         if (runs["sender"] >= known[of_block]).any():
             raise MalformedPdu("block", "senders")
@@ -485,7 +480,5 @@ class _Rows:
         np = self._np
         seqs = batch.column(1).to_numpy()
         first, last = np.searchsorted(seqs, [lo, hi]).tolist()
-        while first < last:
-            rows = min(ROWS, last - first)
-            yield batch.slice(first, rows)
-            first += rows
+        for row in range(first, last, ROWS):
+            yield batch.slice(row, min(ROWS, last - row))

@@ -290,26 +290,6 @@ def run_heads(data: bytes | memoryview, head: BlockHead) -> Iterator[RunHead]:
     A block with a right checksum can still come from somebody who means ill: nothing here
     allocates more than the block has bytes for.
     """
-    try:
-        yield from _run_heads(data, head)
-    except (struct.error, IndexError, UnicodeDecodeError) as error:
-        raise MalformedPdu("block", str(error)) from None
-
-
-def encode_names(names: Iterable[str]) -> bytes:
-    return b"".join([struct.pack("<H", len(name)) + name for name in map(str.encode, names)])
-
-
-def decode_names(data: bytes | memoryview, at: int, end: int) -> list[str]:
-    names = []
-    while at < end:
-        (size,) = struct.unpack_from("<H", data, at)
-        names.append(str(data[at + 2 : at + 2 + size], "utf-8"))
-        at += 2 + size
-    return names
-
-
-def _run_heads(data: bytes | memoryview, head: BlockHead) -> Iterator[RunHead]:
     names = decode_names(data, BLOCK_HEAD.size, BLOCK_HEAD.size + head.names_bytes)
     runs_at = BLOCK_HEAD.size + padded(head.names_bytes)
     sizes_at = runs_at + RUN.size * head.runs
@@ -328,6 +308,8 @@ def _run_heads(data: bytes | memoryview, head: BlockHead) -> Iterator[RunHead]:
             raise MalformedPdu("block", "sizes")
         if heap_at + size > head.size:
             raise MalformedPdu("block", "more records than bytes")
+        if sender >= len(names):
+            raise MalformedPdu("block", "senders")
         name = names[sender]
         yield RunHead(
             position, time, number, count, size, conference, kind, name, flags, sizes_at, heap_at
@@ -339,6 +321,22 @@ def _run_heads(data: bytes | memoryview, head: BlockHead) -> Iterator[RunHead]:
         total += count
     if total != head.count:
         raise MalformedPdu("block", "count")
+
+
+def encode_names(names: Iterable[str]) -> bytes:
+    return b"".join([struct.pack("<H", len(name)) + name for name in map(str.encode, names)])
+
+
+def decode_names(data: bytes | memoryview, at: int, end: int) -> list[str]:
+    names = []
+    try:
+        while at < end:
+            (size,) = struct.unpack_from("<H", data, at)
+            names.append(str(data[at + 2 : at + 2 + size], "utf-8"))
+            at += 2 + size
+    except (struct.error, UnicodeDecodeError) as error:
+        raise MalformedPdu("block", str(error)) from None
+    return names
 
 
 def run_of(head: RunHead, sizes: bytes | memoryview, heap: bytes) -> Run:

@@ -40,6 +40,7 @@ from crc32c import crc32c
 from msgspec import Struct, structs
 
 from roundelay.core.errors import MalformedPdu
+from roundelay.core.positions import Range
 from roundelay.journal.files import index_of
 from roundelay.journal.format import (
     GAP,
@@ -110,7 +111,7 @@ class Builder:
         self._by_conference: defaultdict[int, array[int]] = defaultdict(partial(array, "I"))
         self._by_sender: defaultdict[int, array[int]] = defaultdict(partial(array, "I"))
         self._payload: Counter[tuple[bool, int]] = Counter()
-        self._gaps: list[tuple[int, int]] = []
+        self._gaps: list[Range] = []
 
     def add(self, at: int, block: BlockHead, data: bytes | memoryview) -> None:
         """A checked block, which is at offset `at`."""
@@ -213,9 +214,7 @@ class Index:
         with memoryview(self._map) as view:
             if crc32c(view[HEAD.size : self._runs_at], crc32c(view[12 : HEAD.size])) != checksum:
                 raise MalformedPdu("index", "checksum")
-        self.gaps: list[tuple[int, int]] = [
-            GAPS.unpack_from(self._map, gaps_at + GAPS.size * i) for i in range(head.gaps)
-        ]
+        self.gaps: list[Range] = list(GAPS.iter_unpack(self._map[gaps_at:names_at]))
         self.names: list[str] = []
         at = names_at
         for _ in range(head.names):

@@ -310,8 +310,7 @@ class _Window:
         for number, recorder in enumerate(self._recorders):
             bits |= np.where(self.has[number] & agree[number], 1 << recorder, 0)
         cuts = np.flatnonzero((np.diff(self.seqs) != 1) | (np.diff(bits) != 0)) + 1
-        starts = [0, *cuts.tolist()]
-        for start, stop in zip(starts, [*starts[1:], len(bits)], strict=True):
+        for start, stop in pairwise([0, *cuts.tolist(), len(bits)]):
             findings.vouched.append(
                 (int(self.seqs[start]), int(self.seqs[stop - 1]) + 1, int(bits[start]))
             )
@@ -338,7 +337,7 @@ class _Window:
     def _dispute(self, column: int, chosen: Any, agree: Any, findings: Findings) -> None:
         """One position on which they differ: most copies win, then whoever comes first."""
         rows = {number: int(row) for number, row in enumerate(self.row[:, column]) if row >= 0}
-        hashes = {number: self._hash(row) for number, row in rows.items()}
+        hashes = {number: record_hash(*self._record(row)) for number, row in rows.items()}
         full = {number for number, row in rows.items() if self._full[row]} or set(rows)
         # A recorder counts once, however many copies it has.
         votes = {
@@ -346,9 +345,9 @@ class _Window:
             for text in hashes.values()
         }
         winner = max(full, key=lambda number: (votes[hashes[number]], -number))
-        chosen[column] = rows[winner]
+        chosen[column], taken = rows[winner], self._record(rows[winner])
         for number, text in hashes.items():
-            head = number not in full and self._same_head(rows[number], rows[winner])
+            head = number not in full and self._record(rows[number])[:-1] == taken[:-1]
             agree[number, column] = text == hashes[winner] or head
         findings.disputed += 1
         if len(findings.disputes) < DISPUTES_MAX:
@@ -359,14 +358,9 @@ class _Window:
                 Dispute(int(self.seqs[column]), self._recorders[winner], copies)
             )
 
-    def _hash(self, row: int) -> str:
-        return record_hash(*(self._rows.column(name)[row].as_py() for name in COMPARED))
-
-    def _same_head(self, row: int, other: int) -> bool:
-        return all(
-            self._rows.column(name)[row].as_py() == self._rows.column(name)[other].as_py()
-            for name in COMPARED[:-1]
-        )
+    def _record(self, row: int) -> tuple[Any, ...]:
+        """What is compared of a row: its head, and its data at the end."""
+        return tuple(self._rows.column(name)[row].as_py() for name in COMPARED)
 
 
 def warn_of_disputes(group: str, findings: Findings) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from roundelay.core.errors import MalformedPdu
-from roundelay.core.positions import Range, union
+from roundelay.core.positions import Range, intersection, union
 from roundelay.core.selection import EVERYTHING, POSITION_MAX, Selection
 from roundelay.journal.files import reached, read_ends, read_meta, segments_of
 from roundelay.journal.format import GAP, Run, RunFilter, gap, part_of
@@ -81,23 +81,25 @@ class Reader:
         return self.segments[-1].end if self.segments else 0
 
     @property
+    def _lost_before(self) -> list[Range]:
+        return [(self.begin, self.segments[0].base)] if self.segments else []
+
+    @property
     def missing(self) -> list[Range]:
-        before = [(self.begin, self.segments[0].base)] if self.segments else []
-        return union([*before, *missing_of(self.segments), (self._end_here, self._mark)])
+        after = (self._end_here, self._mark)
+        return union([*self._lost_before, *missing_of(self.segments), after])
 
     def close(self) -> None:
         self.segments = []
 
     def read(self, selection: Selection = EVERYTHING) -> Iterator[Run]:
         """The records that are selected, in order."""
-        if self.segments:
-            lost, until = max(selection.since, self.begin), self.segments[0].base
-            if lost < min(until, selection.until):
-                yield gap(lost, min(until, selection.until))
+        wanted = [(selection.since, selection.until)]
+        for lo, hi in intersection(self._lost_before, wanted):
+            yield gap(lo, hi)
         yield from read_segments(self.segments, selection)
-        lost, until = max(selection.since, self._end_here), min(selection.until, self._mark)
-        if lost < until:
-            yield gap(lost, until)
+        for lo, hi in intersection([(self._end_here, self._mark)], wanted):
+            yield gap(lo, hi)
 
 
 def missing_of(segments: Sequence[Segment]) -> list[Range]:
@@ -112,7 +114,6 @@ def missing_of(segments: Sequence[Segment]) -> list[Range]:
 def read_segments(segments: Sequence[Segment], selection: Selection) -> Iterator[Run]:
     """What is selected in these segments, in order."""
     since, until = selection.since, selection.until
-    segments = list(segments)
     at = max(since, segments[0].base) if segments else since
     for segment in segments:
         if segment.end <= at:

@@ -16,8 +16,8 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
+from contextlib import nullcontext, suppress
+from itertools import pairwise
 from typing import Final
 
 from crc32c import crc32c
@@ -73,35 +73,28 @@ def damaged_regions(segment: Segment) -> Iterator[Region]:
                 yield Region(entry.offset, os.pread(view.file, entry.size, entry.offset))
 
 
-def put_aside(segment: Segment, disk: Disk) -> list[Path]:
+def put_aside(segment: Segment, disk: Disk) -> None:
     """Copy what is damaged in a segment to files beside it, before the segment is replaced."""
-    kept = []
     for region in damaged_regions(segment):
         stem = f"{segment.path.stem}.{segment.head.rewritten}.{region.offset}"
         path = segment.path.with_name(stem + DAMAGED)
         if not path.exists():
             disk.put(path, [region.data])
-        kept.append(path)
-    return kept
 
 
-def link_aside(segment: Segment) -> Path:
+def link_aside(segment: Segment) -> None:
     """Keep a whole segment under another name."""
     path = segment.path.with_name(f"{segment.path.stem}.{segment.head.rewritten}{DAMAGED}")
     with suppress(FileExistsError):
         os.link(segment.path, path)
-    return path
 
 
 def salvage(segment: Segment) -> list[Run]:
     """The records in the damaged parts of a segment that are certainly as they were written."""
     rewritten = -1 if segment.head_wrong else segment.head.rewritten
     index = index_beside(segment.path, segment.path.stat().st_size, rewritten)
-    try:
+    with index or nullcontext():
         saved = [run for region in damaged_regions(segment) for run in _salvaged(region, index)]
-    finally:
-        if index is not None:
-            index.close()
     unique = {run.position: run for run in saved if segment.base <= run.position < segment.end}
     return [unique[position] for position in sorted(unique)]
 
@@ -126,11 +119,8 @@ def _pieces(region: Region) -> list[Region]:
         if at % ALIGN == 0:
             starts.append(at)
         at = data.find(BLOCK_MAGIC, at + 1)
-    ends = [*starts[1:], len(data)]
-    return [
-        Region(region.offset + start, data[start:end])
-        for start, end in zip(starts, ends, strict=True)
-    ]
+    edges = pairwise([*starts, len(data)])
+    return [Region(region.offset + start, data[start:end]) for start, end in edges]
 
 
 def damaged_end(segment: Segment) -> None:

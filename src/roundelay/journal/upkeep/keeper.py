@@ -219,10 +219,7 @@ class Keeper:
                 path.unlink(missing_ok=True)
 
     def _drop_conferences(self) -> None:
-        kept = self._journal.config.keep_conference_s
-        if not kept:
-            return
-        now = time.time_ns()
+        kept, now = self._journal.config.keep_conference_s, time.time_ns()
         for segment in self._journal.segments:
             old = {
                 conference

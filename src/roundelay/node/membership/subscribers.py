@@ -84,7 +84,7 @@ class Subscribers:
 
     def _replay(self, subscriber: Subscriber, since: int) -> None:
         """Give it what this member still keeps, from where it left off."""
-        for batch in self.state.memory.read(since):
+        for batch in self.state.memory.batches(since):
             if full(subscriber, self.state.name):
                 self._catch_up(subscriber, since)  # the rest follows as it is read
                 return

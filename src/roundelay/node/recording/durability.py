@@ -46,26 +46,18 @@ FORGET_NS: Final = 30 * SECOND
 class Awaited(Subscriber):
     """Stands between a group and an application that wants its message recorded."""
 
-    __slots__ = ("_application", "_arrived", "_whose", "count", "due", "withheld")
+    __slots__ = ("_application", "_held", "count", "due", "withheld")
     withheld: Receipt
 
-    def __init__(
-        self,
-        application: Subscriber,
-        count: int,
-        due: int,
-        arrived: Callable[[Awaited], None],
-        whose: str = "recorders",
-    ) -> None:
+    def __init__(self, application: Subscriber, count: int, due: int, held: HeldReceipts) -> None:
         self._application = application
         self.count = count
         self.due = due
-        self._arrived = arrived
-        self._whose = whose
+        self._held = held
 
     def receipt(self, receipt: Receipt) -> None:
         self.withheld = receipt
-        self._arrived(self)
+        self._held.hold(self)
 
     def settle(self) -> None:
         self._application.receipt(self.withheld)
@@ -73,7 +65,7 @@ class Awaited(Subscriber):
     def expire(self, have: int) -> None:
         reason = (
             f"it has its place (position {self.withheld.seq}), but {have} of {self.count} "
-            f"{self._whose} have synced it in time; it may still be synced"
+            f"{self._held.whose} have synced it in time; it may still be synced"
         )
         self._application.refused(Refusal(self.withheld.group, self.withheld.tag, reason, True))
 
@@ -90,6 +82,9 @@ class HeldReceipts:
     `Durability` and `Syncing` say which disks count, and how many of them are enough.
     """
 
+    disks = whose = ""
+    """What they wait for, and who counts."""
+
     def __init__(self, node: Node) -> None:
         self.node = node
         self._waiting: dict[str, list[Awaited]] = {}
@@ -98,6 +93,14 @@ class HeldReceipts:
     @property
     def waiting(self) -> int:
         return sum(map(len, self._waiting.values()))
+
+    def awaited(self, application: Subscriber, group: str, count: int) -> Awaited:
+        """See `Recorders.awaited`."""
+        if self.waiting >= WAITING_MAX:
+            raise QueueFull(f"{WAITING_MAX} receipts wait for {self.disks} already")
+        now = time.monotonic_ns()
+        self.ask_now_and_then(group, now)
+        return Awaited(application, count, now + self.node.config.answer_ns, self)
 
     def holders(self, group: str) -> Callable[[int], int]:
         """Return how many have a position of the group on disk, as known by now."""
@@ -151,12 +154,14 @@ class HeldReceipts:
 class Durability(HeldReceipts):
     """The receipts of one node that wait for recorders."""
 
+    disks = whose = "recorders"
+
     def __init__(self, recorders: Recorders) -> None:
         super().__init__(recorders.node)
         self._recorders = recorders
 
-    def application(self, application: Subscriber, group: str, count: int) -> Awaited:
-        """See `Recorders.awaited`.  Raises NoRecorder if there are not `count` of them."""
+    def awaited(self, application: Subscriber, group: str, count: int) -> Awaited:
+        """Raises NoRecorder if there are not `count` of them."""
         family = family_of(group)
         if family.order != TOTAL:
             allowed = f"only with a total order: {family.service} groups have none"
@@ -164,11 +169,7 @@ class Durability(HeldReceipts):
         there = len(self._words(group))
         if there < count:
             raise NoRecorder(group, there, count)
-        if self.waiting >= WAITING_MAX:
-            raise QueueFull(f"{WAITING_MAX} receipts wait for recorders already")
-        now = time.monotonic_ns()
-        self.ask_now_and_then(group, now)
-        return Awaited(application, count, now + self.node.config.answer_ns, self.hold)
+        return super().awaited(application, group, count)
 
     def ask(self, group: str) -> None:
         self._recorders.want(group)
@@ -188,6 +189,8 @@ class Durability(HeldReceipts):
 class Syncing(HeldReceipts):
     """What the members of all groups have synced, and who waits for it here."""
 
+    disks, whose = "disks", "members"
+
     def __init__(self, node: Node) -> None:
         super().__init__(node)
         self.syncs = 0
@@ -204,17 +207,12 @@ class Syncing(HeldReceipts):
 
     # -- those who wait --------------------------------------------------------------------
 
-    def application(self, application: Subscriber, group: str) -> Awaited:
-        """See `Recorders.awaited`."""
+    def awaited(self, application: Subscriber, group: str, count: int) -> Awaited:
         family = family_of(group)
         if not family.resilient:
             allowed = f"only in resilient groups, not in {family.service} ones"
             raise ConfigError("durability", "synced", allowed)
-        if self.waiting >= WAITING_MAX:
-            raise QueueFull(f"{WAITING_MAX} receipts wait for disks already")
-        now = time.monotonic_ns()
-        self.ask_now_and_then(group, now)
-        return Awaited(application, 0, now + self.node.config.answer_ns, self.hold, "members")
+        return super().awaited(application, group, count)
 
     def ask(self, group: str) -> None:
         self.node.send_control(Wanted(group, self.node.name, True))

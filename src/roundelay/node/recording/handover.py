@@ -324,7 +324,7 @@ class CatchUp(Subscriber):
     def _memory(self) -> Iterator[Batch]:
         """What the member itself still keeps, from where the application is."""
         memory = self.node.recorders.memory(self.group)
-        return iter(()) if memory is None else memory.read(self.at)
+        return iter(()) if memory is None else memory.batches(self.at)
 
     def _remembered(self) -> bool:
         """Give what the member itself still keeps, as much as the application takes."""

@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from roundelay.core.engine import NEVER
+from roundelay.wire.control import Kept, Recorded, Synced
 
 if TYPE_CHECKING:
     from roundelay.node.node import Node
 
-
-class NodeWord(Protocol):
-    """What one node says of one group."""
-
-    @property
-    def group(self) -> str: ...
-
-    @property
-    def name(self) -> str: ...
-
-
-Word = TypeVar("Word", bound=NodeWord)
+Word = TypeVar("Word", Recorded, Kept, Synced)
 
 
 class HeardWords(dict[tuple[str, str], tuple[Word, int]]):

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from roundelay.core.position import Position, holds
 from roundelay.core.selection import Selection
@@ -74,7 +74,7 @@ class Memory:
         while self.bytes > BYTES_MAX or len(self._batches) > BATCHES_MAX:
             self.bytes -= cost(self._batches.popleft().bundle) + BATCH_COST
 
-    def read(self, since: int) -> Iterator[Batch]:
+    def batches(self, since: int) -> Iterator[Batch]:
         """What is kept from position `since` on; the memory may change meanwhile."""
         kept = list(self._batches)
         first = max(0, bisect_right(kept, since, key=lambda batch: batch.seq) - 1)
@@ -86,32 +86,22 @@ class Memory:
                 rest = batch.bundle.part(known, len(batch.bundle.sizes))
                 yield structs.replace(batch, seq=since, bundle=rest)
 
-    def reader(self) -> MemoryReader:
-        return MemoryReader(list(self._batches), self.begin, self.end)
-
-
-class MemoryReader(Struct, frozen=True):
-    """What a memory had at one moment, as a journal's reader gives it."""
-
-    batches: list[Batch]
-    begin: int
-    end: int
-
     def read(self, selection: Selection) -> Iterator[Run]:
-        """Of a selection, positions are what counts here, and the time at which to begin."""
-        lo, hi = max(selection.since, self.begin), min(selection.until, self.end)
-        first = max(0, bisect_right(self.batches, lo, key=lambda batch: batch.seq) - 1)
+        """The same as a journal's reader gives it.  Of a selection, positions are what counts here,
+        and the time at which to begin."""
         begun = False
-        for batch in islice(self.batches, first, None):
+        for batch in self.batches(selection.since):
             at = batch.seq
             begun = begun or batch.time >= selection.since_time
-            if not begun:
-                continue
-            for conference, kind, bundle in batch.bundle.by_mark():
-                run = Run(at, batch.time, batch.sender, bundle, conference, kind)
-                at += len(bundle.sizes)
-                if run.position >= hi:
+            for conference, kind, bundle in batch.bundle.by_mark() if begun else ():
+                if at >= selection.until:
                     return
-                if run.end > lo:
-                    inside = run.position >= lo and run.end <= hi
-                    yield run if inside else part_of(run, max(lo, run.position), min(hi, run.end))
+                run = Run(at, batch.time, batch.sender, bundle, conference, kind)
+                yield part_of(run, at, selection.until)
+                at = run.end
+
+    def reader(self) -> Memory:
+        """What there is at this moment, to be read in any thread."""
+        now = Memory()
+        now.history, now.end, now._batches = self.history, self.end, self._batches.copy()
+        return now

@@ -111,12 +111,6 @@ def kept_of(run: Run, selection: Selection) -> Run | None:
     return None if run.flags & HEADS_ONLY else run
 
 
-class _Enter(Struct, frozen=True):
-    """In the queue: what follows belongs to this history."""
-
-    history: str
-
-
 class Recorder(Subscriber):
     """An application that writes down what it is given."""
 
@@ -151,7 +145,8 @@ class Recorder(Subscriber):
         """Which history of the group the journal holds; empty: none that is known."""
         self.next = self.journal.next
         """Position of the next delivery, whether those before are written yet or not."""
-        self._items: deque[Run | _Enter] = deque()
+        self._items: deque[Run | str] = deque()
+        """What is to be written, and the names of histories that what follows belongs to."""
         self._taken = 0  # bytes put into the queue: by the loop only
         self._written = 0  # bytes taken out: by the thread only
         self._awake = threading.Event()
@@ -228,7 +223,7 @@ class Recorder(Subscriber):
     def enter(self, history: str) -> None:
         """What is delivered from now on belongs to this history of the group."""
         if self.ordered and not self.broken:
-            self._items.append(_Enter(history))
+            self._items.append(history)
             self._awake.set()
 
     @property
@@ -256,8 +251,8 @@ class Recorder(Subscriber):
                     items.clear()
                 while items and size < COMMIT_BYTES:
                     item = items.popleft()
-                    if isinstance(item, _Enter):
-                        self._enter(item.history)
+                    if isinstance(item, str):
+                        self._enter(item)
                         continue
                     size += len(item.bundle.data) + RUN_COST
                     if item.position < self.journal.next and not self._known(item):

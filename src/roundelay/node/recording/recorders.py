@@ -266,9 +266,8 @@ class Recorders:
     def awaited(self, application: Subscriber, group: str, count: int) -> Awaited:
         """Return who takes the receipt of a broadcast in place of the application, and passes it on
         when `count` recorders have the message on disk, or enough members do (MEMBERS)."""
-        if count == MEMBERS:
-            return self.syncing.application(application, group)
-        return self.durability.application(application, group, count)
+        held = self.syncing if count == MEMBERS else self.durability
+        return held.awaited(application, group, count)
 
     def want(self, group: str) -> None:
         """Somebody here waits for messages of a group to be recorded."""

@@ -278,7 +278,7 @@ class RoleGroup(GroupHost):
         marked = send.recorders > 0 and len(roles.filters) == len(roles.recorders)
         if send.recorders and not marked:
             durability = self.node.recorders.durability
-            application = durability.application(application, self.spec.name, send.recorders)
+            application = durability.awaited(application, self.spec.name, send.recorders)
         due = time.monotonic_ns() + self.node.config.answer_ns
         unit = send.unit and len(send.bundle) > 1
         if unit:
