@@ -39,7 +39,6 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate
 from typing import Final
 
 from crc32c import crc32c
@@ -393,15 +392,5 @@ def part_of(run: Run, start: int, end: int) -> Run:
     first, last = max(0, start - run.position), min(run.records, end - run.position)
     if first == 0 and last == run.records:
         return run
-    if run.flags & GAP:
-        bundle = run.bundle
-    else:
-        sizes = run.bundle.sizes[first:last]
-        if run.flags & HEADS_ONLY:
-            bundle = Bundle(sizes, b"")
-        elif size := run.bundle.uniform:
-            bundle = Bundle(sizes, run.bundle.data[first * size : last * size])
-        else:
-            offsets = list(accumulate(run.bundle.sizes, initial=0))
-            bundle = Bundle(sizes, run.bundle.data[offsets[first] : offsets[last]])
+    bundle = run.bundle if run.flags & GAP else run.bundle.part(first, last)
     return structs.replace(run, position=run.position + first, bundle=bundle, count=last - first)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 
@@ -122,23 +122,12 @@ class CatchUp(Subscriber):
         self._units = RecordedUnits(place.config.unit_bytes if self._has_units else 0)
         self._began = time.monotonic()
         self._asked_others = self._began
-        self._task: asyncio.Task[None] | None = None
-        self._done: Callable[[], None] = lambda: None
-
-    def start(self, done: Callable[[], None]) -> None:
-        self._done = done
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self.task = asyncio.get_running_loop().create_task(self._run())
 
     def stop(self) -> None:
         """The application is gone."""
-        if self._task is not None:
-            self._task.cancel()
-        self._over()
-
-    def _over(self) -> None:
+        self.task.cancel()
         self._tail.clear()
-        done, self._done = self._done, lambda: None
-        done()
 
     # -- as the group calls it -------------------------------------------------------------
 
@@ -188,7 +177,6 @@ class CatchUp(Subscriber):
         progress = time.monotonic()
         while not self._fits() or not self._caught_up():
             if self.refused_place:
-                self._over()
                 return
             if not self.history and self._ordered:
                 await asyncio.sleep(LOOK_S)
@@ -479,7 +467,6 @@ class CatchUp(Subscriber):
         if there and self._member_has_units():
             # What comes next is live.  We stay until it comes, and see that it is new.
             self.live = True
-            self._over()
             return True
         return False
 
@@ -511,9 +498,9 @@ class CatchUp(Subscriber):
                 self._give(position, batch)
         self._jump(self._position())
         self.live = True
-        self._over()
-        if self._task is not None and self._task is not asyncio.current_task():
-            self._task.cancel()
+        self._tail.clear()
+        if self.task is not asyncio.current_task():
+            self.task.cancel()
 
     def _jump(self, position: int) -> None:
         if position > self.at:

@@ -320,7 +320,7 @@ class Replays:
         )
         slots[key] = stand_in
         self._catching_up.append(stand_in)
-        stand_in.start(lambda: self._catching_up.remove(stand_in))
+        stand_in.task.add_done_callback(lambda _: self._catching_up.remove(stand_in))
 
     def fell_behind(
         self, slots: dict[int, Subscriber], group: str, application: Subscriber, since: int
