@@ -455,19 +455,19 @@ def looks(asked: Asked, times: range, position: int, known_end: int = 0, step: i
 
 
 def test_a_position_fits_when_others_of_its_history_are_that_far() -> None:
-    assert looks(Asked("6f1d", 25, True, ""), range(1), position=4, known_end=25) == FITS
-    assert looks(Asked("6f1d", 25, True, ""), range(10), position=4, known_end=24) == NONE
+    assert looks(Asked(Position("6f1d", 25), True, ""), range(1), position=4, known_end=25) == FITS
+    assert looks(Asked(Position("6f1d", 25), True, ""), range(10), position=4, known_end=24) == NONE
 
 
 def test_a_member_that_gets_further_is_waited_for_and_not_for_ever() -> None:
-    assert looks(Asked("6f1d", 25, True, ""), range(12), position=4, step=2) == FITS
-    asked = Asked("6f1d", 1_000, True, "")
+    assert looks(Asked(Position("6f1d", 25), True, ""), range(12), position=4, step=2) == FITS
+    asked = Asked(Position("6f1d", 1_000), True, "")
     assert looks(asked, range(12), position=4, step=2) == WAIT
     assert looks(asked, range(12, 20), position=28, step=2) == NONE
 
 
 def test_a_number_without_a_history_is_compared_with_where_the_member_entered() -> None:
-    asked = Asked("", 25, True, "")
+    asked = Asked(Position("", 25), True, "")
     assert looks(asked, range(10), position=4, known_end=40, step=10) == NONE
 
 

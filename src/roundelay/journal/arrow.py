@@ -47,7 +47,7 @@ from roundelay.journal.format import (
     padded,
 )
 from roundelay.journal.index import BLOCK, index_beside
-from roundelay.journal.parquet import ROWS, arrow, batch_of, grouped, rows_of, schema
+from roundelay.journal.parquet import ROWS, arrow, batch_of, grouped, rows_of
 from roundelay.journal.reader import DENSE, Reader, read_segments
 from roundelay.journal.segment import Segment
 
@@ -56,8 +56,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Numbers = NDArray[np.int64]
-
-__all__ = ["PIECE_BYTES", "Piece", "path_of_parquet", "pieces", "read_piece", "schema"]
 
 PIECE_BYTES: Final = 32 << 20
 """Of blocks; a segment that is larger becomes several pieces."""
@@ -118,7 +116,7 @@ class Piece(Struct, frozen=True):
     latest: int = POSITION_MAX
     """No record is older or younger than this (ns since 1970), as far as is known."""
     parquet: bool = False
-    """The whole segment stands beside it as Parquet."""
+    """The whole segment stands beside it as Parquet: rows `lo` up to `hi` are the piece."""
 
     @property
     def bytes(self) -> int:
@@ -127,11 +125,6 @@ class Piece(Struct, frozen=True):
     @property
     def path(self) -> Path:
         return Path(self.folder) / self.segment
-
-
-def path_of_parquet(piece: Piece) -> Path:
-    """The Parquet of the piece's segment: rows `lo` up to `hi` of it are those of the piece."""
-    return parquet_of(piece.path)
 
 
 # ------------------------------------------------------------------------ what there is

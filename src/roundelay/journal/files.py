@@ -18,7 +18,6 @@ Each has a checksum of its own.  Journals of earlier versions have neither `ends
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, TypeVar
@@ -150,10 +149,6 @@ def read_meta(folder: Path) -> Meta:
 
 def write_meta(folder: Path, meta: Meta, disk: Disk) -> None:
     _write_copies(folder, dict.fromkeys((META, META_COPY), meta.text()), disk)
-
-
-def new_meta(group: str) -> Meta:
-    return Meta(secrets.token_bytes(16), group)
 
 
 # ------------------------------------------------------------------------ how far it reaches

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import reduce
 from itertools import chain, pairwise
@@ -31,8 +32,8 @@ from roundelay.core.errors import ConfigError
 from roundelay.core.positions import Range, difference, intersection, union
 from roundelay.core.selection import EVERYTHING, Selection
 from roundelay.journal.archive import ranges_of
-from roundelay.journal.arrow import Piece, read_piece, schema
-from roundelay.journal.parquet import arrow
+from roundelay.journal.arrow import Piece, read_piece
+from roundelay.journal.parquet import arrow, schema
 
 if TYPE_CHECKING:
     import numpy as np
@@ -172,9 +173,12 @@ def merge(
     `prefer` names recorders whose word counts first when recorders disagree and numbers do not
     decide.  With a selection by content `missing` cannot be told: nobody knows what was in it.
     """
+    lanes = defaultdict[tuple[int, int], list[Piece]](list)
+    for copy in sorted(job.copies, key=lambda copy: copy.piece.lo):
+        lanes[copy.recorder, copy.lane].append(copy.piece)
     streams = [
         _Stream(recorder, pieces, job, selection, findings.lost.setdefault(recorder, []))
-        for (recorder, _), pieces in sorted(_by_lane(job).items())
+        for (recorder, _), pieces in sorted(lanes.items())
     ]
     rank = {recorder: number for number, recorder in enumerate(prefer)}
     streams.sort(key=lambda stream: (rank.get(stream.recorder, len(rank)), stream.recorder))
@@ -198,13 +202,6 @@ def merge(
     findings.heads = union(findings.heads)
     findings.vouched = _joined(findings.vouched)
     findings.lost = {who: union(lost) for who, lost in findings.lost.items() if lost}
-
-
-def _by_lane(job: Job) -> dict[tuple[int, int], list[Piece]]:
-    lanes: dict[tuple[int, int], list[Piece]] = {}
-    for copy in sorted(job.copies, key=lambda copy: copy.piece.lo):
-        lanes.setdefault((copy.recorder, copy.lane), []).append(copy.piece)
-    return lanes
 
 
 class _Stream:

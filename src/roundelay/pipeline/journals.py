@@ -27,8 +27,8 @@ from roundelay.core.errors import ConfigError
 from roundelay.core.positions import Range, difference, intersection
 from roundelay.core.selection import EVERYTHING, POSITION_MAX, Selection
 from roundelay.journal.archive import files_with, is_archive, read_manifest
-from roundelay.journal.arrow import PIECE_BYTES, Piece, path_of_parquet, pieces, read_piece
-from roundelay.journal.files import META, META_COPY, read_history
+from roundelay.journal.arrow import PIECE_BYTES, Piece, pieces, read_piece
+from roundelay.journal.files import META, META_COPY, parquet_of, read_history
 from roundelay.journal.reader import Reader
 from roundelay.pipeline.reading import ReadTask, journal_tasks, read_task
 from roundelay.pipeline.schemas import GAPS, MESSAGES, arrow_schema, spark_schema
@@ -195,7 +195,7 @@ class _Plan:
         names: set[str] = set()
         if native and len(side_by_side) == 1:
             names = whole_segments(side_by_side[0].reader, by_journal[0], held, self.selection)
-        beside = {path_of_parquet(piece): None for piece in by_journal[0] if piece.segment in names}
+        beside = {parquet_of(piece.path): None for piece in by_journal[0] if piece.segment in names}
         rest = [[piece for piece in some if piece.segment not in names] for some in by_journal]
         ranges = difference([(piece.lo, piece.hi) for some in rest for piece in some], held)
         self.tasks += journal_tasks(group, rest, ranges, PIECE_BYTES)

@@ -251,18 +251,18 @@ class JournalCheck:
 # ------------------------------------------------------------------------ the chain
 
 
-class HashChain:
+class HashChain(Struct):
     """The links of a journal's originals, from segment to segment."""
 
-    def __init__(self) -> None:
-        self.link = NO_LINK
-        self.known = False
-        """Is `link` the one that the next original follows?"""
-        self._links: dict[int, bytes] = {}
+    link: bytes = NO_LINK
+    known: bool = False
+    """Is `link` the one that the next original follows?"""
+    links: dict[int, bytes] = field(default_factory=dict)
+    """By where the segments begin."""
 
     def contradiction(self, base: int, link: str) -> str:
         """What is wrong if somebody has `link`, in hex, for the segment that begins at `base`."""
-        known = self._links.get(base)
+        known = self.links.get(base)
         if not link or known is None or known.hex() == link:
             return ""
         return f"has another link for the segment that begins at {base}"
@@ -279,7 +279,7 @@ class HashChain:
         self.known = known or head.rewritten > 0
         self.link = head.origin if head.rewritten else link
         if self.known:
-            self._links[head.base] = self.link
+            self.links[head.base] = self.link
 
 
 class Examined(Struct, frozen=True):

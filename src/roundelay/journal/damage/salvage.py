@@ -168,7 +168,7 @@ def put_right(data: bytes, alone: bool = True) -> bytes | None:
         return None
     block = bytearray(data)
     block[:8] = BLOCK_MAGIC + struct.pack("<I", size)
-    in_head = _bits(data[:8]) ^ _bits(bytes(block[:8]))
+    in_head = int.from_bytes(data[:8], "little") ^ int.from_bytes(block[:8], "little")
     (stored,) = struct.unpack_from("<I", data, 8)
     difference = crc32c(memoryview(block)[CHECKED_FROM:]) ^ stored
     if difference:
@@ -188,10 +188,6 @@ def put_right(data: bytes, alone: bool = True) -> bytes | None:
     except MalformedPdu:
         return None
     return bytes(block)
-
-
-def _bits(data: bytes) -> int:
-    return int.from_bytes(data, "little")
 
 
 def flipped_bit(difference: int, size: int) -> int | None:

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import pairwise
@@ -35,7 +36,6 @@ from roundelay.journal.files import (
     lock,
     look,
     look_at_mark,
-    new_meta,
     parquet_of,
     reached,
     read_ends,
@@ -134,7 +134,7 @@ def settle_meta(folder: Path, group: str, disk: Disk, say: Say) -> Meta:
         present = [name for name in (META, META_COPY) if (folder / name).exists()]
         if known is None and present and segments_of(folder):
             raise MalformedPdu("journal", f"{folder}: {', '.join(wrong)}, and no segment tells")
-        meta = new_meta(group) if known is None else Meta(known, group)
+        meta = Meta(known or secrets.token_bytes(16), group)
         wrong = wrong if known is not None or present else []
     for what in wrong:
         say(f"{what}; it is written again")

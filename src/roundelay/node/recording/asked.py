@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec import Struct
+
 from roundelay.core.position import Position, holds
 
 WAIT: Final = "wait"
@@ -27,19 +29,18 @@ CATCHING_UP_S: Final = 15.0
 further for ever, and a position of its future is none."""
 
 
-class Asked:
+class Asked(Struct):
     """One position, until it is known to be one of the group's history."""
 
-    def __init__(self, history: str, seq: int, by_application: bool, born: str) -> None:
-        """`born`: the history that the member was in when the application came."""
-        self.position = Position(history, seq)
-        self.by_application = by_application
-        self._born = born
-        self._history = ""
-        self._entered = 0.0
-        self._since = 0.0
-        self._first = -1
-        self._end = -1
+    position: Position
+    by_application: bool
+    born: str
+    """The history that the member was in when the application came."""
+    _history: str = ""
+    _entered: float = 0.0
+    _since: float = 0.0
+    _first: int = -1
+    _end: int = -1
 
     def look(
         self,
@@ -59,7 +60,7 @@ class Asked:
         if history != self._history:
             self._history, self._entered, self._since = history, now, now
             self._first = self._end = position
-        strict = not (from_disk or self.position.history or history == self._born)
+        strict = not (from_disk or self.position.history or history == self.born)
         end = max(position, known_end)
         reached = self._first if strict else end
         of_this_history = holds(history, self.position)

@@ -182,7 +182,7 @@ class CatchUp(Subscriber):
                 await asyncio.sleep(LOOK_S)
                 progress = time.monotonic()
                 continue
-            while self._full():
+            while full(self.application, self.group):
                 await asyncio.sleep(FULL_S)
                 progress = time.monotonic()  # it is not the recorders who are late
             if self._remembered():
@@ -207,9 +207,6 @@ class CatchUp(Subscriber):
                 self._go_live_anyway()
                 return
             await asyncio.sleep(LOOK_S)
-
-    def _full(self) -> bool:
-        return full(self.application, self.group)
 
     @property
     def _by_position(self) -> bool:
@@ -319,7 +316,7 @@ class CatchUp(Subscriber):
         before = self.at
         if self._member_has(self.at):
             for batch in self._memory():
-                if batch.seq > self.at or self._full():
+                if batch.seq > self.at or full(self.application, self.group):
                     break
                 if not self._too_early(batch.seq, batch.seq + batch.positions, batch.time):
                     self._give(batch.seq, batch)
@@ -361,7 +358,7 @@ class CatchUp(Subscriber):
                 if self.history != history:
                     return
                 for run in chunk:
-                    while self._full():
+                    while full(self.application, self.group):
                         await asyncio.sleep(FULL_S)
                     if self._units.lacks(run):
                         await self._look_back(run)
@@ -454,7 +451,7 @@ class CatchUp(Subscriber):
         """Hand over what follows without a gap; True: it is done."""
         tail = self._tail
         while tail and tail[0][0] <= self.at:
-            if self._full():
+            if full(self.application, self.group):
                 return False
             position, batch = tail.popleft()
             self._tail_bytes -= cost(batch.bundle) + BATCH_COST

@@ -20,6 +20,7 @@ from msgspec import Struct, structs
 
 from roundelay.core.errors import ConfigError
 from roundelay.core.families import TOTAL
+from roundelay.core.position import Position
 from roundelay.core.positions import Range, difference
 from roundelay.core.selection import POSITION_MAX
 from roundelay.journal.format import GAP, HEADS_ONLY, Run, gap, part_of
@@ -63,29 +64,25 @@ class Source(Struct, frozen=True):
         return difference([(max(lo, self.word.begin), min(hi, self.word.next))], self.word.holes)
 
 
-class GroupReplay:
+class GroupReplay(Struct, frozen=True):
     """One replay of a group; with `memory`, also from what other members still have."""
 
-    def __init__(
-        self, recorders: Recorders, group: str, request: ReplayRequest, memory: bool = False
-    ) -> None:
-        self._recorders = recorders
-        self._group = group
-        self._request = request
-        self._memory = memory
+    recorders: Recorders
+    group: str
+    request: ReplayRequest
+    memory: bool
 
     def _sources(self) -> list[Source]:
-        own, memory = self._request.own, self._memory
-        return self._recorders.sources(self._group, own=own, memory=memory)
+        return self.recorders.sources(self.group, own=self.request.own, memory=self.memory)
 
     def _read(self, source: Source, request: ReplayRequest, reached: list[int]) -> Chunks:
         if source.here is not None:
             return read_chunks(source.here.journal.reader(), request, reached)
-        seal = self._recorders.node.make_seal()
-        return fetch(source.address, self._group, request, seal, reached, source.memory)
+        seal = self.recorders.node.make_seal()
+        return fetch(source.address, self.group, request, seal, reached, source.memory)
 
     def _moves_on(self, error: ReplayFailed) -> None:
-        self._recorders.node.log("info", "replay.moves_on", group=self._group, text=str(error))
+        self.recorders.node.log("info", "replay.moves_on", group=self.group, text=str(error))
 
     async def from_one(self, until: int, reached: list[int]) -> Chunks:
         """Return what is asked for up to `until`, from one recorder only."""
@@ -94,17 +91,17 @@ class GroupReplay:
         if source.here is not None:
             while source.here.journal.end < until and time.monotonic() < deadline:
                 await asyncio.sleep(LOOK_S)
-        request = structs.replace(self._request, until=min(until, self._request.until))
+        request = structs.replace(self.request, until=min(until, self.request.until))
         return self._read(source, request, reached)
 
     async def from_all(self, until: int, open_end: bool, reached: list[int]) -> Chunks:
         """What is asked for up to `until`, from whoever has it."""
-        request, group = self._request, self._group
+        request, group = self.request, self.group
         at, since_time = request.since, request.since_time
         incomplete = 0 if request.own else GAP | HEADS_ONLY
         failed: dict[str, int] = {}
         deadline = time.monotonic() + PATIENCE_S
-        heard_all = (time.monotonic() if self._memory else self._recorders.node.started) + HEAR_S
+        heard_all = (time.monotonic() if self.memory else self.recorders.node.started) + HEAR_S
         while at < until:
             sources = self._sources()
             usable = [source for source in sources if source.has(at, at + 1)]
@@ -157,7 +154,7 @@ class GroupReplay:
         begins = [lo for source in sources for lo, _ in source.has(at, until)[:1]]
         if begins:
             return min(begins)
-        if self._memory and any(source.word.next >= until for source in sources):
+        if self.memory and any(source.word.next >= until for source in sources):
             return until  # they are further, and nobody has it
         holes = [hole for source in sources for hole in source.word.holes]
         ends = [hi for lo, hi in holes if lo <= at < hi]
@@ -199,7 +196,7 @@ class GroupReplay:
             if start > at:
                 yield [gap(at, start)]
                 at = start
-            part = structs.replace(self._request, since=at, until=hi, since_time=0)
+            part = structs.replace(self.request, since=at, until=hi, since_time=0)
             less = without | {source.name}
             end: list[int] = []
             before = at
@@ -314,7 +311,7 @@ class Replays:
         mine = self._recorders.own.get(group)
         start = -1 if ordered or mine is None else mine.next
         born = self._recorders.lineage(group)
-        place = Asked(history, at, asked and ordered and not since_time, born)
+        place = Asked(Position(history, at), asked and ordered and not since_time, born)
         stand_in = CatchUp(
             self._recorders.node, slots, application, group, place, since_time, start
         )

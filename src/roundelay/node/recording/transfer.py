@@ -143,25 +143,22 @@ def runs_of(block: bytes) -> list[Run]:
     return decode_block(block, head)
 
 
-class Framed:
+class Framed(Struct, frozen=True):
     """Frames over a stream, sealed if there is a seal."""
 
-    def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seal: Seal | None
-    ) -> None:
-        self._reader = reader
-        self.writer = writer
-        self._seal = seal
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    seal: Seal | None
 
     async def get(self, patience_s: float) -> tuple[int, bytes]:
         """Kind and body of the next frame."""
         async with asyncio.timeout(patience_s):
-            (size,) = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))
+            (size,) = LENGTH.unpack(await self.reader.readexactly(LENGTH.size))
             if not 0 < size <= FRAME_BYTES_MAX:
                 raise MalformedPdu("replay frame", f"{size} bytes")
-            data = await self._reader.readexactly(size)
-        if self._seal is not None:
-            data = self._seal.open(data)
+            data = await self.reader.readexactly(size)
+        if self.seal is not None:
+            data = self.seal.open(data)
         if not data:
             raise MalformedPdu("replay frame", "empty")
         return data[0], data[1:]
@@ -174,8 +171,8 @@ class Framed:
 
     def put(self, kind: int, body: bytes) -> None:
         data = bytes((kind,)) + body
-        if self._seal is not None:
-            data = self._seal.seal(data)
+        if self.seal is not None:
+            data = self.seal.seal(data)
         self.writer.write(LENGTH.pack(len(data)) + data)
 
     async def ended(self) -> None:
@@ -183,7 +180,7 @@ class Framed:
         connection, and what is still under way to it would be lost."""
         with suppress(TimeoutError, OSError):
             async with asyncio.timeout(ANSWER_S):
-                while await self._reader.read(4096):
+                while await self.reader.read(4096):
                     pass
 
 

@@ -9,6 +9,8 @@ missing shows in their numbers.
 
 from __future__ import annotations
 
+from msgspec import Struct, field
+
 from roundelay.core.bundle import Bundle
 from roundelay.core.grsb.pdu import ABORT, END, MIDDLE, SINGLE, START
 from roundelay.journal.format import Run
@@ -20,14 +22,13 @@ PARTS = {START: node_api.START, MIDDLE: node_api.MIDDLE, END: node_api.END}
 """What a message is called that is part of a unit."""
 
 
-class RecordedUnits:
+class RecordedUnits(Struct):
     """The units of a stream of runs; of each sender one is open at most, of `limit` bytes."""
 
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.open: dict[str, list[Run]] = {}
-        self.seen: set[str] = set()
-        """Senders whose earlier messages are known here."""
+    limit: int
+    open: dict[str, list[Run]] = field(default_factory=dict)
+    seen: set[str] = field(default_factory=set)
+    """Senders whose earlier messages are known here."""
 
     def lacks(self, run: Run) -> bool:
         """Whether `run` goes on with a unit that began before anything that is known here."""
@@ -37,8 +38,6 @@ class RecordedUnits:
         """GR-19: what takes effect with `run`: itself, the unit it ends, or nothing (yet)."""
         mtype = mtype_of(run)
         self.seen.add(run.sender)
-        if mtype == SINGLE and not self.open:
-            return [run]
         parts = self.open.pop(run.sender, [])
         if mtype == SINGLE:
             return [run]

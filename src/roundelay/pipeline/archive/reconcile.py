@@ -164,7 +164,7 @@ def examined(spark: SparkSession, journals: Sequence[OpenJournal]) -> dict[Path,
     for folder, segment in answers(spark, by_bytes(items), _Segment.examined, tuple[str, Examined]):
         by_folder[Path(folder)].append(segment)
     for segments in by_folder.values():
-        segments.sort(key=lambda segment: (segment.base, segment.segment))
+        segments.sort(key=lambda segment: (segment.head.base, segment.segment))
     return by_folder
 
 
