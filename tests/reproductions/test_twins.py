@@ -17,7 +17,8 @@ from tests.reproductions.processes import Machine, disagreements, together, unti
 def test_two_processes_of_one_name_never_give_one_position_to_two_messages() -> None:
     """They formed two groups: both confirmed position 0, with other messages."""
     with Machine() as machine:
-        twins = {text: machine.start("same") for text in ("one", "two")}
+        # Patient enough for the third to start on a busy machine.
+        twins = {text: machine.start("same", timeout=15.0) for text in ("one", "two")}
         until(lambda: all(twin.decided for twin in twins.values()), "each is in, or refused")
         inside = {text: twin for text, twin in twins.items() if twin.is_in}
         for text, twin in inside.items():
