@@ -34,32 +34,19 @@ __all__ = [
 _HOMES = {
     "Group": "roundelay.client.group",
     "Message": "roundelay.client.group",
-    "join": "roundelay.client.group",
-    "ConnectionLost": "roundelay.core.errors",
-    "FolderInUse": "roundelay.core.errors",
-    "GroupClosed": "roundelay.core.errors",
-    "GroupFailed": "roundelay.core.errors",
-    "Indeterminate": "roundelay.core.errors",
-    "LeftOut": "roundelay.core.errors",
-    "NameTaken": "roundelay.core.errors",
-    "MissingMessages": "roundelay.core.errors",
-    "NoSuchPosition": "roundelay.core.errors",
     "Position": "roundelay.core.position",
-    "Refused": "roundelay.core.errors",
-    "RoundelayError": "roundelay.core.errors",
-    "SettingsMismatch": "roundelay.core.errors",
-    "SlowConsumer": "roundelay.core.errors",
+    "join": "roundelay.client.group",
 }
+"""Where what is no error comes from."""
 
 
 def __getattr__(name: str) -> Any:
     """Import what is asked for, when it is: the simulator needs no sockets."""
-    home = _HOMES.get(name)
-    if home is None:
+    if name not in __all__:
         raise AttributeError(f"module 'roundelay' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(home), name)
+    return getattr(import_module(_HOMES.get(name, "roundelay.core.errors")), name)
 
 
 def __dir__() -> list[str]:
