@@ -17,6 +17,7 @@ from typing import Any
 from roundelay.client.daemon import Client
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import PayloadTooLarge, QueueFull, UsageError
+from roundelay.core.position import LIVE, Since
 from roundelay.journal.format import Run
 from roundelay.node.frontend.server import FrontendServer
 from roundelay.node.groups import GroupSpec
@@ -72,9 +73,7 @@ class LocalBoard:
         self,
         application: Subscriber,
         group: str,
-        since: int | None = None,
-        since_time: int = 0,
-        history: str = "",
+        since: Since = LIVE,
         wishes: GroupSpec | None = None,
     ) -> None:
         if group.startswith("closed:"):
@@ -85,7 +84,7 @@ class LocalBoard:
         view = View(group, "1.0", (self.name,), "blocked: shut" if found.shut else "open")
         self._soon(lambda: application.viewed(view))
         for batch in found.kept:
-            if since is not None and batch.seq >= since:
+            if since != LIVE and batch.seq >= since.seq:
                 self._soon(lambda batch=batch: application.deliver(batch))  # type: ignore[misc]
 
     def leave(self, application: Subscriber, group: str) -> None:

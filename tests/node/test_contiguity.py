@@ -6,9 +6,10 @@ import pytest
 
 import roundelay
 from roundelay.client.contiguity import SKIP, Contiguity
-from roundelay.client.since import Since, since_of
+from roundelay.client.since import since_of
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import ConfigError
+from roundelay.core.position import Since
 from roundelay.node.node_api import UNIT, Batch, Missed, View
 
 G = "token:g"

@@ -18,6 +18,7 @@ import pytest
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import EVERYONE, SECOND
 from roundelay.core.errors import ConfigError, GroupFailed, InvariantBroken, UsageError
+from roundelay.core.position import Since
 from roundelay.core.token.pdu import DATA, Ack
 from roundelay.node import group_faults
 from roundelay.node import node as node_module
@@ -421,5 +422,5 @@ async def test_groups_that_have_failed_keep_no_others_out(monkeypatch: pytest.Mo
 async def test_one_who_is_refused_leaves_no_group_open() -> None:
     async with nodes("a", sound(min_members=1)) as (node,):
         with pytest.raises(ConfigError):
-            node.join(Listener(), "po:x", -5)
+            node.join(Listener(), "po:x", Since(-5))
         assert "po:x" not in node.group_hosts

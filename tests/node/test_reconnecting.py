@@ -15,9 +15,8 @@ import roundelay
 from roundelay.client.contiguity import Contiguity
 from roundelay.client.daemon import Daemon
 from roundelay.client.group import Group, Message
-from roundelay.client.since import Since
 from roundelay.core.errors import ConnectionLost, Indeterminate
-from roundelay.core.position import Position
+from roundelay.core.position import Position, Since
 from roundelay.node.frontend.server import FrontendServer
 from roundelay.wire.frontend import json_packet
 from tests.node.live import Member, Net, delivered, kill, together, until

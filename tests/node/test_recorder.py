@@ -16,6 +16,7 @@ from roundelay.client import group as group_module
 from roundelay.client.group import Message
 from roundelay.client.options import Options
 from roundelay.core.errors import ConfigError, Indeterminate, MissingRecords, NoRecorder
+from roundelay.core.position import Since
 from roundelay.core.selection import EVERYTHING, Selection
 from roundelay.durable import Disk
 from roundelay.journal.journal import JournalConfig, Reader
@@ -173,8 +174,8 @@ async def test_a_group_without_an_order_hands_over_at_the_node_that_records_it(
 
         application: Any = Late()
         with pytest.raises(ConfigError, match="no total order"):
-            a.node.join(application, "g", 0)
-        member.node.join(application, "g", 10)
+            a.node.join(application, "g", Since(0))
+        member.node.join(application, "g", Since(10))
         for number in range(30, 40):
             await say(a, f"a {number}")
         await until(lambda: len(late) >= 60, "late has caught up")

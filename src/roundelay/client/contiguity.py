@@ -13,7 +13,6 @@ from typing import Final
 
 from msgspec import structs
 
-from roundelay.client.since import Since
 from roundelay.core.errors import (
     ConfigError,
     LeftOut,
@@ -22,7 +21,7 @@ from roundelay.core.errors import (
     RoundelayError,
 )
 from roundelay.core.families import TOTAL
-from roundelay.core.position import Position, holds
+from roundelay.core.position import Position, Since, holds
 from roundelay.node.groups import family_of
 from roundelay.node.node_api import UNIT, Batch, Missed, View
 

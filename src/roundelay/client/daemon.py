@@ -25,7 +25,6 @@ from msgspec import Struct, structs
 
 from roundelay.client.protocol import RequestFailed, Settled
 from roundelay.client.remote import Connection
-from roundelay.client.since import Since
 from roundelay.core.errors import (
     ConnectionLost,
     NodeUnreachable,
@@ -34,6 +33,7 @@ from roundelay.core.errors import (
     UsageError,
 )
 from roundelay.core.families import TOTAL
+from roundelay.core.position import LIVE, Since
 from roundelay.journal.format import Run
 from roundelay.node.groups import GroupSpec, family_of
 from roundelay.node.membership.settings import words_of
@@ -271,7 +271,7 @@ class Daemon:
         self,
         client: Client,
         group: str,
-        since: Since = Since(),  # noqa: B008 - it is frozen
+        since: Since = LIVE,
         wishes: GroupSpec | None = None,
     ) -> None:
         """`wishes`: settings that the group must have; they are asked for after a break, too."""
@@ -290,7 +290,7 @@ class Daemon:
     def _join(self, group: str, membership: _Membership) -> None:
         if self._connection is not None:
             options = {} if membership.wishes is None else words_of(membership.wishes)
-            self._connection.protocol.join(group, *membership.joined_at.given, options)
+            self._connection.protocol.join(group, membership.joined_at, options)
             self._connection.soon()
 
     def leave(self, client: Client, group: str) -> None:

@@ -36,7 +36,7 @@ from roundelay.client.messages import Message, Receipt, synced
 from roundelay.client.options import RETENTION, Options
 from roundelay.client.replaying import Replaying
 from roundelay.client.sending import GroupSending, Over, is_open, why_not_sent, why_out
-from roundelay.client.since import Since, since_of
+from roundelay.client.since import since_of
 from roundelay.core.errors import (
     ConfigError,
     ConnectionLost,
@@ -45,7 +45,7 @@ from roundelay.core.errors import (
     SettingsMismatch,
     SlowConsumer,
 )
-from roundelay.core.position import Position
+from roundelay.core.position import LIVE, Position, Since
 from roundelay.node import node_api
 from roundelay.node.groups import GroupSpec
 from roundelay.node.membership.settings import words_of
@@ -439,7 +439,7 @@ async def _embedded(options: Options, spec: GroupSpec, since: Since | None) -> G
     try:
         await node.start()
         node.recorders.check(spec.name)
-        node.join(group, spec.name, *(since or Since()).given)
+        node.join(group, spec.name, since or LIVE)
     except BaseException:
         await node.stop()
         raise
@@ -453,7 +453,7 @@ async def _through_daemon(options: Options, spec: GroupSpec, since: Since | None
     daemon.on_break = group.broke
     try:
         wishes = spec if words_of(spec) else None
-        daemon.join(group, spec.name, since or Since(), wishes)
+        daemon.join(group, spec.name, since or LIVE, wishes)
         if wishes is not None:  # which may be refused
             async with asyncio.timeout(options.timeout):
                 await group.changed_view(group.view)

@@ -24,6 +24,7 @@ from msgspec import Struct, structs
 
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import ConfigError, PayloadTooLarge
+from roundelay.core.position import LIVE, Since
 from roundelay.node.frontend.packets import read_missed
 from roundelay.node.node_api import NO_TAG, UNIT, WHOLE, Batch, Missed, Receipt, Refusal, View
 from roundelay.wire.frontend import (
@@ -183,14 +184,7 @@ class ClientProtocol:
         """The first packet; `abilities` are those that the node must know of."""
         self._put(json_packet("HELO", "", {"name": name, "protocol": PROTOCOL, **abilities}))
 
-    def join(
-        self,
-        group: str,
-        since: int | None = None,
-        since_time: int = 0,
-        history: str = "",
-        options: dict[str, Any] | None = None,
-    ) -> None:
+    def join(self, group: str, since: Since = LIVE, options: dict[str, Any] | None = None) -> None:
         """Take part in a group; with `since`, what was before comes first."""
         name_bytes("group", group)
         if options and not self._takes_options:
@@ -199,10 +193,10 @@ class ClientProtocol:
         self.joined.add(group)
         if options:
             self._put(json_packet("OPTS", group, options))
-        if since is None:
+        if since.seq < 0:
             self._put(head("JOIN", group))
         else:
-            self._put(from_packet(group, since, since_time, history))
+            self._put(from_packet(group, since.seq, since.time, since.history))
 
     def leave(self, group: str) -> None:
         self.joined.discard(group)

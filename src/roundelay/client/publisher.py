@@ -23,6 +23,7 @@ from roundelay.client.connection import TIMEOUT_S, NodeConnection
 from roundelay.client.protocol import RequestFailed, Settled
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import Indeterminate, Refused
+from roundelay.core.position import Since
 from roundelay.node.node_api import Batch, Refusal
 from roundelay.wire.frontend import DEFAULT
 
@@ -94,7 +95,7 @@ class Publisher(NodeConnection):
     def history(self, since: int, until: int) -> Iterator[tuple[int, str, Bundle]]:
         """(position, sender, messages) from `since` up to `until`, as far as the node itself still
         has them; Refused if it no longer has the beginning."""
-        self._protocol.join(self.group, since)
+        self._protocol.join(self.group, Since(since))
         at = since
         while at < until:
             event = self._await(Batch, RequestFailed)

@@ -6,10 +6,8 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Final
 
-from msgspec import Struct
-
 from roundelay.core.errors import ConfigError
-from roundelay.core.position import Position
+from roundelay.core.position import Position, Since
 from roundelay.core.selection import POSITION_MAX, several
 from roundelay.journal.moments import in_utc, nanoseconds
 from roundelay.wire.frontend_replay import ReplayRequest
@@ -20,22 +18,6 @@ Moment = int | datetime | str | Position
 or "start"."""
 
 ALLOWED: Final = 'a position from 0 up, HISTORY:SEQ, a datetime, or "start"'
-
-
-class Since(Struct, frozen=True):
-    """Where an application goes on."""
-
-    seq: int = -1
-    """-1: where the group is."""
-    time: int = 0
-    """Not before that (ns since 1970)."""
-    history: str = ""
-    """What `seq` belongs to; empty: whichever history there is."""
-
-    @property
-    def given(self) -> tuple[int | None, int, str]:
-        """As `NodeApi.join` takes it."""
-        return (None, 0, "") if self.seq < 0 else (self.seq, self.time, self.history)
 
 
 def since_of(value: Moment, field: str = "since") -> Since:

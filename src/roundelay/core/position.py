@@ -8,6 +8,8 @@ another.  A history that goes on behind what was recorded of an earlier one says
 
 from __future__ import annotations
 
+from typing import Final
+
 from msgspec import Struct
 
 from roundelay.core.errors import ConfigError
@@ -36,6 +38,20 @@ class Position(Struct, frozen=True, gc=False):
         if not colon or not (seq.isascii() and seq.isdecimal()) or int(seq) > SEQ_MAX:
             raise ConfigError(field, repr(text), "HISTORY:SEQ, as str(group.position) writes it")
         return cls(history, int(seq))
+
+
+class Since(Struct, frozen=True):
+    """Where an application goes on."""
+
+    seq: int = -1
+    """-1: where the group is."""
+    time: int = 0
+    """Not before that (ns since 1970)."""
+    history: str = ""
+    """What `seq` belongs to; empty: whichever history there is."""
+
+
+LIVE: Final = Since()
 
 
 def lineage(history: str) -> list[tuple[str, int]]:

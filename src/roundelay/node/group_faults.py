@@ -25,6 +25,7 @@ from roundelay.core.errors import (
     RoundelayError,
     UsageError,
 )
+from roundelay.core.position import LIVE, Since
 from roundelay.node.driver.outbox import Outbox
 from roundelay.node.group_host import GroupDriver, GroupHost
 from roundelay.node.groups import GroupSpec, family_of, plain_spec
@@ -83,7 +84,7 @@ class FailedGroup(GroupHost):
         with suppress(RoundelayError):  # it is in the new place, and in the log
             self.node.group_host(self.spec.name)
 
-    def join(self, *arguments: Any, **options: Any) -> None:
+    def join(self, application: Subscriber, since: Since) -> None:
         raise self.failure()
 
     def send(self, application: Subscriber, send: Send) -> None:
@@ -150,7 +151,7 @@ class Faults:
         if before is not None:
             node.log("warning", "group.opened_again", group=name, after=before.reason)
             for recorder in before.recorders.values():
-                host.join(recorder, recorder.next if recorder.ordered else None)
+                host.join(recorder, Since(recorder.next) if recorder.ordered else LIVE)
         opened: GroupHost = host
         return opened
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from roundelay.core.engine import NEVER, Pdu
+from roundelay.core.position import Since
 from roundelay.node.driver.channel_link import HubLink
 from roundelay.node.driver.outbox import Outbox
 from roundelay.node.groups import GroupSpec
@@ -86,15 +87,7 @@ class GroupHost:
         """The history that the member is in; empty: none yet."""
         return ""
 
-    def join(
-        self,
-        application: Subscriber,
-        since: int | None = None,
-        since_time: int = 0,
-        history: str = "",
-    ) -> None:
-        """`since_time`: not what was recorded before that (ns since 1970), either.  `history`: the
-        one that `since` belongs to."""
+    def join(self, application: Subscriber, since: Since) -> None:
         raise NotImplementedError
 
     def agree(self, wishes: GroupSpec) -> None:

@@ -24,6 +24,7 @@ import roundelay
 from roundelay.core.autorm.config import MTU_MIN
 from roundelay.core.engine import SECOND
 from roundelay.core.errors import ConfigError, RoundelayError, UsageError
+from roundelay.core.position import LIVE, Since
 from roundelay.durable import FileLock, when_forked
 from roundelay.journal.format import Run
 from roundelay.node.autorm import AutoRm
@@ -285,20 +286,18 @@ class Node:
         self,
         application: Subscriber,
         group: str,
-        since: int | None = None,
-        since_time: int = 0,
-        history: str = "",
+        since: Since = LIVE,
         wishes: GroupSpec | None = None,
     ) -> None:
         check_name(group)
         with self.faults.joining(group):
             if family_of(group).own_packets:
-                self._join_autorm(application, group, since, since_time)
+                self._join_autorm(application, group, since)
             else:
                 before = self.group_hosts.get(group)
                 host = self.group_host(group, wishes)
                 try:
-                    host.join(application, since, since_time, history)
+                    host.join(application, since)
                     if wishes is not None and isinstance(host, GroupMembership):
                         host.agreement.petition(id(application), wishes)
                 except RoundelayError:
@@ -309,16 +308,15 @@ class Node:
                     raise
         self.wake()
 
-    def _join_autorm(
-        self, application: Subscriber, group: str, since: int | None, since_time: int
-    ) -> None:
-        if since is not None:
-            self.recorders.replays.check_since(group, since)
+    def _join_autorm(self, application: Subscriber, group: str, since: Since) -> None:
+        replays = self.recorders.replays
+        if since != LIVE:
+            replays.check_since(group, since.seq)
         self.group_hosts.pop(group, None)  # if it has failed, that is over
         self.autorm.join(application, group, time.monotonic_ns())
-        if since is not None:
+        if since != LIVE:
             joined = self.autorm.applications[group]
-            self.recorders.replays.catch_up(joined, group, application, since, since_time)
+            replays.catch_up(joined, group, application, since.seq, since.time)
 
     def fell_behind(self, application: Subscriber, group: str, since: int) -> bool:
         host = self.group_hosts.get(group)

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 from msgspec import Struct
 
 from roundelay.core.bundle import Bundle
+from roundelay.core.position import LIVE, Since
 from roundelay.journal.format import Run
 from roundelay.node.groups import GroupSpec
 from roundelay.wire.frontend_messages import Send
@@ -163,18 +164,16 @@ class NodeApi(Protocol):
         self,
         subscriber: Subscriber,
         group: str,
-        since: int | None = None,
-        since_time: int = 0,
-        history: str = "",
+        since: Since = LIVE,
         wishes: GroupSpec | None = None,
     ) -> None:
         """Deliver the group's messages to `subscriber` from now on.  Harmless when repeated.
 
         `since`: first those from that position on, as far as the node still has them or a recorder
-        of the group does; then live, with no gap and no duplicate.  `since_time`: of those only
-        what was recorded at that time (ns since 1970) or later.  `history`: the one that `since`
-        is a position of; if there is no such position, `missed` says so.  `wishes`: settings that
-        are asked for; raises SettingsMismatch if the group has others."""
+        of the group does; then live, with no gap and no duplicate.  With a time, of those only what
+        was recorded then or later.  If there is no such position in the history that it names,
+        `missed` says so.  `wishes`: settings that are asked for; raises SettingsMismatch if the
+        group has others."""
 
     def leave(self, subscriber: Subscriber, group: str) -> None:
         """Stop doing so.  Harmless when not joined."""

@@ -30,6 +30,7 @@ from roundelay.core.errors import (
     QueueFull,
     RoundelayError,
 )
+from roundelay.core.position import LIVE, Since
 from roundelay.node.frontend.packets import (
     OutgoingPacket,
     gathered,
@@ -311,16 +312,14 @@ class FrontendConnection(Subscriber, asyncio.Protocol):
 
     def _join(self, packet: Packet) -> None:
         group = packet.group
-        place: tuple[int | None, int, str] = (None, 0, "")
-        if packet.command == "FROM":
-            place = read_from(packet)
+        since = Since(*read_from(packet)) if packet.command == "FROM" else LIVE
         try:
             if len(self.groups) >= GROUPS_MAX and group not in self.groups:
                 raise ConfigError("group", repr(group), f"at most {GROUPS_MAX} a connection")
             self.groups.add(group)  # before: a view may come from within the call
             asked = self._wishes.pop(group, None)
             wishes = None if asked is None else wishes_of(group, read_json(asked))
-            self._node.join(self, group, *place, wishes)
+            self._node.join(self, group, since, wishes)
         except (InvariantBroken, MalformedPdu):
             raise
         except RoundelayError as error:

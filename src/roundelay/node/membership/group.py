@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Final
 
 from roundelay.core.engine import MS, NEVER, SECOND
 from roundelay.core.errors import ConfigError, UsageError
+from roundelay.core.position import Since
 from roundelay.node.driver import engines
 from roundelay.node.groups import GroupSpec, check_options
 from roundelay.node.membership.epoch import ASK_NS, LINGER_NS, EpochRunner
@@ -78,15 +79,9 @@ class GroupMembership(GroupState):
 
     # -- applications --------------------------------------------------------------------------
 
-    def join(
-        self,
-        application: Subscriber,
-        since: int | None = None,
-        since_time: int = 0,
-        history: str = "",
-    ) -> None:
+    def join(self, application: Subscriber, since: Since) -> None:
         self.leaving = False
-        self.subscribers.join(application, since, since_time, history)
+        self.subscribers.join(application, since)
 
     def agree(self, wishes: GroupSpec) -> None:
         self.agreement.check(wishes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from roundelay.core.errors import ConfigError
-from roundelay.core.position import Position, holds
+from roundelay.core.position import LIVE, Position, Since, holds
 from roundelay.node.driver import engines
 from roundelay.node.driver.roster_member import RosterMember
 from roundelay.node.membership import earlier
@@ -27,35 +27,33 @@ class Subscribers:
     def __bool__(self) -> bool:
         return bool(self.by_id)
 
-    def join(
-        self, subscriber: Subscriber, since: int | None, since_time: int, history: str
-    ) -> None:
-        state = self.state
+    def join(self, subscriber: Subscriber, since: Since) -> None:
+        state, at = self.state, since.seq
         if id(subscriber) in self.by_id:
             return
         recorder = subscriber.is_recorder
-        if since is not None:
-            state.node.recorders.replays.check_since(state.name, since)
+        if since != LIVE:
+            state.node.recorders.replays.check_since(state.name, at)
             if engines.early_stage(state.spec) and not recorder:
                 raise ConfigError(
                     "since",
-                    since,
+                    at,
                     f"none with stage={state.spec.stage}: what is delivered early has no place in "
                     "the order yet",
                 )
         self.by_id[id(subscriber)] = subscriber
         subscriber.viewed(state.view())
-        if since is None:
+        if since == LIVE:
             return
         memory = state.memory
-        kept = state.data is not None and not since_time and memory.begin <= since < memory.end
+        kept = state.data is not None and not since.time and memory.begin <= at < memory.end
         if recorder:
             if state.data is not None:
-                self._replay(subscriber, since)
-        elif kept and holds(memory.history, Position(history, since)):
-            self._replay(subscriber, since)
+                self._replay(subscriber, at)
+        elif kept and holds(memory.history, Position(since.history, at)):
+            self._replay(subscriber, at)
         else:  # also who is level: another history may begin before it was given anything of this
-            self._catch_up(subscriber, since, since_time, history, asked=True)
+            self._catch_up(subscriber, at, since.time, since.history, asked=True)
 
     def remove(self, key: int) -> Subscriber | None:
         """Take out the one that joined with this id; what it does meanwhile ends."""

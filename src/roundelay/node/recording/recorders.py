@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 from roundelay.core.engine import SECOND
 from roundelay.core.errors import ConfigError, GroupFailed, RoundelayError
 from roundelay.core.families import TOTAL
-from roundelay.core.position import lineage
+from roundelay.core.position import LIVE, Since, lineage
 from roundelay.core.positions import Range, count_of, union
 from roundelay.journal.format import Run
 from roundelay.journal.journal import OS, JournalBroken
@@ -121,7 +121,7 @@ class Recorders:
             say=lambda text: node.log("warning", "recorder", group=group, text=text),
         )
         self.own[group] = recorder
-        node.join(recorder, group, recorder.next if ordered else None)
+        node.join(recorder, group, Since(recorder.next) if ordered else LIVE)
         if ordered:
             self._refetches.append(asyncio.create_task(self._refetch(recorder)))
         return recorder

@@ -34,6 +34,7 @@ from roundelay.core.grsb.base import GrsbDelivery, deliveries_of
 from roundelay.core.grsb.checks import beginning
 from roundelay.core.grsb.pdu import PollOk
 from roundelay.core.grsb.submitter import CONFERENCES_MAX
+from roundelay.core.position import LIVE, Since
 from roundelay.core.selection import EVERYTHING, Selection
 from roundelay.core.wide.stable import LOCAL
 from roundelay.node.driver import engines
@@ -209,10 +210,7 @@ class RoleGroup(GroupHost):
 
     # -- applications ----------------------------------------------------------------------
 
-    def join(
-        self, application: Subscriber, since: int | None = None, since_time: int = 0,
-        history: str = "",
-    ) -> None:  # fmt: skip
+    def join(self, application: Subscriber, since: Since) -> None:
         """From where the stream is here, or from `since` on: that comes from recorders first."""
         if not application.hosts_node:
             self._must_be_user()
@@ -225,8 +223,8 @@ class RoleGroup(GroupHost):
         application.viewed(self.view())
         if not self.member.is_user:
             return  # it is there for its other roles, and watches
-        if since is not None and (since_time or history or self.position != since):
-            self._catch_up(application, since, since_time, history, asked=True)
+        if since not in (LIVE, Since(self.position)):
+            self._catch_up(application, since.seq, since.time, since.history, asked=True)
         self.node.wake(self.data)
 
     def _selection(self) -> Selection:
