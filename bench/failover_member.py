@@ -17,7 +17,7 @@ from typing import Any
 import roundelay
 from roundelay.client.group import Group
 from roundelay.core.errors import RoundelayError
-from roundelay.node.loop import loop_factory
+from roundelay.node.process import loop_factory
 
 PAUSE_S = 0.02
 """Between two broadcasts of one member."""

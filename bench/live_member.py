@@ -18,7 +18,7 @@ from typing import Any
 
 import roundelay
 from roundelay.client.group import Group, SlowConsumer
-from roundelay.node.loop import loop_factory
+from roundelay.node.process import loop_factory
 
 POST = 50
 """Messages that the application hands over at once."""

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import roundelay
 from roundelay.client.group import Group
-from roundelay.node.loop import loop_factory
+from roundelay.node.process import loop_factory
 
 MEMBERS = 4
 SIZES = (64, 1024)

@@ -25,9 +25,9 @@ from roundelay.core.errors import GroupClosed
 from roundelay.durable import Disk
 from roundelay.journal.journal import JournalConfig
 from roundelay.node.frontend.server import FrontendServer
-from roundelay.node.loop import loop_factory
 from roundelay.node.node import Node
 from roundelay.node.node_api import Batch
+from roundelay.node.process import loop_factory
 from roundelay.node.recording.recorder import RecordConfig
 
 CONFERENCES = 10
