@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from random import Random
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from roundelay.core.cluster.config import ClusterConfig
 from roundelay.core.engine import MS
 from roundelay.core.errors import ConfigError
 from roundelay.core.positive_ack import PositiveAckConfig, PositiveAckSite
 from roundelay.core.token.config import TokenConfig
+from roundelay.core.token.site import TokenSite
 from roundelay.node.groups import GroupSpec
+
+if TYPE_CHECKING:
+    from roundelay.node.group_host import GroupHost
 
 LARGEST_MESSAGE: Final = 60_000
 """Bytes of one message in an ordered group."""
@@ -35,26 +39,30 @@ def bundle_bytes(room: int, burst: int = 0) -> int:
     )
 
 
-def token_config(resilience: int, boot: str, bundled: int) -> TokenConfig:
-    """`bundled`: bytes that are put together.  A single message may be larger, a reply not."""
-    return TokenConfig.fast(
+def token_engine(
+    group: GroupHost, roster: Sequence[str], resilience: int, boot: str, now: int, stable: Any
+) -> TokenSite:
+    """The engine of this node as a member of `roster`."""
+    bundled = group.outbox.bundle_bytes  # a single message may be larger, a reply not
+    config = TokenConfig.fast(
         resilience=resilience,
         boot=boot,
         max_payload=max(bundled, LARGEST_MESSAGE),
         reply_bytes=bundled,
     )
+    me, sites = roster.index(group.node.name), tuple(range(len(roster)))
+    return TokenSite(me, sites, config, group.node.rng, now, stable)
 
 
-def cluster_engine(
-    spec: GroupSpec, me: int, size: int, rng: Random, now: int, stable: Any = None
-) -> Any:
-    """The engine of a group that is not a token group."""
-    group = tuple(range(size))
+def cluster_engine(group: GroupHost, roster: Sequence[str], now: int, stable: Any) -> Any:
+    """The same in a group that is not a token group."""
+    spec, rng = group.spec, group.node.rng
+    me, sites = roster.index(group.node.name), tuple(range(len(roster)))
     if not spec.family.is_cluster:
         settings = PositiveAckConfig(
             resend_ns=20 * MS, pipeline=16, attempts=50, bundle=True, max_payload=LARGEST_MESSAGE
         )
-        return PositiveAckSite(me, group, settings, rng, now, stable=stable)
+        return PositiveAckSite(me, sites, settings, rng, now, stable=stable)
     # Bundles are made by the outbox, and each delivery is the receipt of one of them: the engine
     # must not put together what it has to send again.
     # A member that answers none of 10 polls is suspected after half a second, and after one given
@@ -69,7 +77,7 @@ def cluster_engine(
         early=early_stage(spec),
     )
     engine: Any = spec.family.engine
-    return engine(me, group, config, rng, now)
+    return engine(me, sites, config, rng, now)
 
 
 def early_stage(spec: GroupSpec) -> str:

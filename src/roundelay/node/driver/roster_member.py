@@ -22,15 +22,15 @@ from roundelay.node.driver.channel_link import ChannelLink, HubLink
 from roundelay.node.driver.engine_driver import NEAR_NS, EngineDriver, Tracer
 from roundelay.node.driver.engines import early_stage
 from roundelay.node.driver.outbox import Outbox, Underway
-from roundelay.node.groups import GroupSpec
+from roundelay.node.groups import RING
 from roundelay.node.membership import reasons
-from roundelay.node.node_api import WHOLE, Batch, Subscriber, View
+from roundelay.node.node_api import WHOLE, Batch, View
 from roundelay.node.recording.memory import Memory
 from roundelay.node.storage.store import Store
 from roundelay.wire.codec import group_id
 
 if TYPE_CHECKING:
-    from roundelay.node.node import Node
+    from roundelay.node.group_host import GroupHost
 
 
 class Early:
@@ -71,44 +71,48 @@ class RosterMember:
 
     def __init__(
         self,
-        node: Node,
-        spec: GroupSpec,
-        me: int,
+        group: GroupHost,
         roster: tuple[str, ...],
         engine: Any,
-        outbox: Outbox,
-        applications: dict[int, Subscriber],
+        on_gap: Callable[[int, int], None],
+        on_notice: Callable[[Notice], None] | None,
         *,
+        epoch: str = "",
+        beside: bool = False,
         store: Store | None = None,
-        incarnation: str = "",
         base: int = 0,
-        trace: Tracer | None = None,
         lives: tuple[bytes, ...] = (),
         lineage: str = "",
-        on_gap: Callable[[int, int], None] | None = None,
-        on_notice: Callable[[Notice], None] | None = None,
         intercept: Callable[[Delivery], bool] | None = None,
     ) -> None:
+        """`epoch`: the name of that incarnation, if it is not the only one.  `beside`: its messages
+        are about the roster of a group whose own engine carries those of the applications."""
+        node, name, me = group.node, group.spec.name, engine.me
         self.log = node.log
-        self.spec = spec
+        spec = self.spec = structs.replace(group.spec, protocol=RING) if beside else group.spec
         self.me = me
         self.roster = roster
         self.token: TokenSite | None = engine if spec.family.resilient else None
         self.resilience = engine.config.resilience if spec.family.resilient else -1
         self.settles_later = engine.answered_below != NO_POSITION
         """A delivery of ours does not say yet that everybody has it."""
-        self.id = group_id(f"{spec.name}\0{incarnation}" if incarnation else spec.name)
+        kind = "ring" if self.token is not None else "data"
+        self.id = group_id(f"{name}\0{kind} {epoch}" if epoch else name)
         self.hub = HubLink(self, node, lives) if spec.family.one_channel else None
         self.link = self.hub or ChannelLink(self, node, lives)
         keep = self.keep if store is not None else None
+        trace: Tracer | None = None
+        if not beside:
+            known = {"resilience": self.resilience} if self.token is not None else {}
+            trace = node.config.tracer(f"{name} {epoch}" if epoch else name, me, **known)
         self.driver = EngineDriver(engine, me, self, self.link, keep, trace)
         self.link.driver = self.driver
         self.receive = self.driver.receive if self.hub is None else self.hub.receive
-        self.outbox = outbox
+        self.outbox = Outbox(name, 1 << 16, 1 << 16, 1 << 20) if beside else group.outbox
         self.store = store
         self.base = base
         """Position of the engine's first message in the group's order, over all incarnations."""
-        self.applications = applications
+        self.applications = {} if beside else group.applications
         self.delivered = 0
         self.begun = False  # the engine was given something to send
         self.state = "forming"
@@ -303,7 +307,7 @@ class RosterMember:
     def pass_over(self, seq: int) -> None:
         """What is before `seq` is not delivered here."""
         lo, self.expected = self.expected, seq
-        if self.on_gap is not None and self.applications:
+        if self.applications:
             self.on_gap(lo, seq)
 
     def own_delivered(self, delivery: Delivery, seq: int, wall: int) -> Underway | None:

@@ -16,14 +16,12 @@ from roundelay.core.families import TOTAL
 from roundelay.core.position import Position, holds
 from roundelay.core.token.config import COLD, REJOIN, most_resilience
 from roundelay.core.token.pdu import NO_HISTORY, NO_LIST
-from roundelay.core.token.site import TokenSite
 from roundelay.core.token.stable import Stable
 from roundelay.durable import put
 from roundelay.file_names import file_name
 from roundelay.node.driver import engines
-from roundelay.node.driver.outbox import Outbox
 from roundelay.node.driver.roster_member import RosterMember
-from roundelay.node.groups import MEMBERS_MAX, RING
+from roundelay.node.groups import MEMBERS_MAX
 from roundelay.node.membership import earlier, settings
 from roundelay.node.membership.histories import later_history, number_of
 from roundelay.node.membership.settings import SettingsAgreement
@@ -160,10 +158,10 @@ class EpochRunner:
         self.counted |= {(name, epoch): number for name, epoch, number in start.counted}
         self.behind, self.behind_due = None, NEVER
         self.listener.epoch_began(now)
-        mark = f"{start.incarnation}-{start.epoch}"
-        me = start.roster.index(node.name)
-        first = start.lives[me] == node.uuid and not recalled and mark not in state.entered
-        state.entered = [*state.entered[-ENTERED_MAX:], mark]
+        name = _name_of(start)
+        life = start.lives[start.roster.index(node.name)]
+        first = life == node.uuid and not recalled and name not in state.entered
+        state.entered = [*state.entered[-ENTERED_MAX:], name]
         self._remember(start)
         self.left_alone = None
         ring = state.ring = self._ring_of(start, first=first, recalled=recalled, now=now)
@@ -172,7 +170,7 @@ class EpochRunner:
             state.data = ring
             ring.waits = settings.waiting(len(start.roster), agreed.min_members)
         else:
-            self._enter_data(me, mark, first, now)
+            self._enter_data(name, first, now)
         state.recalled = recalled
         if state.data is not None:  # else it is for the next epoch to go on where we were
             self.subscribers.keep_in_memory(state.data)
@@ -202,9 +200,7 @@ class EpochRunner:
         lost = store is not None and store.damaged
         sure = first or recalled or stable is not None
         boot = COLD if sure and not lost else REJOIN
-        me = start.roster.index(node.name)
-        config = engines.token_config(resilience, boot, state.outbox.bundle_bytes)
-        engine = TokenSite(me, tuple(range(size)), config, node.rng, now, stable)
+        engine = engines.token_engine(state, start.roster, resilience, boot, now, stable)
         history = start.history or start.incarnation
         if token:
             if engine.token_list.history == NO_HISTORY:
@@ -213,53 +209,40 @@ class EpochRunner:
             engine.reformation.floor = max(0, node.recorders.floor(spec.name, history) - start.base)
         if boot == COLD or not token:  # else lists may have begun another: `Reconfiguration`
             node.recorders.entered(spec.name, history)
-        mark = f"{start.incarnation}-{start.epoch}"
-        tracer = node.config.tracer
         return RosterMember(
-            node,
-            structs.replace(spec, protocol=RING),
-            me,
+            state,
             start.roster,
             engine,
-            state.outbox if token else Outbox(spec.name, 1 << 16, 1 << 16, 1 << 20),
-            self.subscribers.by_id if token else {},
+            self.subscribers.lost,
+            self.listener.ring_noticed,
+            epoch=_name_of(start),
+            beside=not token,
             store=store,
-            incarnation=f"ring {mark}",
             base=start.base if token else 0,
-            trace=tracer(f"{spec.name} {mark}", me, resilience=resilience) if token else None,
             lineage=history,
-            on_gap=self.subscribers.lost,
-            on_notice=self.listener.ring_noticed,
             intercept=self.listener.ring_delivered,
         )
 
-    def _enter_data(self, me: int, mark: str, first: bool, now: int) -> None:
+    def _enter_data(self, name: str, first: bool, now: int) -> None:
         """The engine beside the ring, if it can be had in this epoch."""
-        state, node, spec = self.state, self.state.node, self.state.spec
-        size = len(state.roster)
-        if not first or size < state.needed:
+        state, spec = self.state, self.state.spec
+        if not first or len(state.roster) < state.needed:
             return
         store = None
         if spec.family.stable is not None and state.folder is not None:
             store = state.store(state.folder / "pa.log", spec.family.stable)
         stable = store.stable if store is not None else None
-        engine = engines.cluster_engine(spec, me, size, node.rng, now, stable)
         state.data = RosterMember(
-            node,
-            spec,
-            me,
+            state,
             state.roster,
-            engine,
-            state.outbox,
-            self.subscribers.by_id,
+            engines.cluster_engine(state, state.roster, now, stable),
+            self.subscribers.lost,
+            self.listener.data_noticed,
+            epoch=name,
             store=store,
-            incarnation=f"data {mark}",
             base=state.base,
-            trace=node.config.tracer(f"{spec.name} {mark}", me),
             lives=state.lives,
             lineage=state.history_id,
-            on_gap=self.subscribers.lost,
-            on_notice=self.listener.data_noticed,
         )
         self._take_up(state.data)
 
@@ -429,7 +412,11 @@ class EpochRunner:
         state.wake_at(self.announce_due)
 
 
+def _name_of(start: Start) -> str:
+    """How an epoch is called, in all incarnations of the group."""
+    return f"{start.incarnation}-{start.epoch}"
+
+
 def _ring_file(start: Start) -> str:
     """The file of a member's promises in an epoch."""
-    mark = f"{start.incarnation}-{start.epoch}"
-    return f"ring-{file_name(mark, safe='@:')}.log"
+    return f"ring-{file_name(_name_of(start), safe='@:')}.log"

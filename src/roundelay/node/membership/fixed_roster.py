@@ -10,7 +10,6 @@ from roundelay.core.engine import NEVER, SECOND, Notice
 from roundelay.core.errors import ConfigError, SettingsMismatch
 from roundelay.core.token.config import COLD, REJOIN
 from roundelay.core.token.pdu import NO_LIST
-from roundelay.core.token.site import TokenSite
 from roundelay.core.token.stable import Stable
 from roundelay.node.driver import engines
 from roundelay.node.driver.roster_member import RosterMember
@@ -61,28 +60,16 @@ class FixedRoster:
 
     def _open(self, now: int, stable: Any, boot: str) -> None:
         state, node, spec = self.state, self.state.node, self.state.spec
-        me, size = spec.members.index(node.name), len(spec.members)
         assert state.folder is not None
         assert state.settings is not None
         settings.keep(state.folder, state.settings)
         resilience = state.settings.resilience
-        config = engines.token_config(resilience, boot, state.outbox.bundle_bytes)
-        engine = TokenSite(me, tuple(range(size)), config, node.rng, now, stable)
+        engine = engines.token_engine(state, spec.members, resilience, boot, now, stable)
         engine.reformation.floor = node.recorders.floor(
             spec.name, history_name(engine.token_list.history)
         )
         data = state.ring = state.data = RosterMember(
-            node,
-            spec,
-            me,
-            spec.members,
-            engine,
-            state.outbox,
-            self.subscribers.by_id,
-            store=self.store,
-            trace=node.config.tracer(spec.name, me, resilience=resilience),
-            on_gap=self.subscribers.lost,
-            on_notice=self._noticed,
+            state, spec.members, engine, self.subscribers.lost, self._noticed, store=self.store
         )
         self._name_history()
         state.condition = "open"
