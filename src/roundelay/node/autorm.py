@@ -6,7 +6,7 @@ import struct
 import time
 from collections.abc import Callable
 from random import Random
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
@@ -18,11 +18,13 @@ from roundelay.core.engine import ACCEPTED, EMPTY, SECOND, Delivery, Effects
 from roundelay.core.errors import PayloadTooLarge, QueueFull
 from roundelay.core.events import DELIVER, NOBODY, SUBMIT
 from roundelay.core.notices import TransferEnded
-from roundelay.node.driver.engine_driver import Tracer
 from roundelay.node.membership.directory import Directory
 from roundelay.node.node_api import NO_TAG, Batch, Receipt, Refusal, Subscriber, View
 from roundelay.node.recording.handover import CatchUp, application_of
 from roundelay.wire.frontend_messages import Send
+
+if TYPE_CHECKING:
+    from roundelay.trace.live import LiveTrace
 
 TRACES_MAX: Final = 256
 """Groups that can have a trace."""
@@ -93,8 +95,8 @@ class AutoRm:
         self.turned_away: dict[tuple[int, str], Subscriber] = {}
         self.slowed: set[str] = set()  # of all services, groups with a recorder that is behind
         self.shown: dict[str, tuple[str, ...]] = {}
-        self.tracer: Callable[[str, int], Tracer | None] = lambda group, member: None
-        self.traces: dict[str, Tracer] = {}
+        self.tracer: Callable[[str, int], LiveTrace | None] = lambda group, member: None
+        self.traces: dict[str, LiveTrace] = {}
         self.fault: Callable[[str, BaseException], None] = lambda group, error: None
         """A group cannot go on."""
         self.submitted: dict[str, int] = {}  # of groups with a trace: own messages so far
@@ -169,17 +171,14 @@ class AutoRm:
             self.submitted[group] = index + len(messages)
             trace.rows.append((now, site_of(beamon.uuid), SUBMIT, index, NOBODY, send.bundle))
         for message in messages:
-            known = self._tag(sent) if someone or tag != NO_TAG else -1
+            known = -1
+            if someone or tag != NO_TAG:
+                known, self.next_tag = self.next_tag, self.next_tag + 1
+                self.tags[known] = sent
             if someone:
                 beamon.send_someone(group, message, now, tag=known, sender_joined=joined)
             else:
                 beamon.send_everyone(group, message, now, tag=known)
-
-    def _tag(self, sent: PendingSend) -> int:
-        inner = self.next_tag
-        self.next_tag += 1
-        self.tags[inner] = sent
-        return inner
 
     # -- what the engine wants -------------------------------------------------------------
 
@@ -308,7 +307,7 @@ class AutoRm:
         except Exception as error:
             self.fault(sent.group, error)
 
-    def trace(self, group: str) -> Tracer | None:
+    def trace(self, group: str) -> LiveTrace | None:
         """Where what happens in a group is recorded.  What goes to someone only is not."""
         trace = self.traces.get(group)
         if trace is None and len(self.traces) < TRACES_MAX:

@@ -181,11 +181,6 @@ class Faults:
         host = self.node.group_hosts.get(name)
         return host if isinstance(host, FailedGroup) else None
 
-    def begin(self, name: str) -> None:
-        """Open a group that the node is configured for."""
-        with suppress(RoundelayError):
-            self.node.group_host(name)
-
     @contextmanager
     def joining(self, name: str) -> Iterator[None]:
         """Somebody joins: what is wrong with the wish is told, what is wrong with the group fails

@@ -15,6 +15,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
 from random import Random
 from typing import Any, Final
 
@@ -131,7 +132,8 @@ class Node:
         await self.recorders.start(self.config.records)
         for spec in self.config.groups:
             if not spec.family.own_packets:
-                self.faults.begin(spec.name)
+                with suppress(RoundelayError):  # it is in the group's place, and in the log
+                    self.group_host(spec.name)
         self.control.say_who(time.monotonic_ns())
         self.wake()
 

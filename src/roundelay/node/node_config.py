@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
 from roundelay.core.autorm.config import AutoRmConfig
 from roundelay.core.engine import MS, SECOND
 from roundelay.core.errors import ConfigError
-from roundelay.node.driver.engine_driver import Tracer
 from roundelay.node.event_log import LEVELS
 from roundelay.node.groups import GroupSpec, check_name
 from roundelay.node.medium.probe import Choice
 from roundelay.node.recording.recorder import RecordConfig
+
+if TYPE_CHECKING:
+    from roundelay.trace.live import LiveTrace
 
 NAME_BYTES_MAX: Final = 64
 
@@ -42,7 +44,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True):
     log_level: str = "warning"
     answer_ns: int = 10 * SECOND
     """After so long a caller is told that the fate of its broadcast is open."""
-    tracer: Callable[..., Tracer | None] = lambda group, member, **known: None
+    tracer: Callable[..., LiveTrace | None] = lambda group, member, **known: None
     """Makes the trace of a group, if there is to be one; `known` goes into it
     (`node.driver.tracing`)."""
 

@@ -9,7 +9,7 @@ has the group carry out what the engine wants: persist, send, deliver, notify.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from roundelay.core.engine import (
     EMPTY,
@@ -22,7 +22,10 @@ from roundelay.core.engine import (
     Notice,
     Pdu,
 )
-from roundelay.core.events import DELIVER, NO_REF, NOBODY, NOTICE, RECEIVE, SEND, SUBMIT, Row
+from roundelay.core.events import DELIVER, NO_REF, NOBODY, NOTICE, RECEIVE, SEND, SUBMIT
+
+if TYPE_CHECKING:
+    from roundelay.trace.live import LiveTrace
 
 TRACE_ROWS: Final = 1024
 """Rows of a trace that may wait for the engine's next effects."""
@@ -58,19 +61,6 @@ class EngineHost(Protocol):
         """What a trace has of them."""
 
 
-class Tracer(Protocol):
-    """Where rows of a live trace go (see `core.events`); `node.driver.tracing` opens them."""
-
-    rows: list[Row]
-    position: int
-    """Behind the last message that earlier lives of this member have delivered."""
-
-    def forgot(self) -> None:
-        """The member has nothing left of its earlier lives."""
-
-    def flush(self) -> None: ...
-
-
 class EngineDriver:
     """Member `me` of one group."""
 
@@ -81,7 +71,7 @@ class EngineDriver:
         host: EngineHost,
         link: EngineLink,
         keep: Callable[[Effects], None] | None = None,
-        trace: Tracer | None = None,
+        trace: LiveTrace | None = None,
     ) -> None:
         self.engine = engine
         self.me = me
@@ -113,7 +103,7 @@ class EngineDriver:
             self.trace.rows.append((now, self.me, RECEIVE, ref, sender, None))
         self.engine.receive(pdu, sender, now, line, life)
 
-    def record_submission(self, trace: Tracer, shown: Any, now: int) -> None:
+    def record_submission(self, trace: LiveTrace, shown: Any, now: int) -> None:
         """Messages are about to be submitted; `shown` is what the trace has of them."""
         trace.rows.append((now, self.me, SUBMIT, self.submitted, NOBODY, shown))
 
@@ -139,7 +129,7 @@ class EngineDriver:
         if trace is not None and len(trace.rows) >= TRACE_ROWS:
             trace.flush()  # arrivals that led to nothing
 
-    def _record(self, trace: Tracer, effects: Effects, now: int) -> None:
+    def _record(self, trace: LiveTrace, effects: Effects, now: int) -> None:
         """Write what this batch does, after its persists and before anybody else can know of it.
 
         `roundelay.trace.live` says why.

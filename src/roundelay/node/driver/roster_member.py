@@ -19,7 +19,7 @@ from roundelay.core.token.ballot import OtherLife
 from roundelay.core.token.site import TokenSite
 from roundelay.core.token.stable import undelivered
 from roundelay.node.driver.channel_link import ChannelLink, HubLink
-from roundelay.node.driver.engine_driver import NEAR_NS, EngineDriver, Tracer
+from roundelay.node.driver.engine_driver import NEAR_NS, EngineDriver
 from roundelay.node.driver.engines import early_stage
 from roundelay.node.driver.outbox import Outbox, Underway
 from roundelay.node.groups import RING
@@ -31,6 +31,7 @@ from roundelay.wire.codec import group_id
 
 if TYPE_CHECKING:
     from roundelay.node.group_host import GroupHost
+    from roundelay.trace.live import LiveTrace
 
 
 class Early:
@@ -101,7 +102,7 @@ class RosterMember:
         self.hub = HubLink(self, node, lives) if spec.family.one_channel else None
         self.link = self.hub or ChannelLink(self, node, lives)
         keep = self.keep if store is not None else None
-        trace: Tracer | None = None
+        trace: LiveTrace | None = None
         if not beside:
             known = {"resilience": self.resilience} if self.token is not None else {}
             trace = node.config.tracer(f"{name} {epoch}" if epoch else name, me, **known)
@@ -170,7 +171,8 @@ class RosterMember:
         self.driver.carry_out(now)
         engine, outbox = self.driver.engine, self.outbox
         if self.settles_later:
-            self.settle_acknowledged()
+            while outbox.underway and 0 <= outbox.underway[0].number < engine.answered_below:
+                outbox.settle(-1, time.time_ns())
         if engine.deadline < now + NEAR_NS:
             # What it was for may be settled: to ask costs less than to be woken for nothing.
             engine.on_timer(now)
@@ -322,14 +324,9 @@ class RosterMember:
             return self.outbox.settle(seq, wall, self.resilience)
         return None
 
-    def settle_acknowledged(self) -> None:
-        low, underway = self.engine.answered_below, self.outbox.underway
-        while underway and 0 <= underway[0].number < low:
-            self.outbox.settle(-1, time.time_ns())
-
     # -- the trace -------------------------------------------------------------------------
 
-    def record_restart(self, trace: Tracer, now: int) -> None:
+    def record_restart(self, trace: LiveTrace, now: int) -> None:
         """What the last life had on disk and not in its trace when it was killed."""
         stable = None if self.store is None else self.store.stable
         if stable is None:

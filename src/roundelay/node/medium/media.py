@@ -155,20 +155,17 @@ class Medium(ABC):
         return True
 
     def _readable(self, sock: socket.socket) -> None:
-        if self.trains:
-            self._read_trains(sock)
-        else:
-            self._read(sock)
-        self.drained()
-
-    def _read(self, sock: socket.socket) -> None:
-        """What has come, one datagram at a time."""
+        """What has come: one datagram at a time, or a train of them of one size."""
         counts, mine, received = self.counts, self.address, self.received
-        lend, buffer = self.lend, self._buffer
+        trains, lend, buffer = self.trains, self.lend, self._buffer
         data: bytes | memoryview
+        ancillary: list[tuple[int, int, bytes]] = []
         for _ in range(DRAIN):
             try:
-                if lend:
+                if trains:
+                    data, ancillary, _, source = sock.recvmsg(65535, 64)
+                    size = len(data)
+                elif lend:
                     size, source = sock.recvfrom_into(buffer)
                     data = buffer[:size] if size > LENT_LEAST else bytes(buffer[:size])
                 else:
@@ -183,32 +180,16 @@ class Medium(ABC):
                 continue  # multicast returns our own
             counts["received"] += 1
             counts["bytes_in"] += size
-            received(data, source)
-
-    def _read_trains(self, sock: socket.socket) -> None:
-        """Perhaps several datagrams of one size at a time."""
-        counts, mine, received = self.counts, self.address, self.received
-        for _ in range(DRAIN):
-            try:
-                data, ancillary, _, source = sock.recvmsg(65535, 64)
-            except (BlockingIOError, InterruptedError):
-                break
-            except OSError:
-                self.count("receive error")  # an ICMP answer to something we sent
-                continue
-            if source == mine:
-                continue  # multicast returns our own
-            counts["received"] += 1
-            counts["bytes_in"] += len(data)
-            size = len(data)
+            each = size
             for level, kind, value in ancillary:
                 if level == SOL_UDP and kind == UDP_GRO:
-                    (size,) = SEGMENT_SIZE.unpack_from(value)
-            if size >= len(data):
+                    (each,) = SEGMENT_SIZE.unpack_from(value)
+            if each >= size:
                 received(data, source)
             else:
-                for start in range(0, len(data), size):
-                    received(data[start : start + size], source)
+                for start in range(0, size, each):
+                    received(data[start : start + each], source)
+        self.drained()
 
     # -- out -------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from ipaddress import IPv4Address
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -32,18 +32,6 @@ if TYPE_CHECKING:
     from roundelay.node.node import Node
 
 
-class DatagramPath(Protocol):
-    """Where datagrams go."""
-
-    mtu: int
-
-    def send(self, data: bytes, to: Address | None = EVERYBODY, hint: int = 0) -> None: ...
-
-    def send_train(
-        self, parts: list[bytes], to: Address | None = EVERYBODY, hint: int = 0
-    ) -> None: ...
-
-
 class SwitchLine:
     """The second channel of a node's port at the switch."""
 
@@ -54,6 +42,10 @@ class SwitchLine:
     def send_train(self, parts: list[bytes], to: Address | None = EVERYBODY, hint: int = 0) -> None:
         for part in parts:
             self.send(part, to, hint)
+
+
+DatagramPath = Medium | SwitchLine
+"""Where datagrams go."""
 
 
 class SecondLine(Struct, eq=False):

@@ -290,13 +290,9 @@ class GroupMembership(GroupState):
             # It goes on where it was recovered, or not at all; or that one begins.
             self.deadline = now + ASK_NS
         else:
-            self._found(now)
-
-    def _found(self, now: int) -> None:
-        """Begin the group, alone."""
-        # Where all members were gone, but we have what there was: go on behind it.
-        parent, base = self._continuing() or ("", 0)
-        self.epochs.enter(self.founding(new_history(parent, base), base), now)
+            # Where all members were gone, but we have what there was: go on behind it.
+            parent, base = self._continuing() or ("", 0)
+            self.epochs.enter(self.founding(new_history(parent, base), base), now)
 
     def _continuing(self) -> tuple[str, int] | None:
         """History and position at which the group can go on here: what we have recorded, or had

@@ -72,8 +72,8 @@ def _move_old(folder: Path, group: str, others: Container[str]) -> None:
     old = folder.with_name(_old_name(group))
     if old == folder or folder.exists() or len(old.name) > 255 or not old.is_dir():
         return
-    owner = _owner(old)
-    if owner == group or (not owner and _other_name(old.name) not in others):
+    owner, theirs = _owner(old), unquote(old.name, errors="replace")  # whose name it is now
+    if owner == group or (not owner and theirs not in others):
         os.rename(old, folder)
 
 
@@ -90,11 +90,6 @@ def _clear(folder: Path, group: str) -> None:
 
 def _old_name(group: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]", lambda match: f"%{ord(match[0]):02x}", group)
-
-
-def _other_name(folder_name: str) -> str:
-    """The group whose folder has this name now."""
-    return unquote(folder_name, errors="replace")
 
 
 def _owner(folder: Path) -> str:
