@@ -36,7 +36,9 @@ from roundelay.core.errors import ConfigError, RoundelayError, UsageError
 from roundelay.core.positions import Range, union
 from roundelay.core.selection import EVERYTHING, POSITION_MAX, Selection
 from roundelay.durable import ASIDE, FileLock, put, sync_path
-from roundelay.journal.parquet import ROWS, VERSION, arrow, schema
+from roundelay.journal.parquet import ROWS, VERSION, arrow, numpy, schema
+
+np, pa = numpy(), arrow()
 
 MANIFEST: Final = "_archive.json"
 PROOF: Final = "_proof.json"
@@ -195,11 +197,7 @@ class Digest:
 
     def add(self, batch: Any) -> None:
         """Rows with the columns of `file_schema`, in the order of `seq`."""
-        import numpy as np
-
-        pa = arrow()
-        import pyarrow.compute as pc
-
+        pc = pa.compute
         parts = self._parts
         for number, name in enumerate(("seq", "time", "conference", "kind")):
             values = batch.column(name).cast(pa.int64()).to_numpy(zero_copy_only=False)
@@ -219,8 +217,6 @@ class Digest:
 
 def _bytes_of(column: Any) -> Any:
     """The bytes of a binary array, end to end; those of nulls are none."""
-    import numpy as np
-
     if column.null_count:
         column = column.drop_null()
     if not len(column):
@@ -252,9 +248,6 @@ class ArchiveWriter:
 
     def add(self, batch: Any) -> None:
         """Rows of `messages`, or of `file_schema`."""
-        import numpy as np
-
-        pa = arrow()
         batch = batch.select(file_schema().names)
         seqs = batch.column("seq").to_numpy()
         times = batch.column("time").cast(pa.int64()).to_numpy(zero_copy_only=False)
@@ -284,7 +277,6 @@ class _Open:
     """A file that is being written."""
 
     def __init__(self, aside: Path, group: str, day: str) -> None:
-        pa = arrow()
         self._group, self._day = group, day
         aside.mkdir(parents=True, exist_ok=True)
         self._path = aside / f"{os.urandom(8).hex()}{ASIDE}"
@@ -298,12 +290,9 @@ class _Open:
         self._ranges: list[Range] = []
 
     def add(self, batch: Any) -> None:
-        import pyarrow.compute as pc
-
-        pa = arrow()
         self._digest.add(batch)
         seqs = batch.column("seq")
-        times = pc.min_max(batch.column("time").cast(pa.int64())).as_py()
+        times = pa.compute.min_max(batch.column("time").cast(pa.int64())).as_py()
         self._ranges += ranges_of(seqs.to_numpy())
         self._earliest = min(self._earliest, times["min"])
         self._latest = max(self._latest, times["max"])
@@ -314,7 +303,6 @@ class _Open:
             self._flush()
 
     def _flush(self) -> None:
-        pa = arrow()
         if self._waiting:
             table = pa.Table.from_batches(self._waiting, schema=file_schema())
             self._writer.write_table(table, row_group_size=ROWS)
@@ -353,8 +341,6 @@ def ranges_of(seqs: Any) -> list[Range]:
     >>> ranges_of(numpy.array([3, 4, 5, 9]))
     [(3, 6), (9, 10)]
     """
-    import numpy as np
-
     if not len(seqs):
         return []
     cuts = np.flatnonzero(np.diff(seqs) != 1) + 1
@@ -386,7 +372,6 @@ def read_archived(
     Row groups that cannot hold anything of it are not read; page checksums are compared.  `path` is
     where the file is, if not yet in its place.
     """
-    pa = arrow()
     import pyarrow.dataset as ds
 
     checked = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
@@ -406,7 +391,6 @@ def read_archived(
 
 def _condition(selection: Selection) -> Any:
     """Which rows are selected, as an expression; None: all."""
-    pa = arrow()
     seq, time = pa.compute.field("seq"), pa.compute.field("time")
     conditions = []
     if selection.since > 0:

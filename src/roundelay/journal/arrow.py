@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct, structs
 
-from roundelay.core.errors import ConfigError, MalformedPdu
+from roundelay.core.errors import MalformedPdu
 from roundelay.core.positions import Range
 from roundelay.core.selection import EVERYTHING, POSITION_MAX, Selection
 from roundelay.journal.files import parquet_of
@@ -47,15 +47,17 @@ from roundelay.journal.format import (
     padded,
 )
 from roundelay.journal.index import BLOCK, index_beside
-from roundelay.journal.parquet import ROWS, arrow, batch_of, grouped, rows_of
+from roundelay.journal.parquet import ROWS, arrow, batch_of, grouped, numpy, rows_of
 from roundelay.journal.reader import DENSE, Reader, read_segments
 from roundelay.journal.segment import Segment
 
 if TYPE_CHECKING:
-    import numpy as np
+    from numpy import int64
     from numpy.typing import NDArray
 
-    Numbers = NDArray[np.int64]
+    Numbers = NDArray[int64]
+
+np, pa = numpy(), arrow()
 
 PIECE_BYTES: Final = 32 << 20
 """Of blocks; a segment that is larger becomes several pieces."""
@@ -83,17 +85,6 @@ _BLOCK_FIELDS: Final = {
 
 Block = tuple[int, BlockHead]
 """Where it is in the bytes that were read, and its head."""
-
-
-def _numpy() -> Any:
-    """numpy, or an error that says how to get it."""
-    try:
-        import numpy
-    except ImportError:
-        raise ConfigError(
-            "journal", "as Arrow", "only with numpy: pip install 'roundelay[spark]'"
-        ) from None
-    return numpy
 
 
 class Piece(Struct, frozen=True):
@@ -179,7 +170,6 @@ def _can_hold(segment: Segment, selection: Selection) -> bool:
 def _of_segment(
     reader: Reader, segment: Segment, lo: int, hi: int, piece_bytes: int
 ) -> Iterator[Piece]:
-    np = _numpy()
     with segment.view() as view:
         blocks, holes = view.blocks, dict(view.holes)
         if not len(blocks):
@@ -287,8 +277,7 @@ class _Rows:
         self._journal = bytes.fromhex(piece.journal)
         self._selection = selection
         self._lost = lost
-        self._np = _numpy()
-        self._layout = self._np.dtype(_RUN_FIELDS)
+        self._layout = np.dtype(_RUN_FIELDS)
         self._names: dict[str, int] = {}
         self._tables: dict[bytes, Numbers] = {}
         self.done = 0
@@ -354,11 +343,11 @@ class _Rows:
         if known is None:
             names = decode_names(table, 0, len(table))
             numbers = [self._names.setdefault(name, len(self._names)) for name in names]
-            known = self._tables[table] = self._np.array(numbers, self._np.int64)
+            known = self._tables[table] = np.array(numbers, np.int64)
         return known
 
     def _batches(self, data: bytes, blocks: list[Block], lo: int, hi: int) -> Iterator[Any]:
-        np, view = self._np, memoryview(data)
+        view = memoryview(data)
         start = BLOCK_HEAD.size
         tables = [
             (at + start + padded(head.names_bytes), RUN.size * head.runs) for at, head in blocks
@@ -423,7 +412,7 @@ class _Rows:
         yield from self._sliced(batch, lo, hi)
 
     def _chosen(self, runs: Any, senders: Any, gaps: Any) -> Any:
-        np, selection = self._np, self._selection
+        selection = self._selection
         chosen = ~gaps
         if selection.everything:
             return chosen
@@ -439,7 +428,6 @@ class _Rows:
 
     def _batch(self, runs: Any, senders: Any, sized: Any, heap: bytes) -> Any:
         """Rows from runs: what a run says once is said for each of its records."""
-        np, pa = self._np, arrow()
         counts, sizes = runs["count"].astype(np.int64), runs["bytes"].astype(np.int64)
         heads, uniform = (runs["flags"] & HEADS_ONLY) != 0, (runs["flags"] & UNIFORM) != 0
         before = np.cumsum(counts) - counts
@@ -470,7 +458,6 @@ class _Rows:
 
     def _sliced(self, batch: Any, lo: int, hi: int) -> Iterator[Any]:
         """The rows between two positions, in batches that are not too large."""
-        np = self._np
         seqs = batch.column(1).to_numpy()
         first, last = np.searchsorted(seqs, [lo, hi]).tolist()
         for row in range(first, last, ROWS):

@@ -33,11 +33,13 @@ from roundelay.core.positions import Range, difference, intersection, union
 from roundelay.core.selection import EVERYTHING, Selection
 from roundelay.journal.archive import ranges_of
 from roundelay.journal.arrow import Piece, read_piece
-from roundelay.journal.parquet import arrow, schema
+from roundelay.journal.parquet import arrow, numpy, schema
 
 if TYPE_CHECKING:
-    import numpy as np
+    from numpy import int64
     from numpy.typing import NDArray
+
+np, pa = numpy(), arrow()
 
 log: Final = logging.getLogger("roundelay.journal")
 JOB_BYTES: Final = 128 << 20
@@ -274,27 +276,22 @@ class _Window:
     """Records of a window in which the recorders have not all the same."""
 
     def __init__(self, parts: Sequence[tuple[int, Any]]) -> None:
-        import numpy
-
-        pa = arrow()
-        self._np: Any = numpy
         self._recorders = [recorder for recorder, _ in parts]
         rows = pa.Table.from_batches([part for _, part in parts], schema=schema())
         self._rows = rows.combine_chunks()
         each = [part.column("seq").to_numpy() for _, part in parts]
-        self.seqs: NDArray[np.int64] = numpy.unique(numpy.concatenate(each))
+        self.seqs: NDArray[int64] = np.unique(np.concatenate(each))
         # Row of each part (down) for each position (across); -1: it has none.
-        self.row = numpy.full((len(parts), len(self.seqs)), -1, numpy.int64)
+        self.row = np.full((len(parts), len(self.seqs)), -1, np.int64)
         begin = 0
         for number, part in enumerate(each):
-            where = numpy.searchsorted(self.seqs, part)
-            self.row[number, where] = begin + numpy.arange(len(part))
+            where = np.searchsorted(self.seqs, part)
+            self.row[number, where] = begin + np.arange(len(part))
             begin += len(part)
         self.has = self.row >= 0
-        self._full = numpy.asarray(self._rows.column("data").is_valid())
+        self._full = np.asarray(self._rows.column("data").is_valid())
 
     def settle(self, findings: Findings) -> Any:
-        np = self._np
         full = self.has & self._full[np.maximum(self.row, 0)]
         any_full = full.any(axis=0)
         first = np.where(any_full, full.argmax(axis=0), self.has.argmax(axis=0))
@@ -315,9 +312,7 @@ class _Window:
 
     def _agree(self, number: int, chosen: Any) -> Any:
         """Where one part has the same as was chosen, or nothing."""
-        import pyarrow.compute as pc
-
-        np = self._np
+        pc = pa.compute
         own = self.row[number]
         agree = np.ones(len(own), bool)
         others = np.flatnonzero(own >= 0)

@@ -46,6 +46,17 @@ def arrow() -> Any:
     return pyarrow
 
 
+def numpy() -> Any:
+    """numpy, or an error that says how to get it."""
+    try:
+        import numpy
+    except ImportError:
+        raise ConfigError(
+            "journal", "as Arrow", "only with numpy: pip install 'roundelay[spark]'"
+        ) from None
+    return numpy
+
+
 def schema() -> Any:
     pa = arrow()
     return pa.schema(
