@@ -177,11 +177,6 @@ class Ends(Struct, frozen=True):
         return b"%08x %s\n" % (crc32c(known), known)
 
 
-def ends_of(first: int, last: int, end: int, anchor: tuple[int, bytes]) -> Ends:
-    base, link = anchor
-    return Ends(first, last, end, base, link_text(link))
-
-
 def link_text(link: bytes) -> str:
     """A link of the hash chain in hex; empty if there is none."""
     return link.hex() if link != NO_LINK else ""

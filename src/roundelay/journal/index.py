@@ -40,7 +40,7 @@ from crc32c import crc32c
 from msgspec import Struct, structs
 
 from roundelay.core.errors import MalformedPdu
-from roundelay.core.positions import Range
+from roundelay.core.positions import Range, union
 from roundelay.journal.files import index_of
 from roundelay.journal.format import (
     GAP,
@@ -122,9 +122,7 @@ class Builder:
         earliest, latest = NEVER, 0
         for run in run_heads(data, block):
             if run.flags & GAP:
-                joined = self._gaps and self._gaps[-1][1] == run.position
-                lo = self._gaps.pop()[0] if joined else run.position
-                self._gaps.append((lo, run.position + run.count))
+                self._gaps.append((run.position, run.position + run.count))
             sender = names.setdefault(run.sender, len(names))
             heap = view[run.heap_at : run.heap_at + run.bytes]
             sizes = view[run.sizes_at : run.sizes_at + run.sizes_bytes]
@@ -170,7 +168,7 @@ class Builder:
                 keys.append(KEY.pack(key, first, len(numbers), crc32c(listed), payload))
                 postings.append(listed)
                 first += len(numbers)
-        gaps = [GAPS.pack(lo, hi) for lo, hi in self._gaps]
+        gaps = [GAPS.pack(lo, hi) for lo, hi in union(self._gaps)]
         small = b"".join([*blocks, *gaps, names, *keys])
         head = self._head
         head.blocks, head.runs, head.gaps = len(blocks), len(self._runs) // RUN.size, len(gaps)

@@ -37,7 +37,7 @@ from roundelay.journal.files import (
     Ends,
     JournalBroken,
     JournalInUse,
-    ends_of,
+    link_text,
     mark_text,
     path_of,
 )
@@ -393,10 +393,11 @@ class Journal:
     @property
     def ends(self) -> Ends:
         """How far it reaches."""
+        base, link = self.keeper.anchor
         if self._gone is not None:
-            return ends_of(self._gone[0], 0, self._gone[1], self.keeper.anchor)
+            return Ends(self._gone[0], 0, self._gone[1], base, link_text(link))
         last = self.segments[-1].base if self.segments else 0
-        return ends_of(self._first, last, self.durable, self.keeper.anchor)
+        return Ends(self._first, last, self.durable, base, link_text(link))
 
     def put_in(self, segment: Segment) -> None:
         """A segment takes its place; one that begins at the same position goes."""

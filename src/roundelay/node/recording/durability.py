@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from roundelay.core.engine import SECOND
@@ -197,7 +198,6 @@ class Syncing(HeldReceipts):
         self._heard = HeardWords[Synced](node, "members that sync", HEARD_MAX, FORGET_NS)
         self._until: dict[str, int] = {}  # how long syncs are wanted, by group
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._written: dict[str, asyncio.Event] = {}
 
     async def stop(self) -> None:
         tasks = list(self._tasks.values())
@@ -255,15 +255,13 @@ class Syncing(HeldReceipts):
             return
         self._until[group] = now + WANTED_NS
         if group not in self._tasks:
-            self._written[group] = asyncio.Event()
             task = asyncio.get_running_loop().create_task(self._work(group, place))
             self._tasks[group] = task
             task.add_done_callback(lambda _: self._tasks.pop(group, None))
 
     async def _work(self, group: str, place: GroupMembership) -> None:
         """Sync again and again, as long as somebody waits for it."""
-        written, reported = self._written[group], ("", -1)
-        again = 0
+        written, reported, again = asyncio.Event(), ("", -1), 0
         while not place.closed and (rest := self._until[group] - time.monotonic_ns()) > 0:
             data: Any = place.data
             store = data.store if data is not None else None
@@ -290,11 +288,9 @@ class Syncing(HeldReceipts):
                 self.hear(word, time.monotonic_ns())
                 self.node.send_control(word)
                 continue
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(min(rest, ASK_NS) / SECOND):
                     await written.wait()
-            except TimeoutError:
-                continue
 
     def status(self) -> dict[str, object]:
         return {"waiting": self.waiting, "syncs": self.syncs}

@@ -37,6 +37,7 @@ from typing import Final
 from msgspec import Struct
 
 from roundelay.core.errors import ConfigError
+from roundelay.core.position import Position, holds
 from roundelay.core.selection import EVERYTHING, Selection, parse_filters
 from roundelay.durable import Disk, numbered
 from roundelay.journal.files import read_history, write_history
@@ -307,13 +308,10 @@ class Recorder(Subscriber):
     # -- histories -------------------------------------------------------------------------
 
     def _enter(self, history: str) -> None:
-        known = self.history
-        if known and known != history and self.journal.next:
-            _, _, origin = history.partition("@")
-            parent, _, base = origin.partition(":")
-            if parent != known.partition("@")[0] or self.journal.next > int(base or 0):
-                self._begin_anew("the group has begun anew")
-        if known != history:
+        at = self.journal.next
+        if at and not holds(history, Position(self.history, at)):
+            self._begin_anew("the group has begun anew")
+        if self.history != history:
             write_history(self.folder, history, self.journal.disk)
             self.history = history
 
