@@ -40,7 +40,6 @@ from roundelay.journal.format import (
     RUN,
     UNIFORM,
     BlockHead,
-    Run,
     check_block,
     decode_block_head,
     decode_names,
@@ -257,15 +256,8 @@ def _carefully(
         segment.scan()
     if segment.end < hi:
         lost.append((max(lo, segment.end), hi))
-
-    def present() -> Iterator[Run]:
-        for run in read_segments([segment], structs.replace(selection, since=lo, until=hi)):
-            if run.flags & GAP:
-                lost.append((run.position, run.end))
-            else:
-                yield run
-
-    for runs in grouped(present()):
+    wanted = structs.replace(selection, since=lo, until=hi)
+    for runs in grouped(read_segments([segment], wanted), lost):
         yield batch_of(runs, piece.group)
 
 

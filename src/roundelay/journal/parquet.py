@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from roundelay.core.errors import ConfigError
+from roundelay.core.positions import Range
 from roundelay.durable import written_aside
 from roundelay.journal.files import parquet_of
 from roundelay.journal.format import GAP, HEADS_ONLY, Run, part_of
@@ -132,13 +133,17 @@ def rows_of(
     )
 
 
-def grouped(runs: Iterable[Run]) -> Iterator[list[Run]]:
-    """The runs in order, as many together as make a row group; gaps are left out."""
+def grouped(runs: Iterable[Run], lost: list[Range] | None = None) -> Iterator[list[Run]]:
+    """The runs in order, as many together as make a row group; gaps are appended to `lost`."""
     group: list[Run] = []
     rows = size = 0
     for run in runs:
         at = run.position
-        while at < run.end and not run.flags & GAP:
+        if run.flags & GAP:
+            at = run.end
+            if lost is not None:
+                lost.append((run.position, run.end))
+        while at < run.end:
             part = part_of(run, at, min(run.end, at + ROWS - rows))
             at = part.end
             group.append(part)

@@ -117,11 +117,9 @@ class Segment:
         if self.head_wrong:
             return False
         index = index_beside(self.path, self.path.stat().st_size, self.head.rewritten)
-        if index is None:
-            return False
-        with index:
+        if index is not None:
             self.learn(index)
-        return True
+        return index is not None
 
     @property
     def replaced(self) -> bool:
@@ -129,7 +127,8 @@ class Segment:
         return self.path.stat().st_ino != self._inode
 
     def learn(self, index: Index) -> None:
-        """There is an index now: it says all that was kept in memory."""
+        """There is an index now: it says all that was kept in memory, and is closed."""
+        index.close()
         head = index.head
         self.end, self.size = head.end, head.end_offset
         self.earliest, self.latest, self.newest = head.earliest, head.latest, head.newest

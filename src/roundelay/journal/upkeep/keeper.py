@@ -150,8 +150,7 @@ class Keeper:
             SealingTask(path, segment.journal, segment.size, before, group, parquet)
         )
         if link is not None:
-            with Index(index_of(segment.path)) as index:
-                segment.learn(index)
+            segment.learn(Index(index_of(segment.path)))
         return link
 
     def scrub(self) -> None:

@@ -88,9 +88,8 @@ def seal(segment: Segment, before: bytes, disk: Disk) -> bytes:
     builder = build(segment, before)
     make_durable(segment, disk)  # an index must not outlive a power cut that its segment does not
     disk.put(index_of(segment.path), builder.encode())
-    with Index(index_of(segment.path)) as index:
-        segment.learn(index)
-        return index.head.link
+    segment.learn(Index(index_of(segment.path)))
+    return builder.link
 
 
 def link_of(segment: Segment, segments: Sequence[Segment]) -> bytes | None:
