@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from roundelay.core.errors import ConfigError
@@ -163,11 +162,11 @@ def batches(segment: Segment, group: str) -> Iterator[Any]:
             yield batch_of(runs, group)
 
 
-def to_parquet(segment: Segment, group: str) -> Path:
+def to_parquet(segment: Segment, group: str) -> None:
     """Write `<segment>.parquet` beside a sealed segment, unless it is there."""
     path = parquet_of(segment.path)
     if path.exists():
-        return path
+        return
     pa = arrow()
     with (
         written_aside(path) as aside,
@@ -177,7 +176,6 @@ def to_parquet(segment: Segment, group: str) -> Path:
     ):
         for batch in batches(segment, group):
             writer.write_batch(batch, row_group_size=ROWS)
-    return path
 
 
 def matches(segment: Segment, group: str) -> str:

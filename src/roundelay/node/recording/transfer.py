@@ -25,9 +25,9 @@ from __future__ import annotations
 import asyncio
 import os
 import struct
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct, structs
@@ -42,6 +42,8 @@ from roundelay.journal.format import (
     encode_block,
     gathered,
 )
+from roundelay.journal.reader import Reader
+from roundelay.node.recording.memory import Memory
 from roundelay.wire.frontend_replay import LISTED_MAX, RANGES, SETS
 from roundelay.wire.seal import Seal
 
@@ -108,16 +110,7 @@ _end = msgspec.msgpack.Decoder(End)
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class Readable(Protocol):
-    """A journal's reader, or a memory's."""
-
-    @property
-    def begin(self) -> int: ...
-
-    @property
-    def end(self) -> int: ...
-
-    def read(self, selection: Selection) -> Iterator[Run]: ...
+Readable = Reader | Memory
 
 
 async def read_chunks(
