@@ -168,7 +168,7 @@ def test_parts_are_broken_only_while_a_mutant_is_in_force() -> None:
             Patch(Whole, "rule", lambda self: "gone"),
         ),
     )
-    with mutant.in_force():
+    with mutant.break_rule():
         assert (Part().rule(), Whole().rule()) == ("broken", "gone")
     assert (Part().rule(), Whole().rule()) == ("kept", "kept")
     assert "rule" not in vars(Part)

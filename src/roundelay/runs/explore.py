@@ -49,7 +49,7 @@ def _scope(protocol: str, mutant: Mutant | None, bounds: dict[str, Any]) -> Boun
     """Return the usual bounds, or those of a mutant, with what is given in their place."""
     scope = mutant.scope if mutant is not None else None
     if scope is None:
-        scope = EXPLORED[protocol].scope()
+        scope = EXPLORED[protocol]()
         if "protocol" in scope.__struct_fields__:
             scope = structs.replace(scope, protocol=protocol)
     given = {name: value for name, value in bounds.items() if value is not None}

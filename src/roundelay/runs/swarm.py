@@ -206,7 +206,7 @@ def _run(plan: Plan, mutant: str | None, checkers: Checkers, recorder: RowSink |
         codec=BeamonCodec() if plan.family.core.own_packets else GroupCodec("swarm"),
         successors=lambda members: [checkers.make(members)],
     )
-    with nullcontext() if broken is None else broken.in_force():
+    with nullcontext() if broken is None else broken.break_rule():
         return run_plan(plan, setting)
 
 

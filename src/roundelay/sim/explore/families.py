@@ -1,15 +1,12 @@
-"""The families that can be explored: for each its bounds and its model, looked up by protocol.
+"""The families that can be explored: the bounds of each by protocol, and its model by the bounds.
 
-Another one is explored by one more `Model` and an entry here.
+Another one is explored by one more `Model` and its entries here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final
-
-from msgspec import Struct
 
 from roundelay.core.families import CLUSTERS, TOKEN
 from roundelay.sim.explore.cluster.model import ClusterModel
@@ -21,20 +18,10 @@ if TYPE_CHECKING:
     from roundelay.sim.mutants.mutant import Mutant
 
 
-class Explorable(Struct, frozen=True, kw_only=True):
-    """How a family is explored."""
-
-    scope: type[Bounds]
-    model: Callable[[Any, Mutant | None], Model[Any, Any, Any]]
-    max_states: int
-    """Beyond that a search gives up: about a gigabyte, for clusters."""
-
-
-TOKEN_GROUPS: Final = Explorable(scope=Scope, model=TokenModel, max_states=20_000_000)
-CLUSTER_GROUPS: Final = Explorable(scope=ClusterScope, model=ClusterModel, max_states=2_000_000)
-
-EXPLORED: Final = {TOKEN: TOKEN_GROUPS, **dict.fromkeys(CLUSTERS, CLUSTER_GROUPS)}
+EXPLORED: Final[dict[str, type[Bounds]]] = {TOKEN: Scope, **dict.fromkeys(CLUSTERS, ClusterScope)}
 """By protocol."""
+
+MODELS: Final[dict[type[Bounds], type[Any]]] = {Scope: TokenModel, ClusterScope: ClusterModel}
 
 
 def explore(
@@ -44,7 +31,6 @@ def explore(
     progress: Progress | None = None,
 ) -> Result:
     """Look at every run in `scope`; ends with the first violation, or beyond `max_states`."""
-    family = next(family for family in EXPLORED.values() if family.scope is type(scope))
-    with nullcontext() if mutant is None else mutant.in_force():
-        model = family.model(scope.check(), mutant)
-        return Search(model, max_states or family.max_states, progress).run()
+    with nullcontext() if mutant is None else mutant.break_rule():
+        model: Model[Any, Any, Any] = MODELS[type(scope)](scope.check(), mutant)
+        return Search(model, max_states or scope.MAX_STATES, progress).run()

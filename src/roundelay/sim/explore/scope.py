@@ -27,6 +27,8 @@ class Bounds(Struct, frozen=True, kw_only=True):
     """The least and the most that some of them may be."""
     ALWAYS_NAMED: ClassVar[tuple[str, ...]]
     """Those that a command line names even if they are the usual ones."""
+    MAX_STATES: ClassVar[int]
+    """Beyond that a search gives up: about a gigabyte, for clusters."""
 
     def check(self) -> Self:
         """Raise ConfigError unless all bounds make sense."""
@@ -65,6 +67,7 @@ class Scope(Bounds, frozen=True, kw_only=True):
         "history": (0, KEEP_ALL),
     }
     ALWAYS_NAMED: ClassVar[tuple[str, ...]] = ("sites", "resilience", "timestamps", "crashes")
+    MAX_STATES: ClassVar[int] = 20_000_000
 
     sites: int = 3
     """N."""
@@ -145,6 +148,7 @@ class ClusterScope(Bounds, frozen=True, kw_only=True):
         "fails": (0, 1),
     }
     ALWAYS_NAMED: ClassVar[tuple[str, ...]] = ("protocol", "sites", "messages", "losses")
+    MAX_STATES: ClassVar[int] = 2_000_000
 
     protocol: str = PO
     sites: int = 2

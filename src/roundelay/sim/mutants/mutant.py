@@ -8,20 +8,18 @@ attribute shows nothing about the checkers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from inspect import signature
 from typing import Any, Final, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from roundelay.core.families import CLUSTERS, FAMILIES, TOKEN
 from roundelay.sim.explore.scope import Bounds
 from roundelay.sim.explore.token.relevance import JOINED
 
 CLUSTER: Final = "cluster"
-
-_MISSING: Final = object()
 
 
 class Patch(Struct, frozen=True):
@@ -108,32 +106,22 @@ class Mutant(Struct, frozen=True, kw_only=True):
                 return True
         return False
 
-    def break_rule(self) -> list[tuple[Patch, object]]:
-        """Break the rule in this process; return the patches, each with what stood there before.
+    def break_rule(self) -> ExitStack:
+        """Break the rule in the engines of this process, until what is returned is closed.
 
         What is wrong must be noticed by what engines do to others, not by a look inside.
         """
         unchecked = Patch(FAMILIES[self.protocol].engine, "check_invariants", lambda engine: None)
-        patches = (*self.patches, unchecked)
-        before = [(patch, vars(patch.owner).get(patch.name, _MISSING)) for patch in patches]
-        for patch in patches:
-            setattr(patch.owner, patch.name, patch.value)
-            patch.owner.__init_subclass__()  # makes tables of its methods anew, if it has some
-        return before
-
-    @contextmanager
-    def in_force(self) -> Iterator[None]:
-        """Within, the engines of this process and their parts are broken ones."""
-        before = self.break_rule()
-        try:
-            yield
-        finally:
-            for patch, value in before:
-                if value is _MISSING:
-                    delattr(patch.owner, patch.name)
-                else:
-                    setattr(patch.owner, patch.name, value)
-                patch.owner.__init_subclass__()
+        mend = ExitStack()
+        for owner, name, value in map(structs.astuple, (*self.patches, unchecked)):
+            mend.callback(owner.__init_subclass__)
+            if name in vars(owner):
+                mend.callback(setattr, owner, name, vars(owner)[name])
+            else:
+                mend.callback(delattr, owner, name)
+            setattr(owner, name, value)
+            owner.__init_subclass__()  # makes tables of its methods anew, if it has some
+        return mend
 
 
 Broken = TypeVar("Broken", bound=Callable[..., Any])
