@@ -22,6 +22,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -91,18 +92,16 @@ class Model(ABC, Generic[State, Step, Finding]):
         """
 
 
+@dataclass(eq=False)
 class Search(Generic[State, Step, Finding]):
     """One search; `states` has those that were met, in the order in which they were."""
 
-    def __init__(
-        self, model: Model[State, Step, Finding], max_states: int, progress: Progress | None = None
-    ) -> None:
-        self.model = model
-        self.max_states = max_states
-        self.progress = progress
-        self.states: list[State] = []
-        self._met: set[State] = set()
-        self._parents = array("q")
+    model: Model[State, Step, Finding]
+    max_states: int
+    progress: Progress | None = None
+    states: list[State] = field(default_factory=list)
+    _met: set[State] = field(default_factory=set)
+    _parents: array[int] = field(default_factory=lambda: array("q"))
 
     def run(self) -> Result:
         """Go on until there is nothing new, something is wrong, or there are too many states."""

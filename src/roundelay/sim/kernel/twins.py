@@ -38,11 +38,9 @@ class Twins:
     def stop(self, member: SimulatedSite) -> None:
         """The process of `member` stops; whoever replaces it, it will wake up as its twin."""
         engine: Any = member.engine
-        twin = SimulatedSite(member.id, None)
-        twin.is_twin = True
-        twin.kept, twin.state = engine, PAUSED
-        twin.rate, twin.true_clock = member.rate, member.true_clock
-        twin.base_now, twin.base_local = member.base_now, member.base_local
+        clock = (member.rate, member.true_clock, member.base_now, member.base_local)
+        twin = SimulatedSite(member.id, None, kept=engine, state=PAUSED, is_twin=True)
+        twin.rate, twin.true_clock, twin.base_now, twin.base_local = clock
         own = engine.own
         mine = {data for bundle in (*own.kept, *own.waiting) for data in bundle}
         self.own[member.id] = (own.base, mine)

@@ -16,6 +16,7 @@ Members stand under their ranks in PDUs, and an epoch has one roster, so nothing
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from roundelay.core.cluster.pdu import Dt, Retx, SpoDt, SpoRetx, SpoStat, Stat
@@ -26,16 +27,14 @@ Complain = Callable[[str, str, int], None]
 """(rule, detail, site)."""
 
 
+@dataclass(slots=True, eq=False)
 class MemberTraffic:
     """What one member has sent in one epoch."""
 
-    __slots__ = ("ack", "meant", "next", "sent")
-
-    def __init__(self, first: Dt) -> None:
-        self.next = first.seq
-        self.ack = first.ack
-        self.sent: dict[int, Dt] = {}
-        self.meant: dict[int, int] = {}  # member → PDUs that were meant for it
+    next: int
+    ack: tuple[int, ...]
+    sent: dict[int, Dt] = field(default_factory=dict)
+    meant: dict[int, int] = field(default_factory=dict)  # member → PDUs that were meant for it
 
 
 class WireTap:
@@ -63,7 +62,7 @@ class WireTap:
     def sequenced(self, site: int, pdu: Dt) -> None:
         sender = self.senders.get((pdu.epoch, pdu.src))
         if sender is None:
-            sender = self.senders[pdu.epoch, pdu.src] = MemberTraffic(pdu)
+            sender = self.senders[pdu.epoch, pdu.src] = MemberTraffic(pdu.seq, pdu.ack)
         if pdu.seq < sender.next:
             if sender.sent.get(pdu.seq) != pdu:
                 self.complain("TR-6", f"number {pdu.seq} is not what it was: {pdu}", site)

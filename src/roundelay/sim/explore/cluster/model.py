@@ -26,6 +26,7 @@ A violation of I7 is told with the steps that follow when nothing more is lost.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from roundelay.core.engine import ACKNOWLEDGED, EVERYONE
@@ -365,6 +366,7 @@ class ClusterModel(Model[State, Action, Finding]):
         return f"{k}: {'t_ack' if kind == ACK else 't_stat' if kind == STAT else 't_rst'} passes"
 
 
+@dataclass(eq=False)
 class Failures:
     """What becomes of a cluster if one of its members stops for good.
 
@@ -374,10 +376,9 @@ class Failures:
     way.
     """
 
-    def __init__(self, members: list[Member], total: bool) -> None:
-        self.members = members
-        self.total = total
-        self._seen: dict[tuple[int, tuple[int, ...]], str] = {}
+    members: list[Member]
+    total: bool
+    _seen: dict[tuple[int, tuple[int, ...]], str] = field(default_factory=dict)
 
     def violation(self, states: tuple[int, ...]) -> str:
         """Return what survivors would disagree on, whoever fails in these states of the members."""

@@ -155,10 +155,9 @@ class Group:
         self.masks = Numbered([0])  # sets of PDUs
         self._silent: dict[tuple[object, ...], Silent] = {}
         self._facts: dict[tuple[Fact, ...], tuple[Fact, ...]] = {}
-        self._used_by = cache(lambda at: Masks(self.pool, partial(can_use, at, memory=self.memory)))
-        self._backed_by = cache(
-            lambda at, last: Masks(self.pool, partial(stands_by, at, last=last))
-        )
+        items = self.pool.items
+        self._used_by = cache(lambda at: Masks(items, partial(can_use, at, memory=self.memory)))
+        self._backed_by = cache(lambda at, last: Masks(items, partial(stands_by, at, last=last)))
         self._known_context = cache(Context)
         self._contradiction = cache(contradiction)
 

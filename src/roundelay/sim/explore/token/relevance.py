@@ -8,6 +8,7 @@ be in the state that the PDU is meant for.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from roundelay.core.engine import Pdu
@@ -26,7 +27,7 @@ from roundelay.core.token.pdu import (
     Vote2,
 )
 from roundelay.core.token.phases import NORMAL, O1, O2, S1, S2
-from roundelay.sim.explore.token.network import Pool
+from roundelay.sim.explore.token.network import Item
 from roundelay.sim.explore.token.site_states import Profile
 
 # Versions up to which a site refuses to join, whatever happens to it: those it has joined, since
@@ -77,22 +78,20 @@ def stands_by(at: Profile, pdu: Pdu, last: bool) -> bool:
     return True
 
 
+@dataclass(slots=True, eq=False)
 class Masks:
-    """The set of PDUs with a property, brought up to date as PDUs are met."""
+    """The set of those of `items` with a property, brought up to date as PDUs are met."""
 
-    __slots__ = ("_has_property", "_items", "_mask", "_tested")
-
-    def __init__(self, pool: Pool, has_property: Callable[[Pdu], bool]) -> None:
-        self._items = pool.items
-        self._has_property = has_property
-        self._mask = 0
-        self._tested = 0
+    items: list[Item]
+    has_property: Callable[[Pdu], bool]
+    mask: int = 0
+    tested: int = 0  # of the items
 
     def get(self) -> int:
-        items = self._items
-        if self._tested < len(items):
-            for number in range(self._tested, len(items)):
-                if self._has_property(items[number].pdu):
-                    self._mask |= 1 << number
-            self._tested = len(items)
-        return self._mask
+        items = self.items
+        if self.tested < len(items):
+            for number in range(self.tested, len(items)):
+                if self.has_property(items[number].pdu):
+                    self.mask |= 1 << number
+            self.tested = len(items)
+        return self.mask

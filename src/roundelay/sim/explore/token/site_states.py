@@ -9,7 +9,7 @@ group.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final
 
@@ -153,26 +153,21 @@ class Memory(Struct, frozen=True):
     """How often the disk was lost; -1: retired."""
 
 
+@dataclass(slots=True, eq=False)
 class Local:
     """One state of one site; `frozen` is None while it is down."""
 
-    __slots__ = (
-        *("effective", "fact", "frozen", "id", "inner"),
-        *("memory", "profile", "replies", "tested"),
-    )
-
-    def __init__(
-        self, number: int, frozen: Frozen | None, profile: Profile, fact: Fact, memory: Memory
-    ) -> None:
-        self.id = number
-        self.frozen = frozen
-        self.profile = profile
-        self.fact = fact
-        self.memory = memory
-        self.tested = 0  # PDUs whose effect here is known
-        self.effective: list[tuple[int, Move]] = []  # (PDUs needed, what they bring about)
-        self.replies: list[tuple[int, Move]] = []  # moves that change nothing but the network
-        self.inner: list[Move] | None = None  # moves without a PDU
+    id: int
+    frozen: Frozen | None
+    profile: Profile
+    fact: Fact
+    memory: Memory
+    tested: int = 0  # PDUs whose effect here is known
+    effective: list[tuple[int, Move]] = field(default_factory=list)
+    """PDUs needed, and what they bring about."""
+    replies: list[tuple[int, Move]] = field(default_factory=list)
+    """The same, of moves that change nothing but the network."""
+    inner: list[Move] | None = None  # moves without a PDU
 
     def moves(self, inbox: int) -> list[Move]:
         """Return the moves to other states with PDUs of `inbox`, or without any; `learn` first."""
@@ -213,8 +208,7 @@ class Member:
     def learn(self, local: Local, inbox: int) -> None:
         """Make sure that all moves of `local` with PDUs of `inbox` are known."""
         if local.inner is None:
-            local.inner = []
-            self._learn_inner(local, local.inner)
+            local.inner = self._learned_inner(local)
         untested = inbox & ~local.tested
         if not untested:
             return
@@ -264,9 +258,8 @@ class Member:
         """Return whether to submit now: a message that has to wait can as well come later."""
         return engine.phase == NORMAL and engine.own.outstanding < 0
 
-    def _learn_inner(self, local: Local, inner: list[Move]) -> None:
-        if local.memory.life < 0:
-            return
+    def _learned_inner(self, local: Local) -> list[Move]:
+        inner: list[Move] = []
         known = set()
         for move in self._inner_moves(local):
             effect = (move.to, move.sends, move.cost, move.broken)
@@ -278,8 +271,11 @@ class Member:
                 inner.append(move)
             else:
                 local.replies.append((0, move))
+        return inner
 
     def _inner_moves(self, local: Local) -> list[Move]:
+        if local.memory.life < 0:  # retired
+            return []
         if local.frozen is None:
             return self.restarted(local.memory, Input(RESTARTS), FREE)
         engine = self._snapshots.thaw(local.frozen)
