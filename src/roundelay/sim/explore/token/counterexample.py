@@ -29,7 +29,6 @@ from roundelay.sim.explore.token.reductions import (
     contradiction,
 )
 from roundelay.sim.explore.token.site_states import (
-    CRASHES,
     FREE,
     MESSAGE,
     NOTHING,
@@ -155,17 +154,17 @@ class ReplayedMember(Member):
 
     def taken(self, local: Local, how: Input) -> Move:
         """Return the one move that `how` is."""
+        memory = local.memory
         if how.torn_after:
             engine, _ = self.acted(local, how)
-            assert local.memory.disk is not None
-            disk = copied_disk(local.memory.disk)
+            assert memory.disk is not None
+            disk = copied_disk(memory.disk)
             for record in engine.take().persists[: how.torn_after]:
                 disk.apply(record)
-            submitted = local.memory.submitted + (how.kind == SUBMIT)
-            memory = structs.replace(local.memory, disk=disk, submitted=submitted)
-            return self.torn_off(memory, how, FREE)[0]
-        if how.kind == CRASHES:
-            return self.crashed(local.memory, how, FREE)[0]
+            submitted = memory.submitted + (how.kind == SUBMIT)
+            memory = structs.replace(memory, disk=disk, submitted=submitted)
+        if how.left:
+            return self.crashed(memory, how, FREE)[0]
         return self.tried(local, how, MESSAGE if how.kind == SUBMIT else FREE)[0]
 
 
@@ -219,14 +218,14 @@ class Replay:
             pdus = " and ".join(f"{describe(item.pdu)} from {item.source}" for item in arriving)
             words = f"site {site} receives {pdus}"
         elif how.kind == TIMER:
-            words = f"timer {how.name} of site {site} fires"
+            words = f"timer {how.timer} of site {site} fires"
         elif how.kind == REFORM:
             words = f"site {site} detects a failure"
         elif how.kind == SUBMIT:
             data = message(site, self.locals[site].memory.submitted)
             words = f"site {site} submits '{data.decode()}'"
         else:
-            words = f"site {site} crashes{_LOST.get(how.name, '')}"
+            words = f"site {site} crashes{_LOST.get(how.left, '')}"
         if how.torn_after:
             words += f", crashes after {how.torn_after} of the records it writes"
         return words + ", and restarts" * how.restarts

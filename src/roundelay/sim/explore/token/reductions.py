@@ -327,7 +327,12 @@ class Group:
             if not context.inviting:
                 cost |= self.budget & CRASHES  # whether anybody crashes or not is the same
             inboxes = self._inboxes(sent, context)
-            if self._retire_stranded(locals_, inboxes, context):
+            stranded = [
+                site for site in self.sites if self._stranded(site, locals_, inboxes, context)
+            ]
+            for site in stranded:
+                locals_[site] = self.members[site].retired(self.local(site, locals_[site]))
+            if stranded:
                 continue
             site, turns = self._closed(locals_, inboxes, context)
             if len(turns) != 1:
@@ -361,13 +366,6 @@ class Group:
                         again = True
                         if log is not None:
                             log.append((site, move, None))
-
-    def _retire_stranded(self, locals_: list[int], inboxes: list[int], context: Context) -> bool:
-        """Retire the sites that can never again be part of a list; return whether any is."""
-        stranded = [site for site in self.sites if self._stranded(site, locals_, inboxes, context)]
-        for site in stranded:
-            locals_[site] = self.members[site].retired(self.local(site, locals_[site]))
-        return bool(stranded)
 
     def _stranded(
         self, site: int, locals_: Sequence[int], inboxes: list[int], context: Context

@@ -117,14 +117,13 @@ class Input(Struct, frozen=True):
     """What makes a site move."""
 
     kind: str
-    name: str = ""
-    """Which timer; of a crash, what is left on the disk."""
+    timer: str = ""
     items: tuple[int, ...] = ()
     """Numbers of the PDUs that arrive, one or two."""
     torn_after: int = 0
     """Not 0: it crashes after so many records of that batch; nothing of it is sent."""
-    whole: bool = False
-    """It is known that nothing else was written."""
+    left: str = ""
+    """What is left on the disk after a crash; of a torn batch, what was written."""
     restarts: bool = False
     """A crash: it restarts in the same step."""
 
@@ -288,7 +287,7 @@ class Member:
             moves += self.tried(local, Input(SUBMIT), MESSAGE)
         for disk, cost in ((WHOLE, RESTART), (EVERYTHING, CRASH), (SYNCED, CRASH), (NOTHING, WIPE)):
             if affordable(cost, self.budget) and (disk != SYNCED or not self.config.sync_commits):
-                moves += self.crashed(local.memory, Input(CRASHES, disk), cost)
+                moves += self.crashed(local.memory, Input(CRASHES, left=disk), cost)
         return moves
 
     def tried(self, local: Local, how: Input, cost: int = FREE) -> list[Move]:
@@ -308,7 +307,7 @@ class Member:
                     item = self.pool.items[number]
                     engine.receive(item.pdu, item.source, 0)
             elif how.kind == TIMER:
-                _fire(engine, how.name)
+                _fire(engine, how.timer)
             elif how.kind == REFORM:
                 engine.reform(0)
             else:
@@ -325,12 +324,12 @@ class Member:
         alone it is known that its disk is whole; of a machine it is not.
         """
         assert memory.disk is not None
-        if how.name == NOTHING:
+        if how.left == NOTHING:
             disk = None
-        elif how.name == SYNCED:
+        elif how.left == SYNCED:
             disk = memory.synced
         else:
-            disk = copied_disk(memory.disk, how.name == WHOLE)
+            disk = copied_disk(memory.disk, how.left == WHOLE)
         life = memory.life + (disk is None)
         return self.gone(structs.replace(memory, disk=disk, synced=disk, life=life), how, cost)
 
@@ -394,15 +393,10 @@ class Member:
     def torn(self, memory: Memory, how: Input, cost: int) -> list[Move]:
         """Return the moves of a crash amid a batch, some of whose records are on the disk."""
         moves: list[Move] = []
-        for crash, whole in ((CRASH, False), (RESTART, True)):
+        for left, crash in ((EVERYTHING, CRASH), (WHOLE, RESTART)):
             if affordable(crash, self.budget):
-                moves += self.torn_off(memory, structs.replace(how, whole=whole), cost | crash)
+                moves += self.crashed(memory, structs.replace(how, left=left), cost | crash)
         return moves
-
-    def torn_off(self, memory: Memory, how: Input, cost: int) -> list[Move]:
-        assert memory.disk is not None
-        disk = copied_disk(memory.disk, how.whole)
-        return self.gone(structs.replace(memory, disk=disk, synced=disk), how, cost)
 
     def _delivered(
         self, before: Deliveries, deliveries: Iterable[Delivery], again: bool = False
