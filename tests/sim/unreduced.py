@@ -7,7 +7,7 @@ whose reductions rest on arguments: both must find the same things that can be d
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
@@ -79,6 +79,8 @@ State = tuple[tuple[int, ...], int, int]
 class UnreducedMember(Member):
     """One site, every step of which is tried."""
 
+    timers = DUES
+
     def fingerprint(self, engine: TokenSite) -> tuple[Any, ...]:
         """All there is to `engine`; of a timer, whether it is armed."""
         values: list[Any] = [due < NEVER for due in _due(engine)]
@@ -92,9 +94,6 @@ class UnreducedMember(Member):
 
     def delivered_with(self, engine: TokenSite, bit: int) -> int:
         return bit
-
-    def timers(self) -> Iterable[str]:
-        return DUES
 
     def may_submit(self, engine: TokenSite) -> bool:
         return True

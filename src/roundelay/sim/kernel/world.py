@@ -246,18 +246,18 @@ class World(Kernel):
         """The site's clock runs at `rate` thousandths of true time from now on."""
         if not 1 <= rate <= 100_000:
             raise ConfigError("rate", rate, "thousandths, from 1 to 100000")
-        member = self.sites[site]
-        member.set_clock(self.now, rate=rate)
-        self.row(site, FAULT, "clock rate")
-        self.rearm(member)
+        self._set_clock(site, "clock rate", rate=rate)
 
     def jump_clock(self, site: int, jump_ns: int = DAY_NS) -> None:
         """The site's clock jumps forward."""
         if jump_ns < 0:
             raise ConfigError("jump_ns", jump_ns, "0 or more: a monotonic clock never goes back")
+        self._set_clock(site, "clock jump", jump_ns=jump_ns)
+
+    def _set_clock(self, site: int, what: str, **change: int) -> None:
         member = self.sites[site]
-        member.set_clock(self.now, jump_ns=jump_ns)
-        self.row(site, FAULT, "clock jump")
+        member.set_clock(self.now, **change)
+        self.row(site, FAULT, what)
         self.rearm(member)
 
     # -- storms ----------------------------------------------------------------------------

@@ -68,7 +68,7 @@ class Link(ABC):
 
     def __or__(self, other: Link) -> Link:
         parts = self.parts() + other.parts()
-        return parts[0] if len(parts) == 1 else Chain(parts)
+        return Chain(parts) if len(parts) > 1 else parts[0] if parts else self
 
 
 class Lossy(Link):
@@ -93,9 +93,6 @@ class Plain(Link):
 
     def parts(self) -> tuple[Link, ...]:
         return ()
-
-    def __or__(self, other: Link) -> Link:
-        return other
 
     def carry(self, time: int, src: int, dst: int, pdu: Pdu, ref: int) -> Fate:
         return None

@@ -62,10 +62,6 @@ Successors = Callable[[tuple[int, ...]], Iterable[object]]
 """Makes the observers of a reopened cluster with these members."""
 
 
-def _nobody(members: tuple[int, ...]) -> Iterable[object]:
-    return ()
-
-
 class RunSetting(Struct, frozen=True, kw_only=True):
     """What a plan is run with, and who looks on."""
 
@@ -75,7 +71,7 @@ class RunSetting(Struct, frozen=True, kw_only=True):
     trace_receives: bool = False
     codec: Codec | None = None
     """Used where the plan says so (`plan.wire`)."""
-    successors: Successors = _nobody
+    successors: Successors = lambda members: ()
     """For a cluster that is reopened without a failed member; the observers of the old one are
     told that its run was cut short."""
 

@@ -181,6 +181,9 @@ class Local:
 class Member:
     """All states of one site that were met, and its moves."""
 
+    timers: tuple[str, ...] = TRIED
+    """Those to try."""
+
     def __init__(self, me: int, scope: Scope, pool: Pool, registry: Registry) -> None:
         self.me = me
         self.group = tuple(range(scope.sites))
@@ -249,10 +252,6 @@ class Member:
             return bit if pdu.ts < engine.nts else 0
         return bit
 
-    def timers(self) -> Iterable[str]:
-        """Return the timers to try."""
-        return TRIED
-
     def may_submit(self, engine: TokenSite) -> bool:
         """Return whether to submit now: a message that has to wait can as well come later."""
         return engine.phase == NORMAL and engine.own.outstanding < 0
@@ -279,7 +278,7 @@ class Member:
             return self.restarted(local.memory, Input(RESTARTS), FREE)
         engine = self._snapshots.thaw(local.frozen)
         moves: list[Move] = []
-        for due in self.timers():
+        for due in self.timers:
             if getattr(engine.timers, due) < NEVER:
                 moves += self.tried(local, Input(TIMER, due))
         moves += self.tried(local, Input(REFORM))
