@@ -36,7 +36,7 @@ from roundelay.sim.kernel.load import HEADER, RandomTimes, content
 from roundelay.sim.kernel.member import DOWN, UP, SimulatedSite
 from roundelay.sim.kernel.world import World
 from roundelay.sim.swarm.fault_kinds import Strike
-from roundelay.sim.swarm.fault_runner import RunSetting, Striker
+from roundelay.sim.swarm.fault_runner import Books, RunSetting, Striker
 
 if TYPE_CHECKING:
     from roundelay.sim.swarm.plan import Plan
@@ -163,24 +163,13 @@ class UserLoad(RandomTimes):
         return self.applications.send(site, parts, conference, kind)
 
 
-class LineBooks:
-    """An observer that counts messages."""
-
-    def __init__(self) -> None:
-        self.submissions: set[bytes] = set()
-        self.delivered_somewhere: set[bytes] = set()
+class LineBooks(Books):
+    """Knows the messages of units, too."""
 
     def asked(
         self, time: int, site: int, inc: int, parts: tuple[bytes, ...], conference: int, kind: int
     ) -> None:
         self.submissions.update(parts)
-
-    def delivered(self, time: int, site: int, delivery: GrsbDelivery) -> None:
-        self.delivered_somewhere.update(delivery.bundle)
-
-    @property
-    def committed(self) -> int:
-        return len(self.delivered_somewhere)
 
 
 class Level(NamedTuple):
@@ -240,10 +229,6 @@ class LineDriver(Striker, Generic[S]):
 
     def make_load(self) -> UserLoad:
         return UserLoad(self.applications, self.plan, self.users)
-
-    @property
-    def submitted(self) -> int:
-        return len(self.books.submissions)
 
     # -- the end ---------------------------------------------------------------------------
 
