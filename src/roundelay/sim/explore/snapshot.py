@@ -53,7 +53,7 @@ class Snapshots:
                     links.append(f"{path} = engine")
                 elif slot in _MADE_ANEW or slot in parts:
                     continue
-                elif isinstance(value, int | str | tuple | range | Random) or _is_frozen(value):
+                elif value is not None and not _changes(value.__class__):
                     values.append(path)
                 elif value is not None and id(value) in known:
                     links.append(f"{path} = {known[id(value)]}")  # PREQ is TREQ, in PO
@@ -98,10 +98,6 @@ def _compiled(body: list[str], classes: dict[str, type[Any]]) -> Callable[..., A
 def slots_of(kind: type[Any]) -> tuple[str, ...]:
     """Return the names of all slots of a class."""
     return tuple(name for base in kind.__mro__ for name in getattr(base, "__slots__", ()))
-
-
-def _is_frozen(value: Any) -> bool:
-    return isinstance(value, Struct) and value.__struct_config__.frozen
 
 
 def _recipe(value: Any) -> Recipe:
@@ -154,9 +150,7 @@ def comparable(value: Any, canonical: Callable[[Any], Any] = _same) -> Any:
         return tuple([comparable(item, canonical) for item in value])
     if isinstance(value, set):
         return tuple(sorted(value))
-    if isinstance(value, Struct) and not _is_frozen(value):
-        return comparable(structs.astuple(value))
-    return value
+    return comparable(structs.astuple(value)) if _changes(value.__class__) else value
 
 
 class Still(Random):

@@ -20,6 +20,7 @@ one after the other, in one new epoch, which is judged by observers of its own.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from typing import Any, Final
@@ -293,15 +294,12 @@ class ClusterDriver(Striker):
         calm_ns = 20 * (timers_ns + self.plan.medium_args[0])
         world.sample_ns = calm_ns  # there is nothing more to see
         world.run(world.now + calm_ns)
-        before = dict(world.sent_by_kind)
+        before = Counter(world.sent_by_kind)
         world.run(world.now + 5 * calm_ns)
-        if world.sent_by_kind != before:
-            more = {
-                kind.__name__: count - before.get(kind, 0)
-                for kind, count in world.sent_by_kind.items()
-                if count != before.get(kind, 0)
-            }
-            self.breach("QUIET", f"all is delivered, and still they send: {more}")
+        more = Counter(world.sent_by_kind) - before
+        if more:
+            sent = {kind.__name__: count for kind, count in more.items()}
+            self.breach("QUIET", f"all is delivered, and still they send: {sent}")
         for member in world.sites:
             if member.engine is not None and member.engine.deadline < NEVER:
                 self.breach("QUIET", "all is delivered, and still a timer runs", member.id)
@@ -403,7 +401,7 @@ class ClusterDriver(Striker):
         self.world.call(site, lambda engine, now: engine.reopen(self.members, epoch, now))
         self.relay.moved.add(site)
         back = books.given_back.pop(site, set())
-        kept = books.own.pop(site, set()) - back
+        kept = books.own.pop(site, set()) - books.given.get(site, set()) - back
         if kept:
             detail = f"{len(kept)} own messages were neither delivered nor given back"
             self.breach("I5", detail, site)
@@ -420,7 +418,7 @@ class ClusterBooks(Books):
         super().__init__()
         self.receivers = receivers
         self.missing: dict[bytes, set[int]] = {}  # message → destinations without it
-        self.own: dict[int, set[bytes]] = {}  # messages to itself that a site has not received
+        self.own: dict[int, set[bytes]] = {}  # messages of a site that are for itself, too
         self.given: dict[int, set[bytes]] = {}  # what each site has received
         self.given_back: dict[int, set[bytes]] = {}
         self.suspects: dict[int, set[object]] = {}
@@ -439,8 +437,6 @@ class ClusterBooks(Books):
         super().delivered(time, site, delivery)
         self.given.setdefault(site, set()).update(delivery.bundle)
         for data in delivery.bundle:
-            if delivery.source == site and site in self.own:
-                self.own[site].discard(data)
             there = self.missing.get(data)
             if there is not None:
                 there.discard(site)

@@ -19,11 +19,11 @@ from roundelay.core.cluster.po import PoSite
 from roundelay.core.cluster.spo import SpoSite
 from roundelay.core.cluster.to import ToSite
 from roundelay.core.engine import Delivery
-from roundelay.core.families import CLUSTERS, FAMILIES, PO, SPO, TO, TO_CHANNEL
+from roundelay.core.families import PO, SPO, TO, TO_CHANNEL
 from roundelay.sim.explore.scope import ClusterScope
 from roundelay.sim.mutants.mutant import MutantTable
 
-broken: Final = MutantTable({FAMILIES[name].engine: name for name in CLUSTERS}, seeds=(0, 60))
+broken: Final = MutantTable(seeds=(0, 60))
 
 _failing: Final = partial(ClusterScope, sites=3, messages=1, losses=0, fails=1)
 

@@ -21,6 +21,9 @@ from roundelay.sim.explore.token.relevance import JOINED
 
 CLUSTER: Final = "cluster"
 
+PROTOCOLS: Final[dict[type[Any], str]] = {core.engine: name for name, core in FAMILIES.items()}
+"""By the class of their engines."""
+
 
 class Patch(Struct, frozen=True):
     """An attribute of an engine, or of a part of one, replaced."""
@@ -149,10 +152,8 @@ class MutantTable:
     (('I2',), (0, 60))
     """
 
-    def __init__(self, protocols: dict[type[Any], str] | None = None, **usual: Any) -> None:
-        """`protocols`: by the class of their engine, in a table of several."""
+    def __init__(self, **usual: Any) -> None:
         self.mutants: list[Mutant] = []
-        self._protocols = protocols or {}
         self._usual = usual
 
     def __call__(
@@ -181,8 +182,8 @@ class MutantTable:
                 "expects": expects,
                 "patches": (first, *(Patch.of(*each) for each in also)),
             }
-            if owner in self._protocols:
-                stated["protocol"] = self._protocols[owner]
+            if owner in PROTOCOLS:
+                stated["protocol"] = PROTOCOLS[owner]
             self.mutants.append(Mutant(**(self._usual | stated | fields)))
             return broken
 
