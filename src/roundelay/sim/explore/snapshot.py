@@ -26,8 +26,7 @@ Recipe = tuple[Callable[[Any], Any], Any]
 Frozen = tuple[tuple[Any, ...], tuple[Recipe, ...]]
 """An engine as tuples: a fifth of its size."""
 
-_CONTAINERS: Final = (dict, list, deque, set)
-_EMPTY: Final[dict[type, Recipe]] = {kind: (kind, ()) for kind in _CONTAINERS}
+_EMPTY: Final[dict[type, Recipe]] = {kind: (kind, ()) for kind in (dict, list, deque, set)}
 _MADE_ANEW: Final = ("out", "handlers")
 
 

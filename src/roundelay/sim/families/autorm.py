@@ -37,14 +37,6 @@ from roundelay.sim.swarm.fault_runner import SETTLE_STEPS, Books, RunSetting, St
 if TYPE_CHECKING:
     from roundelay.sim.swarm.plan import Plan
 
-UUID_SITE: Final = 4
-"""The first bytes of a simulated UUID: the site, counted from 1."""
-
-
-def uuid_of(site: int, rng: Random) -> bytes:
-    """A UUID for a start of `site`."""
-    return (site + 1).to_bytes(UUID_SITE, "big") + rng.randbytes(16 - UUID_SITE)
-
 
 class AutoRmApplications:
     """Makes the nodes of a world, as its `make_engine`, and is their applications."""
@@ -61,7 +53,9 @@ class AutoRmApplications:
         self.world = world
 
     def __call__(self, site: int, stable: Any, boot: str, now: int, rng: Random) -> Engine:
-        return Beamon(site, self.group, self.config, rng, now, uuid=uuid_of(site, rng))
+        # A UUID for this start begins with the site, counted from 1.
+        uuid = (site + 1).to_bytes(4, "big") + rng.randbytes(12)
+        return Beamon(site, self.group, self.config, rng, now, uuid=uuid)
 
     def started(self, time: int, site: int, engine: Beamon) -> None:
         self.world.tell("born", time, site, engine.uuid)

@@ -320,9 +320,7 @@ class ClusterDriver(Striker):
     def strike_fail(self, strike: Strike, _: str) -> None:
         """The member is gone, and everybody has something to tell it."""
         failed = strike.args[0]
-        self.count(strike.kind, failed)
-        self.failed.add(failed)
-        self.world.crash(failed, NOTHING_LEFT)
+        self.fail(failed)
         self.books.on_broken = partial(self.look_at_broken, strike)
         for site in self.survivors():
             for _try in range(TRIES):
@@ -361,10 +359,10 @@ class ClusterDriver(Striker):
             if i != another or says_it:
                 world.after(i * stagger, partial(self.stop_one, site, living, tails))
             if i == another:
-                world.after(i * stagger, partial(self.fail_too, site))
+                world.after(i * stagger, partial(self.fail, site))
         world.after(len(living) * stagger, partial(self.go_on, strike, tails))
 
-    def fail_too(self, site: int) -> None:
+    def fail(self, site: int) -> None:
         self.count("fail", site)
         self.failed.add(site)
         self.world.crash(site, NOTHING_LEFT)

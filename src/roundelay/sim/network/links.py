@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from random import Random
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 from zlib import crc32
 
 from roundelay.core.cluster.pdu import PO_KINDS, SPO_KINDS, TO_KINDS
@@ -323,7 +323,11 @@ class Targeted(Link):
 
     def strikes(self, pdu: Pdu) -> bool:
         """Whether `pdu` is of the kind that is lost."""
-        return is_of_kind(pdu, self.name)
+        names = names_of(pdu.__class__)
+        if self.name == "transfer":
+            passes = getattr(pdu, "next", None) != getattr(pdu, "by", None)
+            return passes and ("ack" in names or "ackrun" in names)
+        return self.name in names
 
     def carry(self, time: int, src: int, dst: int, pdu: Pdu, ref: int) -> Fate:
         if self.dst not in (None, dst) or self.src not in (None, src):
@@ -430,15 +434,6 @@ def names_of(kind: type[Pdu]) -> tuple[str, ...]:
         if kind in kinds:
             return own, plain_name(PO_KINDS[kinds.index(kind)].__name__)
     return (own,)
-
-
-def is_of_kind(pdu: Any, name: str) -> bool:
-    """Whether `pdu` is what `name` (a `plain_name`) means."""
-    names = names_of(pdu.__class__)
-    if name == "transfer":
-        passes = getattr(pdu, "next", None) != getattr(pdu, "by", None)
-        return passes and ("ack" in names or "ackrun" in names)
-    return name in names
 
 
 def chance(field: str, value: float) -> float:
