@@ -9,6 +9,7 @@ reasons).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 from msgspec import Struct, structs
@@ -129,7 +130,7 @@ class Member:
         self.items = items
         self.locals: list[Local] = []
         self._numbers: dict[Any, int] = {}
-        self._moves: list[dict[Step, Move]] = []
+        self.move = cache(self._move)
         self._slots = tuple(name for name in slots_of(site_class) if name not in _IGNORED)
         engine: Any = site_class(me, group, config, Still(0))
         self._snapshots = Snapshots(engine)
@@ -139,14 +140,8 @@ class Member:
         """Return a new engine in that state."""
         return self._snapshots.thaw(self.locals[number].engine)
 
-    def move(self, number: int, step: Step) -> Move:
+    def _move(self, number: int, step: Step) -> Move:
         """Return what `step` makes of a state."""
-        move = self._moves[number].get(step)
-        if move is None:
-            move = self._moves[number][step] = self._tried(number, step)
-        return move
-
-    def _tried(self, number: int, step: Step) -> Move:
         engine, local = self.engine(number), self.locals[number]
         before = levels(engine)
         submitted = local.submitted
@@ -192,7 +187,6 @@ class Member:
         if number is None:
             number = self._numbers[key] = len(self.locals)
             self.locals.append(self._local(engine, submitted, delivered))
-            self._moves.append({})
         sends = tuple(
             (dst, self.items.number(Item(self.me, canonical(pdu)))) for dst, pdu, _ in out.sends
         )

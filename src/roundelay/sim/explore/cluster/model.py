@@ -26,7 +26,7 @@ A violation of I7 is told with the steps that follow when nothing more is lost.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from roundelay.core.engine import ACKNOWLEDGED, EVERYONE
@@ -106,7 +106,7 @@ class ClusterModel(Model[State, Action, Finding]):
         everyone = (1 << n) - 1
         self.destinations = range(1 if family.selective else everyone, everyone + 1)
         self.failures = Failures(self.members, self.total) if scope.fails else None
-        self._pairs: dict[tuple[int, int, int, int], str] = {}
+        self._compared = cache(self._compare)
         self._ending_well: set[State] = set()
         self._ahead_so_far: list[Action] = []
 
@@ -224,9 +224,7 @@ class ClusterModel(Model[State, Action, Finding]):
         """Return what does not fit together after a step of member k, or ""."""
         for other in self.group:
             for pair in ((k, state[k], other, state[other]), (other, state[other], k, state[k])):
-                violation = self._pairs.get(pair)
-                if violation is None:
-                    violation = self._pairs[pair] = self._compare(*pair)
+                violation = self._compared(*pair)
                 if violation:
                     return violation
         return ""
@@ -366,7 +364,6 @@ class ClusterModel(Model[State, Action, Finding]):
         return f"{k}: {'t_ack' if kind == ACK else 't_stat' if kind == STAT else 't_rst'} passes"
 
 
-@dataclass(eq=False)
 class Failures:
     """What becomes of a cluster if one of its members stops for good.
 
@@ -376,24 +373,25 @@ class Failures:
     way.
     """
 
-    members: list[Member]
-    total: bool
-    _seen: dict[tuple[int, tuple[int, ...]], str] = field(default_factory=dict)
+    def __init__(self, members: list[Member], total: bool) -> None:
+        self.members = members
+        self.total = total
+        self._known_disagreement = cache(self._disagreement)
 
     def violation(self, states: tuple[int, ...]) -> str:
         """Return what survivors would disagree on, whoever fails in these states of the members."""
         for failed in range(len(states)):
-            others = tuple(k for k in range(len(states)) if k != failed)
-            key = failed, tuple(states[k] for k in others)
-            disagreement = self._seen.get(key)
-            if disagreement is None:
-                disagreement = self._seen[key] = self._disagreement(states, others)
+            others = tuple((k, state) for k, state in enumerate(states) if k != failed)
+            disagreement = self._known_disagreement(others)
             if disagreement:
                 return f"I2: if {failed} fails now {disagreement}"
         return ""
 
-    def _disagreement(self, states: tuple[int, ...], others: tuple[int, ...]) -> str:
-        engines = {k: self.members[k].engine(states[k]) for k in others}
+    def _disagreement(self, survivors: tuple[tuple[int, int], ...]) -> str:
+        """Return what members in these states would disagree on if they were left alone."""
+        states = dict(survivors)
+        others = tuple(states)
+        engines = {k: self.members[k].engine(state) for k, state in survivors}
         tails = {k: engine.tail(others) for k, engine in engines.items()}
         delivered: dict[int, tuple[Delivered, ...]] = {}
         returned: dict[bytes, int] = {}
