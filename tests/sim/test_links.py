@@ -43,7 +43,8 @@ class Bench:
         self.link = link
         self.counts: dict[str, int] = {}
         self.ref = 0
-        link.bind(lambda name: Random(f"bench/{name}"), self.count)
+        for part in link.parts():
+            part.bind(lambda name: Random(f"bench/{name}"), self.count)
 
     def count(self, kind: str) -> None:
         self.counts[kind] = self.counts.get(kind, 0) + 1

@@ -174,13 +174,8 @@ def curve(losses: Sequence[float], measured: Sequence[Sequence[float]], sites: i
         ]
         error = _error(growth)
         bends.append(fmean(growth) / error if error else 0.0)
-    return Curve(
-        sites,
-        tuple(losses),
-        tuple(fmean(row) for row in measured),
-        tuple(_error(row) for row in measured),
-        tuple(bends),
-    )
+    means, errors = tuple(map(fmean, measured)), tuple(map(_error, measured))
+    return Curve(sites, tuple(losses), means, errors, tuple(bends))
 
 
 def delay_curve(sites: int, *, runs: int = RUNS, seed: int | str = 0) -> Curve:

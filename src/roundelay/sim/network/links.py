@@ -60,6 +60,7 @@ class Link(ABC):
         self.count = count
 
     def parts(self) -> tuple[Link, ...]:
+        """What it consists of: these are bound."""
         return (self,)
 
     @abstractmethod
@@ -106,10 +107,6 @@ class Chain(Link):
 
     def __init__(self, links: tuple[Link, ...]) -> None:
         self.links = links
-
-    def bind(self, stream: Callable[[str], Random], count: Callable[[str], None]) -> None:
-        for link in self.links:
-            link.bind(stream, count)
 
     def parts(self) -> tuple[Link, ...]:
         return self.links
