@@ -21,10 +21,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, TypeVar
 
 from msgspec import Struct
 
@@ -34,10 +34,8 @@ TICK: Final = 1000
 """States between two calls of a progress function."""
 
 
-class Progress(Protocol):
-    """Is told how far the search is."""
-
-    def __call__(self, states: int, depth: int, frontier: int, /) -> None: ...
+Progress = Callable[[int, int, int], None]
+"""Is told how far the search is: states, depth, and states still to be looked at."""
 
 
 class Violation(Struct, frozen=True):

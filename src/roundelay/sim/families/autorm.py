@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
+from itertools import product
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
@@ -295,12 +296,10 @@ class AutoRmDriver(Striker):
             return
         world.tell("calm", world.now)
         numbers: dict[int, str] = {}
-        for site in world.group:
-            for group in GROUPS:
-                for someone in (False, True):
-                    number = self.load.send(site, group, self.rng.choice((0, 5000)), someone)
-                    if number >= 0:
-                        numbers[number] = group
+        for site, group, someone in product(world.group, GROUPS, (False, True)):
+            number = self.load.send(site, group, self.rng.choice((0, 5000)), someone)
+            if number >= 0:
+                numbers[number] = group
         if not numbers:
             self.breach("I7", "no node takes a message")
         step = max(1, plan.liveness_ns // SETTLE_STEPS)

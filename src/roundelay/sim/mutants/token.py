@@ -55,7 +55,6 @@ _without_faults: Final = partial(Scope, crashes=0, attempts=0)
 
 _BELOW: Final = "InvariantBroken: below our"
 
-
 broken: Final = MutantTable(seeds=(0, 200))
 
 
