@@ -125,7 +125,7 @@ class Ring:
     def __init__(
         self, sites: int, config: TokenConfig | None = None, *, seed: int = 0, **changes: Any
     ) -> None:
-        self.config = config if config is not None else TokenConfig.lan(**changes)
+        self.config = config if config is not None else TokenConfig(**changes)
         self.group = tuple(range(sites))
         self.seed = seed
         self.now = 0

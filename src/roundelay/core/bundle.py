@@ -7,6 +7,7 @@ There is no object per message until somebody asks for the messages.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import accumulate, chain, groupby
@@ -194,6 +195,13 @@ def fitting(queue: Iterable[Bundle], max_payload: int) -> int:
             break
         count += 1
     return count or 1
+
+
+def gather(queue: deque[Bundle], max_payload: int, together: bool) -> Bundle:
+    """Take from the front of a queue what the next PDU carries: one bundle, or all that fit."""
+    if not together or len(queue) == 1:
+        return queue.popleft()
+    return Bundle.merged([queue.popleft() for _ in range(fitting(queue, max_payload))])
 
 
 MESSAGES_MAX: Final = 65535

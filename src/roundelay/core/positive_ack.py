@@ -38,7 +38,7 @@ from typing import Annotated, Final, Self
 
 from msgspec import Struct
 
-from roundelay.core.bundle import MESSAGES_MAX, Bundle, fitting
+from roundelay.core.bundle import MESSAGES_MAX, Bundle, gather
 from roundelay.core.engine import (
     ACCEPTED,
     EVERYONE,
@@ -98,7 +98,8 @@ class PositiveAckStable:
 
 
 class PositiveAckConfig(Struct, frozen=True, kw_only=True):
-    """Group-wide constants of one group; every member must use the same ones."""
+    """Group-wide constants of one group; every member must use the same ones.  The defaults are for
+    a local network."""
 
     resend_ns: int = 50 * MS
     """t_pa: silence after which a receiver gets its own copy; must exceed a round trip."""
@@ -114,11 +115,6 @@ class PositiveAckConfig(Struct, frozen=True, kw_only=True):
     """Submitted bundles waiting or under way."""
     max_payload: int = 1200
     """Bytes in one bundle."""
-
-    @classmethod
-    def lan(cls, **changes: object) -> Self:
-        """The defaults for a local network."""
-        return cls(**changes)  # type: ignore[arg-type]
 
     @classmethod
     def paper(cls, unit_ns: int = 50 * MS, **changes: object) -> Self:
@@ -222,13 +218,13 @@ class PositiveAckSite(Engine):
 
     def _transmit(self, now: int) -> None:
         """PA-1: multicast waiting messages, once each, as far as the pipeline allows."""
-        queue, out = self.queue, self.out
-        while queue and self.next_num - self.low < self.config.pipeline:
+        queue, out, config = self.queue, self.out, self.config
+        while queue and self.next_num - self.low < config.pipeline:
             n = self.next_num
             if n >= self.reserved:
                 self.reserved = n + BLOCK
                 out.persists.append(Reserved(self.reserved))
-            bundle = self._gather()
+            bundle = gather(queue, config.max_payload, config.bundle)
             self.next_num = n + 1
             # A site always receives its own messages.
             out.deliveries.append(Delivery(-1, self.me, n, bundle, ACCEPTED))
@@ -237,14 +233,8 @@ class PositiveAckSite(Engine):
                 continue
             pdu = PaB(self.me, n, bundle, self.low)
             out.sends.append((EVERYONE, pdu, ONLY_LINE))
-            due = self.arm(now + self.config.resend_ns)
+            due = self.arm(now + config.resend_ns)
             self.outstanding[n] = Outstanding(pdu, set(self.others), due)
-
-    def _gather(self) -> Bundle:
-        """The content of the next PDU: one submitted bundle, or all that fit when bundling."""
-        config, queue = self.config, self.queue
-        count = fitting(queue, config.max_payload) if config.bundle else 1
-        return Bundle.merged([queue.popleft() for _ in range(count)])
 
     def _complete(self, n: int, now: int) -> None:
         """Nobody is awaited for number `n` any more: forget it and make room for another."""

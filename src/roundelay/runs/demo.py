@@ -100,7 +100,7 @@ class Demo:
     def __init__(self, params: DemoParams, trace: Path | None = None) -> None:
         self.params = params
         group = tuple(range(params.sites))
-        config = TokenConfig.lan(resilience=params.resilience).check(params.sites)
+        config = TokenConfig(resilience=params.resilience).check(params.sites)
         self.config = config
         self.liveness_ns = 10 * (
             config.silence_ns + config.token_timeout_ns + config.auth_timeout_ns

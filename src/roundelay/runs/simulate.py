@@ -183,7 +183,7 @@ class SimulateParams(Struct, frozen=True, kw_only=True):
             return self._token_config()
         if self.profile == PAPER:
             return PositiveAckConfig.paper(self.hold_ns).check(self.sites)
-        return PositiveAckConfig.lan(
+        return PositiveAckConfig(
             resend_ns=self.hold_ns, bundle=True, pipeline=16, attempts=1 << 40
         ).check(self.sites)
 

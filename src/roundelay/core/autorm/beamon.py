@@ -110,7 +110,7 @@ class Beamon(Engine):
 
     __slots__ = (
         "_names_bytes", "active", "by_seq", "config", "environment", "groups", "hb_due",
-        "hb_jitter", "hb_reported", "hb_sent", "inbound", "pacer", "per_group", "queued_bytes",
+        "hb_jitter", "hb_reported", "hb_sent", "inbound", "pacer", "queued_bytes",
         "queues", "ran", "resent", "rng", "seq", "uuid",
     )  # fmt: skip
 
@@ -141,7 +141,6 @@ class Beamon(Engine):
         self.hb_due = now + int(rng.random() * config.hb_on_change_ns)
         # Messages of ours.
         self.seq = 0
-        self.per_group = self.inbound.per_group
         self.queues: dict[str, deque[OutgoingMessage]] = {}  # by scope (AR-7)
         self.active: dict[str, Transfer] = {}  # by scope
         self.by_seq: dict[int, Transfer] = {}

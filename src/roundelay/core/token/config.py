@@ -1,10 +1,10 @@
 """Parameters of the token protocol, checked once, with errors that name the field.
 
-Times are integer nanoseconds.  `TokenConfig.lan()` has the defaults of a local network,
-`TokenConfig.paper()` those under which CM84's Fig. 6 was simulated: requests at once and one by
-one, no idle beacon, no limit of attempts, no kept history.  `TokenConfig.fast()` is what live
-groups use: nobody waits for T, what is lost is repeated within milliseconds, and repetitions that
-remain unanswered become rarer.
+Times are integer nanoseconds.  The defaults are for a local network.  `TokenConfig.paper()` has the
+settings under which CM84's Fig. 6 was simulated: requests at once and one by one, no idle beacon,
+no limit of attempts, no kept history.  `TokenConfig.fast()` is what live groups use: nobody waits
+for T, what is lost is repeated within milliseconds, and repetitions that remain unanswered become
+rarer.
 """
 
 from __future__ import annotations
@@ -109,11 +109,6 @@ class TokenConfig(Struct, frozen=True, kw_only=True):
     """Bytes in one bundle."""
     reply_bytes: int = 0
     """Bytes of entries in one RECOVER_DATA or RETX_BULK, about; 0: as many as in a bundle."""
-
-    @classmethod
-    def lan(cls, **changes: object) -> Self:
-        """The defaults for a local network."""
-        return cls(**changes)  # type: ignore[arg-type]
 
     @classmethod
     def paper(cls, unit_ns: int = 50 * MS, **changes: object) -> Self:

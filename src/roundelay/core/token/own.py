@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from roundelay.core.bundle import MESSAGES_MAX, Bundle, fitting
+from roundelay.core.bundle import MESSAGES_MAX, Bundle, gather
 from roundelay.core.engine import EVERYONE, NEVER
 from roundelay.core.errors import (
     ClusterBroken,
@@ -94,13 +94,7 @@ class OwnMessages:
         if index < len(self.kept):
             bundle = self.kept[index]
         elif self.waiting:
-            count = 1
-            if site.config.bundle and len(self.waiting) > 1:
-                count = fitting(self.waiting, site.config.max_payload)
-            bundle = self.waiting.popleft()
-            if count > 1:
-                rest = [self.waiting.popleft() for _ in range(count - 1)]
-                bundle = Bundle.merged([bundle, *rest])
+            bundle = gather(self.waiting, site.config.max_payload, site.config.bundle)
             self.waiting_bytes -= len(bundle.data)
             self.kept.append(bundle)
         else:

@@ -109,13 +109,12 @@ class LogRecovery:
     def go_on(self, now: int) -> None:
         """Ask for what is still missing; with nothing missing, enter the list."""
         site, new = self.site, self.site.reformation.new_tl
-        timers, log = site.timers, site.log
+        log = site.log
         assert new is not None
         if self.recover_from < new.start_ts:
-            self._ask()
-            timers.token_due = site.arm(now + site.config.retx_ns)
+            self.ask(now)
             return
-        timers.token_due = NEVER
+        site.timers.token_due = NEVER
         gap, base = self.gap, None
         if gap is not None:
             base = self._skip(gap)
@@ -131,15 +130,13 @@ class LogRecovery:
             site.commit.commit_upto(min(gap.cnts, log.nts))
         site.reformation.committed(now)
 
-    def _ask(self) -> None:
+    def ask(self, now: int) -> None:
+        """Ask the new token site for what is still missing, again every t_retx."""
         site, new = self.site, self.site.reformation.new_tl
         assert new is not None
         shown = marks(site.log.entries, site.log.cnts) if site.config.forks else ()
         site.send(new.nts_site, RecoverReq(new.v, self.recover_from, shown))
-
-    def on_recovery_timer(self, now: int) -> None:
-        self._ask()
-        self.site.timers.token_due = now + self.site.config.retx_ns
+        site.timers.token_due = site.arm(now + site.config.retx_ns)
 
     def on_recover_data(self, pdu: RecoverData, source: int, now: int) -> None:
         """CM-R11: take what comes next; commit at once what the sender has committed."""

@@ -418,7 +418,7 @@ class Reformation:
     def on_list_timer(self, now: int) -> None:
         """`token_due` serves the recovery before the list is entered and its token afterwards."""
         if self.site.phase in (S2, O2):
-            self.site.recovery.on_recovery_timer(now)
+            self.site.recovery.ask(now)
         else:
             self.on_token_timer(now)
 

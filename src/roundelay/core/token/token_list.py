@@ -110,11 +110,8 @@ class TokenList:
 
     def on_tl_hint(self, pdu: TlHint, source: int, now: int) -> None:
         """CM-N1: somebody is ahead of us."""
-        reformation = self.site.reformation
-        if pdu.tl[0] > reformation.seen_version:
-            reformation.seen_version = pdu.tl[0]
-        if self.site.phase == NORMAL and pdu.tl > reformation.max_joined:
-            reformation.start(now)
+        if pdu.tl > self.version:
+            self.other(pdu.tl, source, now)
 
     def on_silence_timer(self, now: int) -> None:
         """CM-N21: with the beacon on, a list that falls silent has lost its token site."""
