@@ -43,6 +43,13 @@ class UnknownNotice(Notice, frozen=True, gc=False):
         return self.values
 
 
+class RangeNotice(Notice, frozen=True, gc=False):
+    """Base of those that tell of a range and nothing else."""
+
+    lo: int
+    hi: int
+
+
 # -- of every group with members ----------------------------------------------------------------
 
 
@@ -58,11 +65,8 @@ class GroupBroken(Notice, frozen=True, gc=False, tag="broken"):
     reason: str
 
 
-class GapUnavailable(Notice, frozen=True, gc=False, tag="gap_unavailable"):
+class GapUnavailable(RangeNotice, frozen=True, gc=False, tag="gap_unavailable"):
     """The messages of these positions must come from elsewhere."""
-
-    lo: int
-    hi: int
 
 
 # -- the token protocol -------------------------------------------------------------------------
@@ -89,11 +93,8 @@ class Unblocked(Notice, frozen=True, gc=False, tag="unblocked"):
     """A list is formed again."""
 
 
-class OwnIndeterminate(Notice, frozen=True, gc=False, tag="indeterminate"):
+class OwnIndeterminate(RangeNotice, frozen=True, gc=False, tag="indeterminate"):
     """Own messages of these numbers may have been delivered, or not."""
-
-    lo: int
-    hi: int
 
 
 # -- clusters, positive acknowledgement ---------------------------------------------------------
@@ -161,11 +162,8 @@ class OwnPlaced(Notice, frozen=True, gc=False, tag="stable"):
     position: int
 
 
-class OwnRefused(Notice, frozen=True, gc=False, tag="refused"):
+class OwnRefused(RangeNotice, frozen=True, gc=False, tag="refused"):
     """Own messages of these numbers will get no place."""
-
-    lo: int
-    hi: int
 
 
 class RecordedUpto(Notice, frozen=True, gc=False, tag="recorded"):
@@ -174,18 +172,12 @@ class RecordedUpto(Notice, frozen=True, gc=False, tag="recorded"):
     upto: int
 
 
-class Retracted(Notice, frozen=True, gc=False, tag="retracted"):
+class Retracted(RangeNotice, frozen=True, gc=False, tag="retracted"):
     """What was delivered from `lo` on, up to `hi`, was taken back: a new reign has begun there."""
 
-    lo: int
-    hi: int
 
-
-class NeverRecorded(Notice, frozen=True, gc=False, tag="missed"):
+class NeverRecorded(RangeNotice, frozen=True, gc=False, tag="missed"):
     """No recorder has these positions, nor ever will."""
-
-    lo: int
-    hi: int
 
 
 class ReplayComplete(Notice, frozen=True, gc=False, tag="replayed"):
@@ -257,8 +249,8 @@ class NetworkInactive(Notice, frozen=True, gc=False, tag="inactive"):
 
 BY_KIND: Final[dict[tuple[str, int], type[Notice]]] = {
     (str(cls.__struct_config__.tag), len(cls.__struct_fields__)): cls
-    for cls in Notice.__subclasses__()
-    if cls.info is Notice.info
+    for cls in Notice.__subclasses__() + RangeNotice.__subclasses__()
+    if cls.info is Notice.info and cls.__struct_config__.tag
 }
 """The class of a kind with so many values."""
 

@@ -48,13 +48,3 @@ TRANSITIONS: Final[dict[str, dict[str, str]]] = {
     BROKEN: {OUT: "an operator ends this history"},
 }
 """From each phase: where it leads, and what leads there."""
-
-
-def diagram() -> str:
-    """TRANSITIONS as the Mermaid diagram of the documentation."""
-    lines = ["stateDiagram-v2"]
-    for source, targets in TRANSITIONS.items():
-        for target, cause in targets.items():
-            shown = "[*]" if source == START else source
-            lines.append(f"    {shown} --> {target}: {cause}")
-    return "\n".join(lines)

@@ -82,9 +82,6 @@ class Trimmed(Struct, frozen=True, gc=False):
     ts: int
 
 
-Record = Entry | Joined | Listed | Wiped | Trimmed | Stamped | Committed | Forgot
-"""What a token site persists.  An entry by itself is COMMIT: it was not written before."""
-
 UNSYNCED = (Entry, Trimmed, Stamped, Committed, Forgot)
 """Records that need no sync with L ≥ 1: they promise nothing to peers."""
 
@@ -112,6 +109,7 @@ class Stable:
     seen: Seen = field(default_factory=dict)  # the last list of each site
 
     def apply(self, record: Struct) -> None:
+        """Fold one more.  An entry by itself is COMMIT: it was not written before."""
         if isinstance(record, Stamped):
             self.entries[record.entry.ack.ts] = record.entry
         elif isinstance(record, Committed):
