@@ -212,13 +212,15 @@ class Engine(Emitter, ABC):
         """As JSON: what else there is to say of it."""
         return {}
 
-    def usage(self) -> dict[str, int]:
-        """How much of everything is held now, by name; never above `caps` (invariant I6)."""
+    def bounds(self) -> dict[str, tuple[int, int]]:
+        """By name: how much of everything is held now, and at most (invariant I6)."""
         return {}
 
+    def usage(self) -> dict[str, int]:
+        return {name: used for name, (used, _) in self.bounds().items()}
+
     def caps(self) -> dict[str, int]:
-        """The bound of everything that `usage` names."""
-        return {}
+        return {name: cap for name, (_, cap) in self.bounds().items()}
 
     def check_invariants(self) -> None:
         """Raise InvariantBroken if the state is one that no sequence of calls may lead to."""

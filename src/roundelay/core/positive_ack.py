@@ -375,25 +375,16 @@ class PositiveAckSite(Engine):
     def busy(self) -> bool:
         return bool(self.queue or self.outstanding)
 
-    def usage(self) -> dict[str, int]:
-        """How much of everything is held now; never above `caps`."""
+    def bounds(self) -> dict[str, tuple[int, int]]:
+        pipeline, others, outstanding = self.config.pipeline, len(self.others), self.outstanding
+        awaited = sum(len(message.awaited) for message in outstanding.values())
+        above = max((len(seen.above) for seen in self.seen.values()), default=0)
         return {
-            "own": len(self.queue) + len(self.outstanding),
-            "outstanding": len(self.outstanding),
-            "awaited": sum(len(message.awaited) for message in self.outstanding.values()),
-            "above": max((len(seen.above) for seen in self.seen.values()), default=0),
-            "suspected": len(self.suspected),
-        }
-
-    def caps(self) -> dict[str, int]:
-        """Bounds of `usage`; `above` is per source."""
-        pipeline, others = self.config.pipeline, len(self.others)
-        return {
-            "own": self.config.own_limit,
-            "outstanding": pipeline,
-            "awaited": pipeline * others,
-            "above": pipeline - 1,
-            "suspected": others,
+            "own": (len(self.queue) + len(outstanding), self.config.own_limit),
+            "outstanding": (len(outstanding), pipeline),
+            "awaited": (awaited, pipeline * others),
+            "above": (above, pipeline - 1),  # per source
+            "suspected": (len(self.suspected), others),
         }
 
     def check_invariants(self) -> None:

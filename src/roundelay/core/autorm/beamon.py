@@ -542,30 +542,19 @@ class Beamon(Engine):
             "drops": dict(self.drops),
         }
 
-    def usage(self) -> dict[str, int]:
-        """How much of everything is held now; never above `caps`."""
-        inbound, environment = self.inbound, self.environment
+    def bounds(self) -> dict[str, tuple[int, int]]:
+        inbound, nodes, config = self.inbound, self.environment.nodes, self.config
+        longest = max((len(node.history) for node in nodes.values()), default=0)
+        largest = max(config.queue_bytes, config.max_message + MESSAGE_OVERHEAD)
+        busiest = max(inbound.per_peer.values(), default=0)
         return {
-            "nodes": len(environment.nodes),
-            "queue_bytes": self.queued_bytes,
-            "reassembly_total": inbound.total,
-            "reassembly_peer": max(inbound.per_peer.values(), default=0),
-            "sources": len(inbound.done),
-            "acknowledgements": len(inbound.owed),
-            "history": max((len(node.history) for node in environment.nodes.values()), default=0),
-        }
-
-    def caps(self) -> dict[str, int]:
-        """Bounds of `usage`."""
-        config = self.config
-        return {
-            "nodes": config.nodes_max,
-            "queue_bytes": max(config.queue_bytes, config.max_message + MESSAGE_OVERHEAD),
-            "reassembly_total": config.reassembly_total,
-            "reassembly_peer": config.reassembly_peer,
-            "sources": config.sources_max,
-            "acknowledgements": OWED_MAX,
-            "history": config.history,
+            "nodes": (len(nodes), config.nodes_max),
+            "queue_bytes": (self.queued_bytes, largest),
+            "reassembly_total": (inbound.total, config.reassembly_total),
+            "reassembly_peer": (busiest, config.reassembly_peer),
+            "sources": (len(inbound.done), config.sources_max),
+            "acknowledgements": (len(inbound.owed), OWED_MAX),
+            "history": (longest, config.history),
         }
 
     def check_invariants(self) -> None:

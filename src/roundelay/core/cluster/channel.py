@@ -141,13 +141,9 @@ class ToChannelSite(Exchange):
         else:
             self.hand_over(pdu, stage)
 
-    def caps(self) -> dict[str, int]:
+    def probes(self) -> int:
         """Everybody sends R probes at most before it resets, and everybody answers each."""
-        caps = super().caps()
-        probes = self.n * self.config.attempts
-        caps["sl"] += probes
-        caps["receipt"] += probes * self.n
-        return caps
+        return self.n * self.config.attempts
 
     def check_logs(self) -> None:
         """The channel's order: PRL before RRL, and nothing that is not accepted."""

@@ -108,8 +108,8 @@ class ClusterState(Engine):
         self.done = 0
         self.last_vec: tuple[int, ...] = ()
         self.ack_due = self.stat_due = self.gap_due = self.rst_due = NEVER
-        caps = self.caps()  # of which each source has the same share: data, and all its PDUs
-        self.shares = (caps["carried"] // n, caps["receipt"] // n)
+        # Each source has the same share: of data, and of all PDUs.
+        self.shares = (self.flight() // n, self.receipts() // n)
 
     # -- helpers ---------------------------------------------------------------------------
 
@@ -177,30 +177,31 @@ class ClusterState(Engine):
 
     # -- bounds ----------------------------------------------------------------------------
 
-    def usage(self) -> dict[str, int]:
-        """How much of everything is held at the moment (invariant I6)."""
-        return {
-            "queue": len(self.queue),
-            "sl": len(self.sl),
-            "blocked": sum(map(len, self.blocked)),
-            "receipt": len(self.in_logs()),
-            "debts": len(self.debts),
-            "carried": len(self.carried),
-        }
+    def flight(self) -> int:
+        """PDUs that all members together can have under way.
 
-    def caps(self) -> dict[str, int]:
-        """The bound of each of those."""
-        # Per data PDU under way every member sends two NULLs, or n under the eager policy; the
-        # receipt log holds those of the data before and after, too.
+        Per data PDU every member sends two NULLs, or n under the eager policy.
+        """
         nulls = self.n if self.config.policy == EAGER else 2
-        flight = self.n * self.config.window * (nulls * self.n + 1)
+        return self.n * self.config.window * (nulls * self.n + 1)
+
+    def probes(self) -> int:
+        """Those that only make others speak."""
+        return 0
+
+    def receipts(self) -> int:
+        """The receipt log holds the NULLs of the data before and after, too."""
+        return 3 * self.flight() + self.n * self.probes()
+
+    def bounds(self) -> dict[str, tuple[int, int]]:
+        config, flight = self.config, self.flight()
         return {
-            "queue": self.config.own_limit + self.config.window,  # a reset gives some back
-            "sl": flight,
-            "blocked": self.capacity,
-            "receipt": flight * 3,
-            "debts": flight * 2,
-            "carried": flight,
+            "queue": (len(self.queue), config.own_limit + config.window),  # a reset gives some back
+            "sl": (len(self.sl), flight + self.probes()),
+            "blocked": (sum(map(len, self.blocked)), self.capacity),
+            "receipt": (len(self.in_logs()), self.receipts()),
+            "debts": (len(self.debts), 2 * flight),
+            "carried": (len(self.carried), flight),
         }
 
     def log_length(self, src: int) -> int:

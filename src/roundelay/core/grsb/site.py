@@ -131,16 +131,6 @@ class RoleEngine(Engine):
         self._settle(now)
         return number
 
-    @abstractmethod
-    def bounds(self) -> dict[str, tuple[int, int]]:
-        """How much of everything is held now, and at most."""
-
-    def usage(self) -> dict[str, int]:
-        return {name: used for name, (used, _) in self.bounds().items()}
-
-    def caps(self) -> dict[str, int]:
-        return {name: cap for name, (_, cap) in self.bounds().items()}
-
 
 class GrsbSite(Host, RoleEngine):
     """Site `me` of a group with the roles that `roles` gives it.

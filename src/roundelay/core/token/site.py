@@ -485,29 +485,19 @@ class TokenSite(Engine):
         version = "{}.{}".format(*self.tl)
         return {"resilience": self.config.resilience, "role": self.role, "list": version}
 
-    def usage(self) -> dict[str, int]:
-        """How much of everything is held at the moment (invariant I6)."""
-        return {
-            "own": len(self.own.kept) + len(self.own.waiting),
-            "qb": len(self.ordering.qb),
-            "qc": len(self.ordering.qc),
-            "requests": len(self.requests.pending),
-            "log": len(self.log.entries),
-            "staged": len(self.recovery.staged),
-        }
-
-    def caps(self) -> dict[str, int]:
-        """The bound of each of those."""
+    def bounds(self) -> dict[str, tuple[int, int]]:
         config = self.config
         # A rotation of the token, with NULLs, before and after a list change.
         turns = 4 * (len(self.group) + config.resilience + 1) * (config.kw + 1)
+        kept = config.history + TRIM_EVERY + turns
+        early = config.request_burst if config.bulk else 0
         return {
-            "own": config.own_limit,
-            "qb": config.qb_limit + 2 + (config.request_burst if config.bulk else 0),
-            "qc": config.window + 1,
-            "requests": config.request_burst + 1,
-            "log": config.history + TRIM_EVERY + turns,
-            "staged": config.history + TRIM_EVERY + turns,
+            "own": (len(self.own.kept) + len(self.own.waiting), config.own_limit),
+            "qb": (len(self.ordering.qb), config.qb_limit + 2 + early),
+            "qc": (len(self.ordering.qc), config.window + 1),
+            "requests": (len(self.requests.pending), config.request_burst + 1),
+            "log": (len(self.log.entries), kept),
+            "staged": (len(self.recovery.staged), kept),
         }
 
     def check_invariants(self) -> None:
