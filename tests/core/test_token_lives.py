@@ -6,7 +6,7 @@ from random import Random
 
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import Delivery
-from roundelay.core.token.ballot import OtherLife, forgetful, judged
+from roundelay.core.token.ballot import Ballot, OtherLife, forgetful
 from roundelay.core.token.config import TokenConfig
 from roundelay.core.token.pdu import (
     DATA,
@@ -99,13 +99,14 @@ def test_who_knows_less_of_its_lists_than_others_know_of_it_has_no_say() -> None
     knows = Entered(2, (5, 1), 8)
     votes = {1: vote(1, (5, 1), BOOT, knows), 2: vote(2, (3, 0), 9)}
     assert forgetful(votes) == {2}
-    assert [judged(votes, 3)[site].wiped for site in (1, 2)] == [False, True]
+    believed = Ballot(votes, (0, 1, 2), TokenConfig()).votes
+    assert [believed[site].wiped for site in (1, 2)] == [False, True]
     # Neither one that restarted with its disk, nor one that did not hear of the list in time.
     assert not forgetful(votes | {2: vote(2, (5, 1), 9)})
     assert not forgetful(votes | {2: vote(2, (3, 0), 8)})
     # Where everybody votes nobody else can have another list.
     everybody = votes | {0: vote(0, (3, 0), BOOT)}
-    assert not judged(everybody, 3)[2].wiped
+    assert not Ballot(everybody, (0, 1, 2), TokenConfig()).votes[2].wiped
 
 
 def test_a_site_with_an_old_disk_and_one_other_are_no_majority() -> None:

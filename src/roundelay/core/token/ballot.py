@@ -67,20 +67,6 @@ def forgetful(votes: dict[int, Vote1]) -> set[int]:
     }
 
 
-def judged(votes: dict[int, Vote1], everybody: int) -> dict[int, Vote1]:
-    """The votes, with those of the forgetful as if their disks were lost.
-
-    Where all sites of the group vote they count: nobody is left who could know of another list.
-    """
-    if len(votes) == everybody:
-        return votes
-    lost = forgetful(votes)
-    return {
-        site: replace(vote, wiped=True, amnesia=True) if site in lost else vote
-        for site, vote in votes.items()
-    }
-
-
 class Ballot:
     """The votes at the end of phase I: majority, resiliency; basis, election, history.
 
@@ -98,8 +84,12 @@ class Ballot:
         self.old, self.start_ts = self.basis()
 
     def believed(self, votes: dict[int, Vote1]) -> dict[int, Vote1]:
-        """The votes, but who was replaced, or has an old disk, counts as if it had none."""
-        return judged(votes, len(self.group))
+        """The votes, but who was replaced, or has an old disk, counts as if it had none.
+
+        Where all sites of the group vote they count: nobody is left who could know of another list.
+        """
+        lost = forgetful(votes) if len(votes) < len(self.group) else set()
+        return votes | {site: replace(votes[site], wiped=True, amnesia=True) for site in lost}
 
     def basis(self) -> tuple[Version, int]:
         """CM-R3.2: the newest list among the voters, and the largest nts among its members."""
