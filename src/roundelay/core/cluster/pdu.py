@@ -14,11 +14,7 @@ from roundelay.core.fields import Number, Numbers, Ranks, Site
 
 
 class Dt(Pdu, frozen=True, gc=False):
-    """A sequenced PDU with data.
-
-    `ack` holds, per member, the next sequence number the sender expects from it; `buf` the buffers
-    the sender has left.
-    """
+    """A sequenced PDU with data."""
 
     epoch: Annotated[Number, "incarnation of the cluster"]
     src: Annotated[Site, "rank of the sender"]
@@ -29,10 +25,8 @@ class Dt(Pdu, frozen=True, gc=False):
 
 
 class Null(Dt, frozen=True, gc=False):
-    """TR-1: a sequenced PDU that carries acknowledgements only; it is never delivered.
-
-    `probe` asks those whom the sender lacks something of to speak up (TO-5).
-    """
+    """TR-1: a sequenced PDU that carries acknowledgements only, or probes (TO-5); it is never
+    delivered."""
 
     probe: Annotated[bool, "1: speak up if I lack something of yours"]
 
@@ -48,11 +42,7 @@ class Retx(Pdu, frozen=True, gc=False):
 
 
 class Stat(Pdu, frozen=True, gc=False):
-    """TR-7: where the sender stands.  Not sequenced; with `poll` it wants an answer.
-
-    `seq`: its next number; `pseq`: its next partial number for each member; `treq`, `preq`: the
-    next total and partial number it expects from each.
-    """
+    """TR-7: where the sender stands.  Not sequenced."""
 
     epoch: Annotated[Number, "incarnation of the cluster"]
     src: Annotated[Site, "rank of the sender"]
@@ -65,11 +55,7 @@ class Stat(Pdu, frozen=True, gc=False):
 
 
 class Rst(Pdu, frozen=True, gc=False):
-    """One member's part in a reset, or in the opening of a cluster, to epoch `epoch`.
-
-    `vec`: up to where it holds each member's PDUs; `have`: whose vectors it has; `done`: those
-    known to have all vectors, its sender among them once it has.
-    """
+    """One member's part in a reset, or in the opening of a cluster."""
 
     epoch: Annotated[Number, "epoch to be opened"]
     src: Annotated[Site, "rank of the sender"]

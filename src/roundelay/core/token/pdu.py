@@ -173,13 +173,8 @@ class Vote1(Pdu, frozen=True, gc=False):
     """Answer to INVITE.
 
     The paper's vote carries tl and nts; `members` and `exp` let an originator judge a list it was
-    never in.  `amnesia`: restarted with loss of uncommitted entries.  `wiped`: lost its stable
-    storage too.  `boot` is a random number of this run of the voter; NEW_TL returns it, so that a
-    site without memory is not taken in by a list that an earlier run of it voted for.  `history`
-    is that of `tl`; below `floor` everything is on disk beside the voter, in a journal.  `inviter`
-    is the boot number of the invitation that is answered, 0 if none was given; `entered` tells of
-    each site the last list that the voter knows it in.  On a no, only `v`, `yes`, `max_joined` and
-    `inviter` count.
+    never in.  NEW_TL returns `boot`, so that a site without memory is not taken in by a list that
+    an earlier run of it voted for.  On a no, only `v`, `yes`, `max_joined` and `inviter` count.
     """
 
     v: Annotated[Version, "new list"]
@@ -199,12 +194,8 @@ class Vote1(Pdu, frozen=True, gc=False):
 
 
 class NewTl(Pdu, frozen=True, gc=False):
-    """Phase II: the new list is `members` in ring order, built on list `old`.
-
-    `boots` are the boot numbers of the members' votes, in the same order.  `history` is that of
-    the old list, or a new one where what the old list committed may be lost.  No position below
-    `floor` is given to anything new.
-    """
+    """Phase II: the new list.  `history` is that of the old list, or a new one where what the old
+    list committed may be lost."""
 
     v: Annotated[Version, "new list"]
     members: Annotated[tuple[int, ...], MemberIds(fewest=1), "its members in ring order"]
@@ -219,8 +210,7 @@ class NewTl(Pdu, frozen=True, gc=False):
 
 
 class Vote2(Pdu, frozen=True, gc=False):
-    """Phase II: YES (committed to v), NO (left v) or PENDING (still recovering).  `inviter`: the
-    boot number of the originator, as NEW_TL has it; 0 if it has none."""
+    """Phase II: YES (committed to v), NO (left v) or PENDING (still recovering)."""
 
     v: Annotated[Version, "new list"]
     status: Annotated[int, choice(NO, PENDING), "0 no, 1 yes, 2 pending"]
@@ -247,8 +237,7 @@ class Mark(Struct, frozen=True, gc=False):
 
 
 class RecoverReq(Pdu, frozen=True, gc=False):
-    """Asks the new token site of `v` for the entries from `from_ts` on.  `marks` are of what the
-    asking site has committed (`recovery`)."""
+    """Asks the new token site for entries, and shows it marks (`recovery`)."""
 
     v: Annotated[Version, "new list"]
     from_ts: Annotated[Stamp, "first timestamp wanted"]
@@ -265,11 +254,8 @@ class Forked(Pdu, frozen=True, gc=False):
 
 
 class RecoverData(Pdu, frozen=True, gc=False):
-    """Entries in timestamp order.
-
-    `first_available` is the oldest timestamp the sender still has.  Where that is above what was
-    asked for, `counters` holds (source, next number) at that point and `seq` the dense position.
-    """
+    """Entries in timestamp order; `counters` and `seq` where `first_available` is above what was
+    asked for."""
 
     v: Annotated[Version, "new list"]
     entries: Annotated[tuple[Entry, ...], "stamped entries"]
