@@ -20,15 +20,12 @@ Own messages that are not handed over so were handed over nowhere, and may be se
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from roundelay.core.cluster.checks import refusal
 from roundelay.core.cluster.pdu import Dt
-
-if TYPE_CHECKING:
-    from roundelay.core.cluster.state import ClusterState
+from roundelay.core.cluster.state import ClusterState
 
 
 class Tail(Struct, frozen=True):

@@ -22,15 +22,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from random import Random
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from roundelay.core.engine import UNKNOWN_LIFE, Delivery
+from roundelay.core.token.config import TokenConfig
 from roundelay.core.token.pdu import AT_START, NO_LIST, Entered, History, NewTl, Version, Vote1
-
-if TYPE_CHECKING:
-    from roundelay.core.token.config import TokenConfig
 
 Seen = dict[int, tuple[Version, int]]
 """By site: the last list that is known to have it, and the boot number it had there."""

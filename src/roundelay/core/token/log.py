@@ -13,20 +13,18 @@ be forgotten when every member of the list has issued a later stamp.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import InitVar, dataclass, field
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field
+from typing import Final
 
 from roundelay.core.engine import COMMITTED, Delivery
 from roundelay.core.errors import InvariantBroken
 from roundelay.core.limits import UNLIMITED
 from roundelay.core.token.ballot import OtherLife
+from roundelay.core.token.config import TokenConfig
+from roundelay.core.token.part import Part
 from roundelay.core.token.pdu import DATA, Entry, RecoverData
 from roundelay.core.token.phases import NORMAL
 from roundelay.core.token.stable import Base, Committed, Stable
-
-if TYPE_CHECKING:
-    from roundelay.core.token.config import TokenConfig
-    from roundelay.core.token.site import TokenSite
 
 TRIM_EVERY: Final = 256
 TRIM_BYTES: Final = 1 << 22
@@ -44,10 +42,9 @@ def weight(entry: Entry) -> int:
 
 
 @dataclass(slots=True, eq=False)
-class Log:
+class Log(Part):
     """The stamped entries that this site has processed."""
 
-    site: InitVar[TokenSite]
     config: TokenConfig = field(init=False)
     writes_stamped: bool = field(init=False)  # when processed, not when committed
     entries: dict[int, Entry] = field(default_factory=dict)
@@ -68,10 +65,10 @@ class Log:
     retained: int = 0  # data entries in pruned … nts-1: the storage of Table I
     storage_max: int = 0
 
-    def __post_init__(self, site: TokenSite) -> None:
-        self.config = site.config
-        self.writes_stamped = not site.config.sync_commits
-        self.next_num = dict.fromkeys(site.group, 0)
+    def __post_init__(self) -> None:
+        self.config = self.site.config
+        self.writes_stamped = not self.config.sync_commits
+        self.next_num = dict.fromkeys(self.site.group, 0)
 
     # -- growing and shrinking ---------------------------------------------------------------
 
@@ -223,10 +220,9 @@ class Log:
 
 
 @dataclass(slots=True, eq=False)
-class Commit:
+class Commit(Part):
     """Evidence of who holds what, and the commit mark."""
 
-    site: TokenSite
     level: int = field(init=False)  # L
     transfers: deque[int] = field(default_factory=deque)  # stamps ≥ cnts that moved the token
     accepted_upto: int = -1  # newest stamp whose transfer is known to be accepted

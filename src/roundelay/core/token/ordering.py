@@ -24,11 +24,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from roundelay.core.bundle import NOTHING, Bundle
 from roundelay.core.engine import STAMPED, Delivery
 from roundelay.core.errors import InvariantBroken
+from roundelay.core.token.part import Part
 from roundelay.core.token.pdu import (
     DATA,
     NULL,
@@ -44,9 +45,6 @@ from roundelay.core.token.pdu import (
 from roundelay.core.token.phases import NORMAL
 from roundelay.core.token.stable import Stamped, Trimmed
 
-if TYPE_CHECKING:
-    from roundelay.core.token.site import TokenSite
-
 WITHOUT_TOKEN: Final = "acknowledgement by a site without the token"
 
 LOOKED_AT: Final = 16
@@ -54,10 +52,9 @@ LOOKED_AT: Final = 16
 
 
 @dataclass(slots=True, eq=False)
-class Ordering:
+class Ordering(Part):
     """What has arrived and has no place in the log yet, and how it gets one."""
 
-    site: TokenSite
     qb: dict[tuple[int, int], Bundle] = field(default_factory=dict)  # Q_B: received, not stamped
     qc: dict[int, Ack] = field(default_factory=dict)  # Q_c: acknowledgements that must wait
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from roundelay.core.bundle import MESSAGES_MAX, Bundle, gather
 from roundelay.core.engine import EVERYONE, NEVER
@@ -21,21 +21,18 @@ from roundelay.core.errors import (
     UsageError,
 )
 from roundelay.core.notices import OwnIndeterminate
+from roundelay.core.token.part import Part
 from roundelay.core.token.pdu import DATA, Ack, B, Version
 from roundelay.core.token.phases import BROKEN, NORMAL
-
-if TYPE_CHECKING:
-    from roundelay.core.token.site import TokenSite
 
 LISTS_KEPT: Final = 1024
 """Lists of this life that are remembered; nobody commits what was stamped so many lists ago."""
 
 
 @dataclass(slots=True, eq=False)
-class OwnMessages:
+class OwnMessages(Part):
     """What this site has to say."""
 
-    site: TokenSite
     kept: deque[Bundle] = field(default_factory=deque)
     base: int = 0
     lists: dict[Version, None] = field(default_factory=dict)

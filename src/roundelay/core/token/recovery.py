@@ -14,12 +14,13 @@ it was given in, with a checksum of the message, should two lists have the same 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from zlib import crc32
 
 from roundelay.core.engine import EVERYONE, NEVER
 from roundelay.core.errors import InvariantBroken
 from roundelay.core.notices import GapUnavailable, GroupBroken
+from roundelay.core.token.part import Part
 from roundelay.core.token.pdu import (
     DATA,
     PENDING,
@@ -33,9 +34,6 @@ from roundelay.core.token.pdu import (
 )
 from roundelay.core.token.phases import BROKEN, NORMAL, O2, S1, S2, W3
 from roundelay.core.token.stable import Base
-
-if TYPE_CHECKING:
-    from roundelay.core.token.site import TokenSite
 
 MARKS: Final = 24
 """At distances of 1, 2, 4, … stamps from the end."""
@@ -76,10 +74,9 @@ def parted(
 
 
 @dataclass(slots=True, eq=False)
-class LogRecovery:
+class LogRecovery(Part):
     """How a log is completed before a list is entered."""
 
-    site: TokenSite
     staged: dict[int, Entry] = field(default_factory=dict)
     recover_from: int = 0
     gap: RecoverData | None = None  # where recovery has to leave something out

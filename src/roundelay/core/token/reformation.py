@@ -33,12 +33,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from roundelay.core.engine import EVERYONE, UNKNOWN_LIFE
 from roundelay.core.errors import InvariantBroken
 from roundelay.core.notices import Blocked
 from roundelay.core.token.ballot import Seen, entered
+from roundelay.core.token.part import Part
 from roundelay.core.token.pdu import (
     NO,
     NO_LIST,
@@ -55,9 +56,6 @@ from roundelay.core.token.pdu import (
 from roundelay.core.token.phases import NORMAL, O1, O2, OUT, S1, S2, W3
 from roundelay.core.token.stable import Joined
 
-if TYPE_CHECKING:
-    from roundelay.core.token.site import TokenSite
-
 ANOTHER_LIFE: Final = "from or for another life of its site"
 
 VERSION_MAX: Final = (1 << 32) - 2
@@ -71,10 +69,9 @@ Who wakes first invites the others, who then wait for it: 32 t_retx have room fo
 
 
 @dataclass(slots=True, eq=False)
-class Reformation:
+class Reformation(Part):
     """What a site does between two lists: the attempt it is in, and what its vote tells."""
 
-    site: TokenSite
     max_joined: Version = NO_LIST  # highest version ever joined, aborted ones too
     seen_version: int = 0  # highest version # heard of
     attempt: Version | None = None

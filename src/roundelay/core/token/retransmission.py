@@ -14,10 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from roundelay.core.engine import EVERYONE, NEVER
 from roundelay.core.errors import InvariantBroken
+from roundelay.core.token.part import Part
 from roundelay.core.token.pdu import (
     WANT_ACK,
     WANT_ENTRIES,
@@ -30,9 +31,6 @@ from roundelay.core.token.pdu import (
     RetxMsg,
     RetxReq,
 )
-
-if TYPE_CHECKING:
-    from roundelay.core.token.site import TokenSite
 
 SHIFT_MAX: Final = 32
 """Doublings after which any wait has reached its longest."""
@@ -67,10 +65,9 @@ def ranges(stamps: Iterable[int], together: bool) -> list[list[int]]:
 
 
 @dataclass(slots=True, eq=False)
-class Requests:
+class Requests(Part):
     """What is missing here, and has been asked for."""
 
-    site: TokenSite
     pending: dict[Item, list[int]] = field(default_factory=dict)
     """By missing item: [due, last sent, silent, total, doublings]."""
     known_top: int = -1  # highest stamp known to exist
@@ -184,11 +181,10 @@ class Requests:
                 raise InvariantBroken(f"the request for {item} is due before its timer")
 
 
-@dataclass(slots=True, eq=False)
-class Answers:
+class Answers(Part):
     """The retransmission service: what is sent again to those who missed it."""
 
-    site: TokenSite
+    __slots__ = ()
 
     def in_service(self) -> bool:
         """Whether it is on us to answer requests: we have every stamp, and nobody nearer does.

@@ -45,6 +45,7 @@ from roundelay.core.token.config import PREFORMED, REJOIN, TokenConfig
 from roundelay.core.token.log import TRIM_EVERY, Commit, Log
 from roundelay.core.token.ordering import Ordering
 from roundelay.core.token.own import OwnMessages
+from roundelay.core.token.part import Part
 from roundelay.core.token.phases import (
     ANY,
     BROKEN,
@@ -126,14 +127,13 @@ Handler = Callable[[Any, int, int], None]
 
 
 @dataclass(slots=True, eq=False)
-class Timers:
+class Timers(Part):
     """Nine moments, in the order in which `TokenSite.on_timer` looks at them.
 
     `heard` and `progress` are when anything, and anything new, was last heard of the list: a timer
     that restarts with every arrival is not moved each time; it looks at these when it comes.
     """
 
-    site: TokenSite
     send_due: int = NEVER
     request_due: int = NEVER
     hold_due: int = NEVER
@@ -188,7 +188,7 @@ PREFORMED_PAST: Final[p.History] = (1, 0, 0)
 class TokenSite(Engine):
     """One site of a token group (CM84)."""
 
-    PARTS: ClassVar[dict[str, type[Any]]] = {
+    PARTS: ClassVar[dict[str, type[Part]]] = {
         "timers": Timers,
         "log": Log,
         "token_list": TokenList,
@@ -502,13 +502,5 @@ class TokenSite(Engine):
 
     def check_invariants(self) -> None:
         """Raise InvariantBroken unless every part is consistent, by itself and with the others."""
-        self.log.check_invariants()
-        self.commit.check_invariants()
-        self.stamping.check_invariants()
-        self.ordering.check_invariants()
-        self.own.check_invariants()
-        self.requests.check_invariants()
-        self.token_list.check_invariants()
-        self.reformation.check_invariants()
-        self.recovery.check_invariants()
-        self.timers.check_invariants()
+        for name in self.PARTS:
+            getattr(self, name).check_invariants()

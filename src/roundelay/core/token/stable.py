@@ -170,12 +170,11 @@ def undelivered(stable: object, position: int) -> tuple[list[Delivery], Notice |
     """
     if not isinstance(stable, Stable):
         return [], None
-    deliveries: list[Delivery] = []
-    for ts in sorted(stable.entries):
-        entry = stable.entries[ts]
-        ack = entry.ack
-        if ts < stable.cnts and ack.kind == DATA and entry.seq >= position:
-            deliveries.append(Delivery(entry.seq, ack.s, ack.n, entry.bundle, COMMITTED))
+    deliveries = [
+        Delivery(entry.seq, entry.ack.s, entry.ack.n, entry.bundle, COMMITTED)
+        for ts, entry in sorted(stable.entries.items())
+        if ts < stable.cnts and entry.ack.kind == DATA and entry.seq >= position
+    ]
     first = deliveries[0].seq if deliveries else stable.seq
     gap = GapUnavailable(position, first) if first > position else None
     return deliveries, gap

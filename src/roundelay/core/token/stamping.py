@@ -20,26 +20,23 @@ Deviations from the paper
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from roundelay.core.engine import EVERYONE, NEVER
 from roundelay.core.errors import InvariantBroken
 from roundelay.core.notices import MemberSuspected
+from roundelay.core.token.part import Part
 from roundelay.core.token.pdu import DATA, NULL, RUN_MAX, Ack, AckRun, Confirm
 from roundelay.core.token.phases import NORMAL
-
-if TYPE_CHECKING:
-    from roundelay.core.token.site import TokenSite
 
 ROUNDS: Final = 2
 """`to_source`: after the stamps of so many rounds a site gets the token anyway."""
 
 
 @dataclass(slots=True, eq=False)
-class Stamping:
+class Stamping(Part):
     """What a site does with the token."""
 
-    site: TokenSite
     free_heirs: bool = field(init=False)
     holding: bool = False
     hold_ts: int = -1  # the stamp that brought it

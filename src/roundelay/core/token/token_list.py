@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from roundelay.core.engine import NEVER
 from roundelay.core.errors import InvariantBroken
 from roundelay.core.notices import GapUnavailable, ListInForce, Unblocked
 from roundelay.core.token.ballot import note
+from roundelay.core.token.part import Part
 from roundelay.core.token.pdu import AT_START, NO_HISTORY, NO_LIST, History, NewTl, TlHint, Version
 from roundelay.core.token.phases import NORMAL
 from roundelay.core.token.stable import Base, Listed, Wiped
 
-if TYPE_CHECKING:
-    from roundelay.core.token.site import TokenSite
-
 
 @dataclass(slots=True, eq=False)
-class TokenList:
+class TokenList(Part):
     """Its version, its members in ring order, where it starts, and whether it has a token."""
 
-    site: TokenSite
     version: Version = NO_LIST  # tl_i
     members: tuple[int, ...] = ()  # in ring order
     successor: dict[int, int] = field(default_factory=dict)
