@@ -115,6 +115,10 @@ class Emitter:
             return out
         return EMPTY
 
+    def send(self, dst: int, pdu: Pdu, line: int = ONLY_LINE) -> None:
+        """Send `pdu` to a member, or to EVERYONE."""
+        self.out.sends.append((dst, pdu, line))
+
     def notify(self, notice: Notice) -> None:
         """Tell the application."""
         self.out.notices.append(notice)

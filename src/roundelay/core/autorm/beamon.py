@@ -176,7 +176,7 @@ class Beamon(Engine):
             self._names_bytes += size
             self._announce(now)
         self.groups[group] = local
-        self._arm(now)
+        self.deadline = self._earliest()
 
     def leave(self, group: str, now: int) -> None:
         """The last local application has left `group`; harmless if none was in it."""
@@ -185,7 +185,7 @@ class Beamon(Engine):
             self._names_bytes -= 1 + len(group.encode())
             self.inbound.leave(group)
             self._announce(now)
-            self._arm(now)
+            self.deadline = self._earliest()
 
     def _announce(self, now: int) -> None:
         """AR-3: an extra heartbeat soon, but not more often than that."""
@@ -198,7 +198,7 @@ class Beamon(Engine):
         for group in list(self.groups):
             self.leave(group, now)
         self._beat(now)
-        self._arm(now)
+        self.deadline = self._earliest()
 
     def submit(self, bundle: Bundle, now: int, group: str = "") -> None:
         """A bundle of one message to everyone in `group`; see `send_everyone`."""
@@ -244,7 +244,7 @@ class Beamon(Engine):
         if scope not in self.active:
             self._start(scope, now)
             self._pump(now)
-        self._arm(now)
+        self.deadline = self._earliest()
 
     # -- what happens ----------------------------------------------------------------------
 
@@ -273,14 +273,14 @@ class Beamon(Engine):
             self._on_acknowledgement(pdu, now)
         else:
             self._on_heartbeat(pdu, node, now)
-        self._arm(now)
+        self.deadline = self._earliest()
 
     def on_timer(self, now: int) -> None:
         """Do whatever is due at `now`."""
         self._wake(now)
         if self.inbound.ack_due <= now:
             for answer in self.inbound.answers(self.uuid, now):
-                self._send(answer)
+                self.send(EVERYONE, answer)
         if self._beat_due() <= now:
             self._beat(now)
             self._scan(now)
@@ -290,10 +290,7 @@ class Beamon(Engine):
             if transfer.due <= now:
                 self._next_round(transfer, now)
         self._pump(now)
-        self._arm(now)
-
-    def _send(self, packet: Packet) -> None:
-        self.out.sends.append((EVERYONE, packet, ONLY_LINE))
+        self.deadline = self._earliest()
 
     def _wake(self, now: int) -> None:
         """If this node was asleep (stopped, or starved), the others are not to blame for that."""
@@ -304,11 +301,8 @@ class Beamon(Engine):
             for transfer in self.active.values():
                 transfer.excuse(asleep, now)
 
-    def _arm(self, now: int) -> None:
-        """The one deadline: the earliest of all that is to come."""
-        self.deadline = self._earliest()
-
     def _earliest(self) -> int:
+        """The one deadline, of all that is to come."""
         due = min(self._beat_due(), self.environment.scan_due, self.inbound.ack_due)
         for transfer in self.active.values():
             due = min(due, transfer.due if transfer.waiting else self.pacer.next)
@@ -328,7 +322,7 @@ class Beamon(Engine):
 
     def _beat(self, now: int) -> None:
         nodes = min(self.environment.local, NODES_MAX)
-        self._send(Heartbeat(self.uuid, nodes, tuple(self.groups)))
+        self.send(EVERYONE, Heartbeat(self.uuid, nodes, tuple(self.groups)))
         self.hb_sent = now
         self.hb_reported = nodes
         self.hb_due = NEVER
@@ -417,7 +411,7 @@ class Beamon(Engine):
                     continue
                 if not pacer.may_send(now):
                     return
-                self._send(transfer.next_packet())
+                self.send(EVERYONE, transfer.next_packet())
                 self.resent += not transfer.first
                 if transfer.all_sent():
                     transfer.wait(now)

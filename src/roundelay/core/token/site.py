@@ -386,9 +386,6 @@ class TokenSite(Engine):
             self.reformation.on_reform_timer(now)
         self.deadline = timers.earliest()
 
-    def send(self, destination: int, pdu: Pdu) -> None:
-        self.out.sends.append((destination, pdu, ONLY_LINE))
-
     # -- what its owner may ask for ----------------------------------------------------------
 
     def reform(self, now: int) -> None:

@@ -10,6 +10,7 @@ from roundelay.core.autorm.beamon import Beamon
 from roundelay.core.autorm.config import GROUP, AutoRmConfig
 from roundelay.core.autorm.packets import Acknowledgement, Data
 from roundelay.core.autorm.reassembly import Inbound, OwedAck
+from roundelay.core.engine import EVERYONE
 from roundelay.core.families import AUTORM
 from roundelay.sim.mutants.mutant import MutantTable
 
@@ -71,7 +72,7 @@ def never_quiet(shipped: Any, self: Beamon, now: int) -> None:
     """AR-15: acknowledgements are sent with every heartbeat; the network never falls silent."""
     shipped(self, now)
     for uuid in self.environment.nodes:
-        self._send(Acknowledgement(self.uuid, uuid, 1, 0, ()))
+        self.send(EVERYONE, Acknowledgement(self.uuid, uuid, 1, 0, ()))
 
 
 @broken(Beamon, "_deliver", "I4")
