@@ -195,7 +195,6 @@ def reassembly(node: Any) -> Any:
 OF_AUTORM: dict[str, Break] = {
     "a node hears itself": put("uuid", beamons.uuid(1)),
     "something is due before the deadline": put("deadline", NEVER),
-    "a name is not counted": put("_names_bytes", 0),
     "a message waits for nothing": lambda node: node.queues.update({"other": deque([1])}),
     "a queue of nothing": lambda node: node.queues.update({"": deque()}),
     "under way under no number": lambda node: node.by_seq.clear(),

@@ -109,9 +109,9 @@ class Beamon(Engine):
     """One node, named `uuid` for as long as it runs."""
 
     __slots__ = (
-        "_names_bytes", "active", "by_seq", "config", "environment", "groups", "hb_due",
-        "hb_jitter", "hb_reported", "hb_sent", "inbound", "pacer", "queued_bytes",
-        "queues", "ran", "resent", "rng", "seq", "uuid",
+        "active", "by_seq", "config", "environment", "groups", "hb_due", "hb_jitter", "hb_reported",
+        "hb_sent", "inbound", "pacer", "queued_bytes", "queues", "ran", "resent", "rng", "seq",
+        "uuid",
     )  # fmt: skip
 
     def __init__(
@@ -133,7 +133,6 @@ class Beamon(Engine):
         self.environment = Environment(config)
         self.inbound = Inbound(config)
         self.groups: dict[str, int] = {}  # joined here: how many local applications
-        self._names_bytes = 0  # of the groups, in a heartbeat
         # Heartbeats.
         self.hb_sent = now
         self.hb_reported = 0  # nodes in the last one; 0: none sent yet
@@ -167,13 +166,12 @@ class Beamon(Engine):
                     "leave one, or use another node"
                 )
             room = self.config.mtu - IP_UDP_HEAD - HEARTBEAT_HEAD
-            if self._names_bytes + size > room:
+            if size + sum(1 + len(name.encode()) for name in self.groups) > room:
                 raise UsageError(
                     f"cannot join {group!r}: the names of all groups must fit one heartbeat of "
                     f"{room} bytes; leave some, use shorter names or a larger mtu"
                 )
             self._wake(now)
-            self._names_bytes += size
             self._announce(now)
         self.groups[group] = local
         self.deadline = self._earliest()
@@ -182,7 +180,6 @@ class Beamon(Engine):
         """The last local application has left `group`; harmless if none was in it."""
         if self.groups.pop(group, None) is not None:
             self._wake(now)
-            self._names_bytes -= 1 + len(group.encode())
             self.inbound.leave(group)
             self._announce(now)
             self.deadline = self._earliest()
@@ -559,10 +556,6 @@ class Beamon(Engine):
             raise InvariantBroken("a node is in its own table")
         if self.deadline > self._earliest():
             raise InvariantBroken(f"something is due before the deadline {self.deadline}")
-        if self._names_bytes != sum(1 + len(group.encode()) for group in self.groups):
-            raise InvariantBroken(
-                f"{self._names_bytes} bytes of names in {len(self.groups)} groups"
-            )
         if not self.queues.keys() <= self.active.keys() or not all(self.queues.values()):
             raise InvariantBroken("messages wait although none is under way before them")
         if self.by_seq != {transfer.seq: transfer for transfer in self.active.values()}:
