@@ -245,23 +245,18 @@ class Exchange(Sending):
             return
         self.say_vector(now)
 
-    def suspect(self, k: int) -> None:
-        if not self.suspected >> k & 1:
-            self.suspected |= 1 << k
-            self.notify(MemberSuspected(self.group[k]))
-
     def somebody_failed(self, now: int) -> bool:
         """TR-15: who answers no poll for R periods is suspected, for 2R the cluster is broken."""
-        away = []
-        if self.last_poll >= 0:
-            for k in self.everyone:
-                if k == self.index:
-                    continue
-                self.missed[k] = 0 if self.heard[k] >= self.last_poll else self.missed[k] + 1
-                if self.missed[k] >= self.config.attempts:
-                    self.suspect(k)
-                if self.missed[k] >= 2 * self.config.attempts:
-                    away.append(k)
+        if self.last_poll < 0:
+            return False
+        for k in self.everyone:
+            if k == self.index:
+                continue
+            self.missed[k] = 0 if self.heard[k] >= self.last_poll else self.missed[k] + 1
+            if self.missed[k] >= self.config.attempts and not self.suspected >> k & 1:
+                self.suspected |= 1 << k
+                self.notify(MemberSuspected(self.group[k]))
+        away = self.given_up()
         if away:
             self.break_up(away)
         return bool(away)
@@ -295,8 +290,8 @@ class Exchange(Sending):
         most = 2 * self.config.attempts
         return tuple(self.group[k] for k in self.everyone if self.missed[k] >= most)
 
-    def break_up(self, away: list[int]) -> None:
-        self.stop(f"no answer from {sorted(self.group[k] for k in away)}")
+    def break_up(self, away: tuple[int, ...]) -> None:
+        self.stop(f"no answer from {sorted(away)}")
 
     def stop(self, why: str) -> None:
         """TR-15: nothing can be agreed on any more; the owner may reopen the cluster."""

@@ -402,15 +402,9 @@ class Reformation(Part):
 
     def on_reform_timer(self, now: int) -> None:
         """TIMEOUT_i, _j, _k and the back-off: what the one reformation timer means by phase."""
-        phase = self.site.phase
-        if phase == O1:
-            self.on_invite_timer(now)
-        elif phase == O2:
-            self.on_announce_timer(now)
-        elif phase == OUT:
-            self.start(now)
-        else:  # CM-R14: S1, S2 or W3 have waited long enough
-            self.back_off(now)
+        by_phase = {O1: self.on_invite_timer, O2: self.on_announce_timer, OUT: self.start}
+        # CM-R14: S1, S2 or W3 have waited long enough.
+        by_phase.get(self.site.phase, self.back_off)(now)
 
     def on_list_timer(self, now: int) -> None:
         """`token_due` serves the recovery before the list is entered and its token afterwards."""
