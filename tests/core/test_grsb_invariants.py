@@ -134,10 +134,10 @@ BREAKS: dict[str, tuple[Break, Mapping[str, Break]]] = {
     }),
     "SUBMITTER": (lambda group: group.user(6), {
         "persisted ≤ done ≤ upto": put("upto", 1),
+        "what is under way is repeated": put("submit_due", 5),
         "what waits, waits for what is under way": lambda user: user.queue.append(None),
     }),
     "USER": (lambda group: group.user(6), {
-        "what is under way is repeated": put("submit_due", 5),
         "it listens from where it is, or where open units began": all_of(
             put("listener.next", FAR), put("listener.stable", FAR), put("listener.top", FAR)
         ),
@@ -204,7 +204,6 @@ WIDE_BREAKS: dict[str, tuple[Break, Mapping[str, Break]]] = {
         "what climbs has its slot": put(
             "climb.slot", LsUp(1, 1, 1, 0, SINGLE, 0, 0, Bundle.of(b""), 0, ())
         ),
-        "what is under way is repeated": put("repeat_due", NEVER - 1),
     }),
     "SITE": (lambda world: world.top, {
         "its levels have heard each other": lambda site: site.loop.append((None, 0)),

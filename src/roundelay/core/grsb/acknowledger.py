@@ -51,7 +51,6 @@ class Acknowledger:
         self.epoch = -1
         self.ring = Ring()
         self.counters = Counters()
-        self.last_time = 0
         self.safe = 0  # everything below is with the recorders
         self.ceiling = ceiling  # on disk: nothing from here on was acknowledged
         self.acked = 0  # the mark last announced; what is stored above waits for its delay
@@ -87,7 +86,7 @@ class Acknowledger:
 
     def pages(self) -> list[State]:
         """State for a successor."""
-        return self.counters.pages(self.safe, self.expected, self.last_time)
+        return self.counters.pages(self.safe, self.expected)
 
     # -- broadcasts ------------------------------------------------------------------------
 
@@ -124,7 +123,6 @@ class Acknowledger:
     def _store(self, message: Message) -> None:
         self.ring.add(message)
         self.counters.count(message)
-        self.last_time = max(self.last_time, message.time)
         self.fetch_due = NEVER
         self.fetches = 0
 
@@ -368,8 +366,7 @@ class Acknowledger:
         """What was installed counts from now on."""
         self.epoch, self.next_epoch = self.next_epoch, -1
         self.ring = self.next_ring
-        self.counters = Counters(state.counters)
-        self.last_time = state.time
+        self.counters = Counters(state.counters, state.time)
         self.safe = state.safe
         self.acked = state.top
         self._vouch()

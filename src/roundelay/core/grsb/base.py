@@ -175,10 +175,11 @@ class Ring:
 
 
 class Counters:
-    """GR-2: what is known of each sender, from the messages that have a place."""
+    """GR-2: what is known of each sender, and the date last given: from what has a place."""
 
-    def __init__(self, counters: Iterable[Counter] = ()) -> None:
+    def __init__(self, counters: Iterable[Counter] = (), time: int = 0) -> None:
         self.by_sender = {counter.sender: counter for counter in counters}
+        self.time = time
 
     def get(self, sender: int) -> Counter | None:
         return self.by_sender.get(sender)
@@ -192,13 +193,14 @@ class Counters:
         if message.mtype == ABORT:  # nothing is open, and the numbers are those of the new start
             units, next_sseq = False, 0
         self.by_sender[sender] = Counter(sender, inc, next_sseq, message.gseq, units)
+        self.time = max(self.time, message.time)
 
-    def pages(self, safe: int, top: int, time: int) -> list[State]:
+    def pages(self, safe: int, top: int) -> list[State]:
         """A state for a successor, cut into pages."""
         counters = tuple(self.by_sender[sender] for sender in sorted(self.by_sender))
         starts = range(0, max(len(counters), 1), COUNTERS_PAGE)
         return [
-            State(safe, top, time, page, len(starts), counters[at : at + COUNTERS_PAGE])
+            State(safe, top, self.time, page, len(starts), counters[at : at + COUNTERS_PAGE])
             for page, at in enumerate(starts)
         ]
 

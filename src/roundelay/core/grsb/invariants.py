@@ -156,15 +156,15 @@ SUBMITTER: Final[Rules] = {
     "persisted ≤ done ≤ upto": lambda submitter: (
         submitter.persisted.upto <= submitter.done[0] <= submitter.upto
     ),
+    "what is under way is repeated": lambda submitter: (
+        (submitter.under_way is None) == (submitter.submit_due >= NEVER)
+    ),
     "what waits, waits for what is under way": lambda submitter: (
         submitter.under_way is not None or not submitter.queue
     ),
 }
 
 USER: Final[Rules] = {
-    "what is under way is repeated": lambda user: (
-        (user.under_way is None) == (user.submit_due >= NEVER)
-    ),
     "it listens from where it is, or where open units began": lambda user: (
         user.listener.next <= user.upto
     ),

@@ -56,7 +56,6 @@ class Recorder:
         self.listener = Listener(epoch, archive.end, self.config.heard_max)
         self.repairs = Repairs(self.config, host.rng)
         self.recent: dict[int, Message] = {}  # what the archive may not show yet
-        self.last_time = 0
         self.asked = 0  # which source is asked now
         self.got = 0  # messages since the last request
         self.refusals: dict[int, int] = {}  # source → where it goes on, having nothing here
@@ -80,7 +79,7 @@ class Recorder:
 
     def pages(self) -> list[State]:
         """What is left when nobody else has anything (cold start)."""
-        return self.counters.pages(self.mark, self.mark, self.last_time)
+        return self.counters.pages(self.mark, self.mark)
 
     # -- recording -------------------------------------------------------------------------
 
@@ -115,7 +114,6 @@ class Recorder:
         kept = message if self.filter.takes(message) else message.head()
         self.host.persist(Stored(kept))
         self.counters.count(message)
-        self.last_time = max(self.last_time, message.time)
         recent = self.recent
         recent[message.gseq] = kept
         if len(recent) > RECENT_MAX:

@@ -52,16 +52,15 @@ class Sequencer:
         self.epoch = epoch
         self.start = state.top
         self.next = state.top
-        self.last_time = state.time
-        self.counters = Counters(state.counters)
+        self.counters = Counters(state.counters, state.time)
         self.history = Ring(state.top)
         self.keep = keep
 
     def stamp(self, submit: Submit, sender: int, wall_us: int) -> Message:
         """GR-3: the next place, and a date that rises though the clock may not."""
-        self.last_time = max(wall_us, self.last_time + 1)
+        time = max(wall_us, self.counters.time + 1)
         message = Message(
-            self.epoch, self.next, self.last_time, sender, submit.inc, submit.sseq,
+            self.epoch, self.next, time, sender, submit.inc, submit.sseq,
             submit.conference, submit.mtype, submit.gid, submit.kind, submit.bundle,
         )  # fmt: skip
         self.remember(message)
@@ -73,7 +72,6 @@ class Sequencer:
         if len(self.history) > self.keep:
             self.history.let_go()
         self.next = message.end
-        self.last_time = max(self.last_time, message.time)
         self.counters.count(message)
 
 
@@ -143,7 +141,7 @@ class Retransmitter:
         """State for a successor: all that has a place may be stable."""
         sequencer = self.sequencer
         safe = max(self.recorded, sequencer.history.first)
-        return sequencer.counters.pages(safe, sequencer.next, sequencer.last_time)
+        return sequencer.counters.pages(safe, sequencer.next)
 
     # -- submissions -----------------------------------------------------------------------
 

@@ -187,7 +187,7 @@ class GrsbSite(Host, RoleEngine):
             upto = known.handled if position is None else position
             resume = min(known.resume, upto)
             epoch = max(reign.epoch, known.epoch)
-            self.user = self.user_class(self, inc, upto, resume, epoch, selection, now)
+            self.user = self.user_class(self, inc, upto, resume, epoch, selection)
         if me in roles.council:
             self.promised = max(known.promised, reign.epoch)
             self.council = Council(self, reign, inc if wiped else -1, now)
@@ -292,7 +292,7 @@ class GrsbSite(Host, RoleEngine):
         if self.candidate is not None and cr != self.me:
             self.candidate.heard(now)
         if self.user is not None:
-            self.user.heard(now)
+            self.user.heard()
         return True
 
     def _enter(self, epoch: int, cr: int) -> None:

@@ -16,6 +16,7 @@ from typing import Final
 from msgspec import Struct
 
 from roundelay.core.bundle import Bundle
+from roundelay.core.engine import NEVER
 from roundelay.core.errors import PayloadTooLarge, QueueFull, UsageError
 from roundelay.core.grsb.base import GrsbDelivery, Host
 from roundelay.core.grsb.pdu import END, MIDDLE, SINGLE, START, Message, Submit
@@ -73,6 +74,8 @@ class Submitter(ABC):
         self.sseq = 0
         self.queue: deque[Waiting] = deque()
         self.under_way: Waiting | None = None
+        self.tries = 0  # how often it has been sent
+        self.submit_due = NEVER
 
     # -- submitting ------------------------------------------------------------------------
 
@@ -82,8 +85,8 @@ class Submitter(ABC):
         return False
 
     @abstractmethod
-    def _launch(self, submission: Waiting, now: int) -> None:
-        """`one` is under way from now on: send it for the first time."""
+    def _submit(self, now: int) -> None:
+        """Send what is under way, for the first time or again."""
 
     def submit(
         self, bundle: Bundle, now: int, conference: int = 0, kind: int = 0, ticket: bytes = b""
@@ -151,8 +154,15 @@ class Submitter(ABC):
     def _next(self, now: int) -> None:
         """GR-1: one submission is under way at a time."""
         if self.under_way is None and self.queue:
-            self.under_way = submission = self.queue.popleft()
-            self._launch(submission, now)
+            self.under_way = self.queue.popleft()
+            self.tries = 0
+            self._submit(now)
+
+    def _over(self, now: int) -> None:
+        """What was under way needs no repetition any more."""
+        self.under_way = None
+        self.submit_due = NEVER
+        self._next(now)
 
     # -- listening -------------------------------------------------------------------------
 

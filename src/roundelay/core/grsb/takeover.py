@@ -205,8 +205,7 @@ class Candidate:
             self._fetch()
         elif self.phase == INSTALLING:
             assert self.sequencer is not None
-            counters, top = self.sequencer.counters, self.sequencer.next
-            for page in counters.pages(self.state.safe, top, self.sequencer.last_time):
+            for page in self.sequencer.counters.pages(self.state.safe, self.sequencer.next):
                 install = Takeover(INSTALL, self.epoch, host.me, self.da, page)
                 host.ask(self.da, install, self.unanswered)
         elif self.phase == ACCEPTING:
@@ -251,12 +250,9 @@ class Candidate:
         if da < 0:
             return
         if self.cr.epoch == last.epoch:  # our own reign goes on with another acknowledger
-            self.source = host.me
-            sequencer = self.cr.sequencer
-            pages = self.cr.pages()
-            self.state = State(pages[0].safe, sequencer.next, sequencer.last_time)
-            self.sequencer = sequencer
-            self.da = da
+            self.source, self.da = host.me, da
+            self.state = self.cr.pages()[0]
+            self.sequencer = self.cr.sequencer
             self._enter(INSTALLING, now)
             return
         for site in (last.da, last.cr):
@@ -330,7 +326,7 @@ class Candidate:
         if sequencer.next != state.top:
             self._fail(now)  # it is not what it promised
             return
-        sequencer.counters = Counters(state.counters)
+        sequencer.counters = Counters(state.counters, sequencer.counters.time)
         self.sequencer = sequencer
         self.fetched.clear()
         self._enter(INSTALLING, now)

@@ -9,7 +9,7 @@ joins what was heard live.
 
 from __future__ import annotations
 
-from roundelay.core.engine import COMMITTED, NEVER, STAMPED
+from roundelay.core.engine import COMMITTED, STAMPED
 from roundelay.core.errors import QueueFull, Refused
 from roundelay.core.grsb.base import REPLAYED, Host
 from roundelay.core.grsb.config import FAST
@@ -25,7 +25,7 @@ from roundelay.core.grsb.pdu import (
     SubmitAck,
 )
 from roundelay.core.grsb.reader import RangeReader
-from roundelay.core.grsb.submitter import Submitter, Waiting, check
+from roundelay.core.grsb.submitter import Submitter, check
 from roundelay.core.grsb.units import Units
 from roundelay.core.notices import (
     OwnPlaced,
@@ -47,9 +47,8 @@ class User(Submitter):
     """UN of the start `inc`, which has dealt with everything below `upto`."""
 
     def __init__(
-        self, host: Host, inc: int, upto: int, resume: int, epoch: int, selection: Selection,
-        now: int,
-    ) -> None:  # fmt: skip
+        self, host: Host, inc: int, upto: int, resume: int, epoch: int, selection: Selection
+    ) -> None:
         super().__init__(host, inc, upto, resume, selection, epoch)
         self.listener = Listener(epoch, min(upto, resume), self.config.heard_max)
         self.entered_at = 0  # so far when the present epoch was first heard of
@@ -59,9 +58,6 @@ class User(Submitter):
         self.asked = 0  # the number of the last one
         self.up = True
         self.recorded = 0  # everything below is with the recorders
-        self.heard_at = now
-        self.submit_due = NEVER
-        self.tries = 0  # repetitions of what is under way
         self.hint = -1  # who may reign now, by hearsay
 
     # -- submitting ------------------------------------------------------------------------
@@ -75,16 +71,13 @@ class User(Submitter):
             raise Refused("the retransmitter has not been heard for a while: wait for `up`")
         super()._may(count, size)
 
-    def _launch(self, submission: Waiting, now: int) -> None:
-        if self.sseq >= SUBMISSIONS_MAX and submission.mtype in (SINGLE, START):
-            self.inc, self.sseq = self.inc + 1, 0  # as if it had started again
-        self.tries = 0
-        self._submit(now)
-
     def _submit(self, now: int) -> None:
         """GR-1."""
         submission = self.under_way
         assert submission is not None
+        begins = not self.tries and submission.mtype in (SINGLE, START)
+        if begins and self.sseq >= SUBMISSIONS_MAX:
+            self.inc, self.sseq = self.inc + 1, 0  # as if it had started again
         submit = submission.to_pdu(self.inc, self.sseq)
         cr = self.host.reign.cr if self.hint < 0 else self.hint
         self.host.ask(cr, submit, self.tries)
@@ -110,9 +103,7 @@ class User(Submitter):
         else:
             self.sseq += 1
             self.host.notice(OwnPlaced(lo, hi, ack.gseq))
-        self.under_way = None
-        self.submit_due = NEVER
-        self._next(now)
+        self._over(now)
 
     # -- listening -------------------------------------------------------------------------
 
@@ -120,9 +111,8 @@ class User(Submitter):
         super().select(selection)
         self.reader.change(selection)
 
-    def heard(self, now: int) -> None:
+    def heard(self) -> None:
         """GR-21: who hears the retransmitter carries on, whoever else is out of reach."""
-        self.heard_at = now
         if not self.up:
             self.up = True
             self.host.notice(RetransmitterHeard())
@@ -231,11 +221,11 @@ class User(Submitter):
     @property
     def deadline(self) -> int:
         due = min(self.submit_due, *(reader.repairs.due for reader in self.readers.values()))
-        return min(due, self.heard_at + self.config.alive_timeout_ns) if self.up else due
+        return min(due, self.host.heard_at + self.config.alive_timeout_ns) if self.up else due
 
     def on_timer(self, now: int) -> None:
         """GR-20: silence is told to the application."""
-        if self.up and self.heard_at + self.config.alive_timeout_ns <= now:
+        if self.up and self.host.heard_at + self.config.alive_timeout_ns <= now:
             self.up = False
             self.host.notice(RetransmitterSilent())
         if self.submit_due <= now:

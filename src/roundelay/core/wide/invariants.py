@@ -88,9 +88,6 @@ NODE: Final[Rules] = {
     "what climbs has its slot": lambda node: (
         (node.climb.slot is None) == (node.climb.slot_due >= NEVER)
     ),
-    "what is under way is repeated": lambda node: (
-        (node.under_way is None) == (node.repeat_due >= NEVER)
-    ),
 }
 
 SITE: Final[Rules] = {

@@ -23,7 +23,7 @@ from msgspec import structs
 from roundelay.core.engine import COMMITTED, NEVER, Pdu
 from roundelay.core.grsb.base import Host
 from roundelay.core.grsb.pdu import END, Message
-from roundelay.core.grsb.submitter import Submitter, Waiting
+from roundelay.core.grsb.submitter import Submitter
 from roundelay.core.notices import GapUnavailable, MemberSuspected, OwnPlaced
 from roundelay.core.selection import Selection
 from roundelay.core.wide.pdu import SUBNET, LsAck, LsAsk, LsData, LsDown, LsUp, Response
@@ -375,8 +375,6 @@ class WideNode(Submitter):
         self.flood = Flood(host, atlas, begin, self._take, self._skipped, now)
         host.user = self
         self.climb = Climb(host, self.flood, lcr)
-        self.attempt = 0
-        self.repeat_due = NEVER
 
     @property
     def listener(self) -> Flood:
@@ -385,32 +383,26 @@ class WideNode(Submitter):
 
     # -- submitting ------------------------------------------------------------------------
 
-    def _launch(self, submission: Waiting, now: int) -> None:
-        self.attempt = 0
-        self._send_up(now)
-
-    def _send_up(self, now: int) -> None:
+    def _submit(self, now: int) -> None:
         """HG-14: again after a random while, until it is seen to come down."""
         submission = self.under_way
         assert submission is not None
         up = LsUp(
             self.host.me, self.inc, self.sseq, submission.conference, submission.mtype,
-            submission.gid, submission.kind, submission.bundle, min(self.attempt, 255), (),
+            submission.gid, submission.kind, submission.bundle, min(self.tries, 255), (),
         )  # fmt: skip
-        self.attempt += 1
-        self.repeat_due = now + self.host.rng.randint(1, 8) * self.flood.round_ns
+        self.tries += 1
+        self.submit_due = now + self.host.rng.randint(1, 8) * self.flood.round_ns
         self.climb.offer(up, now)
 
-    def _over(self, inc: int, sseq: int, gseq: int, now: int) -> None:
+    def _placed(self, inc: int, sseq: int, gseq: int, now: int) -> None:
         """HG-14: phase two of a message of ours has come to its end."""
         submission = self.under_way
         if submission is None or (inc, sseq) != (self.inc, self.sseq):
             return
         self.host.notice(OwnPlaced(submission.first, submission.end, gseq))
         self.sseq += 1
-        self.under_way = None
-        self.repeat_due = NEVER
-        self._next(now)
+        self._over(now)
 
     # -- listening -------------------------------------------------------------------------
 
@@ -419,7 +411,7 @@ class WideNode(Submitter):
         if self.flood.root:
             return
         if message.sender == self.host.me and message.mtype <= END:
-            self._over(message.inc, message.sseq, message.gseq, now)
+            self._placed(message.inc, message.sseq, message.gseq, now)
         self._handle(message, COMMITTED)
         self._handled(self.flood.next)
 
@@ -440,7 +432,7 @@ class WideNode(Submitter):
             self.climb.on_up(pdu, source, now)
         elif isinstance(pdu, LsAck):
             if self.climb.on_ack(pdu):
-                self._over(pdu.inc, pdu.sseq, pdu.gseq, now)
+                self._placed(pdu.inc, pdu.sseq, pdu.gseq, now)
         elif isinstance(pdu, LsAsk):
             self.flood.on_ask(pdu, source, now)
         elif isinstance(pdu, LsData):
@@ -450,12 +442,12 @@ class WideNode(Submitter):
 
     @property
     def deadline(self) -> int:
-        return min(self.flood.deadline, self.climb.slot_due, self.repeat_due)
+        return min(self.flood.deadline, self.climb.slot_due, self.submit_due)
 
     def on_timer(self, now: int) -> None:
         if self.flood.deadline <= now:
             self.flood.on_timer(now)
         if self.climb.slot_due <= now:
             self.climb.on_timer(now)
-        if self.repeat_due <= now:
-            self._send_up(now)
+        if self.submit_due <= now:
+            self._submit(now)

@@ -72,7 +72,6 @@ class RecorderJournal:
         )
         self.archive = JournalArchive(self.journal, names.__getitem__, sites.__getitem__)
         self.counters = Counters()
-        self.last_time = 0
         self.senders_at = 0
         self.both = member.me in roles.acknowledgers
         """The acknowledger on the same site takes our word without a PDU."""
@@ -105,24 +104,21 @@ class RecorderJournal:
     def recall(self, kept: GrsbKept) -> None:
         """The senders of everything that is recorded: from the table kept, and what followed."""
         senders = kept.senders
-        counters = Counters(senders.counters)
-        at, last = senders.position, senders.time
+        counters, at = Counters(senders.counters, senders.time), senders.position
         while at < self.journal.end:
             page = self.archive.select(at, self.journal.end, EVERYTHING, PAGE)
             if not page:
                 break
             for message in page:
                 counters.count(message)
-                last = max(last, message.time)
             at = page[-1].end
-        self.counters, self.last_time, self.senders_at = counters, last, at
-        kept.counters = counters
+        self.counters = kept.counters = counters
+        self.senders_at = at
 
     def opened(self, site: GrsbSite) -> None:
         self.site = site
         if site.recorder is not None:
             site.recorder.counters = self.counters
-            site.recorder.last_time = self.last_time
         if self.name == self.member.group:
             self.adopting = self.loop.create_task(self.recorders.adopt(self))
 
@@ -160,7 +156,7 @@ class RecorderJournal:
             self.journal.sync()
             self.senders_at = self.journal.end
             counters = tuple(engine.counters.by_sender.values())
-            rest.append(Senders(self.senders_at, engine.last_time, counters))
+            rest.append(Senders(self.senders_at, engine.counters.time, counters))
 
     def durable(self, upto: int) -> int | None:
         """What may be told to be recorded, of what the engine would tell; None: nothing."""

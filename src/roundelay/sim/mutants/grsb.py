@@ -37,7 +37,7 @@ def keeps_what_it_heard(self: Listener, epoch: int) -> None:
 def forgets_the_senders(shipped: Any, self: Counters, *given: int) -> Any:
     """GR-27: the table of senders does not travel with the state; the new retransmitter waits for
     numbers that its users have long used."""
-    return shipped(Counters(), *given)
+    return shipped(Counters((), self.time), *given)
 
 
 @broken(Acknowledger, "_secure", "I2", seeds=(19, 30))
