@@ -314,8 +314,10 @@ class Acknowledger:
 
     # -- take-over -------------------------------------------------------------------------
 
-    def on_install(self, pdu: Takeover, source: int, now: int) -> None:
-        """GR-28: become the acknowledger of a reign to come."""
+    def on_takeover(self, pdu: Takeover, source: int, now: int) -> None:
+        """GR-28, step INSTALL: become the acknowledger of a reign to come."""
+        if pdu.step != INSTALL:
+            return
         if pdu.epoch != self.host.promised:
             self.host.send(source, Stale(self.host.promised, self.host.reign.cr))
             return

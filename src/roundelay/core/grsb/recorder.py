@@ -45,15 +45,13 @@ LOSING_SOONER = 5
 class Recorder:
     """PR, with everything it ever stored in `archive`."""
 
-    def __init__(
-        self, host: Host, archive: Archive, counters: Counters, epoch: int, now: int
-    ) -> None:
+    def __init__(self, host: Host, archive: Archive, counters: Counters) -> None:
         self.host = host
         self.config = host.config
         self.archive = archive
         self.counters = counters
         self.filter = host.roles.selection(host.me)
-        self.listener = Listener(epoch, archive.end, self.config.heard_max)
+        self.listener = Listener(host.reign.epoch, archive.end, self.config.heard_max)
         self.repairs = Repairs(self.config, host.rng)
         self.recent: dict[int, Message] = {}  # what the archive may not show yet
         self.asked = 0  # which source is asked now

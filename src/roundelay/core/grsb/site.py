@@ -52,9 +52,7 @@ from roundelay.core.grsb.checks import countable, well_formed
 from roundelay.core.grsb.config import GrsbConfig, Roles
 from roundelay.core.grsb.invariants import check_site
 from roundelay.core.grsb.pdu import (
-    INSTALL,
     LINE_A,
-    REJOIN,
     Alive,
     Bcast,
     DaAck,
@@ -182,7 +180,7 @@ class GrsbSite(Host, RoleEngine):
             self.acknowledger = Acknowledger(self, now, known.ceiling)
         if me in roles.recorders:
             counters = Counters(known.counters.by_sender.values())
-            self.recorder = self.recorder_class(self, archive or known, counters, reign.epoch, now)
+            self.recorder = self.recorder_class(self, archive or known, counters)
         if me in roles.users and self.user_class is not None:
             upto = known.handled if position is None else position
             resume = min(known.resume, upto)
@@ -370,20 +368,6 @@ class GrsbSite(Host, RoleEngine):
                 reign_from = cr.sequencer.history.first
             recorder.on_recover(pdu, source, reign_from)
 
-    def _on_takeover(self, pdu: Takeover, source: int, now: int, line: int) -> None:
-        if pdu.step == INSTALL:
-            if self.acknowledger is not None:
-                self.acknowledger.on_install(pdu, source, now)
-        elif self.council is not None:
-            self.council.on_takeover(pdu, source, now)
-
-    def _on_grant(self, pdu: Grant, source: int, now: int, line: int) -> None:
-        if pdu.step == REJOIN:
-            if self.council is not None:
-                self.council.on_grant(pdu, source)
-        elif self.candidate is not None:
-            self.candidate.on_grant(pdu, source, now)
-
     def _on_stale(self, pdu: Stale, source: int, now: int, line: int) -> None:
         cr, candidate = self.retransmitter, self.candidate
         if cr is not None and candidate is not None:
@@ -430,8 +414,6 @@ HANDLERS: Final[dict[type[Pdu], Any]] = {
     DaAck: GrsbSite._on_da_ack,
     Alive: GrsbSite._on_alive,
     Recover: GrsbSite._on_recover,
-    Takeover: GrsbSite._on_takeover,
-    Grant: GrsbSite._on_grant,
     Stale: GrsbSite._on_stale,
 }
 
@@ -439,6 +421,8 @@ ROUTES: Final[dict[type[Pdu], tuple[str, tuple[str, ...]]]] = {
     Submit: ("on_submit", ("retransmitter",)),
     SubmitAck: ("on_submit_ack", ("user",)),
     Recovered: ("on_recovered", ("candidate", "acknowledger", "recorder")),
+    Takeover: ("on_takeover", ("acknowledger", "council")),
+    Grant: ("on_grant", ("council", "candidate")),
     Poll: ("on_poll", ("recorder",)),
     PollOk: ("on_poll_ok", ("acknowledger",)),
     Slow: ("on_slow", ("acknowledger",)),

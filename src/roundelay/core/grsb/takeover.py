@@ -370,9 +370,10 @@ class Council:
                 rejoin = Takeover(REJOIN, self.lost, 0, 0, NO_STATE)
                 self.host.ask(member, rejoin, self.rounds - 1)
 
-    def on_grant(self, grant: Grant, source: int) -> None:
-        """A member says what it knows."""
-        if self.voting or grant.epoch != self.lost or source not in self.host.roles.council:
+    def on_grant(self, grant: Grant, source: int, now: int) -> None:
+        """REJOIN: a member says what it knows."""
+        asked = not self.voting and (grant.step, grant.epoch) == (REJOIN, self.lost)
+        if not asked or source not in self.host.roles.council:
             return
         self.answers[source] = grant
         if len(self.answers) < len(self.host.roles.council) - 1:
@@ -400,6 +401,8 @@ class Council:
     def on_takeover(self, pdu: Takeover, source: int, now: int) -> None:
         """GR-27: steps PREPARE and ACCEPT, and REJOIN; INSTALL is the acknowledger's."""
         host = self.host
+        if pdu.step == INSTALL:
+            return
         if not self.voting:
             host.drop("no vote")
             return

@@ -102,11 +102,11 @@ class LocalRetransmitter(Retransmitter):
             self._launch(message, now)
 
     def _placed(self, message: Message) -> None:
-        """What a user of ours submitted has come down."""
-        self.uplink.placed(message)
+        """HG-6: a message of ours that comes down counts as its AckGCR."""
         waiting = self.queue.get(message.sender)
         if waiting is not None and covers(message, waiting):
             del self.queue[message.sender]
+            self.uplink.pending.pop(message.sender, None)
 
     def pump(self, now: int) -> None:
         """Something may have come down."""
@@ -124,7 +124,7 @@ class LocalUser(User):
 class Liaison:
     """LDA of a network towards the GCR (HG-8)."""
 
-    def __init__(self, host: LocalSite, now: int) -> None:
+    def __init__(self, host: LocalSite) -> None:
         self.host = host
         self.config = host.config
         self.gcr = host.atlas.global_roles.retransmitters[0]
@@ -259,11 +259,10 @@ class LocalSite(GrsbSite):
         # GCR's, and what they lack comes down again.
         config = structs.replace(config, cold_start=True)
         super().__init__(me, roles, config, *args, **given)
-        now = self.heard_at
         if self.acknowledger is not None:
-            self.liaison = Liaison(self, now)
+            self.liaison = Liaison(self)
         if network.broadcaster >= 0 and me == network.recorders[0]:
-            self.pacer = UplinkPacer(self, flooded, now)
+            self.pacer = UplinkPacer(self, flooded, self.heard_at)
 
     def send(self, dst: int, pdu: Pdu, line: int = LINE_A) -> None:
         if line in (SUBNET, TRUNK):

@@ -221,7 +221,7 @@ class Flood:
         self.asked += 1
         self.host.send(link, LsAsk(self.next, (self.host.me,)), SUBNET)
 
-    def on_ask(self, ask: LsAsk, source: int, now: int) -> None:
+    def on_ask(self, ask: LsAsk, source: int) -> None:
         """HG-15: answer from what is kept, or ask on, up to the recorder."""
         path = ask.path
         if source not in self.links or not path or path[-1] != source or self.host.me in path:
@@ -434,7 +434,7 @@ class WideNode(Submitter):
             if self.climb.on_ack(pdu):
                 self._placed(pdu.inc, pdu.sseq, pdu.gseq, now)
         elif isinstance(pdu, LsAsk):
-            self.flood.on_ask(pdu, source, now)
+            self.flood.on_ask(pdu, source)
         elif isinstance(pdu, LsData):
             self.flood.on_data(pdu, source, now)
         else:

@@ -125,12 +125,6 @@ class Uplink:
         )  # fmt: skip
         self.host.send(self.gcr, up)
 
-    def placed(self, message: Message) -> None:
-        """HG-6: a message of ours that comes down counts as its AckGCR."""
-        pending = self.pending.get(message.sender)
-        if pending is not None and covers(message, pending.submit):
-            del self.pending[message.sender]
-
     def on_ack_gcr(self, ack: AckGcr, now: int) -> None:
         """HG-6: what we sent up has its place, and comes back without its contents."""
         if not self.running or ack.net != self.net:

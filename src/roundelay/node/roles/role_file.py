@@ -26,7 +26,8 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -104,10 +105,8 @@ def titled(title: str, site: int, sites: tuple[int, ...], spare: bool) -> list[s
 def read_file(path: Path, parse: Callable[[dict[str, Any], Path], File]) -> File:
     """What `parse` makes of `path`; ConfigError says what is wrong with it, and where."""
     table = _table(path)
-    try:
+    with within(f"config {path}: "):
         return parse(table, path)
-    except ConfigError as error:
-        raise within(f"config {path}: ", error) from None
 
 
 def _table(path: Path) -> dict[str, Any]:
@@ -173,20 +172,28 @@ def _description(kind: Any) -> str:
     return next((note.description for some in notes for note in some if note.description), "")
 
 
-def within(prefix: str, error: ConfigError) -> ConfigError:
-    """The same error, with where its field is."""
-    return ConfigError(prefix + error.field, error.value, error.allowed)
+@contextmanager
+def within(prefix: str) -> Iterator[None]:
+    """Errors say where their field is."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(prefix + error.field, error.value, error.allowed) from None
 
 
-def by_name(error: ConfigError, members: tuple[str, ...]) -> ConfigError:
-    """What an engine has said of sites, in the names of the file."""
-    value = error.value
-    sites = value if isinstance(value, tuple) else (value,)
-    places = isinstance(value, tuple) or error.field in ("edges", "filters")
-    if not places or not all(type(site) is int and 0 <= site < len(members) for site in sites):
-        return error
-    names = ", ".join(members[int(site)] for site in sites)
-    return ConfigError(error.field, names or "none", error.allowed)
+@contextmanager
+def by_name(members: tuple[str, ...]) -> Iterator[None]:
+    """What an engine says of sites is said in the names of the file."""
+    try:
+        yield
+    except ConfigError as error:
+        value = error.value
+        sites = value if isinstance(value, tuple) else (value,)
+        places = isinstance(value, tuple) or error.field in ("edges", "filters")
+        if not places or not all(type(site) is int and 0 <= site < len(members) for site in sites):
+            raise
+        names = ", ".join(members[int(site)] for site in sites)
+        raise ConfigError(error.field, names or "none", error.allowed) from None
 
 
 # -- tables ------------------------------------------------------------------------------------
@@ -309,10 +316,8 @@ class JournalTable(JournalConfig, frozen=True, kw_only=True):
 def journal_of(table: object) -> JournalConfig:
     """How the recorders of a group keep their journals."""
     config = convert(table, JournalTable, "journal")
-    try:
+    with within("journal."):
         config.check()
-    except ConfigError as error:
-        raise within("journal.", error) from None
     return config
 
 
@@ -368,10 +373,8 @@ def parse(toml: dict[str, Any], path: Path = Path()) -> RoleFile:
         lines=roles.lines if table.lines is None else table.lines,
         filters=_filters(table.filters, sites),
     )
-    try:
+    with by_name(members):
         roles.check()
-    except ConfigError as error:
-        raise by_name(error, members) from None
     if roles.lines == 1:
         for key in ("line_b", "interface_b"):
             if key in toml:

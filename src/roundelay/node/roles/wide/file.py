@@ -148,17 +148,13 @@ def parse(toml: dict[str, Any], path: Path = Path()) -> WideFile:
     sites = {name: site for site, name in enumerate(members)}
     networks, lines = [], {}
     for number, network in enumerate(tables, 1):
-        try:
+        with role_file.within(f"networks {number}: "):
             networks.append(_network(number, network, sites))
             if network.line is not None:
                 parse_address(network.line, "line")
                 lines[number] = network.line
-        except ConfigError as error:
-            raise role_file.within(f"networks {number}: ", error) from None
-    try:
+    with role_file.by_name(members):
         topology = _topology(table.level, tuple(networks), sites).check()
-    except ConfigError as error:
-        raise role_file.by_name(error, members) from None
     atlas = Atlas(topology)
     parameters = role_file.engine_settings(table.parameters, PARAMETERS)
     return WideFile(
