@@ -308,7 +308,7 @@ async def test_a_file_that_the_others_refuse_is_not_kept(tmp_path: Path) -> None
         await town.start("a", "b", "ann")
         await town.open("a", "b", "ann")
         kept = town.seat("ann").persistence.kept
-        await until(lambda: kept.born.members[-1] == "new", "it is kept")
+        await until(lambda: kept.born is not None and kept.born.members[-1] == "new", "it is kept")
 
 
 # -- failures --------------------------------------------------------------------------------------

@@ -182,10 +182,8 @@ class GrsbSite(Host, RoleEngine):
             counters = Counters(known.counters.by_sender.values())
             self.recorder = self.recorder_class(self, archive or known, counters)
         if me in roles.users and self.user_class is not None:
-            upto = known.handled if position is None else position
-            resume = min(known.resume, upto)
-            epoch = max(reign.epoch, known.epoch)
-            self.user = self.user_class(self, inc, upto, resume, epoch, selection)
+            handled = known.handled.at(position, reign.epoch)
+            self.user = self.user_class(self, inc, handled, selection)
         if me in roles.council:
             self.promised = max(known.promised, reign.epoch)
             self.council = Council(self, reign, inc if wiped else -1, now)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from msgspec import Struct
 
@@ -55,6 +55,14 @@ class Handled(Struct, frozen=True, gc=False):
     resume: int
     epoch: int = 0
 
+    def at(self, position: int | None, epoch: int = 0) -> Handled:
+        """Where the application knows better how far it is; and in `epoch` at least."""
+        upto = self.upto if position is None else position
+        return Handled(upto, min(self.resume, upto), max(self.epoch, epoch))
+
+
+NOTHING_HANDLED: Final = Handled(0, 0)
+
 
 class Ceiling(Struct, frozen=True, gc=False):
     """No position from `upto` on was acknowledged here; the last one counts."""
@@ -88,9 +96,7 @@ class GrsbStable:
         self.promised = -1
         self.accepted: Reign | None = None
         self.ceiling = 0
-        self.handled = 0
-        self.resume = 0
-        self.epoch = 0
+        self.handled = NOTHING_HANDLED
         self.log: list[Message] = []
         self.positions: list[int] = []
         self.end = 0
@@ -105,8 +111,7 @@ class GrsbStable:
             self.end = message.end
             self.counters.count(message)
         elif isinstance(record, Handled):
-            self.handled, self.resume = record.upto, record.resume
-            self.epoch = record.epoch
+            self.handled = record
         elif isinstance(record, Promised):
             self.promised = record.epoch
         elif isinstance(record, Accepted):

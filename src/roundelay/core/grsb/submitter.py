@@ -51,22 +51,17 @@ class Waiting(Struct):
 
 
 class Submitter(ABC):
-    """Of the start `inc`; its application has dealt with everything below `upto`.
+    """Of the start `inc`; its application has come as far as `handled` says."""
 
-    `resume` is where the units began that were open then.
-    """
-
-    def __init__(
-        self, host: Host, inc: int, upto: int, resume: int, selection: Selection, epoch: int = 0
-    ) -> None:
+    def __init__(self, host: Host, inc: int, handled: Handled, selection: Selection) -> None:
         self.host = host
         self.config = host.config
         self.inc = inc
         self.selection = check(selection)
         self.units = Units(self.config.unit_bytes)
-        self.upto = upto  # everything of ours below has been delivered
-        self.persisted = Handled(upto, resume, epoch)
-        self.done = (upto, resume)
+        self.upto = handled.upto  # everything of ours below has been delivered
+        self.persisted = handled
+        self.done = (handled.upto, handled.resume)
         self.done_at = -1  # the batch that brought us there
         # Submissions.
         self.count = 0  # messages submitted since the start

@@ -25,6 +25,7 @@ from roundelay.core.grsb.pdu import (
     SubmitAck,
 )
 from roundelay.core.grsb.reader import RangeReader
+from roundelay.core.grsb.stable import Handled
 from roundelay.core.grsb.submitter import Submitter, check
 from roundelay.core.grsb.units import Units
 from roundelay.core.notices import (
@@ -44,13 +45,12 @@ QUERIES_MAX = 8
 
 
 class User(Submitter):
-    """UN of the start `inc`, which has dealt with everything below `upto`."""
+    """UN."""
 
-    def __init__(
-        self, host: Host, inc: int, upto: int, resume: int, epoch: int, selection: Selection
-    ) -> None:
-        super().__init__(host, inc, upto, resume, selection, epoch)
-        self.listener = Listener(epoch, min(upto, resume), self.config.heard_max)
+    def __init__(self, host: Host, inc: int, handled: Handled, selection: Selection) -> None:
+        super().__init__(host, inc, handled, selection)
+        begin = min(handled.upto, handled.resume)
+        self.listener = Listener(handled.epoch, begin, self.config.heard_max)
         self.entered_at = 0  # so far when the present epoch was first heard of
         self.replayed_to = 0  # recorders have everything below: nothing of it can vanish
         self.reader = RangeReader(host, 0, self.selection, self._replayed)

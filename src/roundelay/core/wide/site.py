@@ -137,11 +137,9 @@ class WideSite(RoleEngine):
                 atlas, network, self.loop, self.uplink, me, config, rng, now, **options
             )
         if network is not None and me in atlas.links:
-            at = known.handled if position is None else position
-            if me == network.broadcaster:
-                at = 0
+            handled = known.handled.at(0 if me == network.broadcaster else position)
             host = PartHost(me, atlas.local_roles[network.net], config, rng, self.loop, SUBNET)
-            self.node = WideNode(host, atlas, self._lcr, now, inc, at, known.resume, selection)
+            self.node = WideNode(host, atlas, self._lcr, now, inc, handled, selection)
         parts: tuple[tuple[int, Host | None], ...] = (
             (GLOBAL, self.globe),
             (LOCAL, self.local),

@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from roundelay.core.grsb.stable import GrsbStable, Handled
+from roundelay.core.grsb.stable import NOTHING_HANDLED, GrsbStable, Handled
 
 GLOBAL: Final = 0
 LOCAL: Final = 1
@@ -57,8 +57,7 @@ class WideStable:
     def __init__(self) -> None:
         self.globe = GlobalStable()
         self.local = GrsbStable()
-        self.handled = 0
-        self.resume = 0
+        self.handled = NOTHING_HANDLED
         self.flooded = 0
 
     def apply(self, record: Struct) -> None:
@@ -72,6 +71,6 @@ class WideStable:
         elif record.level == LOCAL:
             self.local.apply(kept)
         elif isinstance(kept, Handled):
-            self.handled, self.resume = kept.upto, kept.resume
+            self.handled = kept
         else:
             raise TypeError(f"not a record of a node: {kept!r}")

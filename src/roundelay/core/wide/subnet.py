@@ -23,6 +23,7 @@ from msgspec import structs
 from roundelay.core.engine import COMMITTED, NEVER, Pdu
 from roundelay.core.grsb.base import Host
 from roundelay.core.grsb.pdu import END, Message
+from roundelay.core.grsb.stable import Handled
 from roundelay.core.grsb.submitter import Submitter
 from roundelay.core.notices import GapUnavailable, MemberSuspected, OwnPlaced
 from roundelay.core.selection import Selection
@@ -347,10 +348,7 @@ class Climb:
 
 
 class WideNode(Submitter):
-    """LB_i, or a node of the second kind with its application.
-
-    `position`: how far the application has come; `resume`: where its open units began.
-    """
+    """LB_i, or a node of the second kind with its application."""
 
     host: PartHost
     # As a user has them, which hears of more.
@@ -365,13 +363,11 @@ class WideNode(Submitter):
         lcr: Callable[[], int],
         now: int,
         inc: int,
-        position: int,
-        resume: int,
+        handled: Handled,
         selection: Selection,
     ) -> None:
-        resume = min(position, resume)
-        super().__init__(host, inc, position, resume, selection)
-        begin = resume if host.config.ls_repair else position
+        super().__init__(host, inc, handled, selection)
+        begin = handled.resume if host.config.ls_repair else handled.upto
         self.flood = Flood(host, atlas, begin, self._take, self._skipped, now)
         host.user = self
         self.climb = Climb(host, self.flood, lcr)

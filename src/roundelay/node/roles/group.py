@@ -33,6 +33,7 @@ from roundelay.core.families import GRSB, WIDE
 from roundelay.core.grsb.base import GrsbDelivery, deliveries_of
 from roundelay.core.grsb.checks import beginning
 from roundelay.core.grsb.pdu import PollOk
+from roundelay.core.grsb.stable import Handled
 from roundelay.core.grsb.submitter import CONFERENCES_MAX
 from roundelay.core.position import LIVE, Since
 from roundelay.core.selection import EVERYTHING, Selection
@@ -169,9 +170,7 @@ class RoleGroup(GroupHost):
 
     def _begin_here(self, acked: int, epoch: int, now: int) -> None:
         """A user without a past begins where the group is."""
-        kept = self.persistence.kept.levels[LOCAL]
-        kept.handled = kept.resume = acked
-        kept.epoch = epoch
+        self.persistence.kept.levels[LOCAL].handled = Handled(acked, acked, epoch)
         self._begin_as_user(now)
 
     def _begin_as_user(self, now: int) -> None:

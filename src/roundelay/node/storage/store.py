@@ -466,7 +466,7 @@ class GrsbKept(GrsbStable):
 
     def records(self) -> list[Struct]:
         """What makes it again."""
-        records: list[Struct] = [Began(self.inc), Handled(self.handled, self.resume, self.epoch)]
+        records: list[Struct] = [Began(self.inc), self.handled]
         if self.born is not None:
             records.append(self.born)
         if self.promised >= 0:

@@ -81,7 +81,7 @@ class WideKept(GrsbKept):
                 self.flooded = max(self.flooded, inner.upto)
             else:
                 self.levels[record.level].apply(inner)
-                self.handled, self.resume = self.node.handled, self.node.resume
+                self.handled = self.node.handled
         else:
             super().apply(record)
 
