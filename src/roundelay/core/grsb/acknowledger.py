@@ -98,27 +98,22 @@ class Acknowledger:
             return
         if message.epoch != self.epoch:
             return
-        if message.gseq < self.expected:
-            if self.ack_due >= NEVER:
-                self.acked = self.expected
-            self._ack(line)
-        elif message.gseq > self.expected:
+        if message.gseq > self.expected:
             if self.fetch_due >= NEVER or self.fetch_due <= now:
                 self.fetch_due = now + self.config.rec_ns
                 recover = Recover(((self.expected, message.gseq),), self.epoch)
                 self.host.ask(source, recover, self.fetches)
                 self.fetches += 1
-        elif self._room(now):
+            return
+        if message.gseq == self.expected and self._room(now):
             self._store(message)
             if self.delay_ns:
                 if self.ack_due >= NEVER:
                     self.ack_due = now + self.delay_ns
                     self.ack_line = line
-            else:
-                self.acked = self.expected
-                self._ack(line)
-        else:
-            self._ack(line)  # nothing new, but alive
+                return
+            self.acked = self.expected
+        self._ack(line)  # perhaps nothing new, but alive
 
     def _store(self, message: Message) -> None:
         self.ring.add(message)

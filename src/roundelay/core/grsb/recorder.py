@@ -28,7 +28,6 @@ from roundelay.core.grsb.pdu import (
     ReplayEnd,
     ReplayReq,
     Slow,
-    State,
 )
 from roundelay.core.grsb.stable import Archive, Missing, Stored
 from roundelay.core.notices import GapUnavailable
@@ -74,10 +73,6 @@ class Recorder:
     def mark(self) -> int:
         """Everything below is recorded."""
         return self.listener.next
-
-    def pages(self) -> list[State]:
-        """What is left when nobody else has anything (cold start)."""
-        return self.counters.pages(self.mark, self.mark)
 
     # -- recording -------------------------------------------------------------------------
 

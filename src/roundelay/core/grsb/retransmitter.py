@@ -103,18 +103,15 @@ class Retransmitter:
 
     def begin(self, reign: Reign, sequencer: Sequencer, recorded: int, now: int) -> None:
         """The reign is ours, and everything that has a place is stable."""
+        self.hold(reign.epoch, sequencer, recorded)
         self.reigning = True
-        self.epoch = reign.epoch
         self.da = reign.da
-        self.sequencer = sequencer
         sequencer.epoch = reign.epoch
         sequencer.start = self.acked = sequencer.next
-        self.recorded = recorded
         self.mode = DUAL if self.host.roles.lines == 2 else SINGLE_LINE
         self.tries = 0
         self.answered_at = self.answered_a = now
         self.bcast_due = NEVER
-        self.outstanding.clear()  # stable now, if they survived: who repeats them hears of it
         self._say_alive(now, both=True)
         self._pump(now)
 
@@ -123,7 +120,7 @@ class Retransmitter:
         self.epoch = epoch
         self.sequencer = sequencer
         self.recorded = recorded
-        self.outstanding.clear()
+        self.outstanding.clear()  # stable then, if they survived: who repeats them hears of it
 
     def stand_by(self) -> None:
         """Someone else reigns, or is about to: what is here stays for whoever asks."""

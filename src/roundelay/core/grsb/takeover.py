@@ -449,10 +449,8 @@ class Council:
         # Memory is lost: what may have been acknowledged here is below `top` (cold start).
         ceiling = da.ceiling if da is not None and host.config.ceiling else 0
         if recorder is not None:
-            pages = recorder.pages()
-            return OF_RECORDER, [
-                structs.replace(page, top=max(page.top, ceiling)) for page in pages
-            ]
+            mark = recorder.mark
+            return OF_RECORDER, recorder.counters.pages(mark, max(mark, ceiling))
         return BLANK, [State(0, ceiling, 0)]
 
     def _grant(self, to: int, step: int, epoch: int, whose: int, state: State) -> None:
