@@ -75,8 +75,8 @@ class JournalArchive:
         self.site = site
         self._lost: list[Range] = []  # with nothing recorded behind it yet
 
-    def keep(self, record: Struct) -> bool:
-        """Put a recorder's record into the next commit; False if it is of another kind.
+    def keep(self, record: Struct) -> None:
+        """Put a recorder's record into the next commit; others do not belong there.
 
         What is missing needs no record: the next message begins behind it, and until then it is
         found out again after a restart.
@@ -85,7 +85,6 @@ class JournalArchive:
             self.journal.add(run_of(record.message, self.name))
         elif isinstance(record, Missing):
             self._lost.append((record.lo, record.hi))
-        return self.is_record(record)
 
     @staticmethod
     def is_record(record: Struct) -> bool:

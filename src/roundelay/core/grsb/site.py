@@ -74,9 +74,8 @@ from roundelay.core.grsb.pdu import (
 from roundelay.core.grsb.recorder import Recorder
 from roundelay.core.grsb.retransmitter import Admit, Retransmitter, Sequencer, answer_recover
 from roundelay.core.grsb.stable import Accepted, Archive, GrsbStable
-from roundelay.core.grsb.submitter import Submitter
 from roundelay.core.grsb.takeover import Candidate, Council
-from roundelay.core.grsb.user import User
+from roundelay.core.grsb.user import Submitter, User
 from roundelay.core.limits import whole
 from roundelay.core.selection import EVERYTHING, Selection
 

@@ -61,7 +61,7 @@ from roundelay.core.grsb.checks import countable, well_formed
 from roundelay.core.grsb.pdu import LINE_A, LINE_B, ReplayData, ReplayEnd, Stale
 from roundelay.core.grsb.site import NO_USER, RoleEngine
 from roundelay.core.grsb.stable import Archive
-from roundelay.core.grsb.submitter import Submitter
+from roundelay.core.grsb.user import Submitter
 from roundelay.core.selection import EVERYTHING, Selection
 from roundelay.core.wide.checks import CHECKS
 from roundelay.core.wide.config import WideConfig

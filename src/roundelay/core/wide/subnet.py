@@ -24,7 +24,7 @@ from roundelay.core.engine import COMMITTED, NEVER, Pdu
 from roundelay.core.grsb.base import Host
 from roundelay.core.grsb.pdu import END, Message
 from roundelay.core.grsb.stable import Handled
-from roundelay.core.grsb.submitter import Submitter
+from roundelay.core.grsb.user import Submitter
 from roundelay.core.notices import GapUnavailable, MemberSuspected, OwnPlaced
 from roundelay.core.selection import Selection
 from roundelay.core.wide.pdu import SUBNET, LsAck, LsAsk, LsData, LsDown, LsUp, Response

@@ -34,7 +34,7 @@ from roundelay.core.grsb.base import GrsbDelivery, deliveries_of
 from roundelay.core.grsb.checks import beginning
 from roundelay.core.grsb.pdu import PollOk
 from roundelay.core.grsb.stable import Handled
-from roundelay.core.grsb.submitter import CONFERENCES_MAX
+from roundelay.core.grsb.user import CONFERENCES_MAX
 from roundelay.core.position import LIVE, Since
 from roundelay.core.selection import EVERYTHING, Selection
 from roundelay.core.wide.stable import LOCAL

@@ -126,13 +126,12 @@ class RecorderJournal:
 
     def keep(self, records: list[Struct]) -> list[Struct]:
         """Record what is to be recorded; returns the rest."""
+        rest = [record for record in records if not self.archive.is_record(record)]
         if self.broken:
-            return [record for record in records if not self.archive.is_record(record)]
-        rest: list[Struct] = []
+            return rest
         try:
             for record in records:
-                if not self.archive.keep(record):
-                    rest.append(record)
+                self.archive.keep(record)
             if len(rest) < len(records):
                 self.journal.commit()
                 if self.both and self.journal.config.sync != ALWAYS:
@@ -141,7 +140,7 @@ class RecorderJournal:
                 self._keep_senders(rest)
         except (JournalBroken, ConfigError, OSError) as error:
             self._stop(str(error))
-            return [record for record in records if not self.archive.is_record(record)]
+            return rest
         self.recorded += self.journal.end - self.next
         self.next = self.journal.end
         if self.journal.durable > self.announced:
