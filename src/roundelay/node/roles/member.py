@@ -16,9 +16,11 @@ from msgspec import Struct
 from roundelay.core.engine import SECOND
 from roundelay.core.errors import ConfigError
 from roundelay.core.grsb.config import GrsbConfig, Roles
+from roundelay.core.grsb.pdu import LINE_B
 from roundelay.core.grsb.site import GrsbSite
 from roundelay.core.grsb.stable import Archive, Handled
-from roundelay.core.wide.stable import LOCAL
+from roundelay.core.wide.pdu import TRUNK
+from roundelay.core.wide.stable import GLOBAL, LOCAL
 from roundelay.node.groups import GroupSpec
 from roundelay.node.roles.role_file import RoleFile, parse
 from roundelay.node.storage.store import GrsbKept
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 THERE_NS: Final = 3 * SECOND
 """Who has said who it is so short ago is there."""
+GLOBAL_SUFFIX: Final = ".global"
+"""Behind the group's name: the journal of a GPR."""
 NAMED_MAX: Final = 8
 """Members that a state names."""
 
@@ -58,8 +62,8 @@ class RoleMember:
         self.is_user = self.me in self.roles.users
         self.engine: Any = None
         """None until the member takes part."""
-        self.recording: dict[int, Roles] = {LOCAL: self.roles}
-        """The levels that this member may be a recorder of, and their roles."""
+        self.levels: dict[int, Roles] = {LOCAL: self.roles}
+        """The levels that this member may have a part in, and their roles."""
 
     def known_as(self, sites: Iterable[int]) -> str:
         """Members by name, with their roles."""
@@ -90,16 +94,17 @@ class RoleMember:
 
     def from_retransmitter(self, sender: int, line: int) -> bool:
         """Whether what `sender` says there tells where the group is."""
-        return sender in self.roles.retransmitters
+        mine = self.levels.get(LOCAL)
+        return mine is not None and sender in mine.retransmitters and line <= LINE_B
 
     def of_line(self, line: int) -> int:
         """The level whose PDUs go over `line`."""
-        return LOCAL
+        return GLOBAL if line == TRUNK else LOCAL
 
     def line_to_acknowledger(self, level: int) -> int:
         """Where a recorder of `level` reaches its acknowledger."""
         site = self.sites[level]
-        return site.ways.to(site.reign.da)
+        return TRUNK if level == GLOBAL else site.ways.to(site.reign.da)
 
     # -- what is kept ----------------------------------------------------------------------
 
@@ -113,7 +118,7 @@ class RoleMember:
 
     def name(self, level: int) -> str:
         """What the journal of `level` is called."""
-        return self.group
+        return self.group + (GLOBAL_SUFFIX if level == GLOBAL else "")
 
     def progress(self) -> Struct:
         """How far the applications are, with what is about to be delivered."""

@@ -80,7 +80,7 @@ class Persistence:
 
     def open_journals(self, history: str) -> None:
         """Open one for each level that this member is a recorder of."""
-        for level, roles in self.member.recording.items():
+        for level, roles in self.member.levels.items():
             if self.member.me in roles.recorders:
                 name = self.member.name(level)
                 tell = partial(self.tell, level)

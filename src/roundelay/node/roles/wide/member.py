@@ -11,16 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from ipaddress import IPv4Address
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import Struct
 
 from roundelay.core.grsb.config import GrsbConfig
-from roundelay.core.grsb.pdu import LINE_A, LINE_B
 from roundelay.core.grsb.site import GrsbSite
-from roundelay.core.grsb.stable import Accepted, Archive, Ceiling, Handled, Promised
+from roundelay.core.grsb.stable import Archive
 from roundelay.core.wide.config import WideConfig
-from roundelay.core.wide.pdu import TRUNK
 from roundelay.core.wide.site import WideSite
 from roundelay.core.wide.stable import GLOBAL, LOCAL, NODE, Flooded, Kept
 from roundelay.node.groups import GroupSpec
@@ -28,13 +26,10 @@ from roundelay.node.medium.media import Address, MulticastMedium
 from roundelay.node.roles.member import RoleMember
 from roundelay.node.roles.status import site_status
 from roundelay.node.roles.wide.file import WideFile, parse
-from roundelay.node.storage.store import Began, Born, GrsbKept, Leveled, Senders
+from roundelay.node.storage.store import Began, Born, GrsbKept, Leveled
 
 if TYPE_CHECKING:
     from roundelay.node.node import Node
-
-GLOBAL_SUFFIX: Final = ".global"
-"""Behind the group's name: the journal of a GPR."""
 
 
 def line_of(group: Address, net: int) -> str:
@@ -56,8 +51,7 @@ class LevelKept(GrsbKept):
     freed = 0  # a live GPR keeps its journal as long as the file says
 
     def records(self) -> list[Struct]:
-        mine = (Promised, Accepted, Ceiling, Handled, Senders)
-        return [record for record in super().records() if isinstance(record, mine)]
+        return [record for record in super().records() if not isinstance(record, Born | Began)]
 
 
 class WideKept(GrsbKept):
@@ -112,9 +106,9 @@ class WideMember(RoleMember):
         self.listens = self.attached or self.in_council
         attached = () if network is None else network.attached
         self.neighbours = tuple(site for site in attached if site != self.me)
-        self.recording = {GLOBAL: atlas.global_roles}
+        self.levels = {GLOBAL: atlas.global_roles}
         if self.net:
-            self.recording[LOCAL] = atlas.local_roles[self.net]
+            self.levels[LOCAL] = atlas.local_roles[self.net]
 
     def make_engine(
         self, config: GrsbConfig, now: int, archives: Mapping[int, Archive], **options: Any
@@ -131,16 +125,6 @@ class WideMember(RoleMember):
             return ""
         return self.file.lines.get(self.net) or line_of(medium.group, self.net)
 
-    def from_retransmitter(self, sender: int, line: int) -> bool:
-        network = self.network
-        return network is not None and sender in network.retransmitters and line <= LINE_B
-
-    def of_line(self, line: int) -> int:
-        return GLOBAL if line == TRUNK else LOCAL
-
-    def line_to_acknowledger(self, level: int) -> int:
-        return TRUNK if level == GLOBAL else LINE_A
-
     # -- what is kept ----------------------------------------------------------------------
 
     def by_level(self, records: list[Struct]) -> dict[int, list[Struct]]:
@@ -155,9 +139,6 @@ class WideMember(RoleMember):
 
     def progress(self) -> Struct:
         return self.stored(LOCAL if self.sites else NODE, super().progress())
-
-    def name(self, level: int) -> str:
-        return self.group + (GLOBAL_SUFFIX if level == GLOBAL else "")
 
     # -- what the engine knows -------------------------------------------------------------
 
