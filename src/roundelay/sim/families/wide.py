@@ -23,7 +23,6 @@ from roundelay.core.grsb.retransmitter import Retransmitter
 from roundelay.core.grsb.stable import GrsbStable
 from roundelay.core.token.config import PREFORMED
 from roundelay.core.wide.config import ALL_ACTIVE, SEQUENCED, WideConfig
-from roundelay.core.wide.pdu import SUBNET, TRUNK
 from roundelay.core.wide.site import WideSite
 from roundelay.core.wide.stable import WideStable
 from roundelay.core.wide.topology import Atlas, Network, Topology
@@ -79,12 +78,7 @@ class WideGroup(WideConfig, frozen=True, kw_only=True):
             gpr = tuple(range(first + 2 * spares, first + 2 * spares + self.recorders))
             first = gpr[-1] + 1
         else:
-            places = [
-                site
-                for k in range(LEAST)
-                for network in networks
-                for site in network.attached[k : k + 1]
-            ]
+            places = [network.attached[k] for k in range(LEAST) for network in networks]
             if len(places) < 3:
                 raise ConfigError("networks", self.networks, "two or more, or a larger one")
             # Neighbouring places are in different networks: one of them may be cut off.
@@ -160,8 +154,7 @@ class WideLines(LineSet):
         trunk_ns: tuple[int, int] = (5 * MS, 10 * MS),
         subnet_ns: tuple[int, int] = (MS, 10 * MS),
     ) -> None:
-        delays = {LINE_A: local_ns, LINE_B: local_ns, TRUNK: trunk_ns, SUBNET: subnet_ns}
-        super().__init__(*(delays[line] for line in sorted(delays)))
+        super().__init__(local_ns, local_ns, trunk_ns, subnet_ns)
         self.atlas = atlas
 
     def bind(self, world: Any, rng: Random, codec: Codec | None) -> None:
