@@ -17,18 +17,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
-from roundelay.core.errors import ConfigError
+from roundelay.core.errors import ConfigError, MalformedPdu
+from roundelay.core.families import RECORDS, TOTAL
 from roundelay.core.positions import Range, difference, intersection
 from roundelay.core.selection import EVERYTHING, POSITION_MAX, Selection
 from roundelay.journal.archive import files_with, is_archive, read_manifest
 from roundelay.journal.arrow import PIECE_BYTES, Piece, pieces, read_piece
-from roundelay.journal.files import META, META_COPY, parquet_of, read_history
+from roundelay.journal.files import META, META_COPY, parquet_of, read_history, read_mark
 from roundelay.journal.reader import Reader
 from roundelay.pipeline.reading import ReadTask, journal_tasks, read_task
 from roundelay.pipeline.schemas import GAPS, MESSAGES, arrow_schema, spark_schema
@@ -46,6 +48,17 @@ CHECKED: Final = "parquet.page.verify-checksum.enabled"
 # ------------------------------------------------------------------------ what there is
 
 
+TOTAL_ORDER: Final = tuple(
+    f"{family.prefix or family.name}:" for family in RECORDS if family.order == TOTAL
+)
+"""Groups in which a position means the same message to everybody."""
+
+
+def is_ordered(group: str) -> bool:
+    """Does every recorder of the group have the same positions?"""
+    return group.startswith(TOTAL_ORDER)
+
+
 class OpenJournal(Struct):
     """A journal, opened."""
 
@@ -57,6 +70,19 @@ class OpenJournal(Struct):
     @property
     def group(self) -> str:
         return self.reader.meta.group
+
+    def refresh(self) -> None:
+        """Look what has come since."""
+        self.reader.refresh()
+
+    def have(self) -> list[Range]:
+        """Positions that are here, in order."""
+        begin, end = self.reader.begin, self.reader.end
+        if not is_ordered(self.group):
+            # A position that was not synced can stand for another message after a power cut.
+            with suppress(MalformedPdu, OSError):
+                end = min(end, max(begin, read_mark(self.folder)))
+        return difference([(begin, end)], self.reader.missing)
 
 
 def same_history(history: Collection[str], other: Collection[str]) -> bool:

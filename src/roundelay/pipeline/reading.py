@@ -117,15 +117,8 @@ def _recorders(task: ReadTask, selection: Selection, lost: list[Range]) -> Itera
 
 def _present(client: RecorderClient, selection: Selection, lost: list[Range]) -> Iterator[Run]:
     """The runs that a recorder has of a selection; gaps are appended to `lost`."""
-    for run in client.read(
-        selection.since,
-        selection.until,
-        conference=selection.conferences,
-        sender=selection.senders,
-        kind=selection.kinds,
-        since_time=selection.since_time,
-        until_time=selection.until_time,
-    ):
+    times = {"since_time": selection.since_time, "until_time": selection.until_time}
+    for run in client.read(selection.since, selection.until, **times, **selection.filters):
         if run.flags & GAP:
             lost.append((run.position, run.end))
         else:

@@ -63,10 +63,11 @@ from roundelay.core.errors import (
 )
 from roundelay.core.positions import Range, difference, union
 from roundelay.journal.format import GAP
+from roundelay.pipeline.journals import is_ordered
 from roundelay.pipeline.sink.envelope import FENCE, Marker, decode_marker, encode_marker, query_id
 from roundelay.pipeline.sink.stage import EpochManifest, PartFile, Stage
 from roundelay.pipeline.source.options import known_options, number
-from roundelay.pipeline.source.plan import is_ordered, local_path
+from roundelay.pipeline.source.plan import local_path
 from roundelay.pipeline.spark.scratch import private_temporary_folder
 
 if TYPE_CHECKING:

@@ -13,83 +13,28 @@ import glob
 import os
 import re
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from itertools import combinations
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
 from roundelay.client.recorder import RecorderClient
-from roundelay.core.errors import ConfigError, MalformedPdu, RoundelayError
-from roundelay.core.families import RECORDS, TOTAL
+from roundelay.core.errors import ConfigError, RoundelayError
 from roundelay.core.positions import Range, difference, union
 from roundelay.core.selection import Selection
 from roundelay.journal.archive import Manifest, read_manifest
 from roundelay.journal.arrow import PIECE_BYTES, pieces
-from roundelay.journal.files import read_mark
-from roundelay.pipeline.journals import find, opened, same_history
+from roundelay.pipeline.journals import OpenJournal, find, is_ordered, opened, same_history
 from roundelay.pipeline.reading import ReadTask, journal_tasks
 from roundelay.pipeline.source.options import SourceOptions
 
-TOTAL_ORDER: Final = tuple(
-    f"{family.prefix or family.name}:" for family in RECORDS if family.order == TOTAL
-)
-"""Groups in which a position means the same message to everybody."""
 ROW_BYTES: Final = 128
 """What a row of a live recorder is taken to weigh, for want of a better figure."""
 TASK_BYTES_LEAST: Final = 1 << 20
 
 
-def is_ordered(group: str) -> bool:
-    """Does every recorder of the group have the same positions?"""
-    return group.startswith(TOTAL_ORDER)
-
-
-class MessageStore(ABC):
-    """One journal, archive or recorder, of one group."""
-
-    group: str
-    history: frozenset[str] = frozenset()
-    """Names of the group's histories that its positions belong to; empty: not known."""
-
-    def refresh(self) -> None:  # noqa: B027 (an archive that nobody adds to has nothing to do)
-        """Look what has come since."""
-
-    @abstractmethod
-    def have(self) -> list[Range]:
-        """Positions that are here, in order."""
-
-    def tasks(self, selection: Selection, task_bytes: int) -> list[ReadTask]:
-        """What Spark's tasks are to read of it, about `task_bytes` each; of a journal by itself
-        nothing, for those of a group are read side by side (`MessageStores.tasks`)."""
-        return []
-
-
-class JournalStore(MessageStore):
-    """A journal's folder."""
-
-    def __init__(self, folder: Path) -> None:
-        (journal,) = opened([folder])
-        self._folder = folder
-        self.reader = journal.reader
-        self.group = journal.group
-        self.history = journal.history
-
-    def refresh(self) -> None:
-        self.reader.refresh()
-
-    def have(self) -> list[Range]:
-        begin, end = self.reader.begin, self.reader.end
-        if not is_ordered(self.group):
-            # A position that was not synced can stand for another message after a power cut.
-            with suppress(MalformedPdu, OSError):
-                end = min(end, max(begin, read_mark(self._folder)))
-        return difference([(begin, end)], self.reader.missing)
-
-
-class ArchiveStore(MessageStore):
+class ArchiveStore:
     """What an archive has of one group."""
 
     def __init__(self, folder: Path, group: str, manifest: Manifest) -> None:
@@ -102,6 +47,7 @@ class ArchiveStore(MessageStore):
         return union([span for file in self._files for span in file.ranges])
 
     def tasks(self, selection: Selection, task_bytes: int) -> list[ReadTask]:
+        """What Spark's tasks are to read of it, about `task_bytes` each."""
         tasks = []
         for file in self._files:
             step = max(1, file.rows * task_bytes // max(1, file.bytes))
@@ -111,8 +57,11 @@ class ArchiveStore(MessageStore):
         return tasks
 
 
-class RecorderStore(MessageStore):
+class RecorderStore:
     """A group as nodes with recorders serve it."""
+
+    history: frozenset[str] = frozenset()
+    """Not known."""
 
     def __init__(self, recorders: tuple[str, ...], group: str, patience_s: float) -> None:
         self.group = group
@@ -149,6 +98,10 @@ class RecorderStore(MessageStore):
         return tasks
 
 
+MessageStore = OpenJournal | ArchiveStore | RecorderStore
+"""Of one group: what it has, and which history its positions belong to."""
+
+
 def _steps(ranges: Iterable[Range], selection: Selection, step: int) -> Iterator[Range]:
     """The positions that are selected, at most `step` at a time."""
     for first, last in ranges:
@@ -165,18 +118,18 @@ class MessageStores:
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
-        self._known: dict[Path | str, MessageStore] = {}
+        self._known: dict[Path | str, OpenJournal | RecorderStore] = {}
         """Journals by folder, recorders by group."""
         self.by_group: dict[str, list[MessageStore]] = {}
         self.refresh()
 
-    def _store(self, key: Path | str) -> MessageStore:
+    def _store(self, key: Path | str) -> OpenJournal | RecorderStore:
         """The store as it is now."""
         store = self._known.get(key)
         if store is not None:
             store.refresh()
         elif isinstance(key, Path):
-            store = JournalStore(key)
+            (store,) = opened([key])
         else:
             store = RecorderStore(self.options.recorders, key, self.options.gap_wait_s)
         self._known[key] = store
@@ -186,7 +139,7 @@ class MessageStores:
         options = self.options
         groups = options.groups
         folders, archives = find(expanded(options.paths))
-        all_stores = [self._store(folder) for folder in folders]
+        all_stores: list[MessageStore] = [self._store(folder) for folder in folders]
         if options.recorders:
             all_stores += [self._store(group) for group in sorted(groups or ())]
         for folder in archives:
@@ -211,14 +164,16 @@ class MessageStores:
         return {group: have[-1][1] for group in self.by_group if (have := self.have(group))}
 
     def tasks(self, group: str, selection: Selection, task_bytes: int) -> list[ReadTask]:
-        """What is to be read for the selection, each position once: archives before journals."""
+        """What is to be read for the selection, each position once: archives before journals,
+        which are read side by side."""
         stores = self.by_group[group]
-        journals = [store for store in stores if isinstance(store, JournalStore)]
+        journals = [store for store in stores if isinstance(store, OpenJournal)]
+        others = [store for store in stores if not isinstance(store, OpenJournal)]
         by_journal = [pieces(store.reader, selection, piece_bytes=task_bytes) for store in journals]
         spans = [(piece.lo, piece.hi) for some in by_journal for piece in some]
         chosen: list[ReadTask] = []
         for tasks in (
-            *(store.tasks(selection, task_bytes) for store in stores),
+            *(store.tasks(selection, task_bytes) for store in others),
             journal_tasks(group, by_journal, spans, task_bytes),
         ):
             taken = union([(task.lo, task.hi) for task in chosen])
