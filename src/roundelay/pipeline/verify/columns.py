@@ -1,13 +1,14 @@
 """Rows of a trace as numpy arrays, a row group at a time: what every fast check reads.
 
-Only the columns that are asked for are read, and those that the statistics of a row group leave
-open.  Words stay dictionary codes until they have become numbers; bundles are spread out, so that
-one row of `Messages` is one message.
+Only the columns that are asked for are read, and of those only what the statistics of a row group
+leave open.  Words stay dictionary codes until they have become numbers; bundles are spread out, so
+that one row of `Messages` is one message.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -91,94 +92,131 @@ def joined(parts: Sequence[Messages]) -> Messages:
 
 
 class RowGroups:
-    """Reads row groups (part, number) of a run; each file is opened once."""
+    """Opens row groups (part, number) of a run; each file is opened once."""
 
     def __init__(self, run: TracedRun) -> None:
         self.run = run
-        self._readers: dict[int, TraceFileReader] = {}
+        self._files: dict[int, Any] = {}
 
-    def reader(self, part: int) -> TraceFileReader:
-        if part not in self._readers:
-            self._readers[part] = TraceFileReader(self.run.parts[part])
-        return self._readers[part]
+    def open(self, part: int, number: int) -> OpenRowGroup:
+        source = self.run.parts[part]
+        if part not in self._files:
+            try:
+                file = parquet().ParquetFile(source.path, read_dictionary=["event", "kind"])
+            except (OSError, arrow().ArrowException) as error:
+                raise UsageError(f"trace {source.path} cannot be read: {error}") from None
+            self._files[part] = file
+        return OpenRowGroup(self._files[part], source, number)
 
     def messages(
         self, places: Iterable[tuple[int, int]], *, submits: bool = True, deliveries: bool = True
     ) -> Iterator[tuple[Messages, Messages]]:
         """Of each row group, what was submitted there and what was delivered for good."""
-        for part, group in places:
-            yield self.reader(part).messages(group, self.run.users, submits, deliveries)
+        for place in places:
+            yield self.open(*place).messages(self.run.users, submits, deliveries)
 
 
-class TraceFileReader:
-    """Reads row groups of one file."""
+class OpenRowGroup:
+    """One row group; a column is read when it is asked for, and once."""
 
-    def __init__(self, part: TracePart) -> None:
-        self.part = part
-        self.first = np.concatenate([[0], np.cumsum(part.rows)])[:-1] + part.first
+    def __init__(self, file: Any, part: TracePart, number: int) -> None:
+        self.file, self.part, self.number = file, part, number
+        self._columns: dict[str, Any] = {}
+
+    def table(self, columns: Sequence[str] | None = None) -> Any:
         try:
-            self.file = parquet().ParquetFile(part.path, read_dictionary=["event", "kind"])
-        except (OSError, arrow().ArrowException) as error:
-            raise UsageError(f"trace {part.path} cannot be read: {error}") from None
-        columns = self.file.metadata.schema
-        self.leaves = {columns.column(i).path: i for i in range(len(columns))}
-        """Column → its number in the file."""
-
-    def table(self, group: int, columns: Sequence[str] | None = None) -> Any:
-        try:
-            return self.file.read_row_group(group, columns=columns, use_threads=False)
+            return self.file.read_row_group(self.number, columns=columns, use_threads=False)
         except (OSError, arrow().ArrowException) as error:
             reason = str(error).splitlines()[0]
             raise UsageError(f"trace {self.part.path} is damaged: {reason}") from None
 
-    def bounds(self, group: int, name: str) -> tuple[Any, Any] | None:
-        """The least and the greatest value of a column in a row group, if its statistics say it."""
-        statistics = self.file.metadata.row_group(group).column(self.leaves[name]).statistics
-        if statistics is None or not statistics.has_min_max:
-            return None
-        return statistics.min, statistics.max
+    def load(self, names: Sequence[str]) -> None:
+        """Read these columns, in one go."""
+        for name, chunked in zip(names, self.table(names).columns, strict=True):
+            whole = chunked.num_chunks == 1
+            self._columns[name] = chunked.chunk(0) if whole else chunked.combine_chunks()
 
-    def only(self, group: int, name: str) -> Any:
-        """The one value that a column has in a row group; None if there may be more of them."""
-        bounds = self.bounds(group, name)
-        return bounds[0] if bounds is not None and bounds[0] == bounds[1] else None
+    def column(self, name: str) -> Any:
+        """One column, as Arrow has it."""
+        if name not in self._columns:
+            self.load([name])
+        return self._columns[name]
 
-    def times(self, group: int) -> tuple[int, int]:
-        """The least and the greatest time in a row group (ns); by its statistics if it has any."""
-        bounds = self.bounds(group, "time")
-        if bounds is not None:
-            return bounds
-        time = numbers(self.table(group, ["time"]), "time")
+    def statistics(self, name: str) -> Any:
+        """Of a column; None if they do not say its least and its greatest value."""
+        leaf = self.file.schema_arrow.get_field_index(name)
+        statistics = self.file.metadata.row_group(self.number).column(leaf).statistics
+        return statistics if statistics is not None and statistics.has_min_max else None
+
+    def only(self, name: str) -> Any:
+        """The one value that all rows have in a column; None if there may be more of them."""
+        said = self.statistics(name)
+        alone = said is not None and said.min == said.max and said.null_count == 0
+        return said.min if alone else None
+
+    def numbers(self, name: str) -> Array:
+        """A column of whole numbers; NOTHING where there is none."""
+        only = self.only(name)
+        if only is not None:
+            return np.broadcast_to(np.int64(only), self.part.rows[self.number])
+        values = self.column(name)
+        if values.null_count:
+            values = values.fill_null(NOTHING)
+        filled: Array = values.to_numpy(zero_copy_only=False)
+        return filled
+
+    def times(self) -> tuple[int, int]:
+        """The least and the greatest time (ns); by the statistics if there are any."""
+        said = self.statistics("time")
+        if said is not None:
+            return said.min, said.max
+        time = self.numbers("time")
         return int(time.min()), int(time.max())
 
+    @cached_property
+    def events(self) -> Array:
+        """The event of each row, as its code."""
+        values = self.column("event")
+        words = values.dictionary.to_pylist()
+        codes = np.array([CODES.get(word, NOTHING) for word in words] or [NOTHING], np.int8)
+        events: Array = codes[values.indices.to_numpy()]
+        return events
+
+    def of(self, users: Sequence[int]) -> Array | bool:
+        """Which rows are those of users; often all are, and that is quickly seen."""
+        site = self.numbers("site")
+        return set(present(site)) <= {*users, NOTHING} or np.isin(site, users)
+
+    def final_deliveries(self) -> Array:
+        """Where a row is a delivery that promises something."""
+        mask: Array = self.events == DELIVER
+        said = self.statistics("kind")
+        if said is None or said.min <= PROVISIONAL <= said.max:
+            kind = self.column("kind")
+            words = kind.dictionary.to_pylist()
+            if PROVISIONAL in words:
+                mask &= kind.indices.fill_null(-1).to_numpy() != words.index(PROVISIONAL)
+        return mask
+
     def messages(
-        self, group: int, users: Sequence[int], submits: bool, deliveries: bool
+        self, users: Sequence[int], submits: bool, deliveries: bool
     ) -> tuple[Messages, Messages]:
-        """What was submitted in a row group and what was delivered for good, by users."""
-        known = {name: self.only(group, name) for name in ("site", "kind")}
-        names = ["time", "event", "digest", "messages"]
-        names += ["site"] if known["site"] is None else []
-        if deliveries:
-            names += ["seq", "source", "number"]
-            names += ["kind"] if known["kind"] in (None, PROVISIONAL) else []
-        table = self.table(group, names)
-        event = events_of(table)
-        if known["site"] is None:
-            site = numbers(table, "site")
-        else:
-            site = np.broadcast_to(np.int64(known["site"]), len(event))
-        by_users = set(present(site)) <= {*users, NOTHING} or np.isin(site, users)
+        """What was submitted here and what was delivered for good, by users."""
+        names = ["event", "site", "time", "digest", "messages"]
+        names += ["seq", "source", "number"] if deliveries else []
+        self.load([name for name in names if self.only(name) is None or name == "event"])
+        by_users = self.of(users)
 
         def spread(mask: Array, ordered: bool) -> Messages:
-            return self._spread(table, group, np.flatnonzero(mask & by_users), site, ordered)
+            return self._spread(np.flatnonzero(mask & by_users), ordered)
 
         return (
-            spread(event == SUBMIT, False) if submits else joined([]),
-            spread(final_deliveries(table, event), True) if deliveries else joined([]),
+            spread(self.events == SUBMIT, False) if submits else joined([]),
+            spread(self.final_deliveries(), True) if deliveries else joined([]),
         )
 
-    def _spread(self, table: Any, group: int, rows: Array, site: Array, ordered: bool) -> Messages:
-        lists = column(table, "messages")
+    def _spread(self, rows: Array, ordered: bool) -> Messages:
+        lists = self.column("messages")
         offsets = lists.offsets.to_numpy()
         values = lists.values.to_numpy()
         starts = offsets[rows]
@@ -192,34 +230,33 @@ class TraceFileReader:
             fp = values[starts + offset]
         missing = np.broadcast_to(np.int64(NOTHING), len(rows))
         return Messages(
-            site[rows],
-            numbers(table, "time")[rows],
-            rows + int(self.first[group]),
+            self.numbers("site")[rows],
+            self.numbers("time")[rows],
+            rows + self.part.first + sum(self.part.rows[: self.number]),
             offset,
-            _agreed(table, rows, fp, single),
+            self._agreed(rows, fp, single),
             *(
-                numbers(table, name)[rows] if ordered else missing
+                self.numbers(name)[rows] if ordered else missing
                 for name in ("seq", "source", "number")
             ),
         )
 
+    def _agreed(self, rows: Array, fp: Array, single: Array | None) -> Array:
+        """Fingerprints; another one where a row of one message has a digest that is not its own.
 
-def _agreed(table: Any, rows: Array, fp: Array, single: Array | None) -> Array:
-    """Fingerprints; another one where a row of one message has a digest that is not its own.
-
-    A trace says twice which message it is.  If the two differ somebody has touched it, and nobody
-    can say which is right: it is no message that anybody knows.
-    """
-    values = column(table, "digest")
-    digest = numbers(table, "digest")[rows]
-    wrong = digest != fp
-    if single is not None:
-        wrong &= single
-    if not wrong.any():
-        return fp
-    if values.null_count:
-        wrong &= values.is_valid().to_numpy(zero_copy_only=False)[rows]
-    return np.where(wrong, fp ^ digest ^ ANOTHER, fp)
+        A trace says twice which message it is.  If the two differ somebody has touched it, and
+        nobody can say which is right: it is no message that anybody knows.
+        """
+        digest = self.numbers("digest")[rows]
+        wrong = digest != fp
+        if single is not None:
+            wrong &= single
+        if not wrong.any():
+            return fp
+        values = self.column("digest")
+        if values.null_count:
+            wrong &= values.is_valid().to_numpy(zero_copy_only=False)[rows]
+        return np.where(wrong, fp ^ digest ^ ANOTHER, fp)
 
 
 def present(values: Array) -> list[int]:
@@ -232,37 +269,3 @@ def present(values: Array) -> list[int]:
     if high - low < 1 << 16:
         return [int(i) + low for i in np.flatnonzero(np.bincount(values - low))]
     return [int(value) for value in np.unique(values)]
-
-
-def column(table: Any, name: str) -> Any:
-    chunked = table.column(name)
-    return chunked.chunk(0) if chunked.num_chunks == 1 else chunked.combine_chunks()
-
-
-def numbers(table: Any, name: str) -> Array:
-    """A column of whole numbers; NOTHING where there is none."""
-    values = column(table, name)
-    if values.null_count:
-        values = values.fill_null(NOTHING)
-    filled: Array = values.to_numpy(zero_copy_only=False)
-    return filled
-
-
-def events_of(table: Any) -> Array:
-    """The event of each row, as its code."""
-    values = column(table, "event")
-    words = values.dictionary.to_pylist()
-    codes = np.array([CODES.get(word, NOTHING) for word in words] or [NOTHING], np.int8)
-    events: Array = codes[values.indices.to_numpy()]
-    return events
-
-
-def final_deliveries(table: Any, event: Array) -> Array:
-    """Where a row is a delivery that promises something; a table without `kind` has no other."""
-    mask: Array = event == DELIVER
-    if "kind" in table.column_names:
-        kind = column(table, "kind")
-        words = kind.dictionary.to_pylist()
-        if PROVISIONAL in words:
-            mask &= kind.indices.fill_null(-1).to_numpy() != words.index(PROVISIONAL)
-    return mask

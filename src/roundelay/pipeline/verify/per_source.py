@@ -22,12 +22,9 @@ from roundelay.pipeline.spark.executors import Mapper
 from roundelay.pipeline.verify.columns import (
     Array,
     Messages,
+    OpenRowGroup,
     RowGroups,
-    TraceFileReader,
-    column,
-    events_of,
     joined,
-    numbers,
     present,
 )
 from roundelay.pipeline.verify.runs import TracedRun
@@ -126,7 +123,7 @@ def look(
         return WindowResult()
     for_whom = np.ones((len(run.users), len(sent)), bool)
     if addressed:
-        goes_to = [_destinations(run, files.reader(part), group) for part, group in task.groups]
+        goes_to = [_destinations(run, files.open(*place)) for place in task.groups]
         for_whom = np.concatenate(goes_to, axis=1)
     in_order = np.argsort(sent.fp, kind="stable")
     sent, for_whom = sent.of(in_order), for_whom[:, in_order]
@@ -147,14 +144,12 @@ def look(
     return window.result()
 
 
-def _destinations(run: TracedRun, reader: TraceFileReader, group: int) -> Array:
+def _destinations(run: TracedRun, group: OpenRowGroup) -> Array:
     """For which users (rows) the messages submitted in a row group (columns) are."""
-    table = reader.table(group, ["event", "site", "info", "messages"])
-    site = numbers(table, "site")
-    rows = np.flatnonzero((events_of(table) == SUBMIT) & np.isin(site, run.users))
-    offsets = column(table, "messages").offsets.to_numpy()
+    rows = np.flatnonzero((group.events == SUBMIT) & group.of(run.users))
+    offsets = group.column("messages").offsets.to_numpy()
     sizes = offsets[rows + 1] - offsets[rows]
-    words = column(table, "info").to_numpy(zero_copy_only=False)[rows]
+    words = group.column("info").to_numpy(zero_copy_only=False)[rows]
     masks: dict[Any, Array] = {None: np.ones(len(run.users), bool)}
     for word in set(words.tolist()) - {None}:
         masks[word] = np.isin(run.users, destinations_of(word))

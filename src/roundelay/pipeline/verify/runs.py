@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from roundelay.core.errors import ConfigError, UsageError
 from roundelay.core.families import FAMILIES
@@ -44,15 +44,11 @@ class TracePart(Struct, frozen=True):
         return self.low <= site <= self.high
 
 
-class TracedRun(Struct, frozen=True):
+class TracedRun(TracedGroup, frozen=True, kw_only=True):
     """A group's history, and what is known about it before anybody looks inside."""
 
     name: str
     parts: tuple[TracePart, ...]
-    sites: tuple[int, ...]
-    users: tuple[int, ...]
-    """Sites with applications: the others have nothing to be judged by."""
-    order: str
     protocol: str
     resilience: int | None
     """L, if the protocol has it and the trace says it."""
@@ -153,11 +149,9 @@ def _run(name: str, paths: list[Path]) -> TracedRun:
     family = FAMILIES.get(protocol)
     resilience = params.get("resilience") if family is not None and family.resilient else None
     return TracedRun(
+        **structs.asdict(group),
         name=name,
         parts=tuple(parts),
-        sites=group.sites,
-        users=group.users,
-        order=group.order,
         protocol=protocol,
         resilience=resilience if isinstance(resilience, int) else None,
     )

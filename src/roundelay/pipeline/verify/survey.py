@@ -6,7 +6,7 @@ rows (`verify.control`).  Only as much is read as the statistics of a row group 
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from msgspec import Struct, field
@@ -14,23 +14,12 @@ from msgspec import Struct, field
 from roundelay.core.errors import UsageError
 from roundelay.core.events import DELIVER, NOBODY, NOTICE, SEND, SUBMIT
 from roundelay.pipeline.spark.executors import Mapper
-from roundelay.pipeline.verify.columns import (
-    CODES,
-    PROVISIONAL,
-    Array,
-    RowGroups,
-    TraceFileReader,
-    column,
-    events_of,
-    final_deliveries,
-    numbers,
-    present,
-)
+from roundelay.pipeline.verify.columns import CODES, Array, OpenRowGroup, RowGroups, present
 from roundelay.pipeline.verify.control import EVENTS, NOTICES, Control, control_of
 from roundelay.pipeline.verify.runs import TracedRun
 from roundelay.trace.checkers.checkers import TOTAL
 from roundelay.trace.reader import rows_of
-from roundelay.trace.schema import TraceRow, arrow
+from roundelay.trace.schema import TraceRow, arrow, arrow_schema
 
 SURVEY_GROUPS: Final = 64
 SURVEY_LEAST: Final = 8
@@ -46,9 +35,6 @@ GROUPS_LEAST: Final = 2
 
 Place = tuple[int, int]
 """Of a row group: (part, number)."""
-
-CONSTANT: Final = ("site", "count", "kind")
-"""Columns that often have one value only; then they need not be read."""
 
 LATER: Final = 1 << 62
 
@@ -115,87 +101,55 @@ def survey(run: TracedRun, mapper: Mapper) -> Survey:
 
     def surveyed(places: list[Place]) -> list[RowGroup]:
         files = RowGroups(run)
-        return [
-            _surveyed(run, files.reader(part), RowGroup(part, number)) for part, number in places
-        ]
+        return [_surveyed(run, files.open(*place), RowGroup(*place)) for place in places]
 
     groups = [group for some in mapper(shares, surveyed, list[RowGroup]) for group in some]
     control = control_of(run, [special for group in groups for special in group.specials])
     return Survey(run, groups, control)
 
 
-def _surveyed(run: TracedRun, reader: TraceFileReader, group: RowGroup) -> RowGroup:
+def _surveyed(run: TracedRun, rows: OpenRowGroup, group: RowGroup) -> RowGroup:
     """Where a row group has nothing but messages, its statistics say most of it."""
-    number = group.number
-    event = events_of(reader.table(number, ["event"]))
+    event = rows.events
     if not len(event):
         return group
     if event.min() < 0:
-        raise UsageError(f"trace {reader.part.path} has an event that no trace has")
-    deliveries, submits = (int(np.count_nonzero(event == code)) for code in (DELIVER, SUBMIT))
-    plain = deliveries + submits == len(event)
-    known: dict[str, Any] = {
-        name: reader.only(number, name) if plain else None for name in CONSTANT
-    }
-    span = reader.bounds(number, "seq") if plain else None
-    names = [name for name, value in known.items() if value in (None, PROVISIONAL)]
-    names += [] if span else ["seq"]
-    names += [] if run.order == TOTAL else ["info"]
-    group.first_ns, group.last_ns = reader.times(number)
-    if not names and span is not None and known["site"] in run.users:
-        size = int(known["count"])
-        group.deliveries, group.submits = deliveries * size, submits * size
-        if deliveries:
-            group.lo, group.hi = span[0], span[1] + size
-        return group
-    table = reader.table(number, names)
-    site, count = (
-        numbers(table, name) if known[name] is None else np.full(len(event), known[name])
-        for name in ("site", "count")
-    )
+        raise UsageError(f"trace {rows.part.path} has an event that no trace has")
+    site, count = rows.numbers("site"), rows.numbers("count")
     unknown = set(present(site)) - {*run.sites, NOBODY}
     if unknown:
-        raise UsageError(f"trace {reader.part.path}: there is no site {min(unknown)} in this group")
+        raise UsageError(f"trace {rows.part.path}: there is no site {min(unknown)} in this group")
+    group.first_ns, group.last_ns = rows.times()
     group.sends = bool((event == SEND).any())
-    delivered = final_deliveries(table, event)
+    submitted, delivered = event == SUBMIT, rows.final_deliveries()
     if delivered.any():
         sizes = count[delivered]
-        if span is not None:
-            group.lo, group.hi = span[0], span[1] + int(sizes.max())
-        else:
-            seq = numbers(table, "seq")[delivered]
-            group.lo, group.hi = int(seq.min()), int((seq + sizes).max())
         group.deliveries = int(sizes.sum())
-    group.specials = _specials(reader, number, table, event)
-    rows = np.flatnonzero(event == SUBMIT)
-    group.submits = int(count[rows[np.isin(site[rows], run.users)]].sum())
-    if submits and run.order != TOTAL:
-        info = column(table, "info").take(arrow().array(rows))
+        said = rows.statistics("seq")
+        if said is not None and (submitted | (event == DELIVER)).all():
+            group.lo, group.hi = said.min, said.max + int(sizes.max())
+        else:
+            seq = rows.numbers("seq")[delivered]
+            group.lo, group.hi = int(seq.min()), int((seq + sizes).max())
+    group.specials = _specials(rows, event)
+    group.submits = int(count[submitted & rows.of(run.users)].sum())
+    if run.order != TOTAL and submitted.any():
+        info = rows.column("info").filter(arrow().array(submitted))
         group.addressed = info.null_count < len(info)
     return group
 
 
-def _specials(reader: TraceFileReader, number: int, table: Any, event: Array) -> list[TraceRow]:
-    rows = np.flatnonzero(SPECIAL[event])
-    if not len(rows):
+def _specials(rows: OpenRowGroup, event: Array) -> list[TraceRow]:
+    special = np.flatnonzero(SPECIAL[event])
+    if not len(special):
         return []
-    kinds = column(table, "kind").take(arrow().array(rows)).to_pylist()
+    kinds = rows.column("kind").take(arrow().array(special)).to_pylist()
     chosen = [
         int(row)
-        for row, kind in zip(rows, kinds, strict=True)
+        for row, kind in zip(special, kinds, strict=True)
         if event[row] != NOTICE or kind in NOTICES
     ]
     if not chosen:
         return []
-    batches = reader.table(number).take(arrow().array(chosen)).to_batches()
-    return [row for batch in batches for row in rows_of(_plain(batch))]
-
-
-def _plain(batch: Any) -> Any:
-    """A record batch without dictionaries."""
-    pa = arrow()
-    columns = [
-        col.dictionary_decode() if isinstance(col, pa.DictionaryArray) else col
-        for col in batch.columns
-    ]
-    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+    table = rows.table().take(arrow().array(chosen)).cast(arrow_schema())
+    return [row for batch in table.to_batches() for row in rows_of(batch)]
