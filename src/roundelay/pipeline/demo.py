@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -31,9 +31,6 @@ from roundelay.pipeline.verify import verify
 from roundelay.pipeline.verify.verdict import as_json
 from roundelay.runs.report import grid as html_table
 from roundelay.runs.report import verdict as html_verdict
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 SWEEPS: Final = (("fig6", 100, 1), ("complexity", 2, 1), ("spo", 10, 2))
 """Ready grids, with messages and repetitions for seconds instead of minutes."""
@@ -62,8 +59,8 @@ def on_spark(
     began = time.monotonic()
     with spark_session("demo", options) as spark:
         seconds["start"] = round(time.monotonic() - began, 1)
-        with timed("verify"):
-            verified = _verify(spark, home)
+        with timed("verify"), tempfile.TemporaryDirectory(prefix="roundelay-verify-") as scratch:
+            verified = as_json(verify(spark, [home / "trace.parquet"], Path(scratch)))
         checked = sum(verdict["checked"] for verdict in verified["invariants"].values())
         tell(f"verify: {checked:,} checks, {'all hold' if verified['holds'] else 'BROKEN'}")
         with timed("reconcile"):
@@ -83,11 +80,6 @@ def on_spark(
         "seconds": seconds,
         "good": verified["holds"] and proof.complete and proof.agreed,
     }
-
-
-def _verify(spark: SparkSession, home: Path) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="roundelay-verify-") as scratch:
-        return as_json(verify(spark, [home / "trace.parquet"], Path(scratch)))
 
 
 def _says(proof: Proof) -> str:

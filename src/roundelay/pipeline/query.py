@@ -85,20 +85,15 @@ def found_in(
 
 def conditions(search: Search) -> list[Column]:
     """What must hold of a row beside the selection, which is looked after where rows are read."""
-    from pyspark.sql.functions import expr
+    from pyspark.sql.functions import col, contains, expr, lit, lower, make_valid_utf8
 
-    columns = [_has(word) for word in search.text]
+    # Bytes that are no UTF-8 become replacement signs: words beside them are found all the same.
+    words = lower(make_valid_utf8(col("data").cast("string")))
+    columns = [contains(words, lit(word.lower())) for word in search.text]
     columns += [_is(path, value) for path, value in search.json_fields]
     if search.query and not search.is_sql:
         columns.append(expr(search.query))
     return columns
-
-
-def _has(word: str) -> Column:
-    from pyspark.sql.functions import col, contains, lit, lower, make_valid_utf8
-
-    # Bytes that are no UTF-8 become replacement signs: words beside them are found all the same.
-    return contains(lower(make_valid_utf8(col("data").cast("string"))), lit(word.lower()))
 
 
 def _is(path: str, value: str) -> Column:

@@ -46,10 +46,6 @@ def _gaps() -> Any:
     )
 
 
-def _trace() -> Any:
-    return trace.arrow_schema({trace.VERSION_KEY: str(trace.VERSION).encode()})
-
-
 def _of_sweep(columns: str) -> Any:
     from roundelay.pipeline.research import sweep
 
@@ -58,7 +54,7 @@ def _of_sweep(columns: str) -> Any:
 
 TABLES: Final[dict[str, Callable[[], Any]]] = {
     MESSAGES: journal.schema,
-    TRACE: _trace,
+    TRACE: lambda: trace.arrow_schema({trace.VERSION_KEY: str(trace.VERSION).encode()}),
     GAPS: _gaps,
     RUNS: lambda: _of_sweep("RUN_COLUMNS"),
     SUMMARY: lambda: _of_sweep("SUMMARY_COLUMNS"),
@@ -73,15 +69,11 @@ def arrow_schema(table: str) -> Any:
 
 
 def spark_schema(table: str) -> StructType:
-    """The same for Spark."""
-    return from_arrow(arrow_schema(table))
-
-
-def from_arrow(schema: Any) -> StructType:
-    """Any Arrow schema for Spark; its metadata goes to the first column."""
+    """The same for Spark; its metadata goes to the first column."""
     from pyspark.sql.pandas.types import from_arrow_schema
     from pyspark.sql.types import StructField, StructType
 
+    schema = arrow_schema(table)
     metadata = {key.decode(): text.decode() for key, text in (schema.metadata or {}).items()}
     first, *others = from_arrow_schema(schema).fields
     return StructType([StructField(first.name, first.dataType, first.nullable, metadata), *others])

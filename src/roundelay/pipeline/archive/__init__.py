@@ -20,7 +20,7 @@ from msgspec import Struct, field
 
 from roundelay.core.errors import ConfigError
 from roundelay.core.positions import Range, count_of, difference, union
-from roundelay.journal.archive import File, Holding, Manifest, lock
+from roundelay.journal.archive import File, Manifest, lock
 from roundelay.journal.arrow import Piece, pieces
 from roundelay.journal.merge import JOB_BYTES, jobs_of
 from roundelay.pipeline.archive.tasks import (
@@ -37,7 +37,7 @@ from roundelay.pipeline.archive.tasks import (
     prepared,
     run_ingests,
 )
-from roundelay.pipeline.journals import OpenJournal, opened, span_of, together
+from roundelay.pipeline.journals import OpenJournal, opened, same_history, span_of, together
 from roundelay.pipeline.spark.executors import answers, by_bytes
 from roundelay.pipeline.spark.progress import watching
 
@@ -122,12 +122,9 @@ def archive(
         aside = aside_of(out)
         work, known_missing = _work(journals, manifest, aside, oldest, sizes)
         done.removed = _let_go(manifest, oldest)
-        if work:
-            with session() as spark, watching(spark, "archiving"):
+        if work or bins(manifest.files, sizes.small_bytes, sizes.together_bytes):
+            with session() as spark, watching(spark, "archiving" if work else "compacting"):
                 _take(spark, work, manifest, done)
-                _compact(spark, out, aside, manifest, sizes, done)
-        elif bins(manifest.files, sizes.small_bytes, sizes.together_bytes):
-            with session() as spark, watching(spark, "compacting"):
                 _compact(spark, out, aside, manifest, sizes, done)
         committed(out, aside, manifest)
     for group, missing in known_missing.items():
@@ -167,7 +164,9 @@ def _work(
             _refuse(side_by_side[0])
         holding = manifest.holding(group)
         for journal in side_by_side:
-            _enter(holding, journal)
+            if not same_history(journal.history, holding.histories):
+                _refuse(journal)
+            holding.histories = sorted({*holding.histories, *journal.history})
         by_journal = [pieces(journal.reader, overlap=True) for journal in side_by_side]
         have = [(piece.lo, piece.hi) for some in by_journal for piece in some]
         # What all of them know they lack is not looked for again and again.
@@ -183,13 +182,6 @@ def _work(
         begin, end = span_of(side_by_side)
         spans[group] = [(begin, end)] if begin < end else []
     return work, spans
-
-
-def _enter(holding: Holding, journal: OpenJournal) -> None:
-    """The archive and the journal must be of one history of the group."""
-    if journal.history and holding.histories and not journal.history & set(holding.histories):
-        _refuse(journal)
-    holding.histories = sorted({*holding.histories, *journal.history})
 
 
 def _refuse(journal: OpenJournal) -> None:

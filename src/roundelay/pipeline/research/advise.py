@@ -20,7 +20,7 @@ from msgspec import Struct, structs
 
 from roundelay.core.errors import ConfigError
 from roundelay.core.families import FAMILIES, PO, POSITIVE_ACK, TO, TOKEN, Family
-from roundelay.pipeline.research.grid import EVENT_S, seed_of
+from roundelay.pipeline.research.grid import seed_of
 from roundelay.pipeline.research.summary import mean_and_ci95
 from roundelay.pipeline.research.workload import Workload
 from roundelay.pipeline.spark.executors import answers
@@ -210,12 +210,6 @@ def present(workload: Workload) -> GroupCandidate | None:
 # -- on Spark ----------------------------------------------------------------------------------
 
 
-def _weight(params: SimulateParams, messages: int) -> float:
-    """How long a trial takes, roughly: clusters are stretched, and poll."""
-    heavy = 12.0 if params.family.is_cluster else 1.0
-    return heavy * messages * params.sites * EVENT_S
-
-
 def trials(
     spark: SparkSession,
     workload: Workload,
@@ -230,7 +224,8 @@ def trials(
     for candidate, repetition in product(tried, range(seeds)):
         seed = seed_of("advise", candidate.name, repetition)
         work.append((candidate, candidate.params(workload.sites, loss, seed)))
-    work.sort(key=lambda trial: -_weight(trial[1], len(arrivals)))
+    # Clusters are stretched, and poll: those of many sites take longest.
+    work.sort(key=lambda trial: -trial[1].sites * (12 if trial[0].family.is_cluster else 1))
 
     def outcome(params: SimulateParams) -> dict[str, Any]:
         results = replay(params, arrivals, transit_ns)

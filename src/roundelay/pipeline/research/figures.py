@@ -85,7 +85,10 @@ def make_figures(folders: Sequence[Path], out: Path) -> dict[str, Any]:
         out.mkdir(parents=True, exist_ok=True)
         judged = judge(summary)
         files = _draw(judged, out)
-        _write_csv(judged, out / CSV)
+        with (out / CSV).open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
+            writer.writeheader()
+            writer.writerows(judged)
         verdict = _verdict(judged, [*files, CSV, VERDICT])
         (out / VERDICT).write_text(json_text(verdict) + "\n", encoding="utf-8")
     except OSError as error:
@@ -114,13 +117,6 @@ def _file_name(experiment: str) -> str:
     'my-grid-2'
     """
     return "".join(c if c.isalnum() or c in "-_" else "-" for c in experiment)
-
-
-def _write_csv(judged: Sequence[Row], path: Path) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
-        writer.writeheader()
-        writer.writerows(judged)
 
 
 def _verdict(judged: Sequence[Row], files: list[str]) -> dict[str, Any]:

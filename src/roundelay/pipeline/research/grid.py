@@ -54,20 +54,15 @@ RUNS_MAX: Final = 1_000_000
 FIRST: Final = ("protocol", "sites", "resilience", "tau", "rate", "loss", "profile")
 
 
-def _axes_of(params: type[Struct]) -> dict[str, type]:
-    """Every parameter but those that a sweep decides, with the type of its values."""
-    hints = get_type_hints(params)
-    names = [*FIRST, *(name for name in hints if name not in (*FIRST, "seed", "wire"))]
-    return {
-        name: next(
-            kind for kind in (str, float, int) if kind in (hints[name], *get_args(hints[name]))
-        )
-        for name in names
-    }
-
-
-AXES: Final = _axes_of(SimulateParams)
-"""The keys of a grid, which are parameters of a simulation."""
+_HINTS: Final = get_type_hints(SimulateParams)
+_DECIDED: Final = ("seed", "wire")
+AXES: Final = {
+    name: next(kind for kind in (str, float, int) if kind in (hint, *get_args(hint)))
+    for name, hint in ({name: _HINTS[name] for name in FIRST} | _HINTS).items()
+    if name not in _DECIDED
+}
+"""The keys of a grid, with the type of their values: every parameter of a simulation but those
+that a sweep decides."""
 
 KINDS: Final = {str: "a word", int: "a whole number", float: "a number"}
 
@@ -182,7 +177,7 @@ def _settled(values: dict[str, Any]) -> SimulateParams:
 
 _DEFAULTS: Final = SimulateParams()
 _FIRST: Final = ("protocol", "sites")
-_NOT_IN_KEY: Final = ("seed", "messages", "wire", *_FIRST)
+_NOT_IN_KEY: Final = ("messages", *_DECIDED, *_FIRST)
 
 
 def key_of(params: SimulateParams) -> str:

@@ -124,15 +124,14 @@ def simulated(
     return on_executors(spark, work, row_of, spark_schema(schemas.RUNS))
 
 
-def _summarise_arrow(table: pa.Table) -> pa.Table:
-    return pa.Table.from_pylist(list(summarise(table.to_pylist())), arrow_schema(SUMMARY_COLUMNS))
-
-
 def summary(runs: DataFrame) -> DataFrame:
     """A row per point and measure, of runs."""
-    return runs.groupBy("point", "messages").applyInArrow(
-        _summarise_arrow, spark_schema(schemas.SUMMARY)
-    )
+
+    def of_point(table: pa.Table) -> pa.Table:
+        rows = list(summarise(table.to_pylist()))
+        return pa.Table.from_pylist(rows, arrow_schema(SUMMARY_COLUMNS))
+
+    return runs.groupBy("point", "messages").applyInArrow(of_point, spark_schema(schemas.SUMMARY))
 
 
 class Swept(Struct, frozen=True):

@@ -97,8 +97,12 @@ def read_workload(path: Path, messages: int, group: str | None = None) -> Worklo
         if group is not None:
             raise ConfigError("group", group, "only with a folder of traces of live nodes")
         workload = _of_journal(path, messages)
+    elif group is None and len(groups) > 1:
+        raise ConfigError("group", group, "one of " + ", ".join(groups))
     elif groups:
-        workload = _of_live(path, messages, group, groups)
+        with TemporaryDirectory(prefix="roundelay-advise-") as scratch:
+            merged = merge(path, Path(scratch) / TRACE, group=group or groups[0])
+            workload = _of_trace(merged.path, messages, path)
     elif trace.exists():
         workload = _of_trace(trace, messages, path)
     else:
@@ -133,14 +137,6 @@ def _of_journal(folder: Path, messages: int) -> Workload:
 
 
 # -- traces ------------------------------------------------------------------------------------
-
-
-def _of_live(folder: Path, messages: int, group: str | None, groups: list[str]) -> Workload:
-    if group is None and len(groups) > 1:
-        raise ConfigError("group", group, "one of " + ", ".join(groups))
-    with TemporaryDirectory(prefix="roundelay-advise-") as scratch:
-        merged = merge(folder, Path(scratch) / TRACE, group=group or groups[0])
-        return _of_trace(merged.path, messages, folder)
 
 
 def _of_trace(path: Path, messages: int, shown: Path) -> Workload:

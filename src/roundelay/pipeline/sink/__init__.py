@@ -202,6 +202,9 @@ class _Sink:
                 columns.append(pa.repeat(pa.scalar(0, pa.int64()), batch.num_rows))
         return pa.RecordBatch.from_arrays(columns, schema=STAGED)
 
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:  # noqa: N803
+        Stage(self.settings.folder).discard(_parts(messages))
+
 
 def _parts(messages: Sequence[WriterCommitMessage | None]) -> list[PartFile]:
     return [message.part for message in messages if isinstance(message, Staged)]
@@ -215,9 +218,6 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         commit(self.settings, _parts(messages), batchId)
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        Stage(self.settings.folder).discard(_parts(messages))
 
 
 class BatchSink(_Sink, DataSourceArrowWriter):
@@ -235,9 +235,6 @@ class BatchSink(_Sink, DataSourceArrowWriter):
         commit(self.settings, _parts(messages), 0)
         if not self._named:  # nobody can come back to it
             shutil.rmtree(self.settings.folder, ignore_errors=True)
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        Stage(self.settings.folder).discard(_parts(messages))
 
 
 # ------------------------------------------------------------------------ the commit

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 PART: Final = "part-"
 DONE: Final = "done.json"
-T = TypeVar("T", bound=Struct)
+T = TypeVar("T")
 
 
 class PartFile(Struct, frozen=True):
@@ -51,10 +51,6 @@ class EpochManifest(Struct, frozen=True):
     parts: tuple[PartFile, ...]
     nodes: tuple[str, ...]
     """Names of the nodes through which rows of it may have been sent."""
-
-
-class _Done(Struct, frozen=True):
-    epoch: int
 
 
 class Stage:
@@ -102,8 +98,8 @@ class Stage:
     @property
     def done(self) -> int:
         """The last epoch that is sent; -1: none is."""
-        done = self._json(DONE, _Done)
-        return -1 if done is None else done.epoch
+        done = self._json(DONE, dict[str, int])
+        return -1 if done is None else done["epoch"]
 
     def manifest(self, epoch: int) -> EpochManifest | None:
         return self._json(f"epoch-{epoch}.json", EpochManifest)
@@ -117,7 +113,7 @@ class Stage:
 
     def finish(self, epoch: int) -> None:
         """The epoch is sent."""
-        put(self.folder / DONE, msgspec.json.encode(_Done(epoch)))
+        put(self.folder / DONE, msgspec.json.encode({"epoch": epoch}))
 
     def collect(self) -> int:
         """Remove what no epoch needs that is still to be sent; how many parts were orphans.

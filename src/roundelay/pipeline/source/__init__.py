@@ -32,7 +32,6 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
 import pyarrow as pa
 from msgspec import structs
 from pyspark.sql.datasource import (
@@ -111,7 +110,7 @@ class SourcePartition(InputPartition):
     """Tasks that one Spark task carries out."""
 
     def __init__(self, tasks: Sequence[ReadTask]) -> None:
-        self.tasks = msgspec.json.encode(tasks)
+        self.tasks = tasks
 
 
 class _Reading:
@@ -131,8 +130,7 @@ class _Reading:
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, SourcePartition):
             return iter(())  # Spark makes one up where nothing is to be read
-        tasks = msgspec.json.decode(partition.tasks, type=list[ReadTask])
-        return read_tasks(tasks, self.options, self._target)
+        return read_tasks(partition.tasks, self.options, self._target)
 
 
 def read_tasks(
@@ -146,8 +144,13 @@ def read_tasks(
                 batch = drop_markers(batch)
             if batch.num_rows:
                 yield batch.select(target.names).cast(target)
-        if lost and options.gaps != SKIP:
-            raise DataLost(lost_message(task.group, lost))
+        refuse_lost(task.group, lost, options)
+
+
+def refuse_lost(group: str, ranges: Sequence[Range], options: SourceOptions) -> None:
+    """DataLost of positions that nobody has, unless they are to be skipped."""
+    if ranges and options.gaps != SKIP:
+        raise DataLost(lost_message(group, ranges))
 
 
 def lost_message(group: str, ranges: Sequence[Range]) -> str:
@@ -210,16 +213,9 @@ def planned(options: SourceOptions) -> list[ReadTask]:
     stores = MessageStores(options)
     tasks: list[ReadTask] = []
     for group in sorted(stores.by_group):
-        if options.gaps != SKIP:
-            _check_gaps(stores, group, options)
+        refuse_lost(group, gaps_in(stores.have(group), selection), options)
         tasks += _sized(stores, group, options)
     return tasks
-
-
-def _check_gaps(stores: MessageStores, group: str, options: SourceOptions) -> None:
-    missing = gaps_in(stores.have(group), options.selection)
-    if missing:
-        raise DataLost(lost_message(group, missing))
 
 
 def _sized(stores: MessageStores, group: str, options: SourceOptions) -> list[ReadTask]:
@@ -239,7 +235,7 @@ def read(spark: SparkSession, path: str, **options: Any) -> DataFrame:
     if chosen.gaps != SKIP:
         stores = MessageStores(chosen)
         for group in stores.by_group:
-            _check_gaps(stores, group, chosen)
+            refuse_lost(group, gaps_in(stores.have(group), chosen.selection), chosen)
     rows = messages(spark, expanded(chosen.paths), chosen.selection, chosen.groups)
     return rows if chosen.markers else rows.where(f"NOT ({IS_MARKER})")
 
@@ -351,9 +347,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
                 continue
             if group not in stores.by_group:
                 raise DataLost(lost_message(group, [(lo, hi)]))
-            missing = difference([(lo, hi)], stores.have(group))
-            if missing and options.gaps != SKIP:
-                raise DataLost(lost_message(group, missing))
+            refuse_lost(group, difference([(lo, hi)], stores.have(group)), options)
             selection = structs.replace(
                 options.selection,
                 since=max(lo, options.selection.since),

@@ -53,20 +53,17 @@ def full_text(error: BaseException) -> str:
 @contextmanager
 def spark_errors(field: str = "", value: str = "", allowed: str = "") -> Iterator[None]:
     """Failures of Spark inside become errors of ours: of `field` if the query itself is wrong."""
-    from pyspark.errors import AnalysisException, ParseException, PySparkException
+    from pyspark.errors import AnalysisException, PySparkException
     from pyspark.logger import PySparkLogger
 
     # It would print a page for each mistake in a query, beside the line that is made of it here.
     PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
     try:
         yield
-    except (AnalysisException, ParseException) as error:
-        if not field:
-            raise JobFailed(one_line(full_text(error))) from error
-        raise ConfigError(field, value, f"{allowed} ({one_line(full_text(error))})") from error
-    except PySparkException as error:
-        raise JobFailed(one_line(full_text(error))) from error
     except Exception as error:
-        if type(error).__name__ != "Py4JJavaError":
+        if not isinstance(error, PySparkException) and type(error).__name__ != "Py4JJavaError":
             raise
-        raise JobFailed(one_line(full_text(error))) from error
+        reason = one_line(full_text(error))
+        if field and isinstance(error, AnalysisException):  # also what cannot be parsed
+            raise ConfigError(field, value, f"{allowed} ({reason})") from error
+        raise JobFailed(reason) from error

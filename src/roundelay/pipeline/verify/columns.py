@@ -18,12 +18,14 @@ from roundelay.core.engine import STAMPED
 from roundelay.core.errors import UsageError
 from roundelay.core.events import DELIVER, EVENT_NAMES, SUBMIT
 from roundelay.pipeline.verify.runs import TracedRun, TracePart
-from roundelay.trace.schema import arrow, parquet
+from roundelay.trace.schema import TraceRow, arrow, parquet
 
 Array = np.ndarray[Any, Any]
 
 NOTHING: Final = -1
 CODES: Final = {name: code for code, name in enumerate(EVENT_NAMES)}
+LEAF: Final = {name: i for i, name in enumerate(TraceRow.__struct_fields__)}
+"""Column → its number in the file."""
 PROVISIONAL: Final = STAMPED
 """Deliveries of this stage promise nothing."""
 
@@ -121,6 +123,7 @@ class OpenRowGroup:
 
     def __init__(self, file: Any, part: TracePart, number: int) -> None:
         self.file, self.part, self.number = file, part, number
+        self._metadata = file.metadata.row_group(number)
         self._columns: dict[str, Any] = {}
 
     def table(self, columns: Sequence[str] | None = None) -> Any:
@@ -144,8 +147,7 @@ class OpenRowGroup:
 
     def statistics(self, name: str) -> Any:
         """Of a column; None if they do not say its least and its greatest value."""
-        leaf = self.file.schema_arrow.get_field_index(name)
-        statistics = self.file.metadata.row_group(self.number).column(leaf).statistics
+        statistics = self._metadata.column(LEAF[name]).statistics
         return statistics if statistics is not None and statistics.has_min_max else None
 
     def only(self, name: str) -> Any:

@@ -114,24 +114,19 @@ def control_of(run: TracedRun, rows: Sequence[TraceRow]) -> Control:
             control.settled |= row.kind == END
         elif row.site not in run.users:
             continue
-        elif row.event == "NOTICE":
-            _take_notice(run, control, row)
+        elif row.event == "NOTICE" and row.kind == "gap_unavailable":
+            control.plain = False
+        elif row.event == "NOTICE" and run.order == TOTAL:
+            info: tuple[Any, ...] = notice_of(row).info
+            start = info[3] if len(info) > 3 else UNTOLD
+            view = AnnouncedList(row.site, row.time, tuple(info[0]), tuple(info[1]), start)
+            control.views.append(view)
         elif row.event in ("RESTART", "RESUME"):
             control.up.add(row.site)
             if row.event == "RESTART":
                 # Positions are kept on disk; without them a site does not know what it had.
                 remembers = row.kind == MEMORY or (row.kind == DISK and run.order == TOTAL)
                 control.plain &= remembers
-        else:
+        elif row.event in ("CRASH", "PAUSE"):
             control.up.discard(row.site)
     return control
-
-
-def _take_notice(run: TracedRun, control: Control, row: TraceRow) -> None:
-    info: tuple[Any, ...] = notice_of(row).info
-    if row.kind == "gap_unavailable":
-        control.plain = False
-    elif run.order == TOTAL:
-        start = info[3] if len(info) > 3 else UNTOLD
-        view = AnnouncedList(row.site, row.time, tuple(info[0]), tuple(info[1]), start)
-        control.views.append(view)

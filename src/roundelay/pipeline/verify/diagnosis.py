@@ -71,18 +71,15 @@ def _diagnosed(run: TracedRun, addressed: bool) -> Diagnosis:
             continue
         if row.event == "DELIVER" and row.kind != STAMPED:
             deliveries += len(row.messages)
-        elif row.event == "SUBMIT" and _is_for_itself(row):
-            own[row.site] += len(row.messages)
+        elif row.event == "SUBMIT":
+            if not row.info or row.site in destinations_of(row.info):  # it is for itself, too
+                own[row.site] += len(row.messages)
         elif row.event == "CRASH" and row.kind != MEMORY:
             own[row.site] = 0  # what a life that has ended left open may go either way
     judge.finish(max(file.last_ns for file in files))
     positions = judge.committed if total else 0
     figures = Figures(deliveries, positions, sum(own[site] for site in judge.up))
     return Diagnosis(judge.violations, judge.counts, figures)
-
-
-def _is_for_itself(submit: TraceRow) -> bool:
-    return not submit.info or submit.site in destinations_of(submit.info)
 
 
 def _rows(files: Sequence[TraceFile]) -> Iterator[TraceRow]:

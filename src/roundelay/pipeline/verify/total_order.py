@@ -117,15 +117,18 @@ def ranges_of(surveyed: Survey, messages: int) -> list[PositionRange]:
     return ranges
 
 
+def goes_on(first: Triple, before: Triple) -> bool:
+    """Whether a site's delivery (position, place of the row, time) can be the next one."""
+    return first[0] == before[0] + 1 and first[1] >= before[1] and first[2] >= before[2]
+
+
 def end_to_end(results: list[RangeResult]) -> bool:
     """Whether sites and sources go on in each range where they were in the one before."""
     sites: dict[int, Triple] = {}
     sources: dict[int, Triple] = {}
     for result in results:
         for site, course in result.sites.items():
-            position, place, time = course.first
-            last_position, last_place, last_time = sites.get(site, (-1, -1, -1))
-            if position != last_position + 1 or place < last_place or time < last_time:
+            if not goes_on(course.first, sites.get(site, (-1, -1, -1))):
                 return False
             sites[site] = course.last
         for source, course in result.sources.items():
@@ -142,16 +145,16 @@ def end_to_end(results: list[RangeResult]) -> bool:
 def look(run: TracedRun, control: Control, task: PositionRange) -> RangeResult | None:
     """What there is to say about a range if it is clean."""
     submissions = Submissions(run, task.back)
-    sites = SiteComparison(run, control)
+    by_site: dict[int, list[Messages]] = {}
+    for submitted, delivered in submissions.files.messages(task.groups):
+        submissions.add(submitted)
+        for site, rows in _inside(delivered, task).by_site():
+            by_site.setdefault(site, []).append(rows)
     result = RangeResult(task.lo)
     try:
-        for submitted, delivered in submissions.files.messages(task.groups):
-            submissions.add(submitted)
-            for site, rows in _inside(delivered, task).by_site():
-                sites.take(site, rows)
-        if sites.chunks:
-            sites.finish(result)
-            _judge_sources(result, submissions, sites.canon)
+        if by_site:
+            canon = _compare_sites(result, by_site, run, control)
+            _judge_sources(result, submissions, canon)
     except NotClean:
         return None
     return result
@@ -165,89 +168,56 @@ def _inside(rows: Messages, task: PositionRange) -> Messages:
     return rows.of((position >= task.lo) & (position < task.hi))
 
 
-class SiteComparison:
-    """The deliveries of all sites, laid against those of one of them, chunk by chunk.
+def _compare_sites(
+    result: RangeResult, by_site: dict[int, list[Messages]], run: TracedRun, control: Control
+) -> Messages:
+    """What stands at each position, the same at all sites; `time`: when it was first delivered."""
+    lists = ListsInForce(control)
+    first = next(iter(by_site))
+    canon = joined(by_site[first])
+    for site, chunks in by_site.items():
+        for rows in chunks:
+            position = rows.position
+            _follow(result, site, rows, position)
+            lists.take(site, position, rows.time)
+            if site != first:
+                canon = _laid_over(canon, rows)
+    # In the end every site must have every position.
+    spans = {(course.first[0], course.last[0]) for course in result.sites.values()}
+    if control.settled and (set(result.sites) != set(run.users) or len(spans) > 1):
+        raise NotClean
+    lists.judge(canon)
+    return canon
 
-    Where sites have files of their own, that of the first is read before the others, and their
-    chunks are compared as they come; otherwise they wait until the first site's are complete.
-    """
 
-    def __init__(self, run: TracedRun, control: Control) -> None:
-        self.run = run
-        self.settled = control.settled
-        self.lists = ListsInForce(control)
-        self.chunks: list[Messages] = []  # of the first site
-        self.waiting: list[tuple[int, Messages]] = []
-        self.first = -1
-        self.canon = joined([])
-        """What stands at each position; `time`: when it was first delivered."""
-        self.courses: dict[int, Course] = {}
-        self.deliveries = self.own = 0
-        self.one_by_one = run.apart and all(part.low == part.high for part in run.parts)
+def _follow(result: RangeResult, site: int, rows: Messages, position: Array) -> None:
+    """I1, I4: a site goes on where it was, in order."""
+    time = rows.time
+    if (position[1:] - position[:-1] != 1).any() or (time[1:] < time[:-1]).any():
+        raise NotClean
+    first, last = ends(position, rows.place, time)
+    course = result.sites.setdefault(site, Course(first, first))
+    if first != course.last and not goes_on(first, course.last):
+        raise NotClean
+    course.last = last
+    result.deliveries += len(rows)
+    result.own += int(np.count_nonzero(rows.source == site))
 
-    def take(self, site: int, rows: Messages) -> None:
-        """Compare some deliveries of a site."""
-        if not self.chunks:
-            self.first = site
-        if site == self.first:
-            if len(self.canon):
-                raise NotClean
-            self._follow(site, rows)
-            self.chunks.append(rows)
-        elif self.one_by_one:
-            self._complete()
-            self._compare(site, rows)
-        else:
-            self.waiting.append((site, rows))
 
-    def finish(self, result: RangeResult) -> None:
-        """All is there: in the end every site must have every position."""
-        self._complete()
-        for site, rows in self.waiting:
-            self._compare(site, rows)
-        spans = {(course.first[0], course.last[0]) for course in self.courses.values()}
-        if self.settled and (set(self.courses) != set(self.run.users) or len(spans) > 1):
+def _laid_over(canon: Messages, rows: Messages) -> Messages:
+    """I1: what stands at a position is the same everywhere; some sites are further than others."""
+    start = int(rows.seq[0] + rows.offset[0]) - int(canon.seq[0] + canon.offset[0])
+    if not 0 <= start <= len(canon):
+        raise NotClean
+    known = len(canon) - start
+    if known < len(rows):
+        canon = joined([canon, rows.of(slice(known, None))])
+    same = canon.of(slice(start, start + len(rows)))
+    for name in ("fp", "source", "number", "seq"):
+        if not np.array_equal(getattr(rows, name), getattr(same, name)):
             raise NotClean
-        self.lists.judge(self.canon)
-        result.sites = self.courses
-        result.deliveries, result.own = self.deliveries, self.own
-
-    def _complete(self) -> None:
-        """The first site is through."""
-        if not len(self.canon):
-            self.canon = joined(self.chunks)
-
-    def _follow(self, site: int, rows: Messages) -> None:
-        """I1, I4: a site goes on where it was, in order."""
-        position, time = rows.position, rows.time
-        if (position[1:] - position[:-1] != 1).any() or (time[1:] < time[:-1]).any():
-            raise NotClean
-        first, last = ends(position, rows.place, time)
-        course = self.courses.setdefault(site, Course(first, first))
-        before = course.last
-        if first != before and (
-            first[0] != before[0] + 1 or first[1] < before[1] or first[2] < before[2]
-        ):
-            raise NotClean
-        course.last = last
-        self.deliveries += len(rows)
-        self.own += int(np.count_nonzero(rows.source == site))
-        self.lists.take(site, position, time)
-
-    def _compare(self, site: int, rows: Messages) -> None:
-        """I1: what stands at a position is the same everywhere."""
-        self._follow(site, rows)
-        start = int(rows.position[0]) - self.courses[self.first].first[0]
-        if not 0 <= start <= len(self.canon):
-            raise NotClean
-        known = len(self.canon) - start
-        if known < len(rows):
-            self.canon = joined([self.canon, rows.of(slice(known, None))])
-        canon = self.canon.of(slice(start, start + len(rows)))
-        for name in ("fp", "source", "number", "seq"):
-            if not np.array_equal(getattr(rows, name), getattr(canon, name)):
-                raise NotClean
-        np.minimum(canon.time, rows.time, out=canon.time)
+    np.minimum(same.time, rows.time, out=same.time)
+    return canon
 
 
 class ListsInForce:

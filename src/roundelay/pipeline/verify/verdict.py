@@ -27,6 +27,9 @@ INVARIANTS: Final[dict[str, str]] = {
 KEPT: Final = 10
 """Violations kept of each invariant; more are only counted."""
 
+SHOWN: Final = ("run", "order", "sites", "rows", "settled", "strategy", "holds")
+"""What is told of a run beside its invariants."""
+
 NO_END: Final = "the trace has no end mark: not judged"
 NO_ORDER: Final = "the service promises no order"
 NO_SENDS: Final = "the trace has no transmissions"
@@ -122,13 +125,7 @@ def as_json(judgements: list[RunJudgement]) -> dict[str, Any]:
         "invariants": together,
         "runs": [
             {
-                "run": judgement.run,
-                "order": judgement.order,
-                "sites": judgement.sites,
-                "rows": judgement.rows,
-                "settled": judgement.settled,
-                "strategy": judgement.strategy,
-                "holds": judgement.holds,
+                **{name: getattr(judgement, name) for name in SHOWN},
                 "invariants": {
                     name: {"holds": not verdict.broken, "checked": verdict.checked}
                     for name, verdict in judgement.invariants.items()
