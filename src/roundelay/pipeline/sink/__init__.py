@@ -40,7 +40,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 from msgspec import Struct, structs
@@ -49,6 +49,7 @@ from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
+from pyspark.sql.types import StructType
 
 from roundelay.client.publisher import Parcel, Publisher
 from roundelay.client.recorder import RecorderClient
@@ -69,9 +70,6 @@ from roundelay.pipeline.sink.stage import EpochManifest, PartFile, Stage
 from roundelay.pipeline.source.options import known_options, number
 from roundelay.pipeline.source.plan import local_path
 from roundelay.pipeline.spark.scratch import private_temporary_folder
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
 
 PARCEL_BYTES: Final = 24 << 10
 PARCEL_ROWS: Final = 512

@@ -21,13 +21,12 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from crc32c import crc32c
 from msgspec import Struct
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 MAGIC: Final = b"\xf5RNDLSK1"
 _LAYOUT: Final = struct.Struct(">8s16sQIQI")
@@ -74,8 +73,6 @@ def decode_marker(data: bytes) -> Marker | None:
 
 def drop_markers(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The rows that are not markers."""
-    import pyarrow.compute as pc
-
     data = batch.column("data")
     marked = pc.starts_with(data, MAGIC).fill_null(False)
     if not marked.true_count:

@@ -18,16 +18,14 @@ import os
 import secrets
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
+import pyarrow as pa
 from msgspec import Struct
 
 from roundelay.core.errors import ConfigError
 from roundelay.durable import put, sync_path
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 PART: Final = "part-"
 DONE: Final = "done.json"
@@ -65,8 +63,6 @@ class Stage:
         self, partition: int, batches: Iterable[pa.RecordBatch], schema: pa.Schema
     ) -> PartFile:
         """A part, on disk when this returns."""
-        import pyarrow as pa
-
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         path = self.folder / f"{PART}{partition:05d}-{secrets.token_hex(8)}.arrow"
         rows = 0
@@ -81,8 +77,6 @@ class Stage:
         return PartFile(partition, path.name, rows)
 
     def read(self, part: PartFile) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
         try:
             with (
                 pa.memory_map(str(self.folder / part.file)) as file,

@@ -30,10 +30,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 from msgspec import structs
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -60,9 +61,6 @@ from roundelay.pipeline.schemas import MESSAGES, spark_schema
 from roundelay.pipeline.sink.envelope import MAGIC, MARKER_BYTES, drop_markers
 from roundelay.pipeline.source.options import LATEST, SKIP, SourceOptions, narrowed, parse
 from roundelay.pipeline.source.plan import MessageStores, divided, expanded, gaps_in, task_size
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 NAME: Final = "roundelay"
 WHOLE_BYTES: Final = 1 << 40

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec import Struct, structs
+from pyspark.sql import datasource as ds
 
 from roundelay.core.errors import ConfigError
 from roundelay.core.selection import EVERYTHING, FILTERS, POSITION_MAX, Selection
 from roundelay.journal.moments import nanoseconds, parse_time
-
-if TYPE_CHECKING:
-    from pyspark.sql.datasource import Filter
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
@@ -146,7 +144,9 @@ def _time(field: str, text: str) -> int:
 # ------------------------------------------------------------------------ filters of Spark
 
 
-def narrowed(options: SourceOptions, filters: Iterable[Filter]) -> tuple[SourceOptions, list[Any]]:
+def narrowed(
+    options: SourceOptions, filters: Iterable[ds.Filter]
+) -> tuple[SourceOptions, list[Any]]:
     """The options with those filters in them that a journal can apply exactly, and the others."""
     rest = []
     for condition in filters:
@@ -158,9 +158,7 @@ def narrowed(options: SourceOptions, filters: Iterable[Filter]) -> tuple[SourceO
     return options, rest
 
 
-def _with(options: SourceOptions, condition: Filter) -> SourceOptions | None:
-    from pyspark.sql import datasource as ds
-
+def _with(options: SourceOptions, condition: ds.Filter) -> SourceOptions | None:
     attribute = getattr(condition, "attribute", None)
     if attribute is None or len(attribute) != 1:
         return None
@@ -187,10 +185,8 @@ def _with(options: SourceOptions, condition: Filter) -> SourceOptions | None:
     return structs.replace(options, selection=selection)
 
 
-def _range(options: SourceOptions, condition: Filter, column: str) -> SourceOptions | None:
+def _range(options: SourceOptions, condition: ds.Filter, column: str) -> SourceOptions | None:
     """A comparison with `seq` or `time`, as a half-open range."""
-    from pyspark.sql import datasource as ds
-
     value = getattr(condition, "value", None)
     step = 1
     if column == "time":

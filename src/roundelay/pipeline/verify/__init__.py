@@ -13,7 +13,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from pyspark.sql import SparkSession
 
 from roundelay.core.errors import ConfigError, UsageError
 from roundelay.pipeline.spark.executors import Mapper, answers
@@ -29,9 +31,6 @@ from roundelay.pipeline.verify.survey import RANGE_MESSAGES, Survey, survey
 from roundelay.pipeline.verify.total_order import prove_total
 from roundelay.pipeline.verify.verdict import NO_END, NO_ORDER, NO_SENDS, Figures, RunJudgement
 from roundelay.trace.checkers.checkers import NONE, TOTAL
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 FAST: Final = "fast"
 SQL: Final = "sql"

@@ -9,16 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import quote
 
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from roundelay.pipeline.verify.columns import ANOTHER, OFFSET_BITS, PROVISIONAL
 from roundelay.pipeline.verify.runs import TracedRun
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
 
 FILES_TOGETHER: Final = 32
 """Files of a run that are read in one scan, and told apart by their names."""

@@ -9,23 +9,19 @@ trace, so whoever got any of that meanwhile is given the benefit of the doubt.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 
 from roundelay.pipeline.verify.frames import Frames, picked
 from roundelay.pipeline.verify.verdict import NO_SENDS, RunJudgement
 from roundelay.trace.checkers.verdict import Violation
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
 CARRIERS: Final = ("B", "RETX_MSG")
 """PDUs of the token protocol that bring one message, with its name."""
 BULK: Final = ("RETX_BULK", "RECOVER_DATA")
 """PDUs that bring several, without."""
-
-
 ROWS: Final = 10_000
 """Counterexamples that are fetched; no more are counted."""
 

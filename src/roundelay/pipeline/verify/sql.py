@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from pyspark.sql import Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as fn
 
 from roundelay.pipeline.verify.control import Control
@@ -24,9 +24,6 @@ from roundelay.pipeline.verify.frames import Frames, picked
 from roundelay.pipeline.verify.runs import TracedRun
 from roundelay.pipeline.verify.verdict import Figures
 from roundelay.trace.checkers.checkers import TOTAL
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 BLOCK_BITS: Final = 16
 LAST: Final = (1 << BLOCK_BITS) - 1

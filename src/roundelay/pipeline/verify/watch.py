@@ -26,10 +26,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct, field
+from pyspark.sql import SparkSession
 
 from roundelay.core.errors import ConfigError, UsageError
 from roundelay.core.events import END, EVENT_NAMES, NOBODY
@@ -51,9 +52,6 @@ from roundelay.trace.live import (
 )
 from roundelay.trace.merge import clocks, crash_of, kept_by_next_life
 from roundelay.trace.schema import SPARSE, TraceRow
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 HORIZON: Final = 1 << 16
 """Positions that are kept for comparison with sites that are behind."""
