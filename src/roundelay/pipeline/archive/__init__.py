@@ -24,10 +24,6 @@ from roundelay.journal.archive import File, Manifest, lock
 from roundelay.journal.arrow import Piece, pieces
 from roundelay.journal.merge import JOB_BYTES, jobs_of
 from roundelay.pipeline.archive.tasks import (
-    FILE_BYTES,
-    SMALL_BYTES,
-    TOGETHER_BYTES,
-    Compacted,
     Compaction,
     Ingest,
     aside_of,
@@ -88,9 +84,12 @@ class Sizes(Struct, frozen=True, kw_only=True):
 
     job_bytes: int = 0
     """Of a journal in one task; 0: so that there are some tasks, and files of good size."""
-    file_bytes: int = FILE_BYTES
-    small_bytes: int = SMALL_BYTES
-    together_bytes: int = TOGETHER_BYTES
+    file_bytes: int = 256 << 20
+    """A file is closed when its rows take this much before they are compressed."""
+    small_bytes: int = 32 << 20
+    """Smaller files of a day are put together …"""
+    together_bytes: int = 128 << 20
+    """… up to this size."""
 
     def of_job(self, by_journal: Sequence[Sequence[Piece]]) -> int:
         """Bytes of a job when this is what the journals have."""
@@ -239,11 +238,11 @@ def _compact(
     """Small files of a day, new ones too, become one."""
     batches = bins(manifest.files, sizes.small_bytes, sizes.together_bytes)
     items = [Compaction(str(out), str(aside), files) for files in batches]
-    for compacted in answers(spark, by_bytes(items), compact, Compacted):
-        replaced = set(compacted.replaced)
-        kept = [file for file in manifest.files if file.path not in replaced]
-        manifest.files = kept + compacted.made
-        done.compacted += len(replaced)
+    made = answers(spark, by_bytes(items), compact, list[File])
+    replaced = {file.path for files in batches for file in files}
+    kept = [file for file in manifest.files if file.path not in replaced]
+    manifest.files = kept + [file for files in made for file in files]
+    done.compacted += len(replaced)
 
 
 def _sum_up(manifest: Manifest, done: ArchiveResult) -> None:

@@ -148,9 +148,8 @@ class _Segment(Struct, frozen=True):
     journal: str
     bytes: int
 
-    def examined(self) -> tuple[str, Examined]:
-        path = Path(self.folder, self.name)
-        return self.folder, examine(path, bytes.fromhex(self.journal))
+    def examined(self) -> Examined:
+        return examine(Path(self.folder, self.name), bytes.fromhex(self.journal))
 
 
 def examined(spark: SparkSession, journals: Sequence[OpenJournal]) -> dict[Path, list[Examined]]:
@@ -161,8 +160,9 @@ def examined(spark: SparkSession, journals: Sequence[OpenJournal]) -> dict[Path,
         for segment in j.reader.segments
     ]
     by_folder: dict[Path, list[Examined]] = {journal.folder: [] for journal in journals}
-    for folder, segment in answers(spark, by_bytes(items), _Segment.examined, tuple[str, Examined]):
-        by_folder[Path(folder)].append(segment)
+    segments_examined = answers(spark, by_bytes(items), _Segment.examined, Examined)
+    for item, segment in zip(items, segments_examined, strict=True):
+        by_folder[Path(item.folder)].append(segment)
     for segments in by_folder.values():
         segments.sort(key=lambda segment: (segment.head.base, segment.segment))
     return by_folder

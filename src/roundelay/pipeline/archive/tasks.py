@@ -38,12 +38,6 @@ from roundelay.pipeline.spark.executors import answers, by_bytes, packed
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-FILE_BYTES: Final = 256 << 20
-"""A file is closed when its rows take this much before they are compressed."""
-SMALL_BYTES: Final = 32 << 20
-"""Smaller files of a day are put together …"""
-TOGETHER_BYTES: Final = 128 << 20
-"""… up to this size."""
 ONE_FILE: Final = 1 << 62
 
 
@@ -52,7 +46,7 @@ class Ingest(Struct, frozen=True):
 
     job: Job
     aside: str
-    file_bytes: int = FILE_BYTES
+    file_bytes: int
     not_before: str = ""
     """Rows of earlier days are let go."""
     prefer: tuple[int, ...] = ()
@@ -85,13 +79,6 @@ class Compaction(Struct, frozen=True):
         return sum(file.bytes for file in self.files)
 
 
-class Compacted(Struct):
-    """The file they became, and which they were."""
-
-    made: list[File]
-    replaced: list[str]
-
-
 # ------------------------------------------------------------------------ in a task
 
 
@@ -107,7 +94,7 @@ def ingest(item: Ingest) -> Ingested:
     return Ingested(job.group, job.lo, job.hi, files, findings, union(writer.let_go))
 
 
-def compact(item: Compaction) -> Compacted:
+def compact(item: Compaction) -> list[File]:
     """The rows of small files as one file, in the order of `seq`."""
     import pyarrow as pa
 
@@ -124,7 +111,7 @@ def compact(item: Compaction) -> Compacted:
     writer = ArchiveWriter(aside, item.files[0].group, file_bytes=ONE_FILE)
     for batch in batches:
         writer.add(batch)
-    return Compacted(writer.finish(), [file.path for file in item.files])
+    return writer.finish()
 
 
 def run_ingests(spark: SparkSession, items: Sequence[Ingest]) -> list[Ingested]:
