@@ -91,23 +91,22 @@ def require_spark() -> None:
 @contextmanager
 def spark_session(name: str, options: SparkOptions | None = None) -> Iterator[SparkSession]:
     """A session for one job; it is stopped at the end, unless it was there before."""
+    spark, ours = open_session(name, options or SparkOptions())
+    try:
+        yield spark
+    finally:
+        if ours:
+            spark.stop()
+
+
+def open_session(name: str, options: SparkOptions) -> tuple[SparkSession, bool]:
+    """A session, and whether this call made it."""
     require_spark()
     from pyspark.sql import SparkSession
 
     active = SparkSession.getActiveSession()
     if active is not None:
-        yield active
-        return
-    spark = _started(name, options or SparkOptions())
-    try:
-        yield spark
-    finally:
-        spark.stop()
-
-
-def _started(name: str, options: SparkOptions) -> SparkSession:
-    from pyspark.sql import SparkSession
-
+        return active, False
     builder = SparkSession.builder.appName(f"roundelay {name}")
     remote = options.remote or ("" if options.master else os.environ.get("SPARK_REMOTE", ""))
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit started a JVM and this
@@ -137,7 +136,7 @@ def _started(name: str, options: SparkOptions) -> SparkSession:
         raise NoSpark(
             f"Spark did not start on {where}: {one_line(full_text(error) or type(error).__name__)}"
         ) from error
-    return spark
+    return spark, True
 
 
 def _is_local(master: str) -> bool:
