@@ -110,12 +110,10 @@ class RowGroups:
             self._files[part] = file
         return OpenRowGroup(self._files[part], source, number)
 
-    def messages(
-        self, places: Iterable[tuple[int, int]], *, submits: bool = True, deliveries: bool = True
-    ) -> Iterator[tuple[Messages, Messages]]:
+    def messages(self, places: Iterable[tuple[int, int]]) -> Iterator[tuple[Messages, Messages]]:
         """Of each row group, what was submitted there and what was delivered for good."""
         for place in places:
-            yield self.open(*place).messages(self.run.users, submits, deliveries)
+            yield self.open(*place).messages(self.run.users)
 
 
 class OpenRowGroup:
@@ -201,7 +199,7 @@ class OpenRowGroup:
         return mask
 
     def messages(
-        self, users: Sequence[int], submits: bool, deliveries: bool
+        self, users: Sequence[int], *, submits: bool = True, deliveries: bool = True
     ) -> tuple[Messages, Messages]:
         """What was submitted here and what was delivered for good, by users."""
         names = ["event", "site", "time", "digest", "messages"]

@@ -28,7 +28,7 @@ from roundelay.pipeline.verify.columns import (
     present,
 )
 from roundelay.pipeline.verify.runs import TracedRun
-from roundelay.pipeline.verify.survey import Place, RowGroup, Survey
+from roundelay.pipeline.verify.survey import NotClean, Place, RowGroup, Survey
 from roundelay.pipeline.verify.verdict import Figures
 from roundelay.trace.checkers.check import destinations_of
 from roundelay.trace.checkers.checkers import FIFO
@@ -131,17 +131,17 @@ def look(
         return None  # messages that are alike
     window = WindowDeliveries(run, sent, for_whom)
     looked = 0
-    clean = window.take(joined(deliveries))
-    behind = files.messages(task.behind, submits=False)
-    while clean and not window.complete and looked <= BEHIND_MESSAGES:
-        _, delivered = next(behind, (None, None))
-        if delivered is None:
-            break
-        looked += len(delivered)
-        clean = window.take(delivered)
-    if not clean or (settled and window.in_debt):
+    try:
+        window.take(joined(deliveries))
+        for place in task.behind:
+            if window.complete or looked > BEHIND_MESSAGES:
+                break
+            _, delivered = files.open(*place).messages(run.users, submits=False)
+            looked += len(delivered)
+            window.take(delivered)
+        return None if settled and window.in_debt else window.result()
+    except NotClean:
         return None
-    return window.result()
 
 
 def _destinations(run: TracedRun, group: OpenRowGroup) -> Array:
@@ -181,28 +181,25 @@ class WindowDeliveries:
         somewhere = (self.places >= 0).any(axis=0)
         return bool((missing & (somewhere | self.own)).any())
 
-    def take(self, rows: Messages) -> bool:
-        """Find the window's messages among deliveries; False if something is wrong with one."""
+    def take(self, rows: Messages) -> None:
+        """Find the window's messages among deliveries."""
         sent = self.sent
-        if not len(rows):
-            return True
         at = np.minimum(np.searchsorted(sent.fp, rows.fp), len(sent) - 1)
         ours = sent.fp[at] == rows.fp
         rows, at = rows.of(ours), at[ours]
         self.claimed += len(rows)
         if (sent.site[at] != rows.source).any() or (sent.time[at] > rows.time).any():
-            return False
+            raise NotClean
         for user, site in enumerate(self.run.users):
             mine = np.flatnonzero(rows.site == site)
             where = at[mine]
             twice = (self.places[user, where] >= 0).any() or len(np.unique(where)) < len(where)
             if twice or not self.for_whom[user, where].all():
-                return False
+                raise NotClean
             self.places[user, where] = rows.key[mine]
-        return True
 
-    def result(self) -> WindowResult | None:
-        """None if at a site the messages of a source do not come in its order (I1)."""
+    def result(self) -> WindowResult:
+        """I1: at every site the messages of a source come in its order."""
         sent = self.sent
         result = WindowResult(int(sent.time.min()), self.claimed, int(self.own.sum()))
         if self.run.order != FIFO:
@@ -214,7 +211,7 @@ class WindowDeliveries:
                 where = self.places[user, mine]
                 where = where[where >= 0]
                 if (np.diff(where) <= 0).any():
-                    return None
+                    raise NotClean
                 if len(where):
                     course = SourceCourse(site, source, int(where[0]), int(where[-1]))
                     result.courses.append(course)

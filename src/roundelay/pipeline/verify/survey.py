@@ -42,6 +42,10 @@ SPECIAL: Final = np.isin(np.arange(len(CODES)), [CODES[name] for name in EVENTS]
 """By the code of an event: whether its rows are special."""
 
 
+class NotClean(Exception):
+    """Something is not as it is in a clean trace: nothing is proved."""
+
+
 class RowGroup(Struct):
     """What a row group has."""
 

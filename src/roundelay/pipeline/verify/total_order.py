@@ -26,17 +26,13 @@ from roundelay.pipeline.spark.executors import Mapper
 from roundelay.pipeline.verify.columns import Array, Messages, RowGroups, joined, present
 from roundelay.pipeline.verify.control import Control
 from roundelay.pipeline.verify.runs import TracedRun
-from roundelay.pipeline.verify.survey import LATER, Place, Survey
+from roundelay.pipeline.verify.survey import LATER, NotClean, Place, Survey
 from roundelay.pipeline.verify.verdict import Figures
 
 BACK_MESSAGES: Final = 4_000_000
 """Submissions read in search of those of one range."""
 
 Triple = tuple[int, int, int]
-
-
-class NotClean(Exception):
-    """Something is not as it is in a clean trace."""
 
 
 class Course(Struct):
@@ -281,8 +277,8 @@ class Submissions:
             if near is None or looked > BACK_MESSAGES:
                 raise NotClean
             self._back.remove(near)
-            for submitted, _ in self.files.messages([near], deliveries=False):
-                self.add(submitted)
+            submitted, _ = self.files.open(*near).messages(run.users, deliveries=False)
+            self.add(submitted)
             looked += run.parts[near[0]].rows[near[1]]
         stretch = sent.of(slice(starts[0], starts[0] + len(fps)))
         if not np.array_equal(stretch.fp, fps):
