@@ -309,18 +309,12 @@ class Demo:
         """Diagram, results and report."""
         folder.write_results(results)
         trace = TraceFile(folder.trace)
-        crash = render(trace, *self._around_crash(), title="The token site crashes")
+        # From a little before the crash until the new list has stamped something.
+        start, end = self.crashed_ns - 60 * MS, self.relisted_ns or self.crashed_ns + SECOND
+        crash = render(trace, max(0, start), end + 60 * MS, "The token site crashes")
         folder.diagram.write_text(crash, encoding="utf-8")
-        back = render(trace, *self._around_return(), title="It comes back")
+        back = render(trace, self.returned_ns, self.returned_ns + 200 * MS, "It comes back")
         folder.write_report(self._report(results, crash, back))
-
-    def _around_crash(self) -> tuple[int, int]:
-        """From a little before the crash until the new list has stamped something."""
-        end = self.relisted_ns or self.crashed_ns + SECOND
-        return max(0, self.crashed_ns - 60 * MS), end + 60 * MS
-
-    def _around_return(self) -> tuple[int, int]:
-        return self.returned_ns, self.returned_ns + 200 * MS
 
     def _report(self, results: dict[str, Any], crash: str, back: str) -> str:
         by_site = [

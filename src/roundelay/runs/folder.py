@@ -75,8 +75,7 @@ def run_folder(path: Path, *, force: bool = False) -> Iterator[RunFolder]:
         raise ConfigError("out", path, allowed)
     try:
         path.mkdir(parents=True, exist_ok=True)
-        for name in FILES:
-            (path / name).unlink(missing_ok=True)
+        _clear(path)
     except OSError as error:
         reason = error.strerror or str(error)
         raise ConfigError("out", path, f"a folder that can be written ({reason})") from None
@@ -84,13 +83,13 @@ def run_folder(path: Path, *, force: bool = False) -> Iterator[RunFolder]:
         yield RunFolder(path)
     except BaseException:
         if is_new:
-            _take_away(path)
+            with suppress(OSError):  # a folder with anything else in it stays
+                _clear(path)
+                path.rmdir()
         raise
 
 
-def _take_away(path: Path) -> None:
-    """Only what is ours; a folder with anything else in it stays."""
-    with suppress(OSError):
-        for name in FILES:
-            (path / name).unlink(missing_ok=True)
-        path.rmdir()
+def _clear(path: Path) -> None:
+    """Take away what is ours, and nothing else."""
+    for name in FILES:
+        (path / name).unlink(missing_ok=True)

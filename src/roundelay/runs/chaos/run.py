@@ -89,11 +89,16 @@ class Site(Machine):
                 self.word = msgspec.json.decode(line, type=Word)
                 self.words += 1
 
+    @property
+    def process(self) -> asyncio.subprocess.Process | None:
+        return self.processes.get(APPLICATION)
+
     async def ends(self, patience_s: float) -> int | None:
         """The exit status, if it ends in that time."""
+        assert self.process is not None
         assert self._reader is not None
         with suppress(TimeoutError):
-            status = await asyncio.wait_for(self.processes[APPLICATION].wait(), patience_s)
+            status = await asyncio.wait_for(self.process.wait(), patience_s)
             await self._reader
             return status
         return None
@@ -124,11 +129,6 @@ class Site(Machine):
     def wipe(self) -> None:
         super().wipe()
         self.orders = msgspec.structs.replace(self.orders, wiped=True)
-
-    @property
-    def last_of_all_lives(self) -> list[Word]:
-        """The last that each of its lives has said, as far as any has."""
-        return [*self.last_words, *([self.word] if self.word else [])]
 
     @property
     def state(self) -> str:
@@ -271,7 +271,7 @@ class Chaos(Harness):
         for site in self.sites:
             if site.word is not None and site.word.error:
                 raise RunFailed(f"site {site.name}: {site.word.error}")
-            if site.processes and not site.runs(APPLICATION) and not site.down:
+            if site.process and not site.runs(APPLICATION) and not site.down:
                 raise RunFailed(f"site {site.name} has ended; see {site.log}")
         return self._top()
 
@@ -348,7 +348,10 @@ class Chaos(Harness):
         }
         merged = merge(self.traces, self.folder / "trace.parquet", group=GROUP, params=known)
         checker = check_trace(merged.path)
-        words = [(site, word) for site in self.sites for word in site.last_of_all_lives]
+        # The last that each life of each site has said, as far as it has.
+        words = [
+            (site, word) for site in self.sites for word in (*site.last_words, site.word) if word
+        ]
 
         def total(field: str) -> int:
             return sum(getattr(word, field) for _, word in words)

@@ -85,13 +85,9 @@ class Checker(Judge):
         if order == TOTAL:
             self._log = TotalOrder(self.sites, self.report, self._promises, self._views, horizon)
         else:
+            fifo = order == FIFO
             self._log = PerSource(
-                self.sites,
-                self.report,
-                self._promises,
-                fifo=order == FIFO,
-                destinations=destinations,
-                horizon=horizon,
+                self.sites, self.report, self._promises, fifo, destinations, horizon
             )
         self._fingerprints = Fingerprints()
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
-from typing import Final
 
 from msgspec import Struct
 
@@ -23,9 +22,6 @@ from roundelay.trace.checkers.verdict import Report
 
 Destinations = Callable[[Submission], Collection[int]]
 """Which sites a message is meant for."""
-
-KEPT: Final = 1 << 16
-"""Messages owed to nobody that are kept nevertheless, by default."""
 
 
 class UndeliveredMessage(Struct):
@@ -47,10 +43,9 @@ class PerSource:
         sites: Collection[int],
         report: Report,
         promises: Promises,
-        *,
         fifo: bool,
-        destinations: Destinations | None = None,
-        horizon: int = KEPT,
+        destinations: Destinations | None,
+        horizon: int,
     ) -> None:
         self.report = report
         self.promises = promises

@@ -60,7 +60,7 @@ class TotalOrder:
         report: Report,
         promises: Promises,
         views: ViewChecker,
-        horizon: int = HORIZON,
+        horizon: int,
     ) -> None:
         self.report = report
         self.promises = promises
