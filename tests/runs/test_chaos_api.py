@@ -9,9 +9,9 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
@@ -22,7 +22,6 @@ from roundelay.runs.chaos.disks import available as disks_available
 from roundelay.runs.chaos.kinds import Trouble
 from roundelay.runs.chaos_api import application as app
 from roundelay.runs.chaos_api.machine import MemberMachine
-from roundelay.runs.chaos_api.nemeses import MemberStrikes
 from roundelay.runs.chaos_api.notes import MEMBER, NotesReader
 from roundelay.runs.chaos_api.plan import (
     DAEMON,
@@ -230,14 +229,15 @@ def test_who_starts_later_finds_those_who_have_moved_meanwhile() -> None:
     machines = {name: machine(name) for name in "ab"}
     for number, one in enumerate(machines.values()):
         one.address = {"listen": f"127.0.0.1:{number}", "seeds": "127.0.0.1:0,127.0.0.1:1"}
-    round_ = SimpleNamespace(
+    round_ = Round.__new__(Round)
+    vars(round_).update(
         machines=machines, machine=machine, others=[], woken={}, folder=Path("none"), until=at_once,
         say=lambda text: None, since=lambda machine: None, setup=SimpleNamespace(medium=FANOUT),
+        struck=Counter(),
     )  # fmt: skip
-    strikes = MemberStrikes(cast(Any, round_))
-    asyncio.run(strikes.strike(Trouble(MOVED, ("a",), 0.0)))
+    asyncio.run(round_.strike(Trouble(MOVED, ("a",), 0.0)))
     moved = machines["a"].address["listen"]
-    asyncio.run(strikes.strike(Trouble(REPLACED, ("b",), 0.0)))
+    asyncio.run(round_.strike(Trouble(REPLACED, ("b",), 0.0)))
     assert [name for name, _ in seeds] == ["a", "b"]
     assert moved in seeds[1][1]
     assert machines["b"].address["listen"] in machines["a"].address["seeds"].split(",")

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import Struct
+
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import STAMPED, Delivery
 from roundelay.sim.kernel.load import Destinations, Isolated, Load, Poisson, Saturating
@@ -45,7 +47,7 @@ SUB_BITS: Final = 7
 PRUNE_EVERY: Final = 4096
 
 
-class Delays:
+class Delays(Struct):
     """A histogram of delays: the mean exactly, quantiles within 0.4 %.
 
     >>> delays = Delays()
@@ -55,14 +57,11 @@ class Delays:
     (50.5, 99)
     """
 
-    __slots__ = ("buckets", "count", "least_ns", "most_ns", "total_ns")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.total_ns = 0
-        self.least_ns = 0
-        self.most_ns = 0
-        self.buckets: dict[int, int] = {}
+    count: int = 0
+    total_ns: int = 0
+    least_ns: int = 0
+    most_ns: int = 0
+    buckets: dict[int, int] = {}
 
     def add(self, delay_ns: int) -> None:
         shift = delay_ns.bit_length() - SUB_BITS - 1

@@ -35,9 +35,6 @@ from roundelay.trace.schema import (
     parquet,
 )
 
-FLUSH_ROWS: Final = 8192
-"""A driver should flush when this many rows have gathered."""
-
 GROUP_ROWS: Final = 65_536
 """Rows in one row group of the file: large enough to compress, small enough to hold."""
 

@@ -1,4 +1,4 @@
-"""What every run under trouble has: machines, a network, a story, and faults to carry out."""
+"""What every run under trouble has: machines, a network, a story, and troubles to carry out."""
 
 from __future__ import annotations
 
@@ -39,6 +39,8 @@ class Harness:
         self.story: list[str] = []
         self.undone: list[str] = []
         """Troubles that cannot be made here."""
+        self.struck: Counter[str] = Counter()
+        """Troubles that were made, by kind."""
         self.started = time.monotonic()
 
     def say(self, text: str) -> None:
@@ -63,17 +65,10 @@ class Harness:
         """How far the group has come, where waiting depends on it; RunFailed if it cannot go on."""
         return 0
 
-
-class Strikes:
-    """Carries out the troubles of a run, each kind by the method of its name."""
-
-    def __init__(self, run: Any) -> None:
-        self.run = run
-        self.struck: Counter[str] = Counter()
-
     async def strike(self, trouble: Trouble) -> None:
+        """Carry out a trouble, each kind by the method of its name."""
         self.struck[trouble.kind] += 1
-        machines = [self.run.machines[name] for name in trouble.who]
+        machines = [self.machines[name] for name in trouble.who]
         await getattr(self, f"_{trouble.kind.replace('-', '_')}")(trouble, machines)
 
     # -- what runs differ in -------------------------------------------------------------------
@@ -89,7 +84,7 @@ class Strikes:
     def record(self, event: int, detail: object, machine: Any = None) -> None:
         """Note a fault in the trace of the run, where it has one."""
 
-    # -- faults --------------------------------------------------------------------------------
+    # -- troubles of both commands ---------------------------------------------------------------
 
     async def kill(self, machines: list[Any], scope: str = MACHINE, wiped: bool = False) -> None:
         """SIGKILL, of all as much at once as can be."""
@@ -126,30 +121,30 @@ class Strikes:
 
     def separate(self, kind: str, trouble: Trouble, machines: list[Any]) -> None:
         names = [machine.name for machine in machines]
-        self.run.net.separate(kind, names, trouble.lasts_s)
+        self.net.separate(kind, names, trouble.lasts_s)
         self.record(FAULT, f"partition:{kind}")
 
     async def _partition(self, trouble: Trouble, machines: list[Any]) -> None:
         self.separate(trouble.kind, trouble, machines)
         await asyncio.sleep(trouble.lasts_s)
-        self.run.net.heal()
+        self.net.heal()
 
     _one_way = _split = _flap = _clog = _partition
 
     async def _late_link(self, trouble: Trouble, machines: list[Any]) -> None:
         [machine] = machines
         await self.kill(machines)
-        self.run.net.link(machine.name, up=False)
+        self.net.link(machine.name, up=False)
         self.record(FAULT, f"partition:{trouble.kind}")
         await self.restart(machines)
         await asyncio.sleep(trouble.lasts_s)
-        self.run.net.link(machine.name, up=True)
+        self.net.link(machine.name, up=True)
 
     async def _clock(self, trouble: Trouble, machines: list[Any]) -> None:
         clock = machines[0].clock
         assert clock is not None
         if clock.library is None:
-            self.run.undone.append("clock: no C compiler")
+            self.undone.append("clock: no C compiler")
         self.record(FAULT, "clock:jump")
         clock.step(trouble.value)
         await asyncio.sleep(trouble.lasts_s)

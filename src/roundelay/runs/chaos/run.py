@@ -28,19 +28,19 @@ from typing import Any, Final
 
 import msgspec
 
-from roundelay.core.events import END, HEAL, MARK, NO_REF, NOBODY, STOP
+from roundelay.core.events import END, FAULT, HEAL, MARK, NO_REF, NOBODY, STOP
 from roundelay.core.families import TOKEN, TOTAL
 from roundelay.core.positions import union
 from roundelay.journal.reader import Reader
 from roundelay.node.storage.folders import journal_folder
+from roundelay.runs.chaos import kinds
 from roundelay.runs.chaos import site as site_process
 from roundelay.runs.chaos.clock import WallClock, build
 from roundelay.runs.chaos.harness import HARNESS_LOG, Harness, RunFailed
-from roundelay.runs.chaos.kinds import APPLICATION, CLOCK, MACHINE
+from roundelay.runs.chaos.kinds import APPLICATION, MACHINE, Trouble
 from roundelay.runs.chaos.machine import Machine
-from roundelay.runs.chaos.nemeses import SiteStrikes
-from roundelay.runs.chaos.network import network
-from roundelay.runs.chaos.plan import HEALED, NAMES, ChaosParams, troubles, weather
+from roundelay.runs.chaos.network import SwitchNet, network
+from roundelay.runs.chaos.plan import HEALED, NAMES, ChaosParams, TimedTrouble, troubles, weather
 from roundelay.runs.chaos.site import GROUP, Orders, Word
 from roundelay.runs.folder import RunFolder
 from roundelay.trace.checkers.check import check_trace
@@ -50,6 +50,11 @@ from roundelay.trace.merge import merge
 LIVENESS_S: Final = 60.0
 """In that time.  A fraction of what the protocol's own time-outs allow."""
 
+HOLDS_S: Final = 5.0
+"""In that time the token comes to everybody."""
+TWIN_S: Final = 20.0
+"""In that time the second of a name has ended with an error."""
+TWIN_MESSAGES: Final = 100
 PATIENT_STOP_S: Final = 30.0
 LINE_MAX: Final = 1 << 16
 
@@ -161,7 +166,10 @@ class Chaos(Harness):
         self.plan = troubles(params, self.rng)
         self.weather = weather(params, self.rng)
         self.traces = folder / "live"
-        self.strikes = SiteStrikes(self)
+        self.violations: list[str] = []
+        """What troubles have found, besides what the trace says."""
+        self.killed_with_token = False
+        """Whether a site was killed while it held the token."""
 
     @property
     def sites(self) -> list[Site]:
@@ -223,7 +231,7 @@ class Chaos(Harness):
             site.tell(APPLICATION, "go")
         for trouble in self.plan:
             await self.wait("the load to go on", partial(self._come_to, trouble.at))
-            await self.strikes.strike(trouble)
+            await self.strike(trouble)
             heard = [site.words + 1 for site in self.sites]  # the next word may be an old one
             back = partial(self._back, heard, self._top())
             await self.wait("everybody to be back", back)
@@ -244,7 +252,7 @@ class Chaos(Harness):
 
     def _give_clocks(self) -> None:
         """Give every site a wall clock of its own, before it is started."""
-        if any(trouble.kind == CLOCK for trouble in self.plan):
+        if any(trouble.kind == kinds.CLOCK for trouble in self.plan):
             folder = self.folder / "sites"
             folder.mkdir(parents=True, exist_ok=True)
             library = build(folder)
@@ -261,6 +269,72 @@ class Chaos(Harness):
             share, more = divmod(self.params.messages, len(senders))
             shares[sender] = share + (i < more)
         return shares
+
+    # -- troubles --------------------------------------------------------------------------
+    #
+    # What `chaos --api` does besides (a site that is replaced while it is stopped, an old copy of a
+    # folder) cannot be judged by traces: they take a name for one site that never forgets what it
+    # has delivered.
+
+    async def strike(self, trouble: Trouble) -> None:
+        assert isinstance(trouble, TimedTrouble)
+        with_token = ""
+        if trouble.holder and trouble.kind == kinds.KILL:
+            site = self.machines[trouble.who[0]]
+            site.tell(APPLICATION, "die")
+            self.killed_with_token = await site.ends(HOLDS_S) is not None
+            with_token = " and the token with it," if self.killed_with_token else ""
+        what = f"{trouble.kind} {trouble.target}".strip()
+        names = ", ".join(trouble.who)
+        self.say(f"{what} {names}{with_token} for {trouble.lasts_s:.1f} s")
+        await super().strike(trouble)
+
+    async def restart(self, machines: list[Site]) -> None:
+        for site in machines:
+            await site.start()
+        await self.wait("those killed to start", lambda: all(site.word for site in machines))
+        for site in machines:
+            site.tell(APPLICATION, "go")
+
+    async def majority_returned(self, machines: list[Site], trouble: Trouble) -> None:
+        await asyncio.sleep(trouble.lasts_s)
+
+    def record(self, event: int, detail: object, machine: Any = None) -> None:
+        self.row(NOBODY if machine is None else machine.number, event, detail)
+
+    async def _drop(self, trouble: TimedTrouble, sites: list[Site]) -> None:
+        lost = {"kind": trouble.target, "nth": 1, "many": self.params.sites}
+        assert isinstance(self.net, SwitchNet)
+        self.net.apply({"drop": lost})
+        self.record(FAULT, f"target:{trouble.target.lower()}")
+        await self._kill(trouble, sites)
+
+    async def _two(self, trouble: Trouble, sites: list[Site]) -> None:
+        """One is killed while all that another sends is late."""
+        killed, clogged = sites
+        self.separate(kinds.CLOG, trouble, [clogged])
+        await self._kill(trouble, [killed])
+        self.net.heal()
+
+    async def _twin(self, trouble: Trouble, sites: list[Site]) -> None:
+        """Another process of that name: it has to end with an error, and to commit nothing."""
+        [site] = sites
+        folder = self.folder
+        orders = msgspec.structs.replace(
+            site.orders, folder=f"{site.orders.folder}-twin", life=site.orders.life + 1000,
+            traces=str(folder / "twin"), messages=TWIN_MESSAGES, rate=TWIN_MESSAGES,
+            record=False,
+        )  # fmt: skip
+        twin = Site(site.number, orders, folder / f"{site.name}.twin.log")
+        twin.command_prefix = site.command_prefix
+        await twin.start()
+        twin.tell(APPLICATION, "go")
+        status = await twin.ends(TWIN_S)
+        if status is None:
+            self.violations.append(f"twin: the second {site.name} was not told so in {TWIN_S:g} s")
+        elif status == 0:
+            self.violations.append(f"twin: the second {site.name} ended without an error")
+        await twin.kill()
 
     # -- what is waited for ----------------------------------------------------------------
 
@@ -357,7 +431,7 @@ class Chaos(Harness):
             return sum(getattr(word, field) for _, word in words)
 
         violations = [str(violation) for violation in checker.violations]
-        violations += self.strikes.violations
+        violations += self.violations
         if total("false"):
             violations.append(f"I5: {total('false')} receipts name a position that is not theirs")
         over = {site.name: word.over for site, word in reversed(words) if word.over}
@@ -376,7 +450,7 @@ class Chaos(Harness):
             "violations": violations,
             "failure": failure,
             "sent": total("sent"),
-            "killed_with_token": self.strikes.with_token,
+            "killed_with_token": self.killed_with_token,
             "committed": checker.committed,
             "everywhere": checker.everywhere,
             "settled": total("settled"),
@@ -386,7 +460,7 @@ class Chaos(Harness):
             "seconds": round(time.monotonic() - self.started, 1),
             "trace_rows": merged.rows,
             "datagrams": self.net.stats(),
-            "troubles": dict(self.strikes.struck),
+            "troubles": dict(self.struck),
             "weather": self.weather,
             "story": self.story,
             "rerun": params.rerun(),

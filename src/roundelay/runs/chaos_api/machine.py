@@ -15,13 +15,14 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from roundelay.client.messages import COMMITTED
 from roundelay.node.groups import full_name
 from roundelay.runs.chaos.clock import WallClock
 from roundelay.runs.chaos.kinds import APPLICATION, MACHINE, NODE
 from roundelay.runs.chaos.machine import Machine
 from roundelay.runs.chaos_api import application
 from roundelay.runs.chaos_api.notes import MEMBER, Life, NotesReader
-from roundelay.runs.chaos_api.plan import COMMITTED, DAEMON, Setup
+from roundelay.runs.chaos_api.plan import DAEMON, Setup
 
 GROUP: Final = "chaos"
 READY_S: Final = 30.0

@@ -24,6 +24,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from roundelay.client.messages import COMMITTED, RECORDED, SYNCED
 from roundelay.core.engine import ACCEPTED
 from roundelay.core.errors import ConfigError
 from roundelay.core.families import RECORDS, TOTAL, Family
@@ -65,10 +66,6 @@ KINDS: Final = tuple(dict.fromkeys((*ANY, *WITH_DISK, POWER_CUT, BLACKOUT, MOVED
 
 EMBEDDED: Final = "embedded"
 DAEMON: Final = "daemon"
-
-COMMITTED: Final = "committed"
-RECORDED: Final = "recorded"
-SYNCED: Final = "synced"
 
 FANOUT: Final = "fan-out"
 """Besides the networks of `chaos.network`; where no namespaces can be made, it is the switch."""

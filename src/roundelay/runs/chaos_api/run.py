@@ -24,6 +24,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from random import Random
 from tempfile import mkdtemp
@@ -37,18 +38,23 @@ from roundelay.runs.chaos.clock import WallClock, build
 from roundelay.runs.chaos.disks import PowerDisk
 from roundelay.runs.chaos.disks import available as disks_available
 from roundelay.runs.chaos.harness import HARNESS_LOG, Harness, RunFailed
-from roundelay.runs.chaos.network import NAMESPACES, SWITCH, network
+from roundelay.runs.chaos.kinds import APPLICATION, MACHINE, Trouble
+from roundelay.runs.chaos.network import NAMESPACES, SWITCH, NamespaceNet, network
 from roundelay.runs.chaos.network import available as namespaces_available
 from roundelay.runs.chaos_api import plan as plans
 from roundelay.runs.chaos_api.judge import Case, Judgement, judge
 from roundelay.runs.chaos_api.machine import MeetingPoint, MemberMachine, free_ports
-from roundelay.runs.chaos_api.nemeses import MemberStrikes
-from roundelay.runs.chaos_api.notes import NotesReader
+from roundelay.runs.chaos_api.notes import MEMBER, REPLACED, TWIN, NotesReader
 from roundelay.runs.chaos_api.plan import ApiParams, RoundPlan, plan_of
 from roundelay.runs.folder import RunFolder
 
 LEAVE_S: Final = 20.0
 FORM_S: Final = 40.0
+HEALS_ITSELF_S: Final = 20.0
+"""How long a member with a wrong disk may try before its operator gives it an empty one."""
+SOME_S: Final = 20.0
+TWIN_S: Final = 15.0
+"""In that time the second of a name is told so."""
 SILENT: Final = "silent"
 LIVE_AGAIN: Final = 0.15
 """Share of restarts in which an application does not ask for what it missed."""
@@ -66,7 +72,6 @@ class Round(Harness):
         self.plan = plan
         self.setup = plan.setup
         self.rng = Random(f"chaos --api/{plan.seed}/lives")
-        self.strikes = MemberStrikes(self)
         self.others: list[MemberMachine] = []
         """Twins, and members that were replaced."""
         self.away: dict[str, list[tuple[int, int]]] = {}
@@ -84,7 +89,7 @@ class Round(Harness):
             self.say(f"hang: {hang}")
             await self._finish()
         finally:
-            await self._kill(self._everybody())
+            await self._end(self._everybody())
             for machine in self._everybody():
                 if machine.power_disk is not None:
                     machine.power_disk.close()
@@ -140,7 +145,7 @@ class Round(Harness):
         await asyncio.sleep(1.0)
         for place in self.plan.troubles:
             begun = time.monotonic_ns()
-            await asyncio.gather(*[self.strikes.strike(trouble) for trouble in place])
+            await asyncio.gather(*[self.strike(trouble) for trouble in place])
             self.net.heal()
             await self.recovered("after " + " and ".join(trouble.kind for trouble in place))
             self._note_away(place, begun)
@@ -149,7 +154,7 @@ class Round(Harness):
         self.say("no more faults")
         await self._finish()
 
-    def _note_away(self, place: tuple[kinds.Trouble, ...], begun: int) -> None:
+    def _note_away(self, place: tuple[Trouble, ...], begun: int) -> None:
         """Whom others may have given up meanwhile."""
         for trouble in place:
             cut = trouble.kind in (kinds.PARTITION, kinds.FLAP)
@@ -159,14 +164,14 @@ class Round(Harness):
     async def _finish(self) -> None:
         """Everybody has a last message confirmed, and is given those of all others."""
         self.net.clear()
-        await self._kill(self.others)
+        await self._end(self.others)
         self._tell("settle")
         with suppress(RunFailed):  # the judge sees it, too
             await self.until("the last messages", self._settled, self.params.patience_s)
         machines = list(self.machines.values())
         await asyncio.gather(*[machine.end(LEAVE_S) for machine in machines])
 
-    async def _kill(self, machines: list[MemberMachine]) -> None:
+    async def _end(self, machines: list[MemberMachine]) -> None:
         for machine in machines:
             machine.wake()
             await machine.kill()
@@ -183,6 +188,141 @@ class Round(Harness):
         if self.setup.family.order != TOTAL or self.rng.random() < LIVE_AGAIN:
             return None
         return life.position
+
+    # -- troubles (`chaos_api.plan` lists them) ------------------------------------------------
+
+    async def strike(self, trouble: Trouble) -> None:
+        step = f" {trouble.value:+g} s" if trouble.value else ""
+        scope = f" ({trouble.scope})" if trouble.scope != MACHINE else ""
+        what = f"{trouble.kind} {', '.join(trouble.who)}{scope}{step}"
+        self.say(f"{what} for {trouble.lasts_s:.1f} s")
+        await super().strike(trouble)
+
+    async def restart(self, machines: list[MemberMachine]) -> None:
+        for machine in machines:
+            await machine.start(self.since(machine))
+
+    async def majority_returned(self, machines: list[MemberMachine], trouble: Trouble) -> None:
+        begun = time.monotonic_ns()
+        with suppress(RunFailed):
+            await self.until("some to go on", lambda: self.all_sent(machines, begun), SOME_S)
+        everybody = len(trouble.who)
+        self.say(f"{len(machines)} of {everybody} have returned: {machines[0].state}")
+
+    async def _storm(self, trouble: Trouble, machines: list[MemberMachine]) -> None:
+        self.net.set_weather({"loss": 0.3})
+        await asyncio.sleep(trouble.lasts_s)
+        self.net.set_weather({"loss": self.plan.weather["loss"]})
+
+    async def _twin(self, trouble: Trouble, machines: list[MemberMachine]) -> None:
+        """A second process of a name: it must not get in, and must not do harm."""
+        [original] = machines
+        twin = self._another(original, 1000 + len(self.others), TWIN)
+        if self.setup.disks and self.rng.random() < 0.5:
+            twin.disk = original.disk
+        await twin.start(tries=1)
+        with suppress(RunFailed):
+            await self.until("the twin to end", lambda: not twin.runs(APPLICATION), TWIN_S)
+        await twin.kill()
+
+    async def _replaced(self, trouble: Trouble, machines: list[MemberMachine]) -> None:
+        """Stopped, replaced, woken: as an operator does who takes a machine for dead."""
+        [old] = machines
+        old.pause()
+        since = self.since(old)
+        new = self._another(old, old.life.number + 1, MEMBER)
+        self.machines[old.name] = new
+        old.role = old.life.role = REPLACED
+        new.command = old.command
+        await new.start(since)
+        await asyncio.sleep(trouble.lasts_s)
+        self.woken[f"{old.name}.{old.life.number}"] = time.monotonic_ns()
+        errors = len(old.look().errors)
+        old.wake()
+        with suppress(RunFailed):
+            await self.until(
+                "the replaced one to be told", lambda: len(old.look().errors) > errors, TWIN_S
+            )
+        await old.kill()
+
+    def _another(self, original: MemberMachine, number: int, role: str) -> MemberMachine:
+        """A machine of that name beside the one there is."""
+        name = original.name
+        mode = plans.EMBEDDED if role == TWIN else original.mode
+        another = self.machine(name, mode)
+        another.role = role
+        another.disk = self.folder / "disks" / f"{name}-{number}"
+        another.address = dict(original.address)
+        another.command_prefix = original.command_prefix
+        if self.setup.medium == plans.FANOUT:
+            another.address["listen"] = self._elsewhere(a_seed=role == MEMBER)
+        another.lives = [NotesReader(self.folder / "none", number - 1, role)]
+        self.others.append(original if role == MEMBER else another)
+        return another
+
+    def _elsewhere(self, a_seed: bool) -> str:
+        """An address that nobody had, for one whom those that start later are to find there: in the
+        end nobody may be where it was in the beginning."""
+        listen = f"127.0.0.1:{free_ports(1)[0]}"
+        for machine in self.machines.values() if a_seed else ():
+            machine.address["seeds"] += f",{listen}"
+        return listen
+
+    async def _old_folder(self, trouble: Trouble, machines: list[MemberMachine]) -> None:
+        """As from a backup: what was promised since then is forgotten."""
+        [machine] = machines
+        copy = self.folder / "disks" / f"{machine.name}-copy"
+        await machine.kill()
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(machine.disk, copy)
+        await self.restart(machines)
+        await self.recovered("before an old folder")
+        await asyncio.sleep(trouble.lasts_s)
+        await machine.kill()
+        machine.wipe()
+        shutil.copytree(copy, machine.disk, dirs_exist_ok=True)
+        begun = time.monotonic_ns()
+        await self.restart(machines)
+        with suppress(RunFailed):
+            went_on = partial(self.confirmed, machine, begun)
+            await self.until("a member with an old folder", went_on, HEALS_ITSELF_S)
+            return
+        state = machine.state
+        self.say(
+            f"{machine.name} did not go on with its old folder ({state}): it gets an empty one"
+        )
+        await machine.kill()
+        machine.wipe()
+        await self.restart(machines)
+
+    async def _power_cut(self, trouble: Trouble, machines: list[MemberMachine]) -> None:
+        """As `all`, or a kill, but what was not synced is lost."""
+        disks = [machine.power_disk for machine in machines if machine.power_disk is not None]
+        if not disks:
+            self.undone.append(f"{trouble.kind}: no disks that can be cut off here")
+        for machine in machines:  # the disks first: nothing may be written meanwhile
+            machine.pause()
+        for disk in disks:
+            disk.cut()
+        await self.kill(machines)
+        await asyncio.sleep(trouble.lasts_s)
+        for disk in disks:
+            disk.restore()
+        await self.restart(machines)
+
+    _blackout = _power_cut
+
+    async def _address(self, trouble: Trouble, machines: list[MemberMachine]) -> None:
+        if isinstance(self.net, NamespaceNet):
+            self.net.move(trouble.who[0])
+        await asyncio.sleep(trouble.lasts_s)
+
+    async def _moved(self, trouble: Trouble, machines: list[MemberMachine]) -> None:
+        [machine] = machines
+        await machine.kill()
+        machine.address["listen"] = self._elsewhere(a_seed=True)
+        await asyncio.sleep(trouble.lasts_s)
+        await self.restart(machines)
 
     # -- what is waited for --------------------------------------------------------------------
 
@@ -271,7 +411,7 @@ class Round(Harness):
             "lives": lives,
             **msgspec.to_builtins(judgement),
             "seconds": round(time.monotonic() - self.started, 1),
-            "troubles": dict(self.strikes.struck),
+            "troubles": dict(self.struck),
             "undone": self.undone,
             "story": self.story,
             "rerun": self.params.rerun(self.plan.seed, self.setup.service),
