@@ -20,17 +20,7 @@ from roundelay.core.families import TOKEN
 from roundelay.core.token.config import TokenConfig
 from roundelay.runs.folder import RunFolder, as_row
 from roundelay.runs.measured import LogDigests, Meter
-from roundelay.runs.report import (
-    JUDGED,
-    agreement,
-    beside,
-    files,
-    grid,
-    page,
-    picture,
-    promises,
-    verdict,
-)
+from roundelay.runs.report import JUDGED, agreement, beside, grid, page, picture, promises, verdict
 from roundelay.sim.families.registry import SIMULATED_FAMILIES
 from roundelay.sim.kernel.member import UP
 from roundelay.sim.kernel.world import World
@@ -312,9 +302,8 @@ class Demo:
         # From a little before the crash until the new list has stamped something.
         start, end = self.crashed_ns - 60 * MS, self.relisted_ns or self.crashed_ns + SECOND
         crash = render(trace, max(0, start), end + 60 * MS, "The token site crashes")
-        folder.diagram.write_text(crash, encoding="utf-8")
         back = render(trace, self.returned_ns, self.returned_ns + 200 * MS, "It comes back")
-        folder.write_report(self._report(results, crash, back))
+        folder.write_report(crash, self._report(results, crash, back))
 
     def _report(self, results: dict[str, Any], crash: str, back: str) -> str:
         by_site = [
@@ -346,7 +335,6 @@ class Demo:
             beside(grid("What happened", ("ms", ""), events), grid("Numbers", ("", ""), numbers)),
             picture("The crash", crash),
             picture("The return", back, 1),
-            files(),
         ]
         params = self.params
         subtitle = (

@@ -35,7 +35,6 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.trace = path / TRACE
-        self.diagram = path / DIAGRAM
 
     def write_params(self, command: str, params: Mapping[str, Any]) -> None:
         self._write_json(PARAMS, {"command": command, "roundelay": __version__, **params})
@@ -43,7 +42,9 @@ class RunFolder:
     def write_results(self, results: Mapping[str, Any]) -> None:
         self._write_json(RESULTS, results)
 
-    def write_report(self, html: str) -> None:
+    def write_report(self, svg: str, html: str) -> None:
+        """The picture, and the page that shows it."""
+        (self.path / DIAGRAM).write_text(svg, encoding="utf-8")
         (self.path / REPORT).write_text(html, encoding="utf-8")
 
     def _write_json(self, name: str, content: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ from roundelay.runs.chaos.kinds import KILL
 from roundelay.runs.chaos.plan import NAMES, ChaosParams, TimedTrouble
 from roundelay.runs.chaos.run import Chaos
 from roundelay.runs.folder import RunFolder
-from roundelay.runs.report import agreement, beside, files, grid, page, picture, promises, verdict
+from roundelay.runs.report import agreement, beside, grid, page, picture, promises, verdict
 from roundelay.trace.diagram.drawing import render
 from roundelay.trace.live import ALL
 from roundelay.trace.reader import TraceFile
@@ -68,9 +68,9 @@ class LiveDemo(Chaos):
         crash, back = moments(trace)
         title = "The token site is killed" if results["killed_with_token"] else "A site is killed"
         picture_of_crash = render(trace, *_around(crash), title=title)
-        home.diagram.write_text(picture_of_crash, encoding="utf-8")
         picture_of_return = render(trace, *_around(back), title="It comes back")
-        home.write_report(self._report(results, picture_of_crash, picture_of_return, more))
+        html = self._report(results, picture_of_crash, picture_of_return, more)
+        home.write_report(picture_of_crash, html)
 
     def sentence(self, results: dict[str, Any]) -> str:
         """The verdict in words."""
@@ -122,7 +122,6 @@ class LiveDemo(Chaos):
             picture("The kill", crash),
             picture("The return", back, 1),
             *more,
-            files(),
         ]
         subtitle = (
             f"{params.sites} processes, {params.senders} of them sending, {params.loss:.0%} of all "

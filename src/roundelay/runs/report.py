@@ -29,6 +29,13 @@ code{font:13px ui-monospace,Menlo,Consolas,monospace}.picture{overflow-x:auto;bo
 border-radius:6px}svg{display:block}
 """
 
+BESIDE: Final = {
+    PARAMS: "what decided the run",
+    RESULTS: "the numbers, for programs",
+    TRACE: "every event; roundelay diagram draws any stretch of it",
+    DIAGRAM: "the picture above",
+}
+
 Cell = str | int | float
 
 JUDGED: Final = ("I1", "I2", "I3", "I4", "I5", "I6", "I7")
@@ -37,8 +44,12 @@ NUMBERS: Final = {3: "three", 4: "four", 5: "five", 6: "six", 7: "seven"}
 
 
 def page(title: str, subtitle: str, sections: Iterable[str]) -> str:
-    """A whole HTML page, without scripts and without links to anywhere."""
-    body = "\n".join(sections)
+    """A whole HTML page, without scripts and without links to anywhere.
+
+    It ends with what else is in the folder.
+    """
+    beside_it = grid("Beside this report", ("", ""), BESIDE.items())
+    body = "\n".join([*sections, beside_it])
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}'
         f"</title><style>{STYLE}</style></head>\n<body><h1>{escape(title)}</h1>"
@@ -102,17 +113,6 @@ def picture(title: str, svg: str, number: int = 0) -> str:
     return f'<h2>{escape(title)}</h2><div class="picture">{svg}</div>'
 
 
-def files() -> str:
-    """What else is in the folder."""
-    rows = (
-        (PARAMS, "what decided the run"),
-        (RESULTS, "the numbers, for programs"),
-        (TRACE, "every event; roundelay diagram draws any stretch of it"),
-        (DIAGRAM, "the picture above"),
-    )
-    return grid("Beside this report", ("", ""), rows)
-
-
 # -- simulate ----------------------------------------------------------------------------------
 
 _NUMBERS: Final = (
@@ -135,7 +135,6 @@ _NUMBERS: Final = (
 def write_simulate_report(folder: RunFolder, results: Mapping[str, Any]) -> None:
     """Diagram and report of a run of `simulate`."""
     svg = render(TraceFile(folder.trace))
-    folder.diagram.write_text(svg, encoding="utf-8")
     good = results["delivered_everywhere"] and not results["violations"]
     text = (
         "Every site delivered every message, and no promise was broken."
@@ -152,14 +151,12 @@ def write_simulate_report(folder: RunFolder, results: Mapping[str, Any]) -> None
         ),
         _violations(results["violations"]),
         picture("A stretch of it", svg),
-        files(),
     ]
     subtitle = (
         f"{results['sites']} sites, L = {results['resilience']}, loss {results['loss']:.1%}, "
         f"profile {results['profile']}, seed {results['seed']}"
     )
-    title = f"simulate {results['protocol']}"
-    folder.write_report(page(title, subtitle, sections))
+    folder.write_report(svg, page(f"simulate {results['protocol']}", subtitle, sections))
 
 
 def _violations(violations: Sequence[Mapping[str, Any]]) -> str:
@@ -184,7 +181,6 @@ def run_seed_into(folder: RunFolder, params: SwarmParams) -> dict[str, Any]:
     folder.write_results(results)
     trace = TraceFile(folder.trace)
     svg = render(trace, *_around(results["violations"], trace))
-    folder.diagram.write_text(svg, encoding="utf-8")
     good = not results["violations"]
     strikes = [(strike.at / 1e6, strike.kind, strike.lasts_ns / 1e6) for strike in plan.strikes]
     faults = [(kind, count) for kind, count in results["faults"].items() if count]
@@ -196,13 +192,12 @@ def run_seed_into(folder: RunFolder, params: SwarmParams) -> dict[str, Any]:
             grid("Faults injected", ("kind", "times"), faults),
         ),
         picture("A stretch of it", svg),
-        files(),
     ]
     subtitle = (
         f"{plan.sites} sites, L = {plan.resilience}, {results['committed']} messages committed; "
         f"again: {params.rerun(params.first)}"
     )
-    folder.write_report(page(f"swarm, seed {params.first}", subtitle, sections))
+    folder.write_report(svg, page(f"swarm, seed {params.first}", subtitle, sections))
     return results
 
 
