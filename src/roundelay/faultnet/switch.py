@@ -134,7 +134,6 @@ class Switch:
         self._view = memoryview(self._buffer)
         for rule in self._first_rules:  # complain before anything is udp
             self._check(rule)
-        self._unix: Path | None = None
         if control == "unix:":
             raise ConfigError("control", control, "HOST:PORT, or unix:PATH")
         if control is not None and not control.startswith("unix:"):
@@ -187,8 +186,8 @@ class Switch:
                 task.cancel()
             await asyncio.gather(*self._controllers, return_exceptions=True)
             self._server = None
-            if self._unix is not None:
-                self._unix.unlink(missing_ok=True)
+            if self.control is not None and self.control.startswith("unix:"):
+                Path(self.control.removeprefix("unix:")).unlink(missing_ok=True)
 
     # -- rules -----------------------------------------------------------------------------
 
@@ -454,11 +453,10 @@ class Switch:
     async def _open_control(self, control: str) -> None:
         try:
             if control.startswith("unix:"):
-                path = Path(control.removeprefix("unix:"))
+                path = control.removeprefix("unix:")
                 self._server = await asyncio.start_unix_server(
                     self._controlled, path, limit=CONTROL_LINE_MAX
                 )
-                self._unix = path
                 os.chmod(path, 0o600)
             else:
                 host, port = parse_address(control, "control")

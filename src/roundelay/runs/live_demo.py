@@ -65,7 +65,8 @@ class LiveDemo(Chaos):
         home.write_params("demo", msgspec.to_builtins(self.params))
         home.write_results(results)
         trace = TraceFile(home.trace)
-        crash, back = moments(trace)
+        crash = trace.first("CRASH") or 0
+        back = trace.first("RESTART") or crash
         title = "The token site is killed" if results["killed_with_token"] else "A site is killed"
         picture_of_crash = render(trace, *_around(crash), title=title)
         picture_of_return = render(trace, *_around(back), title="It comes back")
@@ -128,18 +129,6 @@ class LiveDemo(Chaos):
             f"copies lost on the way, L = {params.resilience}"
         )
         return page("Roundelay demo", subtitle, sections)
-
-
-def moments(trace: TraceFile) -> tuple[int, int]:
-    """When the first site went away, and when it came back (ns of the trace)."""
-    crash = back = 0
-    for row in trace.rows(events=("CRASH", "RESTART")):
-        if row.event == "CRASH":
-            crash = crash or row.time
-        else:
-            back = row.time
-            break
-    return crash, back or crash
 
 
 def _around(moment: int) -> tuple[int, int]:

@@ -117,6 +117,10 @@ class TraceFile:
         for batch in self.batches(from_ns, to_ns):
             yield from rows_of(batch.filter(compute.is_in(batch.column("event"), names)))
 
+    def first(self, event: str) -> int | None:
+        """When the first such event happened, if any did."""
+        return next((row.time for row in self.rows(events=(event,))), None)
+
 
 def read(path: Path, from_ns: int | None = None, to_ns: int | None = None) -> Iterator[TraceRow]:
     """The rows of the trace file `path` with from_ns ≤ time < to_ns.

@@ -144,30 +144,26 @@ class Application:
     async def read(self, group: Any) -> None:
         """Until it is over; what is not read when the loop is left is there when it begins anew."""
         while True:
-            left = False
             try:
                 async for message in group:
                     self.given(group, message)
                     if self.dice.random() < LEAVES:
-                        left = True
                         break
+                else:
+                    if not self.end.is_set():
+                        self.notes.write("over")
+                    return
             except roundelay.MissingMessages as error:  # gone, and we were told: go on behind them
                 self.failed("read", error)
                 self.next = error.last + 1
-                continue
             except roundelay.LeftOut as error:
                 self.failed("read", error)
-                continue
             except roundelay.NoSuchPosition as error:
                 self.failed("read", error)
                 self.start_over(error)
                 return
             except Exception as error:
                 self.failed("read", error)
-                return
-            if not left:
-                if not self.end.is_set():
-                    self.notes.write("over")
                 return
 
     def given(self, group: Any, message: Any) -> None:

@@ -53,7 +53,7 @@ def choose(trace: TraceFile) -> Window:
     scale = _scale(trace)
     before, after = BEFORE * scale, AFTER * scale
     if crash is None or view is None:
-        for point in (crash, view, _first(trace, "LOSE"), _first(trace, "SEND")):
+        for point in (crash, view, trace.first("LOSE"), trace.first("SEND")):
             if point is not None:
                 return Window(*_around(trace, point, before, after))
         return Window(trace.first_ns, trace.last_ns + 1)
@@ -89,10 +89,6 @@ def _scale(trace: TraceFile) -> int:
     sites = trace.params.get("sites")
     count = len(sites) if isinstance(sites, list) else sites if isinstance(sites, int) else 5
     return max(1, min(count - 1, CHOSEN_MAX // (BEFORE + AFTER)))
-
-
-def _first(trace: TraceFile, event: str) -> int | None:
-    return next((row.time for row in trace.rows(events=(event,))), None)
 
 
 def _arrivals(trace: TraceFile, from_ns: int, to_ns: int, most: int | None = None) -> list[int]:
