@@ -107,7 +107,6 @@ class Switch:
         rules: Iterable[Mapping[str, Any]] = (),
         control: str | None = None,
     ) -> None:
-        self.seed = seed
         self.rules = Rules(seed)
         self.received = 0
         self.forwarded = 0
@@ -433,7 +432,7 @@ class Switch:
         """Counters, as JSON."""
         kinds = {KIND_NAMES.get(hint, ("other",))[-1]: n for hint, n in sorted(self.kinds.items())}
         return {
-            "seed": self.seed,
+            "seed": self.rules.seed,
             "received": self.received,
             "forwarded": self.forwarded,
             "held": len(self._held),

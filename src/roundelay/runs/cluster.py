@@ -83,7 +83,7 @@ class ClusterRun(MeasuredRun):
         self.to = to = destinations(params)
         super().__init__(params, None if to is None else lambda site, index: len(to(site, index)))
         self.checker = Checker(
-            range(params.sites), order=params.order, destinations=None if to is None else to.of
+            range(params.sites), order=params.family.order, destinations=to.of if to else None
         )
         self.slowest = Slowest()
         self.world = World(

@@ -172,11 +172,6 @@ class SimulateParams(Struct, frozen=True, kw_only=True):
         """T."""
         return int(self.hold_ms * MS)
 
-    @property
-    def order(self) -> str:
-        """What the protocol promises: what the checkers hold it to."""
-        return self.family.order
-
     def engine_config(self) -> TokenConfig | PositiveAckConfig:
         """Of the protocols that CM84 compares."""
         if self.family.resilient:
@@ -221,7 +216,7 @@ class TokenRun(MeasuredRun):
         super().__init__(params)
         # The stretch of deliveries that can be compared at all is bounded; a run without crashes
         # has nobody further behind than that.
-        self.checker = Checker(range(params.sites), order=params.order)
+        self.checker = Checker(range(params.sites), order=params.family.order)
         family = SIMULATED_FAMILIES[params.protocol]
         self.world = World(
             params.sites,
@@ -375,7 +370,7 @@ def simulate(
 
 def trace_params(params: SimulateParams) -> dict[str, Any]:
     """What a trace file says about its run: enough to check it without its folder."""
-    known = {"command": "simulate", "order": params.order} | structs.asdict(params)
+    known = {"command": "simulate", "order": params.family.order} | structs.asdict(params)
     users = RUNS[params.protocol].users_of(params)
     if users is not None:
         known["users"] = list(users)

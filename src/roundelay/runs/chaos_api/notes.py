@@ -152,12 +152,9 @@ class Life(Struct):
             if sent is not None:
                 self.confirmed_sent = max(self.confirmed_sent, sent.time)
                 self.settled = note.ident if sent.last else self.settled
-        elif event == "indeterminate":
-            self.doubtful.add(note.ident)
-        elif event == "refused":
-            self.denied.add(note.ident)
-        elif event == "failed":
-            (self.denied if note.kind in NOTHING_QUEUED else self.doubtful).add(note.ident)
+        elif event in ("indeterminate", "refused", "failed"):
+            denied = event == "refused" or note.kind in NOTHING_QUEUED
+            (self.denied if denied else self.doubtful).add(note.ident)
         elif event == "error":
             self.errors.append(note)
             self.state = f"{note.kind}: {note.why}"
