@@ -112,7 +112,7 @@ def judge(case: Case, lives: list[Life]) -> Judgement:
             _judge_positions(out, case, life)
         _judge_lost_in_total(out, lives)
     else:
-        _judge_lost_per_sender(out, case, lives, sent)
+        _judge_lost_per_sender(out, case, lives)
     _judge_end(out, case, lives)
     return out
 
@@ -403,9 +403,7 @@ def _went_with_its_node(
     return not any(given.ident in later and given.time < end for given in life.given)
 
 
-def _judge_lost_per_sender(
-    out: Judgement, case: Case, lives: list[Life], sent: Mapping[str, Life]
-) -> None:
+def _judge_lost_per_sender(out: Judgement, case: Case, lives: list[Life]) -> None:
     """Each confirmed message is at everybody its sender had in its view all the while."""
     final = {life.name: life for life in _final(lives)}
     idents = {name: {given.ident for given in life.given} for name, life in final.items()}

@@ -176,7 +176,7 @@ def plan_of(params: ApiParams, seed: int) -> RoundPlan:
             break
     else:
         raise ConfigError("nemesis", ", ".join(params.only), f"others for service {service}")
-    weather = _weather(rng, setup)
+    weather = _weather(rng)
     places: list[tuple[Trouble, ...]] = []
     chosen = rng.sample(possible, len(possible))
     while len(chosen) < params.troubles:
@@ -247,7 +247,7 @@ def _list(names: tuple[str, ...]) -> str:
     return "[" + ", ".join(f'"{name}"' for name in names) + "]"
 
 
-def _weather(rng: Random, setup: Setup) -> dict[str, Any]:
+def _weather(rng: Random) -> dict[str, Any]:
     """What the switch does all the time."""
     return {
         "loss": rng.choice([0, 0.02, 0.05, 0.1, 0.2, 0.3]),
