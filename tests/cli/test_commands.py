@@ -155,7 +155,7 @@ def test_the_parameters_of_a_folder_run_it_again(call: Any, tmp_path: Path) -> N
 
 
 def test_the_trace_of_a_folder_passes_the_checkers(call: Any, tmp_path: Path) -> None:
-    from roundelay.trace.checkers.check import check_trace
+    from roundelay.trace.checkers.checkers import check_trace
 
     for protocol in ("token", "positive-ack"):
         out = tmp_path / protocol

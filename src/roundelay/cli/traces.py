@@ -25,7 +25,7 @@ from roundelay.cli.output import coloured, print_table, printable, report, style
 from roundelay.core.engine import MS
 from roundelay.core.errors import ConfigError
 from roundelay.runs.folder import TRACE
-from roundelay.trace.checkers.check import check_trace
+from roundelay.trace.checkers.checkers import check_trace
 from roundelay.trace.live import live_files
 from roundelay.trace.merge import merge
 

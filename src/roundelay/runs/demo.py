@@ -26,8 +26,7 @@ from roundelay.sim.kernel.member import UP
 from roundelay.sim.kernel.world import World
 from roundelay.sim.network.links import Lossy
 from roundelay.sim.network.media import Bus
-from roundelay.trace.checkers.check import check_trace
-from roundelay.trace.checkers.checkers import TOTAL, Checker
+from roundelay.trace.checkers.checkers import TOTAL, Checker, check_trace
 from roundelay.trace.diagram.drawing import render
 from roundelay.trace.reader import TraceFile
 from roundelay.trace.recorder import Recorder

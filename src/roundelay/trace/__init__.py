@@ -6,8 +6,7 @@ afterwards; `render` draws a space-time diagram.  Live processes write a `LiveTr
 `merge` makes one file of them.  Only Parquet files need pyarrow (the extra `trace`).
 """
 
-from roundelay.trace.checkers.check import check_trace
-from roundelay.trace.checkers.checkers import Checker
+from roundelay.trace.checkers.checkers import Checker, check_trace
 from roundelay.trace.checkers.verdict import INVARIANTS, Violation
 from roundelay.trace.diagram.drawing import draw, render
 from roundelay.trace.live import LiveTrace

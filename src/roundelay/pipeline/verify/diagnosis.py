@@ -21,8 +21,7 @@ from roundelay.pipeline.verify.columns import ANOTHER
 from roundelay.pipeline.verify.runs import TracedRun
 from roundelay.pipeline.verify.survey import Survey
 from roundelay.pipeline.verify.verdict import Figures
-from roundelay.trace.checkers.check import JUDGED, RowChecker, destinations_of
-from roundelay.trace.checkers.checkers import TOTAL
+from roundelay.trace.checkers.checkers import JUDGED, TOTAL, RowChecker, destinations_of
 from roundelay.trace.checkers.verdict import Violation
 from roundelay.trace.reader import TraceFile
 from roundelay.trace.schema import TraceRow

@@ -30,8 +30,7 @@ from roundelay.pipeline.verify.columns import (
 from roundelay.pipeline.verify.runs import TracedRun
 from roundelay.pipeline.verify.survey import NotClean, Place, RowGroup, Survey
 from roundelay.pipeline.verify.verdict import Figures
-from roundelay.trace.checkers.check import destinations_of
-from roundelay.trace.checkers.checkers import FIFO
+from roundelay.trace.checkers.checkers import FIFO, destinations_of
 
 BEHIND_MESSAGES: Final = 8_000_000
 """Deliveries read in search of those of one window."""

@@ -17,8 +17,7 @@ from msgspec import Struct, structs
 
 from roundelay.core.errors import ConfigError, UsageError
 from roundelay.core.families import FAMILIES
-from roundelay.trace.checkers.check import TracedGroup
-from roundelay.trace.checkers.checkers import FIFO, NONE, TOTAL
+from roundelay.trace.checkers.checkers import FIFO, NONE, TOTAL, TracedGroup
 from roundelay.trace.live import SUFFIX, live_files
 from roundelay.trace.merge import merge
 from roundelay.trace.reader import TraceFile

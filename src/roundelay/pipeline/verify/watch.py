@@ -38,8 +38,7 @@ from roundelay.core.families import FAMILIES
 from roundelay.durable import put
 from roundelay.pipeline.spark.executors import answers
 from roundelay.pipeline.verify.runs import DEPTH
-from roundelay.trace.checkers.check import JUDGED, RowChecker
-from roundelay.trace.checkers.checkers import TOTAL
+from roundelay.trace.checkers.checkers import JUDGED, TOTAL, RowChecker
 from roundelay.trace.checkers.verdict import Violation
 from roundelay.trace.live import (
     FRAME,

@@ -43,7 +43,7 @@ from roundelay.runs.chaos.network import SwitchNet, network
 from roundelay.runs.chaos.plan import HEALED, NAMES, ChaosParams, TimedTrouble, troubles, weather
 from roundelay.runs.chaos.site import GROUP, Orders, Word
 from roundelay.runs.folder import RunFolder
-from roundelay.trace.checkers.check import check_trace
+from roundelay.trace.checkers.checkers import check_trace
 from roundelay.trace.live import LiveTrace
 from roundelay.trace.merge import merge
 
