@@ -19,7 +19,7 @@ from roundelay.pipeline.verify.columns import Array
 from roundelay.pipeline.verify.runs import TracedRun
 from roundelay.pipeline.verify.verdict import LISTS
 from roundelay.trace.checkers.checkers import TOTAL
-from roundelay.trace.checkers.verdict import Report, Violation
+from roundelay.trace.checkers.verdict import Judge, Violation
 from roundelay.trace.checkers.views import ViewChecker
 from roundelay.trace.schema import TraceRow, notice_of
 
@@ -80,11 +80,11 @@ class Control(Struct):
 
     def lists_hold(self) -> bool:
         """I3, as far as the announcements alone show it."""
-        report = Report()
-        checker = ViewChecker(self.users, report)
+        judge = Judge()
+        checker = ViewChecker(self.users, judge.report)
         for view in self.views:
             checker.viewed(view.time, view.site, view.version, view.members, view.start)
-        return not report.violations
+        return not judge.violations
 
     def contradictions(self) -> Iterator[Violation]:
         """`lists`: announcements that do not agree with the first one of their version."""

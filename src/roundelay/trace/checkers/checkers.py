@@ -92,7 +92,7 @@ class Checker(Judge):
         self._views = ViewChecker(self.sites, self.report)
         self._log: TotalOrder | PerSource
         if order == TOTAL:
-            self._log = TotalOrder(self.sites, self.report, self._promises, self._views, horizon)
+            self._log = TotalOrder(self.sites, self, self._promises, self._views, horizon)
         else:
             fifo = order == FIFO
             self._log = PerSource(
@@ -106,11 +106,6 @@ class Checker(Judge):
         self._views.elsewhere = max(self._views.elsewhere, end)
 
     # -- the verdict -----------------------------------------------------------------------
-
-    @property
-    def uncompared(self) -> int:
-        """Messages that came too late to be compared."""
-        return self.report.uncompared
 
     @property
     def committed(self) -> int:

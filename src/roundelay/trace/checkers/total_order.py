@@ -6,7 +6,7 @@ message is looked up once, and the other sites cost a comparison of numbers.
 
 Of the sequence itself the last `horizon` positions are kept, as three arrays of numbers.  A site
 further behind than that (it restarted with nothing after a long run) cannot be compared; such
-messages are counted in `Report.uncompared`, and violations found later mention them.
+messages are counted in `Judge.uncompared`, and violations found later mention them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Final
 from msgspec import Struct, field
 
 from roundelay.trace.checkers.promises import Delivered, Promises, Submission
-from roundelay.trace.checkers.verdict import LIMIT, Report, span
+from roundelay.trace.checkers.verdict import LIMIT, Judge, span
 from roundelay.trace.checkers.views import ViewChecker
 
 HORIZON: Final = 1 << 19
@@ -57,12 +57,13 @@ class TotalOrder:
     def __init__(
         self,
         sites: Collection[int],
-        report: Report,
+        judge: Judge,
         promises: Promises,
         views: ViewChecker,
         horizon: int,
     ) -> None:
-        self.report = report
+        self.judge = judge
+        self.report = judge.report
         self.promises = promises
         self.views = views
         self.horizon = horizon
@@ -222,7 +223,7 @@ class TotalOrder:
                 return
         elif start < 0:
             old = min(-start, len(fingerprints))
-            self.report.uncompared += old
+            self.judge.uncompared += old
             fingerprints = fingerprints[old:]
             start += old
         here = array("q", fingerprints)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from msgspec import Struct
@@ -45,42 +45,30 @@ class Violation(Struct, frozen=True):
         return f"{self.invariant} at {where}{self.time / 1e6:.3f} ms: {self.detail}"
 
 
-class Report:
-    """Collects violations, a bounded number of them, and says how often each was seen."""
+Report = Callable[..., None]
+"""Takes a violation in, as `Judge.report` does."""
 
-    __slots__ = ("counts", "limit", "uncompared", "violations")
+
+class Judge:
+    """What all checkers have: violations, and I6, which is the same for every engine."""
 
     def __init__(self, limit: int = LIMIT) -> None:
         self.limit = limit
         self.violations: list[Violation] = []
+        """The first ones, at most `limit` of them."""
         self.counts: dict[str, int] = dict.fromkeys(INVARIANTS, 0)
-        self.uncompared = 0  # messages older than the horizon when they came
+        """Violations seen of each invariant, also those not kept."""
+        self.uncompared = 0
+        """Messages that came too late to be compared: older than the horizon."""
+        self.peaks: dict[str, int] = {}  # highest sample of each buffer
 
-    def __call__(self, invariant: str, site: int, time: int, detail: str, **about: Any) -> None:
+    def report(self, invariant: str, site: int, time: int, detail: str, **about: Any) -> None:
         """Take a violation in; `about` are the further fields of `Violation` that are known."""
         self.counts[invariant] = self.counts.get(invariant, 0) + 1
         if len(self.violations) < self.limit:
             if self.uncompared:
                 detail += f" ({self.uncompared} older messages could not be compared)"
             self.violations.append(Violation(invariant, site, time, detail, **about))
-
-
-class Judge:
-    """What all checkers have: their report, and I6, which is the same for every engine."""
-
-    def __init__(self, limit: int = LIMIT) -> None:
-        self.report = Report(limit)
-        self.peaks: dict[str, int] = {}  # highest sample of each buffer
-
-    @property
-    def violations(self) -> list[Violation]:
-        """The first violations, at most `limit` of them."""
-        return self.report.violations
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Violations seen of each invariant, also those not kept."""
-        return self.report.counts
 
     def sampled(
         self, time: int, site: int, usage: Mapping[str, int], caps: Mapping[str, int]
