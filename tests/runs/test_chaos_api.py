@@ -22,7 +22,7 @@ from roundelay.runs.chaos.disks import available as disks_available
 from roundelay.runs.chaos.kinds import Trouble
 from roundelay.runs.chaos_api import application as app
 from roundelay.runs.chaos_api.machine import MemberMachine
-from roundelay.runs.chaos_api.notes import MEMBER, NotesReader
+from roundelay.runs.chaos_api.notes import MEMBER, Life
 from roundelay.runs.chaos_api.plan import (
     DAEMON,
     EMBEDDED,
@@ -220,7 +220,7 @@ def test_who_starts_later_finds_those_who_have_moved_meanwhile() -> None:
         one = Still.__new__(Still)
         one.name, one.mode, one.command, one.command_prefix = name, mode, "", []
         one.role, one.processes = MEMBER, {}
-        one.lives = [NotesReader(Path("none"), 0, MEMBER)]
+        one.lives = [Life("?", 0)]
         return one
 
     async def at_once(*_: object) -> None: ...

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from roundelay.runs.chaos_api.judge import Case, Judgement, judge
-from roundelay.runs.chaos_api.notes import MEMBER, REPLACED, TWIN, Life, Note, NotesReader
+from roundelay.runs.chaos_api.notes import REPLACED, TWIN, Life, Note
 
 Line = dict[str, Any]
 NAMES = ("a", "b", "c")
@@ -515,4 +515,6 @@ def test_half_a_line_of_one_that_was_killed_is_no_line(tmp_path: Path) -> None:
     path = tmp_path / "a.0.jsonl"
     whole = json.dumps({"t": 5, "e": "started", "name": "a", "life": 3, "since": ["x", 4]})
     path.write_text(whole + "\n" + '{"t": 6, "e": "giv')
-    assert NotesReader(path, 0, MEMBER).look() == Life("a", 3, since=("x", 4), ended=5)
+    life = Life("?", 0, path=path).look()
+    read = len(whole) + 1
+    assert life == Life("a", 3, path=path, read=read, lines=1, since=("x", 4), ended=5)

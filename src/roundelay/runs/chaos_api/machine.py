@@ -21,7 +21,7 @@ from roundelay.runs.chaos.clock import WallClock
 from roundelay.runs.chaos.kinds import APPLICATION, MACHINE, NODE
 from roundelay.runs.chaos.machine import Machine
 from roundelay.runs.chaos_api import application
-from roundelay.runs.chaos_api.notes import MEMBER, Life, NotesReader
+from roundelay.runs.chaos_api.notes import MEMBER, Life
 from roundelay.runs.chaos_api.plan import DAEMON, Setup
 
 GROUP: Final = "chaos"
@@ -55,7 +55,7 @@ class MemberMachine(Machine):
         """How it is on the medium: options of `join` and of a node."""
         self.killed: list[int] = []
         """When its node was killed, in ns of the monotonic clock."""
-        self.lives: list[NotesReader] = []
+        self.lives: list[Life] = []
         self.role = MEMBER
         self.command = "go"
         """The last thing its application was told: what a later life has to know, too."""
@@ -64,7 +64,7 @@ class MemberMachine(Machine):
     @property
     def life(self) -> Life:
         """What its present life has noted down, as far as it was read."""
-        return self.lives[-1].life
+        return self.lives[-1]
 
     def look(self) -> Life:
         """The same, up to now."""
@@ -153,7 +153,7 @@ class MemberMachine(Machine):
         number = self.life.number + 1 if self.lives else 0
         folder = self.place.folder
         path = folder / f"{self.name}.{number}.jsonl"
-        self.lives.append(NotesReader(path, number, self.role))
+        self.lives.append(Life("?", number, self.role, path))
         names = [name for name in self.setup.names if name not in self.setup.silent]
         orders = {
             "name": self.name, "life": number, "log": str(path), "group": GROUP,

@@ -23,7 +23,6 @@ left           the end, as it was told
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -88,6 +87,10 @@ class Life(Struct):
     name: str
     number: int
     role: str = MEMBER
+    path: Path | None = None
+    """Where its notes are, which are read while it goes on."""
+    read: int = 0  # bytes of them
+    lines: int = 0
     since: tuple[str, int] | None = None
     ended: int = 0
     given: list[Note] = field(default_factory=list)
@@ -174,22 +177,14 @@ class Life(Struct):
         elif event == "left":
             self.left = True
 
-
-class NotesReader:
-    """The notes of a life in `path`, read while it goes on."""
-
-    def __init__(self, path: Path, number: int, role: str) -> None:
-        self.path = path
-        self.life = Life("?", number, role)
-        self._read = self._lines = 0
-
     def look(self) -> Life:
         """Read what is new; half a line at the end is not read yet, or of one that was killed."""
-        with suppress(FileNotFoundError), self.path.open("rb") as file:
-            file.seek(self._read)
-            for line in file:
-                if line.endswith(b"\n"):
-                    self._read += len(line)
-                    self.life.take(self._lines, msgspec.json.decode(line, type=Note))
-                    self._lines += 1
-        return self.life
+        if self.path is not None and self.path.exists():
+            with self.path.open("rb") as file:
+                file.seek(self.read)
+                for line in file:
+                    if line.endswith(b"\n"):
+                        self.read += len(line)
+                        self.take(self.lines, msgspec.json.decode(line, type=Note))
+                        self.lines += 1
+        return self

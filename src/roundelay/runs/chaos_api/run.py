@@ -44,7 +44,7 @@ from roundelay.runs.chaos.network import available as namespaces_available
 from roundelay.runs.chaos_api import plan as plans
 from roundelay.runs.chaos_api.judge import Case, Judgement, judge
 from roundelay.runs.chaos_api.machine import MeetingPoint, MemberMachine, free_ports
-from roundelay.runs.chaos_api.notes import MEMBER, REPLACED, TWIN, NotesReader
+from roundelay.runs.chaos_api.notes import MEMBER, REPLACED, TWIN, Life
 from roundelay.runs.chaos_api.plan import ApiParams, RoundPlan, plan_of
 from roundelay.runs.folder import RunFolder
 
@@ -256,7 +256,7 @@ class Round(Harness):
         another.command_prefix = original.command_prefix
         if self.setup.medium == plans.FANOUT:
             another.address["listen"] = self._elsewhere(a_seed=role == MEMBER)
-        another.lives = [NotesReader(self.folder / "none", number - 1, role)]
+        another.lives = [Life("?", number - 1, role)]
         self.others.append(original if role == MEMBER else another)
         return another
 
@@ -385,12 +385,12 @@ class Round(Harness):
         )  # fmt: skip
 
     def _verdict(self, hang: str) -> dict[str, Any]:
-        lives = [
-            NotesReader(notes.path, 0, SILENT if machine.silent else notes.life.role).look()
-            for machine in self._everybody()
-            for notes in machine.lives
-            if notes.path.exists()
-        ]
+        lives = []
+        for machine in self._everybody():
+            for life in machine.lives:
+                if life.path is not None and life.path.exists():
+                    life.role = SILENT if machine.silent else life.role
+                    lives.append(life.look())
         judgement = judge(self._case(), lives)
         if hang:
             judgement.find("hang", hang)
