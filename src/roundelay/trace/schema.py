@@ -15,10 +15,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any, Final
+from typing import Annotated, Any, Final, get_type_hints
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import Delivery, Notice, Pdu
@@ -36,54 +36,38 @@ NONE: Final = -1
 """Where a row of the file has no such number (the file itself says null)."""
 
 
+Int32 = Annotated[int, "int32"]
+Int64 = Annotated[int, "int64"]
+Text = Annotated[str, "string"]
+"""What a column is in Python and in Arrow."""
+
+
 class TraceRow(Struct, gc=False):
     """One line of a trace, in Python.  A number that the file leaves null is NONE here."""
 
-    time: int
-    site: int
-    event: str
-    ref: int
-    peer: int
-    kind: str = ""
-    seq: int = NONE
-    source: int = NONE
-    number: int = NONE
-    ts: int = NONE
-    tl_version: int = NONE
-    tl_site: int = NONE
-    next: int = NONE
-    by: int = NONE
-    count: int = NONE
-    size: int = NONE
-    digest: int | None = None
-    messages: tuple[int, ...] = ()
-    info: str = ""
+    time: Int64
+    site: Int32
+    event: Text
+    ref: Int64
+    peer: Int32
+    kind: Text = ""
+    seq: Int64 = NONE
+    source: Int32 = NONE
+    number: Int64 = NONE
+    ts: Int64 = NONE
+    tl_version: Int64 = NONE
+    tl_site: Int32 = NONE
+    next: Int32 = NONE
+    by: Int32 = NONE
+    count: Int32 = NONE
+    size: Int64 = NONE
+    digest: Annotated[int | None, "int64"] = None
+    messages: Annotated[tuple[int, ...], "list"] = ()
+    info: Text = ""
 
 
-# The columns that all rows have, and those that only some have: name → Arrow type.
-DENSE: Final[dict[str, str]] = {
-    "time": "int64",
-    "site": "int32",
-    "event": "string",
-    "ref": "int64",
-    "peer": "int32",
-}
-SPARSE: Final[dict[str, str]] = {
-    "kind": "string",
-    "seq": "int64",
-    "source": "int32",
-    "number": "int64",
-    "ts": "int64",
-    "tl_version": "int64",
-    "tl_site": "int32",
-    "next": "int32",
-    "by": "int32",
-    "count": "int32",
-    "size": "int64",
-    "digest": "int64",
-    "messages": "list",
-    "info": "string",
-}
+SPARSE: Final = tuple(column.name for column in structs.fields(TraceRow) if not column.required)
+"""The columns that only some rows have."""
 BLANK: Final[list[Any]] = [None] * len(SPARSE)
 
 KIND, SEQ, SOURCE, NUMBER, TS, TL_VERSION, TL_SITE = range(7)
@@ -109,11 +93,12 @@ def parquet() -> Any:
 def arrow_schema(metadata: dict[bytes, bytes] | None = None) -> Any:
     """The columns of a trace file with their types."""
     pa = arrow()
-    fields = []
-    for name, kind in (DENSE | SPARSE).items():
+    columns = []
+    for name, hint in get_type_hints(TraceRow, include_extras=True).items():
+        (kind,) = hint.__metadata__
         column = pa.list_(pa.int64()) if kind == "list" else kind
-        fields.append(pa.field(name, column, nullable=name in SPARSE))
-    return pa.schema(fields, metadata=metadata)
+        columns.append(pa.field(name, column, nullable=name in SPARSE))
+    return pa.schema(columns, metadata=metadata)
 
 
 def arrow_column(field: Any, values: Sequence[Any]) -> Any:
@@ -192,10 +177,10 @@ class Flattener:
                 slots.append(len(dense))
                 dense.append(self.cells(obj))
         take = pa.array(slots, pa.int32())
-        fields = iter(schema)
-        columns = [arrow_column(next(fields), values) for values in heads]
+        left = iter(schema)
+        columns = [arrow_column(next(left), values) for values in heads]
         lists = zip(*dense, strict=True) if dense else [()] * len(SPARSE)
-        for field, values in zip(fields, lists, strict=True):
+        for field, values in zip(left, lists, strict=True):
             columns.append(arrow_column(field, values).take(take))
         return pa.record_batch(columns, schema=schema)
 
