@@ -57,7 +57,7 @@ def test_a_meter_sees_when_everything_is_everywhere() -> None:
     assert meter.delays.count == 4
     assert meter.delays.total_ns == 2 * 4 + 2 * 10
     assert meter.same_order
-    assert meter.bundles == 1
+    assert meter.bundles_at == [1, 1]
 
 
 def test_a_meter_sees_two_sites_disagree() -> None:

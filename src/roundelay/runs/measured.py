@@ -118,7 +118,6 @@ class Meter:
         self.delivered_at = [0] * sites  # messages, per site
         self.bundles_at = [0] * sites
         self.everywhere = 0  # messages that every site has delivered
-        self.bundles = 0  # bundles that at least one site has delivered
         self.last_delivery_ns = 0
         self.delays = Delays()
         self.same_order = True
@@ -141,8 +140,6 @@ class Meter:
         self.last_delivery_ns = time
         place = self.bundles_at[site]
         self.bundles_at[site] = place + 1
-        if place >= self.bundles:
-            self.bundles = place + 1
         if self.same_order:
             self._compare(place, (delivery.source, delivery.number))
         under_way = self._under_way

@@ -327,7 +327,7 @@ def results(run: MeasuredRun, trace_sha256: str | None) -> dict[str, Any]:
         "same_order": meter.same_order,
         "pdus": run.pdus,
         "pdus_per_message": run.pdus * per_message,
-        "control_per_message": (run.pdus - meter.bundles) * per_message,
+        "control_per_message": (run.pdus - max(meter.bundles_at)) * per_message,
         "pdus_by_kind": dict(sorted(run.pdus_by_kind.items())),
         "drain_pdus": world.sent - run.pdus,
         "storage_max": run.storage_max,

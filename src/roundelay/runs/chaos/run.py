@@ -373,26 +373,28 @@ class Chaos(Harness):
 
     # -- what is left behind ---------------------------------------------------------------
 
+    def _recorders(self) -> dict[str, Path]:
+        """Where each of them has its journal while the run goes on."""
+        recorders = [site for site in self.sites if site.orders.record]
+        return {site.name: journal_folder(site.disk, GROUP) for site in recorders}
+
     def journals(self) -> list[Path]:
         """Of the recorders, when the run is over."""
-        return [self.folder / "journals" / s.name for s in self.sites if s.orders.record]
+        return [self.folder / "journals" / name for name in self._recorders()]
 
     def _unrecorded(self, committed: int) -> list[str]:
         """What the recorders do not have, though all had time to write and to fetch it."""
         gaps = []
-        for site in self.sites:
-            if site.orders.record:
-                reader = Reader(journal_folder(Path(site.orders.folder), GROUP))
-                holes = union([*reader.missing, (reader.end, committed)])
-                gaps += [f"recorder {site.name} lacks {lo} to {hi - 1}" for lo, hi in holes]
-                reader.close()
+        for name, journal in self._recorders().items():
+            reader = Reader(journal)
+            holes = union([*reader.missing, (reader.end, committed)])
+            gaps += [f"recorder {name} lacks {lo} to {hi - 1}" for lo, hi in holes]
+            reader.close()
         return gaps
 
     def _keep_journals(self) -> None:
         """Put them where they stay when what else the sites kept is taken away."""
-        recorders = [site for site in self.sites if site.orders.record]
-        for site, to in zip(recorders, self.journals(), strict=True):
-            journal = journal_folder(Path(site.orders.folder), GROUP)
+        for journal, to in zip(self._recorders().values(), self.journals(), strict=True):
             if journal.exists():
                 to.parent.mkdir(exist_ok=True)
                 shutil.move(journal, to)
