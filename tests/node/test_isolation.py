@@ -287,6 +287,23 @@ async def test_an_error_in_a_fifo_group() -> None:
         await until(lambda: b"two" in ears[0].messages, "a delivery")
 
 
+async def test_a_message_to_someone_stays_one_where_a_failed_fifo_group_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It went to everybody."""
+    monkeypatch.setattr(group_faults, "ASKED_NS", 0)
+    async with nodes("ab", sound()) as (a, b):
+        ears = [Listener(), Listener()]
+        for ear in ears:
+            b.join(ear, "plain")
+        await until(lambda: a.autorm.beamon.members("plain"), "a member")
+        a.faults.fail_group("plain", RuntimeError("planted"))
+        a.send(Listener(), "plain", Send(1, Bundle.of(b"one"), someone=True))
+        a.send(Listener(), "plain", Send(2, Bundle.of(b"two")))
+        await until(lambda: all(b"two" in ear.messages for ear in ears), "a delivery")
+        assert sum(ear.messages.count(b"one") for ear in ears) == 1
+
+
 async def test_an_error_in_a_journal_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_faults, "RETRY_NS", SECOND)
     file = tmp_path / "news.toml"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -12,14 +12,12 @@ from roundelay.core.autorm.config import AutoRmConfig
 from roundelay.core.engine import MS, SECOND
 from roundelay.core.errors import ConfigError
 from roundelay.node.event_log import LEVELS
-from roundelay.node.groups import GroupSpec, check_name
+from roundelay.node.groups import MEMBER_BYTES_MAX, GroupSpec, check_name
 from roundelay.node.medium.probe import Choice
 from roundelay.node.recording.recorder import RecordConfig
 
 if TYPE_CHECKING:
     from roundelay.trace.live import LiveTrace
-
-NAME_BYTES_MAX: Final = 64
 
 
 class NodeConfig(Struct, frozen=True, kw_only=True):
@@ -51,7 +49,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True):
     def check(self) -> None:
         if self.name:
             check_name(self.name, "name")
-        if len(self.name.encode()) > NAME_BYTES_MAX:
-            raise ConfigError("name", self.name, f"at most {NAME_BYTES_MAX} bytes")
+        if len(self.name.encode()) > MEMBER_BYTES_MAX:
+            raise ConfigError("name", self.name, f"at most {MEMBER_BYTES_MAX} bytes")
         if self.log_level not in LEVELS:
             raise ConfigError("log_level", self.log_level, ", ".join(LEVELS))

@@ -195,7 +195,7 @@ class RosterMember:
         if deliveries and notices:
             # A view may name another history, which what is delivered with it is of.
             for view in [notice for notice in notices if notice.kind == "view"]:
-                self.notice(view, now)
+                self.notice(view)
             notices = [notice for notice in notices if notice.kind != "view"]
         wall = time.time_ns()
         for delivery in deliveries:
@@ -222,7 +222,7 @@ class RosterMember:
         if deliveries and self.on_delivered is not None:
             self.on_delivered()
         for notice in notices:
-            self.notice(notice, now)
+            self.notice(notice)
 
     def advance(self, delivery: Delivery) -> int:
         """The position of what is delivered, or -1; what was skipped is passed over."""
@@ -340,7 +340,7 @@ class RosterMember:
 
     # -- notices ---------------------------------------------------------------------------
 
-    def notice(self, notice: Notice, now: int) -> None:
+    def notice(self, notice: Notice) -> None:
         kind, info = notice.kind, notice.info
         self.log("info", f"group.{kind}", group=self.spec.name, info=_shown(info))
         if kind == "view":

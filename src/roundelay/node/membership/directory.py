@@ -85,14 +85,13 @@ class Directory:
             self.past.pop(tag_of(info.uuid), None)
             self.former.pop(info.uuid, None)
             old = None
-        new = old is None
         known = Known(info.name, info.uuid, address, groups, info.version, now, info.birth)
         self.by_name[info.name] = known
         self.by_uuid[info.uuid] = known
         while len(self.by_name) > NODES_MAX:
             oldest = min(self.by_name.values(), key=lambda known: known.seen)
             self.forget(oldest)
-        return new
+        return old is None
 
     def forget(self, known: Known) -> None:
         if self.by_name.get(known.name) is known:

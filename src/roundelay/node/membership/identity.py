@@ -35,6 +35,7 @@ from typing import Final
 from roundelay.core.engine import MS, SECOND
 from roundelay.core.errors import ConfigError, NameTaken
 from roundelay.durable import put
+from roundelay.node.groups import MEMBER_BYTES_MAX
 from roundelay.node.medium.media import Address
 from roundelay.node.membership.directory import tag_of
 from roundelay.wire.control import Info
@@ -126,22 +127,21 @@ class Identity:
 
 def made_up_name(folder: Path | None) -> str:
     """A name that nobody else has: the one that is kept in `folder`, or a new one."""
-    path = None if folder is None else folder / NAME
-    if path is not None:
-        try:
-            kept = path.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError):
-            kept = ""
-        if LOOKS_MADE_UP.fullmatch(kept) and len(kept.encode()) <= 64:
-            return kept
     name = f"{socket.gethostname()[:32]}-{secrets.token_hex(3)}"
-    if path is not None:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            put(path, f"{name}\n".encode())
-        except OSError as error:
-            why = f"a folder that can be made and written ({error.strerror})"
-            raise ConfigError("dir", folder, why) from None
+    if folder is None:
+        return name
+    try:
+        kept = (folder / NAME).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        kept = ""
+    if LOOKS_MADE_UP.fullmatch(kept) and len(kept.encode()) <= MEMBER_BYTES_MAX:
+        return kept
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        put(folder / NAME, f"{name}\n".encode())
+    except OSError as error:
+        why = f"a folder that can be made and written ({error.strerror})"
+        raise ConfigError("dir", folder, why) from None
     return name
 
 

@@ -41,9 +41,8 @@ from roundelay.core.errors import ConfigError
 from roundelay.core.grsb.config import DEMO, FAST, PROFILES, SITES_MAX, STABLE, GrsbConfig, Roles
 from roundelay.core.selection import NUMBER_MAX, Selection, chosen
 from roundelay.journal.journal import ALWAYS, INTERVAL, JournalConfig
-from roundelay.node.groups import check_name
+from roundelay.node.groups import MEMBER_BYTES_MAX, check_name
 from roundelay.node.medium.interfaces import parse_address
-from roundelay.node.node_config import NAME_BYTES_MAX
 
 FILE_BYTES_MAX: Final = 1 << 20
 SHOWN_MAX: Final = 60
@@ -247,8 +246,8 @@ def check_members(names: tuple[str, ...]) -> tuple[str, ...]:
         raise ConfigError("members", len(names), f"2 to {SITES_MAX} names, in one order for all")
     for name in names:
         check_name(name, "members")
-        if len(name.encode()) > NAME_BYTES_MAX:
-            raise ConfigError("members", name, f"names of at most {NAME_BYTES_MAX} bytes")
+        if len(name.encode()) > MEMBER_BYTES_MAX:
+            raise ConfigError("members", name, f"names of at most {MEMBER_BYTES_MAX} bytes")
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise ConfigError("members", twice, "each name once")
