@@ -14,10 +14,11 @@ from roundelay.core.autorm.beamon import Beamon
 from roundelay.core.autorm.config import AutoRmConfig
 from roundelay.core.autorm.transfer import MESSAGE_OVERHEAD
 from roundelay.core.bundle import Bundle
-from roundelay.core.engine import ACCEPTED, EMPTY, SECOND, Delivery, Effects
+from roundelay.core.engine import ACCEPTED, SECOND, Delivery, Effects, Pdu
 from roundelay.core.errors import PayloadTooLarge, QueueFull
 from roundelay.core.events import DELIVER, NOBODY, SUBMIT
 from roundelay.core.notices import TransferEnded
+from roundelay.node.driver.engine_driver import EngineDriver
 from roundelay.node.membership.directory import Directory
 from roundelay.node.node_api import NO_TAG, Batch, Receipt, Refusal, Subscriber, View
 from roundelay.node.recording.handover import CatchUp, application_of
@@ -81,12 +82,18 @@ class PendingSend(Struct, eq=False):
 
 
 class AutoRm:
-    """The AutoRM groups of one node, and its environment."""
+    """The AutoRM groups of one node, and its environment: host and link of their engine."""
+
+    closed = False
+    chan_seq = 0  # its packets have numbers of their own
 
     def __init__(
         self, uuid: bytes, config: AutoRmConfig, rng: Random, now: int, directory: Directory
     ) -> None:
         self.beamon: Any = Beamon(0, (0,), config, rng, now, uuid=uuid)
+        self.driver = EngineDriver(self.beamon, 0, self, self)
+        self.packets: list[Any] = []
+        """What is to be sent."""
         self.directory = directory
         self.applications: dict[str, dict[int, Subscriber]] = {}
         self.tags: dict[int, PendingSend] = {}
@@ -184,30 +191,36 @@ class AutoRm:
 
     def carry_out(self, now: int) -> list[Any]:
         """Hand over deliveries and receipts; what must be sent is returned."""
-        beamon = self.beamon
-        packets: list[Any] = []
-        while True:
-            if beamon.deadline <= now:
-                beamon.on_timer(now)
-            effects = beamon.take()
-            if effects is EMPTY:
-                break
-            packets += [pdu for _, pdu, _ in effects.sends]
-            self._hand_over(effects, now)
+        self.driver.carry_out(now)
         if self.unnamed:
             self._release(now)
         for trace in self.traces.values():
             trace.flush()  # before anything is sent (`roundelay.trace.live` says why)
         if self.look:
             self._show_views()
-        if self.turned_away and beamon.queued_bytes * 2 <= beamon.config.queue_bytes:
+        if self.turned_away and self.beamon.queued_bytes * 2 <= self.beamon.config.queue_bytes:
             for key, application in list(self.turned_away.items()):
                 if key[1] not in self.slowed:
                     del self.turned_away[key]
                     application.writable(key[1])
+        packets, self.packets = self.packets, []
         return packets
 
-    def _hand_over(self, effects: Effects, now: int) -> None:
+    def feed(self, now: int) -> None:
+        """The engine has been given all messages."""
+
+    def admits(self, sender: int, chan_seq: int, life: int) -> bool:
+        """The engine itself is handed what arrives (`node.traffic.receiver`)."""
+        return True
+
+    def transmit(self, destination: int, pdu: Pdu, line: int, now: int) -> None:
+        self.packets.append(pdu)
+
+    def traced(self, deliveries: list[Delivery]) -> list[Delivery]:
+        """Each group has a trace of its own."""
+        return []
+
+    def hand_over(self, effects: Effects, now: int) -> None:
         for delivery in effects.deliveries:
             if not self._await_name(delivery, now):
                 self._give(delivery)

@@ -1,7 +1,7 @@
 """One engine, driven in real time: what it wants is carried out, in the order that it asks for.
 
-Every live group has one: those whose members find each other (`node.driver.roster_member`), and
-those whose roles stand in a file (`node.roles.group`); AutoRM keeps nothing (`node.autorm`).
+Every live group has one: those whose members find each other (`node.driver.roster_member`), those
+whose roles stand in a file (`node.roles.group`), and the groups of AutoRM together (`node.autorm`).
 The node hands over datagrams and wakes a group when its deadline has passed; after each batch it
 has the group carry out what the engine wants: persist, send, deliver, notify.
 """
