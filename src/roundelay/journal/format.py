@@ -326,10 +326,10 @@ def encode_names(names: Iterable[str]) -> bytes:
     return b"".join([struct.pack("<H", len(name)) + name for name in map(str.encode, names)])
 
 
-def decode_names(data: bytes | memoryview, at: int, end: int) -> list[str]:
-    names = []
+def decode_names(data: bytes | memoryview, at: int, end: int, most: int = NAMES_MAX) -> list[str]:
+    names: list[str] = []
     try:
-        while at < end:
+        while at < end and len(names) < most:
             (size,) = struct.unpack_from("<H", data, at)
             names.append(str(data[at + 2 : at + 2 + size], "utf-8"))
             at += 2 + size

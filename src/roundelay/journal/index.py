@@ -47,6 +47,7 @@ from roundelay.journal.format import (
     NO_LINK,
     BlockHead,
     RunHead,
+    decode_names,
     encode_names,
     padded,
     run_heads,
@@ -213,12 +214,8 @@ class Index:
             if crc32c(view[HEAD.size : self._runs_at], crc32c(view[12 : HEAD.size])) != checksum:
                 raise MalformedPdu("index", "checksum")
         self.gaps: list[Range] = list(GAPS.iter_unpack(self._map[gaps_at:names_at]))
-        self.names: list[str] = []
-        at = names_at
-        for _ in range(head.names):
-            (size,) = struct.unpack_from("<H", self._map, at)
-            self.names.append(self._map[at + 2 : at + 2 + size].decode())
-            at += 2 + size
+        packed = self._map[names_at:keys_at]
+        self.names = decode_names(packed, 0, len(packed), head.names)
         keys = list(KEY.iter_unpack(self._map[keys_at : self._runs_at]))
         self._conferences = {key: rest for key, *rest in keys[: head.conferences]}
         self._senders = {self.names[key]: rest for key, *rest in keys[head.conferences :]}

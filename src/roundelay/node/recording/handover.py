@@ -65,11 +65,6 @@ def batch_of(group: str, run: Run, ordered: bool = True, unit: str = WHOLE) -> B
     return Batch(group, run.position if ordered else -1, run.sender, run.time, bundle, unit)
 
 
-def _at_work(place: Any) -> bool:
-    """Whether a group does anything: one that waits for members may yet meet another history."""
-    return bool(place is not None and place.works() and not getattr(place.data, "waits", ""))
-
-
 def full(application: Subscriber, group: str) -> bool:
     """Whether an application has so much to read that it should get no more of the past now."""
     return application.full or group in application.held
@@ -230,7 +225,9 @@ class CatchUp(Subscriber):
         if not self.asked.by_application:
             verdict = FITS if history and position >= 0 else WAIT
         else:
-            works, alone = _at_work(place), place is None or len(place.roster) < 2
+            # A group that waits for members may yet meet another history.
+            works = place is not None and place.works() and not getattr(place.data, "waits", "")
+            alone = place is None or len(place.roster) < 2
             from_disk, now = place is None or place.recalled, time.monotonic()
             end = recorders.known_end(self.group, history)
             verdict = self.asked.look(
