@@ -26,6 +26,9 @@ ANY_LINE: Final = -1
 REPLAYED: Final = "replayed"
 """Stage of a delivery that answers a question about the past (`User.history`)."""
 
+UNKNOWN_SENDER: Final = Counter(-1, -1, 0, 0, False)
+"""Of whom nothing has a place yet."""
+
 COUNTERS_PAGE: Final = 48
 """Senders in one page of a state: a page fits a datagram."""
 
@@ -181,14 +184,14 @@ class Counters:
         self.by_sender = {counter.sender: counter for counter in counters}
         self.time = time
 
-    def get(self, sender: int) -> Counter | None:
-        return self.by_sender.get(sender)
+    def get(self, sender: int) -> Counter:
+        return self.by_sender.get(sender, UNKNOWN_SENDER)
 
     def count(self, message: Message) -> None:
         """`message` has its place."""
         sender, inc = message.sender, message.inc
-        known = self.by_sender.get(sender)
-        units = message.mtype != SINGLE or (known is not None and known.inc == inc and known.units)
+        known = self.by_sender.get(sender, UNKNOWN_SENDER)
+        units = message.mtype != SINGLE or (known.inc == inc and known.units)
         next_sseq = message.sseq + 1
         if message.mtype == ABORT:  # nothing is open, and the numbers are those of the new start
             units, next_sseq = False, 0

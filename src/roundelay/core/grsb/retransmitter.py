@@ -153,18 +153,16 @@ class Retransmitter:
             self.host.drop("not a user")
             return
         known = self.sequencer.counters.get(sender)
-        inc = -1 if known is None else known.inc
         waiting = self.queue.get(sender)
-        if submit.inc < max(inc, -1 if waiting is None else waiting.inc):
+        if submit.inc < max(known.inc, -1 if waiting is None else waiting.inc):
             self.host.drop("submission of an earlier start")
             return
-        expected = known.sseq if known is not None and submit.inc == inc else 0
+        expected = known.sseq if submit.inc == known.inc else 0
         if waiting is not None:
             if waiting.inc == submit.inc:
                 return
             del self.queue[sender]  # its user has forgotten it
         if submit.sseq < expected:
-            assert known is not None
             if submit.sseq == expected - 1 and known.gseq < self.acked:
                 self._answer(sender, submit, STABLE, known.gseq)
             return
@@ -196,7 +194,7 @@ class Retransmitter:
         while self.queue and len(self.outstanding) < self.config.window and self._room():
             sender, submit = next(iter(self.queue.items()))
             known = self.sequencer.counters.get(sender)
-            if known is not None and known.inc < submit.inc and known.units:
+            if known.inc < submit.inc and known.units:
                 # GR-19: what it had open will never be completed, and everybody learns it here.
                 submit = Submit(submit.inc, 0, 0, ABORT, 0, 0, b"", Bundle.of(b""))
             else:

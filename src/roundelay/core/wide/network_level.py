@@ -72,11 +72,7 @@ class LocalRetransmitter(Retransmitter):
         if not self.reigning:
             return
         known = self.sequencer.counters.get(up.origin)
-        if (
-            known is not None
-            and (known.inc, known.sseq) == (up.inc, up.sseq + 1)
-            and known.gseq < self.acked
-        ):
+        if (known.inc, known.sseq) == (up.inc, up.sseq + 1) and known.gseq < self.acked:
             ack = LsAck(up.origin, up.inc, up.sseq, known.gseq, up.path[:-1])
             self.host.send(self.network.broadcaster, ack, SUBNET)
             return

@@ -52,18 +52,18 @@ from __future__ import annotations
 
 from collections import deque
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 from roundelay.core.engine import NEVER, NO_POSITION, UNKNOWN_LIFE, Effects, Pdu
 from roundelay.core.errors import UsageError
+from roundelay.core.grsb import checks
 from roundelay.core.grsb.base import Host
-from roundelay.core.grsb.checks import countable, well_formed
-from roundelay.core.grsb.pdu import LINE_A, LINE_B, ReplayData, ReplayEnd, Stale
+from roundelay.core.grsb.checks import countable, message_fits, submission_fits, well_formed
+from roundelay.core.grsb.pdu import LINE_A, LINE_B, WAITS_MAX, ReplayData, ReplayEnd, Stale
 from roundelay.core.grsb.site import NO_USER, RoleEngine
 from roundelay.core.grsb.stable import Archive
 from roundelay.core.grsb.user import Submitter
 from roundelay.core.selection import EVERYTHING, Selection
-from roundelay.core.wide.checks import CHECKS
 from roundelay.core.wide.config import WideConfig
 from roundelay.core.wide.global_level import GlobalSite
 from roundelay.core.wide.invariants import check_wide_site
@@ -76,12 +76,14 @@ from roundelay.core.wide.pdu import (
     Galive,
     Gbcast,
     LsAsk,
+    LsData,
+    LsDown,
     LsUp,
     Response,
     Up,
 )
 from roundelay.core.wide.stable import GLOBAL, LOCAL, NODE, Kept, WideStable
-from roundelay.core.wide.subnet import FLOODS_MAX, WideNode
+from roundelay.core.wide.subnet import FLOODS_MAX, PATH_MAX, WideNode
 from roundelay.core.wide.topology import Atlas
 from roundelay.core.wide.uplink import Loop, PartHost, Uplink
 
@@ -322,3 +324,20 @@ class WideSite(RoleEngine):
             bounds["ls_waiting"] = (len(flood.waiting), len(flood.links) * FLOODS_MAX)
             bounds["ls_submissions"] = (len(node.queue), config.own_limit)
         return bounds
+
+
+CHECKS: Final[checks.Checks] = {
+    **checks.CHECKS,
+    Up: submission_fits,
+    AckGcr: lambda pdu: 0 <= pdu.gseq < pdu.acked,
+    Gbcast: lambda pdu: message_fits(pdu.message),
+    AckLcr: lambda pdu: 0 <= pdu.safe <= pdu.acked,
+    Galive: lambda pdu: (
+        pdu.net_safe <= pdu.net_acked and pdu.everywhere >= 0 and len(pdu.waits) <= WAITS_MAX
+    ),
+    LsUp: lambda pdu: submission_fits(pdu) and 0 < len(pdu.path) <= PATH_MAX + 1,
+    LsDown: lambda pdu: message_fits(pdu.message),
+    LsAsk: lambda pdu: 0 < len(pdu.path) <= PATH_MAX + 1,
+    LsData: lambda pdu: message_fits(pdu.message),
+}
+"""Of each PDU type, before its handler sees it: what no correct peer sends is dropped."""

@@ -38,7 +38,7 @@ def forgets_origins(shipped: Any, self: GlobalRetransmitter, up: Up, source: int
     positions."""
     counters = self.sequencer.counters
     known = counters.get(up.origin)
-    if known is not None and (known.inc, known.sseq) == (up.inc, up.sseq + 1):
+    if (known.inc, known.sseq) == (up.inc, up.sseq + 1):
         counters.by_sender[up.origin] = structs.replace(known, sseq=up.sseq)
     shipped(self, up, source, now)
 
