@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -91,11 +91,17 @@ def digest_of(members: tuple[str, ...], *places: Any) -> str:
     return sha256(msgspec.json.encode([members, *places])).hexdigest()[:12]
 
 
-def titled(title: str, site: int, sites: tuple[int, ...], spare: bool) -> list[str]:
-    """A role's title if `site` has it; with `spare`, all but the first stand by."""
-    if site not in sites:
-        return []
-    return [f"standby {title}" if spare and site != sites[0] else title]
+Place = tuple[str, tuple[int, ...], bool]
+"""The title of a role, the sites that have it, and whether all but the first stand by."""
+
+
+def titled(sites: int, places: Iterable[Place]) -> tuple[list[str], ...]:
+    """The titles of each site."""
+    titles: tuple[list[str], ...] = tuple([] for _ in range(sites))
+    for title, holders, spare in places:
+        for site in holders:
+            titles[site].append(f"standby {title}" if spare and site != holders[0] else title)
+    return titles
 
 
 # -- reading -----------------------------------------------------------------------------------
@@ -379,6 +385,7 @@ def parse(toml: dict[str, Any], path: Path = Path()) -> RoleFile:
             if key in toml:
                 raise ConfigError(key, toml[key], "only with lines = 2")
     places = [getattr(roles, name) for name in ROLES]
+    singular = [(name[:-1], getattr(roles, name), name in ROLES[:2]) for name in ROLES]
     filters = [
         (site, *map(sorted, (keeps.conferences or (), keeps.senders or (), keeps.kinds or ())))
         for site, keeps in sorted(roles.filters.items())
@@ -388,7 +395,7 @@ def parse(toml: dict[str, Any], path: Path = Path()) -> RoleFile:
         path=path,
         members=members,
         roles=roles,
-        titles=tuple(_titles(roles, site) for site in range(len(members))),
+        titles=titled(roles.sites, singular),
         digest=digest_of(members, *places, roles.lines, filters),
         constants=GrsbConfig.fast(**(LIVE | parameters)).check(roles.sites),
         parameters=parameters,
@@ -396,14 +403,6 @@ def parse(toml: dict[str, Any], path: Path = Path()) -> RoleFile:
         line_b=_line(table.line_b, members),
         interface_b=table.interface_b,
     )
-
-
-def _titles(roles: Roles, site: int) -> list[str]:
-    """In the singular."""
-    titles = []
-    for name in ROLES:
-        titles += titled(name[:-1], site, getattr(roles, name), name in ROLES[:2])
-    return titles
 
 
 def _profile(table: GrsbTable) -> Roles:

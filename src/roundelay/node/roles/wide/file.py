@@ -29,6 +29,7 @@ network.  `journal` is that of `node.roles.role_file`; what `parameters` has is 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -98,21 +99,16 @@ class WideFile(role_file.RoleFile):
     """Multicast groups of networks that name one."""
 
 
-def _titles(atlas: Atlas, site: int) -> list[str]:
+def _places(topology: Topology) -> Iterator[role_file.Place]:
     """By the paper's names."""
-    titles = []
     for name in ("gcr", "gda", "gpr"):
-        titles += role_file.titled(name.upper(), site, getattr(atlas.topology, name), name != "gpr")
-    network = atlas.network_of(site)
-    if network is None:
-        return titles
-    for role, title in TITLES.items():
-        titles += role_file.titled(title, site, getattr(network, role), role in role_file.ROLES[:2])
-    if site == network.broadcaster:
-        titles.append("LB")
-    if site in network.nodes:
-        titles.append("node behind LB")
-    return titles
+        yield name.upper(), getattr(topology, name), name != "gpr"
+    for network in topology.networks:
+        for role, title in TITLES.items():
+            yield title, getattr(network, role), role in role_file.ROLES[:2]
+        if network.broadcaster >= 0:
+            yield "LB", (network.broadcaster,), False
+        yield "node behind LB", network.nodes, False
 
 
 def _every_role(topology: Topology) -> Roles:
@@ -161,7 +157,7 @@ def parse(toml: dict[str, Any], path: Path = Path()) -> WideFile:
         path=path,
         members=members,
         roles=_every_role(topology),
-        titles=tuple(_titles(atlas, site) for site in range(len(members))),
+        titles=role_file.titled(topology.sites, _places(topology)),
         digest=role_file.digest_of(members, msgspec.to_builtins(topology)),
         constants=WideConfig.fast(**(LIVE | parameters)).check(topology.sites),
         parameters=parameters,
