@@ -350,20 +350,16 @@ class Council:
         self.accepted = accepted
         self.lost = lost  # which start this is, of a member that has lost its disk; -1: it has not
         self.answers: dict[int, Grant] = {}
-        self.due = NEVER if lost < 0 else now
+        self.deadline = NEVER if lost < 0 else now
         self.rounds = 0  # of questions
 
     @property
     def voting(self) -> bool:
         return self.lost < 0
 
-    @property
-    def deadline(self) -> int:
-        return self.due
-
     def on_timer(self, now: int) -> None:
         """Without a disk: ask those who have not answered."""
-        self.due = NEVER if self.voting else now + self.host.config.alive_ns
+        self.deadline = NEVER if self.voting else now + self.host.config.alive_ns
         self.rounds += 1
         for member in self.host.roles.council:
             if not self.voting and member != self.host.me and member not in self.answers:
@@ -380,7 +376,7 @@ class Council:
             return
         best = max(self.answers.values(), key=lambda answer: answer.last_epoch)
         self.lost = -1
-        self.due = NEVER
+        self.deadline = NEVER
         if best.last_epoch >= self.accepted.epoch:
             self.accept(Reign(best.last_epoch, best.last_cr, best.last_da))
         promised = max(answer.state.top for answer in self.answers.values())

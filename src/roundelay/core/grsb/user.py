@@ -106,13 +106,9 @@ class Submitter(ABC):
         self.under_way: Waiting | None = None
         self.tries = 0  # how often it has been sent
         self.submit_due = NEVER
+        self.gathers = False  # whether what waits goes together with what comes behind it
 
     # -- submitting ------------------------------------------------------------------------
-
-    @property
-    def gathers(self) -> bool:
-        """Whether what waits goes together with what comes behind it."""
-        return False
 
     @abstractmethod
     def _submit(self, now: int) -> None:
@@ -246,6 +242,7 @@ class User(Submitter):
 
     def __init__(self, host: Host, inc: int, handled: Handled, selection: Selection) -> None:
         super().__init__(host, inc, handled, selection)
+        self.gathers = self.config.bundle
         begin = min(handled.upto, handled.resume)
         self.listener = Listener(handled.epoch, begin, self.config.heard_max)
         self.entered_at = 0  # so far when the present epoch was first heard of
@@ -258,10 +255,6 @@ class User(Submitter):
         self.hint = -1  # who may reign now, by hearsay
 
     # -- submitting ------------------------------------------------------------------------
-
-    @property
-    def gathers(self) -> bool:
-        return self.config.bundle
 
     def _may(self, count: int, size: int) -> None:
         if not self.up:  # GR-20

@@ -368,14 +368,10 @@ class WideNode(Submitter):
     ) -> None:
         super().__init__(host, inc, handled, selection)
         begin = handled.resume if host.config.ls_repair else handled.upto
-        self.flood = Flood(host, atlas, begin, self._take, self._skipped, now)
+        # As a listener is to a user: what brings it the order.
+        self.flood = self.listener = Flood(host, atlas, begin, self._take, self._skipped, now)
         host.user = self
         self.climb = Climb(host, self.flood, lcr)
-
-    @property
-    def listener(self) -> Flood:
-        """What brings it the order."""
-        return self.flood
 
     # -- submitting ------------------------------------------------------------------------
 
