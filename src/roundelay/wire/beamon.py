@@ -26,24 +26,14 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Final
 
-from roundelay.core.autorm.packets import (
-    CONFIRMATION,
-    NAME_MAX,
-    ONE_OF,
-    UUID_BYTES,
-    ZERO,
-    Acknowledgement,
-    Data,
-    Heartbeat,
-    Packet,
-)
+from roundelay.core.autorm import packets as p
 from roundelay.core.errors import InvariantBroken, MalformedPdu
 
 HEARTBEAT: Final = 1
 DATA: Final = 2
 ACKNOWLEDGEMENT: Final = 3
 
-FLAGS: Final = ONE_OF | CONFIRMATION
+FLAGS: Final = p.ONE_OF | p.CONFIRMATION
 
 _HEARTBEAT: Final = struct.Struct(">B16sHB")
 _DATA: Final = struct.Struct(">B16s16sIIIB")
@@ -63,7 +53,7 @@ BAD_FLAGS: Final = "unknown flags"
 BAD_MISSING: Final = "bad list of missing packets"
 
 
-def encode(packet: Packet) -> bytes:
+def encode(packet: p.Packet) -> bytes:
     """The bytes of `packet`.
 
     Raises InvariantBroken for one that no peer could decode: an engine must not make it.
@@ -73,11 +63,11 @@ def encode(packet: Packet) -> bytes:
     """
     try:
         _check(packet)
-        if isinstance(packet, Heartbeat):
+        if isinstance(packet, p.Heartbeat):
             head = _HEARTBEAT.pack(HEARTBEAT, packet.source, packet.nodes, len(packet.groups))
             return b"".join([head, *map(_short, packet.groups)])
         source, destination, seq = packet.source, packet.destination, packet.seq
-        if isinstance(packet, Data):
+        if isinstance(packet, p.Data):
             numbers = packet.count, packet.number, packet.flags
             head = _DATA.pack(DATA, source, destination, seq, *numbers)
             return b"".join((head, _short(packet.group), packet.payload))
@@ -88,7 +78,7 @@ def encode(packet: Packet) -> bytes:
         raise InvariantBroken(f"no peer could decode {packet}: {error}") from None
 
 
-def decode(data: bytes | memoryview) -> Packet:
+def decode(data: bytes | memoryview) -> p.Packet:
     """The packet that `data` is, or MalformedPdu."""
     if not data:
         raise MalformedPdu(EMPTY)
@@ -100,16 +90,16 @@ def decode(data: bytes | memoryview) -> Packet:
     return packet
 
 
-def _check(packet: Packet) -> None:
+def _check(packet: p.Packet) -> None:
     """Refuse fields that no node means, whether they are sent or received."""
     if not _is_node(packet.source):
         raise MalformedPdu(NO_SOURCE)
-    if isinstance(packet, Heartbeat):
+    if isinstance(packet, p.Heartbeat):
         return
     if packet.seq < 1:
         raise MalformedPdu(BAD_SEQUENCE)
-    if isinstance(packet, Data):
-        if len(packet.destination) != UUID_BYTES:
+    if isinstance(packet, p.Data):
+        if len(packet.destination) != p.UUID_BYTES:
             raise MalformedPdu(NO_DESTINATION)
         if packet.number >= packet.count:
             raise MalformedPdu(BAD_NUMBER, f"{packet.number} of {packet.count}")
@@ -125,18 +115,18 @@ def _check(packet: Packet) -> None:
 
 
 def _is_node(uuid: bytes) -> bool:
-    return len(uuid) == UUID_BYTES and uuid != ZERO
+    return len(uuid) == p.UUID_BYTES and uuid != p.ZERO
 
 
 def _short(name: str) -> bytes:
     """A name behind its size."""
     raw = name.encode()
-    if not 1 <= len(raw) <= NAME_MAX:
+    if not 1 <= len(raw) <= p.NAME_MAX:
         raise MalformedPdu(BAD_NAME, f"{len(raw)} bytes")
     return bytes((len(raw),)) + raw
 
 
-def _read_heartbeat(data: bytes | memoryview) -> Heartbeat:
+def _read_heartbeat(data: bytes | memoryview) -> p.Heartbeat:
     _need(data, _HEARTBEAT.size)
     _, source, nodes, count = _HEARTBEAT.unpack_from(data)
     at = _HEARTBEAT.size
@@ -148,17 +138,17 @@ def _read_heartbeat(data: bytes | memoryview) -> Heartbeat:
         groups.append(group)
     if at != len(data):
         raise MalformedPdu(TRAILING, f"{len(data) - at} after the last group")
-    return Heartbeat(source, nodes, tuple(groups))
+    return p.Heartbeat(source, nodes, tuple(groups))
 
 
-def _read_data(data: bytes | memoryview) -> Data:
+def _read_data(data: bytes | memoryview) -> p.Data:
     _need(data, _DATA.size)
     _, source, destination, seq, count, number, flags = _DATA.unpack_from(data)
     group, at = _read_short(data, _DATA.size)
-    return Data(source, destination, seq, count, number, flags, group, bytes(data[at:]))
+    return p.Data(source, destination, seq, count, number, flags, group, bytes(data[at:]))
 
 
-def _read_acknowledgement(data: bytes | memoryview) -> Acknowledgement:
+def _read_acknowledgement(data: bytes | memoryview) -> p.Acknowledgement:
     _need(data, _ACK.size)
     _, source, destination, seq, highest, count = _ACK.unpack_from(data)
     end = _ACK.size + 4 * count
@@ -166,10 +156,10 @@ def _read_acknowledgement(data: bytes | memoryview) -> Acknowledgement:
     if len(data) > end:
         raise MalformedPdu(TRAILING, f"{len(data) - end} after {count} missing packets")
     missing = struct.unpack_from(f">{count}I", data, _ACK.size)
-    return Acknowledgement(source, destination, seq, highest, missing)
+    return p.Acknowledgement(source, destination, seq, highest, missing)
 
 
-_READERS: Final[dict[int, Callable[[bytes | memoryview], Packet]]] = {
+_READERS: Final[dict[int, Callable[[bytes | memoryview], p.Packet]]] = {
     HEARTBEAT: _read_heartbeat,
     DATA: _read_data,
     ACKNOWLEDGEMENT: _read_acknowledgement,
@@ -197,8 +187,8 @@ def _read_short(data: bytes | memoryview, at: int) -> tuple[str, int]:
 class BeamonCodec:
     """The codec in the shape that the simulator takes."""
 
-    def encode(self, pdu: Packet, sender: int) -> bytes:
+    def encode(self, pdu: p.Packet, sender: int) -> bytes:
         return encode(pdu)
 
-    def decode(self, data: bytes) -> Packet:
+    def decode(self, data: bytes) -> p.Packet:
         return decode(data)

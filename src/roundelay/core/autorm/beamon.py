@@ -38,24 +38,9 @@ from typing import Any, Final
 
 from msgspec import structs
 
+from roundelay.core.autorm import packets as p
 from roundelay.core.autorm.config import AutoRmConfig
 from roundelay.core.autorm.environment import ALIVE, DEAD, DROPPED, Environment, KnownNode
-from roundelay.core.autorm.packets import (
-    CONFIRMATION,
-    GROUPS_MAX,
-    HEARTBEAT_HEAD,
-    IP_UDP_HEAD,
-    NAME_MAX,
-    NODES_MAX,
-    ONE_OF,
-    UUID_BYTES,
-    ZERO,
-    Acknowledgement,
-    Data,
-    Heartbeat,
-    Packet,
-    following,
-)
 from roundelay.core.autorm.reassembly import OWED_MAX, Inbound
 from roundelay.core.autorm.transfer import (
     MESSAGE_OVERHEAD,
@@ -124,8 +109,8 @@ class Beamon(Engine):
         *,
         uuid: bytes,
     ) -> None:
-        if len(uuid) != UUID_BYTES or uuid == ZERO:
-            raise ConfigError("uuid", uuid.hex(), f"{UUID_BYTES} bytes, not all zero")
+        if len(uuid) != p.UUID_BYTES or uuid == p.ZERO:
+            raise ConfigError("uuid", uuid.hex(), f"{p.UUID_BYTES} bytes, not all zero")
         super().__init__(me, group)
         self.uuid = bytes(uuid)
         self.config = config.check()
@@ -160,12 +145,12 @@ class Beamon(Engine):
         if local < 1:
             raise UsageError(f"local = {local} applications in a group: at least 1, or leave it")
         if group not in self.groups:
-            if len(self.groups) >= GROUPS_MAX:
+            if len(self.groups) >= p.GROUPS_MAX:
                 raise UsageError(
-                    f"cannot join {group!r}: a node announces at most {GROUPS_MAX} groups; "
+                    f"cannot join {group!r}: a node announces at most {p.GROUPS_MAX} groups; "
                     "leave one, or use another node"
                 )
-            room = self.config.mtu - IP_UDP_HEAD - HEARTBEAT_HEAD
+            room = self.config.mtu - p.IP_UDP_HEAD - p.HEARTBEAT_HEAD
             if size + sum(1 + len(name.encode()) for name in self.groups) > room:
                 raise UsageError(
                     f"cannot join {group!r}: the names of all groups must fit one heartbeat of "
@@ -248,7 +233,7 @@ class Beamon(Engine):
     def receive(
         self, pdu: Pdu, source: int, now: int, line: int = ONLY_LINE, life: int = UNKNOWN_LIFE
     ) -> None:
-        if not isinstance(pdu, Packet):
+        if not isinstance(pdu, p.Packet):
             self.drop("not a packet of AutoRM")
             return
         uuid = pdu.source
@@ -264,9 +249,9 @@ class Beamon(Engine):
             self.notify(NodeUp(uuid))
         node.last_seen = now
         node.history.append(now)
-        if isinstance(pdu, Data):
+        if isinstance(pdu, p.Data):
             self._on_data(pdu, source, now)
-        elif isinstance(pdu, Acknowledgement):
+        elif isinstance(pdu, p.Acknowledgement):
             self._on_acknowledgement(pdu, now)
         else:
             self._on_heartbeat(pdu, node, now)
@@ -318,14 +303,14 @@ class Beamon(Engine):
         return min(self.hb_due, self.hb_sent + min(period, expected))
 
     def _beat(self, now: int) -> None:
-        nodes = min(self.environment.local, NODES_MAX)
-        self.send(EVERYONE, Heartbeat(self.uuid, nodes, tuple(self.groups)))
+        nodes = min(self.environment.local, p.NODES_MAX)
+        self.send(EVERYONE, p.Heartbeat(self.uuid, nodes, tuple(self.groups)))
         self.hb_sent = now
         self.hb_reported = nodes
         self.hb_due = NEVER
         self.hb_jitter = 1.0 + JITTER * (2.0 * self.rng.random() - 1.0)
 
-    def _on_heartbeat(self, packet: Heartbeat, node: KnownNode, now: int) -> None:
+    def _on_heartbeat(self, packet: p.Heartbeat, node: KnownNode, now: int) -> None:
         for group in self.environment.heartbeat(node, packet, now):
             # AR-11: it has left the group, and is none the worse for it.
             for transfer in list(self.active.values()):
@@ -356,7 +341,7 @@ class Beamon(Engine):
         queue = self.queues.get(scope)
         while queue:
             item = queue.popleft()
-            self.seq = following(self.seq)
+            self.seq = p.following(self.seq)
             transfer = self._transfer(item, now)
             if transfer is not None:
                 self.active[scope] = transfer
@@ -368,7 +353,7 @@ class Beamon(Engine):
     def _transfer(self, item: OutgoingMessage, now: int) -> Transfer | None:
         """AR-6: who gets the message; None if no other node does."""
         targets = self.environment.members(item.group)
-        destination = ZERO
+        destination = p.ZERO
         if item.someone:
             candidates = [uuid for uuid in targets if uuid not in item.tried]
             if self.groups.get(item.group, 0) > item.sender_joined:
@@ -378,7 +363,7 @@ class Beamon(Engine):
                 return None
             destination = self.rng.choice(candidates)
             targets = (destination,)
-        if item.group in self.groups and destination in (ZERO, self.uuid):
+        if item.group in self.groups and destination in (p.ZERO, self.uuid):
             mine = (item.group, self.uuid, item.someone, item.tag)
             self._deliver(self.me, self.seq, item.data, *mine)
         if not targets or destination == self.uuid:
@@ -413,7 +398,7 @@ class Beamon(Engine):
                 if transfer.all_sent():
                     transfer.wait(now)
 
-    def _on_acknowledgement(self, packet: Acknowledgement, now: int) -> None:
+    def _on_acknowledgement(self, packet: p.Acknowledgement, now: int) -> None:
         """AR-9: what a receiver has."""
         if packet.destination != self.uuid:
             return
@@ -471,10 +456,10 @@ class Beamon(Engine):
 
     # -- receiving -------------------------------------------------------------------------
 
-    def _on_data(self, packet: Data, source: int, now: int) -> None:
+    def _on_data(self, packet: p.Data, source: int, now: int) -> None:
         """AR-13: what is not for us is ignored, what is no longer wanted is answered."""
         destination = packet.destination
-        if destination not in (ZERO, self.uuid):
+        if destination not in (p.ZERO, self.uuid):
             return
         if not 0 <= packet.number < packet.count:
             self.drop("packet number outside its message")
@@ -485,11 +470,11 @@ class Beamon(Engine):
             if isinstance(data, str):
                 self.drop(data)
             elif data is not None:
-                one_of = bool(packet.flags & ONE_OF)
+                one_of = bool(packet.flags & p.ONE_OF)
                 self._deliver(source, packet.seq, data, packet.group, packet.source, one_of)
-        elif destination == ZERO:
+        elif destination == p.ZERO:
             return
-        if packet.flags & CONFIRMATION:  # AR-15
+        if packet.flags & p.CONFIRMATION:  # AR-15
             due = now + int(self.rng.random() * self.config.ack_jitter_ns)
             if not self.inbound.owe(packet, due, not joined):
                 self.drop("too many acknowledgements")
@@ -573,8 +558,8 @@ def _encoded(group: str) -> bytes:
         name = group.encode()
     except UnicodeEncodeError:
         raise UsageError(f"group name {group!r} is not valid Unicode text") from None
-    if not 1 <= len(name) <= NAME_MAX:
+    if not 1 <= len(name) <= p.NAME_MAX:
         raise UsageError(
-            f"a group name has 1 to {NAME_MAX} bytes in UTF-8, this one has {len(name)}"
+            f"a group name has 1 to {p.NAME_MAX} bytes in UTF-8, this one has {len(name)}"
         )
     return name

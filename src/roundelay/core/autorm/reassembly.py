@@ -12,16 +12,8 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Final
 
+from roundelay.core.autorm import packets as p
 from roundelay.core.autorm.config import FRAGMENT_LEAST, GROUP, AutoRmConfig
-from roundelay.core.autorm.packets import (
-    ACK_ENTRY,
-    ACK_HEAD,
-    IP_UDP_HEAD,
-    MISSING_MAX,
-    Acknowledgement,
-    Data,
-    later,
-)
 from roundelay.core.engine import NEVER
 from roundelay.core.errors import InvariantBroken
 
@@ -124,7 +116,7 @@ class Inbound:
         config = self.config
         self.per_group = config.serial_scope == GROUP
         self.packets_max = config.max_message // FRAGMENT_LEAST + 1
-        self.list_max = min(MISSING_MAX, (config.mtu - IP_UDP_HEAD - ACK_HEAD) // ACK_ENTRY)
+        self.list_max = min(p.MISSING_MAX, (config.mtu - p.IP_UDP_HEAD - p.ACK_HEAD) // p.ACK_ENTRY)
 
     def scope(self, group: str) -> str:
         """What has one order: everything of a sender, or each group (AR-7)."""
@@ -132,18 +124,18 @@ class Inbound:
 
     # -- packets ---------------------------------------------------------------------------
 
-    def accept(self, packet: Data, now: int) -> bytes | str | None:
+    def accept(self, packet: p.Data, now: int) -> bytes | str | None:
         """AR-14: the message that `packet` completes, or why it is refused, or None."""
         source, seq = packet.source, packet.seq
         scope = packet.group if self.per_group else ""
         done = self.done.get(source)
         last = None if done is None else done.get(scope)
-        if last is not None and not later(seq, last):
+        if last is not None and not p.later(seq, last):
             return None
         key = (source, scope)
         message = self.assembling.get(key)
         if message is not None and message.seq != seq:
-            if later(message.seq, seq):
+            if p.later(message.seq, seq):
                 return None  # late: its sender has given it up
             self.discard(key)
             message = None
@@ -175,7 +167,7 @@ class Inbound:
         self._deliver(source, scope, seq)
         return b"".join([parts[k] for k in range(packet.count)])
 
-    def _take(self, key: tuple[bytes, str], message: MessageReassembly, packet: Data) -> str:
+    def _take(self, key: tuple[bytes, str], message: MessageReassembly, packet: p.Data) -> str:
         """Keep a part of a message, within the bounds; an empty part is not free."""
         config = self.config
         size = len(packet.payload)
@@ -224,7 +216,7 @@ class Inbound:
 
     # -- acknowledgements ------------------------------------------------------------------
 
-    def owe(self, packet: Data, due: int, unwanted: bool) -> bool:
+    def owe(self, packet: p.Data, due: int, unwanted: bool) -> bool:
         """AR-15: answer `packet` at `due`; False if there are too many to answer already."""
         key = (packet.source, packet.seq)
         owed = self.owed.get(key)
@@ -239,9 +231,9 @@ class Inbound:
             self.ack_due = due
         return True
 
-    def answers(self, me: bytes, now: int) -> list[Acknowledgement]:
+    def answers(self, me: bytes, now: int) -> list[p.Acknowledgement]:
         """AR-15: the acknowledgements that are due."""
-        ready: list[Acknowledgement] = []
+        ready: list[p.Acknowledgement] = []
         rest = NEVER
         for (source, seq), owed in list(self.owed.items()):
             if owed.due > now:
@@ -254,7 +246,9 @@ class Inbound:
         self.ack_due = rest
         return ready
 
-    def _answer(self, me: bytes, source: bytes, seq: int, owed: OwedAck) -> Acknowledgement | None:
+    def _answer(
+        self, me: bytes, source: bytes, seq: int, owed: OwedAck
+    ) -> p.Acknowledgement | None:
         """What is here of a message; None if nothing is, and its sender has to find out."""
         message = self.assembling.get((source, owed.scope))
         if not owed.unwanted and message is not None and message.seq == seq:
@@ -263,10 +257,10 @@ class Inbound:
             if len(missing) > self.list_max:  # cut: the rest will be asked for later
                 missing = missing[: self.list_max]
                 highest = missing[-1]
-            return Acknowledgement(me, source, seq, highest, missing)
+            return p.Acknowledgement(me, source, seq, highest, missing)
         last = self.done.get(source, {}).get(owed.scope)
-        if owed.unwanted or (last is not None and not later(seq, last)):
-            return Acknowledgement(me, source, seq, owed.count - 1, ())
+        if owed.unwanted or (last is not None and not p.later(seq, last)):
+            return p.Acknowledgement(me, source, seq, owed.count - 1, ())
         return None
 
     def check_invariants(self) -> None:
@@ -278,7 +272,7 @@ class Inbound:
             if not 0 < len(message.parts) == message.gaps.highest + 1 - missing < message.count:
                 raise InvariantBroken(f"{len(message.parts)} of {message.count} parts are here")
             last = self.done.get(source, {}).get(scope)
-            if last is not None and not later(message.seq, last):
+            if last is not None and not p.later(message.seq, last):
                 raise InvariantBroken(f"message {message.seq} is incomplete, {last} delivered")
         config = self.config
         if costs != self.per_peer or self.total != sum(costs.values()):

@@ -14,15 +14,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from roundelay.core.autorm import packets as p
 from roundelay.core.autorm.config import AutoRmConfig
-from roundelay.core.autorm.packets import (
-    CONFIRMATION,
-    DATA_HEAD,
-    IP_UDP_HEAD,
-    ONE_OF,
-    Acknowledgement,
-    Data,
-)
 from roundelay.core.engine import NEVER
 from roundelay.core.errors import InvariantBroken
 
@@ -85,7 +78,7 @@ class Transfer:
 
     def __post_init__(self) -> None:
         item = self.item
-        self.size = self.config.mtu - IP_UDP_HEAD - DATA_HEAD - len(item.group.encode())
+        self.size = self.config.mtu - p.IP_UDP_HEAD - p.DATA_HEAD - len(item.group.encode())
         self.count = max(1, -(-len(item.data) // self.size))
         self.order = range(self.count)
         self.goal = self.destination
@@ -96,7 +89,7 @@ class Transfer:
         """Whether this round has no more packets."""
         return self.cursor == len(self.order) and not self.polls
 
-    def next_packet(self) -> Data:
+    def next_packet(self) -> p.Data:
         """AR-8: the next packet of this round, if there is one."""
         cursor, order = self.cursor, self.order
         if cursor < len(order):
@@ -109,13 +102,13 @@ class Transfer:
             return self._packet(number, self.goal, asks)
         return self._packet(self.count - 1, self.polls.pop(), True)
 
-    def _packet(self, number: int, destination: bytes, asks: bool) -> Data:
+    def _packet(self, number: int, destination: bytes, asks: bool) -> p.Data:
         item = self.item
         start = number * self.size
-        flags = (ONE_OF if item.someone else 0) | (CONFIRMATION if asks else 0)
+        flags = (p.ONE_OF if item.someone else 0) | (p.CONFIRMATION if asks else 0)
         payload = item.data if self.count == 1 else item.data[start : start + self.size]
         place = (self.seq, self.count, number)
-        return Data(self.me, destination, *place, flags, item.group, payload)
+        return p.Data(self.me, destination, *place, flags, item.group, payload)
 
     def wait(self, now: int) -> None:
         """The round is sent: wait for the answers."""
@@ -124,7 +117,7 @@ class Transfer:
 
     # -- answers ---------------------------------------------------------------------------
 
-    def acknowledged(self, ack: Acknowledgement, now: int) -> str:
+    def acknowledged(self, ack: p.Acknowledgement, now: int) -> str:
         """AR-9: a target says what it has; returns why that cannot be true, or ""."""
         target = self.targets.get(ack.source)
         if target is None:

@@ -13,27 +13,8 @@ from itertools import islice
 from typing import Final
 
 from roundelay.core.engine import NEVER
+from roundelay.core.grsb import pdu as p
 from roundelay.core.grsb.base import Counters, Host, Pages, Reign, Ring
-from roundelay.core.grsb.pdu import (
-    BLANK,
-    INSTALL,
-    LINE_A,
-    NO_STATE,
-    WAITS_MAX,
-    Alive,
-    Bcast,
-    DaAck,
-    Grant,
-    Message,
-    Poll,
-    PollOk,
-    Recover,
-    Recovered,
-    Slow,
-    Stale,
-    State,
-    Takeover,
-)
 from roundelay.core.grsb.retransmitter import answer_recover
 from roundelay.core.grsb.stable import Ceiling
 from roundelay.core.notices import MemberSuspected
@@ -55,7 +36,7 @@ class Acknowledger:
         self.ceiling = ceiling  # on disk: nothing from here on was acknowledged
         self.acked = 0  # the mark last announced; what is stored above waits for its delay
         self.ack_due = NEVER
-        self.ack_line = LINE_A
+        self.ack_line = p.LINE_A
         self.delay_ns = 0
         self.slow_due = NEVER  # when the delay is halved
         self.pleas: set[int] = set()  # recorders that have asked for the delay
@@ -72,7 +53,7 @@ class Acknowledger:
         self.next_cr = -1
         self.next_pages = Pages()
         self.next_ring = Ring()
-        self.fetched: dict[int, Message] = {}
+        self.fetched: dict[int, p.Message] = {}
         self.tries = 0
 
     @property
@@ -84,24 +65,24 @@ class Acknowledger:
         if epoch > self.epoch:
             self.epoch = -1
 
-    def pages(self) -> list[State]:
+    def pages(self) -> list[p.State]:
         """State for a successor."""
         return self.counters.pages(self.safe, self.expected)
 
     # -- broadcasts ------------------------------------------------------------------------
 
-    def on_bcast(self, bcast: Bcast, source: int, line: int, now: int) -> None:
+    def on_bcast(self, bcast: p.Bcast, source: int, line: int, now: int) -> None:
         """GR-7."""
         message = bcast.message
         if message.epoch < self.host.promised:  # GR-27
-            self.host.send(source, Stale(self.host.promised, self.host.reign.cr))
+            self.host.send(source, p.Stale(self.host.promised, self.host.reign.cr))
             return
         if message.epoch != self.epoch:
             return
         if message.gseq > self.expected:
             if self.fetch_due >= NEVER or self.fetch_due <= now:
                 self.fetch_due = now + self.config.rec_ns
-                recover = Recover(((self.expected, message.gseq),), self.epoch)
+                recover = p.Recover(((self.expected, message.gseq),), self.epoch)
                 self.host.ask(source, recover, self.fetches)
                 self.fetches += 1
             return
@@ -115,7 +96,7 @@ class Acknowledger:
             self.acked = self.expected
         self._ack(line)  # perhaps nothing new, but alive
 
-    def _store(self, message: Message) -> None:
+    def _store(self, message: p.Message) -> None:
         self.ring.add(message)
         self.counters.count(message)
         self.fetch_due = NEVER
@@ -139,9 +120,9 @@ class Acknowledger:
 
     def _ack(self, line: int) -> None:
         self._vouch()
-        self.host.multicast(DaAck(self.epoch, self.acked, self.safe, self._waits()), line)
+        self.host.multicast(p.DaAck(self.epoch, self.acked, self.safe, self._waits()), line)
 
-    def on_alive(self, alive: Alive, line: int) -> None:
+    def on_alive(self, alive: p.Alive, line: int) -> None:
         """The answer shows that we are there, and on which lines (GR-24)."""
         if alive.epoch == self.epoch and self.host.promised <= self.epoch:
             self._ack(line)
@@ -151,7 +132,7 @@ class Acknowledger:
             # Another one acknowledges now: what we did is below the beginning of its reign.
             self._set_ceiling(alive.start)
 
-    def on_recovered(self, recovered: Recovered, source: int, now: int) -> None:
+    def on_recovered(self, recovered: p.Recovered, source: int, now: int) -> None:
         """From the retransmitter: what its broadcasts left out, or what is being installed."""
         if self.next_epoch >= 0 and source == self.next_cr and recovered.epoch == self.next_epoch:
             for message in recovered.messages:
@@ -204,7 +185,7 @@ class Acknowledger:
         now = self.host.ways.now
         if self.full_since + self.config.alive_timeout_ns > now:
             return ()
-        return tuple(self.lacking()[:WAITS_MAX])
+        return tuple(self.lacking()[: p.WAITS_MAX])
 
     def _secure(self) -> None:
         """Raise `safe` over what all recorders that are not given up have, if one keeps it."""
@@ -233,13 +214,13 @@ class Acknowledger:
             if self.polling and missed >= self.config.attempts and recorder not in self.suspected:
                 self.suspected.add(recorder)
                 self.host.notice(MemberSuspected(recorder))
-            self.host.ask(recorder, Poll(upto), missed)
+            self.host.ask(recorder, p.Poll(upto), missed)
         self._secure()
         if self.polling and self.ring and self.ring.oldest().end <= self.safe:
             self.polling = False
         self.poll_due = now + (self.config.bcast_ns if self.polling else self.config.poll_ns)
 
-    def on_poll_ok(self, ok: PollOk, source: int, now: int) -> None:
+    def on_poll_ok(self, ok: p.PollOk, source: int, now: int) -> None:
         if source not in self.marks or self.epoch < 0:
             return
         if ok.upto > self.acked:
@@ -260,12 +241,12 @@ class Acknowledger:
         self.unanswered.pop(recorder, None)
         self.suspected.discard(recorder)
 
-    def on_recover(self, recover: Recover, source: int) -> None:
+    def on_recover(self, recover: p.Recover, source: int) -> None:
         if source in self.marks:
             self.speaks(source)
         answer_recover(self.host, self.ring, recover, source)
 
-    def on_slow(self, slow: Slow, source: int, now: int) -> None:
+    def on_slow(self, slow: p.Slow, source: int, now: int) -> None:
         """GR-12."""
         if source not in self.marks:
             return
@@ -309,12 +290,12 @@ class Acknowledger:
 
     # -- take-over -------------------------------------------------------------------------
 
-    def on_takeover(self, pdu: Takeover, source: int, now: int) -> None:
+    def on_takeover(self, pdu: p.Takeover, source: int, now: int) -> None:
         """GR-28, step INSTALL: become the acknowledger of a reign to come."""
-        if pdu.step != INSTALL:
+        if pdu.step != p.INSTALL:
             return
         if pdu.epoch != self.host.promised:
-            self.host.send(source, Stale(self.host.promised, self.host.reign.cr))
+            self.host.send(source, p.Stale(self.host.promised, self.host.reign.cr))
             return
         if pdu.epoch == self.epoch:
             self._ready()
@@ -356,10 +337,10 @@ class Acknowledger:
                 self.fetch_due = NEVER
                 return
             self.fetch_due = now + self.config.rec_ns
-            recover = Recover(((ring.end, state.top),), self.next_epoch)
+            recover = p.Recover(((ring.end, state.top),), self.next_epoch)
             self.host.ask(self.next_cr, recover, self.tries)
 
-    def _begin(self, state: State, now: int) -> None:
+    def _begin(self, state: p.State, now: int) -> None:
         """What was installed counts from now on."""
         self.epoch, self.next_epoch = self.next_epoch, -1
         self.ring = self.next_ring
@@ -377,5 +358,7 @@ class Acknowledger:
 
     def _ready(self) -> None:
         reign = self.host.reign
-        grant = Grant(INSTALL, self.host.promised, reign.epoch, reign.cr, reign.da, BLANK, NO_STATE)
+        grant = p.Grant(
+            p.INSTALL, self.host.promised, reign.epoch, reign.cr, reign.da, p.BLANK, p.NO_STATE
+        )
         self.host.send(self.next_cr, grant)

@@ -12,26 +12,7 @@ from functools import cache
 from typing import Any, Final
 
 from roundelay.core.engine import Pdu
-from roundelay.core.grsb.pdu import (
-    ABORT,
-    END,
-    GAP,
-    PREPARE,
-    REJOIN,
-    WAITS_MAX,
-    Alive,
-    Bcast,
-    DaAck,
-    Grant,
-    Message,
-    Recover,
-    Recovered,
-    ReplayData,
-    ReplayEnd,
-    ReplayReq,
-    Submit,
-    Takeover,
-)
+from roundelay.core.grsb import pdu as p
 
 PAGES_MAX: Final = 64
 """Pages of a state: more than a group can have senders."""
@@ -40,42 +21,42 @@ RANGES_MAX: Final = 16
 """Ranges in one repair request."""
 
 
-def message_fits(message: Message) -> bool:
-    return bool(message.bundle.sizes) and message.gseq >= 0 and 0 <= message.mtype <= ABORT
+def message_fits(message: p.Message) -> bool:
+    return bool(message.bundle.sizes) and message.gseq >= 0 and 0 <= message.mtype <= p.ABORT
 
 
 def submission_fits(pdu: Any) -> bool:
     """Of a PDU that carries one: `Submit`, and those of the hierarchy."""
-    return bool(pdu.bundle.sizes) and 0 <= pdu.mtype <= END
+    return bool(pdu.bundle.sizes) and 0 <= pdu.mtype <= p.END
 
 
-def _alive(pdu: Alive) -> bool:
+def _alive(pdu: p.Alive) -> bool:
     marks = 0 <= pdu.start <= pdu.acked <= pdu.top and pdu.recorded <= pdu.acked
-    return marks and len(pdu.waits) <= WAITS_MAX
+    return marks and len(pdu.waits) <= p.WAITS_MAX
 
 
-def _step(pdu: Takeover | Grant) -> bool:
+def _step(pdu: p.Takeover | p.Grant) -> bool:
     state = pdu.state
     state_fits = 0 <= state.safe <= state.top and 0 <= state.page < state.pages <= PAGES_MAX
-    return PREPARE <= pdu.step <= REJOIN and pdu.epoch >= 0 and state_fits
+    return p.PREPARE <= pdu.step <= p.REJOIN and pdu.epoch >= 0 and state_fits
 
 
 Checks = Mapping[type[Pdu], Callable[[Any], bool]]
 
 CHECKS: Final[Checks] = {
-    Submit: submission_fits,
-    Bcast: lambda pdu: message_fits(pdu.message) and pdu.acked <= pdu.message.gseq,
-    DaAck: lambda pdu: 0 <= pdu.safe <= pdu.gseq and len(pdu.waits) <= WAITS_MAX,
-    Alive: _alive,
-    Recover: lambda pdu: (
+    p.Submit: submission_fits,
+    p.Bcast: lambda pdu: message_fits(pdu.message) and pdu.acked <= pdu.message.gseq,
+    p.DaAck: lambda pdu: 0 <= pdu.safe <= pdu.gseq and len(pdu.waits) <= p.WAITS_MAX,
+    p.Alive: _alive,
+    p.Recover: lambda pdu: (
         0 < len(pdu.ranges) <= RANGES_MAX and all(0 <= lo < hi for lo, hi in pdu.ranges)
     ),
-    Recovered: lambda pdu: 0 <= pdu.lo <= pdu.hi and all(map(message_fits, pdu.messages)),
-    ReplayReq: lambda pdu: 0 <= pdu.since <= pdu.until and pdu.credit > 0,
-    ReplayData: lambda pdu: message_fits(pdu.message) and pdu.since <= pdu.message.gseq,
-    ReplayEnd: lambda pdu: pdu.since <= pdu.next and 0 <= pdu.reason <= GAP,
-    Takeover: _step,
-    Grant: _step,
+    p.Recovered: lambda pdu: 0 <= pdu.lo <= pdu.hi and all(map(message_fits, pdu.messages)),
+    p.ReplayReq: lambda pdu: 0 <= pdu.since <= pdu.until and pdu.credit > 0,
+    p.ReplayData: lambda pdu: message_fits(pdu.message) and pdu.since <= pdu.message.gseq,
+    p.ReplayEnd: lambda pdu: pdu.since <= pdu.next and 0 <= pdu.reason <= p.GAP,
+    p.Takeover: _step,
+    p.Grant: _step,
 }
 
 EPOCHS_AHEAD: Final = 1 << 24
@@ -97,7 +78,7 @@ def countable(pdu: Any, epoch: int = EPOCH_MAX) -> bool:
     """Whether epochs, of which `epoch` is the highest known, and positions can go on behind it."""
     epochs, positions, single, several = _named(pdu.__class__)
     highest = min(epoch + EPOCHS_AHEAD, EPOCH_MAX)
-    if isinstance(pdu, Takeover | Grant) and pdu.step == REJOIN:
+    if isinstance(pdu, p.Takeover | p.Grant) and pdu.step == p.REJOIN:
         epochs = epochs[1:]  # of a member without its disk the first is which start it is
     for name in epochs:
         if getattr(pdu, name) > highest:
@@ -118,6 +99,6 @@ def well_formed(pdu: Pdu, checks: Checks = CHECKS) -> bool:
 def beginning(pdu: Pdu) -> tuple[int, int] | None:
     """Where a user without a past may begin, as its retransmitter says: what is stable, and the
     epoch.  While there are broadcasts there need not be signs of life."""
-    if not isinstance(pdu, Alive | Bcast) or not (well_formed(pdu) and countable(pdu, 0)):
+    if not isinstance(pdu, p.Alive | p.Bcast) or not (well_formed(pdu) and countable(pdu, 0)):
         return None
-    return pdu.acked, pdu.epoch if isinstance(pdu, Alive) else pdu.message.epoch
+    return pdu.acked, pdu.epoch if isinstance(pdu, p.Alive) else pdu.message.epoch

@@ -12,23 +12,9 @@ from collections import deque
 from collections.abc import Sequence
 
 from roundelay.core.engine import NEVER
+from roundelay.core.grsb import pdu as p
 from roundelay.core.grsb.base import Counters, Host, Repairs
 from roundelay.core.grsb.listener import Listener
-from roundelay.core.grsb.pdu import (
-    CREDIT,
-    DONE,
-    GAP,
-    NOT_RECORDED,
-    Message,
-    Poll,
-    PollOk,
-    Recover,
-    Recovered,
-    ReplayData,
-    ReplayEnd,
-    ReplayReq,
-    Slow,
-)
 from roundelay.core.grsb.stable import Archive, Missing, Stored
 from roundelay.core.notices import GapUnavailable
 from roundelay.core.selection import EVERYTHING, Selection, chosen
@@ -52,7 +38,7 @@ class Recorder:
         self.filter = host.roles.selection(host.me)
         self.listener = Listener(host.reign.epoch, archive.end, self.config.heard_max)
         self.repairs = Repairs(self.config, host.rng)
-        self.recent: dict[int, Message] = {}  # what the archive may not show yet
+        self.recent: dict[int, p.Message] = {}  # what the archive may not show yet
         self.asked = 0  # which source is asked now
         self.got = 0  # messages since the last request
         self.refusals: dict[int, int] = {}  # source → where it goes on, having nothing here
@@ -64,7 +50,7 @@ class Recorder:
         self.slow_at = -NEVER
         self.slowed = 0
         """How often it has asked for mercy (GR-12, GR-13)."""
-        self.requests: dict[int, ReplayReq] = {}  # by user, one each
+        self.requests: dict[int, p.ReplayReq] = {}  # by user, one each
         self.serve_due = NEVER
         self.served_at = -NEVER
         self.served = 0  # messages played back
@@ -76,7 +62,7 @@ class Recorder:
 
     # -- recording -------------------------------------------------------------------------
 
-    def hear(self, message: Message, acked: int, now: int) -> None:
+    def hear(self, message: p.Message, acked: int, now: int) -> None:
         gap = self.listener.missing
         self.listener.hear(message, acked)
         self._record(now)
@@ -102,7 +88,7 @@ class Recorder:
             self.repairs.none()
         self._count_missing(now)
 
-    def record(self, message: Message) -> None:
+    def record(self, message: p.Message) -> None:
         """GR-10: the next message of the order."""
         kept = message if self.filter.takes(message) else message.head()
         self.host.persist(Stored(kept))
@@ -129,11 +115,11 @@ class Recorder:
         if self.repairs.tries and self.repairs.tries % 3 == 0:
             self.asked += 1
         source = sources[self.asked % len(sources)]
-        self.host.ask(source, Recover(tuple(gaps)), self.repairs.tries)
+        self.host.ask(source, p.Recover(tuple(gaps)), self.repairs.tries)
         self.repairs.again(now)
         self.got = 0
 
-    def on_recovered(self, recovered: Recovered, source: int, now: int) -> None:
+    def on_recovered(self, recovered: p.Recovered, source: int, now: int) -> None:
         listener = self.listener
         repaired = False
         for message in recovered.messages:
@@ -153,7 +139,7 @@ class Recorder:
         if self.got >= self.config.rec_burst:  # all that one request brings
             self.repairs.progress(now)
 
-    def _refused(self, recovered: Recovered, source: int, now: int) -> None:
+    def _refused(self, recovered: p.Recovered, source: int, now: int) -> None:
         """`source` does not have what comes next: ask another; if nobody has it, leave it out."""
         at = self.listener.next
         if self.refused_at != at:
@@ -175,7 +161,7 @@ class Recorder:
             self.listener.skip(hi)
             self._record(now)
 
-    def on_recover(self, recover: Recover, source: int, reign_from: int = 0) -> None:
+    def on_recover(self, recover: p.Recover, source: int, reign_from: int = 0) -> None:
         """GR-9: another recorder, or a retransmitter, asks for what it lacks.
 
         Another role of this site has what is broadcast from `reign_from` on.
@@ -186,7 +172,7 @@ class Recorder:
             for message in self.read(lo, hi, remaining):
                 if message.is_head or message.gseq != at:
                     break
-                self.host.send(source, Recovered(at, message.end, (message,), recover.epoch))
+                self.host.send(source, p.Recovered(at, message.end, (message,), recover.epoch))
                 at = message.end
                 remaining -= 1
             if at == lo:
@@ -195,15 +181,15 @@ class Recorder:
                 if after and not after[0].is_head and after[0].gseq > lo:
                     beyond.append(after[0].gseq)
                 upto = min([hi, *beyond]) if beyond else lo
-                self.host.send(source, Recovered(lo, upto, (), recover.epoch))
+                self.host.send(source, p.Recovered(lo, upto, (), recover.epoch))
             if remaining <= 0:
                 return
 
-    def read(self, since: int, until: int, limit: int) -> list[Message]:
+    def read(self, since: int, until: int, limit: int) -> list[p.Message]:
         """From memory where the archive may lag behind this batch, else from the archive."""
         until = min(until, self.mark)
         if since in self.recent:
-            messages: list[Message] = []
+            messages: list[p.Message] = []
             at = since
             while len(messages) < limit and at < until and at in self.recent:
                 messages.append(self.recent[at])
@@ -211,13 +197,13 @@ class Recorder:
             return messages
         return self.archive.select(since, until, EVERYTHING, limit) if since < until else []
 
-    def on_poll(self, poll: Poll, source: int, now: int) -> None:
+    def on_poll(self, poll: p.Poll, source: int, now: int) -> None:
         """GR-11: the mark is what is stored, and it is durable before this leaves."""
-        self.host.send(source, PollOk(self.mark))
+        self.host.send(source, p.PollOk(self.mark))
 
     # -- playing back ----------------------------------------------------------------------
 
-    def on_request(self, request: ReplayReq, user: int, now: int) -> None:
+    def on_request(self, request: p.ReplayReq, user: int, now: int) -> None:
         """GR-17: served when its turn comes."""
         if user not in self.requests and len(self.requests) >= self.host.roles.sites:
             self.host.drop("too many requests")
@@ -236,7 +222,7 @@ class Recorder:
         self.serve_due = now + self.config.serve_ns if self.requests else NEVER
         self.play(request, user)
 
-    def play(self, request: ReplayReq, user: int) -> None:
+    def play(self, request: p.ReplayReq, user: int) -> None:
         """GR-17: send the next matches of `request`, at most its credit."""
         host, number, begun = self.host, request.request, request.since
         selection = Selection(
@@ -248,29 +234,29 @@ class Recorder:
         until = min(request.until, self.mark)
         credit = min(request.credit, self.config.credit)
         if at >= until:
-            host.send(user, ReplayEnd(number, begun, max(begun, until), DONE))
+            host.send(user, p.ReplayEnd(number, begun, max(begun, until), p.DONE))
             return
         stop, obstacle = until, None
         gap = first_gap(self.archive.missing, at, until)
         if gap is not None:
-            stop, obstacle = gap[0], ReplayEnd(number, *gap, GAP)
+            stop, obstacle = gap[0], p.ReplayEnd(number, *gap, p.GAP)
         for sent, message in enumerate(self._matches(at, stop, selection, credit + 1)):
             if message.is_head:
                 stop = message.gseq
-                obstacle = ReplayEnd(number, stop, message.end, NOT_RECORDED)
+                obstacle = p.ReplayEnd(number, stop, message.end, p.NOT_RECORDED)
             elif sent == credit:
                 stop, obstacle = message.gseq, None
             if message.gseq == stop:
                 break
-            host.send(user, ReplayData(number, begun, message))
+            host.send(user, p.ReplayData(number, begun, message))
             self.served += 1
             begun = message.end
         if stop > begun or obstacle is None:
-            host.send(user, ReplayEnd(number, begun, stop, DONE if stop == until else CREDIT))
+            host.send(user, p.ReplayEnd(number, begun, stop, p.DONE if stop == until else p.CREDIT))
         if obstacle is not None:
             host.send(user, obstacle)
 
-    def _matches(self, at: int, until: int, selection: Selection, limit: int) -> list[Message]:
+    def _matches(self, at: int, until: int, selection: Selection, limit: int) -> list[p.Message]:
         oldest = next(iter(self.recent), until)
         messages = []
         if at < oldest:
@@ -322,7 +308,7 @@ class Recorder:
         if self._may_ask(now):
             self.slow_at = now
             self.slowed += 1
-            self.host.send(self.host.reign.da, Slow(min(level, 8)))
+            self.host.send(self.host.reign.da, p.Slow(min(level, 8)))
 
     # -- timers ----------------------------------------------------------------------------
 

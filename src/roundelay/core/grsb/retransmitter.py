@@ -14,41 +14,22 @@ from typing import Final
 
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import NEVER
+from roundelay.core.grsb import pdu as p
 from roundelay.core.grsb.base import Counters, Host, Reign, Ring
-from roundelay.core.grsb.pdu import (
-    ABORT,
-    DUAL,
-    LINE_A,
-    LINE_B,
-    ONLY_B,
-    REFUSED,
-    SINGLE_LINE,
-    STABLE,
-    Alive,
-    Bcast,
-    DaAck,
-    Message,
-    Recover,
-    Recovered,
-    Stale,
-    State,
-    Submit,
-    SubmitAck,
-)
 from roundelay.core.notices import LineMode
 
-Admit = Callable[[Submit, int], bool]
+Admit = Callable[[p.Submit, int], bool]
 """Place of the Security Controller (§6.8): may this submission of that user be broadcast?"""
 
 
-LINES: Final = {DUAL: "dual", SINGLE_LINE: "single", ONLY_B: "only-b"}
+LINES: Final = {p.DUAL: "dual", p.SINGLE_LINE: "single", p.ONLY_B: "only-b"}
 """What a notice `line` says."""
 
 
 class Sequencer:
     """Gives messages their places: positions and dates without a hole (GR-3)."""
 
-    def __init__(self, state: State, epoch: int, keep: int) -> None:
+    def __init__(self, state: p.State, epoch: int, keep: int) -> None:
         self.epoch = epoch
         self.start = state.top
         self.next = state.top
@@ -56,17 +37,17 @@ class Sequencer:
         self.history = Ring(state.top)
         self.keep = keep
 
-    def stamp(self, submit: Submit, sender: int, wall_us: int) -> Message:
+    def stamp(self, submit: p.Submit, sender: int, wall_us: int) -> p.Message:
         """GR-3: the next place, and a date that rises though the clock may not."""
         time = max(wall_us, self.counters.time + 1)
-        message = Message(
+        message = p.Message(
             self.epoch, self.next, time, sender, submit.inc, submit.sseq,
             submit.conference, submit.mtype, submit.gid, submit.kind, submit.bundle,
         )  # fmt: skip
         self.remember(message)
         return message
 
-    def remember(self, message: Message) -> None:
+    def remember(self, message: p.Message) -> None:
         """`message` has the next place."""
         self.history.add(message)
         if len(self.history) > self.keep:
@@ -85,12 +66,12 @@ class Retransmitter:
         self.reigning = False
         self.epoch = -1  # of the reign whose state is here; -1: none
         self.da = -1
-        self.sequencer = Sequencer(State(0, 0, 0), -1, self.config.history)
+        self.sequencer = Sequencer(p.State(0, 0, 0), -1, self.config.history)
         self.acked = 0
         self.recorded = 0
-        self.outstanding: deque[Message] = deque()
-        self.queue: dict[int, Submit] = {}  # by sender: one each, in the order they came
-        self.mode = DUAL
+        self.outstanding: deque[p.Message] = deque()
+        self.queue: dict[int, p.Submit] = {}  # by sender: one each, in the order they came
+        self.mode = p.DUAL
         self.tries = 0  # repetitions without any answer
         self.answered_at = now
         self.bcast_due = NEVER
@@ -108,7 +89,7 @@ class Retransmitter:
         self.da = reign.da
         sequencer.epoch = reign.epoch
         sequencer.start = self.acked = sequencer.next
-        self.mode = DUAL if self.host.roles.lines == 2 else SINGLE_LINE
+        self.mode = p.DUAL if self.host.roles.lines == 2 else p.SINGLE_LINE
         self.tries = 0
         self.answered_at = self.answered_a = now
         self.bcast_due = NEVER
@@ -134,7 +115,7 @@ class Retransmitter:
         self.epoch = -1
         self.outstanding.clear()
 
-    def pages(self) -> list[State]:
+    def pages(self) -> list[p.State]:
         """State for a successor: all that has a place may be stable."""
         sequencer = self.sequencer
         safe = max(self.recorded, sequencer.history.first)
@@ -142,12 +123,12 @@ class Retransmitter:
 
     # -- submissions -----------------------------------------------------------------------
 
-    def on_submit(self, submit: Submit, sender: int, now: int) -> None:
+    def on_submit(self, submit: p.Submit, sender: int, now: int) -> None:
         """GR-2."""
         if not self.reigning:
             reign = self.host.reign
             if reign.cr != self.host.me:
-                self.host.send(sender, Stale(reign.epoch, reign.cr))
+                self.host.send(sender, p.Stale(reign.epoch, reign.cr))
             return
         if sender not in self.host.roles.users:
             self.host.drop("not a user")
@@ -164,13 +145,13 @@ class Retransmitter:
             del self.queue[sender]  # its user has forgotten it
         if submit.sseq < expected:
             if submit.sseq == expected - 1 and known.gseq < self.acked:
-                self._answer(sender, submit, STABLE, known.gseq)
+                self._answer(sender, submit, p.STABLE, known.gseq)
             return
         if submit.sseq > expected:
             self.host.drop("submission out of turn")
             return
         if self.admit is not None and not self.admit(submit, sender):
-            self._answer(sender, submit, REFUSED, 0)
+            self._answer(sender, submit, p.REFUSED, 0)
             return
         if len(self.queue) >= self.host.roles.sites:
             self.host.drop("too many submissions")
@@ -178,13 +159,13 @@ class Retransmitter:
         self.queue[sender] = submit
         self._pump(now)
 
-    def _answer(self, sender: int, submit: Submit, status: int, gseq: int) -> None:
-        self.host.send(sender, SubmitAck(submit.inc, submit.sseq, status, gseq))
+    def _answer(self, sender: int, submit: p.Submit, status: int, gseq: int) -> None:
+        self.host.send(sender, p.SubmitAck(submit.inc, submit.sseq, status, gseq))
 
-    def _confirm(self, message: Message) -> None:
+    def _confirm(self, message: p.Message) -> None:
         """GR-5: the submitter hears of it when nobody can lose it any more."""
-        if message.mtype != ABORT:
-            ack = SubmitAck(message.inc, message.sseq, STABLE, message.gseq)
+        if message.mtype != p.ABORT:
+            ack = p.SubmitAck(message.inc, message.sseq, p.STABLE, message.gseq)
             self.host.send(message.sender, ack)
 
     # -- broadcasts ------------------------------------------------------------------------
@@ -196,12 +177,12 @@ class Retransmitter:
             known = self.sequencer.counters.get(sender)
             if known.inc < submit.inc and known.units:
                 # GR-19: what it had open will never be completed, and everybody learns it here.
-                submit = Submit(submit.inc, 0, 0, ABORT, 0, 0, b"", Bundle.of(b""))
+                submit = p.Submit(submit.inc, 0, 0, p.ABORT, 0, 0, b"", Bundle.of(b""))
             else:
                 del self.queue[sender]
             self._launch(self.sequencer.stamp(submit, sender, self.host.wall_us(now)), now)
 
-    def _launch(self, message: Message, now: int) -> None:
+    def _launch(self, message: p.Message, now: int) -> None:
         """Broadcast what has just got its place."""
         if not self.outstanding:
             self.tries = 0
@@ -217,21 +198,24 @@ class Retransmitter:
 
     def _line(self) -> int:
         """GR-22: broadcasts have a line of their own, unless there is none."""
-        return LINE_A if self.mode == SINGLE_LINE else LINE_B
+        return p.LINE_A if self.mode == p.SINGLE_LINE else p.LINE_B
 
-    def _broadcast(self, message: Message) -> None:
-        self.host.multicast(Bcast(message, self.acked), self._line())
+    def _broadcast(self, message: p.Message) -> None:
+        self.host.multicast(p.Bcast(message, self.acked), self._line())
 
-    def on_ack(self, ack: DaAck, source: int, line: int, now: int) -> None:
+    def on_ack(self, ack: p.DaAck, source: int, line: int, now: int) -> None:
         """The acknowledger speaks: even an old mark shows that it is there."""
         if not self.reigning or ack.epoch != self.epoch or source != self.da:
             return
-        if line == LINE_A:
+        if line == p.LINE_A:
             self.answered_a = now
-        if (line, self.mode) in ((LINE_B, SINGLE_LINE), (LINE_A, ONLY_B)):  # GR-24: it is back
+        if (line, self.mode) in (
+            (p.LINE_B, p.SINGLE_LINE),
+            (p.LINE_A, p.ONLY_B),
+        ):  # GR-24: it is back
             self.answered_at = self.answered_a = now
             self.tries = 0
-            self._change(DUAL, NEVER)
+            self._change(p.DUAL, NEVER)
         elif line == self._line():
             self.answered_at = now
             self.tries = 0
@@ -270,7 +254,7 @@ class Retransmitter:
             self.alive_due = max(self.alive_due, now + self.config.alive_ns)
         if self.probe_due <= now:
             self.probe_due = now + self.config.probe_ns
-            self.host.multicast(self.alive(now), LINE_A if self.mode == ONLY_B else LINE_B)
+            self.host.multicast(self.alive(now), p.LINE_A if self.mode == p.ONLY_B else p.LINE_B)
         self._watch_a(now)
         lonely = self.host.roles.lines == 2 and self.said_at + self.config.alive_ns <= now
         if self.alive_due <= now:
@@ -288,16 +272,19 @@ class Retransmitter:
         if self.tries <= self.config.attempts:
             return False
         self.tries = 0
-        if self.mode != SINGLE_LINE:  # GR-24: perhaps it is the line
-            self._change(SINGLE_LINE, 0)
+        if self.mode != p.SINGLE_LINE:  # GR-24: perhaps it is the line
+            self._change(p.SINGLE_LINE, 0)
             return False
         return True
 
     def _watch_a(self, now: int) -> None:
         """GR-24, for line A: do without it if the acknowledger is heard on line B alone."""
         patience = self.config.alive_timeout_ns
-        if self.mode == DUAL and self.answered_a + 2 * patience < now < self.answered_at + patience:
-            self._change(ONLY_B, now + self.config.probe_ns)
+        if (
+            self.mode == p.DUAL
+            and self.answered_a + 2 * patience < now < self.answered_at + patience
+        ):
+            self._change(p.ONLY_B, now + self.config.probe_ns)
 
     def _change(self, mode: int, probe_due: int) -> None:
         """Everybody hears of it with the next sign of life, which comes soon."""
@@ -306,9 +293,9 @@ class Retransmitter:
         self.said_at = -self.config.alive_ns
         self.host.notice(LineMode(LINES[mode]))
 
-    def alive(self, now: int) -> Alive:
+    def alive(self, now: int) -> p.Alive:
         sequencer = self.sequencer
-        return Alive(
+        return p.Alive(
             self.epoch, sequencer.start, sequencer.next, self.acked, self.recorded,
             self.host.wall_us(now), self.mode, self.da,
         )  # fmt: skip
@@ -317,24 +304,24 @@ class Retransmitter:
         """GR-6; line A hears of us even while all broadcasts are on line B, and of two lines
         everybody hears which ones are used even while there are broadcasts."""
         alive = self.alive(now)
-        self.host.multicast(alive, LINE_B if self.mode == ONLY_B else LINE_A)
+        self.host.multicast(alive, p.LINE_B if self.mode == p.ONLY_B else p.LINE_A)
         self.said_at = now
         if both:
-            if self.mode == DUAL:
-                self.host.multicast(alive, LINE_B)
+            if self.mode == p.DUAL:
+                self.host.multicast(alive, p.LINE_B)
             self.alive_due = now + self.config.alive_ns
 
 
-def answer_recover(host: Host, ring: Ring, recover: Recover, source: int) -> None:
+def answer_recover(host: Host, ring: Ring, recover: p.Recover, source: int) -> None:
     """GR-7, GR-9: send what `ring` has of the ranges asked for; say what it has not."""
     room = host.config.rec_burst
     for lo, hi in recover.ranges:
         if lo not in ring.messages:
             first = max(lo, ring.first)  # where it goes on, or will
-            host.send(source, Recovered(lo, max(lo, min(first, hi)), (), recover.epoch))
+            host.send(source, p.Recovered(lo, max(lo, min(first, hi)), (), recover.epoch))
             lo = first
         for message in ring.since(lo, hi):
             if not room:
                 return
             room -= 1
-            host.send(source, Recovered(message.gseq, message.end, (message,), recover.epoch))
+            host.send(source, p.Recovered(message.gseq, message.end, (message,), recover.epoch))

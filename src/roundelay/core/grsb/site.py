@@ -46,31 +46,12 @@ from typing import Any, Final
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import NEVER, NO_POSITION, UNKNOWN_LIFE, Engine, Pdu
 from roundelay.core.errors import UsageError
+from roundelay.core.grsb import pdu as p
 from roundelay.core.grsb.acknowledger import Acknowledger
 from roundelay.core.grsb.base import Counters, Host, Reign
 from roundelay.core.grsb.checks import countable, well_formed
 from roundelay.core.grsb.config import GrsbConfig, Roles
 from roundelay.core.grsb.invariants import check_site
-from roundelay.core.grsb.pdu import (
-    LINE_A,
-    Alive,
-    Bcast,
-    DaAck,
-    Grant,
-    Poll,
-    PollOk,
-    Recover,
-    Recovered,
-    ReplayData,
-    ReplayEnd,
-    ReplayReq,
-    Slow,
-    Stale,
-    State,
-    Submit,
-    SubmitAck,
-    Takeover,
-)
 from roundelay.core.grsb.recorder import Recorder
 from roundelay.core.grsb.retransmitter import Admit, Retransmitter, Sequencer, answer_recover
 from roundelay.core.grsb.stable import Accepted, Archive, GrsbStable
@@ -198,7 +179,7 @@ class GrsbSite(Host, RoleEngine):
         if self.acknowledger is not None and reign.da == self.me:
             self.acknowledger.epoch = reign.epoch
         if self.retransmitter is not None and reign.cr == self.me:
-            sequencer = Sequencer(State(0, 0, 0), reign.epoch, self.config.history)
+            sequencer = Sequencer(p.State(0, 0, 0), reign.epoch, self.config.history)
             self.retransmitter.begin(reign, sequencer, 0, now)
 
     # -- verbs -----------------------------------------------------------------------------
@@ -210,7 +191,7 @@ class GrsbSite(Host, RoleEngine):
         return self.user
 
     def receive(
-        self, pdu: Pdu, source: int, now: int, line: int = LINE_A, life: int = UNKNOWN_LIFE
+        self, pdu: Pdu, source: int, now: int, line: int = p.LINE_A, life: int = UNKNOWN_LIFE
     ) -> None:
         if not (0 <= source < self.roles.sites and well_formed(pdu)):
             self.drop("malformed")
@@ -298,7 +279,7 @@ class GrsbSite(Host, RoleEngine):
             if role is not None:
                 role.enter(epoch)
 
-    def _on_bcast(self, pdu: Bcast, source: int, now: int, line: int) -> None:
+    def _on_bcast(self, pdu: p.Bcast, source: int, now: int, line: int) -> None:
         message = pdu.message
         if self.acknowledger is not None and message.epoch < self.reign.epoch:
             self.acknowledger.on_bcast(pdu, source, line, now)  # to say that it is over
@@ -315,7 +296,7 @@ class GrsbSite(Host, RoleEngine):
         if self.user is not None:
             self.user.hear(message, pdu.acked, now)
 
-    def _on_da_ack(self, pdu: DaAck, source: int, now: int, line: int) -> None:
+    def _on_da_ack(self, pdu: p.DaAck, source: int, now: int, line: int) -> None:
         if self.retransmitter is not None:
             self.retransmitter.on_ack(pdu, source, line, now)
         if pdu.epoch != self.reign.epoch or source not in self.roles.acknowledgers:
@@ -328,9 +309,9 @@ class GrsbSite(Host, RoleEngine):
             self.user.note_recorded(pdu.safe)
             self.user.marks(pdu.gseq, pdu.gseq, now)
 
-    def _on_alive(self, pdu: Alive, source: int, now: int, line: int) -> None:
+    def _on_alive(self, pdu: p.Alive, source: int, now: int, line: int) -> None:
         if pdu.epoch < self.reign.epoch and self.council is not None:
-            self.send(source, Stale(self.reign.epoch, self.reign.cr))
+            self.send(source, p.Stale(self.reign.epoch, self.reign.cr))
         if not self._reigns(pdu.epoch, source, pdu.da, now):
             return
         self.ways.change(pdu.mode)
@@ -348,7 +329,7 @@ class GrsbSite(Host, RoleEngine):
             self.user.note_recorded(pdu.recorded)
             self.user.marks(pdu.acked, pdu.top, now)
 
-    def _on_recover(self, pdu: Recover, source: int, now: int, line: int) -> None:
+    def _on_recover(self, pdu: p.Recover, source: int, now: int, line: int) -> None:
         """Whoever has the first of it answers; if nobody has, the one that has most."""
         first = pdu.ranges[0][0]
         da, cr, recorder = self.acknowledger, self.retransmitter, self.recorder
@@ -365,7 +346,7 @@ class GrsbSite(Host, RoleEngine):
                 reign_from = cr.sequencer.history.first
             recorder.on_recover(pdu, source, reign_from)
 
-    def _on_stale(self, pdu: Stale, source: int, now: int, line: int) -> None:
+    def _on_stale(self, pdu: p.Stale, source: int, now: int, line: int) -> None:
         cr, candidate = self.retransmitter, self.candidate
         if cr is not None and candidate is not None:
             candidate.on_stale(pdu, now)
@@ -403,28 +384,28 @@ class GrsbSite(Host, RoleEngine):
         return bounds
 
 
-MULTICASTS: Final = (Bcast, DaAck, Alive)
+MULTICASTS: Final = (p.Bcast, p.DaAck, p.Alive)
 """What is said to everybody, on the lines that the retransmitter chooses."""
 
 HANDLERS: Final[dict[type[Pdu], Any]] = {
-    Bcast: GrsbSite._on_bcast,
-    DaAck: GrsbSite._on_da_ack,
-    Alive: GrsbSite._on_alive,
-    Recover: GrsbSite._on_recover,
-    Stale: GrsbSite._on_stale,
+    p.Bcast: GrsbSite._on_bcast,
+    p.DaAck: GrsbSite._on_da_ack,
+    p.Alive: GrsbSite._on_alive,
+    p.Recover: GrsbSite._on_recover,
+    p.Stale: GrsbSite._on_stale,
 }
 
 ROUTES: Final[dict[type[Pdu], tuple[str, tuple[str, ...]]]] = {
-    Submit: ("on_submit", ("retransmitter",)),
-    SubmitAck: ("on_submit_ack", ("user",)),
-    Recovered: ("on_recovered", ("candidate", "acknowledger", "recorder")),
-    Takeover: ("on_takeover", ("acknowledger", "council")),
-    Grant: ("on_grant", ("council", "candidate")),
-    Poll: ("on_poll", ("recorder",)),
-    PollOk: ("on_poll_ok", ("acknowledger",)),
-    Slow: ("on_slow", ("acknowledger",)),
-    ReplayReq: ("on_request", ("recorder",)),
-    ReplayData: ("on_replay", ("user",)),
-    ReplayEnd: ("on_replay", ("user",)),
+    p.Submit: ("on_submit", ("retransmitter",)),
+    p.SubmitAck: ("on_submit_ack", ("user",)),
+    p.Recovered: ("on_recovered", ("candidate", "acknowledger", "recorder")),
+    p.Takeover: ("on_takeover", ("acknowledger", "council")),
+    p.Grant: ("on_grant", ("council", "candidate")),
+    p.Poll: ("on_poll", ("recorder",)),
+    p.PollOk: ("on_poll_ok", ("acknowledger",)),
+    p.Slow: ("on_slow", ("acknowledger",)),
+    p.ReplayReq: ("on_request", ("recorder",)),
+    p.ReplayData: ("on_replay", ("user",)),
+    p.ReplayEnd: ("on_replay", ("user",)),
 }
 """What concerns some roles alone, and the method of theirs that it is handed to."""

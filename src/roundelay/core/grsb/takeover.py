@@ -31,25 +31,8 @@ from typing import Final
 from msgspec import structs
 
 from roundelay.core.engine import NEVER
+from roundelay.core.grsb import pdu as p
 from roundelay.core.grsb.base import Counters, Host, Pages, Reign
-from roundelay.core.grsb.pdu import (
-    ACCEPT,
-    BLANK,
-    INSTALL,
-    NO_STATE,
-    OF_ACKNOWLEDGER,
-    OF_RECORDER,
-    OF_RETRANSMITTER,
-    PREPARE,
-    REJOIN,
-    Grant,
-    Message,
-    Recover,
-    Recovered,
-    Stale,
-    State,
-    Takeover,
-)
 from roundelay.core.grsb.retransmitter import Retransmitter, Sequencer
 from roundelay.core.grsb.stable import Accepted, Promised
 from roundelay.core.notices import NoReign, ReignBegun, Voting
@@ -76,14 +59,14 @@ class Candidate:
         self.due = NEVER  # repeat a step, or give up
         self.silent_since = now
         self.wait_ns = self._wait()
-        self.grants: dict[int, Grant] = {}  # by member: its last reign
+        self.grants: dict[int, p.Grant] = {}  # by member: its last reign
         self.pages: dict[int, Pages] = {}
-        self.complete: dict[int, State] = {}
+        self.complete: dict[int, p.State] = {}
         self.last = Reign(-1, -1, -1)
         self.source = -1
-        self.state = NO_STATE
+        self.state = p.NO_STATE
         self.da = -1
-        self.fetched: dict[int, Message] = {}
+        self.fetched: dict[int, p.Message] = {}
         self.fetch_at = 0  # everything below has been fetched
         self.sequencer: Sequencer | None = None
         self.accepted: set[int] = set()
@@ -197,7 +180,7 @@ class Candidate:
         host = self.host
         self.due = now + self.config.bcast_ns
         if self.phase == PREPARING:
-            prepare = Takeover(PREPARE, self.epoch, host.me, 0, NO_STATE)
+            prepare = p.Takeover(p.PREPARE, self.epoch, host.me, 0, p.NO_STATE)
             for member in host.roles.council:
                 if member not in self.grants or member not in self.complete:
                     host.ask(member, prepare, self.unanswered)
@@ -206,34 +189,34 @@ class Candidate:
         elif self.phase == INSTALLING:
             assert self.sequencer is not None
             for page in self.sequencer.counters.pages(self.state.safe, self.sequencer.next):
-                install = Takeover(INSTALL, self.epoch, host.me, self.da, page)
+                install = p.Takeover(p.INSTALL, self.epoch, host.me, self.da, page)
                 host.ask(self.da, install, self.unanswered)
         elif self.phase == ACCEPTING:
-            accept = Takeover(ACCEPT, self.epoch, host.me, self.da, NO_STATE)
+            accept = p.Takeover(p.ACCEPT, self.epoch, host.me, self.da, p.NO_STATE)
             for member in host.roles.council:
                 if member not in self.accepted:
                     host.ask(member, accept, self.unanswered)
 
-    def on_stale(self, stale: Stale, now: int) -> None:
+    def on_stale(self, stale: p.Stale, now: int) -> None:
         """Somebody knows better; the next attempt will be above that."""
         self.highest = max(self.highest, stale.epoch)
         if self.phase in (PREPARING, ACCEPTING) and stale.epoch > self.epoch:
             self._fail(now)
 
-    def on_grant(self, grant: Grant, source: int, now: int) -> None:
+    def on_grant(self, grant: p.Grant, source: int, now: int) -> None:
         if grant.epoch != self.epoch or source not in self.host.roles.council:
             return
-        if grant.step == PREPARE and self.phase == PREPARING:
+        if grant.step == p.PREPARE and self.phase == PREPARING:
             self.grants[source] = grant
             pages = self.pages.setdefault(source, Pages())
             if pages.add(grant.state):
                 self.complete[source] = pages.state
             self._look(now)
-        elif grant.step == INSTALL and self.phase == INSTALLING and source == self.da:
+        elif grant.step == p.INSTALL and self.phase == INSTALLING and source == self.da:
             assert self.sequencer is not None
             self.cr.hold(self.epoch, self.sequencer, self.state.safe)
             self._enter(ACCEPTING, now)
-        elif grant.step == ACCEPT and self.phase == ACCEPTING:
+        elif grant.step == p.ACCEPT and self.phase == ACCEPTING:
             self.accepted.add(source)
             if len(self.accepted) >= self.host.roles.majority:
                 self._reign(now)
@@ -261,7 +244,7 @@ class Candidate:
                 grant is not None
                 and site in self.complete
                 and grant.last_epoch == last.epoch
-                and grant.whose not in (BLANK, OF_RECORDER)
+                and grant.whose not in (p.BLANK, p.OF_RECORDER)
             ):
                 self._take(site, self.complete[site], da, now)
                 return
@@ -274,7 +257,7 @@ class Candidate:
                 state = structs.replace(state, safe=base, top=base)
             self._take(site, state, da, now)
 
-    def _take(self, site: int, state: State, da: int, now: int) -> None:
+    def _take(self, site: int, state: p.State, da: int, now: int) -> None:
         self.source, self.da = site, da
         self.state = state
         self.fetch_at = self.state.safe
@@ -291,9 +274,9 @@ class Candidate:
     def _fetch(self) -> None:
         if self.fetch_at < self.state.top:
             ranges = ((self.fetch_at, self.state.top),)
-            self.host.ask(self.source, Recover(ranges, self.epoch), self.unanswered)
+            self.host.ask(self.source, p.Recover(ranges, self.epoch), self.unanswered)
 
-    def on_recovered(self, recovered: Recovered, source: int, now: int) -> None:
+    def on_recovered(self, recovered: p.Recovered, source: int, now: int) -> None:
         if self.phase != FETCHING or source != self.source or recovered.epoch != self.epoch:
             return
         for message in recovered.messages:
@@ -319,7 +302,7 @@ class Candidate:
             return
         state = self.state
         sequencer = Sequencer(
-            State(state.safe, state.safe, state.time), self.epoch, self.config.history
+            p.State(state.safe, state.safe, state.time), self.epoch, self.config.history
         )
         while sequencer.next in self.fetched:  # one behind the other: who answers may overlap
             sequencer.remember(self.fetched[sequencer.next])
@@ -349,7 +332,7 @@ class Council:
         self.host = host
         self.accepted = accepted
         self.lost = lost  # which start this is, of a member that has lost its disk; -1: it has not
-        self.answers: dict[int, Grant] = {}
+        self.answers: dict[int, p.Grant] = {}
         self.deadline = NEVER if lost < 0 else now
         self.rounds = 0  # of questions
 
@@ -363,12 +346,12 @@ class Council:
         self.rounds += 1
         for member in self.host.roles.council:
             if not self.voting and member != self.host.me and member not in self.answers:
-                rejoin = Takeover(REJOIN, self.lost, 0, 0, NO_STATE)
+                rejoin = p.Takeover(p.REJOIN, self.lost, 0, 0, p.NO_STATE)
                 self.host.ask(member, rejoin, self.rounds - 1)
 
-    def on_grant(self, grant: Grant, source: int, now: int) -> None:
+    def on_grant(self, grant: p.Grant, source: int, now: int) -> None:
         """REJOIN: a member says what it knows."""
-        asked = not self.voting and (grant.step, grant.epoch) == (REJOIN, self.lost)
+        asked = not self.voting and (grant.step, grant.epoch) == (p.REJOIN, self.lost)
         if not asked or source not in self.host.roles.council:
             return
         self.answers[source] = grant
@@ -394,38 +377,38 @@ class Council:
         self.host.promised = max(self.host.promised, reign.epoch)
         self.host.persist(Accepted(reign))
 
-    def on_takeover(self, pdu: Takeover, source: int, now: int) -> None:
+    def on_takeover(self, pdu: p.Takeover, source: int, now: int) -> None:
         """GR-27: steps PREPARE and ACCEPT, and REJOIN; INSTALL is the acknowledger's."""
         host = self.host
-        if pdu.step == INSTALL:
+        if pdu.step == p.INSTALL:
             return
         if not self.voting:
             host.drop("no vote")
             return
-        if pdu.step == REJOIN:
-            self._grant(source, REJOIN, pdu.epoch, BLANK, State(0, host.promised, 0))
+        if pdu.step == p.REJOIN:
+            self._grant(source, p.REJOIN, pdu.epoch, p.BLANK, p.State(0, host.promised, 0))
             return
         epoch = pdu.epoch
         if epoch < host.promised or source not in host.roles.retransmitters:
-            host.send(source, Stale(host.promised, host.reign.cr))
+            host.send(source, p.Stale(host.promised, host.reign.cr))
             return
-        if pdu.step == ACCEPT:
+        if pdu.step == p.ACCEPT:
             if epoch != self.accepted.epoch:
                 self.accept(Reign(epoch, pdu.cr, pdu.da))
-            self._grant(source, ACCEPT, epoch, BLANK, NO_STATE)
+            self._grant(source, p.ACCEPT, epoch, p.BLANK, p.NO_STATE)
             return
-        if pdu.step != PREPARE or epoch == self.accepted.epoch:
+        if pdu.step != p.PREPARE or epoch == self.accepted.epoch:
             return
         if epoch > host.promised:
             if source not in (host.reign.cr, host.me) and self._content(now):
-                host.send(source, Stale(host.reign.epoch, host.reign.cr))
+                host.send(source, p.Stale(host.reign.epoch, host.reign.cr))
                 return
             self.promise(epoch)
             if host.retransmitter is not None and source != host.me:
                 host.retransmitter.stand_by()
         whose, pages = self._state()
         for page in pages:
-            self._grant(source, PREPARE, epoch, whose, page)
+            self._grant(source, p.PREPARE, epoch, whose, page)
 
     def _content(self, now: int) -> bool:
         """Whether the reign is in order as far as can be seen from here (GR-27)."""
@@ -433,25 +416,25 @@ class Council:
         last = cr.answered_at if cr is not None and cr.reigning else self.host.heard_at
         return now - last < self.host.config.takeover_ns // 2
 
-    def _state(self) -> tuple[int, list[State]]:
+    def _state(self) -> tuple[int, list[p.State]]:
         """What this site knows of the last reign it has accepted."""
         last = self.accepted.epoch
         host = self.host
         da, cr, recorder = host.acknowledger, host.retransmitter, host.recorder
         if da is not None and da.epoch == last:
-            return OF_ACKNOWLEDGER, da.pages()
+            return p.OF_ACKNOWLEDGER, da.pages()
         if cr is not None and cr.epoch == last:
-            return OF_RETRANSMITTER, cr.pages()
+            return p.OF_RETRANSMITTER, cr.pages()
         # Memory is lost: what may have been acknowledged here is below `top` (cold start).
         ceiling = da.ceiling if da is not None and host.config.ceiling else 0
         if recorder is not None:
             mark = recorder.mark
-            return OF_RECORDER, recorder.counters.pages(mark, max(mark, ceiling))
-        return BLANK, [State(0, ceiling, 0)]
+            return p.OF_RECORDER, recorder.counters.pages(mark, max(mark, ceiling))
+        return p.BLANK, [p.State(0, ceiling, 0)]
 
-    def _grant(self, to: int, step: int, epoch: int, whose: int, state: State) -> None:
+    def _grant(self, to: int, step: int, epoch: int, whose: int, state: p.State) -> None:
         last = self.accepted
-        grant = Grant(step, epoch, last.epoch, last.cr, last.da, whose, state)
+        grant = p.Grant(step, epoch, last.epoch, last.cr, last.da, whose, state)
         self.host.send(to, grant)
 
     def learn(self, reign: Reign) -> None:

@@ -19,21 +19,10 @@ from msgspec import Struct
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import COMMITTED, NEVER, STAMPED
 from roundelay.core.errors import PayloadTooLarge, QueueFull, Refused, UsageError
+from roundelay.core.grsb import pdu as p
 from roundelay.core.grsb.base import REPLAYED, GrsbDelivery, Host
 from roundelay.core.grsb.config import FAST
 from roundelay.core.grsb.listener import Listener
-from roundelay.core.grsb.pdu import (
-    END,
-    MIDDLE,
-    REFUSED,
-    SINGLE,
-    START,
-    Message,
-    ReplayData,
-    ReplayEnd,
-    Submit,
-    SubmitAck,
-)
 from roundelay.core.grsb.reader import RangeReader
 from roundelay.core.grsb.stable import Handled
 from roundelay.core.grsb.units import Units
@@ -70,9 +59,9 @@ class Waiting(Struct):
     def end(self) -> int:
         return self.first + len(self.bundle.sizes)
 
-    def to_pdu(self, inc: int, sseq: int) -> Submit:
+    def to_pdu(self, inc: int, sseq: int) -> p.Submit:
         """With its number since the start `inc`."""
-        return Submit(
+        return p.Submit(
             inc, sseq, self.conference, self.mtype, self.gid, self.kind, self.ticket, self.bundle
         )
 
@@ -130,13 +119,13 @@ class Submitter(ABC):
         if (
             self.gathers
             and last is not None
-            and (last.mtype, last.conference, last.kind) == (SINGLE, conference, kind)
+            and (last.mtype, last.conference, last.kind) == (p.SINGLE, conference, kind)
             and last.ticket == ticket
             and len(last.bundle.data) + len(bundle.data) <= self.config.max_payload
         ):
             last.bundle = Bundle.merged((last.bundle, bundle))
         else:
-            self.queue.append(Waiting(first, bundle, conference, kind, SINGLE, 0, ticket))
+            self.queue.append(Waiting(first, bundle, conference, kind, p.SINGLE, 0, ticket))
         self._next(now)
         return first
 
@@ -156,7 +145,7 @@ class Submitter(ABC):
         first = self.count
         self.gid += 1
         for i, part in enumerate(parts):
-            mtype = START if i == 0 else END if i == len(parts) - 1 else MIDDLE
+            mtype = p.START if i == 0 else p.END if i == len(parts) - 1 else p.MIDDLE
             waiting = Waiting(
                 self.count, Bundle.of(part), conference, kind, mtype, self.gid, ticket
             )
@@ -196,14 +185,14 @@ class Submitter(ABC):
         """From the next message on, only what `selection` takes is delivered (GR-16)."""
         self.selection = check(selection)
 
-    def _handle(self, message: Message, stage: str) -> None:
+    def _handle(self, message: p.Message, stage: str) -> None:
         """GR-16, GR-19: the next message of the order."""
-        if self.selection.takes(message) or message.mtype > END:
+        if self.selection.takes(message) or message.mtype > p.END:
             bundle = self.units.take(message)
             if bundle is not None and message.gseq >= self.upto:
                 self._deliver(message, bundle, stage)
 
-    def _deliver(self, message: Message, bundle: Bundle, stage: str, query: int = -1) -> None:
+    def _deliver(self, message: p.Message, bundle: Bundle, stage: str, query: int = -1) -> None:
         self.host.out.deliveries.append(
             GrsbDelivery(
                 message.gseq, message.sender, message.number, bundle, stage, message.conference,
@@ -265,7 +254,7 @@ class User(Submitter):
         """GR-1."""
         submission = self.under_way
         assert submission is not None
-        begins = not self.tries and submission.mtype in (SINGLE, START)
+        begins = not self.tries and submission.mtype in (p.SINGLE, p.START)
         if begins and self.sseq >= SUBMISSIONS_MAX:
             self.inc, self.sseq = self.inc + 1, 0  # as if it had started again
         submit = submission.to_pdu(self.inc, self.sseq)
@@ -280,13 +269,13 @@ class User(Submitter):
         if cr in self.host.roles.retransmitters:
             self.hint = cr
 
-    def on_submit_ack(self, ack: SubmitAck, source: int, now: int) -> None:
+    def on_submit_ack(self, ack: p.SubmitAck, source: int, now: int) -> None:
         submission = self.under_way
         if submission is None or ack.inc != self.inc or ack.sseq != self.sseq:
             return
         lo, hi = submission.first, submission.end
-        if ack.status == REFUSED:  # its number was not used up
-            in_unit = submission.mtype not in (SINGLE, END)
+        if ack.status == p.REFUSED:  # its number was not used up
+            in_unit = submission.mtype not in (p.SINGLE, p.END)
             while in_unit and self.queue and self.queue[0].gid == submission.gid:
                 hi = self.queue.popleft().first + 1  # the rest of its unit makes no sense alone
             self.host.notice(OwnRefused(lo, hi))
@@ -313,7 +302,7 @@ class User(Submitter):
             self.recorded = mark
             self.host.notice(RecordedUpto(mark))
 
-    def hear(self, message: Message, acked: int, now: int) -> None:
+    def hear(self, message: p.Message, acked: int, now: int) -> None:
         if message.epoch >= self.listener.epoch:  # recorders may have told us of a later one
             self.listener.hear(message, acked)
         self._release(now)
@@ -353,7 +342,7 @@ class User(Submitter):
         elif self.reader.reading:
             self.reader.stop()
 
-    def _replayed(self, message: Message | None, end: int, now: int) -> None:
+    def _replayed(self, message: p.Message | None, end: int, now: int) -> None:
         """The recorder has got us up to `end`."""
         self.replayed_to = end
         if message is not None:
@@ -382,7 +371,7 @@ class User(Submitter):
         self.asked = number
         units = Units(self.config.unit_bytes)
 
-        def take(message: Message | None, end: int, _now: int) -> None:
+        def take(message: p.Message | None, end: int, _now: int) -> None:
             if message is not None:
                 bundle = units.take(message)
                 if bundle is not None:
@@ -401,7 +390,7 @@ class User(Submitter):
             reader.read(since, end, now, since_time)
         return number
 
-    def on_replay(self, pdu: ReplayData | ReplayEnd, source: int, now: int) -> None:
+    def on_replay(self, pdu: p.ReplayData | p.ReplayEnd, source: int, now: int) -> None:
         reader = self.readers.get(pdu.request & 255)
         if reader is not None and source in self.host.roles.recorders:
             reader.on_replay(pdu, source, now)

@@ -29,19 +29,8 @@ from typing import Final
 from roundelay.core.bundle import NOTHING, Bundle
 from roundelay.core.engine import STAMPED, Delivery
 from roundelay.core.errors import InvariantBroken
+from roundelay.core.token import pdu as p
 from roundelay.core.token.part import Part
-from roundelay.core.token.pdu import (
-    DATA,
-    NULL,
-    Ack,
-    AckRun,
-    B,
-    Confirm,
-    Entry,
-    RetxAck,
-    RetxBulk,
-    RetxMsg,
-)
 from roundelay.core.token.phases import NORMAL
 from roundelay.core.token.stable import Stamped, Trimmed
 
@@ -56,7 +45,7 @@ class Ordering(Part):
     """What has arrived and has no place in the log yet, and how it gets one."""
 
     qb: dict[tuple[int, int], Bundle] = field(default_factory=dict)  # Q_B: received, not stamped
-    qc: dict[int, Ack] = field(default_factory=dict)  # Q_c: acknowledgements that must wait
+    qc: dict[int, p.Ack] = field(default_factory=dict)  # Q_c: acknowledgements that must wait
 
     def begin_list(self) -> None:
         """What waits for its place in one list has none in the next."""
@@ -65,7 +54,7 @@ class Ordering(Part):
 
     # -- arrivals ----------------------------------------------------------------------------
 
-    def on_b(self, pdu: B, source: int, now: int) -> None:
+    def on_b(self, pdu: p.B, source: int, now: int) -> None:
         """CM-N6, CM-N7: keep a message that has no stamp here, also one that is ahead of us."""
         site = self.site
         site.timers.heard = now
@@ -87,7 +76,7 @@ class Ordering(Part):
         if site.stamping.holding or log.nts in self.qc:
             self.work(now)
 
-    def on_ack(self, pdu: Ack, source: int, now: int) -> None:
+    def on_ack(self, pdu: p.Ack, source: int, now: int) -> None:
         site = self.site
         timers = site.timers
         timers.heard = timers.progress = now
@@ -96,7 +85,7 @@ class Ordering(Part):
         else:
             site.answers.answer_old_ack(pdu)
 
-    def on_ack_run(self, pdu: AckRun, source: int, now: int) -> None:
+    def on_ack_run(self, pdu: p.AckRun, source: int, now: int) -> None:
         """Several acknowledgements in one PDU; the last one passes the token on."""
         site = self.site
         version, by = pdu.tl, pdu.by
@@ -106,21 +95,21 @@ class Ordering(Part):
             if version != site.token_list.version or site.phase != NORMAL:
                 site.token_list.other(version, source, now)
             elif at == last:
-                self.on_ack(Ack(version, ts, DATA, s, n, by, pdu.next), source, now)
+                self.on_ack(p.Ack(version, ts, p.DATA, s, n, by, pdu.next), source, now)
             elif ts >= site.log.nts:
-                self.on_ack(Ack(version, ts, DATA, s, n, by, by), source, now)
+                self.on_ack(p.Ack(version, ts, p.DATA, s, n, by, by), source, now)
 
-    def on_retx_ack(self, pdu: RetxAck, source: int, now: int) -> None:
+    def on_retx_ack(self, pdu: p.RetxAck, source: int, now: int) -> None:
         timers = self.site.timers
         timers.heard = timers.progress = now
         if pdu.ack.ts >= self.site.log.nts:
             self.take_ack(pdu.ack, now)
 
-    def on_retx_msg(self, pdu: RetxMsg, source: int, now: int) -> None:
+    def on_retx_msg(self, pdu: p.RetxMsg, source: int, now: int) -> None:
         self.site.timers.progress = now
         self.on_b(pdu.b, source, now)
 
-    def on_retx_bulk(self, pdu: RetxBulk, source: int, now: int) -> None:
+    def on_retx_bulk(self, pdu: p.RetxBulk, source: int, now: int) -> None:
         """Several entries at once: each is a message and its acknowledgement."""
         site = self.site
         timers, log, pending, qb = site.timers, site.log, site.requests.pending, self.qb
@@ -139,7 +128,7 @@ class Ordering(Part):
                 pending.pop(key, None)
             self.take_ack(ack, now)
 
-    def on_confirm(self, pdu: Confirm, source: int, now: int) -> None:
+    def on_confirm(self, pdu: p.Confirm, source: int, now: int) -> None:
         """CM-N19: the token was accepted; everything up to `top` exists."""
         site = self.site
         timers, stamping, commit = site.timers, site.stamping, site.commit
@@ -165,7 +154,7 @@ class Ordering(Part):
 
     # -- in timestamp order --------------------------------------------------------------------
 
-    def take_ack(self, ack: Ack, now: int) -> None:
+    def take_ack(self, ack: p.Ack, now: int) -> None:
         """CM-N9, CM-N11: process an acknowledgement in turn, or keep it and ask for the gap."""
         site = self.site
         stamping, log, requests, qc = site.stamping, site.log, site.requests, self.qc
@@ -194,7 +183,7 @@ class Ordering(Part):
         ):
             self.work(now)
 
-    def _keep_ack(self, ack: Ack, now: int) -> None:
+    def _keep_ack(self, ack: p.Ack, now: int) -> None:
         """CM-N11: an acknowledgement ahead of its turn shows what is missing before it."""
         site = self.site
         requests, config, successor = site.requests, site.config, site.token_list.successor
@@ -215,7 +204,7 @@ class Ordering(Part):
         requests.known_top = max(requests.known_top, min(ts, furthest))
         requests.request_missing(now)
 
-    def apply(self, ack: Ack, now: int) -> None:
+    def apply(self, ack: p.Ack, now: int) -> None:
         """CM-N10: the acknowledgement takes its place in the log, with its message, if it has one:
         that is in Q_B."""
         site = self.site
@@ -233,7 +222,7 @@ class Ordering(Part):
         # `log.append`, written out: this is done for every stamp at every site.
         seq = log.nseq
         bundle = self.qb.pop((ack.s, ack.n)) if ack.kind else NOTHING
-        log.entries[ts] = entry = Entry(ack, bundle, seq)
+        log.entries[ts] = entry = p.Entry(ack, bundle, seq)
         log.nts = ts + 1
         log.exp = follower
         if log.writes_stamped:
@@ -280,7 +269,7 @@ class Ordering(Part):
             ack = qc.get(log.nts)
             if ack is not None:
                 # CM-N9: only the message of the next stamp is asked for, then we wait.
-                if ack.kind == NULL or (ack.s, ack.n) in self.qb:
+                if ack.kind == p.NULL or (ack.s, ack.n) in self.qb:
                     del qc[ack.ts]
                     self.apply(ack, now)
                     continue

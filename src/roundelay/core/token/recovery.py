@@ -20,18 +20,8 @@ from zlib import crc32
 from roundelay.core.engine import EVERYONE, NEVER
 from roundelay.core.errors import InvariantBroken
 from roundelay.core.notices import GapUnavailable, GroupBroken
+from roundelay.core.token import pdu as p
 from roundelay.core.token.part import Part
-from roundelay.core.token.pdu import (
-    DATA,
-    PENDING,
-    Entry,
-    Forked,
-    Mark,
-    NewTl,
-    RecoverData,
-    RecoverReq,
-    Vote2,
-)
 from roundelay.core.token.phases import BROKEN, NORMAL, O2, S1, S2, W3
 from roundelay.core.token.stable import Base
 
@@ -39,7 +29,7 @@ MARKS: Final = 24
 """At distances of 1, 2, 4, … stamps from the end."""
 
 
-def marks(log: dict[int, Entry], upto: int) -> tuple[Mark, ...]:
+def marks(log: dict[int, p.Entry], upto: int) -> tuple[p.Mark, ...]:
     """Marks of the entries below `upto`, the latest first."""
     shown = []
     for step in range(MARKS):
@@ -50,12 +40,12 @@ def marks(log: dict[int, Entry], upto: int) -> tuple[Mark, ...]:
     return tuple(shown)
 
 
-def mark(entry: Entry) -> Mark:
-    return Mark(entry.ack, crc32(entry.bundle.data) if entry.ack.kind == DATA else 0)
+def mark(entry: p.Entry) -> p.Mark:
+    return p.Mark(entry.ack, crc32(entry.bundle.data) if entry.ack.kind == p.DATA else 0)
 
 
 def parted(
-    log: dict[int, Entry], shown: tuple[Mark, ...], committed: int
+    log: dict[int, p.Entry], shown: tuple[p.Mark, ...], committed: int
 ) -> tuple[int, int] | None:
     """The stamps between which `shown` and `log` part ways; None if they agree, as far as known.
 
@@ -77,13 +67,13 @@ def parted(
 class LogRecovery(Part):
     """How a log is completed before a list is entered."""
 
-    staged: dict[int, Entry] = field(default_factory=dict)
+    staged: dict[int, p.Entry] = field(default_factory=dict)
     recover_from: int = 0
-    gap: RecoverData | None = None  # where recovery has to leave something out
+    gap: p.RecoverData | None = None  # where recovery has to leave something out
 
     # -- a site that lacks entries -------------------------------------------------------------
 
-    def adopt(self, new: NewTl, now: int) -> None:
+    def adopt(self, new: p.NewTl, now: int) -> None:
         """CM-R11: obtain everything below the start of the new list, then commit to it."""
         site = self.site
         log, token_list = site.log, site.token_list
@@ -132,10 +122,10 @@ class LogRecovery(Part):
         site, new = self.site, self.site.reformation.new_tl
         assert new is not None
         shown = marks(site.log.entries, site.log.cnts) if site.config.forks else ()
-        site.send(new.nts_site, RecoverReq(new.v, self.recover_from, shown))
+        site.send(new.nts_site, p.RecoverReq(new.v, self.recover_from, shown))
         site.timers.token_due = site.arm(now + site.config.retx_ns)
 
-    def on_recover_data(self, pdu: RecoverData, source: int, now: int) -> None:
+    def on_recover_data(self, pdu: p.RecoverData, source: int, now: int) -> None:
         """CM-R11: take what comes next; commit at once what the sender has committed."""
         site, reformation = self.site, self.site.reformation
         log, version, new = site.log, site.token_list.version, reformation.new_tl
@@ -170,12 +160,12 @@ class LogRecovery(Part):
         if site.phase == S2:
             site.timers.reform_due = site.arm(now + site.config.slave_timeout_ns)
             if self.recover_from < new.start_ts:
-                site.send(new.v[1], Vote2(new.v, PENDING, reformation.inviter))
+                site.send(new.v[1], p.Vote2(new.v, p.PENDING, reformation.inviter))
         else:
             reformation.tries[site.me] = 0
         self.go_on(now)
 
-    def _commit_foreign(self, entry: Entry) -> None:
+    def _commit_foreign(self, entry: p.Entry) -> None:
         """An entry committed in another list than ours: it replaces what we have in its place."""
         site = self.site
         log, ts = site.log, entry.ack.ts
@@ -185,7 +175,7 @@ class LogRecovery(Part):
             log.append(entry)
         site.commit.commit_upto(ts + 1)
 
-    def _skip(self, gap: RecoverData) -> Base:
+    def _skip(self, gap: p.RecoverData) -> Base:
         """CM-R18: the new token site no longer has what we need; go on behind the gap."""
         site = self.site
         log = site.log
@@ -198,7 +188,7 @@ class LogRecovery(Part):
 
     # -- the new token site --------------------------------------------------------------------
 
-    def on_recover_req(self, pdu: RecoverReq, source: int, now: int) -> None:
+    def on_recover_req(self, pdu: p.RecoverReq, source: int, now: int) -> None:
         """CM-R13: the new token site serves its list while it belongs to it."""
         site = self.site
         log, config, timers, token_list = site.log, site.config, site.timers, site.token_list
@@ -212,11 +202,11 @@ class LogRecovery(Part):
         differ = parted(log.entries, pdu.marks, log.cnts)
         if differ is not None:
             lo, hi = (log.entries[ts].seq if ts in log.entries else log.nseq for ts in differ)
-            site.send(source, Forked(pdu.v, lo, hi))
+            site.send(source, p.Forked(pdu.v, lo, hi))
             return
         upto = log.nts if token_list.version != pdu.v else token_list.start_ts
         start = max(pdu.from_ts, log.first_kept)
-        entries: list[Entry] = []
+        entries: list[p.Entry] = []
         size = 0
         for ts in range(start, min(upto, start + config.recover_batch)):
             entry = log.entries[ts]
@@ -228,12 +218,12 @@ class LogRecovery(Part):
         first = log.entries.get(start)
         seq = first.seq if first is not None else log.nseq
         site.send(
-            source, RecoverData(pdu.v, tuple(entries), log.cnts, log.first_kept, counters, seq)
+            source, p.RecoverData(pdu.v, tuple(entries), log.cnts, log.first_kept, counters, seq)
         )
 
     # -- two histories -------------------------------------------------------------------------
 
-    def on_forked(self, pdu: Forked, source: int, now: int) -> None:
+    def on_forked(self, pdu: p.Forked, source: int, now: int) -> None:
         """Two histories have met: whoever belongs to either stops, and says where."""
         if pdu.v in (self.site.reformation.attempt, self.site.token_list.version):
             self.part(pdu.lo, pdu.hi)
@@ -247,7 +237,7 @@ class LogRecovery(Part):
         new, token_list = site.reformation.new_tl, site.token_list
         if new is None or new.history[0] == token_list.history[0]:
             v = site.reformation.attempt or token_list.version
-            site.send(EVERYONE, Forked(v, lo, hi))
+            site.send(EVERYONE, p.Forked(v, lo, hi))
         site.become(BROKEN, 0)
         site.timers.reform_due = site.deadline = NEVER
         self.staged.clear()

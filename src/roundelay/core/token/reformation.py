@@ -38,21 +38,9 @@ from typing import Final
 from roundelay.core.engine import EVERYONE, UNKNOWN_LIFE
 from roundelay.core.errors import InvariantBroken
 from roundelay.core.notices import Blocked
+from roundelay.core.token import pdu as p
 from roundelay.core.token.ballot import Seen, entered
 from roundelay.core.token.part import Part
-from roundelay.core.token.pdu import (
-    NO,
-    NO_LIST,
-    PENDING,
-    YES,
-    Abort,
-    Invite,
-    NewTl,
-    NewToken,
-    Version,
-    Vote1,
-    Vote2,
-)
 from roundelay.core.token.phases import NORMAL, O1, O2, OUT, S1, S2, W3
 from roundelay.core.token.stable import Joined
 
@@ -72,13 +60,13 @@ Who wakes first invites the others, who then wait for it: 32 t_retx have room fo
 class Reformation(Part):
     """What a site does between two lists: the attempt it is in, and what its vote tells."""
 
-    max_joined: Version = NO_LIST  # highest version ever joined, aborted ones too
+    max_joined: p.Version = p.NO_LIST  # highest version ever joined, aborted ones too
     seen_version: int = 0  # highest version # heard of
-    attempt: Version | None = None
-    votes: dict[int, Vote1] = field(default_factory=dict)
+    attempt: p.Version | None = None
+    votes: dict[int, p.Vote1] = field(default_factory=dict)
     yes_votes: set[int] = field(default_factory=set)
     tries: dict[int, int] = field(default_factory=dict)
-    new_tl: NewTl | None = None
+    new_tl: p.NewTl | None = None
     inviter: int = 0  # boot number of the originator whose attempt we are in
     seen: Seen = field(default_factory=dict)  # the last list known of each site
     token_tries: int = 0
@@ -88,13 +76,13 @@ class Reformation(Part):
     floor: int = 0  # a recorder beside this site has all positions below on disk
     blocked: tuple[str, tuple[int, ...], tuple[int, ...]] | None = None  # see `block`
 
-    def join(self, v: Version) -> None:
+    def join(self, v: p.Version) -> None:
         """Promise never to join `v` or a lower list again; durable before any vote leaves."""
         self.max_joined = v
         self.seen_version = max(self.seen_version, v[0])
         self.site.out.persists.append(Joined(v))
 
-    def _begin_attempt(self, phase: str, v: Version, inviter: int, now: int, wait: int) -> None:
+    def _begin_attempt(self, phase: str, v: p.Version, inviter: int, now: int, wait: int) -> None:
         """Leave the list for the attempt to form `v`, as originator or as slave."""
         site = self.site
         site.become(phase, now)
@@ -132,19 +120,19 @@ class Reformation(Part):
         if len(self.votes) == len(site.group):
             self.judge(now)
 
-    def _invite(self, v: Version) -> None:
+    def _invite(self, v: p.Version) -> None:
         site = self.site
         for member in site.group:
             if member not in self.votes:
-                site.send(member, Invite(v, site.boot))
+                site.send(member, p.Invite(v, site.boot))
 
-    def vote(self, v: Version) -> Vote1:
+    def vote(self, v: p.Version) -> p.Vote1:
         """Yes to list `v`, with what we know."""
         site = self.site
         log, token_list = site.log, site.token_list
         # `exp` may come from an entry that another list committed; then nobody will use it.
         exp = log.exp if log.exp in token_list.members else token_list.first
-        return Vote1(
+        return p.Vote1(
             v,
             True,
             token_list.version,
@@ -161,7 +149,7 @@ class Reformation(Part):
             entered(self.seen),
         )
 
-    def _answers_us(self, pdu: Vote1 | Vote2) -> bool:
+    def _answers_us(self, pdu: p.Vote1 | p.Vote2) -> bool:
         """Whether the vote is for the attempt we are in, and not for one of another life."""
         if pdu.v != self.attempt:
             return False
@@ -170,7 +158,7 @@ class Reformation(Part):
             return False
         return True
 
-    def on_vote1(self, pdu: Vote1, source: int, now: int) -> None:
+    def on_vote1(self, pdu: p.Vote1, source: int, now: int) -> None:
         """CM-R2: one refusal ends the attempt."""
         if not self._answers_us(pdu):
             return
@@ -208,7 +196,7 @@ class Reformation(Part):
             return
         self.fail(now)
 
-    def announce(self, new: NewTl, now: int) -> None:
+    def announce(self, new: p.NewTl, now: int) -> None:
         """CM-R4: phase II."""
         site = self.site
         site.become(O2, now)
@@ -220,12 +208,12 @@ class Reformation(Part):
         site.timers.reform_due = site.arm(now + site.config.retx_ns)
         site.recovery.adopt(new, now)
 
-    def on_vote2(self, pdu: Vote2, source: int, now: int) -> None:
+    def on_vote2(self, pdu: p.Vote2, source: int, now: int) -> None:
         if not self._answers_us(pdu):
             return
-        if pdu.status == NO:
+        if pdu.status == p.NO:
             self.fail(now)
-        elif pdu.status == PENDING:
+        elif pdu.status == p.PENDING:
             self.tries[source] = 0
         else:
             self.yes_votes.add(source)
@@ -268,7 +256,7 @@ class Reformation(Part):
 
     def _send_token(self, now: int) -> None:
         site = self.site
-        site.send(site.token_list.first, NewToken(site.token_list.version))
+        site.send(site.token_list.first, p.NewToken(site.token_list.version))
         site.timers.token_due = site.arm(now + site.config.retx_ns)
 
     def on_token_timer(self, now: int) -> None:
@@ -282,7 +270,7 @@ class Reformation(Part):
     def fail(self, now: int) -> None:
         """CM-R8: call the attempt off."""
         assert self.attempt is not None
-        self.site.send(EVERYONE, Abort(self.attempt))
+        self.site.send(EVERYONE, p.Abort(self.attempt))
         self.back_off(now)
 
     def back_off(self, now: int) -> None:
@@ -300,7 +288,7 @@ class Reformation(Part):
         self,
         reason: str,
         asked: tuple[int, ...] = (),
-        good: Callable[[Vote1], bool] = lambda vote: True,
+        good: Callable[[p.Vote1], bool] = lambda vote: True,
     ) -> None:
         """Say why no list can be formed: who of those `asked` for is silent, and who has forgotten
         what it would have to know."""
@@ -312,7 +300,7 @@ class Reformation(Part):
 
     # -- slave -----------------------------------------------------------------------------
 
-    def on_invite(self, pdu: Invite, source: int, now: int) -> None:
+    def on_invite(self, pdu: p.Invite, source: int, now: int) -> None:
         """CM-R9: join a list with a higher version than any joined before (sequence test)."""
         site = self.site
         v, phase = pdu.v, site.phase
@@ -324,12 +312,12 @@ class Reformation(Part):
             site.send(source, self.vote(v))
         elif v not in (self.attempt, site.token_list.version) or pdu.boot != self.inviter:
             # Also to an originator that forgot its attempt and starts another of that version.
-            no = Vote1(
-                v, False, NO_LIST, (), 0, 0, False, False, 0, self.max_joined, inviter=pdu.boot
+            no = p.Vote1(
+                v, False, p.NO_LIST, (), 0, 0, False, False, 0, self.max_joined, inviter=pdu.boot
             )
             site.send(source, no)
 
-    def on_new_tl(self, pdu: NewTl, source: int, now: int) -> None:
+    def on_new_tl(self, pdu: p.NewTl, source: int, now: int) -> None:
         """CM-R10: the list is announced; only a site that still belongs to the attempt may vote."""
         site = self.site
         boots = dict(zip(pdu.members, pdu.boots, strict=True))
@@ -346,9 +334,9 @@ class Reformation(Part):
             site.recovery.adopt(pdu, now)
         elif pdu.v == site.token_list.version and site.phase in (NORMAL, W3):
             if inviter == self.inviter:
-                site.send(source, Vote2(pdu.v, YES, inviter))
+                site.send(source, p.Vote2(pdu.v, p.YES, inviter))
         elif pdu.v != self.attempt:
-            site.send(source, Vote2(pdu.v, NO, inviter))
+            site.send(source, p.Vote2(pdu.v, p.NO, inviter))
 
     def committed(self, now: int) -> None:
         """CM-R11, CM-R12: everything below the start of the new list is here, and it is entered."""
@@ -358,7 +346,7 @@ class Reformation(Part):
             self.yes_votes.add(site.me)
             self.close_vote(now)
             return
-        site.send(new.v[1], Vote2(new.v, YES, self.inviter))
+        site.send(new.v[1], p.Vote2(new.v, p.YES, self.inviter))
         if new.nts_site == site.me:
             # The new token site waits for its token.
             site.become(W3, now)
@@ -369,7 +357,7 @@ class Reformation(Part):
 
     # -- the new list's token --------------------------------------------------------------
 
-    def on_new_token(self, pdu: NewToken, source: int, now: int) -> None:
+    def on_new_token(self, pdu: p.NewToken, source: int, now: int) -> None:
         """CM-R13: accept the token of the list we still belong to; ignore it otherwise."""
         site = self.site
         token_list = site.token_list
@@ -388,7 +376,7 @@ class Reformation(Part):
         site.stamping.confirm(site.stamping.hold_ts)
         site.ordering.work(now)
 
-    def on_abort(self, pdu: Abort, source: int, now: int) -> None:
+    def on_abort(self, pdu: p.Abort, source: int, now: int) -> None:
         """CM-R14: leave the attempt, or the list that was never authorized."""
         site = self.site
         if site.phase == NORMAL:

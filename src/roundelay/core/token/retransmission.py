@@ -18,19 +18,8 @@ from typing import Final
 
 from roundelay.core.engine import EVERYONE, NEVER
 from roundelay.core.errors import InvariantBroken
+from roundelay.core.token import pdu as p
 from roundelay.core.token.part import Part
-from roundelay.core.token.pdu import (
-    WANT_ACK,
-    WANT_ENTRIES,
-    WANT_MESSAGE,
-    Ack,
-    B,
-    Entry,
-    RetxAck,
-    RetxBulk,
-    RetxMsg,
-    RetxReq,
-)
 
 SHIFT_MAX: Final = 32
 """Doublings after which any wait has reached its longest."""
@@ -84,7 +73,7 @@ class Requests(Part):
         if item not in self.pending:
             self._request([item], now)
 
-    def request_ahead(self, ack: Ack, now: int) -> None:
+    def request_ahead(self, ack: p.Ack, now: int) -> None:
         """`bulk`: do not wait with the request for a message until its stamp is the next one."""
         site = self.site
         room = site.config.request_burst - len(self.pending)
@@ -129,14 +118,14 @@ class Requests(Part):
         messages = [item for item in items if isinstance(item, tuple)]
         if not config.bulk:
             for s, n in messages:
-                site.send(EVERYONE, RetxReq(version, WANT_MESSAGE, nts, nts, s, n))
+                site.send(EVERYONE, p.RetxReq(version, p.WANT_MESSAGE, nts, nts, s, n))
         elif messages:
             stamp_of = {(ack.s, ack.n): ts for ts, ack in site.ordering.qc.items()}
             stamped = {stamp_of.get(item, nts) for item in messages}
             for lo, hi in ranges(sorted(stamped), together=True):
-                site.send(EVERYONE, RetxReq(version, WANT_ENTRIES, lo, hi, 0, 0))
+                site.send(EVERYONE, p.RetxReq(version, p.WANT_ENTRIES, lo, hi, 0, 0))
         for lo, hi in ranges(stamps, together=config.batch):
-            site.send(EVERYONE, RetxReq(version, WANT_ACK, lo, hi, 0, 0))
+            site.send(EVERYONE, p.RetxReq(version, p.WANT_ACK, lo, hi, 0, 0))
 
     def on_request_timer(self, now: int) -> None:
         """CM-N12: repeat what is still missing; too many attempts mean a failure (CM-N4)."""
@@ -195,39 +184,39 @@ class Answers(Part):
         stamping = self.site.stamping
         return stamping.passing >= 0 or (stamping.holding and stamping.shown)
 
-    def on_retx_req(self, pdu: RetxReq, source: int, now: int) -> None:
+    def on_retx_req(self, pdu: p.RetxReq, source: int, now: int) -> None:
         """CM-N12, the other end: answer by unicast, from the log."""
         site = self.site
         site.timers.heard = now
         if not self.in_service():
             return
         log, config, token_list = site.log, site.config, site.token_list
-        if pdu.what == WANT_MESSAGE:
+        if pdu.what == p.WANT_MESSAGE:
             entry = log.entries.get(pdu.ts)
             if entry is not None and entry.ack.s == pdu.s and entry.ack.n == pdu.n:
-                site.send(source, RetxMsg(B(token_list.version, pdu.s, pdu.n, entry.bundle)))
+                site.send(source, p.RetxMsg(p.B(token_list.version, pdu.s, pdu.n, entry.bundle)))
             return
         # The range is cut to what is there before anything loops over it.
         lo = max(pdu.ts, log.first_kept, token_list.start_ts)
         hi = min(pdu.hi, log.nts - 1, lo + config.request_burst)
-        if pdu.what == WANT_ENTRIES or (config.bulk and hi > lo):
-            self._answer_in_bulk(source, lo, hi, pdu.what == WANT_ENTRIES)
+        if pdu.what == p.WANT_ENTRIES or (config.bulk and hi > lo):
+            self._answer_in_bulk(source, lo, hi, pdu.what == p.WANT_ENTRIES)
             return
         for ts in range(lo, hi + 1):
-            site.send(source, RetxAck(log.entries[ts].ack))
+            site.send(source, p.RetxAck(log.entries[ts].ack))
 
     def _answer_in_bulk(self, source: int, lo: int, hi: int, messages: bool) -> None:
         """Entries lo … hi, as many in a PDU as have room; who needs more asks again."""
         site = self.site
-        entries: list[Entry] = []
+        entries: list[p.Entry] = []
         room, answers = site.config.reply_limit, 0
         for ts in range(lo, hi + 1):
             entry = site.log.entries[ts]
             if not messages:
-                entry = Entry(entry.ack)
+                entry = p.Entry(entry.ack)
             size = ENTRY_BYTES + len(entry.bundle.data) + 2 * len(entry.bundle.sizes)
             if entries and (size > room or len(entries) == BULK_ENTRIES_MAX):
-                site.send(source, RetxBulk(tuple(entries)))
+                site.send(source, p.RetxBulk(tuple(entries)))
                 answers += 1
                 if answers == BULK_ANSWERS_MAX:
                     return
@@ -235,7 +224,7 @@ class Answers(Part):
             entries.append(entry)
             room -= size
         if entries:
-            site.send(source, RetxBulk(tuple(entries)))
+            site.send(source, p.RetxBulk(tuple(entries)))
 
     def answer_old_message(self, s: int, n: int) -> None:
         """CM-N17: a source that repeats a stamped message has missed the acknowledgement."""
@@ -243,9 +232,9 @@ class Answers(Part):
         entry = site.log.entries.get(site.log.last_ts.get(s, -1))
         # Entries of earlier lists are known to every member; only this list's can be missed.
         if entry is not None and entry.ack.n == n and entry.ack.ts >= site.token_list.start_ts:
-            site.send(s, RetxAck(entry.ack))
+            site.send(s, p.RetxAck(entry.ack))
 
-    def answer_old_ack(self, ack: Ack) -> None:
+    def answer_old_ack(self, ack: p.Ack) -> None:
         """CM-N18: a site that repeats an old acknowledgement has missed the acceptance."""
         site = self.site
         stamping = site.stamping
@@ -253,6 +242,6 @@ class Answers(Part):
             return
         following = site.log.entries.get(ack.ts + 1)
         if following is not None:
-            site.send(ack.by, RetxAck(following.ack))
+            site.send(ack.by, p.RetxAck(following.ack))
         elif stamping.holding and stamping.hold_ts == ack.ts:
             stamping.confirm(ack.ts)

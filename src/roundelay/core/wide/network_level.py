@@ -18,19 +18,8 @@ from roundelay.core.grsb.pdu import LINE_A, Alive, Message, Submit
 from roundelay.core.grsb.retransmitter import Admit, Retransmitter, Sequencer
 from roundelay.core.grsb.site import GrsbSite
 from roundelay.core.grsb.user import User
+from roundelay.core.wide import pdu as p
 from roundelay.core.wide.config import ALL_ACTIVE, WideConfig
-from roundelay.core.wide.pdu import (
-    SUBNET,
-    TRUNK,
-    AckLcr,
-    Galive,
-    LsAck,
-    LsAsk,
-    LsData,
-    LsDown,
-    LsUp,
-    Response,
-)
 from roundelay.core.wide.stable import Flooded
 from roundelay.core.wide.topology import Atlas, Network
 from roundelay.core.wide.uplink import Loop, Uplink, covers, post, submission
@@ -67,14 +56,14 @@ class LocalRetransmitter(Retransmitter):
         if waiting is not None and waiting is not before:
             self.uplink.submit(sender, waiting, now)
 
-    def on_ls_up(self, up: LsUp, now: int) -> None:
+    def on_ls_up(self, up: p.LsUp, now: int) -> None:
         """HG-5, HG-14: the broadcaster hands up a message; one that has its place is answered."""
         if not self.reigning:
             return
         known = self.sequencer.counters.get(up.origin)
         if (known.inc, known.sseq) == (up.inc, up.sseq + 1) and known.gseq < self.acked:
-            ack = LsAck(up.origin, up.inc, up.sseq, known.gseq, up.path[:-1])
-            self.host.send(self.network.broadcaster, ack, SUBNET)
+            ack = p.LsAck(up.origin, up.inc, up.sseq, known.gseq, up.path[:-1])
+            self.host.send(self.network.broadcaster, ack, p.SUBNET)
             return
         self.on_submit(submission(up), up.origin, now)
 
@@ -130,7 +119,7 @@ class Liaison:
         self.said_at = -NEVER
         self.due = NEVER
 
-    def on_galive(self, galive: Galive, source: int, now: int) -> None:
+    def on_galive(self, galive: p.Galive, source: int, now: int) -> None:
         """The mark of the GCR: what it covers need not be said again."""
         if galive.epoch < self.epoch:
             return
@@ -163,7 +152,7 @@ class Liaison:
         self.said_at = now
         self.due = now + self.config.alive_ns
         host = self.host
-        host.send(self.gcr, AckLcr(host.network.net, host.reign.cr, *marks), TRUNK)
+        host.send(self.gcr, p.AckLcr(host.network.net, host.reign.cr, *marks), p.TRUNK)
 
 
 class UplinkPacer:
@@ -202,9 +191,9 @@ class UplinkPacer:
     def _give(self, now: int) -> None:
         assert self.under_way is not None
         self.due = now + 4 * self.link_ns
-        self.host.send(self.broadcaster, LsDown(self.net, self.under_way), SUBNET)
+        self.host.send(self.broadcaster, p.LsDown(self.net, self.under_way), p.SUBNET)
 
-    def on_response(self, response: Response, now: int) -> None:
+    def on_response(self, response: p.Response, now: int) -> None:
         """The broadcaster has got rid of it."""
         message = self.under_way
         if message is None or response.gseq != message.gseq:
@@ -215,13 +204,13 @@ class UplinkPacer:
         self.due = NEVER
         self.look(now)
 
-    def on_ask(self, ask: LsAsk) -> None:
+    def on_ask(self, ask: p.LsAsk) -> None:
         """HG-15: LPR has everything; what was not flooded yet comes by itself."""
         recorder = self.host.recorder
         if recorder is not None:
             for message in recorder.read(ask.since, self.next, self.host.config.rec_burst):
-                data = LsData(self.net, message, ask.path[:-1])
-                self.host.send(self.broadcaster, data, SUBNET)
+                data = p.LsData(self.net, message, ask.path[:-1])
+                self.host.send(self.broadcaster, data, p.SUBNET)
 
     def on_timer(self, now: int) -> None:
         if self.due <= now:
@@ -261,7 +250,7 @@ class LocalSite(GrsbSite):
             self.pacer = UplinkPacer(self, flooded, self.heard_at)
 
     def send(self, dst: int, pdu: Pdu, line: int = LINE_A) -> None:
-        if line in (SUBNET, TRUNK):
+        if line in (p.SUBNET, p.TRUNK):
             post(self, self.loop, dst, pdu, line)
         else:
             super().send(dst, pdu, line)
@@ -270,8 +259,8 @@ class LocalSite(GrsbSite):
         """LCR itself, when it is told again what it has: it is there."""
         cr = self.retransmitter
         if cr is not None and cr.reigning:
-            ack = AckLcr(self.network.net, self.me, cr.acked, min(cr.recorded, cr.acked))
-            self.send(gcr, ack, TRUNK)
+            ack = p.AckLcr(self.network.net, self.me, cr.acked, min(cr.recorded, cr.acked))
+            self.send(gcr, ack, p.TRUNK)
 
     def look(self, now: int) -> None:
         """After whatever happened, and what the user has just submitted."""

@@ -64,24 +64,11 @@ from roundelay.core.grsb.site import NO_USER, RoleEngine
 from roundelay.core.grsb.stable import Archive
 from roundelay.core.grsb.user import Submitter
 from roundelay.core.selection import EVERYTHING, Selection
+from roundelay.core.wide import pdu as p
 from roundelay.core.wide.config import WideConfig
 from roundelay.core.wide.global_level import GlobalSite
 from roundelay.core.wide.invariants import check_wide_site
 from roundelay.core.wide.network_level import LocalSite
-from roundelay.core.wide.pdu import (
-    SUBNET,
-    TRUNK,
-    AckGcr,
-    AckLcr,
-    Galive,
-    Gbcast,
-    LsAsk,
-    LsData,
-    LsDown,
-    LsUp,
-    Response,
-    Up,
-)
 from roundelay.core.wide.stable import GLOBAL, LOCAL, NODE, Kept, WideStable
 from roundelay.core.wide.subnet import FLOODS_MAX, PATH_MAX, WideNode
 from roundelay.core.wide.topology import Atlas
@@ -131,7 +118,7 @@ class WideSite(RoleEngine):
                 self.globe.recorder.freed = known.globe.freed
         if network is not None and me in network.attached:
             if me in network.retransmitters:
-                host = PartHost(me, atlas.global_roles, config, rng, self.loop, TRUNK)
+                host = PartHost(me, atlas.global_roles, config, rng, self.loop, p.TRUNK)
                 self.uplink = Uplink(host, atlas, now)
             options |= {"stable": None if stable is None else known.local, "archive": archive}
             options |= {"position": position, "selection": selection, "flooded": known.flooded}
@@ -140,7 +127,7 @@ class WideSite(RoleEngine):
             )
         if network is not None and me in atlas.links:
             handled = known.handled.at(0 if me == network.broadcaster else position)
-            host = PartHost(me, atlas.local_roles[network.net], config, rng, self.loop, SUBNET)
+            host = PartHost(me, atlas.local_roles[network.net], config, rng, self.loop, p.SUBNET)
             self.node = WideNode(host, atlas, self._lcr, now, inc, handled, selection)
         parts: tuple[tuple[int, Host | None], ...] = (
             (GLOBAL, self.globe),
@@ -224,9 +211,9 @@ class WideSite(RoleEngine):
     # -- what comes in ---------------------------------------------------------------------
 
     def _dispatch(self, pdu: Pdu, source: int, now: int, line: int) -> None:
-        if line == TRUNK:
+        if line == p.TRUNK:
             self._on_trunk(pdu, source, now)
-        elif line == SUBNET:
+        elif line == p.SUBNET:
             self._on_subnet(pdu, source, now)
         elif line in (LINE_A, LINE_B):
             if self.local is not None and self.atlas.net_of(source) == self.local.network.net:
@@ -239,22 +226,22 @@ class WideSite(RoleEngine):
     def _on_trunk(self, pdu: Pdu, source: int, now: int) -> None:
         globe, local, uplink = self.globe, self.local, self.uplink
         from_gcr = source in self.atlas.global_roles.retransmitters
-        if isinstance(pdu, Gbcast | AckGcr | Galive) and not from_gcr:
+        if isinstance(pdu, p.Gbcast | p.AckGcr | p.Galive) and not from_gcr:
             self.drop("not a retransmitter")
-        elif isinstance(pdu, Up | AckLcr):
+        elif isinstance(pdu, p.Up | p.AckLcr):
             if globe is not None and globe.retransmitter is not None:
-                if isinstance(pdu, Up):
+                if isinstance(pdu, p.Up):
                     globe.retransmitter.on_up(pdu, source, now)
                 else:
                     globe.retransmitter.on_ack_lcr(pdu, source, now)
                 globe._settle(now)
-        elif isinstance(pdu, Gbcast):
+        elif isinstance(pdu, p.Gbcast):
             if uplink is not None and not uplink.on_gbcast(pdu, now) and local is not None:
                 local.say_marks(source)
-        elif isinstance(pdu, AckGcr):
+        elif isinstance(pdu, p.AckGcr):
             if uplink is not None:
                 uplink.on_ack_gcr(pdu, now)
-        elif isinstance(pdu, Galive):
+        elif isinstance(pdu, p.Galive):
             if uplink is not None:
                 uplink.on_galive(pdu, source, now)
             if local is not None and local.liaison is not None:
@@ -277,14 +264,14 @@ class WideSite(RoleEngine):
             return
         if local is not None and source == network.broadcaster:
             lcr, pacer = local.retransmitter, local.pacer
-            if isinstance(pdu, LsUp) and lcr is not None and pdu.path[-1] == source:
+            if isinstance(pdu, p.LsUp) and lcr is not None and pdu.path[-1] == source:
                 if pdu.origin in network.nodes:
                     lcr.on_ls_up(pdu, now)
                 return
-            if isinstance(pdu, Response) and pacer is not None:
+            if isinstance(pdu, p.Response) and pacer is not None:
                 pacer.on_response(pdu, now)
                 return
-            if isinstance(pdu, LsAsk) and pacer is not None:
+            if isinstance(pdu, p.LsAsk) and pacer is not None:
                 pacer.on_ask(pdu)
                 return
         if node is not None:
@@ -328,16 +315,16 @@ class WideSite(RoleEngine):
 
 CHECKS: Final[checks.Checks] = {
     **checks.CHECKS,
-    Up: submission_fits,
-    AckGcr: lambda pdu: 0 <= pdu.gseq < pdu.acked,
-    Gbcast: lambda pdu: message_fits(pdu.message),
-    AckLcr: lambda pdu: 0 <= pdu.safe <= pdu.acked,
-    Galive: lambda pdu: (
+    p.Up: submission_fits,
+    p.AckGcr: lambda pdu: 0 <= pdu.gseq < pdu.acked,
+    p.Gbcast: lambda pdu: message_fits(pdu.message),
+    p.AckLcr: lambda pdu: 0 <= pdu.safe <= pdu.acked,
+    p.Galive: lambda pdu: (
         pdu.net_safe <= pdu.net_acked and pdu.everywhere >= 0 and len(pdu.waits) <= WAITS_MAX
     ),
-    LsUp: lambda pdu: submission_fits(pdu) and 0 < len(pdu.path) <= PATH_MAX + 1,
-    LsDown: lambda pdu: message_fits(pdu.message),
-    LsAsk: lambda pdu: 0 < len(pdu.path) <= PATH_MAX + 1,
-    LsData: lambda pdu: message_fits(pdu.message),
+    p.LsUp: lambda pdu: submission_fits(pdu) and 0 < len(pdu.path) <= PATH_MAX + 1,
+    p.LsDown: lambda pdu: message_fits(pdu.message),
+    p.LsAsk: lambda pdu: 0 < len(pdu.path) <= PATH_MAX + 1,
+    p.LsData: lambda pdu: message_fits(pdu.message),
 }
 """Of each PDU type, before its handler sees it: what no correct peer sends is dropped."""

@@ -15,26 +15,12 @@ from typing import Any, Final
 from msgspec import Struct, structs
 
 from roundelay.core.engine import NEVER, UNKNOWN_LIFE, Pdu
+from roundelay.core.token import pdu as p
 from roundelay.core.token.ballot import Ballot
 from roundelay.core.token.config import COLD
 from roundelay.core.token.log import Commit, Log
 from roundelay.core.token.ordering import Ordering
 from roundelay.core.token.own import OwnMessages
-from roundelay.core.token.pdu import (
-    DATA,
-    NO_LIST,
-    NULL,
-    YES,
-    Ack,
-    B,
-    Invite,
-    NewTl,
-    NewToken,
-    RecoverData,
-    Version,
-    Vote1,
-    Vote2,
-)
 from roundelay.core.token.phases import NORMAL, OUT, S1, S2, W3
 from roundelay.core.token.recovery import LogRecovery
 from roundelay.core.token.reformation import Reformation
@@ -123,13 +109,13 @@ def restart_resumes(shipped: Any, self: TokenSite, *given: Any, **named: Any) ->
     """CM-R17: a restarted site resumes its old list; it commits in a list that others have
     replaced."""
     shipped(self, *given, **named)
-    if self.phase == OUT and self.tl != NO_LIST:
+    if self.phase == OUT and self.tl != p.NO_LIST:
         _put(self, NORMAL, self.timers.heard)
         self.token_list.authorize()
 
 
 @broken(TokenList, "enter", "I3", scope=_small(crashes=1, attempts=2))
-def promise_not_persisted(shipped: Any, self: TokenList, new: NewTl, *base: Base) -> None:
+def promise_not_persisted(shipped: Any, self: TokenList, new: p.NewTl, *base: Base) -> None:
     """CM-R11: entries below the start of a list are not on disk; the vote promised to hold them; a
     crash forgets them."""
     shipped(self, new, *base)
@@ -139,7 +125,7 @@ def promise_not_persisted(shipped: Any, self: TokenList, new: NewTl, *base: Base
 
 
 @broken(TokenList, "enter", _BELOW, scope=_small_cold(crashes=1))
-def list_not_persisted(shipped: Any, self: TokenList, new: NewTl, *base: Base) -> None:
+def list_not_persisted(shipped: Any, self: TokenList, new: p.NewTl, *base: Base) -> None:
     """CM-R11: the list committed to is not on disk; a restarted site votes for an older list than
     the one it helped to authorize."""
     if new.v == (0, 0):
@@ -156,7 +142,7 @@ def wiped_counts(self: Ballot) -> bool:
 
 
 @broken(Ballot, "witness", "I1", scope=_small(resilience=0, wipes=1, messages=2))
-def wiped_is_witness(self: Ballot, vote: Vote1) -> bool:
+def wiped_is_witness(self: Ballot, vote: p.Vote1) -> bool:
     """CM-R3.3: a site that lost its disk is a witness; it proves nothing about what it
     processed."""
     return not (vote.amnesia and vote.tl == self.old)
@@ -223,14 +209,14 @@ def knows_the_heir(shipped: Any, self: Ballot) -> Any:
 
 
 @broken(Ballot, "basis", _BELOW, scope=_small())
-def starts_too_low(shipped: Any, self: Ballot) -> tuple[Version, int]:
+def starts_too_low(shipped: Any, self: Ballot) -> tuple[p.Version, int]:
     """CM-R3.2: the new list starts at the smallest nts; committed timestamps are given away
     again."""
     old, _ = shipped(self)
     return old, min(vote.nts for vote in self.votes.values() if vote.tl == old)
 
 
-def _adopts_any_list(shipped: Any, self: LogRecovery, new: NewTl, now: int) -> None:
+def _adopts_any_list(shipped: Any, self: LogRecovery, new: p.NewTl, now: int) -> None:
     if new.nts_site == self.site.me:
         self.site.token_list.version = new.old
     shipped(self, new, now)
@@ -267,7 +253,7 @@ def elects_any_list(shipped: Any, self: Ballot, *given: Any) -> Any:
 
 
 @broken(LogRecovery, "adopt", "I1", scope=_small(attempts=2, messages=2))
-def keeps_old_entries(shipped: Any, self: LogRecovery, new: NewTl, now: int) -> None:
+def keeps_old_entries(shipped: Any, self: LogRecovery, new: p.NewTl, now: int) -> None:
     """CM-R11: entries of another list are kept; they stand where the old list put something
     else."""
     if self.site.nts <= new.start_ts:
@@ -276,7 +262,9 @@ def keeps_old_entries(shipped: Any, self: LogRecovery, new: NewTl, now: int) -> 
 
 
 @broken(Reformation, "on_invite", _BELOW, scope=_small_cold(), memory=LISTED)
-def joins_any_version(shipped: Any, self: Reformation, pdu: Invite, source: int, now: int) -> None:
+def joins_any_version(
+    shipped: Any, self: Reformation, pdu: p.Invite, source: int, now: int
+) -> None:
     """CM-R9: no sequence test; a site joins an older list after a newer one."""
     if self.site.phase in (NORMAL, OUT) and pdu.v > self.site.tl:
         self.max_joined = self.site.tl
@@ -293,11 +281,11 @@ def version_used_twice(shipped: Any, self: Reformation, now: int) -> None:
 
 
 @broken(LogRecovery, "adopt", "I3", scope=_small(attempts=2))
-def votes_unrecovered(shipped: Any, self: LogRecovery, new: NewTl, now: int) -> None:
+def votes_unrecovered(shipped: Any, self: LogRecovery, new: p.NewTl, now: int) -> None:
     """CM-R11: a slave votes before it has recovered; the list starts with members that lack its
     messages."""
     if self.site.phase == S2:
-        self.site.send(new.v[1], Vote2(new.v, YES, self.site.reformation.inviter))
+        self.site.send(new.v[1], p.Vote2(new.v, p.YES, self.site.reformation.inviter))
     shipped(self, new, now)
 
 
@@ -308,7 +296,7 @@ def token_of_an_abandoned_list(
     """CM-R13: NEW_TOKEN is accepted by a site that has left; a list without all its members
     commits, or has two tokens."""
     abandoned = self.phase in (W3, OUT, S1)
-    if isinstance(pdu, NewToken) and abandoned and pdu.v == self.tl:
+    if isinstance(pdu, p.NewToken) and abandoned and pdu.v == self.tl:
         _put(self, W3, now)
         self.reformation.attempt = pdu.v
     shipped(self, pdu, source, now, *rest)
@@ -323,7 +311,7 @@ def null_at_once(shipped: Any, self: Commit) -> None:
     next list gives to a message."""
     shipped(self)
     log = self.site.log
-    while self.site.authorized and log.cnts < log.nts and log.entries[log.cnts].ack.kind == NULL:
+    while self.site.authorized and log.cnts < log.nts and log.entries[log.cnts].ack.kind == p.NULL:
         self.commit_upto(log.cnts + 1)
 
 
@@ -348,7 +336,7 @@ def _commits_forward(shipped: Any, self: Commit, upto: int) -> None:
     scope=_small(attempts=2, messages=2),
     also=((Commit, "commit_upto", _commits_forward),),
 )
-def commits_unauthorized(shipped: Any, self: TokenList, new: NewTl, *base: Base) -> None:
+def commits_unauthorized(shipped: Any, self: TokenList, new: p.NewTl, *base: Base) -> None:
     """CM-R16, E 59: entries are committed before the list has a token; an unauthorized list may be
     abandoned."""
     shipped(self, new, *base)
@@ -356,7 +344,7 @@ def commits_unauthorized(shipped: Any, self: TokenList, new: NewTl, *base: Base)
 
 
 @broken(LogRecovery, "on_recover_data", "I3")
-def commits_on_arrival(shipped: Any, self: LogRecovery, pdu: RecoverData, *rest: int) -> None:
+def commits_on_arrival(shipped: Any, self: LogRecovery, pdu: p.RecoverData, *rest: int) -> None:
     """CM-R11: everything recovered is committed, not only what the sender had committed; the list
     may never be authorized."""
     shipped(self, structs.replace(pdu, cnts=1 << 30), *rest)
@@ -373,18 +361,18 @@ def commits_what_is_stamped(self: Commit) -> None:
 
 
 @broken(Ordering, "on_b", "I4", scope=_without_faults(resilience=0))
-def stamps_twice(shipped: Any, self: Ordering, pdu: B, source: int, now: int) -> None:
+def stamps_twice(shipped: Any, self: Ordering, pdu: p.B, source: int, now: int) -> None:
     """CM-N6: a message that has a stamp is stamped again; it is delivered twice."""
     site = self.site
     if site.holding and pdu.n < site.log.next_num[pdu.s]:
         self.qb[(pdu.s, pdu.n)] = pdu.bundle
-        site.stamping.issue(DATA, pdu.s, pdu.n, now)
+        site.stamping.issue(p.DATA, pdu.s, pdu.n, now)
         return
     shipped(self, pdu, source, now)
 
 
 @broken(OwnMessages, "let_go", "I4", scope=_without_faults())
-def keeps_committed(self: OwnMessages, ack: Ack) -> bool:
+def keeps_committed(self: OwnMessages, ack: p.Ack) -> bool:
     """CM-N5: an own message is kept when it has been committed; it is sent again as the next one,
     and delivered twice."""
     self.base = max(self.base, ack.n + 1)
@@ -399,7 +387,7 @@ def keeps_queue_across_lists(self: Ordering) -> None:
 
 
 @broken(Answers, "answer_old_ack", "CM-T3", scope=_without_faults(messages=3))
-def old_ack_grants(shipped: Any, self: Answers, ack: Ack) -> None:
+def old_ack_grants(shipped: Any, self: Answers, ack: p.Ack) -> None:
     """E 55: a repeated old acknowledgement grants the token again; two sites stamp the same
     timestamp."""
     site = self.site
@@ -428,13 +416,13 @@ def listens_to_twins(
     What another life of a site sends is taken for its own, votes for another included; and the
     replaced one counts: that is a second defence, and would cover for the first.
     """
-    if isinstance(pdu, Vote1 | Vote2):
+    if isinstance(pdu, p.Vote1 | p.Vote2):
         pdu = structs.replace(pdu, inviter=UNKNOWN_LIFE)
     shipped(self, pdu, source, now)
 
 
 @broken(OwnMessages, "let_go", "I1", seeds=(0, 10))
-def takes_receipts_of_twins(shipped: Any, self: OwnMessages, ack: Ack) -> bool:
+def takes_receipts_of_twins(shipped: Any, self: OwnMessages, ack: p.Ack) -> bool:
     """CM-N5, lives 3: what another life of the site has sent is let go as an own message; a message
     is confirmed that nobody is ever given."""
     shipped(self, ack)
@@ -442,7 +430,7 @@ def takes_receipts_of_twins(shipped: Any, self: OwnMessages, ack: Ack) -> bool:
 
 
 @broken(Ballot, "believed", "I1", seeds=(60, 70))
-def replaced_counts(self: Ballot, votes: dict[int, Vote1]) -> dict[int, Vote1]:
+def replaced_counts(self: Ballot, votes: dict[int, p.Vote1]) -> dict[int, p.Vote1]:
     """lives 2: a site that knows less of its lists than others do counts for the majority; its
     replacement has promised what it does not know: two majorities."""
     return votes

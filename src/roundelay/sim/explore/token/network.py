@@ -32,21 +32,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from roundelay.core.engine import EVERYONE, Pdu
-from roundelay.core.token.pdu import (
-    YES,
-    Abort,
-    Ack,
-    B,
-    Confirm,
-    RetxAck,
-    RetxBulk,
-    RetxMsg,
-    RetxReq,
-    TlHint,
-    Version,
-    Vote1,
-    Vote2,
-)
+from roundelay.core.token import pdu as p
 from roundelay.sim.explore.pdus import Numbered, describe
 
 NO_TOP: Final = -1
@@ -62,16 +48,16 @@ class Item(NamedTuple):
 
 def left_out(pdu: Pdu) -> bool:
     """Return whether `pdu` brings about nothing new; the reasons are above."""
-    if isinstance(pdu, Vote1):
+    if isinstance(pdu, p.Vote1):
         return not pdu.yes
-    if isinstance(pdu, Vote2):
-        return pdu.status != YES
-    return isinstance(pdu, RetxReq | RetxAck | RetxMsg | RetxBulk | Abort | TlHint)
+    if isinstance(pdu, p.Vote2):
+        return pdu.status != p.YES
+    return isinstance(pdu, p.RetxReq | p.RetxAck | p.RetxMsg | p.RetxBulk | p.Abort | p.TlHint)
 
 
 def canonical(pdu: Pdu) -> Pdu:
     """Return `pdu` without what makes no difference."""
-    return Confirm(pdu.tl, pdu.ts, pdu.by, NO_TOP) if isinstance(pdu, Confirm) else pdu
+    return p.Confirm(pdu.tl, pdu.ts, pdu.by, NO_TOP) if isinstance(pdu, p.Confirm) else pdu
 
 
 class Pool:
@@ -81,8 +67,8 @@ class Pool:
         self.group = group
         self.items: Numbered[Item] = Numbered()
         self.addressed = dict.fromkeys(group, 0)  # set of what may be delivered to each site
-        self.messages: dict[tuple[Version, int, int], int] = {}  # (tl, s, n) → bit of that B
-        self._stamps: dict[tuple[Version, int], int] = {}  # (tl, ts) → set of ACKs
+        self.messages: dict[tuple[p.Version, int, int], int] = {}  # (tl, s, n) → bit of that B
+        self._stamps: dict[tuple[p.Version, int], int] = {}  # (tl, ts) → set of ACKs
 
     def bit(self, source: int, destination: int, pdu: Pdu) -> int:
         """Return the set of this PDU alone, or the empty set if it is left out."""
@@ -104,9 +90,9 @@ class Pool:
             if site != item.source and item.destination in (site, EVERYONE):
                 self.addressed[site] |= bit
         pdu = item.pdu
-        if isinstance(pdu, B):
+        if isinstance(pdu, p.B):
             self.messages[pdu.tl, pdu.s, pdu.n] = bit
-        elif isinstance(pdu, Ack):
+        elif isinstance(pdu, p.Ack):
             stamp = (pdu.tl, pdu.ts)
             self._stamps[stamp] = self._stamps.get(stamp, 0) | bit
 

@@ -13,19 +13,7 @@ from typing import Final
 
 from roundelay.core.engine import Pdu
 from roundelay.core.errors import InvariantBroken
-from roundelay.core.token.pdu import (
-    Ack,
-    B,
-    Confirm,
-    Invite,
-    NewTl,
-    NewToken,
-    RecoverData,
-    RecoverReq,
-    Version,
-    Vote1,
-    Vote2,
-)
+from roundelay.core.token import pdu as p
 from roundelay.core.token.phases import NORMAL, O1, O2, S1, S2
 from roundelay.sim.explore.token.network import Item
 from roundelay.sim.explore.token.site_states import Profile
@@ -37,7 +25,7 @@ LISTED: Final = "listed"
 NEVER_SURE: Final = "never sure"
 
 
-def refuses(at: Profile, version: Version, memory: str) -> bool:
+def refuses(at: Profile, version: p.Version, memory: str) -> bool:
     """Return whether a site like `at` will never join `version` again."""
     if memory == JOINED:
         return version <= at.max_joined
@@ -46,21 +34,21 @@ def refuses(at: Profile, version: Version, memory: str) -> bool:
 
 def can_use(at: Profile, pdu: Pdu, memory: str = JOINED) -> bool:
     """Return whether a site like `at` can do anything with `pdu`, now or after steps of its own."""
-    if isinstance(pdu, Ack | B | Confirm):
+    if isinstance(pdu, p.Ack | p.B | p.Confirm):
         return (at.phase == NORMAL and at.tl == pdu.tl) or at.attempt == pdu.tl
-    if isinstance(pdu, Invite):
+    if isinstance(pdu, p.Invite):
         return not refuses(at, pdu.v, memory)
-    if isinstance(pdu, Vote1):
+    if isinstance(pdu, p.Vote1):
         return at.phase == O1 and at.attempt == pdu.v
-    if isinstance(pdu, NewTl):
+    if isinstance(pdu, p.NewTl):
         return (at.phase == S1 and at.attempt == pdu.v) or (
             memory != JOINED and not refuses(at, pdu.v, memory)
         )
-    if isinstance(pdu, Vote2):
+    if isinstance(pdu, p.Vote2):
         return at.phase == O2 and at.attempt == pdu.v
-    if isinstance(pdu, NewToken | RecoverReq):
+    if isinstance(pdu, p.NewToken | p.RecoverReq):
         return at.attempt == pdu.v or (at.phase == NORMAL and at.tl == pdu.v)
-    if isinstance(pdu, RecoverData):
+    if isinstance(pdu, p.RecoverData):
         return at.phase in (S2, O2) and at.attempt == pdu.v and at.tl != pdu.v
     raise InvariantBroken(f"the explorer does not know {type(pdu).__name__}")
 
@@ -71,9 +59,9 @@ def stands_by(at: Profile, pdu: Pdu, last: bool) -> bool:
     An answer to RECOVER_REQ needs somebody who waits for it.  A list that its originator has given
     up cannot be formed; to join it all the same makes a difference only to later attempts.
     """
-    if isinstance(pdu, RecoverReq):
+    if isinstance(pdu, p.RecoverReq):
         return at.phase in (S2, O2) and at.attempt == pdu.v
-    if isinstance(pdu, Invite):
+    if isinstance(pdu, p.Invite):
         return not last or (at.phase == O1 and at.attempt == pdu.v)
     return True
 
